@@ -34,7 +34,7 @@ from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import PODS, MemoryKube, Object
 from tessera.log import configure
 from tessera.server.run import Server
-from tessera.server.settings import Settings
+from tessera.server.settings import ServerSettings
 
 FEW, MANY = 1_000, 5_000
 GPUS, PODS_EACH = 8, 4
@@ -124,7 +124,7 @@ def reference_ms(found: Answered) -> float:
 @contextlib.asynccontextmanager
 async def serving(kube: MemoryKube) -> AsyncIterator[int]:
     """Give the port of a server that has read the cluster."""
-    server = Server(Settings(port=0, freeze=True), kube)
+    server = Server(ServerSettings(port=0, freeze=True), kube)
     running = asyncio.create_task(server.run())
     await server.synced()
     while not server.port:  # noqa: ASYNC110 - the server tells no event of it

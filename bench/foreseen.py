@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tessera.core.serving.autoscaler import Load, Proposal
-from tessera.sim.serving.clairvoyant import Plan, clairvoyant
+from tessera.core.serving.autoscaler import Load, ReplicaProposal
+from tessera.sim.serving.clairvoyant import ClairvoyantPlan, clairvoyant
 from tessera.sim.serving.replicas import Model, Replicas
-from tessera.sim.serving.run import PERIOD_S, Run, run
+from tessera.sim.serving.run import PERIOD_S, ServingRun, run
 from tessera.sim.serving.traces import Floats, read_requests
 
 FILE, RATE, SEED, MOST, DAY_S = "servegen_deepseek_r1_clients_600s.csv", 3.5, 42, 16, 86_400.0
@@ -47,11 +47,11 @@ class Given:
         self._replicas = np.clip(np.ceil(slots / model.slots), 1, MOST).astype(int)
         self._width_s, self._ahead_s = rates.width_s, ahead_s
 
-    def propose(self, load: Load, _replicas: Replicas) -> Proposal:
+    def propose(self, load: Load, _replicas: Replicas) -> ReplicaProposal:
         """Return the replicas for the present, or for some seconds ahead where these are more."""
         times = load.at_s, load.at_s + self._ahead_s
         now, then = (min(int(at_s / self._width_s), len(self._replicas) - 1) for at_s in times)
-        return Proposal(int(self._replicas[now : then + 1].max()), "given the rates")
+        return ReplicaProposal(int(self._replicas[now : then + 1].max()), "given the rates")
 
 
 def read_rates(path: Path) -> Rates:
@@ -68,7 +68,9 @@ def read_rates(path: Path) -> Rates:
     return Rates(starts[1] - starts[0], mean * scale, variance * scale)
 
 
-def cheapest(arrival_s: Floats, service_s: Floats, rates: Rates, plan: Plan, ahead_s: float) -> tuple[float, Run]:
+def cheapest(
+    arrival_s: Floats, service_s: Floats, rates: Rates, plan: ClairvoyantPlan, ahead_s: float
+) -> tuple[float, ServingRun]:
     """Return the fewest standard deviations that reach 99 %, by halving, and what becomes of the requests."""
     model, mean_s = Model(), float(service_s.mean())
     low, high, found = 0.0, 3.0, None

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from tessera.core.gpu import mig
 from tessera.core.gpu.gpumodels import model
-from tessera.core.packing.linear import Program
+from tessera.core.packing.linear import LinearProgram
 from tessera.core.packing.pack.migscore import NEVER, MigPolicy, MigTables, occupy, release, tables
 
 MODEL = model("H100-80GB")
@@ -139,7 +139,7 @@ def most_slices(kept: Sequence[int], arrivals: Sequence[int], gpus: int) -> floa
     """Return a bound on the compute slices in use when all of `kept` runs and any of the other arrivals."""
     low, high = (np.bincount(each, minlength=len(MODEL.profiles)) for each in (kept, arrivals))
     patterns = [dict(counts) for counts in mig.maximal_counts(MODEL)]
-    program = Program()
+    program = LinearProgram()
     cut = [program.variable() for _ in patterns]
     run = {profile: program.variable(float(low[profile]), float(high[profile])) for profile in PROFILES}
     program.row(dict.fromkeys(cut, 1.0), high=gpus)

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 from harness.plugins import ScriptedPlugin, connect
 from kube.observing import seen
 from kube.pods import busybox, until_allocatable
-from tessera.clients.kubelet import PluginOptions
+from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin.grant import Grant
 from testbed.cluster import Cluster, Desired, default_folder
 from testbed.deploy import objects
@@ -198,7 +198,7 @@ def plugins(nodes: tuple[Node, ...]) -> Iterator[None]:
 
     async def started() -> list[Any]:
         slices = (tuple(f"{each.name}:gpu{n // 7}:{n % 7}" for n in range(SLICES)) for each in nodes)
-        made = (AnyPlugin(*ids, options=PluginOptions()) for ids in slices)
+        made = (AnyPlugin(*ids, options=OptionalCalls()) for ids in slices)
         return [await connect(one, node.device_plugins, RESOURCE) for one, node in zip(made, nodes, strict=True)]
 
     async def stopped(servers: list[Any]) -> None:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tessera.sim.compare import simulate
-from tessera.sim.engine import Rules
+from tessera.sim.engine import RunRules
 from tessera.sim.metrics import measure
 from tessera.sim.replay import replay
 from tessera.sim.workloads import departing, filling, openb
@@ -79,8 +79,8 @@ def run(job: Job) -> Pair:
     """Return what both policies make of one seed of one trace."""
     trace = openb.read(Path(job.folder), job.trace)
     workload = departing(trace, job.seed) if job.departures else filling(trace, job.seed)
-    fgd = measure(simulate(workload, "fgd", Rules()))
-    log = simulate(workload, "tessera", Rules())
+    fgd = measure(simulate(workload, "fgd", RunRules()))
+    log = simulate(workload, "tessera", RunRules())
     own = measure(log, None if job.departures else replay(log))
     figures = {"multi": (fgd.dropped_multi_gpu_percent, own.dropped_multi_gpu_percent)}
     if job.departures:

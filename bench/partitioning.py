@@ -24,7 +24,7 @@ import numpy as np
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot
 from tessera.core.gpu.gpumodels import model
-from tessera.core.packing.partitioning import Memory, PartitioningLimits, PartitioningState, advance
+from tessera.core.packing.partitioning import PartitioningLimits, PartitioningMemory, PartitioningState, advance
 from tessera.core.packing.plan import plan
 from tessera.core.workload.need import Ask, Need, Pod, PodKey
 
@@ -75,9 +75,9 @@ def seen(pods: tuple[Pod, ...]) -> PartitioningState:
     return PartitioningState(nodes=nodes, states=states, pending=pods)
 
 
-def after(observed: PartitioningState) -> tuple[Memory, PartitioningState]:
+def after(observed: PartitioningState) -> tuple[PartitioningMemory, PartitioningState]:
     """Return the memory and the cluster after a decision was written."""
-    memory, decision = advance(Memory(), observed, 0.0, LIMITS)
+    memory, decision = advance(PartitioningMemory(), observed, 0.0, LIMITS)
     desired = dict(decision.desired)
     states = tuple(msgspec.structs.replace(each, desired=desired.get(each.name, ())) for each in observed.states)
     return memory, msgspec.structs.replace(observed, states=states)
@@ -103,13 +103,13 @@ def main() -> int:
     broken = []
     for case, (count, most) in CASES.items():
         observed = seen(batch(count))
-        decisions = [advance(Memory(), observed, 0.0, LIMITS)[1] for _ in range(2)]
+        decisions = [advance(PartitioningMemory(), observed, 0.0, LIMITS)[1] for _ in range(2)]
         if decisions[0] != decisions[1]:
             broken.append(f"{case}: two decisions about the same differ")
         snapshot = Snapshot(nodes=observed.nodes, pending=observed.pending)
         reference_s = median_s(partial(plan, snapshot), rounds)
         memory, later = after(observed)
-        calls = {case: (partial(advance, Memory(), observed, 0.0, LIMITS), most)}
+        calls = {case: (partial(advance, PartitioningMemory(), observed, 0.0, LIMITS), most)}
         if case == "full":
             for name, (now_s, floor) in LOOKS.items():
                 calls[name] = (partial(advance, memory, later, now_s, LIMITS), floor)

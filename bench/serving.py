@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from tessera.sim.serving.compare import Row, compare, rows
+from tessera.sim.serving.compare import ComparedRow, compare, rows
 from tessera.sim.serving.policies import POLICIES
 from tessera.sim.serving.replicas import Model
 from tessera.sim.serving.traces import read_requests
@@ -54,7 +54,7 @@ CASES = (
 )
 
 
-def replay(folder: Path, case: Case) -> tuple[Row, ...]:
+def replay(folder: Path, case: Case) -> tuple[ComparedRow, ...]:
     """Return a row for each policy."""
     with (folder / case.file).open(encoding="utf-8", newline="") as lines:
         rng = np.random.default_rng(SEED)
@@ -62,7 +62,7 @@ def replay(folder: Path, case: Case) -> tuple[Row, ...]:
     return rows(compare(requests, Model(), tuple(POLICIES), MOST))
 
 
-def faults(case: Case, ours: Row) -> list[str]:
+def faults(case: Case, ours: ComparedRow) -> list[str]:
     """Return what Tessera's policy does not keep to."""
     ratio = ours.replica_hours / ours.clairvoyant_replica_hours
     found = [f"{ours.lost} requests lost"] if ours.lost else []

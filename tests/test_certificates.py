@@ -13,7 +13,7 @@ from tessera.certificates import Certificates, Tls
 from tessera.clients.kube import MemoryKube
 from tessera.log import logger
 from tessera.server.run import Server
-from tessera.server.settings import ServerLimits, Settings
+from tessera.server.settings import ServerLimits, ServerSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +84,7 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str
 
 @asynccontextmanager
 async def serving(mounted: Mounted) -> AsyncIterator[int]:
-    settings = Settings(host="127.0.0.1", port=0, tls=mounted.tls, limits=ServerLimits(renewal_s=0.02))
+    settings = ServerSettings(host="127.0.0.1", port=0, tls=mounted.tls, limits=ServerLimits(renewal_s=0.02))
     server = Server(settings, MemoryKube())
     task = asyncio.create_task(server.run())
     async with asyncio.timeout(10):

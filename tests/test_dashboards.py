@@ -34,7 +34,7 @@ from tessera.core.usage.processmetrics import PROCESS_METRICS
 from tessera.measures import Measures
 from tessera.server.metrics.fronts import PrometheusFronts
 from tessera.server.metrics.ruled import RulesFile, RulesSource
-from tessera.server.metrics.run import MetricsServer, Settings
+from tessera.server.metrics.run import MetricsServer, MetricsSettings
 from tessera.server.metrics.samples import ScrapedSamples
 from tessera.server.settings import Page
 from tessera.sim.embedded import Embedded
@@ -198,7 +198,9 @@ async def metrics_of_model_servers(folder: Path, prometheus: str) -> AsyncIterat
     ):
         await kube.create(kind, of_serving(each))
     one = MetricsServer(
-        Settings(host="127.0.0.1", port=0, tls=Tls(certificate=folder / "server.crt", key=folder / "server.key")),
+        MetricsSettings(
+            host="127.0.0.1", port=0, tls=Tls(certificate=folder / "server.crt", key=folder / "server.key")
+        ),
         kube,
         ScrapedSamples(pods),
         fronts=PrometheusFronts(HttpMetrics, prometheus, 'label_replace(up, "service", "asleep", "", "")'),

@@ -11,7 +11,7 @@ import pytest
 from tessera.api import documents
 from tessera.cli.manifests import chart_folder
 from tessera.errors import InvalidInput
-from tessera.server.settings import Settings, is_loopback
+from tessera.server.settings import ServerSettings, is_loopback
 from testbed.deploy import FOLDER, NAMESPACE, objects, rendered, scheduler_configuration, write
 
 CHART = chart_folder()
@@ -368,9 +368,9 @@ def test_the_extender_is_asked_and_answers_on_the_loopback_of_its_pod(values: di
     server, scheduler = pod_template("server", values)["spec"]["containers"]
     assert (server["name"], scheduler["name"]) == ("server", "scheduler")
     assert not any(each.startswith(("--host", "--port", "--tls")) for each in server["args"])
-    assert is_loopback(Settings().host)
+    assert is_loopback(ServerSettings().host)
     (extender,) = scheduler_configuration()["extenders"]
-    assert extender["urlPrefix"] == f"http://{Settings().host}:{Settings().port}"
+    assert extender["urlPrefix"] == f"http://{ServerSettings().host}:{ServerSettings().port}"
 
 
 def pod_template(name: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -58,22 +58,6 @@ BY_PACKAGE = {
 }
 """Modules that only the tests of their package test, by folder. A new one has tests of its own: none is added here."""
 
-SEVERAL = {
-    2: (
-        "Absent Access Admission Agent Answer Authority Budget Candidate Change Clocks Cluster Condition Content "
-        "Controller Credential Declared Demand Desired DeviceState Disks Endpoint Entry Facts Feed Fleet Folder Form "
-        "Group Health Image Manifest Memory Model ModelCache Mount Move Mover Node NodeImages NodeSpec NodeStatus "
-        "Observation ObservedFields Outcome PendingPod Places Plan PluginOptions Pod ProblemFields Program Proposal "
-        "RateLimit Recommendation Refusal Repartition Rules Run Runtime Sample Series Sharing SharingFields "
-        "Sizing Source Stage Store Summary Target Use User Value Workload Workloads"
-    ),
-    3: "Bounds Cause DesiredFields History Kind Metrics Part Replicas Resource Row Rule Step",
-    4: "Server Settings",
-    5: "Status",
-    6: "Spec",
-}
-"""Names that several classes have, by how many: what is written next gets another name, and none is added here."""
-
 
 def decides(module: Path) -> bool:
     """Return whether a function of a module does not always do the same."""
@@ -133,9 +117,5 @@ def test_the_name_of_a_class_is_defined_once() -> None:
         for node in ast.walk(ast.parse(module.read_text()))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    several = {name: count for name, count in counted.items() if count > 1}
-    former = {name: count for count, names in SEVERAL.items() for name in names.split()}
-    more = sorted(name for name, count in several.items() if count > former.get(name, 1))
-    assert not more, f"give {', '.join(more)} names that no other class has"
-    fewer = sorted(name for name, count in former.items() if count > several.get(name, 1))
-    assert not fewer, f"take {', '.join(fewer)} off SEVERAL, or count them down"
+    several = sorted(name for name, count in counted.items() if count > 1)
+    assert not several, f"give {', '.join(several)} names that no other class has"

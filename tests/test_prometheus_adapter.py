@@ -30,7 +30,7 @@ from tessera.api.prometheus.engines import read_counters
 from tessera.clients.kube import PODS as POD_KIND
 from tessera.clients.kube import SERVICES, MemoryKube
 from tessera.clients.prometheus import HttpMetrics
-from tessera.core.serving.observed import Observation, ServerMemory, observe
+from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
 from tessera.errors import InvalidInput
 from tessera.log import logger
 from tessera.measures import Measures
@@ -229,7 +229,7 @@ def quantity(text: str) -> float:
     return float(text[:-1]) / 1000 if text.endswith("m") else float(text.replace("k", "e3").replace("M", "e6"))
 
 
-def tesseras(server: str | None = None, pod: str | None = None) -> Observation:
+def tesseras(server: str | None = None, pod: str | None = None) -> ServerObservation:
     """Return what `tessera metrics` makes of the same counters, of a server or of one pod."""
     memory, found = ServerMemory(), None
     chosen = {name: values for name, (of, values) in PODS.items() if server == of or pod == name}
@@ -384,7 +384,7 @@ def test_published_rules_are_read_as_the_adapter_reads_them(tmp_path: Path) -> N
 
 def test_its_answers_are_those_of_tessera_metrics(adapter: tuple[str, str]) -> None:
     address, _ = adapter
-    metrics: dict[str, Callable[[Observation], Any]] = {
+    metrics: dict[str, Callable[[ServerObservation], Any]] = {
         "tessera_queue_time_seconds": lambda found: found.queue_time_s,
         "tessera_requests_waiting": lambda found: found.waiting,
         "tessera_requests_in_flight": lambda found: found.in_flight,

@@ -32,7 +32,7 @@ from tessera.api.tessera.plans import (
 )
 from tessera.core.cluster.snapshot import LeftOut, Node, Snapshot
 from tessera.core.packing import plan as core
-from tessera.core.packing.linear import Budget
+from tessera.core.packing.linear import TimeBudget
 from tessera.core.workload.need import Form, Pod
 from tessera.core.workload.resources import MODEL_RESOURCE, SHARE_MEMORY
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
@@ -113,7 +113,7 @@ def plan(
         _documents(pods),
         share_unit,
     )
-    made = core.plan(snapshot, policy=policy, exact=exact, budget=Budget(limit_s))
+    made = core.plan(snapshot, policy=policy, exact=exact, budget=TimeBudget(limit_s))
     return document(made)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 
 from tessera.api.prometheus.exposition import exposition
-from tessera.core.usage.families import Family, Labels, Metric, Sample
+from tessera.core.usage.families import Family, Labels, Metric, MetricSample
 from tessera.core.usage.processmetrics import LOOP_AGE
 
 __all__ = ["Measures"]
@@ -59,19 +59,19 @@ class Measures:
 
     def _families(self) -> Iterator[Family]:
         now_s = self.clock_s()
-        ages = tuple(Sample((("loop", loop),), now_s - at_s) for loop, at_s in sorted(self._turned_s.items()))
+        ages = tuple(MetricSample((("loop", loop),), now_s - at_s) for loop, at_s in sorted(self._turned_s.items()))
         if ages:
             yield Family(LOOP_AGE, ages)
         for metric, values in self._values.items():
-            yield Family(metric, tuple(Sample(labels, value) for labels, value in values.items()))
+            yield Family(metric, tuple(MetricSample(labels, value) for labels, value in values.items()))
         for metric, times in self._times.items():
             yield Family(metric, tuple(self._histogram(metric, times)))
 
-    def _histogram(self, metric: Metric, times: Mapping[Labels, list[int]]) -> Iterator[Sample]:
+    def _histogram(self, metric: Metric, times: Mapping[Labels, list[int]]) -> Iterator[MetricSample]:
         for labels, buckets in times.items():
             total = 0
             for bound, count in zip(_BUCKETS, buckets, strict=True):
                 total += count
-                yield Sample((*labels, ("le", bound)), total, "_bucket")
-            yield Sample(labels, self._sums_s[metric][labels], "_sum")
-            yield Sample(labels, total, "_count")
+                yield MetricSample((*labels, ("le", bound)), total, "_bucket")
+            yield MetricSample(labels, self._sums_s[metric][labels], "_sum")
+            yield MetricSample(labels, total, "_count")

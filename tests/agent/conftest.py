@@ -9,7 +9,7 @@ import pytest
 
 from builders.nodeviews import of_the_host
 from harness.agentmachine import Machine, WatchedDriver
-from tessera.agent.doctor import Places
+from tessera.agent.doctor import DoctorPaths
 from tessera.clients.kube import NODES, MemoryKube
 from tessera.clients.kubelet import MemoryKubelet
 
@@ -34,6 +34,6 @@ def root() -> Iterator[Path]:
 
 
 @pytest.fixture
-def places(root: Path) -> Places:
+def places(root: Path) -> DoctorPaths:
     """Return a node's places below a folder, its process table the machine's own, as with `hostPID`."""
-    return msgspec.structs.replace(Places().under(root), proc=of_the_host(root / "proc"))
+    return msgspec.structs.replace(DoctorPaths().under(root), proc=of_the_host(root / "proc"))

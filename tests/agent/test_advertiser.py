@@ -16,7 +16,7 @@ from harness.agentlogs import SHARING, until_logged
 from harness.agentmachine import Machine
 from tessera.agent.declarations.configuration import APPLIED
 from tessera.agent.run import Agent
-from tessera.agent.settings import Settings
+from tessera.agent.settings import AgentSettings
 from tessera.api.tessera.gpunodes import desired_field
 from tessera.clients.kube import GPU_NODES, NODES, PODS, annotations_of
 from tessera.core.cluster.gpunodestate import DesiredDevices
@@ -71,7 +71,7 @@ class Serving(Machine, kw_only=True):
     """A machine with the program of MPS."""
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> AgentSettings:
         given = super().settings
         program = str(install(self.folder / "bin"))
         return msgspec.structs.replace(given, mps=msgspec.structs.replace(given.mps, program=program))

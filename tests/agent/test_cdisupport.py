@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from harness.doctornode import NODE, look
-from tessera.agent.doctor import Places
+from tessera.agent.doctor import DoctorPaths
 from tessera.clients.kube import NODES, MemoryKube
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ CONTAINERD = {
 
 @pytest.mark.parametrize(("text", "want"), CONTAINERD.values(), ids=CONTAINERD)
 async def test_the_runtime_says_whether_cdi_is_on(
-    places: Places, text: str, want: tuple[int, bool | None, str]
+    places: DoctorPaths, text: str, want: tuple[int, bool | None, str]
 ) -> None:
     places.runtime_config.parent.mkdir(parents=True)
     places.runtime_config.write_text(text)
@@ -29,7 +29,7 @@ async def test_the_runtime_says_whether_cdi_is_on(
     assert (runtime.version, runtime.cdi, runtime.problem) == want
 
 
-async def test_the_driver_s_folder_counts_as_its_specification(places: Places) -> None:
+async def test_the_driver_s_folder_counts_as_its_specification(places: DoctorPaths) -> None:
     kube = MemoryKube()
     info = {"containerRuntimeVersion": "containerd://2.0.7", "kubeletVersion": "v1.33.5-gke.1080000"}
     await kube.create(NODES, {"kind": "Node", "metadata": {"name": NODE}, "status": {"nodeInfo": info}})

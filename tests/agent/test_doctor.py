@@ -11,7 +11,7 @@ import pytest
 
 from harness.doctornode import NODE, look
 from tessera.agent.declarations.configuration import Sources
-from tessera.agent.doctor import Places
+from tessera.agent.doctor import DoctorPaths
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import GPU_NODES, NODES, MemoryKube
 from tessera.core.cluster.mps import MpsTarget
@@ -34,7 +34,7 @@ def listening(*paths: Path) -> Iterator[None]:
         yield
 
 
-async def test_a_bare_machine(places: Places) -> None:
+async def test_a_bare_machine(places: DoctorPaths) -> None:
     seen = await look(places, "no libnvidia-ml.so.1")
     assert (seen.inventory, seen.driver_problem) == (None, "no libnvidia-ml.so.1")
     assert [each.problem for each in (*seen.kubelet, seen.runtime.socket)] == ["No such file or directory"] * 3
@@ -46,7 +46,7 @@ async def test_a_bare_machine(places: Places) -> None:
 @pytest.mark.parametrize(
     ("strategies", "want"), [("[envvar]", False), ("[envvar, cdi-cri]", True), ("cdi-annotations", True)]
 )
-async def test_the_sharing_file_says_whether_cdi_is_used(places: Places, strategies: str, want: bool) -> None:
+async def test_the_sharing_file_says_whether_cdi_is_used(places: DoctorPaths, strategies: str, want: bool) -> None:
     file = places.cdi[0].parent / "sharing.yaml"
     file.parent.mkdir(parents=True)
     file.write_text(f"version: v1\nflags: {{plugin: {{deviceListStrategy: {strategies}}}}}\n")
@@ -55,7 +55,7 @@ async def test_the_sharing_file_says_whether_cdi_is_used(places: Places, strateg
     assert not (await look(places)).cdi_desired
 
 
-async def test_a_node_in_order(places: Places) -> None:
+async def test_a_node_in_order(places: DoctorPaths) -> None:
     for folder in (places.shm, *places.cdi):
         folder.mkdir(parents=True)
     (places.cdi[0] / "nvidia.yaml").write_text("kind: nvidia.com/gpu\ndevices: [{name: '0'}, {name: all}]\n")
@@ -90,7 +90,7 @@ TOOLKIT = {
 @pytest.mark.parametrize(("text", "want"), TOOLKIT.values(), ids=TOOLKIT)
 @pytest.mark.parametrize("place", [0, 1])
 async def test_what_nvidias_runtime_is_told(
-    places: Places, text: str, want: tuple[bool, bool, str], place: int
+    places: DoctorPaths, text: str, want: tuple[bool, bool, str], place: int
 ) -> None:
     path = places.toolkit_configs[place]
     path.parent.mkdir(parents=True)
@@ -100,13 +100,13 @@ async def test_what_nvidias_runtime_is_told(
     assert toolkit.config == str(path)
 
 
-async def test_an_option_says_how_devices_are_handed_over(places: Places) -> None:
+async def test_an_option_says_how_devices_are_handed_over(places: DoctorPaths) -> None:
     given = msgspec.structs.replace(places, list_strategies=("volume-mounts",))
     assert (await look(given)).list_strategies == ListStrategies(strategies=("volume-mounts",))
     assert (await look(places)).list_strategies is None
 
 
-async def test_what_a_gpu_policy_overrides_is_a_warning_and_no_drift(places: Places) -> None:
+async def test_what_a_gpu_policy_overrides_is_a_warning_and_no_drift(places: DoctorPaths) -> None:
     file = places.cdi[0].parent / "sharing.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n")
@@ -127,7 +127,7 @@ async def test_what_a_gpu_policy_overrides_is_a_warning_and_no_drift(places: Pla
     assert (await look(given, kube=kube)).generation.startswith("sharing.yaml@")
 
 
-async def test_cdi_files_that_cannot_be_read(places: Places) -> None:
+async def test_cdi_files_that_cannot_be_read(places: DoctorPaths) -> None:
     folder = places.cdi[1]
     folder.mkdir(parents=True)
     (folder / "a.json").write_text("{")
@@ -142,7 +142,7 @@ async def test_cdi_files_that_cannot_be_read(places: Places) -> None:
     assert "more than 8 MiB" in problems[2]
 
 
-async def test_names_of_cdi_files_that_are_no_text_can_be_printed(places: Places) -> None:
+async def test_names_of_cdi_files_that_are_no_text_can_be_printed(places: DoctorPaths) -> None:
     places.cdi[0].mkdir(parents=True)
     for name, text in ((b"x\xff.json", "{"), (b"y\xff.json", '{"kind": "a/b", "devices": [{"name": "c"}]}')):
         (places.cdi[0] / os.fsdecode(name)).write_text(text)
@@ -152,7 +152,7 @@ async def test_names_of_cdi_files_that_are_no_text_can_be_printed(places: Places
         assert path.encode()
 
 
-async def test_daemons_that_are_gone(places: Places) -> None:
+async def test_daemons_that_are_gone(places: DoctorPaths) -> None:
     target = MpsTarget(key="GPU-0", gpu="GPU-0", visible="GPU-0")
     for key, text in (
         ("GPU-0", msgspec.json.encode(DaemonRecord(target=target, pid=1, started="boot/0"))),
@@ -179,7 +179,7 @@ async def test_daemons_that_are_gone(places: Places) -> None:
     ]
 
 
-async def test_a_configuration_is_looked_at_and_not_kept(places: Places, root: Path) -> None:
+async def test_a_configuration_is_looked_at_and_not_kept(places: DoctorPaths, root: Path) -> None:
     policy = root / "policy.yaml"
     policy.write_text("apiVersion: tessera.dev/v1alpha1\nkind: NodePolicy\ngpus: [{sharing: auto}, {devices: [9]}]\n")
     sources = Sources(policy=policy, applied=root / "applied.json")
@@ -192,7 +192,7 @@ async def test_a_configuration_is_looked_at_and_not_kept(places: Places, root: P
     assert "apiVersion" in (await look(given)).config_problem
 
 
-async def test_what_does_not_answer(places: Places) -> None:
+async def test_what_does_not_answer(places: DoctorPaths) -> None:
     driver = MemoryDriver.of("T4")
     refused = Unavailable("driver", found="a timeout", expected="an answer")
     driver.fail("inventory", refused)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.api import documents
-from tessera.api.kubernetes.metrics.adapter.rules import Rule, read_adapter_rules
+from tessera.api.kubernetes.metrics.adapter.rules import AdapterRule, read_adapter_rules
 
 __all__ = ["PUBLISHED", "SAMPLE", "corrected", "rule"]
 
@@ -72,7 +72,7 @@ rules:
 }
 
 
-def rule(*, external: bool = False, **given: Any) -> Rule:
+def rule(*, external: bool = False, **given: Any) -> AdapterRule:
     """Return a rule about pods whose query is its matchers, other fields as given."""
     labels = {"overrides": {"namespace": {"resource": "namespace"}, "pod": {"resource": "pod"}}}
     fields = {"seriesQuery": "up", "resources": labels, "metricsQuery": "<<.LabelMatchers>>", **given}

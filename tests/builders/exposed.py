@@ -5,7 +5,7 @@ from tessera.api.prometheus.exposition import exposition
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
 from tessera.core.usage.attribution import Owner, attributed
-from tessera.core.usage.nodemetrics import DeviceState, GpuCounts, NodeUsage, node_families
+from tessera.core.usage.nodemetrics import DeviceFacts, GpuCounts, NodeUsage, node_families
 
 
 def node_metrics(used_mib: int = 700) -> bytes:
@@ -31,8 +31,8 @@ def node_metrics(used_mib: int = 700) -> bytes:
         node="n1",
         gpus=(shared, cut),
         states=(
-            DeviceState(device=DeviceId(GPU.uuid), mode="time-slicing", isolation="none"),
-            DeviceState(device=part, mode="mig", isolation="hardware"),
+            DeviceFacts(device=DeviceId(GPU.uuid), mode="time-slicing", isolation="none"),
+            DeviceFacts(device=part, mode="mig", isolation="hardware"),
         ),
         counts=(GpuCounts(gpu=GPU.uuid),),
     )

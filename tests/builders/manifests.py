@@ -7,7 +7,7 @@ from tessera.api.kubernetes import workloads
 from tessera.core.workload.need import Need
 
 
-def pods_of(text: str, *, share_unit_mib: int = 1024) -> workloads.Workloads:
+def pods_of(text: str, *, share_unit_mib: int = 1024) -> workloads.ReadWorkloads:
     """Return the pods of manifests."""
     return workloads.read(documents.read("pods.yaml", textwrap.dedent(text)), share_unit_mib=share_unit_mib)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.doctor import Places
+from tessera.agent.doctor import DoctorPaths
 from tessera.sim.nvmlsim import create_state, environment
 
 
@@ -40,7 +40,7 @@ def test_a_node_in_order_and_what_is_missing_on_another(root: Path) -> None:
     assert bare.returncode == 1
     assert "driver" in bare.stdout
     assert "is the kubelet running, and its folder mounted" in bare.stdout
-    places = Places().under(root)
+    places = DoctorPaths().under(root)
     for folder in (places.shm, places.plugins, places.pod_resources.parent):
         folder.mkdir(parents=True)
     policy = root / "policy.yaml"

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from harness.httpserver import Asked, answer, chunked, serving
-from tessera.clients.connections import Answer, Broken, Connections, Server, Unreachable
+from tessera.clients.connections import Broken, Connections, HttpResponse, ServerAddress, Unreachable
 from tessera.errors import InvalidInput
 
 pytestmark = pytest.mark.anyio
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def connected(url: str, proxy: str = "") -> AsyncIterator[Connections]:
-    client = Connections(Server(url=url, proxy=proxy), None)
+    client = Connections(ServerAddress(url=url, proxy=proxy), None)
     try:
         yield client
     finally:
@@ -34,7 +34,7 @@ NO_ANSWERS = {
 async def test_a_connection_serves_again() -> None:
     async with serving(lambda _: answer(b"no", "404 Not Found")) as server, connected(server.url) as client:
         for _ in range(3):
-            assert await client.ask("GET", "/x", {}) == Answer(404, b"no")
+            assert await client.ask("GET", "/x", {}) == HttpResponse(404, b"no")
         assert server.connections == 1
 
 
@@ -105,7 +105,7 @@ async def test_a_stream_that_is_refused_is_an_answer() -> None:
         connected(server.url) as client,
         client.stream("/watch", {}) as refused,
     ):
-        assert refused == Answer(410, b"gone")
+        assert refused == HttpResponse(410, b"gone")
 
 
 async def test_where_nobody_listens_nothing_was_sent() -> None:
@@ -129,9 +129,9 @@ async def test_a_header_of_two_lines_is_refused() -> None:
 @pytest.mark.parametrize("url", ["", "10.0.0.1:6443", "ftp://host", "https://", "https://host:99999", "https://[::1"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="address of a server"):
-        Server(url=url)
+        ServerAddress(url=url)
     with pytest.raises(InvalidInput):
-        Server(url="https://host", proxy=url or "https://proxy:3128")
+        ServerAddress(url="https://host", proxy=url or "https://proxy:3128")
 
 
 async def test_a_proxy_carries() -> None:
@@ -146,7 +146,7 @@ async def test_a_proxy_carries() -> None:
 async def test_a_proxy_that_refuses_let_nothing_through() -> None:
     async with serving(lambda _: answer(b"", "407 Proxy Authentication Required")) as server:
         tls = ssl.create_default_context()
-        client = Connections(Server(url="https://10.255.255.1:6443", proxy=server.url), tls)
+        client = Connections(ServerAddress(url="https://10.255.255.1:6443", proxy=server.url), tls)
         with pytest.raises(Unreachable, match="407"):
             await client.ask("POST", "/x", {}, b"{}")
         assert (server.requested[0].method, server.requested[0].target) == ("CONNECT", "10.255.255.1:6443")

@@ -8,7 +8,7 @@ import pytest
 
 from tessera.agent.storage.disks.preparing import new_creation, observe_plan, prepare
 from tessera.clients.disks import Disks
-from tessera.core.storage.disks.plan import Content, DiskPlan, DiskSpec, DiskState, plan_disks
+from tessera.core.storage.disks.plan import DiskContent, DiskPlan, DiskSpec, DiskState, plan_disks
 from tessera.core.storage.disks.steps import CreateArray, MountFilesystem, RecordCreation, WipeSignatures
 from tessera.errors import Conflict, shown
 
@@ -87,7 +87,7 @@ def spec_of(world: World, disks: int = 4, filesystem: Filesystem = "ext4") -> Di
     return DiskSpec(select=paths, filesystem=filesystem, mount=world.mount_point)
 
 
-def found(plan: DiskPlan) -> list[Content]:
+def found(plan: DiskPlan) -> list[DiskContent]:
     return [each.content for each in plan.disks]
 
 
@@ -130,7 +130,7 @@ class DisksSuite:
         plan = await prepare(world.disks, spec)
         assert (plan.state, found(plan), plan.device) == (
             DiskState.READY,
-            [Content.FILESYSTEM],
+            [DiskContent.FILESYSTEM],
             f"/dev/{world.names[0]}",
         )
         assert world.read() == "kept"
@@ -144,12 +144,12 @@ class DisksSuite:
         world.mount(world.names[2], path)
         plan = await prepare(world.disks, spec_of(world))
         assert plan.reasons == (f"{world.names[2]} is mounted at {shown(path)}",)
-        assert found(plan) == [Content.BLANK, Content.BLANK, Content.FOREIGN, Content.BLANK]
+        assert found(plan) == [DiskContent.BLANK, DiskContent.BLANK, DiskContent.FOREIGN, DiskContent.BLANK]
 
     async def test_a_path_in_use_is_refused_before_anything_is_written(self, world: World) -> None:
         world.write("would be hidden")
         plan = await prepare(world.disks, spec_of(world))
-        assert (plan.state, found(plan)) == (DiskState.REFUSED, [Content.BLANK] * 4)
+        assert (plan.state, found(plan)) == (DiskState.REFUSED, [DiskContent.BLANK] * 4)
         assert "is not an empty folder" in plan.reasons[0]
 
     async def test_another_filesystem_at_the_path_is_refused(self, world: World) -> None:
@@ -197,9 +197,9 @@ class ArraySuite(DisksSuite):
     @pytest.mark.parametrize("filesystem", ["ext4", "xfs"])
     async def test_blank_disks_become_one_filesystem_that_stays(self, world: World, filesystem: Filesystem) -> None:
         spec = spec_of(world, filesystem=filesystem)
-        assert found(await observe_plan(world.disks, spec)) == [Content.BLANK] * 4
+        assert found(await observe_plan(world.disks, spec)) == [DiskContent.BLANK] * 4
         made = await prepare(world.disks, spec)
-        assert (made.state, found(made)) == (DiskState.READY, [Content.MEMBER] * 4)
+        assert (made.state, found(made)) == (DiskState.READY, [DiskContent.MEMBER] * 4)
         world.write("kept")
         # The second time nothing is done, nor after a reboot more than to assemble and mount, whatever is desired now.
         other = msgspec.structs.replace(spec, filesystem="xfs" if filesystem == "ext4" else "ext4")
@@ -230,7 +230,12 @@ class ArraySuite(DisksSuite):
         world.replace(world.names[1])
         world.half_assemble((world.names[0],))
         plan = await observe_plan(world.disks, spec)
-        assert found(plan) == [Content.UNFINISHED, Content.BLANK, Content.UNFINISHED, Content.UNFINISHED]
+        assert found(plan) == [
+            DiskContent.UNFINISHED,
+            DiskContent.BLANK,
+            DiskContent.UNFINISHED,
+            DiskContent.UNFINISHED,
+        ]
         assert (await prepare(world.disks, spec)).state is DiskState.READY
 
     async def test_a_replaced_disk_is_a_lost_one(self, world: World) -> None:
@@ -252,7 +257,7 @@ class ArraySuite(DisksSuite):
         world.reboot()
         for name in world.names:
             world.wipe(name)
-        assert found(await observe_plan(world.disks, spec)) == [Content.BLANK] * 4
+        assert found(await observe_plan(world.disks, spec)) == [DiskContent.BLANK] * 4
         steps: list[object] = []
         assert (await prepare(world.disks, spec, steps.append)).state is DiskState.READY
         assert "WipeSignatures" in [type(step).__name__ for step in steps]

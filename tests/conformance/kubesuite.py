@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.kubernetes.reviews import Attributes, User, access_review, refusal, reviewed_user, token_review
+from tessera.api.kubernetes.reviews import Attributes, ReviewedUser, access_review, refusal, reviewed_user, token_review
 from tessera.clients.kube import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -253,7 +253,7 @@ class KubeSuite:
     async def test_access_is_reviewed_by_name_and_group(self, kube: Kube) -> None:
         questions = [Attributes(verb="list", resource="pods", namespace=each) for each in ("", NAMESPACE)]
         for groups, want in (((), False), (("system:masters",), True)):
-            user = User(username="somebody", groups=groups)
+            user = ReviewedUser(username="somebody", groups=groups)
             for requested in (*questions, Attributes(path="/no-such-path")):
                 answer = await kube.create(SUBJECT_ACCESS_REVIEWS, access_review(user, requested))
                 assert (refusal(answer) is None) is want

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.oci.dockerconfig import Credential
+from tessera.api.oci.dockerconfig import RegistryCredential
 from tessera.clients.runtime import Runtime
 from tessera.core.storage.images.layers import Reference
 from tessera.errors import Unavailable
@@ -57,11 +57,11 @@ class RuntimeSuite:
 
     async def test_credentials_are_used(self, runtime: Runtime, locked: str) -> None:
         one = Reference(registry=locked, repository="suite/one", tag="1")
-        for credential in (None, Credential(username=USER, password="wrong")):
+        for credential in (None, RegistryCredential(username=USER, password="wrong")):
             with pytest.raises(Unavailable) as caught:
                 await runtime.pull(one, "", credential)
             assert "wrong" not in str(caught.value)
-        await runtime.pull(one, "", Credential(username=USER, password=PASSWORD))
+        await runtime.pull(one, "", RegistryCredential(username=USER, password=PASSWORD))
         assert await runtime.image(one) is not None
 
     async def test_a_pin_holds_until_it_is_taken_back(self, runtime: Runtime, one: Reference) -> None:

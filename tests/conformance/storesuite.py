@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tessera.clients.store import Changed, Refused, Store
+from tessera.clients.store import Changed, ObjectStore, Refused
 from tessera.core.storage.models.revisions import StoredObject
 
 ODD = (
@@ -24,7 +24,7 @@ CONTENTS = {name: f"content of {name}".encode() * 9 for name in ODD} | {"empty":
 Fill = Callable[[dict[str, bytes]], None]
 
 
-def read(store: Store, found: StoredObject, start: int, stop: int) -> bytes:
+def read(store: ObjectStore, found: StoredObject, start: int, stop: int) -> bytes:
     """Return a range, by small pieces."""
     data = bytearray()
     buffer = memoryview(bytearray(7))
@@ -42,12 +42,12 @@ class StoreSuite:
     many = 2_100
     """Objects, which are more than a page of the store has."""
 
-    def test_all_names_are_listed_with_their_sizes(self, store: Store, fill: Fill) -> None:
+    def test_all_names_are_listed_with_their_sizes(self, store: ObjectStore, fill: Fill) -> None:
         fill(CONTENTS)
         got = {each.path: each.size for each in store.objects()}
         assert got == {name: len(data) for name, data in CONTENTS.items()}
 
-    def test_whole_objects_and_ranges_are_read(self, store: Store, fill: Fill) -> None:
+    def test_whole_objects_and_ranges_are_read(self, store: ObjectStore, fill: Fill) -> None:
         fill(CONTENTS)
         for each in store.objects():
             data = CONTENTS[each.path]
@@ -56,7 +56,7 @@ class StoreSuite:
                 assert read(store, each, 3, 20) == data[3:20]
                 assert read(store, each, each.size - 1, each.size) == data[-1:]
 
-    def test_what_was_asked_for_ahead_is_read_in_any_order(self, store: Store, fill: Fill) -> None:
+    def test_what_was_asked_for_ahead_is_read_in_any_order(self, store: ObjectStore, fill: Fill) -> None:
         fill(CONTENTS)
         listed = [each for each in store.objects() if each.size]
         before = store.requests
@@ -67,14 +67,14 @@ class StoreSuite:
         assert store.requests == before + len(listed)  # each was asked for once
         assert read(store, listed[0], 2, 5) == CONTENTS[listed[0].path][2:5]
 
-    def test_a_range_is_read_of_what_was_asked_for_as_a_whole(self, store: Store, fill: Fill) -> None:
+    def test_a_range_is_read_of_what_was_asked_for_as_a_whole(self, store: ObjectStore, fill: Fill) -> None:
         fill({"file": b"0123456789"})
         (listed,) = store.objects()
         store.ask_ahead(listed)
         assert read(store, listed, 3, 6) == b"345"
         assert read(store, listed, 0, 10) == b"0123456789"
 
-    def test_what_was_asked_for_ahead_and_is_gone_is_refused(self, store: Store, fill: Fill) -> None:
+    def test_what_was_asked_for_ahead_and_is_gone_is_refused(self, store: ObjectStore, fill: Fill) -> None:
         fill({"file": b"before", "other": b""})
         gone = next(each for each in store.objects() if each.path == "file")
         fill({"other": b""})
@@ -82,14 +82,14 @@ class StoreSuite:
         with pytest.raises((Refused, Changed)):
             read(store, gone, 0, gone.size)
 
-    def test_more_than_a_page_is_listed(self, store: Store, fill: Fill) -> None:
+    def test_more_than_a_page_is_listed(self, store: ObjectStore, fill: Fill) -> None:
         contents = {f"{number % 7}/{number:05}": b"%d" % number for number in range(self.many)}
         fill(contents)
         found = store.objects()
         assert len(found) == len(contents)
         assert {each.path for each in found} == contents.keys()
 
-    def test_an_object_that_was_replaced_is_noticed(self, store: Store, fill: Fill) -> None:
+    def test_an_object_that_was_replaced_is_noticed(self, store: ObjectStore, fill: Fill) -> None:
         fill({"file": b"before"})
         (listed,) = store.objects()
         fill({"file": b"another"})
@@ -98,14 +98,14 @@ class StoreSuite:
         (again,) = store.objects()
         assert read(store, again, 0, again.size) == b"another"
 
-    def test_an_object_that_is_gone_is_refused(self, store: Store, fill: Fill) -> None:
+    def test_an_object_that_is_gone_is_refused(self, store: ObjectStore, fill: Fill) -> None:
         fill({"file": b"before", "other": b""})
         gone = next(each for each in store.objects() if each.path == "file")
         fill({"other": b""})
         with pytest.raises((Refused, Changed)):
             read(store, gone, 0, gone.size)
 
-    def test_requests_are_counted(self, store: Store, fill: Fill) -> None:
+    def test_requests_are_counted(self, store: ObjectStore, fill: Fill) -> None:
         fill({"file": b"content"})
         (listed,) = store.objects()
         before = store.requests

@@ -30,7 +30,7 @@ from tessera.clients.kube import (
 from tessera.clients.kube.protocol import EVERYTHING
 from tessera.controller.following import Following
 from tessera.controller.modelservers import ModelServers, Pace
-from tessera.controller.settings import Settings
+from tessera.controller.settings import ControllerSettings
 from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +60,7 @@ class LateNodes(MemoryKube):
 async def leading(kube: MemoryKube, *namespaces: str) -> AsyncIterator[Measures]:
     measures = Measures()
     servers = ModelServers(kube, namespaces, pace=Pace(least_s=0.01))
-    async with running(_lead(Settings(identity="x"), kube, servers, measures)) as (task,):
+    async with running(_lead(ControllerSettings(identity="x"), kube, servers, measures)) as (task,):
         yield measures
         assert not task.done()
 

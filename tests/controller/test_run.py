@@ -29,7 +29,7 @@ from tessera.clients.kube import (
     annotations_of,
 )
 from tessera.controller.run import Controller
-from tessera.controller.settings import Settings
+from tessera.controller.settings import ControllerSettings
 from tessera.core.gpu.sharing import Mode
 from tessera.measures import Measures
 from tessera.signing import Signer
@@ -37,7 +37,7 @@ from tessera.signing import Signer
 pytestmark = pytest.mark.anyio
 
 FAST = {"idleSeconds": 0, "longestSeconds": 0}
-SETTINGS = Settings(identity="one", interval_s=0.05, least_s=0)
+SETTINGS = ControllerSettings(identity="one", interval_s=0.05, least_s=0)
 SLICE = {"nvidia.com/mig-1g.5gb": 1}
 
 
@@ -64,7 +64,7 @@ async def report(kube: MemoryKube, name: str) -> None:
 
 @contextlib.asynccontextmanager
 async def running(
-    kube: MemoryKube, settings: Settings = SETTINGS, measures: Measures | None = None
+    kube: MemoryKube, settings: ControllerSettings = SETTINGS, measures: Measures | None = None
 ) -> AsyncIterator[Controller]:
     controller = Controller(settings, kube, measures=measures)
     task = asyncio.create_task(controller.run())
@@ -296,7 +296,7 @@ def test_a_lone_pod_is_decided_about_at_once() -> None:
         await kube.create(NODES, node("a"))
         await report(kube, "a")
         await kube.create(GPU_POLICIES, gpu_policy({}, "all"))
-        async with running(kube, Settings(identity="one")):
+        async with running(kube, ControllerSettings(identity="one")):
             await until(kube, lambda each: "policy" in each["spec"])
             await asyncio.sleep(60)
             began_s = loop.time()

@@ -12,7 +12,7 @@ import pytest
 from builders.signed import SERVER, config_map
 from tessera.agent.declarations.configuration import Sources
 from tessera.agent.run import Agent
-from tessera.agent.settings import Paths, Settings
+from tessera.agent.settings import AgentSettings, Paths
 from tessera.agent.sharing import MpsSettings
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.gpu import MemoryDriver
@@ -51,8 +51,8 @@ class Machine(msgspec.Struct, kw_only=True):
     driver_folder: str = ""
 
     @property
-    def settings(self) -> Settings:
-        return Settings(
+    def settings(self) -> AgentSettings:
+        return AgentSettings(
             node="n1",
             paths=Paths(
                 plugins=self.kubelet.plugins,

@@ -1,6 +1,6 @@
 """A node's folders as `tessera doctor` looks at them."""
 
-from tessera.agent.doctor import Places, observe
+from tessera.agent.doctor import DoctorPaths, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import MemoryKube
@@ -10,7 +10,7 @@ NODE = "n1"
 
 
 async def look(
-    places: Places, driver: MemoryDriver | str | None = None, kube: MemoryKube | None = None, node: str = NODE
+    places: DoctorPaths, driver: MemoryDriver | str | None = None, kube: MemoryKube | None = None, node: str = NODE
 ) -> HostFacts:
     given = MemoryDriver.of("T4") if driver is None else driver
     settings = MpsSettings(root=places.mps_root, program=str(places.mps_root / "program"))

@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.kubernetes.reviews import User
+from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.certificates import Tls
-from tessera.clients.connections import Answer, Connections, Server
+from tessera.clients.connections import Connections, HttpResponse, ServerAddress
 from tessera.clients.kube import CONFIG_MAPS, MemoryKube
 from tessera.log import logger
 from tessera.server.listening import HttpServer, listening
-from tessera.server.metrics.access import Access
+from tessera.server.metrics.access import MetricsAccess
 from tessera.server.metrics.app import MetricsApp
-from tessera.server.metrics.sources import Source
+from tessera.server.metrics.sources import MetricsSource
 
 READER = "system:masters"
 """A group that may read all metrics."""
@@ -52,7 +52,7 @@ class MetricsServer:
 
     async def ask(
         self, path: str, headers: Mapping[str, str] = AS_HPA, *, client: str = "front-proxy-client", method: str = "GET"
-    ) -> Answer:
+    ) -> HttpResponse:
         """Return an answer to a client with a certificate, or without one where its name is empty."""
         async with self._connected(client) as connections:
             return await connections.ask(method, path, headers)
@@ -67,7 +67,7 @@ class MetricsServer:
         tls = ssl.create_default_context(cafile=str(self._folder / "serving.crt"))
         if client:
             tls.load_cert_chain(self._folder / f"{client}.crt", self._folder / f"{client}.key")
-        connections = Connections(Server(url=self._url), tls)
+        connections = Connections(ServerAddress(url=self._url), tls)
         try:
             yield connections
         finally:
@@ -92,13 +92,13 @@ def front_proxy_config(folder: Path) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def serving_metrics(source: Source, folder: Path) -> AsyncIterator[MetricsServer]:
+async def serving_metrics(source: MetricsSource, folder: Path) -> AsyncIterator[MetricsServer]:
     """Serve metrics on the loopback while the body runs; of the tokens, `good` is a reader's and `weak` not."""
     kube = MemoryKube()
-    kube.accounts.add("good", User(username="hpa", groups=(READER,)))
-    kube.accounts.add("weak", User(username="jane"))
+    kube.accounts.add("good", ReviewedUser(username="hpa", groups=(READER,)))
+    kube.accounts.add("weak", ReviewedUser(username="jane"))
     await kube.create(CONFIG_MAPS, front_proxy_config(folder))
-    access = Access(kube)
+    access = MetricsAccess(kube)
     tls = Tls(certificate=folder / "server.crt", key=folder / "server.key")
     http = HttpServer(MetricsApp(source, access, logger()), tls, stop_s=1)
     await access.read_proxy(http.trust)

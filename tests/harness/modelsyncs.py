@@ -9,7 +9,7 @@ from harness.flakys3 import FlakyS3
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
-from tessera.clients.store import Store
+from tessera.clients.store import ObjectStore
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retries import Patience
@@ -29,12 +29,12 @@ QUICK = SyncOptions(
 )
 
 
-def s3(server: FlakyS3) -> Store:
+def s3(server: FlakyS3) -> ObjectStore:
     address = f"http://127.0.0.1:{server.server_port}"
     return S3Store("models", "m", S3Settings(address, access_key="a", secret_key="b", timeout_s=2.0), utc_now)
 
 
-def run(store: Store, top: Path, **options: object) -> Synced:
+def run(store: ObjectStore, top: Path, **options: object) -> Synced:
     try:
         return sync(store, ModelFolder(top), msgspec.structs.replace(QUICK, **options))
     finally:

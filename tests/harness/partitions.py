@@ -10,7 +10,7 @@ from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, Placement
-from tessera.core.node.layouts import Target
+from tessera.core.node.layouts import LayoutTarget
 from tessera.errors import Unavailable
 
 A100 = model("A100-40GB")
@@ -19,7 +19,7 @@ A100 = model("A100-40GB")
 SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
 
 
-TWO = Target(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
+TWO = LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
 
 
 FAULT = Unavailable("GPU 0", found="a fault", expected="no fault")
@@ -34,7 +34,9 @@ def driver_of(machine: Machine) -> MemoryDriver:
     return machine.driver
 
 
-def apply(machine: Machine, *targets: Target, by_s: float = 200) -> tuple[tuple[str, ...], dict[str, Layout | None]]:
+def apply(
+    machine: Machine, *targets: LayoutTarget, by_s: float = 200
+) -> tuple[tuple[str, ...], dict[str, Layout | None]]:
     """Return what failed, and the layouts afterwards."""
 
     async def once() -> tuple[tuple[str, ...], dict[str, Layout | None]]:

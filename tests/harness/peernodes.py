@@ -10,11 +10,11 @@ from pathlib import Path
 from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.peerserver import PeerServer
-from tessera.agent.storage.models.sharing import Sharing
+from tessera.agent.storage.models.sharing import ChunkSharing
 from tessera.agent.storage.models.shelf import Given, OpenPiece, Piece, Shelf
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.certificates import Tls, asking_context_of, context_of
-from tessera.clients.store import Store
+from tessera.clients.store import ObjectStore
 from tessera.clients.store.peers import PeerConnections
 from tessera.core.storage.models.peers import PeerPatience
 
@@ -96,14 +96,14 @@ class PeerNode:
         self.address = f"{at[0]}:{listener.getsockname()[1]}"
         self.named: dict[str, str] = {}
         connections = PeerConnections(asking_context_of(peer_tls(pki)), patience or PeerPatience())
-        self.sharing = Sharing(self.address, connections, patience, self.named.__setitem__)
+        self.sharing = ChunkSharing(self.address, connections, patience, self.named.__setitem__)
         if shelf is not None:
             self.sharing.shelf = shelf
         context = context_of(peer_tls(pki, tls))
         self.server = PeerServer(listener, context, self.sharing.shelf, patience or PeerPatience(), self.sharing.gave)
         self.server.start()
 
-    def sync(self, store: Store, options: SyncOptions) -> Synced:
+    def sync(self, store: ObjectStore, options: SyncOptions) -> Synced:
         try:
             return sync(store, self.folder, options, sharing=self.sharing)
         finally:
@@ -125,7 +125,7 @@ def closing_all(nodes: list[PeerNode]) -> Iterator[list[PeerNode]]:
 
 def synced_together(
     nodes: list[PeerNode],
-    store: Callable[[], Store],
+    store: Callable[[], ObjectStore],
     options: SyncOptions,
     members: list[PeerNode] | None = None,
     extra: tuple[str, ...] = (),

@@ -11,7 +11,7 @@ from harness.peernodes import PeerNode, peer_tls
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import SyncOptions
 from tessera.certificates import asking_context_of
-from tessera.clients.store import Store
+from tessera.clients.store import ObjectStore
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.core.storage.models.peers import content_key
 from tessera.core.storage.models.retries import Patience
@@ -32,7 +32,7 @@ QUICK = SyncOptions(
 )
 
 
-def s3(server: FlakyS3) -> Callable[[], Store]:
+def s3(server: FlakyS3) -> Callable[[], ObjectStore]:
     settings = S3Settings(f"http://127.0.0.1:{server.server_port}", access_key="a", secret_key="b", timeout_s=30.0)
     return lambda: S3Store("models", "m", settings, utc_now)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tessera.clients.kubelet import PluginOptions, PluginServer, register, serve
+from tessera.clients.kubelet import OptionalCalls, PluginServer, register, serve
 from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import PreferenceRequest
@@ -24,8 +24,8 @@ def devices(*ids: str, sick: tuple[str, ...] = (), numa: int | None = None) -> t
 class ScriptedPlugin:
     """A device plugin; what it was asked is in `asked`."""
 
-    def __init__(self, *ids: str, options: PluginOptions | None = None) -> None:
-        self.options = options or PluginOptions(pre_start=True)
+    def __init__(self, *ids: str, options: OptionalCalls | None = None) -> None:
+        self.options = options or OptionalCalls(pre_start=True)
         self.requested: list[tuple[str, object]] = []
         self.refusal: Conflict | None = None
         self._lists: list[asyncio.Queue[tuple[PluginDevice, ...] | None]] = []

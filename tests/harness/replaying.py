@@ -25,7 +25,7 @@ from tessera.core.packing.fit import Fleet
 from tessera.core.packing.ledger import schedulable_node
 from tessera.core.packing.pack import Choice, Packer
 from tessera.core.workload.need import Need
-from tessera.sim.engine import Log, Rules, run
+from tessera.sim.engine import Log, RunRules, run
 from tessera.sim.workloads import Arrival, Trace, Workload
 
 __all__ = ["Machine", "Took", "differences", "make_machines", "pod", "simulated"]
@@ -104,7 +104,7 @@ def simulated(machines: Sequence[Machine], pods: Sequence[Object], stays: Sequen
         for at, ((name, _), stay) in enumerate(zip(needs, stays, strict=True))
     ]
     workload = Workload.of(trace, 0, arrivals)
-    return run(workload, _Packer(Fleet.of(workload.snapshot), "tessera"), Rules())
+    return run(workload, _Packer(Fleet.of(workload.snapshot), "tessera"), RunRules())
 
 
 class _Packer(Packer):

@@ -17,9 +17,9 @@ from tessera.api.tessera.pods.signatures import keys_text
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, MemoryKube, Object
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement, is_legal
-from tessera.server.binder import Clocks
+from tessera.server.binder import ServerClocks
 from tessera.server.run import Server
-from tessera.server.settings import ServerLimits, Settings
+from tessera.server.settings import ServerLimits, ServerSettings
 
 NEED = {"tessera.dev/gpu-memory": 10}
 FULL = {"tessera.dev/gpu-memory": 40}
@@ -159,8 +159,8 @@ async def servers(
     async with AsyncExitStack() as stack:
         made = []
         for index in range(number):
-            settings = Settings(replica=f"r{index}", limits=limits or ServerLimits())
-            server = Server(settings, kube, Clocks(clock or Clock(), lambda: 1_700_000_000_000_000_000))
+            settings = ServerSettings(replica=f"r{index}", limits=limits or ServerLimits())
+            server = Server(settings, kube, ServerClocks(clock or Clock(), lambda: 1_700_000_000_000_000_000))
             await stack.enter_async_context(server.following())
             made.append(Asked(server))
         for each in made if synced else ():

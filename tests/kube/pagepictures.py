@@ -7,9 +7,9 @@ from pathlib import Path
 
 from harness.browser import browser, find_browser
 from tessera.clients.kube import HttpKube
-from tessera.server.binder import Clocks
+from tessera.server.binder import ServerClocks
 from tessera.server.run import Server
-from tessera.server.settings import Page, Settings
+from tessera.server.settings import Page, ServerSettings
 from testbed.cluster import Cluster
 
 __all__ = ["take_page"]
@@ -29,7 +29,7 @@ def take_page(cluster: Cluster, name: str, *, height: int = 800) -> None:
 async def _take(cluster: Cluster, program: str, height: int) -> bytes:
     async with HttpKube.connect(cluster.kubeconfig) as kube:
         page = Page(port=0, sign_in=False)
-        server = Server(Settings(port=0, page=page), kube, Clocks(time.monotonic, time.time_ns))
+        server = Server(ServerSettings(port=0, page=page), kube, ServerClocks(time.monotonic, time.time_ns))
         running = asyncio.create_task(server.run())
         try:
             async with asyncio.timeout(_SYNCED_S):

@@ -7,9 +7,8 @@ import pytest
 
 from builders.policyobjects import BAD, GOOD, gpu_policy
 from tessera.api.tessera.environments import read_environment
-from tessera.api.tessera.gpupolicies import Spec, node_policy, read_gpu_policy
-from tessera.api.tessera.imagewarmups import Spec as ImageWarmupSpec
-from tessera.api.tessera.imagewarmups import read_image_warmup
+from tessera.api.tessera.gpupolicies import GpuPolicySpec, node_policy, read_gpu_policy
+from tessera.api.tessera.imagewarmups import ImageWarmupSpec, read_image_warmup
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster
 from testbed.deploy import objects
@@ -69,7 +68,7 @@ def test_defaults_are_written_for_people_to_see(plane: Cluster) -> None:
         "keepIdleSeconds": 600,
     }
     assert (stored["spec"]["unit"], stored["spec"]["strategy"]) == ("GiB", "tessera")
-    assert read_gpu_policy(stored).spec == Spec()
+    assert read_gpu_policy(stored).spec == GpuPolicySpec()
 
 
 def test_unknown_fields_are_refused_by_kubectl_and_pruned_by_the_server(plane: Cluster) -> None:

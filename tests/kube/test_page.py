@@ -11,9 +11,9 @@ import pytest
 from builders.admissionpods import asking
 from harness.servers import Clock
 from tessera.clients.kube import HttpKube
-from tessera.server.binder import Clocks
+from tessera.server.binder import ServerClocks
 from tessera.server.run import Server
-from tessera.server.settings import Page, PageLimits, Settings
+from tessera.server.settings import Page, PageLimits, ServerSettings
 from testbed.cluster import Cluster
 from testbed.deploy import NAMESPACE, objects
 
@@ -59,7 +59,7 @@ async def page(cluster: Cluster, clock: Clock | None = None) -> AsyncIterator[ht
     path = cluster.pki.token_kubeconfig("page-server", own, config["clusters"][0]["cluster"]["server"])
     async with HttpKube.connect(path) as kube:
         served = Page(port=0, sign_in=True, limits=PageLimits(heartbeat_s=0.5))
-        server = Server(Settings(port=0, page=served), kube, Clocks(clock or Clock(), lambda: 1))
+        server = Server(ServerSettings(port=0, page=served), kube, ServerClocks(clock or Clock(), lambda: 1))
         running = asyncio.create_task(server.run())
         async with asyncio.timeout(60):
             await server.listening.wait()

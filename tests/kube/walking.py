@@ -17,7 +17,7 @@ import yaml
 from harness.plugins import ScriptedPlugin, connect
 from kube.conftest import fresh
 from kube.modelstore import BUCKET
-from tessera.clients.kubelet import PluginOptions, PluginServer
+from tessera.clients.kubelet import OptionalCalls, PluginServer
 from tessera.core.deviceplugin.grant import Grant
 from testbed import installed
 from testbed.cluster import Cluster, Desired
@@ -289,7 +289,7 @@ class OtherPlugins:
         await self._stop(servers)
 
     async def _serve(self, resource: str, ids: tuple[str, ...]) -> PluginServer:
-        return await connect(_Another(*ids, options=PluginOptions()), self._node.device_plugins, resource)
+        return await connect(_Another(*ids, options=OptionalCalls()), self._node.device_plugins, resource)
 
     async def _stop(self, servers: list[PluginServer]) -> list[PluginServer]:
         for each in servers:

@@ -12,7 +12,7 @@ from judges.grants import shares_of
 from tessera import __version__
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.server.run import Server
-from tessera.server.settings import ServerLimits, Settings
+from tessera.server.settings import ServerLimits, ServerSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -185,7 +185,7 @@ async def test_the_webhook_routes_what_the_function_routes(server: Asked, case: 
 
 
 async def test_the_webhook_answers_before_anything_was_read() -> None:
-    one = Asked(Server(Settings(), MemoryKube()))
+    one = Asked(Server(ServerSettings(), MemoryKube()))
     review = {"apiVersion": "admission.k8s.io/v1", "request": {"uid": "u1"}}
     assert (await one.post("/admission/v1/route", review))[0] == 200
     assert (await one.post("/admission/v1/route", b"{"))[0] == 400

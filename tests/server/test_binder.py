@@ -26,9 +26,9 @@ from harness.servers import (
 )
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
 from tessera.errors import Conflict, InvalidInput, Unavailable
-from tessera.server.binder import Clocks
+from tessera.server.binder import ServerClocks
 from tessera.server.run import Server
-from tessera.server.settings import ServerLimits, Settings
+from tessera.server.settings import ServerLimits, ServerSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -195,8 +195,8 @@ async def test_a_claim_whose_gpunode_was_deleted_is_not_bound(*, again: bool) ->
 
 async def test_a_defect_before_the_binding_is_sent_leaves_no_claim_and_a_traceback(kube: FaultyKube) -> None:
     times = iter([None, 1_700_000_000_000_000_000, 1_700_000_000_000_000_000])
-    broken = Clocks(Clock(), lambda: next(times) + 0)  # type: ignore[operator]
-    running = Server(Settings(replica="r"), kube, broken)
+    broken = ServerClocks(Clock(), lambda: next(times) + 0)  # type: ignore[operator]
+    running = Server(ServerSettings(replica="r"), kube, broken)
     with capture_logs() as logs:
         async with running.following():
             await running.synced()

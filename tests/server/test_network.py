@@ -17,7 +17,7 @@ import pytest
 from tessera.certificates import Tls
 from tessera.clients.kube import MemoryKube
 from tessera.server.run import Server
-from tessera.server.settings import Admission, ServerLimits, Settings
+from tessera.server.settings import AdmissionSettings, ServerLimits, ServerSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ def context(pki: Path) -> ssl.SSLContext:
 async def server(pki: Path) -> AsyncIterator[Server]:
     """Give a server with the port that strangers reach: the one that the API server asks."""
     tls = Tls(certificate=pki / "server.crt", key=pki / "server.key")
-    one = Server(Settings(port=0, admission=Admission(host="0.0.0.0", port=0, tls=tls)), MemoryKube())
+    one = Server(ServerSettings(port=0, admission=AdmissionSettings(host="0.0.0.0", port=0, tls=tls)), MemoryKube())
     task = asyncio.create_task(one.run())
     async with asyncio.timeout(10):
         await one.listening.wait()

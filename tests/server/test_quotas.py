@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from harness.servers import settle
 from tessera.clients.kube import CLUSTER_QUEUES, RESOURCE_QUOTAS, MemoryKube
 from tessera.server.run import Server
-from tessera.server.settings import Settings
+from tessera.server.settings import ServerSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ def quota(used: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def running(kube: MemoryKube) -> AsyncIterator[Server]:
-    server = Server(Settings(port=0), kube)
+    server = Server(ServerSettings(port=0), kube)
     task = asyncio.create_task(server.run())
     try:
         async with asyncio.timeout(20):

@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from harness.servers import Clock
-from tessera.api.kubernetes.reviews import Attributes, User
+from tessera.api.kubernetes.reviews import Attributes, ReviewedUser
 from tessera.clients.kube import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, MemoryKube
 from tessera.clients.kube.protocol import Kind, Object
 from tessera.server.reviews import Reviews
 
 pytestmark = pytest.mark.anyio
 
-JANE = User(username="jane")
+JANE = ReviewedUser(username="jane")
 EIGHT = 8
 """Questions about tokens at once."""
 READ = Attributes(group="g", resource="r")
@@ -56,7 +56,7 @@ async def test_an_answer_counts_for_a_while(kube: SlowKube) -> None:
         assert await reviews.user("t") == JANE
         assert await reviews.user("strange") is None
         assert await reviews.refusal(JANE, READ) is None
-        assert await reviews.refusal(User(username="bob"), READ) == "no role grants it"
+        assert await reviews.refusal(ReviewedUser(username="bob"), READ) == "no role grants it"
     assert [*kube.reviewed.values()] == [2, 2]
     kube.accounts.drop("t")
     clock.now_s += 10

@@ -16,7 +16,7 @@ from tessera.certificates import Tls
 from tessera.clients.kube import GPU_NODES, NODES, Kind, Listing, MemoryKube, Selection
 from tessera.errors import InvalidInput, Unavailable
 from tessera.server.run import Server
-from tessera.server.settings import Admission, ServerLimits, Settings
+from tessera.server.settings import AdmissionSettings, ServerLimits, ServerSettings
 
 
 async def started(server: Server) -> "asyncio.Task[None]":
@@ -35,7 +35,7 @@ async def get(url: str, context: ssl.SSLContext | None = None) -> int:
 
 @pytest.mark.anyio
 async def test_it_serves_http_on_the_loopback_until_it_is_stopped() -> None:
-    server = Server(Settings(port=0), MemoryKube())
+    server = Server(ServerSettings(port=0), MemoryKube())
     task = await started(server)
     assert await get(f"http://127.0.0.1:{server.port}/readyz") == 200
     server.stop()
@@ -46,7 +46,7 @@ async def test_it_serves_http_on_the_loopback_until_it_is_stopped() -> None:
 async def test_what_was_read_first_is_left_out_of_collections_where_that_is_asked() -> None:
     before = gc.get_freeze_count()
     for freeze in (False, True):
-        server = Server(Settings(port=0, freeze=freeze), MemoryKube())
+        server = Server(ServerSettings(port=0, freeze=freeze), MemoryKube())
         task = await started(server)
         assert (gc.get_freeze_count() > before) is freeze
         server.stop()
@@ -57,7 +57,7 @@ async def test_what_was_read_first_is_left_out_of_collections_where_that_is_aske
 @pytest.mark.anyio
 async def test_only_clients_of_the_authority_are_heard(pki: Path) -> None:
     tls = Tls(certificate=pki / "server.crt", key=pki / "server.key", client_authority=pki / "ca.crt")
-    server = Server(Settings(host="127.0.0.1", port=0, tls=tls), MemoryKube())
+    server = Server(ServerSettings(host="127.0.0.1", port=0, tls=tls), MemoryKube())
     task = await started(server)
     url = f"https://127.0.0.1:{server.port}/readyz"
 
@@ -80,7 +80,7 @@ async def test_only_clients_of_the_authority_are_heard(pki: Path) -> None:
 @pytest.mark.anyio
 async def test_without_an_authority_any_client_is_heard_over_tls(pki: Path) -> None:
     tls = Tls(certificate=pki / "server.crt", key=pki / "server.key")
-    server = Server(Settings(port=0, tls=tls), MemoryKube())
+    server = Server(ServerSettings(port=0, tls=tls), MemoryKube())
     task = await started(server)
     context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
     assert await get(f"https://127.0.0.1:{server.port}/healthz", context) == 200
@@ -91,7 +91,9 @@ async def test_without_an_authority_any_client_is_heard_over_tls(pki: Path) -> N
 @pytest.mark.anyio
 async def test_the_api_server_is_answered_beside_an_extender_on_the_loopback(pki: Path) -> None:
     tls = Tls(certificate=pki / "server.crt", key=pki / "server.key")
-    server = Server(Settings(port=0, admission=Admission(host="127.0.0.1", port=0, tls=tls)), MemoryKube())
+    server = Server(
+        ServerSettings(port=0, admission=AdmissionSettings(host="127.0.0.1", port=0, tls=tls)), MemoryKube()
+    )
     task = await started(server)
     context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
     url = f"https://127.0.0.1:{server.admission_port}"
@@ -112,7 +114,7 @@ REVIEW = b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "req
 async def test_files_that_are_no_certificates_are_refused(pki: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.crt").write_text("no certificate")
     for certificate in (tmp_path / "bad.crt", tmp_path / "none.crt"):
-        server = Server(Settings(tls=Tls(certificate=certificate, key=pki / "server.key")), MemoryKube())
+        server = Server(ServerSettings(tls=Tls(certificate=certificate, key=pki / "server.key")), MemoryKube())
         with pytest.raises(InvalidInput, match="TLS files"):
             await server.run()
 
@@ -122,7 +124,7 @@ async def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Unavailable, match=f"port {port}"):
-            await Server(Settings(port=port), MemoryKube()).run()
+            await Server(ServerSettings(port=port), MemoryKube()).run()
 
 
 class RefusingKube(MemoryKube):
@@ -138,7 +140,7 @@ class RefusingKube(MemoryKube):
 async def test_a_loop_that_ends_ends_the_server_with_its_error() -> None:
     async with asyncio.timeout(10):
         with pytest.raises(RuntimeError, match="list nodes"):
-            await Server(Settings(port=0), RefusingKube()).run()
+            await Server(ServerSettings(port=0), RefusingKube()).run()
 
 
 @pytest.mark.anyio

@@ -17,7 +17,7 @@ from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 from tessera.server.run import Server
 from tessera.server.selfsigned import SECRET, WEBHOOK, SelfSigned
-from tessera.server.settings import Admission, ServerLimits, Settings
+from tessera.server.settings import AdmissionSettings, ServerLimits, ServerSettings
 from tessera.signing import valid_until
 
 pytestmark = pytest.mark.anyio
@@ -158,8 +158,8 @@ async def test_a_server_is_ready_and_trusted_by_the_bundle_when_the_certificate_
     kube: MemoryKube, tmp_path: Path
 ) -> None:
     tls = Tls(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
-    admission = Admission(host="127.0.0.1", port=0, tls=tls, self_signed=True)
-    server = Server(Settings(port=0, admission=admission, limits=ServerLimits(renewal_s=0.05)), kube)
+    admission = AdmissionSettings(host="127.0.0.1", port=0, tls=tls, self_signed=True)
+    server = Server(ServerSettings(port=0, admission=admission, limits=ServerLimits(renewal_s=0.05)), kube)
     with capture_logs() as lines:
         running = asyncio.create_task(server.run())
         try:
@@ -188,8 +188,8 @@ async def test_a_server_that_may_not_share_it_says_so(tmp_path: Path) -> None:
             return await super().get(kind, name, namespace)
 
     tls = Tls(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
-    admission = Admission(host="127.0.0.1", port=0, tls=tls, self_signed=True)
-    server = Server(Settings(port=0, admission=admission), Forbidding())
+    admission = AdmissionSettings(host="127.0.0.1", port=0, tls=tls, self_signed=True)
+    server = Server(ServerSettings(port=0, admission=admission), Forbidding())
     with capture_logs() as lines:
         running = asyncio.create_task(server.run())
         async with asyncio.timeout(30):

@@ -14,7 +14,7 @@ from builders.runs import CPU_MILLI, GPUS, PAIR, PODS, WHOLE, Want, in_time, wor
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.pack import Choice, Packer
 from tessera.sim.compare import simulate
-from tessera.sim.engine import Log, Rules, run
+from tessera.sim.engine import Log, RunRules, run
 from tessera.sim.replay import replay
 
 
@@ -88,7 +88,7 @@ def test_nothing_is_granted_twice_and_pods_are_conserved(
     gpus: list[int], gaps: list[tuple[Want, int, float]], queue: str, moves: int
 ) -> None:
     pods = in_time(gaps)
-    rules = msgspec.convert({"queue": queue, "moves": moves}, Rules)
+    rules = msgspec.convert({"queue": queue, "moves": moves}, RunRules)
     log = simulate(workload_of(gpus, pods), "first-fit", rules)
     assert len(log.spots) == len(log.placed_s) == len(log.left_s) == len(pods)
     for (_, at_s, stay_s), spot, placed_s, left_s in zip(pods, log.spots, log.placed_s, log.left_s, strict=True):
@@ -103,7 +103,7 @@ def test_nothing_is_granted_twice_and_pods_are_conserved(
 
 @given(GPUS, PODS)
 def test_nobody_passes_in_a_strict_queue(gpus: list[int], gaps: list[tuple[Want, int, float]]) -> None:
-    log = simulate(workload_of(gpus, in_time(gaps)), "first-fit", Rules(queue="fifo"))
+    log = simulate(workload_of(gpus, in_time(gaps)), "first-fit", RunRules(queue="fifo"))
     assert list(log.placed_s) == sorted(log.placed_s)
 
 
@@ -117,21 +117,21 @@ QUEUED = {
 @pytest.mark.parametrize(("queue", "want"), QUEUED.values(), ids=QUEUED.keys())
 def test_who_waits(queue: str, want: list[float]) -> None:
     pods = [(WHOLE, 0.0, 10.0), (PAIR, 1.0, 5.0), (WHOLE, 2.0, 1.0)]
-    log = simulate(workload_of([2], pods), "first-fit", msgspec.convert({"queue": queue}, Rules))
+    log = simulate(workload_of([2], pods), "first-fit", msgspec.convert({"queue": queue}, RunRules))
     assert list(log.placed_s) == want
 
 
 def test_a_pod_that_stays_no_time_leaves_after_it_came() -> None:
-    log = simulate(workload_of([1], [(WHOLE, 0.0, 0.0), (WHOLE, 1.0, 1.0)]), "first-fit", Rules())
+    log = simulate(workload_of([1], [(WHOLE, 0.0, 0.0), (WHOLE, 1.0, 1.0)]), "first-fit", RunRules())
     assert replay(log).idle_percent.tolist() == [0.0, 100.0, 0.0, 100.0]
 
 
 def test_one_pod_moves_so_that_another_fits() -> None:
     """30 % on one GPU and 70 % on the other leave no whole GPU until the smaller joins the larger."""
     pods = [(WHOLE, 0.0, 1.0), (Want(100, 1, 30), 0.5, 9.0), (Want(100, 1, 70), 2.0, 9.0), (WHOLE, 3.0, 9.0)]
-    still = simulate(workload_of([1, 1], pods), "first-fit", Rules())
+    still = simulate(workload_of([1, 1], pods), "first-fit", RunRules())
     assert [spot and spot.node for spot in still.spots] == [0, 1, 0, None]
-    moved = simulate(workload_of([1, 1], pods), "first-fit", Rules(moves=1))
+    moved = simulate(workload_of([1, 1], pods), "first-fit", RunRules(moves=1))
     assert [spot and spot.node for spot in moved.spots] == [0, 1, 0, 1]
     assert [(move.at_s, move.made_for, move.moved, move.spot.node) for move in moved.moves] == [(3.0, 3, 1, 0)]
     assert replay(moved).idle_percent.tolist() == [50.0, 35.0, 85.0, 50.0, 0.0, 15.0, 50.0, 100.0]
@@ -140,23 +140,23 @@ def test_one_pod_moves_so_that_another_fits() -> None:
 def test_a_pod_that_would_not_fit_without_its_neighbour_stays() -> None:
     """The 40 % pod could join the one on the other GPU, but its node would still lack cpu for the last pod."""
     pods = [(Want(6000, 0, 0), 0.0, math.inf), (Want(500, 1, 40), 0.0, math.inf), (Want(4000, 1, 50), 1.0, math.inf)]
-    log = simulate(workload_of([1, 1], [*pods, (Want(5000, 1, 70), 2.0, math.inf)]), "first-fit", Rules(moves=1))
+    log = simulate(workload_of([1, 1], [*pods, (Want(5000, 1, 70), 2.0, math.inf)]), "first-fit", RunRules(moves=1))
     assert [spot and spot.node for spot in log.spots] == [0, 0, 1, None]
 
 
 def test_departures_come_before_arrivals_of_the_same_moment() -> None:
-    log = simulate(workload_of([1], [(WHOLE, 0.0, 3.0), (WHOLE, 3.0, 3.0)]), "first-fit", Rules())
+    log = simulate(workload_of([1], [(WHOLE, 0.0, 3.0), (WHOLE, 3.0, 3.0)]), "first-fit", RunRules())
     assert log.placed_s == (0.0, 3.0)
 
 
 def test_time_stops_at_the_end_of_measuring_though_someone_waits() -> None:
     workload = workload_of([1], [(WHOLE, 0.0, 10.0), (WHOLE, 1.0, 10.0)])
-    log = simulate(msgspec.structs.replace(workload, end_s=5.0), "first-fit", Rules(queue="fifo"))
+    log = simulate(msgspec.structs.replace(workload, end_s=5.0), "first-fit", RunRules(queue="fifo"))
     assert log.placed_s == (0.0, math.inf)
 
 
 def test_progress_is_told_now_and_then_and_at_the_end() -> None:
     workload = workload_of([1], [(WHOLE, 0.0, math.inf)] * 300)
     told: list[int] = []
-    run(workload, Packer(Fleet.of(workload.snapshot), "first-fit"), Rules(), progress=told.append)
+    run(workload, Packer(Fleet.of(workload.snapshot), "first-fit"), RunRules(), progress=told.append)
     assert told == [0, 256, 300]

@@ -6,7 +6,7 @@ from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.workload.need import Ask, Need
 from tessera.sim.compare import simulate
-from tessera.sim.engine import Rules
+from tessera.sim.engine import RunRules
 from tessera.sim.workloads import Arrival, Trace, Workload
 
 HALF = profile("1g.half", 4, (0, 4), 100)
@@ -31,7 +31,7 @@ def test_a_slice_that_must_be_cut_delays_its_pod_and_an_existing_one_does_not() 
         Arrival("d", 0, 60.0, 10.0),  # cut again
     )
     workload = Workload.of(trace, 0, arrivals)
-    log = simulate(workload, "first-fit", Rules(create_s=5.0))
+    log = simulate(workload, "first-fit", RunRules(create_s=5.0))
     assert log.placed_s == (0.0, 20.0, 40.0, 60.0)
     assert log.left_s == (15.0, 30.0, 55.0, 75.0)
     assert log.instances_created == 3

@@ -11,8 +11,8 @@ from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.pack import Choice
 from tessera.core.workload.need import Ask, Form, Need
-from tessera.sim.engine import Log, Rules
-from tessera.sim.metrics import MOMENTS, Metrics, measure
+from tessera.sim.engine import Log, RunRules
+from tessera.sim.metrics import MOMENTS, RunMetrics, measure
 from tessera.sim.workloads import Arrival, Trace, Workload
 
 T4 = GpuModel(name="T4", arch="Turing", memory_mib=0)
@@ -39,7 +39,7 @@ def there(name: str) -> Choice:
     return Choice(0, tuple(shares))
 
 
-def measured(pods: list[str], placed: list[bool]) -> Metrics:
+def measured(pods: list[str], placed: list[bool]) -> RunMetrics:
     return measure(log_of(pods, placed, [math.inf] * len(pods), gpus=4))
 
 
@@ -52,7 +52,7 @@ def log_of(pods: list[str], placed: list[bool], stays_s: list[float], gpus: int)
     return Log(
         workload=Workload.of(trace, 0, arrivals),
         policy="hand",
-        rules=Rules(),
+        rules=RunRules(),
         spots=tuple(there(name) if got else None for name, got in zip(pods, placed, strict=True)),
         placed_s=tuple(float(at) if got else math.inf for at, got in enumerate(placed)),
         left_s=tuple(at + stays_s[at] if got else math.inf for at, got in enumerate(placed)),

@@ -13,7 +13,7 @@ from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.fragmentation import Fragmentation, typical
 from tessera.core.packing.pack import Packer
 from tessera.sim.compare import simulate
-from tessera.sim.engine import Rules, run
+from tessera.sim.engine import RunRules, run
 from tessera.sim.replay import replay
 
 
@@ -23,7 +23,7 @@ def test_a_replay_ends_where_the_run_ended(gpus: list[int], gaps: list[tuple[Wan
     pods = [(want, at_s, stay_s if stay_s == 1.0 else math.inf) for want, at_s, stay_s in in_time(gaps)]
     workload = workload_of(gpus, [*pods, (WANTS[0], pods[-1][1] + 2.0, math.inf)])
     packer = Packer(Fleet.of(workload.snapshot), "first-fit")
-    log = run(workload, packer, Rules(moves=moves))
+    log = run(workload, packer, RunRules(moves=moves))
     got = replay(log)
     fragmentation = Fragmentation(packer.fleet, typical(workload.mix, cover_percent=95))
     amount = fragmentation.amount(packer.fleet, np.arange(len(gpus))).sum() / fragmentation.weight
@@ -35,7 +35,7 @@ def test_a_replay_ends_where_the_run_ended(gpus: list[int], gaps: list[tuple[Wan
 
 def test_a_pod_dropped_though_a_node_fits_is_found_out() -> None:
     pods = [(PAIR, 0.0, math.inf), (WHOLE, 1.0, math.inf), (PAIR, 2.0, math.inf), (PAIR, 3.0, math.inf)]
-    log = simulate(workload_of([3], pods), "first-fit", Rules())
+    log = simulate(workload_of([3], pods), "first-fit", RunRules())
     assert [spot is None for spot in log.spots] == [False, False, True, True]
     lazy = msgspec.structs.replace(log, spots=(log.spots[0], None, None, None), placed_s=(0.0, *[math.inf] * 3))
     assert replay(log).refused_though_fitting == 0

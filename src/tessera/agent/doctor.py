@@ -23,12 +23,12 @@ from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import GPU_NODES, NODES, Kube, Object, annotations_of, labels_of
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import MPS_MODES
-from tessera.core.node.doctor import Folder, HostFacts, NodeSeen, Runtime, Socket, Toolkit
+from tessera.core.node.doctor import HostFacts, NodeFolder, NodeSeen, RuntimeFacts, Socket, Toolkit
 from tessera.core.node.liststrategies import ListStrategies, list_strategies
 from tessera.core.node.nodesharing import ListStrategy, NodeSharing, effective, notes
 from tessera.errors import InvalidInput, TesseraError
 
-__all__ = ["Places", "observe"]
+__all__ = ["DoctorPaths", "observe"]
 
 _CONNECT_S = 3.0
 _MIB = 1 << 20
@@ -56,7 +56,7 @@ _MOVED = (
 )
 
 
-class Places(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Paths on the node."""
 
     sources: Sources = Sources()
@@ -75,7 +75,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     list_strategies: tuple[ListStrategy, ...] = ()
     """The agent's options: not paths, but checked together with them."""
 
-    def under(self, root: Path) -> "Places":
+    def under(self, root: Path) -> "DoctorPaths":
         """Return the same paths on a node whose file system is mounted at `root`; the given files stay."""
         moved = {name: _moved(getattr(self, name), root) for name in _MOVED}
         return msgspec.structs.replace(self, **moved)
@@ -88,7 +88,7 @@ def _moved(path: Path | tuple[Path, ...], root: Path) -> Path | tuple[Path, ...]
 
 
 async def observe(
-    places: Places, driver: GpuDriver | str, mps: MpsDaemons, kube: Kube | None = None, node: str = ""
+    places: DoctorPaths, driver: GpuDriver | str, mps: MpsDaemons, kube: Kube | None = None, node: str = ""
 ) -> HostFacts:
     """Return the facts that the checks need.
 
@@ -170,7 +170,7 @@ async def _node(kube: Kube | None, name: str) -> tuple[Object | None, str]:
     return found, ""
 
 
-def _strategies(places: Places, said: NodeSharing, node: Object | None) -> ListStrategies | None:
+def _strategies(places: DoctorPaths, said: NodeSharing, node: Object | None) -> ListStrategies | None:
     """Return how the agent hands devices over; None where nothing is configured and the Node object is unknown."""
     configured = said.plugin.list_strategies or places.list_strategies
     if node is None and not configured:
@@ -213,10 +213,10 @@ def _wants_mps(inventory: Inventory, said: NodeSharing) -> bool:
 # Files
 
 
-def _folder(path: Path) -> Folder:
+def _folder(path: Path) -> NodeFolder:
     if not path.is_dir():
-        return Folder(path=str(path))
-    return Folder(
+        return NodeFolder(path=str(path))
+    return NodeFolder(
         path=str(path),
         exists=True,
         writable=os.access(path, os.W_OK | os.X_OK),
@@ -234,15 +234,15 @@ def _socket(path: Path) -> Socket:
     return Socket(path=str(path))
 
 
-def _runtime(places: Places) -> Runtime:
+def _runtime(places: DoctorPaths) -> RuntimeFacts:
     answers, path = _socket(places.runtime), places.runtime_config
     try:
         config = read_runtime_config(path)
     except FileNotFoundError:
-        return Runtime(socket=answers)
+        return RuntimeFacts(socket=answers)
     except (OSError, ValueError) as error:
-        return Runtime(socket=answers, config=str(path), problem=str(error))
-    return Runtime(socket=answers, config=str(path), version=config.version, cdi=config.cdi)
+        return RuntimeFacts(socket=answers, config=str(path), problem=str(error))
+    return RuntimeFacts(socket=answers, config=str(path), version=config.version, cdi=config.cdi)
 
 
 def _toolkit(paths: Iterable[Path]) -> Toolkit:

@@ -40,7 +40,7 @@ from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.pods.ownpods import OwnPods
 from tessera.agent.pods.podsview import PodsView
 from tessera.agent.pods.recorded import Recorder
-from tessera.agent.settings import Settings
+from tessera.agent.settings import AgentSettings
 from tessera.agent.sharing.enforcer import Enforcer
 from tessera.agent.strategychoice import StrategyChoice
 from tessera.agent.watchednode import WatchedNode
@@ -89,7 +89,7 @@ class Agent:
 
     """
 
-    def __init__(self, settings: Settings, driver: GpuDriver, kube: Kube, beside: Iterable[Beside] = ()) -> None:
+    def __init__(self, settings: AgentSettings, driver: GpuDriver, kube: Kube, beside: Iterable[Beside] = ()) -> None:
         self._settings = settings
         self._beside = tuple(beside)
         self._driver = driver

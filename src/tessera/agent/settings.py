@@ -11,7 +11,7 @@ from tessera.core.node.health import HealthPolicy
 from tessera.core.node.layouts import LayoutLimits
 from tessera.core.node.nodesharing import ListStrategy
 
-__all__ = ["Paths", "Settings"]
+__all__ = ["AgentSettings", "Paths"]
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
         return self.state / "rebooted"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of an agent."""
 
     node: str

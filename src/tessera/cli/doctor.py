@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tessera.agent.declarations.configuration import Sources
-from tessera.agent.doctor import Places, observe
+from tessera.agent.doctor import DoctorPaths, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import output_option
@@ -57,7 +57,7 @@ class _Given(TypedDict):
 
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
-_PLACES = Places()
+_PLACES = DoctorPaths()
 _FILE = click.Path(path_type=Path)
 
 
@@ -108,7 +108,7 @@ def doctor(context: click.Context, /, **given: Unpack[_Given]) -> None:
 
 
 async def _observed(given: _Given) -> HostFacts:
-    places = Places(
+    places = DoctorPaths(
         mps_root=given["mps_dir"],
         cdi=(*_PLACES.cdi[:-1], given["cdi_dir"]),
         plugins=given["plugins_dir"],

@@ -14,7 +14,7 @@ import yarl
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Answer", "Broken", "Connections", "Server", "Unreachable", "WebSocket", "reached"]
+__all__ = ["Broken", "Connections", "HttpResponse", "ServerAddress", "Unreachable", "WebSocket", "reached"]
 
 _CONNECT_S = 10.0
 _IDLE_S = 60.0
@@ -37,7 +37,7 @@ class Broken(Exception):
     """The connection ended or was malformed: the request may have been processed."""
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
+class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Address of a server.
 
     Raises:
@@ -56,19 +56,19 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
             _check(self.proxy, "address of a proxy", _PROXY_SCHEMES)
 
 
-def reached(url: str) -> Server:
+def reached(url: str) -> ServerAddress:
     """Return a server with its proxy from the environment, with curl's and kubectl's rules.
 
     Raises:
         InvalidInput: the address is none.
 
     """
-    parts = urlsplit(Server(url=url).url)
+    parts = urlsplit(ServerAddress(url=url).url)
     proxy = "" if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme, "")
-    return Server(url=url, proxy=proxy if "://" in proxy or not proxy else f"http://{proxy}")
+    return ServerAddress(url=url, proxy=proxy if "://" in proxy or not proxy else f"http://{proxy}")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     """A server's response."""
 
     status: int
@@ -128,14 +128,14 @@ class Connections:
 
     """
 
-    def __init__(self, server: Server, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, server: ServerAddress, tls: ssl.SSLContext | None) -> None:
         self._prefix = server.url.rstrip("/")
         self._proxy = server.proxy or None
         self._tls = tls
         self._made: aiohttp.ClientSession | None = None
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+    async def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> HttpResponse:
         """Return the whole response to a request. A read lost with a kept connection is repeated.
 
         Raises:
@@ -145,9 +145,9 @@ class Connections:
 
         """
         async with self._turns, self._sent(method, target, headers, body) as response:
-            return Answer(response.status, await response.read())
+            return HttpResponse(response.status, await response.read())
 
-    async def read(self, target: str, headers: Mapping[str, str], *, most: int) -> Answer:
+    async def read(self, target: str, headers: Mapping[str, str], *, most: int) -> HttpResponse:
         """Return the response to GET with its headers, from an untrusted server, of at most `most` bytes.
 
         Raises:
@@ -161,23 +161,25 @@ class Connections:
                 content += piece
                 if len(content) > most:
                     raise Broken(f"an answer of more than {most} bytes")
-            return Answer(
+            return HttpResponse(
                 response.status, bytes(content), {name.lower(): value for name, value in response.headers.items()}
             )
 
     @asynccontextmanager
-    async def stream(self, target: str, headers: Mapping[str, str]) -> AsyncIterator["Answer | AsyncIterator[bytes]"]:
+    async def stream(
+        self, target: str, headers: Mapping[str, str]
+    ) -> AsyncIterator["HttpResponse | AsyncIterator[bytes]"]:
         """Yield the pieces of a response as they arrive; if the server rejects it, its response."""
         async with self._sent("GET", target, headers, b"") as response:
             if response.status != _OK:
-                yield Answer(response.status, await response.read())
+                yield HttpResponse(response.status, await response.read())
             else:
                 yield _pieces(response)
 
     @asynccontextmanager
     async def websocket(
         self, target: str, headers: Mapping[str, str], *, protocol: str
-    ) -> AsyncIterator["Answer | WebSocket"]:
+    ) -> AsyncIterator["HttpResponse | WebSocket"]:
         """Yield a WebSocket with a protocol; if the server rejects it, its response.
 
         Raises:
@@ -198,7 +200,7 @@ class Connections:
         except Broken as error:
             if not isinstance(cause := error.__cause__, aiohttp.WSServerHandshakeError):
                 raise
-            yield Answer(cause.status, msgspec.json.encode({"message": cause.message}))
+            yield HttpResponse(cause.status, msgspec.json.encode({"message": cause.message}))
             return
         try:
             yield WebSocket(socket)

@@ -15,7 +15,7 @@ from tessera.api.fields import Field
 from tessera.api.kubernetes.images import images_of
 from tessera.api.oci.references import read_reference
 from tessera.api.tessera.imagewarmups import (
-    Status,
+    ImageWarmupStatus,
     node_spec,
     read_image_warmup,
     read_node_images,
@@ -94,7 +94,9 @@ class ImageWarmups:
             status = warmup_status(each, summary(core, nodes, demand), now)
             await follow.write_status(IMAGE_WARMUPS, each.metadata.name, each.status, status)
         for found, problem in refused:
-            await follow.write_refused(IMAGE_WARMUPS, found, Status, partial(refused_status, problem=problem, now=now))
+            await follow.write_refused(
+                IMAGE_WARMUPS, found, ImageWarmupStatus, partial(refused_status, problem=problem, now=now)
+            )
 
     async def _write_node(self, name: str, desired: tuple[DesiredImage, ...]) -> None:
         await self._following.write(NODE_IMAGES, name, spec=node_spec(desired))

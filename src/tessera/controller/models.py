@@ -10,7 +10,7 @@ from functools import partial
 
 from tessera.api.kubernetes.containerlimits import asks_of
 from tessera.api.tessera.modelcaches import (
-    Status,
+    ModelCacheStatus,
     cache_status,
     node_spec,
     read_model_cache,
@@ -84,7 +84,9 @@ class ModelCaches:
             status = cache_status(each, summary(core, nodes, demand), now)
             await follow.write_status(MODEL_CACHES, each.metadata.name, each.status, status)
         for found, problem in refused:
-            await follow.write_refused(MODEL_CACHES, found, Status, partial(refused_status, problem=problem, now=now))
+            await follow.write_refused(
+                MODEL_CACHES, found, ModelCacheStatus, partial(refused_status, problem=problem, now=now)
+            )
 
     async def _write_node(self, name: str, desired: tuple[DesiredModel, ...]) -> None:
         await self._following.write(NODE_MODELS, name, spec=node_spec(desired))

@@ -18,7 +18,7 @@ from tessera.api.kubernetes.podstates import is_terminating
 from tessera.api.tessera.modelservers import (
     API_VERSION,
     KIND,
-    Status,
+    ModelServerStatus,
     missing_rights,
     observed,
     read_model_server,
@@ -215,7 +215,7 @@ class ModelServers:
             return None
         return server if server.sleeps else None
 
-    async def _status_of(self, found: Object, former: Status) -> Status:
+    async def _status_of(self, found: Object, former: ModelServerStatus) -> ModelServerStatus:
         """Reconcile one server and return its status."""
         generation = found["metadata"].get("generation", 0)
         namespace, name = name_of(found)
@@ -348,7 +348,7 @@ class ModelServers:
             await self._kube.delete(kind, server.name, namespace=server.namespace)
             self._log.info("model_server_removed", kind=kind.name, name=server.name, namespace=server.namespace)
 
-    async def _write_status(self, found: Object, status: Status) -> None:
+    async def _write_status(self, found: Object, status: ModelServerStatus) -> None:
         namespace, name = name_of(found)
         body: dict[str, Any] = {
             "apiVersion": API_VERSION,
@@ -382,9 +382,9 @@ def _owned(live: Mapping[str, Any], uid: str) -> bool:
     return any(each.get("kind") == KIND and each.get("uid") == uid for each in owners)
 
 
-def _status(found: Object) -> Status:
+def _status(found: Object) -> ModelServerStatus:
     """Return the status of an object; one that cannot be parsed counts as none."""
     try:
-        return msgspec.convert(found.get("status") or {}, Status)
+        return msgspec.convert(found.get("status") or {}, ModelServerStatus)
     except msgspec.ValidationError:
-        return Status()
+        return ModelServerStatus()

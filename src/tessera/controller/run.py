@@ -16,12 +16,19 @@ import msgspec
 from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.tessera.gpunodes import API_VERSION, desired_field
 from tessera.api.tessera.gpunodes import KIND as GPU_NODE
-from tessera.api.tessera.gpupolicies import GpuPolicy, Spec, Status, node_policy, read_gpu_policy, status_fields
+from tessera.api.tessera.gpupolicies import (
+    GpuPolicy,
+    GpuPolicySpec,
+    GpuPolicyStatus,
+    node_policy,
+    read_gpu_policy,
+    status_fields,
+)
 from tessera.api.tessera.nodereports import Report
 from tessera.api.tessera.objects import NAMESPACE, refused_status
 from tessera.api.tessera.partitionpolicies import partition_policy
 from tessera.api.tessera.pods.signatures import KEYS, Authority, published_keys
-from tessera.api.tessera.policystatus import Facts, new_status
+from tessera.api.tessera.policystatus import PolicyFacts, new_status
 from tessera.clients.kube import (
     CONFIG_MAPS,
     GPU_NODES,
@@ -37,13 +44,13 @@ from tessera.clients.kube import (
     version_of,
     watch_loop,
 )
-from tessera.controller.settings import Settings
+from tessera.controller.settings import ControllerSettings
 from tessera.core.cluster.protocols.keyring import KeyRing
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.partitioning import (
-    Memory,
     PartitioningDecision,
+    PartitioningMemory,
     PartitioningPolicy,
     PartitioningState,
     advance_all,
@@ -84,7 +91,7 @@ class Controller:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ControllerSettings,
         kube: Kube,
         *,
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
@@ -104,8 +111,8 @@ class Controller:
         self._ring = KeyRing()
         """The servers' public keys."""
         self._pods = PodMemory()
-        self._memories: Mapping[str, Memory] = {}
-        self._decided: tuple[PartitioningState, dict[str, Spec]] | None = None
+        self._memories: Mapping[str, PartitioningMemory] = {}
+        self._decided: tuple[PartitioningState, dict[str, GpuPolicySpec]] | None = None
         """The last plan's input: the same input is not planned again."""
         self._again_s = 0.0
         """When an unchanged cluster must be planned again because time has passed; on the loop's clock."""
@@ -304,11 +311,11 @@ class Controller:
                 body = {"status": status_fields(new)}
                 await self._kube.patch(GPU_POLICIES, name, body, subresource="status")
 
-    def _facts(self, seen: PartitioningState, names: set[NodeName], decision: PartitioningDecision) -> Facts:
+    def _facts(self, seen: PartitioningState, names: set[NodeName], decision: PartitioningDecision) -> PolicyFacts:
         states = [state for state in seen.states if state.name in names]
         desired = dict(decision.desired)
         events = "; ".join(f"{each.node}: {each.message}" for each in decision.events)
-        return Facts(
+        return PolicyFacts(
             nodes=len(states),
             gpus=sum(len(state.gpus) for state in states),
             desired=sum(
@@ -327,9 +334,9 @@ class Controller:
         return acted < self._generations.get(node, 1)
 
 
-def _status(each: Object) -> Status:
+def _status(each: Object) -> GpuPolicyStatus:
     """Return the status of a policy; one that cannot be parsed counts as none."""
     try:
-        return msgspec.convert(each.get("status") or {}, Status)
+        return msgspec.convert(each.get("status") or {}, GpuPolicyStatus)
     except msgspec.ValidationError:
-        return Status()
+        return GpuPolicyStatus()

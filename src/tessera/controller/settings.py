@@ -4,10 +4,10 @@ import msgspec
 
 from tessera.api.tessera.objects import NAMESPACE
 
-__all__ = ["Settings"]
+__all__ = ["ControllerSettings"]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a controller."""
 
     namespace: str = NAMESPACE

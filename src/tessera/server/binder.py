@@ -19,10 +19,10 @@ from tessera.server.claims.claimer import Claimer, WrittenClaim
 from tessera.server.signingkey import SigningKey
 from tessera.server.view import View
 
-__all__ = ["Binder", "Clocks"]
+__all__ = ["Binder", "ServerClocks"]
 
 
-class Clocks(msgspec.Struct, frozen=True):
+class ServerClocks(msgspec.Struct, frozen=True):
     """The clocks of a server."""
 
     monotonic_s: Callable[[], float]
@@ -51,7 +51,7 @@ class Binder:
         claimer: Claimer,
         *,
         key: SigningKey,
-        clocks: Clocks,
+        clocks: ServerClocks,
         log: Logger,
     ) -> None:
         self._kube = kube

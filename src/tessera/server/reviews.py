@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from tessera.api.kubernetes.reviews import Attributes, User, access_review, refusal, reviewed_user, token_review
+from tessera.api.kubernetes.reviews import Attributes, ReviewedUser, access_review, refusal, reviewed_user, token_review
 from tessera.clients.kube import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Kube
 
 __all__ = ["Reviews"]
@@ -36,10 +36,10 @@ class Reviews:
 
     def __init__(self, kube: Kube, kept_s: float, clock_s: Callable[[], float]) -> None:
         self._kube = kube
-        self._users = _Remembered[User | None](kept_s, clock_s)
+        self._users = _Remembered[ReviewedUser | None](kept_s, clock_s)
         self._refusals = _Remembered[str | None](kept_s, clock_s)
 
-    async def user(self, token: str) -> User | None:
+    async def user(self, token: str) -> ReviewedUser | None:
         """Return the user of a token; None for an invalid token.
 
         Raises:
@@ -47,14 +47,14 @@ class Reviews:
 
         """
 
-        async def ask() -> User | None:
+        async def ask() -> ReviewedUser | None:
             return reviewed_user(await self._kube.create(TOKEN_REVIEWS, token_review(token)))
 
         if not token or len(token) > _LONGEST_TOKEN:
             return None
         return await self._users.get(token.encode(), ask)
 
-    async def refusal(self, user: User, attributes: Attributes) -> str | None:
+    async def refusal(self, user: ReviewedUser, attributes: Attributes) -> str | None:
         """Return why a user may not do something; None where they may.
 
         Raises:

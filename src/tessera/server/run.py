@@ -33,14 +33,14 @@ from tessera.errors import TesseraError, Unavailable, Unsupported
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.app import make_admission_app, make_app
-from tessera.server.binder import Binder, Clocks
+from tessera.server.binder import Binder, ServerClocks
 from tessera.server.claims.claimer import Claimer
 from tessera.server.claims.nominations import Nominations
 from tessera.server.listening import HttpServer, listening
 from tessera.server.page import NO_METRICS, FleetPage, PageMetrics, PageSources
 from tessera.server.quotas import Quotas
 from tessera.server.selfsigned import SelfSigned
-from tessera.server.settings import Settings
+from tessera.server.settings import ServerSettings
 from tessera.server.signingkey import SigningKey
 from tessera.server.verbs import Verbs
 from tessera.server.view import View
@@ -48,7 +48,7 @@ from tessera.wakeup import WakeUp
 
 __all__ = ["Server"]
 
-_CLOCKS = Clocks(time.monotonic, time.time_ns)
+_CLOCKS = ServerClocks(time.monotonic, time.time_ns)
 _KEYS = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
 _RETRY_S = 1.0
 
@@ -72,7 +72,7 @@ class Server:
     """
 
     def __init__(
-        self, settings: Settings, kube: Kube, clocks: Clocks = _CLOCKS, *, metrics: PageMetrics = NO_METRICS
+        self, settings: ServerSettings, kube: Kube, clocks: ServerClocks = _CLOCKS, *, metrics: PageMetrics = NO_METRICS
     ) -> None:
         settings.check()
         self._settings = settings

@@ -19,7 +19,7 @@ from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.signing import self_signed, valid_until
 
-__all__ = ["ADMISSION", "METRICS", "SECRET", "WEBHOOK", "Authority", "SelfSigned"]
+__all__ = ["ADMISSION", "METRICS", "SECRET", "WEBHOOK", "SelfSigned", "TrustingObjects"]
 
 SECRET = "tessera-server-certificate"  # noqa: S105 (the name of an object)
 WEBHOOK = "tessera-scheduler-name"
@@ -31,7 +31,7 @@ _SKEW = dt.timedelta(hours=1)
 _RETRY_S = 1.0
 
 
-class Authority(msgspec.Struct, frozen=True, kw_only=True):
+class TrustingObjects(msgspec.Struct, frozen=True, kw_only=True):
     """The objects that must trust a certificate."""
 
     secret: str
@@ -42,8 +42,8 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
     """Objects with a `caBundle`."""
 
 
-ADMISSION = Authority(secret=SECRET, service="tessera-server", kind=MUTATING_WEBHOOKS, names=(WEBHOOK,))
-METRICS = Authority(
+ADMISSION = TrustingObjects(secret=SECRET, service="tessera-server", kind=MUTATING_WEBHOOKS, names=(WEBHOOK,))
+METRICS = TrustingObjects(
     secret="tessera-metrics-certificate",  # noqa: S106 (the name of an object)
     service="tessera-metrics",
     kind=API_SERVICES,
@@ -69,7 +69,7 @@ class SelfSigned:
         tls: Tls,
         log: Logger,
         *,
-        authority: Authority = ADMISSION,
+        authority: TrustingObjects = ADMISSION,
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
         self.tls = tls

@@ -7,7 +7,7 @@ import msgspec
 from tessera.certificates import Tls
 from tessera.errors import InvalidInput
 
-__all__ = ["Admission", "Page", "PageLimits", "ServerLimits", "Settings", "is_loopback"]
+__all__ = ["AdmissionSettings", "Page", "PageLimits", "ServerLimits", "ServerSettings", "is_loopback"]
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long requests in flight may take at shutdown."""
 
 
-class Admission(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the admission webhook: the API server calls it without a client certificate."""
 
     host: str = "0.0.0.0"  # noqa: S104  # a Service leads here
@@ -92,7 +92,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a server."""
 
     host: str = "127.0.0.1"
@@ -100,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """gpushare's default. 0 for any free port."""
     tls: Tls | None = None
     """None for plain HTTP, which is allowed on the loopback address only."""
-    admission: Admission | None = None
+    admission: AdmissionSettings | None = None
     page: Page | None = None
     """None for no page."""
     policy: str = "tessera"

@@ -6,7 +6,7 @@ from typing import Any
 
 from tessera.api.gpushare.inspect import gpushare_inspect
 from tessera.api.kubernetes.images import pod_images
-from tessera.api.scheduler.extender import Args, BindingArgs, Candidate, Preemption
+from tessera.api.scheduler.extender import Args, BindingArgs, Preemption, PreemptionCandidate
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.core.explain.inspection import inspect
@@ -93,7 +93,7 @@ class Verbs:
             self._nominations.add(live.uid, live.key, live.need, best)
         return scores
 
-    def preempt(self, requested: Preemption) -> tuple[Candidate, ...]:
+    def preempt(self, requested: Preemption) -> tuple[PreemptionCandidate, ...]:
         """Return the nodes where evicting pods helps, each with its cheapest sufficient set of victims.
 
         Victims of kube-scheduler that are not needed are left out; it counts units, not devices.
@@ -104,7 +104,7 @@ class Verbs:
         found = (self._victims(live, each) for each in requested.candidates)
         return tuple(each for each in found if each is not None)
 
-    def _victims(self, live: LivePod, candidate: Candidate) -> Candidate | None:
+    def _victims(self, live: LivePod, candidate: PreemptionCandidate) -> PreemptionCandidate | None:
         ledger, node = self._view.ledger, candidate.node
         removable = (
             str(holder.id) for holder in ledger.pods_on(node) if self._view.pods.live_pod(holder.id) is not None
@@ -112,7 +112,7 @@ class Verbs:
         chosen = victims(ledger, live.need, live.priority, node, removable)
         if not chosen:  # no eviction helps; or none is needed, and then preemption is not the answer
             return None
-        return Candidate(node=node, victims=chosen, violations=min(candidate.violations, len(chosen)))
+        return PreemptionCandidate(node=node, victims=chosen, violations=min(candidate.violations, len(chosen)))
 
     async def bind(self, args: BindingArgs) -> None:
         """Bind a pod, see `Binder.bind`."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.pack import Packer
-from tessera.sim.engine import Log, Rules, run
+from tessera.sim.engine import Log, RunRules, run
 from tessera.sim.workloads import Workload
 
 __all__ = ["KNOW_THE_MIX", "simulate"]
@@ -14,7 +14,9 @@ KNOW_THE_MIX = frozenset({"fgd"})
 """Policies that know the mix of pods beforehand, as they were published; the others learn from arrivals."""
 
 
-def simulate(workload: Workload, policy: str, rules: Rules, *, progress: Callable[[int], None] = lambda _: None) -> Log:
+def simulate(
+    workload: Workload, policy: str, rules: RunRules, *, progress: Callable[[int], None] = lambda _: None
+) -> Log:
     """Return the log of one policy on a workload; the policy's own draws, if any, come from the workload's seed.
 
     Raises:

@@ -18,12 +18,12 @@ from tessera.core.packing.pack import Choice, Packer
 from tessera.sim.instances import Instances
 from tessera.sim.workloads import Workload
 
-__all__ = ["Log", "Move", "Rules", "run"]
+__all__ = ["Log", "RunRules", "SimulatedMove", "run"]
 
 _PROGRESS_EVERY = 256
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class RunRules(msgspec.Struct, frozen=True, kw_only=True):
     """What happens around the packer's decisions."""
 
     queue: Literal["drop", "fifo", "backfill"] = "drop"
@@ -35,7 +35,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Time to create a MIG instance that does not exist yet; the pod runs after it. A GPU creates one at a time."""
 
 
-class Move(NamedTuple):
+class SimulatedMove(NamedTuple):
     """A running pod that moved so that another fits."""
 
     at_s: float
@@ -52,14 +52,14 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
     workload: Workload
     policy: str
-    rules: Rules
+    rules: RunRules
     spots: tuple[Choice | None, ...]
     """First place of the pod; None if it never got one."""
     placed_s: tuple[float, ...]
     """When it took its place; infinite where never."""
     left_s: tuple[float, ...]
     """When it gave the place back; infinite where never."""
-    moves: tuple[Move, ...] = ()
+    moves: tuple[SimulatedMove, ...] = ()
     instances_created: int = 0
     """MIG instances that had to be created."""
 
@@ -67,7 +67,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 def run(
     workload: Workload,
     packer: Packer,
-    rules: Rules,
+    rules: RunRules,
     *,
     policy: str = "",
     progress: Callable[[int], None] = lambda _: None,
@@ -99,7 +99,7 @@ def run(
 class _Run:
     """The state of one run: places, departures, and the queue."""
 
-    def __init__(self, workload: Workload, packer: Packer, rules: Rules) -> None:
+    def __init__(self, workload: Workload, packer: Packer, rules: RunRules) -> None:
         count = len(workload.arrivals)
         self.workload = workload
         self.packer = packer
@@ -111,7 +111,7 @@ class _Run:
         self.held: dict[int, Choice] = {}
         self.leaving: list[tuple[float, int]] = []
         self.waiting: deque[int] = deque()
-        self.moves: list[Move] = []
+        self.moves: list[SimulatedMove] = []
         self.stuck: set[int] = set()  # kinds no move helps, until something is given back: placements only take room
         self.instances = Instances(workload.snapshot)
         self.mover = Mover(packer)
@@ -153,7 +153,7 @@ class _Run:
         self.stuck.clear()
         self.held[made.moved] = made.elsewhere
         self.instances.hold(made.elsewhere.node, made.elsewhere.shares)
-        self.moves.append(Move(now_s, index, made.moved, made.elsewhere))
+        self.moves.append(SimulatedMove(now_s, index, made.moved, made.elsewhere))
         return made.spot
 
     def kind_of(self, index: int) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tessera.sim.engine import Log
 from tessera.sim.replay import Replayed
-from tessera.sim.workloads import MILLI, Demand
+from tessera.sim.workloads import MILLI, PodDemand
 from tessera.sim.workloads.records import granted_milli
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "MOMENTS",
     "Curve",
     "Dropped",
-    "Metrics",
+    "RunMetrics",
     "bin_means",
     "bins",
     "group_of",
@@ -79,7 +79,7 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
         return 100 * part / whole if whole else 0.0
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The measures of one run."""
 
     workload: str
@@ -120,7 +120,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         return self.groups[0].dropped
 
 
-def measure(log: Log, replayed: Replayed | None = None) -> Metrics:
+def measure(log: Log, replayed: Replayed | None = None) -> RunMetrics:
     """Return the measures of a run; fragmentation and work conservation only if it was replayed too."""
     workload = log.workload
     capacity = workload.capacity_milli
@@ -132,7 +132,7 @@ def measure(log: Log, replayed: Replayed | None = None) -> Metrics:
     departs = workload.departs
     curve = _over_time(log, granted, replayed) if departs else _over_arrivals(log, demand, granted, replayed)
     waits = _waits(log)
-    return Metrics(
+    return RunMetrics(
         workload=workload.name,
         policy=log.policy,
         seed=workload.seed,
@@ -152,7 +152,7 @@ def measure(log: Log, replayed: Replayed | None = None) -> Metrics:
     )
 
 
-def group_of(demand: Demand) -> int:
+def group_of(demand: PodDemand) -> int:
     """Return the class of a pod with these GPU requests, as an index into `CLASSES`."""
     if not demand.gpus:
         return 0

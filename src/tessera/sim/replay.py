@@ -10,7 +10,7 @@ from tessera.core.packing.fit import Demand, Fleet, Tightest
 from tessera.core.packing.fit.fragmentation import FULL, Fragmentation, typical
 from tessera.core.packing.fit.onenode import serve
 from tessera.core.packing.pack import Choice
-from tessera.sim.engine import Log, Move
+from tessera.sim.engine import Log, SimulatedMove
 
 __all__ = ["COVER_PERCENT", "Replayed", "replay"]
 
@@ -81,7 +81,7 @@ class _Walk:
         self.there: dict[int, Choice] = {}
         self.full: set[int] = set()
         self.refused = 0
-        self.moves: dict[int, Move] = {move.made_for: move for move in log.moves}
+        self.moves: dict[int, SimulatedMove] = {move.made_for: move for move in log.moves}
         self._fragmentation = Fragmentation(self.fleet, typical(workload.mix, cover_percent=COVER_PERCENT))
         self.weight = self._fragmentation.weight
         self._amounts = self._fragmentation.amount(self.fleet, self.nodes).tolist()

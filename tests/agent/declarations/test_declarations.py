@@ -12,11 +12,11 @@ import pytest
 from builders.policyobjects import gpu_policy
 from harness.agentmachine import Machine, WatchedDriver
 from tessera.agent.declarations.configuration import APPLIED
-from tessera.agent.settings import Settings
+from tessera.agent.settings import AgentSettings
 from tessera.clients.kube import GPU_NODES, GPU_POLICIES, NODES, MemoryKube, Object, annotations_of
 from tessera.clients.kubelet import MemoryKubelet
 from tessera.controller.run import Controller
-from tessera.controller.settings import Settings as ControllerSettings
+from tessera.controller.settings import ControllerSettings
 from tessera.core.node.nodelabels import PLUGIN_CONFIG
 from tessera.core.node.nodesharing import Strategy
 
@@ -39,7 +39,7 @@ class Started(Machine, kw_only=True):
     strategy: Strategy | None = None
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> AgentSettings:
         given = super().settings
         return msgspec.structs.replace(given, sources=msgspec.structs.replace(given.sources, strategy=self.strategy))
 

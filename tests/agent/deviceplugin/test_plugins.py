@@ -16,7 +16,7 @@ from harness.pluginnode import CDI, GPU, MEMORY, MINORS, MPS, NEED, SLICE, SLICE
 from harness.virtualtime import run
 from tessera.clients.kubelet import Container, MemoryKubelet
 from tessera.core.deviceplugin.advertise import OfferOptions
-from tessera.core.deviceplugin.edits import Mount
+from tessera.core.deviceplugin.edits import ContainerMount
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.errors import Conflict
@@ -78,7 +78,7 @@ async def test_the_driver_s_folder_where_neither_a_runtime_nor_a_specification_b
     node.plugins = node.started(driver_folder="/opt/driver")
     await node.offer((facts(0, "T4"), WHOLE))
     got = await node.run("p")
-    assert got.mounts == (Mount(host_path="/opt/driver", container_path="/usr/local/nvidia", read_only=True),)
+    assert got.mounts == (ContainerMount(host_path="/opt/driver", container_path="/usr/local/nvidia", read_only=True),)
     assert got.device_nodes[0].host_path == "/dev/nvidia0"
     node.end("p")
     await node.offer((facts(0, "T4"), WHOLE), how=CDI)

@@ -13,7 +13,7 @@ from tessera.core.gpu.inventory import GpuEvent
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.health import HealthChange, HealthPhase, HealthPolicy
-from tessera.core.node.nodesharing import Entry, NodeSharing, effective
+from tessera.core.node.nodesharing import NodeSharing, SharingEntry, effective
 from tessera.errors import Unavailable
 
 SMALL, LARGE = Placement(0, 1, "1g.5gb"), Placement(4, 4, "3g.20gb")
@@ -170,7 +170,7 @@ async def test_an_error_withdraws_every_share_of_what_it_is_about_and_nothing_el
     rig.driver.report(GpuEvent(gpu=rig.a100, xid=BAD, gpu_instance=on))
     await rig.until_changed()
     shared = tuple(
-        Entry(resource=name, mode=Mode.TIME_SLICING, replicas=4)
+        SharingEntry(resource=name, mode=Mode.TIME_SLICING, replicas=4)
         for name in ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb", "nvidia.com/gpu")
     )
     gpus = effective(inventory, NodeSharing(entries=shared))

@@ -28,12 +28,12 @@ from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts, MigMode
 from tessera.core.gpu.mig import Layout
-from tessera.core.node.layouts import Recorded, Target, exact
+from tessera.core.node.layouts import LayoutTarget, Recorded, exact
 from tessera.errors import Conflict, Unavailable
 from tessera.log import configure
 
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
-OFF = Target(gpu="GPU-0", index=0, mig=False)
+OFF = LayoutTarget(gpu="GPU-0", index=0, mig=False)
 
 
 def test_only_what_must_change_is_touched() -> None:
@@ -185,7 +185,7 @@ def eager(machine: Machine) -> None:
     ],
 )
 def test_a_failure_is_told_and_the_former_layout_stays(
-    gpu: GpuFacts, target: Target, spoil: Callable[[Machine], None], want: str
+    gpu: GpuFacts, target: LayoutTarget, spoil: Callable[[Machine], None], want: str
 ) -> None:
     machine = machine_of(gpu)
     spoil(machine)

@@ -17,7 +17,16 @@ from tessera.agent.partition import Follower, FollowOptions, Partitioner, Reboot
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of
-from tessera.core.node.layouts import Cause, Group, LayoutLimits, LayoutRequest, LayoutState, Target, differences, exact
+from tessera.core.node.layouts import (
+    Group,
+    LayoutCause,
+    LayoutLimits,
+    LayoutRequest,
+    LayoutState,
+    LayoutTarget,
+    differences,
+    exact,
+)
 from tessera.core.node.repartition import restorable
 from tessera.errors import Unavailable
 
@@ -50,15 +59,15 @@ def machine_of(situation: Situation, fate: Iterable[int]) -> Machine:
     return machine
 
 
-def target_of(situation: Situation, *, places: bool) -> Target:
+def target_of(situation: Situation, *, places: bool) -> LayoutTarget:
     name, _, desired, _ = situation
     target = exact(card(name), desired)
     if places or desired is None:
         return target
-    return Target(gpu="GPU-0", index=0, mig=True, counts=counts_of(model(name), desired))
+    return LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=counts_of(model(name), desired))
 
 
-async def is_met(machine: Machine, target: Target) -> bool:
+async def is_met(machine: Machine, target: LayoutTarget) -> bool:
     return not differences(await machine.driver.inventory(), (target,))
 
 
@@ -116,7 +125,7 @@ def test_after_many_faults_nothing_used_is_gone_and_all_is_offered_again(
     run(attempt())
 
 
-def follower_of(machine: Machine, target: Target, told: list[LayoutRequest]) -> Follower:
+def follower_of(machine: Machine, target: LayoutTarget, told: list[LayoutRequest]) -> Follower:
     group = Group(enabled=target.mig, instances=target.counts)
 
     async def report(request: LayoutRequest) -> None:
@@ -157,7 +166,7 @@ def test_the_label_ends_in_success_or_failed_though_the_agent_dies_again_and_aga
         assert set(situation[3]) <= set(held(machine))
         assert last.state is (LayoutState.SUCCESS if met else LayoutState.FAILED)
         if not met:
-            assert last.cause is Cause.BLOCKED, last
+            assert last.cause is LayoutCause.BLOCKED, last
         assert machine.offered.get("GPU-0") is None
 
     run(lifetimes())

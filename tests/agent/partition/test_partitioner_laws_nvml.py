@@ -15,7 +15,7 @@ from tessera.agent.partition import Follower, FollowOptions, NodeGpus, Partition
 from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of
-from tessera.core.node.layouts import Cause, Group, LayoutLimits, LayoutRequest, LayoutState
+from tessera.core.node.layouts import Group, LayoutCause, LayoutLimits, LayoutRequest, LayoutState
 from tessera.log import configure
 from tessera.sim.nvmlsim import Machine as Simulated
 from tessera.sim.nvmlsim import create_state, library
@@ -105,7 +105,7 @@ def test_whatever_nvml_refuses_what_is_used_stays_and_the_label_ends(
                 else facts.layout is not None and counts_of(A100, facts.layout) == counts_of(A100, desired)
             )
             assert told[-1].state is (LayoutState.SUCCESS if met else LayoutState.FAILED), told[-1]
-            assert met or told[-1].cause is Cause.BLOCKED, told[-1]
+            assert met or told[-1].cause is LayoutCause.BLOCKED, told[-1]
             assert machine.offered.get(gpu) is None
 
     asyncio.run(scene())

@@ -20,7 +20,7 @@ from harness.serving import running
 from tessera.agent.run import Agent
 from tessera.agent.storage.images import ImageWarmer
 from tessera.agent.storage.modelcache import ModelDisk, ModelSources, Places
-from tessera.api.oci.dockerconfig import Credential
+from tessera.api.oci.dockerconfig import RegistryCredential
 from tessera.api.tessera.imagewarmups import API_VERSION, new_node_images, node_spec, node_status, read_node_images
 from tessera.cli.processes.agent import storage_loops
 from tessera.clients.kube import (
@@ -189,7 +189,7 @@ class Unpinnable(MemoryRuntime):
         super().__init__()
         self.go = asyncio.Event()
 
-    async def pull(self, reference: Reference, digest: str, credential: Credential | None) -> None:
+    async def pull(self, reference: Reference, digest: str, credential: RegistryCredential | None) -> None:
         await self.go.wait()
         await super().pull(reference, digest, credential)
 

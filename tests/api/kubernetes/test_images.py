@@ -4,7 +4,7 @@ from typing import Any
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, objects
-from tessera.api.kubernetes.images import NodeImages, held_images, images_of, node_images, pod_images
+from tessera.api.kubernetes.images import ImagesOnNode, held_images, images_of, node_images, pod_images
 
 
 def fields(*several: dict[str, Any]) -> list[Field]:
@@ -33,8 +33,8 @@ def test_nodes_say_what_they_hold() -> None:
     node = {"kind": "Node", "metadata": {"name": "n1"}, "status": {"images": images, "nodeInfo": info}}
     bare = {"kind": "Node", "metadata": {"name": "n2"}}
     assert node_images(fields(node, bare, {"kind": "Pod"})) == (
-        NodeImages("n1", "linux/arm64", frozenset({"r.example/a@sha256:x", "r.example/a:1"})),
-        NodeImages("n2", "", frozenset()),
+        ImagesOnNode("n1", "linux/arm64", frozenset({"r.example/a@sha256:x", "r.example/a:1"})),
+        ImagesOnNode("n2", "", frozenset()),
     )
 
 

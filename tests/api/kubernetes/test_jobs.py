@@ -12,8 +12,8 @@ from tessera.api.kubernetes.jobs import (
     BEGUN,
     BY_RUN,
     JobRequest,
+    JobStage,
     JobState,
-    Stage,
     job_object,
     job_selection,
     notebook_command,
@@ -112,46 +112,51 @@ def unpack(state: dict[str, Any]) -> dict[str, Any]:
     return {"initContainerStatuses": [{"name": "unpack-code", "state": state}], "containerStatuses": [waits]}
 
 
-STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, tuple[Stage, str, int | None]]] = {
-    "in a queue": ({}, {}, None, (Stage.QUEUED, "waits in queue team", None)),
-    "new": (FREE, {}, None, (Stage.PENDING, "", None)),
-    "without a place": (FREE, {}, job_pod(NOWHERE), (Stage.PENDING, "0/1 nodes: no GPU", None)),
-    "bound": (FREE, {}, job_pod({}, "n"), (Stage.STARTING, "", None)),
-    "pulling": (FREE, {}, job_pod(main(PULL), "n"), (Stage.STARTING, "ImagePullBackOff: no such image", None)),
-    "running": (FREE, {}, job_pod(main({"running": {"startedAt": "x"}}), "n"), (Stage.RUNNING, "", None)),
-    "ended well": (FREE, {}, job_pod(main({"terminated": {"exitCode": 0}}), "n"), (Stage.SUCCEEDED, "", 0)),
-    "complete": (FREE, COMPLETE, None, (Stage.SUCCEEDED, "", 0)),
-    "ended, not seen by the controller": (FREE, {}, job_pod(main(ENDED), "n"), (Stage.RUNNING, "", 3)),
-    "failed": (FREE, FAILED, job_pod(main(ENDED), "n"), (Stage.FAILED, "its command ended with 3", 3)),
-    "killed": (FREE, FAILED, job_pod(main(KILLED), "n"), (Stage.FAILED, "its command ended with 137 (OOMKilled)", 137)),
-    "evicted": (FREE, {}, job_pod(EVICTED, "n"), (Stage.FAILED, "Evicted: low on memory", None)),
-    "unpacking": (FREE, {}, job_pod(unpack({"running": {}}), "n"), (Stage.STARTING, "", None)),
+STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, tuple[JobStage, str, int | None]]] = {
+    "in a queue": ({}, {}, None, (JobStage.QUEUED, "waits in queue team", None)),
+    "new": (FREE, {}, None, (JobStage.PENDING, "", None)),
+    "without a place": (FREE, {}, job_pod(NOWHERE), (JobStage.PENDING, "0/1 nodes: no GPU", None)),
+    "bound": (FREE, {}, job_pod({}, "n"), (JobStage.STARTING, "", None)),
+    "pulling": (FREE, {}, job_pod(main(PULL), "n"), (JobStage.STARTING, "ImagePullBackOff: no such image", None)),
+    "running": (FREE, {}, job_pod(main({"running": {"startedAt": "x"}}), "n"), (JobStage.RUNNING, "", None)),
+    "ended well": (FREE, {}, job_pod(main({"terminated": {"exitCode": 0}}), "n"), (JobStage.SUCCEEDED, "", 0)),
+    "complete": (FREE, COMPLETE, None, (JobStage.SUCCEEDED, "", 0)),
+    "ended, not seen by the controller": (FREE, {}, job_pod(main(ENDED), "n"), (JobStage.RUNNING, "", 3)),
+    "failed": (FREE, FAILED, job_pod(main(ENDED), "n"), (JobStage.FAILED, "its command ended with 3", 3)),
+    "killed": (
+        FREE,
+        FAILED,
+        job_pod(main(KILLED), "n"),
+        (JobStage.FAILED, "its command ended with 137 (OOMKilled)", 137),
+    ),
+    "evicted": (FREE, {}, job_pod(EVICTED, "n"), (JobStage.FAILED, "Evicted: low on memory", None)),
+    "unpacking": (FREE, {}, job_pod(unpack({"running": {}}), "n"), (JobStage.STARTING, "", None)),
     "without its code": (
         FREE,
         {},
         job_pod(unpack(PULL), "n"),
-        (Stage.STARTING, "ImagePullBackOff: no such image", None),
+        (JobStage.STARTING, "ImagePullBackOff: no such image", None),
     ),
     "unpacked badly": (
         FREE,
         {},
         job_pod(unpack(TORN) | {"phase": "Failed"}, "n"),
-        (Stage.FAILED, f"{NOT_UNPACKED}tar: broken", None),
+        (JobStage.FAILED, f"{NOT_UNPACKED}tar: broken", None),
     ),
     "unpacked badly without a word": (
         FREE,
         {},
         job_pod(unpack(ENDED) | {"phase": "Failed"}, "n"),
-        (Stage.FAILED, f"{NOT_UNPACKED}exit code 3", None),
+        (JobStage.FAILED, f"{NOT_UNPACKED}exit code 3", None),
     ),
     "unpacked, then evicted": (
         FREE,
         {},
         job_pod(unpack({"terminated": {"exitCode": 0}}) | EVICTED, "n"),
-        (Stage.FAILED, "Evicted: low on memory", None),
+        (JobStage.FAILED, "Evicted: low on memory", None),
     ),
-    "failed without a pod": (FREE, FAILED, None, (Stage.FAILED, "DeadlineExceeded", None)),
-    "failed without a word": (FREE, {}, job_pod({"phase": "Failed"}, "n"), (Stage.FAILED, "", None)),
+    "failed without a pod": (FREE, FAILED, None, (JobStage.FAILED, "DeadlineExceeded", None)),
+    "failed without a word": (FREE, {}, job_pod({"phase": "Failed"}, "n"), (JobStage.FAILED, "", None)),
 }
 
 
@@ -162,29 +167,29 @@ def test_how_far_a_job_is(case: str) -> None:
     job = {**job, "spec": {**job["spec"], **spec}, "status": status}
     found = read_job(job, [one] if one else [])
     assert (found.stage, found.reason, found.exit_code) == want
-    assert found.stage.ended == (found.stage in {Stage.SUCCEEDED, Stage.FAILED})
+    assert found.stage.ended == (found.stage in {JobStage.SUCCEEDED, JobStage.FAILED})
     assert found.asks == (("tessera.dev/gpu-memory", "10"),)
     assert (found.name, found.namespace, found.pod) == ("j", "ns", "j-1" if one else "")
 
 
-PARTS: dict[str, tuple[dict[str, Any], dict[str, Any] | None, tuple[Stage, str]]] = {
-    "nothing yet": ({}, None, (Stage.PENDING, "0 of 60 parts done")),
+PARTS: dict[str, tuple[dict[str, Any], dict[str, Any] | None, tuple[JobStage, str]]] = {
+    "nothing yet": ({}, None, (JobStage.PENDING, "0 of 60 parts done")),
     "no place": (
         {"active": 7},
         {"conditions": [{"type": "PodScheduled", "message": "no GPU has room"}]},
-        (Stage.PENDING, "0 of 60 parts done, 7 active: no GPU has room"),
+        (JobStage.PENDING, "0 of 60 parts done, 7 active: no GPU has room"),
     ),
-    "the first run": ({"active": 7}, {"phase": "Running"}, (Stage.RUNNING, "0 of 60 parts done, 7 active")),
+    "the first run": ({"active": 7}, {"phase": "Running"}, (JobStage.RUNNING, "0 of 60 parts done, 7 active")),
     "between parts": (
         {"succeeded": 12, "active": 1, "failed": 2},
         {"phase": "Pending"},
-        (Stage.RUNNING, "12 of 60 parts done, 1 active, 2 failed pods"),
+        (JobStage.RUNNING, "12 of 60 parts done, 1 active, 2 failed pods"),
     ),
-    "all": ({"succeeded": 60}, {"phase": "Succeeded"}, (Stage.SUCCEEDED, "60 of 60 parts done")),
+    "all": ({"succeeded": 60}, {"phase": "Succeeded"}, (JobStage.SUCCEEDED, "60 of 60 parts done")),
     "failed": (
         {"succeeded": 59, "failed": 4, "conditions": [{"type": "Failed", "status": "True"}]},
         None,
-        (Stage.FAILED, "59 of 60 parts done, 4 failed pods"),
+        (JobStage.FAILED, "59 of 60 parts done, 4 failed pods"),
     ),
 }
 
@@ -241,7 +246,7 @@ def test_a_job_in_a_queue_says_what_kueue_says(case: str) -> None:
     job = job_object(ASKED)
     job["metadata"]["uid"] = "7"
     found = read_job(job, [], (), workloads)
-    assert (found.stage, found.reason) == (Stage.QUEUED, f"waits in queue team{want}")
+    assert (found.stage, found.reason) == (JobStage.QUEUED, f"waits in queue team{want}")
 
 
 JUNK = st.recursive(

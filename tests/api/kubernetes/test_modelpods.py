@@ -7,7 +7,7 @@ import pytest
 
 from builders.measuredservers import autoscaler, deployment, model_pod
 from tessera.api.kubernetes.modelpods import (
-    Bounds,
+    HpaBounds,
     ModelDeployment,
     ModelPod,
     more_pods,
@@ -227,8 +227,8 @@ def test_no_deployment() -> None:
 
 
 def test_bounds() -> None:
-    assert read_bounds(autoscaler(least=2)) == Bounds(deployment="llm", least=2, most=5)
-    assert read_bounds(autoscaler(least=None)) == Bounds(deployment="llm", least=1, most=5)
+    assert read_bounds(autoscaler(least=2)) == HpaBounds(deployment="llm", least=2, most=5)
+    assert read_bounds(autoscaler(least=None)) == HpaBounds(deployment="llm", least=1, most=5)
     other = autoscaler()
     other["spec"]["scaleTargetRef"]["kind"] = "StatefulSet"
     assert read_bounds(other) is None

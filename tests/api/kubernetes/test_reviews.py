@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.kubernetes.reviews import Attributes, User, access_review, refusal, reviewed_user, token_review
+from tessera.api.kubernetes.reviews import Attributes, ReviewedUser, access_review, refusal, reviewed_user, token_review
 from tessera.errors import Unavailable
 
 ANN = {"username": "ann", "uid": "7", "groups": ["dev"], "extra": {"scopes": ["a"]}}
@@ -13,7 +13,7 @@ ANN = {"username": "ann", "uid": "7", "groups": ["dev"], "extra": {"scopes": ["a
 def test_a_token_that_is_known() -> None:
     answer = token_review("t") | {"status": {"authenticated": True, "user": ANN, "audiences": ["x"]}}
     assert answer["spec"] == {"token": "t"}
-    assert reviewed_user(answer) == User(username="ann", uid="7", groups=("dev",), extra={"scopes": ("a",)})
+    assert reviewed_user(answer) == ReviewedUser(username="ann", uid="7", groups=("dev",), extra={"scopes": ("a",)})
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_token_that_is_not(status: dict[str, Any]) -> None:
 
 
 def test_a_question_has_all_that_decides() -> None:
-    ann = User(username="ann", uid="7", groups=("dev",), extra={"scopes": ("a",)})
+    ann = ReviewedUser(username="ann", uid="7", groups=("dev",), extra={"scopes": ("a",)})
     metric = Attributes(verb="list", group="external.metrics.k8s.io", version="v1beta1", resource="m", namespace="ns")
     assert access_review(ann, metric)["spec"] == {
         "resourceAttributes": {
@@ -46,14 +46,14 @@ def test_a_question_has_all_that_decides() -> None:
         "groups": ("dev",),
         "extra": {"scopes": ("a",)},
     }
-    assert access_review(User(username="bob"), Attributes(resource="nodes"))["spec"] == {
+    assert access_review(ReviewedUser(username="bob"), Attributes(resource="nodes"))["spec"] == {
         "resourceAttributes": {"verb": "get", "resource": "nodes"},
         "user": "bob",
     }
 
 
 def test_a_path_is_no_resource() -> None:
-    assert access_review(User(username="bob"), Attributes(path="/apis"))["spec"] == {
+    assert access_review(ReviewedUser(username="bob"), Attributes(path="/apis"))["spec"] == {
         "nonResourceAttributes": {"verb": "get", "path": "/apis"},
         "user": "bob",
     }

@@ -6,12 +6,15 @@ import pytest
 
 from tessera.api import documents
 from tessera.api.nvidia import cdi
-from tessera.core.deviceplugin.edits import Mount, ShareEdits
+from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
 from tessera.errors import InvalidInput
 
 EDITS = ShareEdits(
     env=(("A", "1"), ("B", "x=y")),
-    mounts=(Mount(host_path="/h", container_path="/c"), Mount(host_path="/r", container_path="/r", read_only=True)),
+    mounts=(
+        ContainerMount(host_path="/h", container_path="/c"),
+        ContainerMount(host_path="/r", container_path="/r", read_only=True),
+    ),
     device_nodes=("/dev/nvidia0",),
 )
 DRIVER = """
@@ -75,7 +78,7 @@ def test_the_driver_s_libraries_come_from_its_own_specification() -> None:
 
 
 def test_the_driver_s_folder_where_there_is_no_specification_of_it() -> None:
-    mount = Mount(host_path="/opt/driver", container_path="/usr/local/nvidia", read_only=True)
+    mount = ContainerMount(host_path="/opt/driver", container_path="/usr/local/nvidia", read_only=True)
     written = json.loads(cdi.write("tessera.dev/gpu", {"a": EDITS}, cdi.mounted_driver(mount)))
     options = ["ro", "rbind", "nosuid", "nodev"]
     want = {"hostPath": "/opt/driver", "containerPath": "/usr/local/nvidia", "options": options}

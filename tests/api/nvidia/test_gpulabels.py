@@ -16,7 +16,7 @@ from tessera.api.tessera import fleets
 from tessera.core.gpu.inventory import GpuFacts, Inventory, MigMode
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.nodesharing import Entry, NodeSharing, Strategy, effective
+from tessera.core.node.nodesharing import NodeSharing, SharingEntry, Strategy, effective
 
 COMMON = {
     "gfd.timestamp": "[0-9]{10}",
@@ -82,7 +82,7 @@ def t4(index: int = 0) -> GpuFacts:
 
 
 def labels(
-    inventory: Inventory, strategy: Strategy = "mixed", entries: tuple[Entry, ...] = (), **more: object
+    inventory: Inventory, strategy: Strategy = "mixed", entries: tuple[SharingEntry, ...] = (), **more: object
 ) -> dict[str, str]:
     """Return the labels without their prefix."""
     gpus = effective(inventory, NodeSharing(strategy=strategy, entries=entries))
@@ -92,8 +92,8 @@ def labels(
     return {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
 
 
-def shared(resource: str, replicas: int, mode: Mode = Mode.TIME_SLICING, rename: str = "") -> tuple[Entry, ...]:
-    return (Entry(resource=resource, mode=mode, replicas=replicas, rename=rename),)
+def shared(resource: str, replicas: int, mode: Mode = Mode.TIME_SLICING, rename: str = "") -> tuple[SharingEntry, ...]:
+    return (SharingEntry(resource=resource, mode=mode, replicas=replicas, rename=rename),)
 
 
 def check(found: dict[str, str], patterns: dict[str, str]) -> None:
@@ -276,7 +276,7 @@ def test_no_gpu_has_no_labels() -> None:
             "of different numbers of replicas the usual one",
             node_of(t4(0), t4(1), t4(2)),
             "none",
-            (Entry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=4, devices=("0", "2")),),
+            (SharingEntry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=4, devices=("0", "2")),),
             {"gpu.replicas": "4", "gpu.product": "Tesla-T4-SHARED", "gpu.count": "3"},
         ),
         (
@@ -289,7 +289,7 @@ def test_no_gpu_has_no_labels() -> None:
     ],
 )
 def test_labels_say_what_the_node_offers(
-    case: str, inventory: Inventory, strategy: Strategy, entries: tuple[Entry, ...], want: dict[str, str]
+    case: str, inventory: Inventory, strategy: Strategy, entries: tuple[SharingEntry, ...], want: dict[str, str]
 ) -> None:
     found = labels(inventory, strategy, entries)
     assert {key: found.get(key) for key in want} == want, case
@@ -438,7 +438,7 @@ def test_labels_are_owned_and_others_are_not() -> None:
     ],
 )
 def test_a_planner_reads_from_the_labels_what_the_node_offers(
-    case: str, inventory: Inventory, strategy: Strategy, entries: tuple[Entry, ...]
+    case: str, inventory: Inventory, strategy: Strategy, entries: tuple[SharingEntry, ...]
 ) -> None:
     gpus = effective(inventory, NodeSharing(strategy=strategy, entries=entries))
     want = Counter[tuple[str, Mode, int]]()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tessera.api import documents
 from tessera.api.nvidia import sharingconfig
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.nodesharing import Entry, GpuSettings, NodeSharing, PluginOptions, Strategy
+from tessera.core.node.nodesharing import GpuSettings, NodeSharing, PluginOptions, SharingEntry, Strategy
 from tessera.errors import InvalidInput
 
 UUID = "00000000-1111-2222-3333-444444444444"
@@ -19,8 +19,8 @@ def read(text: str) -> NodeSharing:
     return sharingconfig.read(documents.read("plugin.yaml", text)[0])
 
 
-def sliced(resource: str, replicas: int, rename: str = "") -> Entry:
-    return Entry(resource=resource, mode=Mode.TIME_SLICING, replicas=replicas, rename=rename)
+def sliced(resource: str, replicas: int, rename: str = "") -> SharingEntry:
+    return SharingEntry(resource=resource, mode=Mode.TIME_SLICING, replicas=replicas, rename=rename)
 
 
 READ = {
@@ -63,14 +63,14 @@ READ = {
         ),
         NodeSharing(
             entries=(
-                Entry(
+                SharingEntry(
                     resource="nvidia.com/gpu",
                     mode=Mode.MPS,
                     replicas=2,
                     rename="nvidia.com/gpu.shared",
                     single_request=False,
                 ),
-                Entry(resource="x.y/z", mode=Mode.MPS, replicas=3, rename="nvidia.com/w", single_request=False),
+                SharingEntry(resource="x.y/z", mode=Mode.MPS, replicas=3, rename="nvidia.com/w", single_request=False),
             )
         ),
     ),
@@ -83,8 +83,8 @@ READ = {
         ),
         NodeSharing(
             entries=(
-                Entry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=4, count=3),
-                Entry(
+                SharingEntry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=4, count=3),
+                SharingEntry(
                     resource="nvidia.com/mig-1g.5gb",
                     mode=Mode.TIME_SLICING,
                     replicas=2,
@@ -101,8 +101,8 @@ READ = {
         ),
         NodeSharing(
             entries=(
-                Entry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=2, devices=("0",)),
-                Entry(
+                SharingEntry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=2, devices=("0",)),
+                SharingEntry(
                     resource="nvidia.com/gpu",
                     mode=Mode.TIME_SLICING,
                     replicas=8,
@@ -199,7 +199,7 @@ _DEVICES = st.lists(st.sampled_from(["0", "1", "0:1", f"GPU-{UUID}"]), min_size=
 def configurations(draw: st.DrawFn) -> NodeSharing:
     mode, single = draw(st.sampled_from([Mode.TIME_SLICING, Mode.MPS])), draw(st.none() | st.booleans())
     entries = [
-        Entry(
+        SharingEntry(
             resource=name,
             mode=mode,
             replicas=draw(st.integers(2, 48)),
@@ -223,7 +223,7 @@ def test_what_is_written_is_read_back(config: NodeSharing) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        NodeSharing(entries=(sliced("a/b", 2), Entry(resource="c/d", mode=Mode.MPS, replicas=2))),
+        NodeSharing(entries=(sliced("a/b", 2), SharingEntry(resource="c/d", mode=Mode.MPS, replicas=2))),
         NodeSharing(policies=(GpuSettings(uuid="GPU-0"),)),
     ],
 )

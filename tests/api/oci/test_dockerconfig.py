@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.oci.dockerconfig import Credential, credential, read_docker_config, read_pull_secret
+from tessera.api.oci.dockerconfig import RegistryCredential, credential, read_docker_config, read_pull_secret
 from tessera.api.oci.references import read_reference
 from tessera.errors import InvalidInput
 
@@ -50,8 +50,10 @@ def test_the_longest_name_that_matches_wins(name: str) -> None:
 
 
 def test_passwords_may_have_colons_and_tokens_stand_alone() -> None:
-    assert credential((CONFIG,), read_reference("registry.example/a")) == Credential(username="all", password="a:b")
-    assert credential((CONFIG,), read_reference("eu.cloud.example/a")) == Credential(identity_token="token")
+    assert credential((CONFIG,), read_reference("registry.example/a")) == RegistryCredential(
+        username="all", password="a:b"
+    )
+    assert credential((CONFIG,), read_reference("eu.cloud.example/a")) == RegistryCredential(identity_token="token")
 
 
 def test_of_several_configurations_the_first_wins() -> None:
@@ -79,7 +81,7 @@ def test_a_secret_gives_credentials_and_names_no_programs() -> None:
     content = json.dumps({"auths": {"registry.example": auth("u:p")}, "credsStore": "x", "credHelpers": {"a": "b"}})
     found = read_pull_secret(secret({".dockerconfigjson": base64.b64encode(content.encode()).decode()}))
     assert (found.creds_store, found.cred_helpers) == ("", {})
-    assert credential((found,), read_reference("registry.example/a")) == Credential(username="u", password="p")
+    assert credential((found,), read_reference("registry.example/a")) == RegistryCredential(username="u", password="p")
 
 
 SECRETS: dict[str, tuple[dict[str, Any], str]] = {

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tessera.api.oci.manifests import (
     INDEX,
     MANIFEST,
+    BuildStep,
     Config,
     Descriptor,
-    History,
+    ImageManifest,
     Index,
-    Manifest,
     Platform,
     RunConfig,
     checked,
@@ -51,7 +51,7 @@ def test_both_families_of_media_types_are_read() -> None:
     }
     for kind in (MANIFEST, "application/vnd.docker.distribution.manifest.v2+json; charset=utf-8"):
         found = read_manifest(json.dumps(one).encode(), kind, "x")
-        assert isinstance(found, Manifest)
+        assert isinstance(found, ImageManifest)
         assert (found.config.digest, found.layers[0].size) == (digests["c"], 7)
     for kind in (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json"):
         index = read_manifest(json.dumps(several).encode(), kind, "x")
@@ -113,7 +113,7 @@ VALUES = st.recursive(
 def test_any_content_is_read_or_refused(content: bytes) -> None:
     for kind in (INDEX, MANIFEST):
         with contextlib.suppress(Unavailable):
-            assert isinstance(read_manifest(content, kind, "x"), Index | Manifest)
+            assert isinstance(read_manifest(content, kind, "x"), Index | ImageManifest)
     with contextlib.suppress(Unavailable):
         assert isinstance(read_config(content, "x"), Config)
 
@@ -150,8 +150,8 @@ def test_build_steps_say_what_they_do_unless_they_copy() -> None:
         '/bin/sh -c #(nop)  CMD ["bash"]',
         "/bin/sh -c #(nop) ADD file:0123 in / ",
     )
-    history = tuple(History(each, each.startswith("/bin/sh -c #(nop)  CMD")) for each in steps)
-    manifest = Manifest(descriptor("c"), tuple(map(descriptor, "abcd")))
+    history = tuple(BuildStep(each, each.startswith("/bin/sh -c #(nop)  CMD")) for each in steps)
+    manifest = ImageManifest(descriptor("c"), tuple(map(descriptor, "abcd")))
     found = image(NAME, "sha256:top", manifest, Config("amd64", "linux", history=history))
     assert [each.step for each in found.layers] == [
         "# debian.sh --arch 'amd64' out/ 'bookworm' ",
@@ -171,8 +171,8 @@ LABELS = {"org.opencontainers.image.ref.name": "ubuntu", "org.opencontainers.ima
 
 
 def test_the_lowest_layer_is_known_by_labels_of_the_system() -> None:
-    added = (History("/bin/sh -c #(nop) ADD file:0123 in / "),)
-    manifest = Manifest(descriptor("c"), (descriptor("a"),))
+    added = (BuildStep("/bin/sh -c #(nop) ADD file:0123 in / "),)
+    manifest = ImageManifest(descriptor("c"), (descriptor("a"),))
     for labels, want in ((LABELS, "ubuntu 22.04"), ({}, ""), (None, "")):
         config = Config("amd64", "linux", history=added, config=RunConfig(labels))
         assert [each.step for each in image(NAME, "d", manifest, config).layers] == [want]
@@ -180,7 +180,7 @@ def test_the_lowest_layer_is_known_by_labels_of_the_system() -> None:
 
 
 def test_a_history_that_does_not_fit_the_layers_says_nothing() -> None:
-    manifest = Manifest(descriptor("c"), (descriptor("a"), descriptor("b")))
-    for history in (None, (History("RUN one"),)):
+    manifest = ImageManifest(descriptor("c"), (descriptor("a"), descriptor("b")))
+    for history in (None, (BuildStep("RUN one"),)):
         assert [each.step for each in image(NAME, "d", manifest, Config(history=history)).layers] == ["", ""]
-    assert image(NAME, "d", Manifest(descriptor("c"), ()), Config()).layers == ()
+    assert image(NAME, "d", ImageManifest(descriptor("c"), ()), Config()).layers == ()

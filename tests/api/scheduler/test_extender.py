@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tessera.api.scheduler.extender import (
     BindingArgs,
-    Candidate,
+    PreemptionCandidate,
     read_args,
     read_binding,
     read_preemption,
@@ -126,7 +126,7 @@ def test_scores_errors_and_victims_have_the_names_of_go() -> None:
     assert decoded(write_bound("node gone")) == {"Error": "node gone"}
     assert decoded(write_error(ValueError("x"))) == {"Error": "x"}
     want = {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "u"}], "NumPDBViolations": 2}}}
-    assert decoded(write_victims((Candidate(node="a", victims=("u",), violations=2),))) == want
+    assert decoded(write_victims((PreemptionCandidate(node="a", victims=("u",), violations=2),))) == want
 
 
 BINDINGS: dict[str, tuple[bytes, BindingArgs | str]] = {
@@ -155,18 +155,18 @@ def test_bindings(case: str) -> None:
             read_binding(sent)
 
 
-PREEMPTIONS: dict[str, tuple[bytes, tuple[Candidate, ...]]] = {
+PREEMPTIONS: dict[str, tuple[bytes, tuple[PreemptionCandidate, ...]]] = {
     "victims by UID": (
         body(Pod=POD, NodeNameToMetaVictims={"a": {"Pods": [{"UID": "u"}, {"uid": "v"}], "NumPDBViolations": 1}}),
-        (Candidate(node="a", victims=("u", "v"), violations=1),),
+        (PreemptionCandidate(node="a", victims=("u", "v"), violations=1),),
     ),
     "victims as pods": (
         body(Pod=POD, NodeNameToVictims={"a": {"Pods": [POD, {}], "NumPDBViolations": 0}}, NodeNameToMetaVictims=None),
-        (Candidate(node="a", victims=("u1", "")),),
+        (PreemptionCandidate(node="a", victims=("u1", "")),),
     ),
     "nothing, as Go writes it": (
         body(Pod=POD, NodeNameToMetaVictims={"a": None, "b": {"Pods": None, "NumPDBViolations": None}}),
-        (Candidate(node="a", victims=()), Candidate(node="b", victims=())),
+        (PreemptionCandidate(node="a", victims=()), PreemptionCandidate(node="b", victims=())),
     ),
     "no candidates": (body(Pod=POD, NodeNameToVictims=None), ()),
 }

@@ -11,9 +11,9 @@ from tessera.api.kubernetes.conditions import Condition
 from tessera.api.tessera import gpupolicies, nodepolicy
 from tessera.api.tessera.gpupolicies import (
     GpuPolicy,
+    GpuPolicySpec,
+    GpuPolicyStatus,
     LabelSelector,
-    Spec,
-    Status,
     node_policy,
     read_gpu_policy,
     selector_term,
@@ -197,14 +197,14 @@ def test_a_status_is_written_whole_and_read_again() -> None:
     condition = Condition(
         type="Ready", status="True", last_transition_time="2026-11-21T12:00:00Z", reason="A", message="b"
     )
-    status = Status(nodes=2, decision="nothing to do", conditions=(condition,))
+    status = GpuPolicyStatus(nodes=2, decision="nothing to do", conditions=(condition,))
     written = status_fields(status)
     assert set(written) == {
         *("observedGeneration", "nodes", "gpus", "desiredSlices", "pendingPods", "decision", "conditions"),
     }
     assert read_gpu_policy({**gpu_policy({}), "status": written}).status == status
-    assert status_fields(Status())["conditions"] == []
+    assert status_fields(GpuPolicyStatus())["conditions"] == []
 
 
 def test_defaults_are_those_of_the_record() -> None:
-    assert read({}).spec == Spec()
+    assert read({}).spec == GpuPolicySpec()

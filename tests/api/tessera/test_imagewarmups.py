@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from tessera.api.tessera.imagewarmups import (
-    NodeSpec,
-    NodeStatus,
-    Status,
+    ImageWarmupStatus,
+    NodeImagesSpec,
+    NodeImagesStatus,
     new_node_images,
     node_spec,
     node_status,
@@ -24,8 +24,8 @@ from tessera.core.storage.images.warmup import (
     ImageSummary,
     NodeImages,
     ObservedImage,
-    Summary,
     Warmup,
+    WarmupSummary,
 )
 from tessera.errors import InvalidInput
 
@@ -99,8 +99,8 @@ def test_a_node_reads_what_was_written() -> None:
     assert read_node_images(each) == NodeImages(name="n1", desired=desired, observed=observed, disk_percent=41)
     assert not read_node_images(made, ready=False).ready
     assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
-    assert msgspec.convert(each["spec"], NodeSpec).images[0].attempt == 2
-    assert msgspec.convert(status, NodeStatus).runtime == "containerd 2.4.2"
+    assert msgspec.convert(each["spec"], NodeImagesSpec).images[0].attempt == 2
+    assert msgspec.convert(status, NodeImagesStatus).runtime == "containerd 2.4.2"
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_reasons_are_cut() -> None:
 
 
 FACTS = {
-    "no node": (Summary(), "NoNodes", "False"),
-    "some lack one": (Summary(nodes=3, ready=1), "Pulling", "False"),
-    "all have all": (Summary(nodes=3, ready=3, pinned=3), "Present", "True"),
+    "no node": (WarmupSummary(), "NoNodes", "False"),
+    "some lack one": (WarmupSummary(nodes=3, ready=1), "Pulling", "False"),
+    "all have all": (WarmupSummary(nodes=3, ready=3, pinned=3), "Present", "True"),
 }
 
 
@@ -145,7 +145,7 @@ def test_a_status_says_how_far_it_is(case: str) -> None:
 
 def test_a_status_names_images_and_problems() -> None:
     found, _ = read_image_warmup(warmup({"images": ["a"]}))
-    summary = Summary(
+    summary = WarmupSummary(
         images=(ImageSummary(image="a", digest=DIGEST, nodes=1, pending_pods=2),),
         problems=(ImageProblem(node="n1", image="a", reason="x" * 1000),),
     )
@@ -155,5 +155,5 @@ def test_a_status_names_images_and_problems() -> None:
 
 
 def test_what_was_found_stays_when_a_warmup_can_no_longer_be_read() -> None:
-    status = refused_status(Status(nodes=3), 4, "no name of an image", NOW)
+    status = refused_status(ImageWarmupStatus(nodes=3), 4, "no name of an image", NOW)
     assert (status.nodes, status.observed_generation, status.conditions[0].reason) == (3, 4, "Invalid")

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tessera.api.tessera.modelcaches import (
-    Status,
+    ModelCacheStatus,
     cache_status,
     new_node_models,
     node_spec,
@@ -19,8 +19,8 @@ from tessera.api.tessera.modelcaches import (
 )
 from tessera.api.tessera.objects import refused_status
 from tessera.core.storage.models.cache import (
+    DesiredCache,
     DesiredModel,
-    ModelCache,
     ModelProblem,
     ModelSummary,
     NodeModels,
@@ -53,7 +53,7 @@ def test_a_model_is_read_with_all_that_it_says() -> None:
         "pack": "Auto",
     }
     _, found = read_model_cache(cache(**said), frozenset({"n1"}))
-    want = ModelCache(
+    want = DesiredCache(
         name="llama",
         source="s3://models/llama",
         nodes=frozenset({"n1"}),
@@ -70,7 +70,7 @@ def test_a_model_is_read_with_all_that_it_says() -> None:
         pack="Auto",
     )
     assert found == want
-    assert read_model_cache(cache())[1] == ModelCache(name="llama", source="s3://models/llama")
+    assert read_model_cache(cache())[1] == DesiredCache(name="llama", source="s3://models/llama")
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -233,5 +233,5 @@ def test_a_status_has_the_summary_and_is_the_same_for_the_same() -> None:
 
 
 def test_a_refusal_leaves_what_was_there() -> None:
-    status = refused_status(Status(nodes=2, ready=2), 4, "no source", NOW)
+    status = refused_status(ModelCacheStatus(nodes=2, ready=2), 4, "no source", NOW)
     assert (status.nodes, status.observed_generation, status.conditions[0].message) == (2, 4, "no source")

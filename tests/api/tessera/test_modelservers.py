@@ -9,8 +9,8 @@ from builders.modelservers import model_server
 from tessera.api import documents
 from tessera.api.kubernetes import workloads
 from tessera.api.tessera.modelservers import (
+    ModelServerStatus,
     ObservedServer,
-    Status,
     missing_rights,
     observed,
     read_model_server,
@@ -149,7 +149,11 @@ def test_another_object_is_refused(each: dict[str, Any]) -> None:
 
 def test_a_server_that_sleeps_says_how_it_is_woken() -> None:
     def said(found: ObservedServer) -> str:
-        return next(each.message for each in server_status(Status(), 1, found, NOW).conditions if each.type == "Ready")
+        return next(
+            each.message
+            for each in server_status(ModelServerStatus(), 1, found, NOW).conditions
+            if each.type == "Ready"
+        )
 
     assert said(ObservedServer(sleeps=True)) == (
         "idle, so no replica serves and requests are refused; `tessera wake` starts one"
@@ -174,7 +178,7 @@ STATES = {
 @pytest.mark.parametrize("case", STATES)
 def test_a_status_says_what_was_found(case: str) -> None:
     found, applied, ready, reason = STATES[case]
-    status = server_status(Status(), 4, found, NOW)
+    status = server_status(ModelServerStatus(), 4, found, NOW)
     conditions = {each.type: each for each in status.conditions}
     assert [conditions[each].status for each in ("Accepted", "Applied", "Ready")] == ["True", applied, ready]
     assert conditions["Ready"].reason == reason
@@ -188,12 +192,12 @@ def test_a_status_says_what_was_found(case: str) -> None:
 
 
 def test_notes_are_said_where_nothing_is_wrong() -> None:
-    status = server_status(Status(), 1, ObservedServer(notes=("no PodMonitor",)), NOW)
+    status = server_status(ModelServerStatus(), 1, ObservedServer(notes=("no PodMonitor",)), NOW)
     assert status.conditions[1].message == "no PodMonitor"
 
 
 def test_a_refused_server_keeps_what_it_was() -> None:
-    former = server_status(Status(), 1, ObservedServer(replicas=1, ready=1, desired=1), NOW)
+    former = server_status(ModelServerStatus(), 1, ObservedServer(replicas=1, ready=1, desired=1), NOW)
     status = refused_status(former, 2, "Invalid", "x" * 5000, NOW)
     assert (status.ready_replicas, status.observed_generation) == (1, 2)
     (accepted, *_) = status.conditions
@@ -227,7 +231,7 @@ PLANNED: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-def planned(*objects: dict[str, Any]) -> workloads.Workloads:
+def planned(*objects: dict[str, Any]) -> workloads.ReadWorkloads:
     """Return what is read of objects, in a file of one list."""
     text = documents.write({"apiVersion": "v1", "kind": "List", "items": [*objects]})
     return workloads.read(with_pods(documents.read("all.yaml", text)))

@@ -3,7 +3,7 @@
 from builders.policyobjects import gpu_policy
 from tessera.api.tessera.gpupolicies import read_gpu_policy
 from tessera.api.tessera.partitionpolicies import partition_policy
-from tessera.core.packing.partitioning import Budget, PartitioningLimits, PartitioningPolicy
+from tessera.core.packing.partitioning import ChangeBudget, PartitioningLimits, PartitioningPolicy
 from tessera.core.workload.need import Requirement, SelectorTerm
 
 POLICY = read_gpu_policy(gpu_policy({}))
@@ -25,7 +25,7 @@ def test_what_policies_mean_for_partitioning() -> None:
         priority=5,
         allowed=False,
         limits=PartitioningLimits(idle_s=1, longest_s=2, keep_s=3, policy="fgd"),
-        budget=Budget(gpus=4),
+        budget=ChangeBudget(gpus=4),
     )
     assert partition_policy(read_gpu_policy(gpu_policy(spec))) == want
-    assert partition_policy(POLICY).budget == Budget(percent=10)
+    assert partition_policy(POLICY).budget == ChangeBudget(percent=10)

@@ -12,7 +12,7 @@ from builders.evictable import NEED, budget, owned
 from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
 from harness import virtualtime
 from tessera.cli.defrag import carry_out
-from tessera.cli.defrag.moving import TAINT, Mover, observe
+from tessera.cli.defrag.moving import TAINT, MoveRunner, observe
 from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, NODES, PODS, Kind, Kube, MemoryKube
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.defrag import Asker, propose
@@ -84,12 +84,12 @@ def replaced(kube: MemoryKube, gone: int) -> Object:
 
 async def made(
     kube: MemoryKube, react: React, *names: str, most: int = 9, binds: bool = True
-) -> tuple[Mover, list[str]]:
+) -> tuple[MoveRunner, list[str]]:
     told: list[str] = []
     cluster, _ = await observe(kube)
     needs = {each.key: each.need for each in cluster.snapshot.pending}
     askers = [Asker(pod=key, need=need) for key, need in needs.items() if key in names]
-    mover = Mover(kube, askers, 60)
+    mover = MoveRunner(kube, askers, 60)
     task = asyncio.create_task(Controlled(kube, react, binds=binds).run())
     await asyncio.sleep(0)
     try:

@@ -5,7 +5,7 @@ from rich.console import Console, Group
 
 from tessera.cli.defrag.tables import parts
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.packing.defrag import Asker, Move, NodeShares, Proposal, Stuck
+from tessera.core.packing.defrag import Asker, DefragProposal, Move, NodeShares, Stuck
 from tessera.core.workload.need import Need, PodKey
 
 HERE = NodeShares(node=NodeName("a"), shares=())
@@ -15,23 +15,26 @@ ASKED = [Asker(pod=PodKey("ns/big"), need=Need())]
 
 # Keyed by a sentence: what was proposed; desired is the last line.
 CASES = {
-    "fewest": (Proposal(moves=(MOVE,), at_least=1), "1 move, 0 pods placed, 0 pending; fewer moves are not enough"),
+    "fewest": (
+        DefragProposal(moves=(MOVE,), at_least=1),
+        "1 move, 0 pods placed, 0 pending; fewer moves are not enough",
+    ),
     "some smaller sets were not tried": (
-        Proposal(moves=(MOVE,) * 4, at_least=2, exhaustive=False),
+        DefragProposal(moves=(MOVE,) * 4, at_least=2, exhaustive=False),
         "4 moves, 0 pods placed, 0 pending; fewer than 2 are not enough, but not all sets of fewer than 4 were tried",
     ),
     "nothing smaller was tried": (
-        Proposal(moves=(MOVE,) * 2, stuck=(STUCK,)),
+        DefragProposal(moves=(MOVE,) * 2, stuck=(STUCK,)),
         "2 moves, 0 pods placed, 1 pending; not all sets of fewer than 2 were tried",
     ),
     "there is too much to try": (
-        Proposal(stuck=(STUCK,), exhaustive=False),
+        DefragProposal(stuck=(STUCK,), exhaustive=False),
         "0 moves, 0 pods placed, 1 pending; the search was cut short: moves that make room may exist",
     ),
 }
 
 
 @pytest.mark.parametrize(("proposal", "want"), CASES.values(), ids=CASES)
-def test_the_last_line(proposal: Proposal, want: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line(proposal: DefragProposal, want: str, capsys: pytest.CaptureFixture[str]) -> None:
     Console(width=200).print(Group(*parts(ASKED, proposal)))
     assert capsys.readouterr().out.splitlines()[-1] == want

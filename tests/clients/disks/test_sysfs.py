@@ -7,7 +7,7 @@ import pytest
 
 from tessera.agent.storage.disks.preparing import observe_plan
 from tessera.clients.disks import DiskPaths, HostDisks
-from tessera.core.storage.disks.plan import Content, DiskSpec
+from tessera.core.storage.disks.plan import DiskContent, DiskSpec
 from tessera.errors import Unsupported
 
 SYSFS = {
@@ -67,7 +67,7 @@ async def test_sysfs_is_read_without_opening_a_device(tmp_path: Path) -> None:
     assert devices["sda"].swap
     assert [each.path for each in devices["nvme0n1p1"].mounts] == ["/"]
     plan = await observe_plan(HostDisks(paths), msgspec.structs.replace(DiskSpec(), mount=str(tmp_path / "mnt")))
-    assert [each.content for each in plan.disks] == [Content.FOREIGN]
+    assert [each.content for each in plan.disks] == [DiskContent.FOREIGN]
 
 
 @pytest.mark.anyio

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from tessera.api.kubernetes.reviews import User
+from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.clients.kube import PODS
 from tessera.clients.kube.accounts import Accounts
 from tessera.clients.kube.protocol import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 
-ADA = User(username="ada", groups=("team",))
+ADA = ReviewedUser(username="ada", groups=("team",))
 
 
 def status_of(accounts: Accounts, kind: Any, **spec: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.plugins import RESOURCE, ScriptedPlugin, connect
-from tessera.clients.kubelet import Container, MemoryKubelet, PluginOptions, register, serve
+from tessera.clients.kubelet import Container, MemoryKubelet, OptionalCalls, register, serve
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +16,7 @@ ONE = Container(name="main", limits=((RESOURCE, 1),))
 
 async def test_a_plugin_without_wishes_is_not_asked(socket_folder: Path) -> None:
     async with MemoryKubelet(socket_folder, random.Random(1)) as kubelet:
-        plugin = ScriptedPlugin(*"abcdef", options=PluginOptions(preferred=False))
+        plugin = ScriptedPlugin(*"abcdef", options=OptionalCalls(preferred=False))
         server = await connect(plugin, kubelet.plugins)
         await kubelet.until_allocatable(RESOURCE, 6)
         await kubelet.admit("default", "p", ONE)

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from harness.plugins import RESOURCE, ScriptedPlugin
-from tessera.clients.kubelet import MemoryKubelet, PluginOptions, register, serve
+from tessera.clients.kubelet import MemoryKubelet, OptionalCalls, register, serve
 from tessera.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ async def test_registrations_that_a_kubelet_refuses(kubelet: MemoryKubelet, case
     endpoint, resource, want = REFUSED[case]
     server = await serve(ScriptedPlugin("a"), kubelet.plugins / "p.sock")
     with pytest.raises(Unavailable, match=want):
-        await register(kubelet.socket, endpoint, resource, PluginOptions())
+        await register(kubelet.socket, endpoint, resource, OptionalCalls())
     await server.stop()
 
 

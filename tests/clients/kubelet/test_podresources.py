@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.plugins import RESOURCE
-from tessera.clients.kubelet import MemoryKubelet, PluginOptions, PodResources, register
+from tessera.clients.kubelet import MemoryKubelet, OptionalCalls, PodResources, register
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ async def test_a_kubelet_that_is_not_there(socket_folder: Path) -> None:
     with pytest.raises(Unavailable, match="PodResources within 5 s"):
         await PodResources(socket_folder / "kubelet.sock").list()
     with pytest.raises(Unavailable, match=RESOURCE):
-        await register(socket_folder / "kubelet.sock", "x.sock", RESOURCE, PluginOptions())
+        await register(socket_folder / "kubelet.sock", "x.sock", RESOURCE, OptionalCalls())
 
 
 async def test_a_kubelet_that_does_not_answer(socket_folder: Path) -> None:
@@ -53,6 +53,6 @@ async def test_a_kubelet_that_does_not_answer(socket_folder: Path) -> None:
         silent.bind(str(socket_folder / "kubelet.sock"))
         silent.listen()
         with pytest.raises(Unavailable, match=r"no answer in 0\.2 s"):
-            await register(socket_folder / "kubelet.sock", "x.sock", RESOURCE, PluginOptions(), deadline_s=0.2)
+            await register(socket_folder / "kubelet.sock", "x.sock", RESOURCE, OptionalCalls(), deadline_s=0.2)
         with pytest.raises(Unavailable, match="no answer"):
             await PodResources(socket_folder / "kubelet.sock", deadline_s=0.2).list()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.api.oci.dockerconfig import Credential, DockerConfig
+from tessera.api.oci.dockerconfig import DockerConfig, RegistryCredential
 from tessera.api.oci.references import read_reference
 from tessera.clients.registry import Keychain
 from tessera.errors import InvalidInput, Unavailable
@@ -27,7 +27,7 @@ async def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert await Keychain.of_this_user().find(IMAGE) is None
     content = json.dumps({"auths": {"registry.example": {"username": "u", "password": "p"}}})
     (tmp_path / "config.json").write_text(content)
-    assert await Keychain.of_this_user().find(IMAGE) == Credential(username="u", password="p")
+    assert await Keychain.of_this_user().find(IMAGE) == RegistryCredential(username="u", password="p")
     other = tmp_path / "other.json"
     other.write_text("{}")
     assert await Keychain.of_this_user(other).find(IMAGE) is None
@@ -36,9 +36,9 @@ async def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ANSWERS = {
     "a password": (
         """read host; echo "{\\"Username\\": \\"u\\", \\"Secret\\": \\"$host\\"}" """,
-        Credential(username="u", password="registry.example"),
+        RegistryCredential(username="u", password="registry.example"),
     ),
-    "an identity token": ("""echo '{"Username": "<token>", "Secret": "t"}'""", Credential(identity_token="t")),
+    "an identity token": ("""echo '{"Username": "<token>", "Secret": "t"}'""", RegistryCredential(identity_token="t")),
     "nothing": ("echo credentials not found in native keychain; exit 1", None),
 }
 

@@ -9,7 +9,7 @@ from harness.httpserver import Asked, answer, chunked, serving
 from harness.registryserver import RegistryServer, headed, serving_registry
 from tessera.api.oci.dockerconfig import read_docker_config
 from tessera.api.oci.manifests import MANIFEST
-from tessera.clients.connections import Answer
+from tessera.clients.connections import HttpResponse
 from tessera.clients.registry import HttpRegistry, Keychain, Registry, read_image
 from tessera.core.storage.images.layers import Reference
 from tessera.errors import TesseraError, Unavailable, Unsupported
@@ -161,7 +161,7 @@ async def test_a_registry_is_asked_by_http_only_where_that_was_allowed(served: R
 
 
 async def test_a_password_is_not_sent_without_tls_for_a_registry_with_it() -> None:
-    refused = Answer(401, b"", {"www-authenticate": 'Bearer realm="http://127.0.0.1:1/token"'})
+    refused = HttpResponse(401, b"", {"www-authenticate": 'Bearer realm="http://127.0.0.1:1/token"'})
     named = Reference(registry="registry.example", repository="a", tag="1")
     async with HttpRegistry(keychain("registry.example", '{"username": "user", "password": "p"}')) as client:
         with pytest.raises(Unavailable, match=r"http://127\.0\.0\.1:1/token', which is not https"):

@@ -12,8 +12,8 @@ import pytest
 from conformance.storesuite import Fill, StoreSuite
 from harness.azurite import ACCOUNT, KEY, Azurite
 from harness.serving import served
-from tessera.clients.store import Refused, Store, Temporary, open_store
-from tessera.clients.store.azure import AzureSettings, AzureStore, Credential
+from tessera.clients.store import ObjectStore, Refused, Temporary, open_store
+from tessera.clients.store.azure import AzureCredential, AzureSettings, AzureStore
 from tessera.errors import InvalidInput
 
 
@@ -43,7 +43,7 @@ class TestAzureStore(StoreSuite):
         return f"models{TestAzureStore.containers}"
 
     @pytest.fixture
-    def store(self, azurite: Azurite, container: str) -> Iterator[Store]:
+    def store(self, azurite: Azurite, container: str) -> Iterator[ObjectStore]:
         with closing(open_store(f"az://{container}/m", environment(azurite.address))) as made:
             yield made
 
@@ -106,7 +106,7 @@ def blobs() -> Iterator[Blobs]:
         yield server
 
 
-def store_of(blobs: Blobs, credential: Credential | None = None, *, key: str = "", sas: str = "") -> AzureStore:
+def store_of(blobs: Blobs, credential: AzureCredential | None = None, *, key: str = "", sas: str = "") -> AzureStore:
     settings = AzureSettings(ACCOUNT, key=key, sas=sas, endpoint=f"http://127.0.0.1:{blobs.server_port}/{ACCOUNT}")
     return AzureStore("models", "m", settings, credential, lambda: datetime(2026, 11, 24, tzinfo=UTC))
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from conformance.storesuite import Fill, StoreSuite, read
 from harness.serving import free_port, served, until_listening
-from tessera.clients.store import Changed, Store, Temporary, open_store
+from tessera.clients.store import Changed, ObjectStore, Temporary, open_store
 from tessera.clients.store.gcs import GcsStore, GoogleToken
 from tessera.errors import InvalidInput
 
@@ -49,7 +49,7 @@ class TestGcsStore(StoreSuite):
     """The emulator has no pages, and takes 20 ms for an object; pages are tested below."""
 
     @pytest.fixture
-    def store(self, emulator: str) -> Iterator[Store]:
+    def store(self, emulator: str) -> Iterator[ObjectStore]:
         made = open_store("gs://models/m", {"STORAGE_EMULATOR_HOST": emulator})
         yield made
         made.close()
@@ -63,7 +63,7 @@ class TestGcsStore(StoreSuite):
 
         return replace
 
-    def test_the_stores_checksum_is_the_contents(self, store: Store, fill: Fill) -> None:
+    def test_the_stores_checksum_is_the_contents(self, store: ObjectStore, fill: Fill) -> None:
         fill({"file": b"content"})
         assert [each.checksum for each in store.objects()] == ["md5:9a0364b9e99bb480dd25e1f0284c8555"]
 

@@ -11,7 +11,7 @@ import pytest
 from conformance.storesuite import Fill, StoreSuite, read
 from harness.moto import Moto
 from tessera.agent.storage.models.digests import start_checksum
-from tessera.clients.store import Store, open_store
+from tessera.clients.store import ObjectStore, open_store
 from tessera.clients.store.s3 import S3Settings, sign
 from tessera.core.storage.models.multipart import proof_of
 
@@ -41,7 +41,7 @@ def moto() -> Iterator[Moto]:
 @pytest.mark.long
 class TestS3StoreOnMoto(StoreSuite):
     @pytest.fixture
-    def store(self, moto: Moto) -> Iterator[Store]:
+    def store(self, moto: Moto) -> Iterator[ObjectStore]:
         keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
         with closing(open_store("s3://models/m", {"AWS_ENDPOINT_URL": moto.address, **keys})) as made:
             yield made
@@ -66,7 +66,7 @@ class TestS3StoreOnMoto(StoreSuite):
         fill({})
 
     def test_what_was_uploaded_in_parts_has_the_etag_that_follows_from_their_size(
-        self, moto: Moto, store: Store, fill: Fill
+        self, moto: Moto, store: ObjectStore, fill: Fill
     ) -> None:
         fill({"large": b""})
         content = os.urandom(5 * MIB + 17)

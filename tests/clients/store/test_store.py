@@ -16,7 +16,7 @@ from conformance.storesuite import Fill, StoreSuite, read
 from harness.fasts3 import FastS3
 from harness.hubserver import Hub
 from harness.serving import served
-from tessera.clients.store import MemoryStore, Refused, Store, Temporary, open_store
+from tessera.clients.store import MemoryStore, ObjectStore, Refused, Temporary, open_store
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import InvalidInput
 
@@ -54,12 +54,12 @@ class TestMemoryStore(StoreSuite):
 
 class TestFolderStore(StoreSuite):
     @pytest.fixture
-    def store(self, folder: Path) -> Store:
+    def store(self, folder: Path) -> ObjectStore:
         return open_store(str(folder), {})
 
     @pytest.mark.parametrize("kind", ["pipe", "socket", "link to a pipe", "device"])
     def test_what_became_no_regular_file_is_refused_and_not_waited_for(
-        self, kind: str, store: Store, fill: Fill, folder: Path
+        self, kind: str, store: ObjectStore, fill: Fill, folder: Path
     ) -> None:
         fill({"file": b"before"})
         (listed,) = store.objects()
@@ -89,7 +89,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 class TestWebStore(StoreSuite):
     @pytest.fixture
-    def store(self, folder: Path) -> Iterator[Store]:
+    def store(self, folder: Path) -> Iterator[ObjectStore]:
         server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder.parent)))
         server.daemon_threads = True
         with served(server), closing(open_store(f"http://127.0.0.1:{server.server_port}/m/", {})) as made:
@@ -100,7 +100,7 @@ class TestS3Store(StoreSuite):
     """Pages of 1,000 keys, quoted as `encoding-type=url` asks; If-Match is honored."""
 
     @pytest.fixture
-    def store(self, folder: Path) -> Iterator[Store]:
+    def store(self, folder: Path) -> Iterator[ObjectStore]:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             server = FastS3(folder.parents[1], "md5", page=1000)
             thread = threading.Thread(target=server.accept, args=(listening,), daemon=True)
@@ -126,13 +126,13 @@ class TestHubStore(StoreSuite):
         return hub.put
 
     @pytest.fixture
-    def store(self, hub: Hub) -> Iterator[Store]:
+    def store(self, hub: Hub) -> Iterator[ObjectStore]:
         with hub.served() as address:
             made = open_store("hf://owner/name", {"HF_ENDPOINT": address, "HF_TOKEN": "secret"})
             yield made
             made.close()
 
-    def test_an_object_that_was_replaced_is_noticed(self, store: Store, fill: Fill) -> None:
+    def test_an_object_that_was_replaced_is_noticed(self, store: ObjectStore, fill: Fill) -> None:
         fill({"file": b"before"})
         (listed,) = store.objects()
         fill({"file": b"another"})
@@ -140,17 +140,19 @@ class TestHubStore(StoreSuite):
         (again,) = store.objects()
         assert read(store, again, 0, again.size) == b"another"
 
-    def test_an_object_that_is_gone_is_refused(self, store: Store, fill: Fill) -> None:
+    def test_an_object_that_is_gone_is_refused(self, store: ObjectStore, fill: Fill) -> None:
         fill({"file": b"before"})
         gone = StoredObject("other", 6)
         store.objects()
         with pytest.raises(Refused, match="404"):
             read(store, gone, 0, gone.size)
 
-    def test_what_was_asked_for_ahead_and_is_gone_is_refused(self, store: Store, fill: Fill) -> None:
+    def test_what_was_asked_for_ahead_and_is_gone_is_refused(self, store: ObjectStore, fill: Fill) -> None:
         self.test_an_object_that_is_gone_is_refused(store, fill)
 
-    def test_large_files_are_read_where_the_hub_leads_and_the_token_stays_with_it(self, store: Store, hub: Hub) -> None:
+    def test_large_files_are_read_where_the_hub_leads_and_the_token_stays_with_it(
+        self, store: ObjectStore, hub: Hub
+    ) -> None:
         hub.put({"weights/1 %.bin": b"0123456789", "config.json": b"{}"})
         config, weights = store.objects()
         assert (config.checksum[:4], weights.checksum[:7]) == ("git:", "sha256:")

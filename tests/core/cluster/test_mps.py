@@ -7,15 +7,15 @@ from builders.shares import share
 from tessera.core.cluster.mps import Level, MpsTarget, enforceable, enforcements, mps_key, mps_targets
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
-from tessera.core.node.nodesharing import Entry, GpuSettings, NodeSharing, effective
+from tessera.core.node.nodesharing import GpuSettings, NodeSharing, SharingEntry, effective
 
 CUT = gpu(1, "A100-40GB", "all-3g.20gb")
 NODE = node_of(gpu(0), CUT, gpu(2, "A100-40GB"), gpu(3), memory_limits=True)
 FIRST, SECOND = Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb")
 SAID = NodeSharing(
     entries=(
-        Entry(resource="nvidia.com/gpu", mode=Mode.MPS, replicas=4, devices=("0",)),
-        Entry(resource="nvidia.com/mig-3g.20gb", mode=Mode.MPS, replicas=2, devices=("1:1",)),
+        SharingEntry(resource="nvidia.com/gpu", mode=Mode.MPS, replicas=4, devices=("0",)),
+        SharingEntry(resource="nvidia.com/mig-3g.20gb", mode=Mode.MPS, replicas=2, devices=("1:1",)),
     ),
     policies=(
         GpuSettings(uuid="GPU-2", sharing=AUTO),
@@ -83,6 +83,7 @@ def test_what_is_enforced_on_each_device() -> None:
     without = msgspec.structs.replace(NODE, memory_limits=False)
     assert [each.level for each in enforcements(GPUS, without)][-2:] == [Level.NONE, Level.NONE]
     sliced = effective(
-        node_of(gpu(0)), NodeSharing(entries=(Entry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=2),))
+        node_of(gpu(0)),
+        NodeSharing(entries=(SharingEntry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=2),)),
     )
     assert [each.level for each in enforcements(sliced, NODE)] == [Level.NONE]

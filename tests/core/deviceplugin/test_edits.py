@@ -5,7 +5,7 @@ import pytest
 from builders.nodefacts import gpu
 from builders.shares import share
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.edits import CONTAINER_PIPE, SHARED_MEMORY, HostPlaces, Mount, ShareEdits, edits
+from tessera.core.deviceplugin.edits import CONTAINER_PIPE, SHARED_MEMORY, ContainerMount, HostPlaces, ShareEdits, edits
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import Unsupported
 
@@ -41,10 +41,10 @@ def mps(memory: str, *percent: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def pipes(key: str) -> tuple[Mount, Mount]:
+def pipes(key: str) -> tuple[ContainerMount, ContainerMount]:
     return (
-        Mount(host_path=f"/run/mps/{key}/pipe", container_path=CONTAINER_PIPE),
-        Mount(host_path=SHARED_MEMORY, container_path=SHARED_MEMORY),
+        ContainerMount(host_path=f"/run/mps/{key}/pipe", container_path=CONTAINER_PIPE),
+        ContainerMount(host_path=SHARED_MEMORY, container_path=SHARED_MEMORY),
     )
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tessera.core.deviceplugin.edits import Mount, ShareEdits
+from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
 from tessera.core.deviceplugin.grant import DeviceNode, Grant
 from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, grant, share_name
 from tessera.core.node.liststrategies import DeviceInjection
 
 EDITS = ShareEdits(
     env=(("A", "1"),),
-    mounts=(Mount(host_path="/h", container_path="/c"),),
+    mounts=(ContainerMount(host_path="/h", container_path="/c"),),
     device_nodes=("/dev/nvidia0", "/dev/nvidiactl"),
 )
 TWO = ("GPU-a", "MIG-b")

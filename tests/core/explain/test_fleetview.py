@@ -14,11 +14,11 @@ from tessera.core.explain.fleetscope import in_scope
 from tessera.core.explain.fleetview import (
     EVERYTHING,
     FleetView,
+    GpuPart,
     GpuView,
     ImageView,
     NodeView,
-    Observation,
-    Part,
+    PageObservation,
     PendingView,
     PodView,
     ScalePoint,
@@ -39,7 +39,7 @@ A100 = "A100-40GB"
 
 
 def seen(*objects: Object, **more: Any) -> FleetView:
-    return fleet_view(Observation(cluster=read_cluster(as_fields(objects)), **more))
+    return fleet_view(PageObservation(cluster=read_cluster(as_fields(objects)), **more))
 
 
 def only(*objects: Object, **more: Any) -> GpuView:
@@ -172,7 +172,7 @@ def test_who_sees_everything_gets_the_view_itself() -> None:
 def test_others_are_parts_without_names() -> None:
     holder = PodView(namespace="theirs", pod="secret", phase="running", isolation="hardware", memory_mib=5)
     mine = msgspec.structs.replace(holder, namespace="mine", pod="open", active_percent=3.0)
-    part = Part(start=0, size=1, label="1g", state="held", idle=True, pods=(holder, mine))
+    part = GpuPart(start=0, size=1, label="1g", state="held", idle=True, pods=(holder, mine))
     card = GpuView(
         index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
         slowdowns=(Slowdown(cause="thermal", drivers=(mine, holder)),),
@@ -258,7 +258,7 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
         named = [PodView(namespace=namespace, pod=name) for namespace, name in hidden]
         return (*named, PodView(namespace="mine", pod="p"))
 
-    part = Part(start=0, size=1, state="held", pods=tenants())
+    part = GpuPart(start=0, size=1, state="held", pods=tenants())
     card = GpuView(
         index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(text(),)
     )

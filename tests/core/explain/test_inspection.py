@@ -10,7 +10,7 @@ from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.mps import Level
-from tessera.core.explain.inspection import GpuInspection, Health, Inspection, NodeInspection, inspect
+from tessera.core.explain.inspection import GpuHealth, GpuInspection, Inspection, NodeInspection, inspect
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.workload.need import PodKey
 
@@ -45,7 +45,7 @@ def test_a_cut_gpu() -> None:
         (7, 1, "", "free", ()),
     ]
     assert (got.allocated_mib, got.allocated_percent, got.used_mib) == (4864, 14, 3000)
-    assert (got.modes, got.level, got.health, got.auto) == ((Mode.MIG,), Level.HARDWARE, Health.HEALTHY, True)
+    assert (got.modes, got.level, got.health, got.auto) == ((Mode.MIG,), Level.HARDWARE, GpuHealth.HEALTHY, True)
     assert got.conflicts == ()
 
 
@@ -139,10 +139,10 @@ def test_what_is_sick_is_told() -> None:
         node(), gpunode("a", gpu(0), gpu(1, layout=LAYOUT), gpu(2), gpu(3), unhealthy=sick), pod("w", NEED, node=None)
     )
     assert [(each.health, each.reasons) for each in got.gpus] == [
-        (Health.UNHEALTHY, ("Xid 79",)),
-        (Health.UNHEALTHY, ("1g.5gb at 6: Xid 43",)),
-        (Health.UNHEALTHY, ("unhealthy",)),
-        (Health.HEALTHY, ()),
+        (GpuHealth.UNHEALTHY, ("Xid 79",)),
+        (GpuHealth.UNHEALTHY, ("1g.5gb at 6: Xid 43",)),
+        (GpuHealth.UNHEALTHY, ("unhealthy",)),
+        (GpuHealth.HEALTHY, ()),
     ]
     assert [each.fragmentation_percent for each in got.gpus] == [None, None, None, 0]
 
@@ -286,7 +286,7 @@ def test_instances_that_are_to_be_cut_may_not_exist_yet() -> None:
 def test_nodes_without_an_agent_are_read_from_labels() -> None:
     labelled = node("a", {"nvidia.com/gpu": "2"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
     got = only(labelled, pod("p", {"nvidia.com/gpu": 1}))
-    assert [(each.health, each.model, each.used_mib) for each in got.gpus] == [(Health.UNKNOWN, "T4", None)] * 2
+    assert [(each.health, each.model, each.used_mib) for each in got.gpus] == [(GpuHealth.UNKNOWN, "T4", None)] * 2
     assert [(each.pod, each.record) for each in got.gpus[0].pods] == [("ns/p", Record.GUESSED)]
     assert (got.reported, got.address, got.ready) == (False, "10.0.0.1", True)
 

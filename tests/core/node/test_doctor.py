@@ -10,19 +10,19 @@ from tessera.core.node.doctor import (
     Check,
     CheckResult,
     Daemon,
-    Folder,
     HostFacts,
+    NodeFolder,
     NodeSeen,
-    Runtime,
+    RuntimeFacts,
     Socket,
     Toolkit,
     checks,
 )
 from tessera.core.node.liststrategies import ListStrategies
 
-FINE = Folder(path="/f", exists=True, writable=True, free_mib=1000)
+FINE = NodeFolder(path="/f", exists=True, writable=True, free_mib=1000)
 READ_ONLY = msgspec.structs.replace(FINE, writable=False)
-MISSING = Folder(path="/f")
+MISSING = NodeFolder(path="/f")
 BY_MOUNTS = ListStrategies(strategies=("volume-mounts",))
 BY_ENVIRONMENT = ListStrategies(strategies=("envvar",))
 SOUND = HostFacts(
@@ -31,7 +31,7 @@ SOUND = HostFacts(
     mps_program="/usr/bin/nvidia-cuda-mps-control",
     shm=FINE,
     mps_root=MISSING,
-    runtime=Runtime(socket=Socket(path="/c.sock")),
+    runtime=RuntimeFacts(socket=Socket(path="/c.sock")),
     list_strategies=ListStrategies(strategies=("cdi-cri",)),
     driver_spec="/etc/cdi/a.yaml",
     toolkit=Toolkit(config="/t", accepts_environment=False),
@@ -55,7 +55,7 @@ def found(observed: HostFacts, *verdicts: CheckResult) -> list[tuple[str, str]]:
     return [(each.name, each.found) for each in checks(observed) if each.verdict in verdicts]
 
 
-def runtime(**more: object) -> Runtime:
+def runtime(**more: object) -> RuntimeFacts:
     return msgspec.structs.replace(SOUND.runtime, **more)
 
 
@@ -115,7 +115,7 @@ FAILED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
     ),
     "pipes that are read-only": (seen(mps_root=READ_ONLY), [("mps-pipes", "/f is read-only")]),
     "pipes whose names are too long": (
-        seen(mps_root=Folder(path="/" + "x" * 60)),
+        seen(mps_root=NodeFolder(path="/" + "x" * 60)),
         [("mps-pipes", f"/{'x' * 60} is too long for sockets")],
     ),
     "a daemon that does not serve": (
@@ -186,7 +186,7 @@ WARNED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
     "exclusive with its daemon": (seen(inventory=EXCLUSIVE, daemons=SERVED, node=labelled(), generation=""), []),
     "a note about files": (seen(config_notes=("x",)), [("configuration", "x")]),
     "no containerd": (
-        seen(runtime=Runtime(socket=Socket(path="/c", problem="No such file"))),
+        seen(runtime=RuntimeFacts(socket=Socket(path="/c", problem="No such file"))),
         [("runtime", "/c: No such file")],
     ),
     "containerd 1 that does not say": (

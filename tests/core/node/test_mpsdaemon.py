@@ -16,13 +16,13 @@ from tessera.core.node.mpsdaemon import (
     DaemonRecord,
     DaemonSeen,
     DaemonState,
-    Step,
+    DaemonStep,
     back_off_s,
     check_daemons,
     next_step,
     ready_keys,
 )
-from tessera.core.node.nodesharing import Entry, GpuSettings, NodeSharing, effective
+from tessera.core.node.nodesharing import GpuSettings, NodeSharing, SharingEntry, effective
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 
 TARGET = MpsTarget(key="GPU-0", gpu="GPU-0", visible="GPU-0", memory_limit_mib=100, thread_percent=50)
@@ -38,33 +38,33 @@ SILENT = DaemonSeen(record=RECORD, alive=True, silent=1)
 SILENT_LONG = DaemonSeen(record=RECORD, alive=True, silent=3)
 ENDED = DaemonSeen(record=RECORD, idle_s=100)
 
-STEPS: dict[str, tuple[MpsTarget | None, DaemonSeen, bool, Step]] = {
-    "nothing there": (TARGET, DaemonSeen(idle_s=1), False, Step.START),
-    "ended by itself": (TARGET, ENDED, True, Step.START),
-    "failed just now": (TARGET, DaemonSeen(failures=3, idle_s=3.9), False, Step.WAIT),
-    "failed long enough ago": (TARGET, DaemonSeen(failures=3, idle_s=4), False, Step.START),
-    "all is well": (TARGET, WITH_CLIENTS, True, Step.KEEP),
-    "other limits, also with clients": (OTHER_LIMITS, WITH_CLIENTS, True, Step.SET_LIMITS),
-    "a limit that is to go, unused": (UNLIMITED, ANSWERS, False, Step.QUIT),
-    "a limit that is to go, held by a pod": (UNLIMITED, ANSWERS, True, Step.WAIT),
-    "another instance, with clients": (ELSEWHERE, WITH_CLIENTS, False, Step.WAIT),
-    "another instance": (ELSEWHERE, ANSWERS, False, Step.QUIT),
-    "of a former container": (TARGET, FOREIGN, False, Step.QUIT),
-    "of a former container, held by a pod": (TARGET, FOREIGN, True, Step.KEEP),
-    "of a former container, other limits, held by a pod": (OTHER_LIMITS, FOREIGN, True, Step.SET_LIMITS),
-    "silent": (TARGET, SILENT, False, Step.WAIT),
-    "silent for long": (TARGET, SILENT_LONG, False, Step.KILL),
-    "silent for long, held by a pod": (TARGET, SILENT_LONG, True, Step.WAIT),
-    "expected no more": (None, ANSWERS, False, Step.QUIT),
-    "expected no more, with clients": (None, WITH_CLIENTS, False, Step.WAIT),
-    "expected no more, held by a pod": (None, ANSWERS, True, Step.WAIT),
-    "expected no more, silent": (None, SILENT, False, Step.KILL),
-    "expected no more and ended": (None, ENDED, False, Step.FORGET),
+STEPS: dict[str, tuple[MpsTarget | None, DaemonSeen, bool, DaemonStep]] = {
+    "nothing there": (TARGET, DaemonSeen(idle_s=1), False, DaemonStep.START),
+    "ended by itself": (TARGET, ENDED, True, DaemonStep.START),
+    "failed just now": (TARGET, DaemonSeen(failures=3, idle_s=3.9), False, DaemonStep.WAIT),
+    "failed long enough ago": (TARGET, DaemonSeen(failures=3, idle_s=4), False, DaemonStep.START),
+    "all is well": (TARGET, WITH_CLIENTS, True, DaemonStep.KEEP),
+    "other limits, also with clients": (OTHER_LIMITS, WITH_CLIENTS, True, DaemonStep.SET_LIMITS),
+    "a limit that is to go, unused": (UNLIMITED, ANSWERS, False, DaemonStep.QUIT),
+    "a limit that is to go, held by a pod": (UNLIMITED, ANSWERS, True, DaemonStep.WAIT),
+    "another instance, with clients": (ELSEWHERE, WITH_CLIENTS, False, DaemonStep.WAIT),
+    "another instance": (ELSEWHERE, ANSWERS, False, DaemonStep.QUIT),
+    "of a former container": (TARGET, FOREIGN, False, DaemonStep.QUIT),
+    "of a former container, held by a pod": (TARGET, FOREIGN, True, DaemonStep.KEEP),
+    "of a former container, other limits, held by a pod": (OTHER_LIMITS, FOREIGN, True, DaemonStep.SET_LIMITS),
+    "silent": (TARGET, SILENT, False, DaemonStep.WAIT),
+    "silent for long": (TARGET, SILENT_LONG, False, DaemonStep.KILL),
+    "silent for long, held by a pod": (TARGET, SILENT_LONG, True, DaemonStep.WAIT),
+    "expected no more": (None, ANSWERS, False, DaemonStep.QUIT),
+    "expected no more, with clients": (None, WITH_CLIENTS, False, DaemonStep.WAIT),
+    "expected no more, held by a pod": (None, ANSWERS, True, DaemonStep.WAIT),
+    "expected no more, silent": (None, SILENT, False, DaemonStep.KILL),
+    "expected no more and ended": (None, ENDED, False, DaemonStep.FORGET),
 }
 
 
 @pytest.mark.parametrize(("desired", "seen", "used", "want"), STEPS.values(), ids=STEPS)
-def test_the_next_step(desired: MpsTarget | None, seen: DaemonSeen, used: bool, want: Step) -> None:
+def test_the_next_step(desired: MpsTarget | None, seen: DaemonSeen, used: bool, want: DaemonStep) -> None:
     assert next_step(desired, seen, used=used) is want
 
 
@@ -73,7 +73,12 @@ def test_a_daemon_in_use_is_never_ended() -> None:
     for target, clients, silent, used in itertools.product(desired, (None, 0, 2), (0, 1, 3, 9), (False, True)):
         seen = DaemonSeen(record=RECORD, alive=True, clients=clients, silent=silent)
         if used or clients:
-            assert next_step(target, seen, used=used) not in {Step.QUIT, Step.KILL, Step.START, Step.FORGET}
+            assert next_step(target, seen, used=used) not in {
+                DaemonStep.QUIT,
+                DaemonStep.KILL,
+                DaemonStep.START,
+                DaemonStep.FORGET,
+            }
 
 
 def test_starts_back_off() -> None:
@@ -83,7 +88,7 @@ def test_starts_back_off() -> None:
 def test_who_may_offer_mps() -> None:
     inventory = node_of(*(gpu(index) for index in range(4)))
     said = NodeSharing(
-        entries=(Entry(resource="nvidia.com/gpu", mode=Mode.MPS, replicas=4),),
+        entries=(SharingEntry(resource="nvidia.com/gpu", mode=Mode.MPS, replicas=4),),
         policies=tuple(GpuSettings(uuid=f"GPU-{index}", sharing=AUTO) for index in (2, 3)),
     )
     gpus = effective(inventory, said)

@@ -8,9 +8,9 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.node.nodesharing import (
-    Entry,
     GpuSettings,
     NodeSharing,
+    SharingEntry,
     Strategy,
     combined,
     desired_layouts,
@@ -34,11 +34,11 @@ def offered(inventory: Inventory, said: NodeSharing) -> Offered:
     ]
 
 
-def entry(resource: str, replicas: int, mode: Mode = Mode.TIME_SLICING, **more: object) -> Entry:
-    return Entry(resource=resource, replicas=replicas, mode=mode, **more)  # type: ignore[arg-type]  # fields by name
+def entry(resource: str, replicas: int, mode: Mode = Mode.TIME_SLICING, **more: object) -> SharingEntry:
+    return SharingEntry(resource=resource, replicas=replicas, mode=mode, **more)  # type: ignore[arg-type]  # fields by name
 
 
-def said(*entries: Entry, strategy: Strategy | None = None) -> NodeSharing:
+def said(*entries: SharingEntry, strategy: Strategy | None = None) -> NodeSharing:
     return NodeSharing(entries=entries, strategy=strategy)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from builders.nodefacts import gpu, node_of
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.nodesharing import Entry, NodeSharing, Strategy, effective
+from tessera.core.node.nodesharing import NodeSharing, SharingEntry, Strategy, effective
 
 WHOLE = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-"
@@ -25,7 +25,7 @@ def nodes(draw: st.DrawFn) -> tuple[Inventory, NodeSharing]:
     entries = draw(
         st.lists(
             st.builds(
-                Entry,
+                SharingEntry,
                 resource=names,
                 mode=st.sampled_from([Mode.TIME_SLICING, Mode.MPS]),
                 replicas=st.integers(2, 60),

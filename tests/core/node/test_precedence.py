@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 from builders.nodefacts import gpu
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
-from tessera.core.node.nodesharing import Entry, GpuSettings, NodeSharing, PluginOptions, Strategy, effective
-from tessera.core.node.precedence import ORDER, Declared, Statement, decide
+from tessera.core.node.nodesharing import GpuSettings, NodeSharing, PluginOptions, SharingEntry, Strategy, effective
+from tessera.core.node.precedence import ORDER, DeclaredSources, Statement, decide
 
 DOCS = Path(__file__).parents[3] / "docs"
 GPUS = (gpu(0), gpu(1), gpu(2, "A100-40GB", "all-1g.5gb"))
 LABEL = "label nvidia.com/device-plugin.config=sliced"
-SLICED = Entry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=4)
+SLICED = SharingEntry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=4)
 WHOLE = Sharing(modes=(Mode.WHOLE,))
 SAME = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))
 HALVES = gpu(2, "A100-40GB", "all-3g.20gb").layout
 
 
-def config(*entries: Entry, strategy: Strategy | None = None) -> Statement:
+def config(*entries: SharingEntry, strategy: Strategy | None = None) -> Statement:
     return Statement(source=LABEL, said=NodeSharing(entries=entries, strategy=strategy))
 
 
@@ -34,31 +34,31 @@ def policy(*sharings: Sharing | None, strategy: Strategy | None = None) -> State
 FILE = Statement(source="node policy file p", said=NodeSharing(policies=(GpuSettings(uuid="GPU-0", sharing=WHOLE),)))
 
 # sentence: (what is declared, what is overridden: source, by and words of the sentence; whether the configuration acts)
-CASES: dict[str, tuple[Declared, list[tuple[str, str, str]], bool]] = {
-    "nothing": (Declared(), [], False),
-    "a sharing configuration alone": (Declared(sharing_config=config(SLICED)), [], True),
+CASES: dict[str, tuple[DeclaredSources, list[tuple[str, str, str]], bool]] = {
+    "nothing": (DeclaredSources(), [], False),
+    "a sharing configuration alone": (DeclaredSources(sharing_config=config(SLICED)), [], True),
     "a catch-all policy over a configuration that a label chose": (
-        Declared(sharing_config=config(SLICED), gpu_policy=policy(AUTO, AUTO, AUTO)),
+        DeclaredSources(sharing_config=config(SLICED), gpu_policy=policy(AUTO, AUTO, AUTO)),
         [(LABEL, "GPUPolicy all", "the sharing of GPUs 0, 1: GPUPolicy all decides; remove it, or leave sharing out")],
         False,
     ),
     "a policy over some GPUs": (
-        Declared(sharing_config=config(SLICED), gpu_policy=policy(AUTO)),
+        DeclaredSources(sharing_config=config(SLICED), gpu_policy=policy(AUTO)),
         [(LABEL, "GPUPolicy all", "the sharing of GPU 0: ")],
         True,
     ),
     "a policy that leaves the sharing to others": (
-        Declared(sharing_config=config(SLICED), gpu_policy=policy(None, None, None)),
+        DeclaredSources(sharing_config=config(SLICED), gpu_policy=policy(None, None, None)),
         [],
         True,
     ),
     "a policy that says the same": (
-        Declared(sharing_config=config(SLICED), gpu_policy=policy(SAME, SAME, AUTO)),
+        DeclaredSources(sharing_config=config(SLICED), gpu_policy=policy(SAME, SAME, AUTO)),
         [],
         True,
     ),
     "a configuration of which only the handing over is in force": (
-        Declared(
+        DeclaredSources(
             sharing_config=msgspec.structs.replace(
                 config(), said=NodeSharing(entries=(SLICED,), plugin=PluginOptions(pass_device_specs=True))
             ),
@@ -68,24 +68,24 @@ CASES: dict[str, tuple[Declared, list[tuple[str, str, str]], bool]] = {
         True,
     ),
     "a configuration of which only the MIG strategy is in force": (
-        Declared(sharing_config=config(SLICED, strategy="single"), gpu_policy=policy(AUTO, AUTO, AUTO)),
+        DeclaredSources(sharing_config=config(SLICED, strategy="single"), gpu_policy=policy(AUTO, AUTO, AUTO)),
         [(LABEL, "GPUPolicy all", "the sharing of GPUs 0, 1")],
         True,
     ),
     "the file of the node over a GPUPolicy": (
-        Declared(node_policy=FILE, gpu_policy=policy(AUTO)),
+        DeclaredSources(node_policy=FILE, gpu_policy=policy(AUTO)),
         [("GPUPolicy all", "node policy file p", "has no effect on this node: node policy file p decides; remove")],
         False,
     ),
     "the label of a layout over a policy's": (
-        Declared(
+        DeclaredSources(
             layout_label="all-1g.5gb", gpu_policy=policy(None, None, Sharing(layout=HALVES, allow_repartition=False))
         ),
         [("GPUPolicy all", "label nvidia.com/mig.config=all-1g.5gb", "no effect on the MIG layout of GPU 2: ")],
         False,
     ),
     "the label of the layout that a policy wants too": (
-        Declared(
+        DeclaredSources(
             layout_label="all-1g.5gb",
             gpu_policy=policy(None, None, Sharing(layout=GPUS[2].layout, allow_repartition=False)),
         ),
@@ -93,7 +93,7 @@ CASES: dict[str, tuple[Declared, list[tuple[str, str, str]], bool]] = {
         False,
     ),
     "the label of a layout and managed GPUs": (
-        Declared(layout_label="all-1g.5gb", gpu_policy=policy(AUTO, AUTO, WHOLE)),
+        DeclaredSources(layout_label="all-1g.5gb", gpu_policy=policy(AUTO, AUTO, WHOLE)),
         [
             ("GPUPolicy all", "label nvidia.com/mig.config=all-1g.5gb", "the MIG layout of GPU 2: "),
             (
@@ -105,17 +105,17 @@ CASES: dict[str, tuple[Declared, list[tuple[str, str, str]], bool]] = {
         False,
     ),
     "the label of a layout and managed GPUs, all of whose instances are alike": (
-        Declared(layout_label="all-1g.5gb", gpu_policy=policy(AUTO, AUTO, AUTO, strategy="single")),
+        DeclaredSources(layout_label="all-1g.5gb", gpu_policy=policy(AUTO, AUTO, AUTO, strategy="single")),
         [],
         False,
     ),
     "gpushare's label and a policy": (
-        Declared(memory_share=True, gpu_policy=policy(WHOLE, Sharing(modes=(Mode.MEMORY_SHARE,)))),
+        DeclaredSources(memory_share=True, gpu_policy=policy(WHOLE, Sharing(modes=(Mode.MEMORY_SHARE,)))),
         [("label gpushare=true", "GPUPolicy all", "the sharing of GPU 0: ")],
         False,
     ),
     "gpushare's label and a configuration": (
-        Declared(memory_share=True, sharing_config=config(SLICED), gpu_policy=policy(AUTO)),
+        DeclaredSources(memory_share=True, sharing_config=config(SLICED), gpu_policy=policy(AUTO)),
         [
             (LABEL, "GPUPolicy all", "the sharing of GPU 0"),
             ("label gpushare=true", "GPUPolicy all", "the sharing of GPU 0"),
@@ -123,9 +123,9 @@ CASES: dict[str, tuple[Declared, list[tuple[str, str, str]], bool]] = {
         ],
         True,
     ),
-    "gpushare's label alone": (Declared(memory_share=True), [], False),
+    "gpushare's label alone": (DeclaredSources(memory_share=True), [], False),
     "MIG strategies": (
-        Declared(gpu_policy=policy(strategy="mixed"), sharing_config=config(strategy="none"), strategy="single"),
+        DeclaredSources(gpu_policy=policy(strategy="mixed"), sharing_config=config(strategy="none"), strategy="single"),
         [
             (
                 LABEL,
@@ -137,12 +137,14 @@ CASES: dict[str, tuple[Declared, list[tuple[str, str, str]], bool]] = {
         True,
     ),
     "MIG strategies that agree": (
-        Declared(gpu_policy=policy(strategy="single"), sharing_config=config(strategy="single"), strategy="single"),
+        DeclaredSources(
+            gpu_policy=policy(strategy="single"), sharing_config=config(strategy="single"), strategy="single"
+        ),
         [],
         True,
     ),
     "a label that cannot choose": (
-        Declared(sharing_config=config(), unread_label="label x=y"),
+        DeclaredSources(sharing_config=config(), unread_label="label x=y"),
         [("label x=y", LABEL, "which sharing configuration holds")],
         True,
     ),
@@ -150,7 +152,7 @@ CASES: dict[str, tuple[Declared, list[tuple[str, str, str]], bool]] = {
 
 
 @pytest.mark.parametrize(("declared", "want", "acts"), CASES.values(), ids=CASES)
-def test_what_is_overridden(declared: Declared, want: list[tuple[str, str, str]], *, acts: bool) -> None:
+def test_what_is_overridden(declared: DeclaredSources, want: list[tuple[str, str, str]], *, acts: bool) -> None:
     got = decide(declared, GPUS)
     assert [(each.source, each.by) for each in got.overridden] == [each[:2] for each in want]
     assert [words for (_, _, words), each in zip(want, got.overridden, strict=True) if words not in str(each)] == []
@@ -164,7 +166,9 @@ _STRATEGIES = st.sampled_from((None, "none", "single", "mixed"))
 def test_the_first_that_says_the_mig_strategy_decides_it(
     policies: Strategy | None, file: Strategy | None, option: Strategy | None
 ) -> None:
-    declared = Declared(gpu_policy=policy(strategy=policies), sharing_config=config(strategy=file), strategy=option)
+    declared = DeclaredSources(
+        gpu_policy=policy(strategy=policies), sharing_config=config(strategy=file), strategy=option
+    )
     got = decide(declared, GPUS)
     assert got.said.strategy == next((each for each in (policies, file, option) if each), "mixed")
     differing = [each for each in (policies, file, option) if each not in {None, got.said.strategy}]
@@ -178,7 +182,7 @@ _SHARINGS = st.sampled_from((None, AUTO, WHOLE, SAME, Sharing(modes=(Mode.MEMORY
 def test_a_gpu_is_shared_as_the_first_says_that_speaks_of_it(
     sharings: list[Sharing | None], sliced: bool, memory_share: bool
 ) -> None:
-    declared = Declared(
+    declared = DeclaredSources(
         gpu_policy=policy(*sharings), sharing_config=config(SLICED) if sliced else None, memory_share=memory_share
     )
     said = decide(declared, GPUS).said

@@ -15,7 +15,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import ComputeMode, Inventory
 from tessera.core.gpu.sharing import AUTO, Mode, Offer, Sharing
 from tessera.core.node.health import Health, HealthPhase, HealthState
-from tessera.core.node.reported import Summary, reported, settled, summary, unenforced, withheld_resources
+from tessera.core.node.reported import NodeSummary, reported, settled, summary, unenforced, withheld_resources
 
 HALVES = at("A100-40GB", ("3g.20gb", 0), ("3g.20gb", 4))
 CUT, WHOLE = facts(0, layout=HALVES), facts(1)
@@ -113,12 +113,12 @@ SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))
 MIXED = msgspec.structs.replace(
     FIXED, modes=(Mode.MIG, Mode.MIG_MPS), offers=(Offer(placement=HALVES[0], mode=Mode.MIG_MPS, clients=3),)
 )
-TOLD: dict[str, tuple[GpuNodeState, Summary]] = {
-    "no GPU": (has(), Summary(ready="0/0", models="", sharing="", instances="")),
-    "all managed": (has(AUTO, LEFT), Summary(ready="2/2", models="A100-40GB", sharing="auto", instances="")),
+TOLD: dict[str, tuple[GpuNodeState, NodeSummary]] = {
+    "no GPU": (has(), NodeSummary(ready="0/0", models="", sharing="", instances="")),
+    "all managed": (has(AUTO, LEFT), NodeSummary(ready="2/2", models="A100-40GB", sharing="auto", instances="")),
     "each otherwise": (
         has(SLICED, FIXED, FIXED, Sharing(modes=()), models=("T4", "A100-40GB", "A100-40GB", "T4")),
-        Summary(
+        NodeSummary(
             ready="4/4",
             models="2 A100-40GB, 2 T4",
             sharing="2 mig, 1 nothing, 1 time-slicing x4",
@@ -127,7 +127,7 @@ TOLD: dict[str, tuple[GpuNodeState, Summary]] = {
     ),
     "instances of one GPU that differ": (
         has(MIXED),
-        Summary(ready="1/1", models="A100-40GB", sharing="mig-mps x3 + mig", instances="2 3g.20gb"),
+        NodeSummary(ready="1/1", models="A100-40GB", sharing="mig-mps x3 + mig", instances="2 3g.20gb"),
     ),
     "amounts, and what is unhealthy": (
         has(
@@ -139,13 +139,13 @@ TOLD: dict[str, tuple[GpuNodeState, Summary]] = {
                 UnhealthyDevice(gpu="GPU-7"),
             ),
         ),
-        Summary(ready="1/2", models="A100-40GB", sharing="1 memory-share, 1 whole + mps", instances=""),
+        NodeSummary(ready="1/2", models="A100-40GB", sharing="1 memory-share, 1 whole + mps", instances=""),
     ),
 }
 
 
 @pytest.mark.parametrize(("state", "want"), TOLD.values(), ids=TOLD)
-def test_a_node_in_a_few_words(state: GpuNodeState, want: Summary) -> None:
+def test_a_node_in_a_few_words(state: GpuNodeState, want: NodeSummary) -> None:
     assert summary(state) == want
 
 

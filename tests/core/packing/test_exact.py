@@ -15,7 +15,7 @@ from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.packing.exact import Bound, assign
-from tessera.core.packing.linear import Budget
+from tessera.core.packing.linear import TimeBudget
 from tessera.core.packing.plan import plan
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
@@ -117,15 +117,15 @@ def test_what_was_there_before_is_kept_when_the_time_is_up() -> None:
     pending = (*pods(slices("1g.5gb"), 9, "low"), *pods(slices("3g.20gb"), 9, "high", priority=1))
     snapshot = Snapshot(nodes=(node("a", gpu(0), gpu(1)),), pending=pending)
     start = plan(snapshot).assignments
-    assert assign(snapshot, start, budget=Budget(LITTLE_S)) == (start, Bound(placed=4, at_most=18))
-    assert assign(snapshot, start, budget=Budget(-1)) == (start, Bound(placed=4, at_most=18))
+    assert assign(snapshot, start, budget=TimeBudget(LITTLE_S)) == (start, Bound(placed=4, at_most=18))
+    assert assign(snapshot, start, budget=TimeBudget(-1)) == (start, Bound(placed=4, at_most=18))
     assert assign(snapshot, start)[1] == Bound(placed=4, at_most=4)
 
 
 def test_all_placed_is_proved_without_solving() -> None:
     snapshot = Snapshot(nodes=(node("a", gpu(0)),), pending=pods(slices("1g.5gb"), 7))
     start = plan(snapshot).assignments
-    assert assign(snapshot, start, budget=Budget(LITTLE_S)) == (start, Bound(placed=7, at_most=7))
+    assert assign(snapshot, start, budget=TimeBudget(LITTLE_S)) == (start, Bound(placed=7, at_most=7))
 
 
 def test_a_start_that_cannot_be_proves_nothing() -> None:
@@ -242,7 +242,7 @@ def test_laws_of_improving(needs: list[tuple[Need, int]], sharings: list[Sharing
     nodes = (node("a", *(gpu(i, A100, sharing) for i, sharing in enumerate(sharings))), node("b", gpu(0, A30)))
     snapshot = Snapshot(nodes=nodes, pending=pending)
     packed, best = plan(snapshot, policy=policy), assign(snapshot)
-    made = plan(snapshot, policy=policy, exact=True, budget=Budget(limit_s))
+    made = plan(snapshot, policy=policy, exact=True, budget=TimeBudget(limit_s))
     check(snapshot, made.assignments)
     assert made.bound is not None
     assert by_priority(snapshot, packed.assignments) <= by_priority(snapshot, made.assignments)

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.core.packing.linear import Budget, Program
+from tessera.core.packing.linear import LinearProgram, TimeBudget
 
 
 def test_a_textbook_program_with_its_prices() -> None:
     """Dantzig's example: 3x + 5y under x <= 4, 2y <= 12, 3x + 2y <= 18 is 36 at (2, 6), prices 0, 3/2, 1."""
-    program = Program()
+    program = LinearProgram()
     x, y = program.variable(), program.variable()
     rows = [program.row({x: 1}, high=4), program.row({y: 2}, high=12), program.row({x: 3, y: 2}, high=18)]
     got = program.maximise({x: 3, y: 5})
@@ -24,14 +24,14 @@ def test_a_textbook_program_with_its_prices() -> None:
 
 
 def test_minimise_respects_lower_rows() -> None:
-    program = Program()
+    program = LinearProgram()
     x = program.variable(high=10)
     program.row({x: 2}, low=5)
     assert program.minimise({x: 1}, limit_s=10).objective == pytest.approx(2.5)
 
 
 def test_what_cannot_be_is_not_feasible() -> None:
-    program = Program()
+    program = LinearProgram()
     x = program.variable(high=1, integer=True)
     program.row({x: 1}, low=2)
     got = program.maximise({x: 1})
@@ -40,7 +40,7 @@ def test_what_cannot_be_is_not_feasible() -> None:
 
 
 def test_what_cannot_be_has_no_bound() -> None:
-    program = Program()
+    program = LinearProgram()
     program.row({program.variable(high=1, integer=True): 1}, low=2)
     assert program.maximise({0: 1}).bound == math.inf
     assert program.minimise({0: 1}).bound == -math.inf
@@ -48,7 +48,7 @@ def test_what_cannot_be_has_no_bound() -> None:
 
 def test_a_start_is_kept_where_no_time_is_left() -> None:
     """One that is not feasible is passed over."""
-    program = Program()
+    program = LinearProgram()
     taken = [program.variable(high=9, integer=True) for _ in range(3)]
     program.row(dict.fromkeys(taken, 7.0), high=30)
     assert set(program.lows) == {0}
@@ -60,18 +60,18 @@ def test_a_start_is_kept_where_no_time_is_left() -> None:
 
 
 def test_what_a_part_of_a_budget_spends_the_whole_has_spent() -> None:
-    whole = Budget(10)
+    whole = TimeBudget(10)
     first, all_that_is_left = whole.part(4), whole.part(99)
     first.spend(3)
     assert (whole.left_s, first.left_s, all_that_is_left.left_s) == (7, 1, 10)
     assert whole.part(99).left_s == 7
     all_that_is_left.spend(8)
     assert whole.left_s < 0
-    assert Budget().left_s == math.inf
+    assert TimeBudget().left_s == math.inf
 
 
 def test_an_empty_program_is_met_or_not() -> None:
-    program = Program()
+    program = LinearProgram()
     assert program.maximise({}).optimal
     program.row({}, low=1)
     assert not program.maximise({}).feasible
@@ -84,7 +84,7 @@ def test_an_empty_program_is_met_or_not() -> None:
     st.integers(0, 20),
 )
 def test_knapsacks_equal_enumeration(items: list[tuple[int, int, int]], room: int, weight: int) -> None:
-    program = Program()
+    program = LinearProgram()
     taken = [program.variable(high=2, integer=True) for _ in items]
     program.row({v: float(item[1]) for v, item in zip(taken, items, strict=True)}, high=room)
     program.row({v: float(item[2]) for v, item in zip(taken, items, strict=True)}, high=weight)

@@ -13,7 +13,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing import sizing
 from tessera.core.packing.exact import assign
-from tessera.core.packing.sizing import NodeType, Rules, smallest_fleet
+from tessera.core.packing.sizing import NodeType, SizingRules, smallest_fleet
 from tessera.core.workload.need import Ask, Isolation, Need, Pod
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
@@ -54,7 +54,7 @@ CASES: dict[str, tuple[tuple[NodeType, ...], tuple[Pod, ...], tuple[int, ...], i
 @pytest.mark.parametrize("case", CASES)
 def test_the_smallest_fleet(case: str, exact: bool) -> None:
     types, pending, want, want_pending = CASES[case]
-    got = smallest_fleet(types, pending, Rules(exact=exact))
+    got = smallest_fleet(types, pending, SizingRules(exact=exact))
     assert (got.counts, len(got.plan.pending)) == (want, want_pending)
     assert got.optimal
     assert got.cost == sum(each.cost * count for each, count in zip(types, want, strict=True))
@@ -105,7 +105,7 @@ def test_no_cheaper_fleet_holds_the_pods_where_that_is_claimed(needs: list[Need]
         NodeType(node=node("b", gpu(0, A30), gpu(1, A30)), cost=3.0),
     )
     pending = tuple(pod_of(need, f"ns/{n}") for n, need in enumerate(needs))
-    got = smallest_fleet(types, pending, Rules(exact=True))
+    got = smallest_fleet(types, pending, SizingRules(exact=True))
     left = {each.pod for each in got.plan.pending}
     held = tuple(pod for pod in pending if pod.key not in left)
     cheaper = [c for c in itertools.product(range(6), repeat=2) if 2 * c[0] + 3 * c[1] < got.at_least]
@@ -122,9 +122,9 @@ def test_after_the_tries_nodes_are_added(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_nodes_that_are_not_needed_are_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizing, "_MOST_TRIES", 0)
     pending = (*pods(WHOLE, 1, "w"), *pods(plain_share(1000), 1, "s"))
-    got = smallest_fleet((OLD,), pending, Rules(limit_s=1e-9))
+    got = smallest_fleet((OLD,), pending, SizingRules(limit_s=1e-9))
     assert (got.counts, len(got.plan.pending)) == ((1,), 0)
-    mixed = smallest_fleet((FOUR, OLD), (*pods(slices("3g.20gb"), 1, "m"), *pending), Rules(limit_s=1e-9))
+    mixed = smallest_fleet((FOUR, OLD), (*pods(slices("3g.20gb"), 1, "m"), *pending), SizingRules(limit_s=1e-9))
     assert (mixed.counts, len(mixed.plan.pending)) == ((1, 0), 0)
 
 
@@ -139,13 +139,13 @@ def test_with_many_needs_only_whether_one_fits_is_asked(monkeypatch: pytest.Monk
 def test_the_programs_of_all_fleets_share_one_budget() -> None:
     """Where nothing of it is left, a fleet is tried by the policy alone."""
     pending = (*pods(THREE, 5), *pods(slices("2g.10gb"), 4, "s"))
-    got = smallest_fleet((FOUR,), pending, Rules(exact=True, limit_s=1e-9))
+    got = smallest_fleet((FOUR,), pending, SizingRules(exact=True, limit_s=1e-9))
     assert (got.plan.bound, len(got.plan.pending), got.optimal) == (None, 0, False)
 
 
 def test_a_fleet_that_was_found_in_no_time_has_no_node_that_is_left_empty() -> None:
     pending = (*pods(slices("3g.20gb"), 1, "t"), *pods(slices("2g.10gb"), 1, "s"))
-    got = smallest_fleet((FOUR,), pending, Rules(limit_s=1e-9))
+    got = smallest_fleet((FOUR,), pending, SizingRules(limit_s=1e-9))
     assert (got.counts, len(got.plan.pending)) == ((1,), 0)
 
 
@@ -154,6 +154,6 @@ def test_without_time_each_need_has_nodes_of_its_own(monkeypatch: pytest.MonkeyP
     """Whether no time is left for what one node holds, or for the first fleet."""
     monkeypatch.setattr(sizing, "_MOST_PROVED", proved)
     pending = (*pods(WHOLE, 5, "w"), *pods(slices("1g.5gb", cpu_milli=0), 8, "s"))
-    got = smallest_fleet((ONE, OLD), pending, Rules(limit_s=1e-9))
+    got = smallest_fleet((ONE, OLD), pending, SizingRules(limit_s=1e-9))
     assert not got.plan.pending
     assert got.at_least <= got.cost

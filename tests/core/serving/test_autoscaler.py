@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.serving.autoscaler import Load, Memory, Proposal, Server, propose
+from tessera.core.serving.autoscaler import AutoscalerMemory, Load, ReplicaProposal, ScaledServer, propose
 
-SERVER = Server(slots=8, cold_start_s=120.0)
+SERVER = ScaledServer(slots=8, cold_start_s=120.0)
 SERVICE_S = 4.0
 
 
@@ -29,10 +29,10 @@ def load_of(at_s: float, arrived: int, done: int, flying: int, replicas: int) ->
 
 
 def looks(
-    rate: Callable[[float], float], hours: float, server: Server = SERVER, replicas: int = 1
-) -> Iterable[tuple[float, Proposal]]:
+    rate: Callable[[float], float], hours: float, server: ScaledServer = SERVER, replicas: int = 1
+) -> Iterable[tuple[float, ReplicaProposal]]:
     """Yield what is asked for each 15 s under so many requests a second, all of them served at once."""
-    memory, arrived = Memory(), 0.0
+    memory, arrived = AutoscalerMemory(), 0.0
     for step in range(int(hours * 240)):
         at_s = 15.0 * step
         arrived += 15 * rate(at_s)
@@ -44,7 +44,7 @@ def looks(
         yield at_s, found
 
 
-def last(rate: Callable[[float], float], hours: float, server: Server = SERVER, replicas: int = 1) -> int:
+def last(rate: Callable[[float], float], hours: float, server: ScaledServer = SERVER, replicas: int = 1) -> int:
     return [found.replicas for _, found in looks(rate, hours, server, replicas)][-1]
 
 
@@ -70,9 +70,9 @@ def test_an_overload_is_decided_within_four_passes_and_a_large_one_in_the_first(
     slots: int, replicas: int, factor: float, idle_looks: int
 ) -> None:
     """Requests pile up that nothing announced, and none of them ends, so nothing is known of the time they take."""
-    server = Server(slots=slots, cold_start_s=120.0, most=16)
+    server = ScaledServer(slots=slots, cold_start_s=120.0, most=16)
     flying = math.floor(factor * slots * replicas) + 1
-    memory, found = Memory(), Proposal(0, "")
+    memory, found = AutoscalerMemory(), ReplicaProposal(0, "")
     for look in range(-idle_looks, 4):
         load = load_of(15.0 * look, 0 if look < 0 else flying, 0, 0 if look < 0 else flying, replicas)
         memory, found = propose(memory, load, server)
@@ -130,11 +130,11 @@ def test_what_is_there_at_the_beginning_stays_at_first() -> None:
 
 
 def test_it_never_asks_for_more_than_there_can_be_nor_for_fewer_than_there_must() -> None:
-    assert last(lambda _: 100.0, 1, server=Server(slots=8, cold_start_s=120.0, most=3)) == 3
-    assert last(lambda _: 0.0, 1, server=Server(slots=8, cold_start_s=120.0, least=2), replicas=4) == 2
+    assert last(lambda _: 100.0, 1, server=ScaledServer(slots=8, cold_start_s=120.0, most=3)) == 3
+    assert last(lambda _: 0.0, 1, server=ScaledServer(slots=8, cold_start_s=120.0, least=2), replicas=4) == 2
 
 
-ZERO = Server(slots=8, cold_start_s=120.0, least=0)
+ZERO = ScaledServer(slots=8, cold_start_s=120.0, least=0)
 
 
 def test_to_zero_and_back() -> None:
@@ -154,8 +154,8 @@ def idle(at_s: float, **more: Any) -> Load:
     return Load(at_s=at_s, **given)
 
 
-def asked_last(loads: Iterable[Load], server: Server = ZERO) -> Proposal:
-    memory, found = Memory(), None
+def asked_last(loads: Iterable[Load], server: ScaledServer = ZERO) -> ReplicaProposal:
+    memory, found = AutoscalerMemory(), None
     for load in loads:
         memory, found = propose(memory, load, server)
     assert found is not None
@@ -179,12 +179,12 @@ def test_what_keeps_a_server_from_zero(case: str) -> None:
 
 def test_a_replica_that_starts_is_waited_for_however_long_it_takes() -> None:
     found = asked_last(idle(15.0 * step, ready=0) for step in range(1000))
-    assert found == Proposal(1, "the first replica starts")
+    assert found == ReplicaProposal(1, "the first replica starts")
 
 
 def test_without_a_replica_its_user_wakes_it() -> None:
     found = asked_last([idle(5000.0, replicas=0, ready=0, woken_s=4900.0)])
-    assert found == Proposal(1, "woken")
+    assert found == ReplicaProposal(1, "woken")
 
 
 @given(
@@ -201,8 +201,8 @@ def test_zero_only_when_nothing_was_asked_for_so_long_and_always_then(
 ) -> None:
     """Requests that come, those in flight, and somebody who wakes the server, at looks each 15 s; replicas start in
     none."""
-    server = Server(slots=8, cold_start_s=60.0, least=least, most=4, idle_s=idle_s)
-    memory, replicas, arrived, woken_s, busy_s = Memory(), 1, 0, None, 0.0
+    server = ScaledServer(slots=8, cold_start_s=60.0, least=least, most=4, idle_s=idle_s)
+    memory, replicas, arrived, woken_s, busy_s = AutoscalerMemory(), 1, 0, None, 0.0
     for number, (came, flying, wakes) in enumerate(steps):
         at_s, arrived = 15.0 * number, arrived + came
         woken_s = at_s if wakes else woken_s
@@ -231,14 +231,14 @@ def test_zero_only_when_nothing_was_asked_for_so_long_and_always_then(
 def test_counters_that_go_back_are_a_new_beginning() -> None:
     """Rather than a negative rate: what is there stays, as after a restart."""
     load = Load(at_s=0.0, arrived=900, completed=800, served_s=3200.0, in_flight=40, replicas=6, ready=6)
-    memory, _ = propose(Memory(), load, SERVER)
+    memory, _ = propose(AutoscalerMemory(), load, SERVER)
     again = Load(at_s=15.0, arrived=3, completed=0, served_s=0.0, in_flight=3, replicas=6, ready=6)
     memory, found = propose(memory, again, SERVER)
     assert (found.replicas, memory.began_s, memory.loads) == (6, 15.0, (again,))
 
 
 def test_it_remembers_no_more_than_an_hour() -> None:
-    memory = Memory()
+    memory = AutoscalerMemory()
     for step in range(600):
         load = Load(at_s=15.0 * step, arrived=9, completed=9, served_s=1.0, in_flight=0, replicas=1, ready=1)
         memory, _ = propose(memory, load, SERVER)
@@ -254,8 +254,8 @@ def test_it_remembers_no_more_than_an_hour() -> None:
 def test_whatever_it_is_told_it_stays_within_its_bounds(
     steps: list[tuple[int, int, float]], least: int, most: int, slots: int
 ) -> None:
-    server = Server(slots=slots, cold_start_s=60.0, least=least, most=most)
-    memory, replicas, at_s, arrived = Memory(), least, 0.0, 0
+    server = ScaledServer(slots=slots, cold_start_s=60.0, least=least, most=most)
+    memory, replicas, at_s, arrived = AutoscalerMemory(), least, 0.0, 0
     for came, flying, pause_s in steps:
         at_s, arrived = at_s + pause_s, arrived + came
         served = max(0, arrived - flying)

@@ -1,6 +1,6 @@
 """Bad input: the last good decision is kept for five minutes, then there is none; and each says why."""
 
-from tessera.core.serving.autoscaler import Proposal
+from tessera.core.serving.autoscaler import ReplicaProposal
 from tessera.core.serving.decisions import KEPT_S, Decided, ScalingDecision, decide
 from tessera.core.serving.queuetime import Missing
 
@@ -9,7 +9,7 @@ GOOD = Decided(at_s=100.0, replicas=3, reason="why")
 
 
 def test_a_proposal_is_the_decision() -> None:
-    assert decide(None, Proposal(3, "why"), 100.0) == (GOOD, ScalingDecision(replicas=3, reason="why"))
+    assert decide(None, ReplicaProposal(3, "why"), 100.0) == (GOOD, ScalingDecision(replicas=3, reason="why"))
 
 
 def test_the_last_good_decision_is_kept_for_the_stated_time() -> None:

@@ -13,15 +13,15 @@ from tessera.core.serving.hpa import (
     DOWN,
     UP,
     Behavior,
-    Bounds,
     Event,
-    History,
+    HpaHistory,
+    HpaPod,
+    HpaRecommendation,
     Limit,
-    Pod,
     PodState,
-    RateLimit,
-    Recommendation,
+    ReplicaBounds,
     Scaling,
+    ScalingRateLimit,
     Tolerance,
     Utilization,
     advance,
@@ -35,16 +35,16 @@ from tessera.errors import InvalidInput, Unavailable
 READY, PENDING, GONE = PodState.READY, PodState.UNREADY, PodState.IGNORED
 
 
-def pods(*values: int | None, pending: int = 0, gone: int = 0, request: int = 0) -> tuple[Pod, ...]:
+def pods(*values: int | None, pending: int = 0, gone: int = 0, request: int = 0) -> tuple[HpaPod, ...]:
     return (
-        *(Pod(value=value, request=request) for value in values),
-        *(Pod(state=PENDING, value=values[0] if values else 1, request=request) for _ in range(pending)),
-        *(Pod(state=GONE, value=10**6, request=request) for _ in range(gone)),
+        *(HpaPod(value=value, request=request) for value in values),
+        *(HpaPod(state=PENDING, value=values[0] if values else 1, request=request) for _ in range(pending)),
+        *(HpaPod(state=GONE, value=10**6, request=request) for _ in range(gone)),
     )
 
 
 # Keyed by a sentence: pods, target, replicas now, replicas proposed.
-MEANS: dict[str, tuple[tuple[Pod, ...], int, int, int]] = {
+MEANS: dict[str, tuple[tuple[HpaPod, ...], int, int, int]] = {
     "above the target": (pods(20000, 10000, 30000), 15000, 3, 4),
     "far above": (pods(50000, 50000, 50000), 10000, 3, 15),
     "just above, within tolerance": (pods(20000, 21000, 21000), 20000, 3, 3),
@@ -82,7 +82,7 @@ def test_the_mean_of_the_pods(case: str) -> None:
 
 
 # Keyed by a sentence: pods, percent of their request, replicas now, replicas proposed.
-PERCENT: dict[str, tuple[tuple[Pod, ...], int, int, int]] = {
+PERCENT: dict[str, tuple[tuple[HpaPod, ...], int, int, int]] = {
     "30, 50 and 70 % of 30": (pods(300, 500, 700, request=1000), 30, 3, 5),
     "two ready of three": (pods(500, 700, pending=1, request=1000), 30, 3, 4),
     "all pending but one, on the way down": (pods(100, pending=4, request=1000), 50, 5, 1),
@@ -93,7 +93,7 @@ PERCENT: dict[str, tuple[tuple[Pod, ...], int, int, int]] = {
     "24 % of 100, two of four missing": (pods(240, 240, None, None, request=1000), 100, 4, 3),
     "missing pods count as their whole request where the target is lower": (pods(100, None, request=1000), 50, 2, 2),
     "and as the target where it is higher": (pods(100, 100, None, request=1000), 150, 3, 2),
-    "different requests": ((Pod(value=300, request=1000), Pod(value=300, request=500)), 20, 2, 4),
+    "different requests": ((HpaPod(value=300, request=1000), HpaPod(value=300, request=500)), 20, 2, 4),
 }
 
 
@@ -111,14 +111,14 @@ def test_metrics_of_pods_that_the_selector_does_not_match_count_in_the_mean_alon
 @pytest.mark.parametrize(
     ("each", "said"), [((), "no pods"), (pods(pending=2), "unready"), (pods(None, gone=1), "unready")]
 )
-def test_without_metrics_nothing_is_proposed(each: tuple[Pod, ...], said: str) -> None:
+def test_without_metrics_nothing_is_proposed(each: tuple[HpaPod, ...], said: str) -> None:
     with pytest.raises(Unavailable, match=said):
         pods_metric(each, 1000, current=2)
 
 
 def test_a_share_of_no_request_proposes_nothing() -> None:
     with pytest.raises(Unavailable, match="request nothing"):
-        pods_metric((Pod(value=5),), Utilization(50), current=2)
+        pods_metric((HpaPod(value=5),), Utilization(50), current=2)
 
 
 @pytest.mark.parametrize(
@@ -195,32 +195,32 @@ def test_nothing_shrinks_while_a_metric_fails(proposals: tuple[int | None, ...],
 NOW = 10_000.0
 
 
-def pods_limit(value: int, period_s: float = 60) -> RateLimit:
-    return RateLimit(type="Pods", value=value, period_s=period_s)
+def pods_limit(value: int, period_s: float = 60) -> ScalingRateLimit:
+    return ScalingRateLimit(type="Pods", value=value, period_s=period_s)
 
 
-def percent_limit(value: int, period_s: float = 60) -> RateLimit:
-    return RateLimit(type="Percent", value=value, period_s=period_s)
+def percent_limit(value: int, period_s: float = 60) -> ScalingRateLimit:
+    return ScalingRateLimit(type="Percent", value=value, period_s=period_s)
 
 
-def up(*policies: RateLimit, window_s: float = 0.0, select: str = "Max") -> Behavior:
+def up(*policies: ScalingRateLimit, window_s: float = 0.0, select: str = "Max") -> Behavior:
     return Behavior(up=Scaling(window_s=window_s, select=select, policies=policies))  # type: ignore[arg-type]
 
 
-def down(*policies: RateLimit, window_s: float = 0.0, select: str = "Max") -> Behavior:
+def down(*policies: ScalingRateLimit, window_s: float = 0.0, select: str = "Max") -> Behavior:
     return Behavior(down=Scaling(window_s=window_s, select=select, policies=policies))  # type: ignore[arg-type]
 
 
-def past(*recommended: tuple[float, int], events: tuple[tuple[float, int], ...] = ()) -> History:
+def past(*recommended: tuple[float, int], events: tuple[tuple[float, int], ...] = ()) -> HpaHistory:
     """Return a history of recommendations and changes so many seconds ago."""
-    return History(
-        recommendations=tuple(Recommendation(NOW - ago, count) for ago, count in recommended),
+    return HpaHistory(
+        recommendations=tuple(HpaRecommendation(NOW - ago, count) for ago, count in recommended),
         events=tuple(Event(NOW - ago, change) for ago, change in events),
     )
 
 
 # Keyed by a sentence: history, behavior, replicas now, proposed, what is set, and what limited it.
-RATES: dict[str, tuple[History, Behavior | None, int, int, int, Limit]] = {
+RATES: dict[str, tuple[HpaHistory, Behavior | None, int, int, int, Limit]] = {
     "defaults: four pods at once": (past(), Behavior(), 1, 20, 5, Limit.UP),
     "defaults: or twice as many": (past(), Behavior(), 8, 40, 16, Limit.UP),
     "defaults: all that is asked within the limit": (past(), Behavior(), 8, 15, 15, Limit.NONE),
@@ -261,8 +261,8 @@ RATES: dict[str, tuple[History, Behavior | None, int, int, int, Limit]] = {
 def test_how_fast(case: str) -> None:
     history, behavior, current, proposed, want, limited = RATES[case]
     quick = history if history.recommendations else past((3000, current), events=())
-    known = History(recommendations=quick.recommendations, events=history.events)
-    found = advance(known, proposed, NOW, current=current, bounds=Bounds(1, 100), behavior=behavior)
+    known = HpaHistory(recommendations=quick.recommendations, events=history.events)
+    found = advance(known, proposed, NOW, current=current, bounds=ReplicaBounds(1, 100), behavior=behavior)
     assert (found.replicas, found.limited) == (want, limited)
     came = tuple(each for each in found.history.events if each not in known.events)
     assert came == ((Event(NOW, want - current),) if want != current else ())
@@ -289,36 +289,41 @@ def test_what_was_recommended_lately(case: str) -> None:
     recent, (up_s, down_s), current, proposed, want, able = WINDOWS[case]
     free = (percent_limit(1000, 15),)
     both = Behavior(up=Scaling(window_s=up_s, policies=free), down=Scaling(window_s=down_s, policies=DOWN.policies))
-    found = advance(past(*recent), proposed, NOW, current=current, bounds=Bounds(1, 100), behavior=both)
+    found = advance(past(*recent), proposed, NOW, current=current, bounds=ReplicaBounds(1, 100), behavior=both)
     assert (found.replicas, found.able) == (want, able)
-    assert found.history.recommendations[-1] == Recommendation(NOW, proposed)
+    assert found.history.recommendations[-1] == HpaRecommendation(NOW, proposed)
 
 
 def test_without_behavior_the_highest_of_five_minutes_holds() -> None:
-    found = advance(past((299, 7), (301, 9)), 2, NOW, current=8, bounds=Bounds(1, 10))
+    found = advance(past((299, 7), (301, 9)), 2, NOW, current=8, bounds=ReplicaBounds(1, 10))
     assert (found.replicas, found.able) == (7, "ScaleDownStabilized")
 
 
 def test_a_restarted_controller_does_not_scale_down_at_once() -> None:
-    found = advance(History(), 1, NOW, current=9, bounds=Bounds(1, 10), behavior=Behavior())
+    found = advance(HpaHistory(), 1, NOW, current=9, bounds=ReplicaBounds(1, 10), behavior=Behavior())
     assert (found.replicas, found.able) == (9, "ScaleDownStabilized")
-    assert found.history.recommendations == (Recommendation(NOW, 9), Recommendation(NOW, 1))
-    later = advance(found.history, 1, NOW + 300, current=9, bounds=Bounds(1, 10), behavior=Behavior())
+    assert found.history.recommendations == (HpaRecommendation(NOW, 9), HpaRecommendation(NOW, 1))
+    later = advance(found.history, 1, NOW + 300, current=9, bounds=ReplicaBounds(1, 10), behavior=Behavior())
     assert later.replicas == 1
 
 
 @pytest.mark.parametrize(
     ("current", "bounds", "want"),
-    [(12, Bounds(1, 10), 10), (1, Bounds(3, 10), 3), (0, Bounds(1, 10), 0), (0, Bounds(0, 10), 4)],
+    [
+        (12, ReplicaBounds(1, 10), 10),
+        (1, ReplicaBounds(3, 10), 3),
+        (0, ReplicaBounds(1, 10), 0),
+        (0, ReplicaBounds(0, 10), 4),
+    ],
 )
-def test_outside_the_bounds_no_metric_counts(current: int, bounds: Bounds, want: int) -> None:
+def test_outside_the_bounds_no_metric_counts(current: int, bounds: ReplicaBounds, want: int) -> None:
     """A target of 0 replicas is switched off, unless 0 is allowed."""
-    assert advance(History(), 4, NOW, current=current, bounds=bounds, behavior=Behavior()).replicas == want
+    assert advance(HpaHistory(), 4, NOW, current=current, bounds=bounds, behavior=Behavior()).replicas == want
 
 
 def test_what_no_window_and_no_period_can_need_is_forgotten() -> None:
     old = past((3601, 5), (3599, 6), events=((3601, 1), (3599, 2)))
-    found = advance(old, 9, NOW, current=6, bounds=Bounds(1, 10), behavior=Behavior())
+    found = advance(old, 9, NOW, current=6, bounds=ReplicaBounds(1, 10), behavior=Behavior())
     assert [each.replicas for each in found.history.recommendations] == [6, 9]
     assert [each.change for each in found.history.events] == [2, 3]
 
@@ -326,7 +331,7 @@ def test_what_no_window_and_no_period_can_need_is_forgotten() -> None:
 @pytest.mark.parametrize(("least", "most"), [(3, 2), (0, 0), (-1, 4)])
 def test_bounds_that_cannot_be(least: int, most: int) -> None:
     with pytest.raises(InvalidInput, match="replicas"):
-        Bounds(least, most)
+        ReplicaBounds(least, most)
 
 
 @given(
@@ -339,8 +344,8 @@ def test_it_stays_within_its_bounds_and_rates(
     looks: list[tuple[int, float]], least: int, most: int, *, modern: bool
 ) -> None:
     """Whatever is proposed: within the bounds, up by four or double at most, and with one steady wish it gets there."""
-    bounds, behavior = Bounds(least, most), Behavior(up=UP, down=DOWN) if modern else None
-    history, now_s, replicas = History(), 0.0, least
+    bounds, behavior = ReplicaBounds(least, most), Behavior(up=UP, down=DOWN) if modern else None
+    history, now_s, replicas = HpaHistory(), 0.0, least
     for proposed, pause_s in looks:
         now_s += pause_s
         found = advance(history, proposed, now_s, current=replicas, bounds=bounds, behavior=behavior)

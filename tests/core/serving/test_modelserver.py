@@ -5,16 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.core.serving.modelserver import GpuRequest, Model, ModelServer, Replicas, Spec
+from tessera.core.serving.modelserver import GpuRequest, ModelLocation, ModelServer, ModelServerSpec, ReplicaSpec
 
 
 def server(replicas: dict[str, int], **model: Any) -> ModelServer:
-    spec = Spec(
+    spec = ModelServerSpec(
         engine="vllm",
         image="i",
-        model=Model(**model),
+        model=ModelLocation(**model),
         gpu=GpuRequest(memory_gib=8),
-        replicas=msgspec.convert(replicas, Replicas),
+        replicas=msgspec.convert(replicas, ReplicaSpec),
     )
     return ModelServer(name="chat", namespace="ns", spec=spec)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.core.serving.autoscaler import Load
-from tessera.core.serving.observed import Observation, ServerMemory, observe
+from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
 from tessera.core.serving.queuetime import Counters, Missing
 
 DOWN = Missing("connection refused")
@@ -28,7 +28,7 @@ def sample(
     )
 
 
-def looks(*each: Mapping[str, Counters | Missing]) -> Observation:
+def looks(*each: Mapping[str, Counters | Missing]) -> ServerObservation:
     """Return what the last of some looks finds, 15 s apart, with as many ready pods as there are."""
     known, found = ServerMemory(), None
     for number, pods in enumerate(each, 1):

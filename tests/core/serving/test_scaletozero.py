@@ -4,33 +4,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.serving.scaletozero import ReplicasMetric, Step, awake, step
+from tessera.core.serving.scaletozero import ReplicasMetric, ZeroStep, awake, step
 
 
 def zero(at_s: float) -> ReplicasMetric:
     return ReplicasMetric(replicas=0, at_s=at_s)
 
 
-CASES: dict[str, tuple[float | None, int, ReplicasMetric | None, bool, Step]] = {
-    "none, and none is needed": (None, 0, zero(100), False, Step(replicas=None)),
-    "none, and nobody knows": (None, 0, None, False, Step(replicas=None)),
-    "none, and woken": (None, 0, zero(100), True, Step(replicas=1)),
-    "none, woken, and nobody knows": (None, 0, None, True, Step(replicas=1)),
+CASES: dict[str, tuple[float | None, int, ReplicasMetric | None, bool, ZeroStep]] = {
+    "none, and none is needed": (None, 0, zero(100), False, ZeroStep(replicas=None)),
+    "none, and nobody knows": (None, 0, None, False, ZeroStep(replicas=None)),
+    "none, and woken": (None, 0, zero(100), True, ZeroStep(replicas=1)),
+    "none, woken, and nobody knows": (None, 0, None, True, ZeroStep(replicas=1)),
     "none, and three are asked for: the autoscaler does the rest": (
         None,
         0,
         ReplicasMetric(replicas=3, at_s=100),
         False,
-        Step(replicas=1),
+        ZeroStep(replicas=1),
     ),
-    "zero, for the first time": (None, 2, zero(100), False, Step(replicas=None, zero_s=100)),
-    "the same measurement again": (100, 2, zero(100), False, Step(replicas=None, zero_s=100)),
-    "one measurement later": (100, 2, zero(115), False, Step(replicas=None, zero_s=100)),
-    "two later": (100, 2, zero(130), False, Step(replicas=0)),
-    "a clock that went back": (100, 2, zero(40), False, Step(replicas=None, zero_s=40)),
-    "woken meanwhile": (100, 2, zero(130), True, Step(replicas=None)),
-    "asked for again": (100, 2, ReplicasMetric(replicas=1, at_s=130), False, Step(replicas=None)),
-    "nobody knows any more": (100, 2, None, False, Step(replicas=None)),
+    "zero, for the first time": (None, 2, zero(100), False, ZeroStep(replicas=None, zero_s=100)),
+    "the same measurement again": (100, 2, zero(100), False, ZeroStep(replicas=None, zero_s=100)),
+    "one measurement later": (100, 2, zero(115), False, ZeroStep(replicas=None, zero_s=100)),
+    "two later": (100, 2, zero(130), False, ZeroStep(replicas=0)),
+    "a clock that went back": (100, 2, zero(40), False, ZeroStep(replicas=None, zero_s=40)),
+    "woken meanwhile": (100, 2, zero(130), True, ZeroStep(replicas=None)),
+    "asked for again": (100, 2, ReplicasMetric(replicas=1, at_s=130), False, ZeroStep(replicas=None)),
+    "nobody knows any more": (100, 2, None, False, ZeroStep(replicas=None)),
 }
 
 

@@ -6,9 +6,9 @@ import pytest
 from tessera.core.serving.autoscaler import Load
 from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.scaling import Facts, Remembered, scale, to_count
+from tessera.core.serving.scaling import Remembered, ServerFacts, scale, to_count
 
-FACTS = Facts(replicas=2, least=1, most=5, slots=8)
+FACTS = ServerFacts(replicas=2, least=1, most=5, slots=8)
 BAD = Missing("1 of 1 pods (a): no answer")
 
 
@@ -16,7 +16,7 @@ def load(at_s: float = 0.0, *, in_flight: int = 0, replicas: int = 2) -> Load:
     return Load(at_s=at_s, arrived=0, completed=0, served_s=0.0, in_flight=in_flight, replicas=replicas, ready=replicas)
 
 
-def run(facts: Facts, *, in_flight: int, looks: int = 40) -> ScalingDecision:
+def run(facts: ServerFacts, *, in_flight: int, looks: int = 40) -> ScalingDecision:
     """Return the decision after ten minutes of so many requests in flight."""
     remembered, found = Remembered(), None
     for number in range(looks):
@@ -34,11 +34,11 @@ def test_a_full_server_gets_more_replicas() -> None:
 @pytest.mark.parametrize(
     ("facts", "want"),
     [
-        (Facts(replicas=2, slots=8), "no HorizontalPodAutoscaler targets its Deployment, so there are no bounds"),
-        (Facts(replicas=2, most=5), "annotate its Deployment with serving.tessera.dev/slots"),
+        (ServerFacts(replicas=2, slots=8), "no HorizontalPodAutoscaler targets its Deployment, so there are no bounds"),
+        (ServerFacts(replicas=2, most=5), "annotate its Deployment with serving.tessera.dev/slots"),
     ],
 )
-def test_nobody_asked_for_a_decision(facts: Facts, want: str) -> None:
+def test_nobody_asked_for_a_decision(facts: ServerFacts, want: str) -> None:
     remembered, found = scale(Remembered(), facts, load(), 0.0)
     assert remembered == Remembered()
     assert (found.replicas, found.bad) == (None, False)
@@ -61,12 +61,12 @@ def test_bad_input_keeps_the_decision_and_what_was_learned() -> None:
 
 
 def test_while_a_pod_finds_no_place_no_more_are_asked_for() -> None:
-    found = run(Facts(replicas=2, least=1, most=5, slots=8, unschedulable=1), in_flight=40)
+    found = run(ServerFacts(replicas=2, least=1, most=5, slots=8, unschedulable=1), in_flight=40)
     assert found.replicas == 2
     assert found.reason.endswith("; 1 of them find no place now, so no more are requested")
 
 
-def burst(facts: Facts) -> ScalingDecision:
+def burst(facts: ServerFacts) -> ScalingDecision:
     """Return the decision when so many requests come that ten replicas are needed."""
     remembered, found = Remembered(), None
     for number in range(40):
@@ -101,7 +101,7 @@ def test_places_are_counted_for_more_than_one_replica_beyond_those_that_are_ther
     assert to_count(msgspec.structs.replace(FACTS, unschedulable=1), asked(5)) == 0
 
 
-IDLE = Facts(replicas=1, ready=1, least=0, most=5, slots=8, idle_s=600.0)
+IDLE = ServerFacts(replicas=1, ready=1, least=0, most=5, slots=8, idle_s=600.0)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ IDLE = Facts(replicas=1, ready=1, least=0, most=5, slots=8, idle_s=600.0)
         (msgspec.structs.replace(IDLE, idle_s=6000.0), 1),
     ],
 )
-def test_an_idle_server_may_go_to_zero_where_its_user_says_so(facts: Facts, want: int) -> None:
+def test_an_idle_server_may_go_to_zero_where_its_user_says_so(facts: ServerFacts, want: int) -> None:
     assert run(facts, in_flight=0, looks=200).replicas == want
 
 
@@ -129,7 +129,7 @@ WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
         (msgspec.structs.replace(WITHOUT, replicas=1), 1, "the first replica starts"),
     ],
 )
-def test_without_a_replica_nothing_is_bad_and_what_wakes_it_is_said(facts: Facts, want: int, reason: str) -> None:
+def test_without_a_replica_nothing_is_bad_and_what_wakes_it_is_said(facts: ServerFacts, want: int, reason: str) -> None:
     _, found = scale(Remembered(), facts, Missing("it has no pod that could be asked"), 15.0)
     assert (found.replicas, found.reason, found.bad) == (want, reason, False)
 
@@ -144,12 +144,12 @@ def test_who_scales_to_zero_by_hand_is_left_alone() -> None:
     ("facts", "want"),
     [
         (FACTS, "in 120 s"),
-        (Facts(replicas=2, most=5, slots=8, started_s=(30.0, 50.0, 1000.0)), "in 50 s"),
-        (Facts(replicas=2, most=5, slots=8, started_s=(0.1,)), "in 5 s"),
-        (Facts(replicas=2, most=5, slots=8, started_s=(90_000.0,)), "in 1800 s"),
-        (Facts(replicas=2, most=5, slots=8, started_s=(30.0,), cold_start_s=70.0), "in 70 s"),
+        (ServerFacts(replicas=2, most=5, slots=8, started_s=(30.0, 50.0, 1000.0)), "in 50 s"),
+        (ServerFacts(replicas=2, most=5, slots=8, started_s=(0.1,)), "in 5 s"),
+        (ServerFacts(replicas=2, most=5, slots=8, started_s=(90_000.0,)), "in 1800 s"),
+        (ServerFacts(replicas=2, most=5, slots=8, started_s=(30.0,), cold_start_s=70.0), "in 70 s"),
     ],
 )
-def test_the_cold_start(facts: Facts, want: str) -> None:
+def test_the_cold_start(facts: ServerFacts, want: str) -> None:
     _, found = scale(Remembered(), facts, load(), 0.0)
     assert want in found.reason

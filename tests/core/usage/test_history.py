@@ -4,7 +4,7 @@ from builders.usage import GPU, PARTITIONED, SMALL, tenant
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading
 from tessera.core.usage.attribution import GpuUse, attributed
-from tessera.core.usage.history import Histories, History, remembered
+from tessera.core.usage.history import Histories, UsageHistory, remembered
 
 A = tenant("a", exclusive=True)
 KEY = (A.key, A.device)
@@ -18,13 +18,13 @@ def test_the_most_memory_and_the_mean_load_are_kept_since_a_container_was_first_
     found: Histories = {}
     for now_s, use in enumerate((used(100, 50), used(300, 10), used(None), used(200, 30))):
         found = remembered(found, [use], float(now_s))
-    assert found == {KEY: History(since_s=0.0, peak_mib=300, percent_sum=90, percent_count=3)}
+    assert found == {KEY: UsageHistory(since_s=0.0, peak_mib=300, percent_sum=90, percent_count=3)}
     assert found[KEY].mean_percent == 30
 
 
 def test_what_was_never_known_is_not_and_who_is_gone_is_forgotten() -> None:
     found = remembered({}, [used(None)], 5.0)
-    assert found == {KEY: History(since_s=5.0)}
+    assert found == {KEY: UsageHistory(since_s=5.0)}
     assert found[KEY].mean_percent is None
     assert remembered(found, [attributed(GPU, GpuReading(), [], {})], 6.0) == {}
 

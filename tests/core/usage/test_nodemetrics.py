@@ -24,7 +24,7 @@ from tessera.core.usage.attribution import DeviceHolder, Owner, attributed
 from tessera.core.usage.families import Family
 from tessera.core.usage.nodemetrics import (
     NODE_METRICS,
-    DeviceState,
+    DeviceFacts,
     GpuCounts,
     NodeUsage,
     node_families,
@@ -142,9 +142,9 @@ def test_instances_have_their_profile_and_id_and_the_gpu_its_free_slices() -> No
 def test_states_and_counts_are_those_of_the_agent() -> None:
     own = attributed(PARTITIONED, GpuReading(), [], {})
     states = (
-        DeviceState(device=DeviceId("GPU-1"), healthy=True),
-        DeviceState(device=SMALL_ONE, healthy=False, orphaned=True, mode="mig-mps", isolation="driver-mps"),
-        DeviceState(device=DeviceId("GPU-gone"), healthy=False),
+        DeviceFacts(device=DeviceId("GPU-1"), healthy=True),
+        DeviceFacts(device=SMALL_ONE, healthy=False, orphaned=True, mode="mig-mps", isolation="driver-mps"),
+        DeviceFacts(device=DeviceId("GPU-gone"), healthy=False),
     )
     counts = (GpuCounts(gpu="GPU-1", last_xid=79, xids=(("hardware", 2),), layout_changes=3),)
     families = node_families(NodeUsage(node="n1", gpus=(own,), states=states, counts=counts, blind=True))
@@ -248,7 +248,7 @@ def test_whatever_a_driver_says_values_are_possible_series_unique_and_bounded(
 ) -> None:
     facts = PARTITIONED if partitioned else GPU
     own = attributed(facts, reading, tenants, owners)  # type: ignore[arg-type]  # they are tenants
-    states = tuple(DeviceState(device=each.device, mode="whole") for each in own.devices)
+    states = tuple(DeviceFacts(device=each.device, mode="whole") for each in own.devices)
     families = node_families(NodeUsage(node="n1", gpus=(own,), states=states))
     samples = [each for family in families for each in family.samples]
     assert all(0 <= each.value < 2**63 for each in samples)

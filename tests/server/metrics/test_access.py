@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tessera.api.kubernetes.reviews import Attributes, User
+from tessera.api.kubernetes.reviews import Attributes, ReviewedUser
 from tessera.clients.kube import CONFIG_MAPS, MemoryKube
 from tessera.errors import Unavailable
-from tessera.server.metrics.access import Access
+from tessera.server.metrics.access import MetricsAccess
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ def config(**data: str) -> dict[str, Any]:
 
 async def test_an_authority_is_trusted_once_until_it_changes() -> None:
     kube, trusted = MemoryKube(), list[str]()
-    access = Access(kube)
+    access = MetricsAccess(kube)
     with pytest.raises(
         Unavailable,
         match="extension-apiserver-authentication: it does not exist, so kube-apiserver's proxy certificate cannot",
@@ -52,7 +52,7 @@ async def test_an_authority_is_trusted_once_until_it_changes() -> None:
 async def test_extra_fields_are_decoded_and_gathered() -> None:
     kube = MemoryKube()
     await kube.create(CONFIG_MAPS, config())
-    access = Access(kube)
+    access = MetricsAccess(kube)
     await access.read_proxy(lambda _: None)
     headers = [
         ("x-remote-user", "jane"),
@@ -60,7 +60,7 @@ async def test_extra_fields_are_decoded_and_gathered() -> None:
         ("x-remote-extra-acme.org%2fproject", "1"),
         ("x-remote-extra-acme.org%2fproject", "2"),
     ]
-    want = User(username="jane", groups=("a", "system:authenticated"), extra={"acme.org/project": ("1", "2")})
+    want = ReviewedUser(username="jane", groups=("a", "system:authenticated"), extra={"acme.org/project": ("1", "2")})
     assert await access.user(PEER, headers) == want
     assert await access.user({"subject": ()}, headers) is None
     assert await access.user(None, headers) is None
@@ -80,19 +80,19 @@ async def test_whom_the_proxy_names_is_one_of_the_authenticated(
 ) -> None:
     kube = MemoryKube()
     await kube.create(CONFIG_MAPS, config())
-    access = Access(kube)
+    access = MetricsAccess(kube)
     await access.read_proxy(lambda _: None)
     found = await access.user(PEER, [("x-remote-user", name), *(("x-remote-group", each) for each in groups)])
-    assert found == User(username=name, groups=want)
+    assert found == ReviewedUser(username=name, groups=want)
 
 
 async def test_whose_a_token_is_and_what_they_may_the_api_server_says() -> None:
     kube = MemoryKube()
-    kube.accounts.add("t", User(username="jane"))
+    kube.accounts.add("t", ReviewedUser(username="jane"))
     kube.accounts.allow("jane", "get", "/apis")
-    access = Access(kube)
+    access = MetricsAccess(kube)
     jane = await access.user(None, [("accept", "x"), ("authorization", "Bearer t")])
-    assert jane == User(username="jane")
+    assert jane == ReviewedUser(username="jane")
     assert await access.refusal(jane, Attributes(path="/apis")) is None
     assert await access.refusal(jane, Attributes(path="/api")) == "no role grants it"
     for header in ("Bearer other", "Bearer", "Basic t", "t", ""):

@@ -7,11 +7,11 @@ import pytest
 
 from harness.metricsserver import AS_HPA, MetricsServer, serving_metrics
 from tessera.api.kubernetes.labelselectors import selects
-from tessera.api.kubernetes.metrics.answers import Series, Value
+from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.kubernetes.metrics.paths import Custom, External
 from tessera.clients.connections import Broken, Unreachable
 from tessera.errors import Unavailable
-from tessera.server.metrics.sources import Absent, JoinedSources
+from tessera.server.metrics.sources import JoinedSources, MetricAbsent
 
 pytestmark = pytest.mark.anyio
 
@@ -32,26 +32,30 @@ class Fleet:
     def external(self) -> frozenset[str]:
         return frozenset({"my-external-metric"})
 
-    async def values(self, requested: Custom) -> Sequence[Value]:
+    async def values(self, requested: Custom) -> Sequence[MetricValue]:
         if self.trouble:
             raise self.trouble
         names = {"nodes": ["foo", "b", "c", "d"], "namespaces": ["ns"], "pods": ["foo", *(f"p{n}" for n in range(15))]}
         found = [
-            Value(name=name, namespace=requested.namespace, value=1.5, at_s=1_700_000_000)
+            MetricValue(name=name, namespace=requested.namespace, value=1.5, at_s=1_700_000_000)
             for number, name in enumerate(names[requested.resource])
             if requested.name in {"", name} and selects(requested.selector, {"foo": "bar"} if number % 2 else {})
         ]
         if not found:
-            raise Absent(f"metric {requested.metric}", found="no such object", expected="another")
+            raise MetricAbsent(f"metric {requested.metric}", found="no such object", expected="another")
         return found
 
-    async def series(self, requested: External) -> Sequence[Series]:
+    async def series(self, requested: External) -> Sequence[ExternalSeries]:
         if self.trouble:
             raise self.trouble
         labels = ({"foo": "bar"}, {"foo": "baz"})
-        found = [Series(labels=each, value=42, at_s=1.0) for each in labels if selects(requested.selector, each)]
+        found = [
+            ExternalSeries(labels=each, value=42, at_s=1.0) for each in labels if selects(requested.selector, each)
+        ]
         if not found:
-            raise Absent(f"external metric {requested.metric}", found="no series has such labels", expected="foo=bar")
+            raise MetricAbsent(
+                f"external metric {requested.metric}", found="no series has such labels", expected="foo=bar"
+            )
         return found
 
 

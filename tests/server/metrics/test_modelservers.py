@@ -22,7 +22,7 @@ from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.metrics.modelservers import ModelServerMetrics
 from tessera.server.metrics.samples import PodName
-from tessera.server.metrics.sources import Absent
+from tessera.server.metrics.sources import MetricAbsent
 
 pytestmark = pytest.mark.anyio
 
@@ -84,11 +84,11 @@ async def test_bad_input_keeps_the_decision_for_five_minutes_and_says_so(case: s
         await one.reconcile(content, content, seconds=280)
         assert await one.replicas() == good
         await one.reconcile(content, content, seconds=5)
-        with pytest.raises(Absent) as caught:
+        with pytest.raises(MetricAbsent) as caught:
             await one.replicas()
         assert want in str(caught.value)
         assert "the replicas stay as they are" in str(caught.value)
-        with pytest.raises(Absent, match="llm-1: "):
+        with pytest.raises(MetricAbsent, match="llm-1: "):
             await one.pods()
         bad = {message for reason, message in await one.events() if reason == "ScalingInputBad" and want in message}
         assert {each.partition(":")[0] for each in bad} == {f"{good:.0f} replicas", "no number of replicas"}
@@ -157,7 +157,7 @@ async def test_a_first_scrape_that_is_seen_again_is_nobodys_fault() -> None:
             await one.reconcile()
         assert [each for each in logs if each["log_level"] == "warning"] == []
         assert await one.events() == []
-        with pytest.raises(Absent, match="scraped once so far; the next scrape compares"):
+        with pytest.raises(MetricAbsent, match="scraped once so far; the next scrape compares"):
             await one.replicas()
 
 
@@ -172,7 +172,7 @@ async def test_a_server_whose_pods_start_is_nobodys_fault() -> None:
             await one.reconcile(DOWN)
         assert await one.events() == []
         assert b'tessera_model_server_input_bad{namespace="ns",server="llm"} 0' in measures.render()
-        with pytest.raises(Absent, match="no answer in 5 s"):
+        with pytest.raises(MetricAbsent, match="no answer in 5 s"):
             await one.replicas()
 
 
@@ -186,13 +186,13 @@ async def test_a_server_that_cannot_be_read_any_more_is_not_scaled_to_zero() -> 
     async with scene(*objects) as one:
         while True:
             await one.reconcile(triton(ended=100))
-            with contextlib.suppress(Absent):
+            with contextlib.suppress(MetricAbsent):
                 if await one.replicas() == 0:
                     break
             assert one.now_s < 2400, "it is idle after a minute"
         for _ in range(4):
             await one.reconcile(DOWN)
-            with pytest.raises(Absent, match="no answer in 5 s; the replicas stay as they are"):
+            with pytest.raises(MetricAbsent, match="no answer in 5 s; the replicas stay as they are"):
                 await one.replicas()
 
 
@@ -254,7 +254,7 @@ async def test_one_bad_pod_of_two_is_taken_to_be_as_the_other() -> None:
         await one.reconcile(triton(ended=103), DOWN)
         assert await one.replicas() >= 1
         assert set(await one.pods()) == {"llm-1"}
-        with pytest.raises(Absent, match="llm-2: no answer in 5 s"):
+        with pytest.raises(MetricAbsent, match="llm-2: no answer in 5 s"):
             await one.pods(name="llm-2")
 
 
@@ -283,7 +283,7 @@ async def test_pods_that_give_no_answer_are_asked_last() -> None:
         assert [each[7:15] for each in one.metrics.requested] == ["10.0.0.1", "10.0.0.2"]
         await one.reconcile(b"", triton(ended=101))
         assert [each[7:15] for each in one.metrics.requested[2:]] == ["10.0.0.2", "10.0.0.1"]
-        with pytest.raises(Absent, match="not asked within 12 s, because other pods did not answer"):
+        with pytest.raises(MetricAbsent, match="not asked within 12 s, because other pods did not answer"):
             await one.pods(name="llm-1")
         assert await one.pods() == {"llm-2": 0.0}
 
@@ -305,7 +305,7 @@ async def test_without_a_decision_there_is_a_reason(case: str) -> None:
     objects, want = NOTHING[case]
     async with scene(*objects) as one:
         await one.reconcile(triton(ended=1), triton(ended=1))
-        with pytest.raises(Absent) as caught:
+        with pytest.raises(MetricAbsent) as caught:
             await one.replicas()
         assert want in str(caught.value)
 
@@ -313,7 +313,7 @@ async def test_without_a_decision_there_is_a_reason(case: str) -> None:
 async def test_a_selector_that_selects_no_pod_has_a_reason() -> None:
     async with scene(*WHOLE) as one:
         await one.reconcile(triton(ended=1), triton(ended=1))
-        with pytest.raises(Absent, match="no such running pod has the label"):
+        with pytest.raises(MetricAbsent, match="no such running pod has the label"):
             await one.pods(selector=read_selector("a=b", "s"))
 
 
@@ -324,7 +324,7 @@ async def test_a_server_without_its_pods_is_forgotten() -> None:
             await one.kube.delete(kind, each["metadata"]["name"], namespace="ns")
         await turns()
         await one.reconcile()
-        with pytest.raises(Absent, match="no such server"):
+        with pytest.raises(MetricAbsent, match="no such server"):
             await one.replicas()
 
 

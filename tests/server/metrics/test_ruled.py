@@ -24,7 +24,7 @@ from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.metrics.ruled import RuledMetrics, RulesFile, RulesSource
-from tessera.server.metrics.sources import Absent, JoinedSources
+from tessera.server.metrics.sources import JoinedSources, MetricAbsent
 
 pytestmark = pytest.mark.anyio
 RULES: Final = """\
@@ -109,10 +109,10 @@ async def test_a_real_prometheus(rules: Path, tmp_path: Path) -> None:
         assert sorted((each.labels["queue"], each.value) for each in external) == [("x", 13.234), ("y", 1)]
         some = External(metric="all_depth", namespace="ns", selector=read_selector("namespace=other", "t"))
         assert [each.value for each in await one.series(some)] == [8]
-        with pytest.raises(Absent, match="metric depth of pods in namespace ns: no such object is selected"):
+        with pytest.raises(MetricAbsent, match="metric depth of pods in namespace ns: no such object is selected"):
             await one.values(of_pods("depth", selector="app=none"))
         with pytest.raises(
-            Absent, match=r"Prometheus .* has no value of it: ask it: sum\(depth\{namespace=\"ns\",pod="
+            MetricAbsent, match=r"Prometheus .* has no value of it: ask it: sum\(depth\{namespace=\"ns\",pod="
         ):
             await one.values(of_pods("depth", "gone"))
         with pytest.raises(InvalidInput, match="is not one that Kubernetes has"):
@@ -169,10 +169,10 @@ BAD: dict[str, tuple[dict[str, Any], type[TesseraError], str]] = {
         "it is not Prometheus' answer to an instant query",
     ),
     "a value that is no number": ({"answer": vector("many")}, Unavailable, "it is not Prometheus' answer"),
-    "nothing": ({"answer": vector()}, Absent, "has no value of it"),
-    "infinity": ({"answer": vector("+Inf")}, Absent, "inf is not a number that an autoscaler can use"),
-    "an absurd number": ({"answer": vector("1e300")}, Absent, "1e+300 is not a number"),
-    "two series of an object": ({"answer": vector("1", "2")}, Absent, "pod 'a' has two series"),
+    "nothing": ({"answer": vector()}, MetricAbsent, "has no value of it"),
+    "infinity": ({"answer": vector("+Inf")}, MetricAbsent, "inf is not a number that an autoscaler can use"),
+    "an absurd number": ({"answer": vector("1e300")}, MetricAbsent, "1e+300 is not a number"),
+    "two series of an object": ({"answer": vector("1", "2")}, MetricAbsent, "pod 'a' has two series"),
 }
 
 
@@ -193,7 +193,7 @@ async def test_a_division_by_nothing_is_0_of_an_object_and_an_error_of_an_extern
         one = ruled(rules, url)
         await one.discover()
         assert [each.value for each in await one.values(of_pods("depth", "a"))] == [0]
-        with pytest.raises(Absent, match="nan is not a number"):
+        with pytest.raises(MetricAbsent, match="nan is not a number"):
             await one.series(External(metric="all_depth", namespace="ns"))
 
 

@@ -19,7 +19,7 @@ from tessera.clients.kube import API_SERVICES, CONFIG_MAPS, SECRETS, MemoryKube
 from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.errors import InvalidInput
 from tessera.server.metrics.ruled import RulesFile, RulesSource
-from tessera.server.metrics.run import MetricsServer, Settings
+from tessera.server.metrics.run import MetricsServer, MetricsSettings
 from tessera.server.metrics.samples import ScrapedSamples
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ async def running(
     kube: MemoryKube, tls: Tls, *, self_signed: bool = False, rules: RulesSource | None = None
 ) -> AsyncIterator[MetricsServer]:
     """Give a process that is ready."""
-    settings = Settings(host="127.0.0.1", port=0, tls=tls, self_signed=self_signed)
+    settings = MetricsSettings(host="127.0.0.1", port=0, tls=tls, self_signed=self_signed)
     one = MetricsServer(settings, kube, ScrapedSamples(MemoryMetrics()), rules=rules)
     assert one.waiting_for() == "reading who kube-apiserver is"
     task = asyncio.create_task(one.run())
@@ -139,4 +139,4 @@ async def test_an_api_that_somebody_else_serves_is_left_alone(
 async def test_clients_of_another_authority_than_the_proxys_are_not_asked_for() -> None:
     tls = Tls(certificate=Path("a"), key=Path("b"), client_authority=Path("c"))
     with pytest.raises(InvalidInput, match="leave it out: kube-apiserver publishes it"):
-        MetricsServer(Settings(tls=tls), MemoryKube(), ScrapedSamples(MemoryMetrics()))
+        MetricsServer(MetricsSettings(tls=tls), MemoryKube(), ScrapedSamples(MemoryMetrics()))

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tessera.api.kubernetes.metrics.answers import Series, Value
+from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.kubernetes.metrics.paths import Custom, External
-from tessera.server.metrics.sources import Absent, JoinedSources
+from tessera.server.metrics.sources import JoinedSources, MetricAbsent
 
 pytestmark = pytest.mark.anyio
 
@@ -24,11 +24,11 @@ class Numbers:
     def external(self) -> frozenset[str]:
         return frozenset(self.metrics)
 
-    async def values(self, requested: Custom) -> Sequence[Value]:
-        return [Value(name=requested.metric, namespace="ns", value=self.number, at_s=0.0)]
+    async def values(self, requested: Custom) -> Sequence[MetricValue]:
+        return [MetricValue(name=requested.metric, namespace="ns", value=self.number, at_s=0.0)]
 
-    async def series(self, requested: External) -> Sequence[Series]:
-        return [Series(labels={"metric": requested.metric}, value=self.number, at_s=0.0)]
+    async def series(self, requested: External) -> Sequence[ExternalSeries]:
+        return [ExternalSeries(labels={"metric": requested.metric}, value=self.number, at_s=0.0)]
 
 
 BOTH = JoinedSources((Numbers(1, "a", "b"), Numbers(2, "b", "c")))
@@ -47,13 +47,13 @@ async def test_all_are_listed_once() -> None:
 
 
 async def test_a_metric_that_nobody_serves_is_refused_with_those_of_its_resource() -> None:
-    with pytest.raises(Absent, match="metric a of nodes: there is no such metric: those served are none"):
+    with pytest.raises(MetricAbsent, match="metric a of nodes: there is no such metric: those served are none"):
         await BOTH.values(Custom(version="v1beta1", resource="nodes", metric="a"))
-    with pytest.raises(Absent, match="external metric d: there is no such metric: those served are a, b, c"):
+    with pytest.raises(MetricAbsent, match="external metric d: there is no such metric: those served are a, b, c"):
         await BOTH.series(External(namespace="ns", metric="d"))
 
 
 async def test_of_many_metrics_twenty_are_named() -> None:
     many = JoinedSources((Numbers(1, *(f"m{number:02}" for number in range(21))),))
-    with pytest.raises(Absent, match=r"m18, m19, \.\.\.$"):
+    with pytest.raises(MetricAbsent, match=r"m18, m19, \.\.\.$"):
         await many.series(External(namespace="ns", metric="x"))

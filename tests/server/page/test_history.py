@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from builders.kubeobjects import gpu
 from harness.servers import make_node, make_pod
-from tessera.api.kubernetes.reviews import User
+from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.api.prometheus.pagehistory import page_queries
 from tessera.api.tessera.usagehistory import history_queries
 from tessera.clients.kube import MemoryKube
@@ -21,7 +21,7 @@ from tessera.errors import InvalidInput
 from tessera.log import logger
 from tessera.server.page import PrometheusHistory
 from tessera.server.run import Server
-from tessera.server.settings import Page, Settings
+from tessera.server.settings import Page, ServerSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -151,13 +151,13 @@ async def test_a_week_is_judged_now_and_then_and_nothing_waits_for_it() -> None:
 async def test_the_page_shows_what_is_known_and_each_viewer_their_namespaces() -> None:
     one, kube = Scene(), MemoryKube()
     for name in ("ann", "bob"):
-        kube.accounts.add(name, User(username=name))
+        kube.accounts.add(name, ReviewedUser(username=name))
     kube.accounts.allow("ann", "list", "pods", ["ml"])
     kube.accounts.allow("bob", "list", "nodes")
     await make_node(kube, "a", gpu(0))
     await make_pod(kube, "p", {"tessera.dev/gpu-memory": 4}, metadata={"namespace": "ml"})
     one.answer_with(answer("20"))
-    settings = Settings(port=0, page=Page(port=0, sign_in=True))
+    settings = ServerSettings(port=0, page=Page(port=0, sign_in=True))
     server = Server(settings, kube, metrics=one.history)
     running = asyncio.create_task(server.run())
     async with asyncio.timeout(20):

@@ -11,11 +11,11 @@ import pytest
 
 from builders.kubeobjects import cut, gpu, place
 from harness.servers import Clock, hold, make_node, make_pod
-from tessera.api.kubernetes.reviews import User
+from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, PODS, MemoryKube
-from tessera.server.binder import Clocks
+from tessera.server.binder import ServerClocks
 from tessera.server.run import Server
-from tessera.server.settings import Page, PageLimits, ServerLimits, Settings
+from tessera.server.settings import Page, PageLimits, ServerLimits, ServerSettings
 
 MIG = {"nvidia.com/mig-1g.5gb": 1}
 A100 = "A100-40GB"
@@ -79,7 +79,7 @@ async def cluster() -> MemoryKube:
     uid = made["metadata"]["uid"]
     await kube.bind("secret-pod", "hidden", uid=uid, node="a", annotations={})
     for token in ("admin", "viewer", "nobody"):
-        kube.accounts.add(f"token-of-{token}", User(username=token, groups=("system:authenticated",)))
+        kube.accounts.add(f"token-of-{token}", ReviewedUser(username=token, groups=("system:authenticated",)))
     kube.accounts.allow("admin", "list", "pods")
     kube.accounts.allow("admin", "list", "nodes")
     kube.accounts.allow("viewer", "list", "pods", ["ns"])
@@ -90,7 +90,9 @@ async def cluster() -> MemoryKube:
 async def served(kube: MemoryKube, *, sign_in: bool = False, **limits: Any) -> AsyncIterator[Served]:
     clock = Clock()
     page = Page(port=0, sign_in=sign_in, limits=PageLimits(**limits))
-    server = Server(Settings(port=0, page=page, limits=ServerLimits(stop_s=5)), kube, Clocks(clock, lambda: 1))
+    server = Server(
+        ServerSettings(port=0, page=page, limits=ServerLimits(stop_s=5)), kube, ServerClocks(clock, lambda: 1)
+    )
     running = asyncio.create_task(server.run())
     async with asyncio.timeout(20):
         await server.listening.wait()
@@ -311,7 +313,7 @@ async def test_a_server_that_stops_ends_the_updates() -> None:
 
 @pytest.mark.anyio
 async def test_a_server_that_is_cancelled_ends_as_one_that_stops() -> None:
-    server = Server(Settings(port=0, page=Page(port=0, sign_in=False)), await cluster())
+    server = Server(ServerSettings(port=0, page=Page(port=0, sign_in=False)), await cluster())
     running = asyncio.create_task(server.run())
     await server.synced()
     one = Served(server, Clock())
@@ -329,7 +331,7 @@ async def test_a_server_that_is_cancelled_ends_as_one_that_stops() -> None:
 async def test_a_cluster_that_cannot_be_read_is_said() -> None:
     kube = await cluster()
     page = Page(port=0, limits=PageLimits(refresh_s=0.05))
-    server = Server(Settings(port=0, page=page), kube)
+    server = Server(ServerSettings(port=0, page=page), kube)
     kube.stop()
     running = asyncio.create_task(server.run())
     await server.listening.wait()

@@ -16,7 +16,7 @@ from server.page.test_page import MIG, cluster, served
 from tessera.certificates import Tls
 from tessera.clients.kube import PODS
 from tessera.server.run import Server
-from tessera.server.settings import Page, ServerLimits, Settings
+from tessera.server.settings import Page, ServerLimits, ServerSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -106,7 +106,7 @@ async def test_over_tls_the_page_is_who_it_says_and_takes_up_a_renewed_certifica
         shutil.copy(made / f"server.{suffix}", tmp_path / f"page.{suffix}")
     tls = Tls(certificate=tmp_path / "page.crt", key=tmp_path / "page.key")
     limits = ServerLimits(stop_s=5, renewal_s=0.05)
-    server = Server(Settings(port=0, page=Page(port=0, tls=tls), limits=limits), await cluster())
+    server = Server(ServerSettings(port=0, page=Page(port=0, tls=tls), limits=limits), await cluster())
     running = asyncio.create_task(server.run())
     try:
         async with asyncio.timeout(30):

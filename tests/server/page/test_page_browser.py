@@ -10,7 +10,7 @@ import pytest
 from builders.kubeobjects import cut, gpu, gpunode, node, place, pod, share
 from harness.browser import Tab, browser, find_browser
 from harness.servers import make_pod
-from tessera.api.kubernetes.reviews import User
+from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODES, PODS, MemoryKube
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
 from tessera.core.explain.fleetview import Service
@@ -20,7 +20,7 @@ from tessera.core.usage.rightsizing import Recommendation, Sizing
 from tessera.core.workload.need import PodKey
 from tessera.server.page import NO_METRICS, PageMetrics
 from tessera.server.run import Server
-from tessera.server.settings import Page, Settings
+from tessera.server.settings import Page, ServerSettings
 
 A100 = "A100-40GB"
 MIG, WHOLE = {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/gpu": 1}
@@ -59,7 +59,7 @@ async def opened(
     program = find_browser()
     if program is None:
         pytest.skip("no Chromium: on Debian, apt-get install chromium-headless-shell")
-    server = Server(Settings(port=0, page=Page(port=0, sign_in=sign_in)), kube, metrics=metrics)
+    server = Server(ServerSettings(port=0, page=Page(port=0, sign_in=sign_in)), kube, metrics=metrics)
     running = asyncio.create_task(server.run())
     async with asyncio.timeout(30):
         await server.listening.wait()
@@ -144,7 +144,7 @@ async def test_arrows_and_enter_lead_through_the_gpus() -> None:
 @pytest.mark.anyio
 async def test_a_viewer_signs_in_and_sees_what_they_may_list() -> None:
     kube = await fleet(8)
-    kube.accounts.add("token-of-ann", User(username="ann"))
+    kube.accounts.add("token-of-ann", ReviewedUser(username="ann"))
     kube.accounts.allow("ann", "list", "pods", ["ml"])
     async with opened(kube, sign_in=True) as (tab, url):
         await tab.open(url)

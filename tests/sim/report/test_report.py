@@ -14,8 +14,8 @@ from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import Unsupported
 from tessera.sim.compare import simulate
-from tessera.sim.engine import Log, Move, Rules
-from tessera.sim.metrics import Metrics, measure
+from tessera.sim.engine import Log, RunRules, SimulatedMove
+from tessera.sim.metrics import RunMetrics, measure
 from tessera.sim.report import check_figures, figures, log_lines, table_lines
 from tessera.sim.report.style import _apart
 from tessera.sim.workloads import Trace, Workload, departing, filling
@@ -25,7 +25,7 @@ HALF = Need(asks=(Ask(resource="milli", form=Form.SHARE, compute_percent=60),))
 PAIR = Need(asks=(Ask(resource="nvidia.com/gpu", count=2),))
 
 
-def log_of(make: Callable[[Trace, int], Workload] = filling, rules: Rules | None = None) -> Log:
+def log_of(make: Callable[[Trace, int], Workload] = filling, rules: RunRules | None = None) -> Log:
     node = Node(
         name=NodeName("n"),
         cpu_milli=1,
@@ -33,10 +33,10 @@ def log_of(make: Callable[[Trace, int], Workload] = filling, rules: Rules | None
         gpus=tuple(Gpu(index=index, model=T4, memory_mib=0) for index in range(4)),
     )
     trace = Trace.of("tiny", [node], [("a", HALF), ("b", PAIR)])
-    return simulate(make(trace, 1), "first-fit", rules or Rules())
+    return simulate(make(trace, 1), "first-fit", rules or RunRules())
 
 
-def named(run: Metrics, policy: str) -> Metrics:
+def named(run: RunMetrics, policy: str) -> RunMetrics:
     curve = run.curve
     values = tuple(40 - at / 4 for at in range(len(curve.x)))
     full = msgspec.structs.replace(curve, fragmented_percent=values, fragmented_of_idle_percent=values)
@@ -63,7 +63,7 @@ def test_a_line_tells_what_moved_for_it() -> None:
     log = log_of()
     spot = log.spots[0]
     assert spot is not None
-    moved = msgspec.structs.replace(log, moves=(Move(1.0, made_for=1, moved=0, spot=spot),))
+    moved = msgspec.structs.replace(log, moves=(SimulatedMove(1.0, made_for=1, moved=0, spot=spot),))
     assert json.loads(list(log_lines(moved))[1])["moves"] == [{"arrival": 0, "node": "n", "gpus": [0, 1]}]
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tessera.core.serving.autoscaler import Load, Proposal
+from tessera.core.serving.autoscaler import Load, ReplicaProposal
 from tessera.sim.report.replicas import replica_figures
 from tessera.sim.serving.clairvoyant import clairvoyant
 from tessera.sim.serving.compare import Comparison, compare, log_lines, rows
@@ -63,8 +63,8 @@ class Fixed:
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def propose(self, _load: Load, _replicas: Replicas) -> Proposal:
-        return Proposal(self.count, "")
+    def propose(self, _load: Load, _replicas: Replicas) -> ReplicaProposal:
+        return ReplicaProposal(self.count, "")
 
 
 def test_requests_that_wait_too_long_are_counted() -> None:

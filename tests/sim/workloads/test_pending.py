@@ -8,7 +8,7 @@ from tessera.core.cluster.snapshot import Assignment, NodeName, Running, Snapsho
 from tessera.core.workload.need import Ask, Need
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate
-from tessera.sim.engine import Rules
+from tessera.sim.engine import RunRules
 from tessera.sim.metrics import measure
 from tessera.sim.workloads.pending import in_order
 from tessera.sim.workloads.synthetic import plain_nodes
@@ -26,7 +26,7 @@ def test_pods_arrive_in_their_order_beside_what_runs() -> None:
     workload = in_order(Snapshot(nodes=(node,), running=there, pending=pending))
     assert [arrival.pod for arrival in workload.arrivals] == [pod.key for pod in pending]
     assert (workload.mix, workload.held_milli) == (((WHOLE, 8),), 1000)
-    log = simulate(workload, "first-fit", Rules())
+    log = simulate(workload, "first-fit", RunRules())
     assert [spot.shares[0].gpu for spot in log.spots if spot] == [1, 2, 3, 4, 5, 6, 7]
     assert measure(log).curve.allocated_percent[-1] == 100.0
 

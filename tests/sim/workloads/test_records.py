@@ -8,7 +8,7 @@ from tessera.core.cluster.snapshot import Node
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.workload.need import Ask, Form, Need, SelectorTerm
-from tessera.sim.workloads import Demand
+from tessera.sim.workloads import PodDemand
 from tessera.sim.workloads.records import demands, granted_milli
 
 
@@ -23,27 +23,27 @@ MEMORY = Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=9_000
 
 # sentence: (need, what it asks for)
 ASKED = {
-    "no GPU": (Need(cpu_milli=5), Demand(0, 0)),
-    "a whole GPU wherever one can be had whole": (Need(asks=(WHOLE,)), Demand(2, 2000)),
+    "no GPU": (Need(cpu_milli=5), PodDemand(0, 0)),
+    "a whole GPU wherever one can be had whole": (Need(asks=(WHOLE,)), PodDemand(2, 2000)),
     "a replica where only replicas admit the pod": (
         Need(asks=(WHOLE,), node_selector=(("gpu", "t4"),)),
-        Demand(2, 400),
+        PodDemand(2, 400),
     ),
-    "a replica on the node it is pinned to": (Need(asks=(WHOLE,), node_name="t4"), Demand(2, 400)),
+    "a replica on the node it is pinned to": (Need(asks=(WHOLE,), node_name="t4"), PodDemand(2, 400)),
     "a slice by its part of the memory slices": (
         Need(asks=(Ask(resource="nvidia.com/mig-3g.40gb"),)),
-        Demand(1, 500),
+        PodDemand(1, 500),
     ),
-    "memory on the GPU where it is the least": (Need(asks=(MEMORY,)), Demand(1, 110)),
-    "memory on a model": (Need(asks=(MEMORY,), models=("A100-40GB",)), Demand(1, 219)),
-    "whole GPUs where nothing serves": (Need(asks=(Ask(resource="amd.com/gpu", count=3),)), Demand(3, 3000)),
-    "whole GPUs where no node admits": (Need(asks=(MEMORY,), affinity=(SelectorTerm(),)), Demand(1, 1000)),
-    "several asks together": (Need(asks=(WHOLE, MEMORY)), Demand(3, 2110)),
+    "memory on the GPU where it is the least": (Need(asks=(MEMORY,)), PodDemand(1, 110)),
+    "memory on a model": (Need(asks=(MEMORY,), models=("A100-40GB",)), PodDemand(1, 219)),
+    "whole GPUs where nothing serves": (Need(asks=(Ask(resource="amd.com/gpu", count=3),)), PodDemand(3, 3000)),
+    "whole GPUs where no node admits": (Need(asks=(MEMORY,), affinity=(SelectorTerm(),)), PodDemand(1, 1000)),
+    "several asks together": (Need(asks=(WHOLE, MEMORY)), PodDemand(3, 2110)),
 }
 
 
 @pytest.mark.parametrize(("need", "want"), ASKED.values(), ids=ASKED.keys())
-def test_what_a_pod_asks_of_gpus(need: Need, want: Demand) -> None:
+def test_what_a_pod_asks_of_gpus(need: Need, want: PodDemand) -> None:
     assert demands((need,), NODES) == (want,)
 
 

@@ -19,7 +19,7 @@ from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.node.doctor import APPLIED
 from tessera.core.node.nodelabels import MIG_CONFIG, PLUGIN_CONFIG
 from tessera.core.node.nodesharing import NodeSharing, Strategy
-from tessera.core.node.precedence import Declared, EffectiveSharing, Overridden, Statement, decide
+from tessera.core.node.precedence import DeclaredSources, EffectiveSharing, Overridden, Statement, decide
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
@@ -116,7 +116,7 @@ class ConfigurationFiles:
         """
         file = self._sources.policy
         overrides = _is_there(file)
-        common = Declared(
+        common = DeclaredSources(
             layout_label=labels.get(MIG_CONFIG, ""),
             gpu_policy=Statement(source=f"GPUPolicy {given.name}") if given is not None else None,
             node_policy=Statement(source=f"node policy file {file}") if overrides else None,
@@ -136,7 +136,7 @@ class ConfigurationFiles:
         self._keep(texts)
         return _configuration(texts, decision)
 
-    def _former(self, gpus: Sequence[GpuFacts], problem: str, common: Declared) -> Configuration:
+    def _former(self, gpus: Sequence[GpuFacts], problem: str, common: DeclaredSources) -> Configuration:
         try:
             former = self._applied or self._load()
         except UNREADABLE as error:
@@ -240,7 +240,7 @@ def _content(path: Path) -> str:
         raise InvalidInput(str(path), found="it has bytes that are not UTF-8", hint="write YAML or JSON") from error
 
 
-def _decided(texts: _Texts, gpus: Sequence[GpuFacts], common: Declared) -> EffectiveSharing:
+def _decided(texts: _Texts, gpus: Sequence[GpuFacts], common: DeclaredSources) -> EffectiveSharing:
     """Return the configuration by these texts, labels and options."""
     declared = common
     if texts.name:

@@ -13,7 +13,7 @@ from tessera.agent.pods.podsview import is_ending
 from tessera.api.tessera.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event, uid_of
 from tessera.core.deviceplugin.allocations import Allocation, Clash
-from tessera.core.node.layouts import User
+from tessera.core.node.layouts import GpuUser
 from tessera.errors import TesseraError
 from tessera.log import Logger
 
@@ -114,7 +114,7 @@ class Conflicts:
     async def _ask(self, uids: Mapping[str, str]) -> tuple[str, ...]:
         """Request evictions by `namespace/name`; return why some are refused."""
         self._uids = dict(uids)
-        users = [User(gpu="", pod=pod) for pod in uids]
+        users = [GpuUser(gpu="", pod=pod) for pod in uids]
         await self._evictions.ask(users)
         refusals = {user.pod: text for user in users for text in self._evictions.refusals([user])}
         for pod, text in refusals.items():

@@ -19,9 +19,9 @@ from tessera.core.gpu.mig import Layout
 from tessera.core.gpu.readings import GpuReading
 from tessera.core.node.health import Health, HealthPhase, xid_class
 from tessera.core.usage.attribution import GpuUse, attributed
-from tessera.core.usage.families import Family, Sample
+from tessera.core.usage.families import Family, MetricSample
 from tessera.core.usage.history import Histories, remembered
-from tessera.core.usage.nodemetrics import DeviceState, GpuCounts, NodeUsage, node_families
+from tessera.core.usage.nodemetrics import DeviceFacts, GpuCounts, NodeUsage, node_families
 from tessera.core.usage.processmetrics import EXPORTER_AGE, EXPORTER_FAILURES, EXPORTER_TIME
 from tessera.errors import TesseraError
 from tessera.log import Logger, defect
@@ -166,21 +166,21 @@ class Exporter:
                 self._layouts[facts.uuid] = facts.layout
                 self._changes[facts.uuid] += 1
 
-    def _states(self, inventory: Inventory, gpus: Iterable[Gpu]) -> Iterable[DeviceState]:
+    def _states(self, inventory: Inventory, gpus: Iterable[Gpu]) -> Iterable[DeviceFacts]:
         phases = dict(self._health.health.states)
         orphaned = self._containers.orphaned
         unhealthy = orphaned.union(device for device, each in phases.items() if each.phase is not HealthPhase.HEALTHY)
         for facts in inventory.gpus:
             whole = DeviceId(facts.uuid)
             healthy = whole not in unhealthy and not facts.lost
-            yield DeviceState(device=whole, healthy=healthy, orphaned=whole in orphaned)
+            yield DeviceFacts(device=whole, healthy=healthy, orphaned=whole in orphaned)
             for instance in facts.instances:
                 device = DeviceId(facts.uuid, instance.placement)
                 healthy = unhealthy.isdisjoint((device, whole))
-                yield DeviceState(device=device, healthy=healthy, orphaned=device in orphaned)
+                yield DeviceFacts(device=device, healthy=healthy, orphaned=device in orphaned)
         for each in enforcements(gpus, inventory):
             device = DeviceId(each.gpu, each.placement)
-            yield DeviceState(device=device, mode=each.mode.value, isolation=each.level.value)
+            yield DeviceFacts(device=device, mode=each.mode.value, isolation=each.level.value)
 
     def _counts(self, uuid: str) -> GpuCounts:
         return GpuCounts(
@@ -192,10 +192,13 @@ class Exporter:
 
     def render(self) -> bytes:
         """Return the last observation in Prometheus' text format; without GPUs where it is too old."""
-        own = [Family(EXPORTER_FAILURES, (Sample((), self._failures),))]
+        own = [Family(EXPORTER_FAILURES, (MetricSample((), self._failures),))]
         age_s = self._age_s
         if age_s is not None:
-            own += [Family(EXPORTER_AGE, (Sample((), age_s),)), Family(EXPORTER_TIME, (Sample((), self._took_s),))]
+            own += [
+                Family(EXPORTER_AGE, (MetricSample((), age_s),)),
+                Family(EXPORTER_TIME, (MetricSample((), self._took_s),)),
+            ]
         return exposition(own) + (self._text if self._fresh else b"")
 
     def report(self) -> bytes:

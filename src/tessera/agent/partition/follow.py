@@ -11,8 +11,9 @@ from tessera.agent.pods.evictions import Evict, Evictions
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (
     Attempted,
-    Condition,
+    GpuUser,
     Group,
+    LayoutCondition,
     LayoutEvent,
     LayoutLimits,
     LayoutRequest,
@@ -21,7 +22,6 @@ from tessera.core.node.layouts import (
     Outlook,
     Seen,
     Unseen,
-    User,
     advance,
     outlook,
     resumed,
@@ -149,7 +149,7 @@ class Follower:
             return Unseen(name, str(error)), Inventory(gpus=())
         return Seen(name, self._outlook(name, inventory, users)), inventory
 
-    def _outlook(self, name: str, inventory: Inventory, users: tuple[User, ...]) -> Outlook:
+    def _outlook(self, name: str, inventory: Inventory, users: tuple[GpuUser, ...]) -> Outlook:
         try:
             configurations = self._policy.configurations()
         except InvalidInput as error:
@@ -204,12 +204,12 @@ class Follower:
         return self._reported is not None and _shown(self.request) == _shown(self._reported)
 
 
-def _in_the_way(seen: Outlook) -> tuple[User, ...]:
+def _in_the_way(seen: Outlook) -> tuple[GpuUser, ...]:
     """Return the users in the way."""
     return tuple(user for _, blocked in seen.blocked for user in blocked.users)
 
 
-def _shown(request: LayoutRequest) -> tuple[LayoutState | None, Condition | None]:
+def _shown(request: LayoutRequest) -> tuple[LayoutState | None, LayoutCondition | None]:
     """Return the reported state of a request."""
     return request.state, request.condition
 

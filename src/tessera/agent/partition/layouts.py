@@ -21,7 +21,7 @@ from tessera.agent.partition import (
 )
 from tessera.agent.pods.evictions import Evict
 from tessera.agent.pods.nodepods import NodePods
-from tessera.agent.settings import Settings
+from tessera.agent.settings import AgentSettings
 from tessera.api import documents
 from tessera.api.nvidia import migparted
 from tessera.api.tessera.nodereports import Report
@@ -31,9 +31,9 @@ from tessera.core.node.desired import targets
 from tessera.core.node.layouts import (
     Group,
     LayoutRequest,
+    LayoutTarget,
     PolicyAttempt,
     Recorded,
-    Target,
     attempted,
     policy_targets,
     worth_trying,
@@ -64,7 +64,7 @@ class Layouts:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         gpus: NodeGpus,
         record: NodeRecord,
         declarations: Declarations,
@@ -162,7 +162,7 @@ class Layouts:
         inventory, users = await self._gpus.observe()
         await self._try("desired", targets(declared.gpus, inventory, desired, users, assigned), inventory)
 
-    async def _try(self, what: str, goals: tuple[Target, ...], inventory: Inventory) -> tuple[str, ...] | None:
+    async def _try(self, what: str, goals: tuple[LayoutTarget, ...], inventory: Inventory) -> tuple[str, ...] | None:
         """Bring GPUs to their targets, and return what failed; None where it is not time to try again.
 
         What failed is tried again after a while, or when something changed.
@@ -232,7 +232,7 @@ class Layouts:
         await record.report(report)
 
 
-def _unmet(goals: Iterable[Target]) -> tuple[str, ...]:
+def _unmet(goals: Iterable[LayoutTarget]) -> tuple[str, ...]:
     return tuple(
         f"GPU {each.index}: it does not have the layout of the policy yet; pods that use it have to end first"
         for each in goals

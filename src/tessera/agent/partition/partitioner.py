@@ -16,11 +16,11 @@ from tessera.core.node.layouts import (
     AwaitReset,
     Blocked,
     ChangeInstances,
+    GpuUser,
     Impossible,
+    LayoutTarget,
     Recorded,
     SetMode,
-    Target,
-    User,
     change,
     exact,
     lost_targets,
@@ -87,7 +87,7 @@ class Partitioner:
         targets, notes = lost_targets(self._recorded, inventory)
         return (*notes, *await self.apply(targets, by_s))
 
-    async def apply(self, targets: Iterable[Target], by_s: float) -> tuple[str, ...]:
+    async def apply(self, targets: Iterable[LayoutTarget], by_s: float) -> tuple[str, ...]:
         """Apply to each GPU what its target needs and can be done now; a GPU that is blocked or needs a reset is left.
 
         Args:
@@ -205,7 +205,7 @@ class Partitioner:
                 return
             self._recorded = recorded
 
-    async def _one(self, gpu: str) -> tuple[GpuFacts | None, tuple[User, ...]]:
+    async def _one(self, gpu: str) -> tuple[GpuFacts | None, tuple[GpuUser, ...]]:
         """Return a GPU and its users; None where the driver does not show it.
 
         Raises:
@@ -223,7 +223,7 @@ class Partitioner:
         facts = next((each for each in inventory.gpus if each.uuid == gpu), None)
         return facts, tuple(user for user in users if user.gpu == gpu)
 
-    async def _bring_alone(self, target: Target, by_s: float) -> str:
+    async def _bring_alone(self, target: LayoutTarget, by_s: float) -> str:
         try:
             async with self._locks[target.gpu], self._locked(target.gpu, by_s):
                 failed = await self._bring(target, by_s)
@@ -233,7 +233,7 @@ class Partitioner:
             self._log.warning("layout_failed", gpu=target.index, reason=failed)
         return failed
 
-    async def _bring(self, target: Target, by_s: float) -> str:
+    async def _bring(self, target: LayoutTarget, by_s: float) -> str:
         """Make one change after the other until the GPU matches its target, or something is in the way."""
         done: list[GpuFacts] = []
         try:
@@ -246,7 +246,7 @@ class Partitioner:
             await self._lift(target.gpu)
         return failed and f"GPU {target.index}: {failed}"
 
-    async def _rounds(self, target: Target, by_s: float, done: list[GpuFacts]) -> str:
+    async def _rounds(self, target: LayoutTarget, by_s: float, done: list[GpuFacts]) -> str:
         """Make changes, and add the GPU's former states to `done`; return the failure."""
         for _ in range(_MOST_ROUNDS):
             facts, users = await self._one(target.gpu)
@@ -265,9 +265,9 @@ class Partitioner:
                 return failed
         return "the driver takes every step and shows another layout"
 
-    async def _off_again(self, target: Target) -> str:
+    async def _off_again(self, target: LayoutTarget) -> str:
         """Switch MIG off again on a GPU that had it off, unless it has come into use; return the outcome."""
-        off = Target(gpu=target.gpu, index=target.index, mig=False)
+        off = LayoutTarget(gpu=target.gpu, index=target.index, mig=False)
         try:
             failed = await self._rounds(off, _now() + self.gpus.timing.restore_s, [])
             facts, _ = await self._one(target.gpu)
@@ -366,7 +366,7 @@ class Partitioner:
         return ""
 
 
-def _why_not(facts: GpuFacts | None, target: Target, users: Iterable[User]) -> str:
+def _why_not(facts: GpuFacts | None, target: LayoutTarget, users: Iterable[GpuUser]) -> str:
     """Return why a GPU differs from its target though no step failed."""
     match None if facts is None else change(facts, target, users):
         case Blocked(reason=reason) | Impossible(reason=reason):

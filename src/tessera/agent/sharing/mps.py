@@ -17,7 +17,15 @@ from tessera.agent.sharing.processes import end, gone
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.mps import MpsTarget
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
-from tessera.core.node.mpsdaemon import DaemonPhase, DaemonRecord, DaemonSeen, DaemonState, Step, next_step, unlimited
+from tessera.core.node.mpsdaemon import (
+    DaemonPhase,
+    DaemonRecord,
+    DaemonSeen,
+    DaemonState,
+    DaemonStep,
+    next_step,
+    unlimited,
+)
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger
 
@@ -85,36 +93,36 @@ class MpsSupervisor:
             self._reasons[key] = str(error)
             self._log.warning("mps_step_failed", key=key, step=step, reason=str(error))
             return DaemonState(key=key, phase="failed", reason=str(error), clients=seen.clients)
-        if desired is None and step is not Step.WAIT:
+        if desired is None and step is not DaemonStep.WAIT:
             return None
         return self._state(key, desired, step, seen)
 
-    def _state(self, key: str, desired: MpsTarget | None, step: Step, seen: DaemonSeen) -> DaemonState:
+    def _state(self, key: str, desired: MpsTarget | None, step: DaemonStep, seen: DaemonSeen) -> DaemonState:
         phase: DaemonPhase = "running"
         reason = ""
-        if step in {Step.WAIT, Step.QUIT, Step.KILL}:
+        if step in {DaemonStep.WAIT, DaemonStep.QUIT, DaemonStep.KILL}:
             phase, reason = "failed", self._reasons.get(key, "it does not answer")
             if seen.alive and (desired is None or seen.clients is not None):
                 phase, reason = "draining", "its configuration has gone; it ends when nobody uses it"
         return DaemonState(key=key, phase=phase, reason=reason, clients=seen.clients)
 
     async def _take(
-        self, step: Step, key: str, desired: MpsTarget | None, seen: DaemonSeen, facts: Mapping[str, GpuFacts]
+        self, step: DaemonStep, key: str, desired: MpsTarget | None, seen: DaemonSeen, facts: Mapping[str, GpuFacts]
     ) -> None:
         gpu = facts.get(desired.gpu if desired else seen.record.target.gpu if seen.record else "")
         match step:
-            case Step.START if desired is not None:
+            case DaemonStep.START if desired is not None:
                 await self._start(desired, seen.record, gpu)
-            case Step.KEEP | Step.SET_LIMITS if desired is not None and seen.record is not None:
+            case DaemonStep.KEEP | DaemonStep.SET_LIMITS if desired is not None and seen.record is not None:
                 self._starts[key] = 0
                 await self._exclusive(desired, gpu)
-                if step is Step.SET_LIMITS:
+                if step is DaemonStep.SET_LIMITS:
                     await self._daemons.limit(desired)
                     self._daemons.write(msgspec.structs.replace(seen.record, target=desired))
-            case Step.QUIT | Step.KILL if seen.record is not None:
-                await self._end(key, seen.record, requested=step is Step.QUIT)
+            case DaemonStep.QUIT | DaemonStep.KILL if seen.record is not None:
+                await self._end(key, seen.record, requested=step is DaemonStep.QUIT)
                 await self._forget(key, seen.record, gpu)
-            case Step.FORGET:
+            case DaemonStep.FORGET:
                 await self._forget(key, seen.record, gpu)
 
     # Observing

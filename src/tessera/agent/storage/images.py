@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from tessera.agent.nodestate.ownobject import create_own
-from tessera.api.oci.dockerconfig import Credential, credential, read_pull_secret
+from tessera.api.oci.dockerconfig import RegistryCredential, credential, read_pull_secret
 from tessera.api.oci.references import read_reference
 from tessera.api.tessera.imagewarmups import API_VERSION, NODE_IMAGES, new_node_images, node_status, read_node_images
 from tessera.api.tessera.objects import NAMESPACE
@@ -172,7 +172,7 @@ class ImageWarmer:
             self._pulls.pop(image.image, None)
             self._wakeup.set()
 
-    async def _credential(self, image: DesiredImage) -> Credential | None:
+    async def _credential(self, image: DesiredImage) -> RegistryCredential | None:
         """Return the credentials for an image; None where its secrets have none.
 
         Raises:

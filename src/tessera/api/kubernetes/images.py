@@ -12,12 +12,12 @@ from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.oci.references import read_reference
 from tessera.errors import InvalidInput
 
-__all__ = ["NodeImages", "held_images", "images_of", "node_images", "pod_images"]
+__all__ = ["ImagesOnNode", "held_images", "images_of", "node_images", "pod_images"]
 
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 
 
-class NodeImages(msgspec.Struct, frozen=True):
+class ImagesOnNode(msgspec.Struct, frozen=True):
     """A node and its images."""
 
     node: str
@@ -87,7 +87,7 @@ def _full_name(text: str) -> str:
     return found.at(found.digest) if found.digest else found.name
 
 
-def node_images(objects: Iterable[Field]) -> tuple[NodeImages, ...]:
+def node_images(objects: Iterable[Field]) -> tuple[ImagesOnNode, ...]:
     """Return the images of the nodes among objects.
 
     Raises:
@@ -97,10 +97,10 @@ def node_images(objects: Iterable[Field]) -> tuple[NodeImages, ...]:
     return tuple(_node(each) for each in objects if each.get("kind").value == "Node")
 
 
-def _node(field: Field) -> NodeImages:
+def _node(field: Field) -> ImagesOnNode:
     info = field.get("status", "nodeInfo")
     parts = (info.get("operatingSystem").text(""), info.get("architecture").text(""))
     names = (name.text() for one in field.get("status", "images").elements() for name in one.get("names").elements())
-    return NodeImages(
+    return ImagesOnNode(
         checked_name(field.get("metadata", "name")), "/".join(parts) if all(parts) else "", frozenset(names)
     )

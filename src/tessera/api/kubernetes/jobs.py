@@ -19,8 +19,8 @@ __all__ = [
     "OF_JOB",
     "QUEUED_JOB",
     "JobRequest",
+    "JobStage",
     "JobState",
-    "Stage",
     "job_object",
     "job_selection",
     "notebook_command",
@@ -100,7 +100,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its command is a notebook's."""
 
 
-class Stage(enum.StrEnum):
+class JobStage(enum.StrEnum):
     """Stage of a Job."""
 
     QUEUED = "Queued"
@@ -115,7 +115,7 @@ class Stage(enum.StrEnum):
     @property
     def ended(self) -> bool:
         """Whether it has ended."""
-        return self in {Stage.SUCCEEDED, Stage.FAILED}
+        return self in {JobStage.SUCCEEDED, JobStage.FAILED}
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     namespace: str
-    stage: Stage
+    stage: JobStage
     reason: str = ""
     pod: str = ""
     node: str = ""
@@ -300,14 +300,14 @@ def read_job(
         own, key=lambda each: str(_dict(each.get("metadata")).get("creationTimestamp", "")), default={}
     )
     stage, reason, exit_code = _stage(spec, status, metadata, pod)
-    if stage is Stage.PENDING and not pod:
+    if stage is JobStage.PENDING and not pod:
         reason = _why_no_pod(metadata, events)
-    if stage is Stage.QUEUED and (words := _why_queued(metadata, workloads)):
+    if stage is JobStage.QUEUED and (words := _why_queued(metadata, workloads)):
         reason = f"{reason}: {words}"
     parts = spec.get("completions")
-    if isinstance(parts, int) and parts > 1 and stage is not Stage.QUEUED:
+    if isinstance(parts, int) and parts > 1 and stage is not JobStage.QUEUED:
         stage, exit_code = _stage_of_parts(parts, status, own), None
-        reason = ": ".join(filter(None, (_progress(parts, status), reason if stage is Stage.PENDING else "")))
+        reason = ": ".join(filter(None, (_progress(parts, status), reason if stage is JobStage.PENDING else "")))
     container = next(iter(_dicts(_dict(_dict(spec.get("template")).get("spec")).get("containers"))), {})
     limits = _dict(_dict(container.get("resources")).get("limits"))
     return JobState(
@@ -333,30 +333,30 @@ def _token_secret(container: Mapping[str, Any]) -> str:
 
 def _stage(
     spec: Mapping[str, Any], status: Mapping[str, Any], metadata: Mapping[str, Any], pod: Mapping[str, Any]
-) -> tuple[Stage, str, int | None]:
+) -> tuple[JobStage, str, int | None]:
     """Return the stage, its reason, and the exit code of the command."""
     state = _dict(next(iter(_dicts(_dict(pod.get("status")).get("containerStatuses"))), {}).get("state"))
     ended = _dict(state.get("terminated"))
     code = ended.get("exitCode") if isinstance(ended.get("exitCode"), int) else None
     conditions = {str(each.get("type")): each for each in _dicts(status.get("conditions"))}
     if _is_true(conditions, "Complete") or (code == 0 and not _is_true(conditions, "Failed")):
-        return Stage.SUCCEEDED, "", 0
+        return JobStage.SUCCEEDED, "", 0
     if _is_true(conditions, "Failed") or _dict(pod.get("status")).get("phase") == "Failed":
-        return Stage.FAILED, _why_failed(conditions, pod, ended), code
+        return JobStage.FAILED, _why_failed(conditions, pod, ended), code
     if state.get("running") is not None or code is not None:
-        return Stage.RUNNING, "", code
+        return JobStage.RUNNING, "", code
     return *_before_start(spec, metadata, pod, _dict(_unpacking(pod).get("waiting") or state.get("waiting"))), None
 
 
-def _stage_of_parts(parts: int, status: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Stage:
+def _stage_of_parts(parts: int, status: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> JobStage:
     """Return the stage of a Job of several parts, of which some may run while others end or wait."""
     conditions = {str(each.get("type")): each for each in _dicts(status.get("conditions"))}
     if _is_true(conditions, "Failed"):
-        return Stage.FAILED
+        return JobStage.FAILED
     if _is_true(conditions, "Complete") or _count(status, "succeeded") >= parts:
-        return Stage.SUCCEEDED
+        return JobStage.SUCCEEDED
     started = any(_dict(each.get("status")).get("phase") == "Running" for each in pods)
-    return Stage.RUNNING if started or _count(status, "succeeded") else Stage.PENDING
+    return JobStage.RUNNING if started or _count(status, "succeeded") else JobStage.PENDING
 
 
 def _progress(parts: int, status: Mapping[str, Any]) -> str:
@@ -373,16 +373,16 @@ def _count(status: Mapping[str, Any], field: str) -> int:
 
 def _before_start(
     spec: Mapping[str, Any], metadata: Mapping[str, Any], pod: Mapping[str, Any], waiting: Mapping[str, Any]
-) -> tuple[Stage, str]:
+) -> tuple[JobStage, str]:
     if spec.get("suspend") and not pod:
         queue = _dict(metadata.get("labels")).get(_QUEUE)
-        return Stage.QUEUED, f"waits in queue {queue}" if queue else "it is suspended"
+        return JobStage.QUEUED, f"waits in queue {queue}" if queue else "it is suspended"
     if not _dict(pod.get("spec")).get("nodeName"):
         conditions = _dicts(_dict(pod.get("status")).get("conditions"))
         scheduled = next((each for each in conditions if each.get("type") == "PodScheduled"), {})
-        return Stage.PENDING, str(scheduled.get("message", ""))
+        return JobStage.PENDING, str(scheduled.get("message", ""))
     words = [str(waiting.get(part, "")) for part in ("reason", "message")]
-    return Stage.STARTING, ": ".join(filter(None, words)) if words[0] != _UNPACKING else ""
+    return JobStage.STARTING, ": ".join(filter(None, words)) if words[0] != _UNPACKING else ""
 
 
 def _why_no_pod(metadata: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from tessera.core.serving.render.pods import IDLE, SLOTS, WAKE
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
-    "Bounds",
+    "HpaBounds",
     "ModelDeployment",
     "ModelPod",
     "more_pods",
@@ -68,7 +68,7 @@ class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
     """Invalid annotations."""
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class HpaBounds(msgspec.Struct, frozen=True, kw_only=True):
     """A HorizontalPodAutoscaler's bounds for a Deployment."""
 
     deployment: str
@@ -308,14 +308,14 @@ def _positive(text: str, most: int) -> int | None:
     return int(text) if sound and 1 <= int(text) <= most else None
 
 
-def read_bounds(each: Mapping[str, Any]) -> Bounds | None:
+def read_bounds(each: Mapping[str, Any]) -> HpaBounds | None:
     """Return the bounds of a HorizontalPodAutoscaler; None where it targets no Deployment."""
     try:
         spec = msgspec.convert(each, _Autoscaler).spec
     except msgspec.ValidationError:
         return None
     least = 1 if spec.min_replicas is None else spec.min_replicas
-    return Bounds(deployment=spec.scale_target_ref.name, least=least, most=spec.max_replicas)
+    return HpaBounds(deployment=spec.scale_target_ref.name, least=least, most=spec.max_replicas)
 
 
 def _converted(each: Mapping[str, Any], kind: type[Any], name: str) -> Any:

@@ -10,10 +10,10 @@ import msgspec
 
 from tessera.errors import Unavailable, shown
 
-__all__ = ["Attributes", "User", "access_review", "refusal", "reviewed_user", "token_review"]
+__all__ = ["Attributes", "ReviewedUser", "access_review", "refusal", "reviewed_user", "token_review"]
 
 
-class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReviewedUser(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A token's user, as the API server knows them."""
 
     username: str = ""
@@ -38,7 +38,7 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class _TokenStatus(msgspec.Struct, frozen=True):
     authenticated: bool = False
-    user: User | None = None
+    user: ReviewedUser | None = None
 
 
 class _AccessStatus(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ def token_review(token: str) -> dict[str, Any]:
     return {"spec": {"token": token}}
 
 
-def reviewed_user(answer: Mapping[str, Any]) -> User | None:
+def reviewed_user(answer: Mapping[str, Any]) -> ReviewedUser | None:
     """Return the token's user; None for an unknown token.
 
     Raises:
@@ -64,7 +64,7 @@ def reviewed_user(answer: Mapping[str, Any]) -> User | None:
     return status.user if status.authenticated and status.user and status.user.username else None
 
 
-def access_review(user: User, requested: Attributes) -> dict[str, Any]:
+def access_review(user: ReviewedUser, requested: Attributes) -> dict[str, Any]:
     """Return the review of a user's access."""
     what = {"verb": requested.verb} | msgspec.to_builtins(requested)
     part = "nonResourceAttributes" if requested.path else "resourceAttributes"

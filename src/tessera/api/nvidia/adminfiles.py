@@ -25,7 +25,7 @@ from tessera.core.cluster.snapshot import Gpu, Node, Snapshot
 from tessera.core.gpu.mig import counts_of, named_layouts
 from tessera.core.gpu.sharing import AMOUNT_MODES, GPU_RESOURCE, Mode, mig_resource
 from tessera.core.node.nodelabels import MIG_CONFIG, PLUGIN_CONFIG
-from tessera.core.node.nodesharing import Entry, NodeSharing
+from tessera.core.node.nodesharing import NodeSharing, SharingEntry
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 from tessera.errors import InvalidInput
 
@@ -230,7 +230,7 @@ def _plugin(node: Node, layouts: Sequence[GpuLayout]) -> tuple[NodeSharing | Non
     single = any(each.strategy == "single" for each in sharing.values())
     suffix = ".shared" if any(each.renamed for each in sharing.values()) else ""
     entries = tuple(
-        Entry(resource=name, mode=mode, replicas=max(numbers), rename=f"{name}{suffix}" if suffix else "")
+        SharingEntry(resource=name, mode=mode, replicas=max(numbers), rename=f"{name}{suffix}" if suffix else "")
         for mode in modes
         for name, numbers in sorted(clients.items())
         if max(numbers) > 1

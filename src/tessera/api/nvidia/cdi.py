@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.api.documents import Document, Plain
 from tessera.api.fields import Field
-from tessera.core.deviceplugin.edits import Mount, ShareEdits
+from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["NOTHING", "DriverEdits", "mounted_driver", "read_driver_edits", "write"]
@@ -49,7 +49,7 @@ def read_driver_edits(document: Document) -> DriverEdits:
     return DriverEdits(version=(major, minor, patch), edits=root.get("containerEdits").mapping())
 
 
-def mounted_driver(mount: Mount) -> DriverEdits:
+def mounted_driver(mount: ContainerMount) -> DriverEdits:
     """Return the edits that mount the driver's folder."""
     return DriverEdits(edits=_edits(ShareEdits(mounts=(mount,)), ""))
 

@@ -14,7 +14,14 @@ from tessera.api.documents import Document, Plain
 from tessera.api.documents import write as write_document
 from tessera.api.fields import Field
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.nodesharing import AllocationPolicy, Entry, ListStrategy, NodeSharing, PluginOptions, Strategy
+from tessera.core.node.nodesharing import (
+    AllocationPolicy,
+    ListStrategy,
+    NodeSharing,
+    PluginOptions,
+    SharingEntry,
+    Strategy,
+)
 from tessera.errors import InvalidInput
 
 __all__ = ["read", "write"]
@@ -83,7 +90,7 @@ def _strategies(field: Field) -> tuple[ListStrategy, ...]:
     return tuple(found)
 
 
-def _entries(sharing: Field) -> tuple[Entry, ...]:
+def _entries(sharing: Field) -> tuple[SharingEntry, ...]:
     ways = [key for key, way in sharing.members() if way.given]
     if len(ways) > 1:
         raise sharing.refuse(
@@ -97,7 +104,7 @@ def _entries(sharing: Field) -> tuple[Entry, ...]:
         raise way.get("resources").refuse("at least one resource")
     fail = way.get("failRequestsGreaterThanOne")
     suffix = _SHARED if way.get("renameByDefault").boolean(default=False) else ""
-    common = Entry(
+    common = SharingEntry(
         resource="",
         mode=_WAYS[ways[0]],
         replicas=0,
@@ -109,7 +116,7 @@ def _entries(sharing: Field) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _entry(field: Field, common: Entry) -> Entry:
+def _entry(field: Field, common: SharingEntry) -> SharingEntry:
     """Return one resource's settings; `common` has its mode, and the suffix of names as `rename`."""
     field.only("name", "rename", "devices", "replicas")
     name, rename = field.get("name"), ""
@@ -160,9 +167,9 @@ def _device(field: Field) -> str:
     return text if "-" in text else ":".join(str(int(part)) for part in text.split(":"))
 
 
-def _refuse_twice(fields: list[Field], entries: list[Entry]) -> None:
+def _refuse_twice(fields: list[Field], entries: list[SharingEntry]) -> None:
     """Reject two entries for the same devices of one resource."""
-    seen: dict[tuple[str, str], Entry] = {}
+    seen: dict[tuple[str, str], SharingEntry] = {}
     for field, entry in zip(fields, entries, strict=True):
         for device in entry.devices or ("",):
             if (entry.resource, device) in seen:
@@ -202,7 +209,7 @@ def write(node_sharing: NodeSharing) -> str:
     return write_document(data)
 
 
-def _written(entry: Entry, *, by_default: bool) -> Plain:
+def _written(entry: SharingEntry, *, by_default: bool) -> Plain:
     resource: dict[str, Plain] = {"name": entry.resource}
     if entry.rename and not by_default:
         resource["rename"] = entry.rename

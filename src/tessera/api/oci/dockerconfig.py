@@ -11,10 +11,10 @@ import msgspec
 from tessera.core.storage.images.layers import Reference
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
-__all__ = ["Credential", "DockerConfig", "credential", "read_docker_config", "read_pull_secret"]
+__all__ = ["DockerConfig", "RegistryCredential", "credential", "read_docker_config", "read_pull_secret"]
 
 
-class Credential(msgspec.Struct, frozen=True, kw_only=True):
+class RegistryCredential(msgspec.Struct, frozen=True, kw_only=True):
     """Credentials for a registry."""
 
     username: str = ""
@@ -81,7 +81,7 @@ def read_pull_secret(each: Mapping[str, Any]) -> DockerConfig:
     return DockerConfig(auths=read_docker_config(content, subject).auths)
 
 
-def credential(configs: Sequence[DockerConfig], image: Reference) -> Credential | None:
+def credential(configs: Sequence[DockerConfig], image: Reference) -> RegistryCredential | None:
     """Return the credentials for an image: those of the longest name that matches, of the first configuration.
 
     Source: kubernetes `pkg/credentialprovider/keyring.go`: host by host part with `*`, then path by prefix.
@@ -112,7 +112,7 @@ def _matches(host: str, path: str, image: Reference) -> bool:
     return same and (not path or f"{image.repository}/".startswith(f"{path}/"))
 
 
-def _credential(entry: _Entry, subject: str) -> Credential:
+def _credential(entry: _Entry, subject: str) -> RegistryCredential:
     username, password = entry.username, entry.password
     if entry.auth:
         try:
@@ -121,4 +121,4 @@ def _credential(entry: _Entry, subject: str) -> Credential:
             raise InvalidInput(
                 subject, found="its auth is not base64", hint="write USER:PASSWORD in base64, as `docker login` does"
             ) from error
-    return Credential(username=username, password=password, identity_token=entry.identitytoken)
+    return RegistryCredential(username=username, password=password, identity_token=entry.identitytoken)

@@ -19,11 +19,11 @@ __all__ = [
     "ACCEPTED",
     "INDEX",
     "MANIFEST",
+    "BuildStep",
     "Config",
     "Descriptor",
-    "History",
+    "ImageManifest",
     "Index",
-    "Manifest",
     "Platform",
     "RunConfig",
     "checked",
@@ -85,7 +85,7 @@ class Index(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     media_type: str = INDEX
 
 
-class Manifest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ImageManifest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """An image for one platform."""
 
     config: Descriptor
@@ -93,7 +93,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     media_type: str = MANIFEST
 
 
-class History(msgspec.Struct, frozen=True, omit_defaults=True):
+class BuildStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """A build step."""
 
     created_by: str = ""
@@ -112,7 +112,7 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     architecture: str = ""
     os: str = ""
     variant: str = ""
-    history: Annotated[tuple[History, ...], msgspec.Meta(max_length=4096)] | None = None
+    history: Annotated[tuple[BuildStep, ...], msgspec.Meta(max_length=4096)] | None = None
     config: RunConfig | None = None
 
     @property
@@ -153,7 +153,7 @@ def read_platform(text: str) -> Platform:
     return Platform(*parts)
 
 
-def read_manifest(content: bytes, media_type: str, subject: str) -> Index | Manifest:
+def read_manifest(content: bytes, media_type: str, subject: str) -> Index | ImageManifest:
     """Return a registry's manifest or index for the name of an image.
 
     Raises:
@@ -165,10 +165,10 @@ def read_manifest(content: bytes, media_type: str, subject: str) -> Index | Mani
     if kind not in ACCEPTED:
         raise Unsupported(subject, found=f"media type {shown(kind)}", expected="an image manifest or index")
     if kind in (INDEX, _DOCKER_INDEX):
-        index = _decoded(content, Index, subject)
+        index = _decoded(content, Index, "index", subject)
         _check_digests(index.manifests, subject)
         return index
-    manifest = _decoded(content, Manifest, subject)
+    manifest = _decoded(content, ImageManifest, "manifest", subject)
     _check_digests((manifest.config, *manifest.layers), subject)
     return manifest
 
@@ -190,16 +190,14 @@ def read_config(content: bytes, subject: str) -> Config:
         Unavailable: the content is not a configuration of an image.
 
     """
-    return _decoded(content, Config, subject)
+    return _decoded(content, Config, "configuration", subject)
 
 
-def _decoded(content: bytes, kind: type[_Record], subject: str) -> _Record:
+def _decoded(content: bytes, kind: type[_Record], name: str, subject: str) -> _Record:
     try:
         return msgspec.json.decode(content, type=kind)
     except UNDECODABLE as error:
-        raise Unavailable(
-            subject, found=f"it is not a JSON {kind.__name__.lower()} of an image ({shown(error)})"
-        ) from error
+        raise Unavailable(subject, found=f"it is not a JSON {name} of an image ({shown(error)})") from error
 
 
 def choose(index: Index, desired: Platform, subject: str) -> Descriptor:
@@ -220,7 +218,7 @@ def choose(index: Index, desired: Platform, subject: str) -> Descriptor:
     )
 
 
-def image(reference: Reference, digest: str, manifest: Manifest, config: Config) -> Image:
+def image(reference: Reference, digest: str, manifest: ImageManifest, config: Config) -> Image:
     """Return an image for analysis.
 
     Args:

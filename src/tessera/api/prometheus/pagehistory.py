@@ -15,7 +15,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
 from tessera.core.usage.neighbours import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, instance_part
 from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
-from tessera.core.usage.throttling import Cause
+from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
@@ -135,7 +135,7 @@ def _causes(answer: bytes, source: str) -> dict[tuple[str, str], tuple[str, ...]
     for each in read_series(answer, source, most=_MOST_SERIES):
         node, uuid = (each.metric.get(label, "") for label in _GPU)
         found[node, uuid].add(each.metric.get("cause", ""))
-    return {key: tuple(each.value for each in Cause if each.value in causes) for key, causes in found.items()}
+    return {key: tuple(each.value for each in ThrottleCause if each.value in causes) for key, causes in found.items()}
 
 
 def read_services(answers: Mapping[str, bytes], source: str) -> tuple[Service, ...]:

@@ -17,8 +17,8 @@ from tessera.errors import UNDECODABLE, InvalidInput, shown
 __all__ = [
     "Args",
     "BindingArgs",
-    "Candidate",
     "Preemption",
+    "PreemptionCandidate",
     "read_args",
     "read_binding",
     "read_preemption",
@@ -62,7 +62,7 @@ class BindingArgs(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}"
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class PreemptionCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A node with kube-scheduler's victims."""
 
     node: str
@@ -76,7 +76,7 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that fits nowhere, and the nodes where preemption may help."""
 
     pod: dict[str, Any]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PreemptionCandidate, ...]
 
 
 # The wire
@@ -259,7 +259,7 @@ def read_preemption(body: bytes, subject: str = "preempt request") -> Preemption
         uids = tuple(
             (_read(_MetaPod, each, at) if wire.meta is not None else _metadata(each, at)).uid or "" for each in pods
         )
-        candidates.append(Candidate(node=node, victims=uids, violations=victims.violations or 0))
+        candidates.append(PreemptionCandidate(node=node, victims=uids, violations=victims.violations or 0))
     return Preemption(pod=_pod(wire.pod, subject), candidates=tuple(candidates))
 
 
@@ -308,7 +308,7 @@ def write_bound(error: str = "") -> bytes:
     return _ENCODE({"Error": error})
 
 
-def write_victims(candidates: Iterable[Candidate]) -> bytes:
+def write_victims(candidates: Iterable[PreemptionCandidate]) -> bytes:
     """Return the response of preempt: the remaining nodes, with their victims."""
     return _ENCODE(
         {

@@ -41,16 +41,16 @@ _MOST_CHARACTERS: Final = 1024
 """For fields without a bound of their own: the API server estimates a rule's cost by the largest value."""
 _ATOMIC: Final[dict[str, Plain]] = {"x-kubernetes-list-type": "atomic"}
 
-_GPU_NODE_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.Rule, ...]]] = {
-    fields.DesiredFields: (
-        gpupolicies.Rule(
+_GPU_NODE_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.ValidationRule, ...]]] = {
+    fields.DesiredDevicesFields: (
+        gpupolicies.ValidationRule(
             "!(has(self.whole) && self.whole) || !has(self.instances) || self.instances.size() == 0",
             "a GPU is desired as a whole or as instances, not both",
             lambda each: not (each.whole and each.instances),
         ),
     )
 }
-_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.Rule, ...]]] = {
+_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.ValidationRule, ...]]] = {
     **gpupolicies.RULES,
     **modelservers.RULES,
     **_GPU_NODE_RULES,
@@ -67,7 +67,7 @@ class Column(msgspec.Struct, frozen=True):
     wide: bool = False
 
 
-class Resource(msgspec.Struct, frozen=True, kw_only=True):
+class CustomKind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of object."""
 
     kind: str
@@ -85,13 +85,13 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
 _AGE = Column("Age", ".metadata.creationTimestamp", "When it was created.", type="date")
 _RESOURCES: Final = (
-    Resource(
+    CustomKind(
         kind=gpupolicies.KIND,
         plural="gpupolicies",
         short="gpol",
         description="How the GPUs of some nodes are shared; see docs/policy.md.",
-        spec=gpupolicies.Spec,
-        status=gpupolicies.Status,
+        spec=gpupolicies.GpuPolicySpec,
+        status=gpupolicies.GpuPolicyStatus,
         defaults=True,
         columns=(
             Column("Priority", ".spec.priority", "Which policy applies where several select a node.", type="integer"),
@@ -105,14 +105,14 @@ _RESOURCES: Final = (
             Column("Decision", ".status.decision", "The last decision and its reason.", wide=True),
         ),
     ),
-    Resource(
+    CustomKind(
         kind=gpunodes.KIND,
         plural="gpunodes",
         short="gn",
         description="A GPU node, where agent, controller and server meet: what it has, what is desired on it, and "
         "what is being allocated. Written by Tessera alone.",
-        spec=fields.Spec,
-        status=fields.Status,
+        spec=fields.GpuNodeSpec,
+        status=fields.GpuNodeStatus,
         defaults=False,
         columns=(
             Column("Ready", ".status.summary.ready", "Healthy GPUs of all GPUs."),
@@ -125,13 +125,13 @@ _RESOURCES: Final = (
             Column("Unit", ".status.unitMiB", "MiB of one unit of GPU memory.", type="integer", wide=True),
         ),
     ),
-    Resource(
+    CustomKind(
         kind=imagewarmups.IMAGE_WARMUP,
         plural="imagewarmups",
         short="iw",
         description="Images that some nodes pull before pods need them; see docs/image-warmup.md.",
-        spec=imagewarmups.Spec,
-        status=imagewarmups.Status,
+        spec=imagewarmups.ImageWarmupSpec,
+        status=imagewarmups.ImageWarmupStatus,
         defaults=True,
         columns=(
             Column("Nodes", ".status.nodes", "Nodes that are selected and run Tessera's agent.", type="integer"),
@@ -142,12 +142,12 @@ _RESOURCES: Final = (
             Column("Problem", ".status.problems[0].reason", "The first problem.", wide=True),
         ),
     ),
-    Resource(
+    CustomKind(
         kind=environments.KIND,
         plural="environments",
         short="env",
         description="An image by a name that people know, for `tessera run` and `tessera notebook`; see docs/run.md.",
-        spec=environments.Spec,
+        spec=environments.EnvironmentSpec,
         status=None,
         defaults=True,
         columns=(
@@ -157,14 +157,14 @@ _RESOURCES: Final = (
             Column("Description", ".spec.description", "For whom it is.", wide=True),
         ),
     ),
-    Resource(
+    CustomKind(
         kind=modelservers.KIND,
         plural="modelservers",
         short="ms",
         description="A model server on parts of GPUs: Triton or vLLM, its replicas and how they scale; see "
         "docs/model-server.md.",
-        spec=modelserver.Spec,
-        status=modelservers.Status,
+        spec=modelserver.ModelServerSpec,
+        status=modelservers.ModelServerStatus,
         defaults=True,
         columns=(
             Column("Engine", ".spec.engine", "What serves."),
@@ -177,13 +177,13 @@ _RESOURCES: Final = (
         ),
         namespaced=True,
     ),
-    Resource(
+    CustomKind(
         kind=imagewarmups.NODE_IMAGES,
         plural="nodeimages",
         short="ni",
         description="The images that ImageWarmups declare for a node, and those that it has. Written by Tessera alone.",
-        spec=imagewarmups.NodeSpec,
-        status=imagewarmups.NodeStatus,
+        spec=imagewarmups.NodeImagesSpec,
+        status=imagewarmups.NodeImagesStatus,
         defaults=False,
         columns=(
             Column("Disk", ".status.diskPercent", "How full the disk with the images is, in percent.", type="integer"),
@@ -191,14 +191,14 @@ _RESOURCES: Final = (
             _AGE,
         ),
     ),
-    Resource(
+    CustomKind(
         kind=modelcaches.MODEL_CACHE,
         plural="modelcaches",
         short="mc",
         description="A model that some nodes keep on their local disk, for pods that ask for models.tessera.dev/NAME; "
         "see docs/model-cache.md.",
-        spec=modelcaches.Spec,
-        status=modelcaches.Status,
+        spec=modelcaches.ModelCacheSpec,
+        status=modelcaches.ModelCacheStatus,
         defaults=True,
         columns=(
             Column("Nodes", ".status.nodes", "Nodes that are selected and run Tessera's agent.", type="integer"),
@@ -212,13 +212,13 @@ _RESOURCES: Final = (
             Column("Problem", ".status.problems[0].reason", "The first problem.", wide=True),
         ),
     ),
-    Resource(
+    CustomKind(
         kind=modelcaches.NODE_MODELS,
         plural="nodemodels",
         short="nm",
         description="The models that ModelCaches declare for a node, and those that it has. Written by Tessera alone.",
-        spec=modelcaches.NodeSpec,
-        status=modelcaches.NodeStatus,
+        spec=modelcaches.NodeModelsSpec,
+        status=modelcaches.NodeModelsStatus,
         defaults=False,
         columns=(
             Column("Folder", ".status.folder", "The folder of its models."),
@@ -266,7 +266,7 @@ def definitions(said: Descriptions) -> dict[str, dict[str, Plain]]:
     return {f"{_GROUP}_{each.plural}.yaml": _definition(each, said) for each in _RESOURCES}
 
 
-def _definition(each: Resource, said: Descriptions) -> dict[str, Plain]:
+def _definition(each: CustomKind, said: Descriptions) -> dict[str, Plain]:
     names: dict[str, Plain] = {
         "kind": each.kind,
         "listKind": f"{each.kind}List",
@@ -302,7 +302,7 @@ def _column(each: Column) -> dict[str, Plain]:
     return {**written, "priority": 1} if each.wide else written
 
 
-def _object(each: Resource, said: Descriptions) -> dict[str, Plain]:
+def _object(each: CustomKind, said: Descriptions) -> dict[str, Plain]:
     spec = _Schemas(said, defaults=each.defaults).of(kinds.type_info(each.spec))
     properties: dict[str, Plain] = {
         "apiVersion": {"type": "string"},

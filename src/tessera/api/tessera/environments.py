@@ -7,12 +7,14 @@ import msgspec
 
 from tessera.api.tessera.objects import Metadata, read_object
 
-__all__ = ["KIND", "Environment", "Spec", "read_environment"]
+__all__ = ["KIND", "Environment", "EnvironmentSpec", "read_environment"]
 
 KIND: Final = "Environment"
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class EnvironmentSpec(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     """What work in the environment gets."""
 
     image: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
@@ -37,7 +39,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Object(msgspec.Struct, frozen=True):
     metadata: Metadata
-    spec: Spec
+    spec: EnvironmentSpec
 
 
 def read_environment(each: Mapping[str, Any]) -> Environment:

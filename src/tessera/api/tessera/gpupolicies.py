@@ -22,17 +22,17 @@ __all__ = [
     "API_VERSION",
     "KIND",
     "RULES",
-    "Clocks",
     "Disruption",
-    "Entry",
+    "GpuClocks",
     "GpuPolicy",
+    "GpuPolicySpec",
+    "GpuPolicyStatus",
     "LabelSelector",
     "LayoutFields",
-    "Repartition",
-    "Rule",
-    "SharingFields",
-    "Spec",
-    "Status",
+    "PolicyEntry",
+    "PolicySharingFields",
+    "RepartitionSettings",
+    "ValidationRule",
     "node_policy",
     "read_gpu_policy",
     "selector_term",
@@ -99,7 +99,7 @@ class LayoutFields(
     """`PROFILE@START`, as `3g.40gb@4`."""
 
 
-class SharingFields(
+class PolicySharingFields(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
     """How a GPU is shared."""
@@ -126,7 +126,9 @@ class SharingFields(
     `scheduler`, to pods that request an amount of GPU memory; then none is advertised by name."""
 
 
-class Clocks(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class GpuClocks(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     """Limits of a GPU's graphics clock, in MHz."""
 
     lowest: _MHz
@@ -135,24 +137,26 @@ class Clocks(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """MHz; equal to the lowest for a constant clock."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class PolicyEntry(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     """Sharing of individual GPUs of each node; of several entries that name a GPU the first applies."""
 
     devices: Annotated[tuple[_Device, ...], msgspec.Meta(min_length=1, max_length=64)] | None = None
     """The GPUs by index (`"0"`) or UUID."""
     models: Annotated[tuple[_Word, ...], msgspec.Meta(min_length=1, max_length=64)] | None = None
     """The GPUs by model, under any of its names. Without devices and models all GPUs are meant."""
-    sharing: SharingFields | None = None
+    sharing: PolicySharingFields | None = None
     """How they are shared; left out to let the node's own files decide."""
     isolation: Isolation | None = None
     """The weakest isolation that these GPUs offer; left out for that of the policy."""
     power_limit_watts: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
     """Limit of the GPU's power; left out for the GPU's own."""
-    clocks_mhz: Clocks | None = msgspec.field(name="clocksMHz", default=None)
+    clocks_mhz: GpuClocks | None = msgspec.field(name="clocksMHz", default=None)
     """Left out for the driver's choice."""
 
 
-class Repartition(
+class RepartitionSettings(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
     """Whether Tessera may create and destroy MIG instances on managed GPUs, and when."""
@@ -182,7 +186,9 @@ class Disruption(
     false only reports it."""
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class GpuPolicySpec(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     """The settings of an administrator."""
 
     node_selector: LabelSelector = LabelSelector()
@@ -196,15 +202,15 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     agent's option `--strategy` decide, with `mixed` as the default."""
     isolation: Isolation = Isolation.NONE
     """The weakest isolation that GPUs offer, unless an entry sets another."""
-    gpus: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=64)] = ()
+    gpus: Annotated[tuple[PolicyEntry, ...], msgspec.Meta(max_length=64)] = ()
     """Sharing of individual GPUs; without entries Tessera manages all of them."""
-    repartition: Repartition = Repartition()
+    repartition: RepartitionSettings = RepartitionSettings()
     disruption: Disruption = Disruption()
     strategy: Strategy = "tessera"
     """Packing policy by which the controller places new MIG instances; `tessera server` has one of its own."""
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class GpuPolicyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Tessera's observations and decisions."""
 
     observed_generation: _Tally = 0
@@ -232,8 +238,8 @@ class GpuPolicy(msgspec.Struct, frozen=True):
     """A GPUPolicy object."""
 
     metadata: _Metadata
-    spec: Spec = Spec()
-    status: Status = Status()
+    spec: GpuPolicySpec = GpuPolicySpec()
+    status: GpuPolicyStatus = GpuPolicyStatus()
 
     @property
     def name(self) -> str:
@@ -241,7 +247,7 @@ class GpuPolicy(msgspec.Struct, frozen=True):
         return self.metadata.name
 
 
-class Rule(msgspec.Struct, frozen=True):
+class ValidationRule(msgspec.Struct, frozen=True):
     """A rule for a record beyond the types of its fields, checked by the API server and by readers."""
 
     cel: str
@@ -256,30 +262,30 @@ def _within(mode: str, modes: tuple[str, ...]) -> str:
     return f"{mode} in [{', '.join(map(repr, modes))}]"
 
 
-RULES: Final[Mapping[type[msgspec.Struct], tuple[Rule, ...]]] = {
+RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
     Selected: (
-        Rule(
+        ValidationRule(
             "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
             "In and NotIn need at least one of values; take values out for Exists and DoesNotExist",
             lambda each: (each.operator in {"In", "NotIn"}) == bool(each.values),
         ),
     ),
     LayoutFields: (
-        Rule(
+        ValidationRule(
             "[has(self.configuration), has(self.counts), has(self.placements)].exists_one(each, each)",
             "say the layout in exactly one way: configuration, counts or placements",
             lambda each: sum(way is not None for way in (each.configuration, each.counts, each.placements)) == 1,
         ),
     ),
-    SharingFields: (
-        Rule(
+    PolicySharingFields: (
+        ValidationRule(
             f"has(self.layout) == ({_within('self.mode', _FIXED_LAYOUT)})",
             "a fixed layout and mode auto exclude each other: give a layout with mode mig, mig-time-slicing or "
             "mig-mps, "
             "and only with these",
             lambda each: (each.layout is not None) == (each.mode in _FIXED_LAYOUT),
         ),
-        Rule(
+        ValidationRule(
             f"(has(self.replicas) != has(self.replicasByProfile)) == ({_within('self.mode', _REPLICATED)}) && "
             "!(has(self.replicas) && has(self.replicasByProfile))",
             "give replicas (or replicasByProfile, not both) with mode time-slicing, mps, mig-time-slicing or mig-mps, "
@@ -288,57 +294,57 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[Rule, ...]]] = {
                 ((each.replicas is not None) + (each.replicas_by_profile is not None)) == (each.mode in _REPLICATED)
             ),
         ),
-        Rule(
+        ValidationRule(
             "!has(self.replicasByProfile) || self.mode.startsWith('mig-')",
             "replicasByProfile goes with mode mig-time-slicing or mig-mps; give replicas for whole GPUs",
             lambda each: each.replicas_by_profile is None or each.mode.startswith("mig-"),
         ),
-        Rule(
+        ValidationRule(
             "!has(self.modes) || self.modes.size() == 0 || self.mode == 'auto'",
             "modes says what Tessera may use under mode auto; take it out for the others",
             lambda each: not each.modes or each.mode == "auto",
         ),
-        Rule(
+        ValidationRule(
             "!self.allowRepartition || self.mode == 'mig'",
             "allowRepartition goes with mode mig; under auto Tessera repartitions anyway, and instances with replicas "
             "stay as they are",
             lambda each: not each.allow_repartition or each.mode == "mig",
         ),
-        Rule(
+        ValidationRule(
             f"!self.renamed || {_within('self.mode', _REPLICATED)}",
             "renamed is about replicas: mode time-slicing, mps, mig-time-slicing or mig-mps",
             lambda each: not each.renamed or each.mode in _REPLICATED,
         ),
-        Rule(
+        ValidationRule(
             "!has(self.allocator) || !(self.mode in ['auto', 'memory-share'] || self.allowRepartition)",
             "allocator goes with a mode that fixes devices; take it out for auto, memory-share and allowRepartition: "
             "there the scheduler allocates and devices are offered by name on demand",
             lambda each: each.allocator is None or not (each.mode in _OPEN or each.allow_repartition),
         ),
     ),
-    Clocks: (
-        Rule(
+    GpuClocks: (
+        ValidationRule(
             "self.lowest <= self.highest",
             "the lowest clock must not be above the highest",
             lambda each: each.lowest <= each.highest,
         ),
     ),
-    Entry: (
-        Rule(
+    PolicyEntry: (
+        ValidationRule(
             "!(has(self.devices) && has(self.models))",
             "choose GPUs in one way: by devices or by models; neither means all GPUs of the node",
             lambda each: each.devices is None or each.models is None,
         ),
     ),
-    Repartition: (
-        Rule(
+    RepartitionSettings: (
+        ValidationRule(
             "self.idleSeconds <= self.longestSeconds",
             "idleSeconds must not be above longestSeconds, within which every batch is planned for",
             lambda each: each.idle_seconds <= each.longest_seconds,
         ),
     ),
     Disruption: (
-        Rule(
+        ValidationRule(
             "type(self.budget) == int ? self.budget >= 1 : self.budget.matches('^([1-9][0-9]?|100)%$')",
             "budget is a number of GPUs from 1 on, or a percentage from 1% to 100%; to change nothing, set "
             "repartition.allowed to false",
@@ -388,19 +394,19 @@ def selector_term(selector: LabelSelector) -> SelectorTerm | None:
     return SelectorTerm(expressions=expressions) if expressions else None
 
 
-def node_policy(spec: Spec) -> dict[str, Any]:
+def node_policy(spec: GpuPolicySpec) -> dict[str, Any]:
     """Return the node policy document with this spec's settings for a node's GPUs, for `api/tessera/nodepolicy`."""
     return {
         "apiVersion": API_VERSION,
         "kind": "NodePolicy",
         **({} if spec.mig_strategy is None else {"strategy": spec.mig_strategy}),
         "unit": spec.unit,
-        "gpus": [_entry(each, spec) for each in spec.gpus or (Entry(sharing=SharingFields()),)],
+        "gpus": [_entry(each, spec) for each in spec.gpus or (PolicyEntry(sharing=PolicySharingFields()),)],
         **({} if spec.disruption.evict_conflicts else {"evict-conflicts": False}),
     }
 
 
-def _entry(entry: Entry, spec: Spec) -> dict[str, Any]:
+def _entry(entry: PolicyEntry, spec: GpuPolicySpec) -> dict[str, Any]:
     written: dict[str, Any] = {}
     for key, value in (("devices", entry.devices), ("models", entry.models)):
         if value is not None:
@@ -415,7 +421,7 @@ def _entry(entry: Entry, spec: Spec) -> dict[str, Any]:
     return written
 
 
-def _sharing(sharing: SharingFields) -> str | dict[str, Any]:
+def _sharing(sharing: PolicySharingFields) -> str | dict[str, Any]:
     replicas = dict(sharing.replicas_by_profile) if sharing.replicas_by_profile else sharing.replicas
     layout = sharing.layout or LayoutFields()
     # Written only if it is not the default, which older agents use too.
@@ -442,7 +448,7 @@ def _layout(layout: LayoutFields) -> str | dict[str, int] | list[str]:
     return dict(layout.counts) if layout.counts is not None else list(layout.placements or ())
 
 
-def status_fields(status: Status) -> dict[str, Any]:
+def status_fields(status: GpuPolicyStatus) -> dict[str, Any]:
     """Return the status as JSON with every field in it, so that a patch replaces the former one."""
     empty = {"observedGeneration": 0, "nodes": 0, "gpus": 0, "desiredSlices": 0, "pendingPods": 0, "decision": ""}
     return {**empty, "conditions": [], **msgspec.to_builtins(status)}

@@ -33,10 +33,10 @@ __all__ = [
     "IMAGE_WARMUP",
     "NODE_IMAGES",
     "ImageWarmup",
-    "NodeSpec",
-    "NodeStatus",
-    "Spec",
-    "Status",
+    "ImageWarmupSpec",
+    "ImageWarmupStatus",
+    "NodeImagesSpec",
+    "NodeImagesStatus",
     "new_node_images",
     "node_spec",
     "node_status",
@@ -67,7 +67,9 @@ class Parallelism(
     """Concurrent pulls from one registry, by all nodes together."""
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class ImageWarmupSpec(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     """The images, and the nodes that should have them."""
 
     images: Annotated[tuple[_Image, ...], msgspec.Meta(min_length=1, max_length=_MOST_IMAGES)]
@@ -98,7 +100,7 @@ class ImageStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """Pending pods that need it."""
 
 
-class ProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ImageProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Why a node does not have an image."""
 
     node: Annotated[str, msgspec.Meta(max_length=253)]
@@ -107,7 +109,7 @@ class ProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     reason: _Reason
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ImageWarmupStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state of the nodes."""
 
     observed_generation: _Tally = 0
@@ -121,7 +123,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     pinned: _Tally = 0
     """Nodes that have all of them pinned."""
     images: Annotated[tuple[ImageStatus, ...], msgspec.Meta(max_length=_MOST_IMAGES)] = ()
-    problems: Annotated[tuple[ProblemFields, ...], msgspec.Meta(max_length=16)] = ()
+    problems: Annotated[tuple[ImageProblemFields, ...], msgspec.Meta(max_length=16)] = ()
     """The first of them."""
     conditions: Conditions = ()
     """`Accepted`: it is valid; `Ready`: all of its nodes have all images."""
@@ -131,11 +133,11 @@ class ImageWarmup(msgspec.Struct, frozen=True):
     """An ImageWarmup object."""
 
     metadata: Metadata
-    spec: Spec
-    status: Status = Status()
+    spec: ImageWarmupSpec
+    status: ImageWarmupStatus = ImageWarmupStatus()
 
 
-class DesiredFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class DesiredImageFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An image that the node should have."""
 
     image: _Image
@@ -148,13 +150,13 @@ class DesiredFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     """Number of the pull in its present or last turn."""
 
 
-class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class NodeImagesSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The desired images of the node, by the controller."""
 
-    images: Annotated[tuple[DesiredFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+    images: Annotated[tuple[DesiredImageFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
 
 
-class ObservedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ObservedImageFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state of an image on the node."""
 
     image: _Image
@@ -170,10 +172,10 @@ class ObservedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     reason: _Reason = ""
 
 
-class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class NodeImagesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The images of the node, as its agent reports them."""
 
-    images: Annotated[tuple[ObservedFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+    images: Annotated[tuple[ObservedImageFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
     disk_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
     """How full the disk with the images is."""
     runtime: Annotated[str, msgspec.Meta(max_length=128)] = ""
@@ -182,8 +184,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 class _NodeObject(msgspec.Struct, frozen=True):
     metadata: Metadata
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
+    spec: NodeImagesSpec = NodeImagesSpec()
+    status: NodeImagesStatus = NodeImagesStatus()
 
 
 def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset()) -> tuple[ImageWarmup, core.Warmup]:
@@ -241,7 +243,7 @@ def read_node_images(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
     )
 
 
-def _observed(each: ObservedFields) -> core.ObservedImage:
+def _observed(each: ObservedImageFields) -> core.ObservedImage:
     return core.ObservedImage(
         image=each.image,
         state=each.state,
@@ -261,14 +263,14 @@ def new_node_images(node: str, uid: str) -> dict[str, Any]:
 
 def node_spec(desired: Iterable[core.DesiredImage]) -> dict[str, Any]:
     """Return the spec of a NodeImages."""
-    fields = [msgspec.convert(each, DesiredFields, from_attributes=True) for each in desired]
+    fields = [msgspec.convert(each, DesiredImageFields, from_attributes=True) for each in desired]
     return {"images": msgspec.to_builtins(fields)}
 
 
 def node_status(observed: Iterable[core.ObservedImage], *, disk_percent: int, runtime: str) -> dict[str, Any]:
     """Return the status of a NodeImages."""
     fields = [
-        ObservedFields(
+        ObservedImageFields(
             image=each.image,
             state=each.state,
             digest=each.digest,
@@ -288,10 +290,10 @@ def _moment(when: dt.datetime) -> str:
     return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def warmup_status(each: ImageWarmup, found: core.Summary, now: dt.datetime) -> Status:
+def warmup_status(each: ImageWarmup, found: core.WarmupSummary, now: dt.datetime) -> ImageWarmupStatus:
     """Return the status of a warmup; the same summary gives the same status."""
     generation = each.metadata.generation
-    return Status(
+    return ImageWarmupStatus(
         observed_generation=generation,
         nodes=found.nodes,
         ready=found.ready,
@@ -299,7 +301,7 @@ def warmup_status(each: ImageWarmup, found: core.Summary, now: dt.datetime) -> S
         pinned=found.pinned,
         images=tuple(msgspec.convert(one, ImageStatus, from_attributes=True) for one in found.images),
         problems=tuple(
-            ProblemFields(node=one.node, image=one.image, reason=one.reason[:_REASON_CHARACTERS])
+            ImageProblemFields(node=one.node, image=one.image, reason=one.reason[:_REASON_CHARACTERS])
             for one in found.problems
         ),
         conditions=settled(

@@ -48,7 +48,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     """Part of the values."""
 
 
-class Image(_Record, frozen=True, kw_only=True):
+class ImageValues(_Record, frozen=True, kw_only=True):
     """The image of agent, server and controller."""
 
     repository: _Repository = ""
@@ -82,7 +82,7 @@ def _one_node_at_a_time() -> dict[str, Any]:
     return {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
 
 
-class Agent(_Record, frozen=True, kw_only=True):
+class AgentValues(_Record, frozen=True, kw_only=True):
     """The DaemonSet on GPU nodes."""
 
     runtime_class_name: str = ""
@@ -135,7 +135,7 @@ class Agent(_Record, frozen=True, kw_only=True):
     """A node of 56 MIG instances takes 1 % of a core and 90 MB. Memory has a limit, processor time has none."""
 
 
-class Server(_Record, frozen=True, kw_only=True):
+class ServerValues(_Record, frozen=True, kw_only=True):
     """The Deployment of server and second scheduler, both in one pod."""
 
     replicas: _Count = 2
@@ -183,7 +183,7 @@ class Scheduler(_Record, frozen=True, kw_only=True):
     """Memory grows with nodes and pods."""
 
 
-class Controller(_Record, frozen=True, kw_only=True):
+class ControllerValues(_Record, frozen=True, kw_only=True):
     """The Deployment of the controller."""
 
     replicas: _Count = 2
@@ -202,7 +202,7 @@ class Controller(_Record, frozen=True, kw_only=True):
     """Memory grows with nodes and pods."""
 
 
-class Disks(_Record, frozen=True, kw_only=True):
+class DiskValues(_Record, frozen=True, kw_only=True):
     """Local disks of nodes as one filesystem; see docs/disks.md."""
 
     enabled: bool = False
@@ -290,7 +290,7 @@ class Certificate(_Record, frozen=True, kw_only=True):
     """cert-manager's issuer, `{kind: ClusterIssuer, name: internal}`; empty for a self-signed one of our own."""
 
 
-class Admission(_Record, frozen=True, kw_only=True):
+class AdmissionValues(_Record, frozen=True, kw_only=True):
     """What the API server rejects and changes; see docs/security.md."""
 
     policies: bool = True
@@ -342,7 +342,7 @@ class MetricsTls(_Record, frozen=True, kw_only=True):
     through the API server, have none."""
 
 
-class Metrics(_Record, frozen=True, kw_only=True):
+class MetricsValues(_Record, frozen=True, kw_only=True):
     """Metrics for Prometheus, see docs/metrics.md."""
 
     enabled: bool = True
@@ -372,18 +372,18 @@ class Metrics(_Record, frozen=True, kw_only=True):
 class Values(_Record, frozen=True, kw_only=True):
     """All values."""
 
-    image: Image = Image()
+    image: ImageValues = ImageValues()
     nvidia: Nvidia = Nvidia()
-    agent: Agent = Agent()
-    server: Server = Server()
+    agent: AgentValues = AgentValues()
+    server: ServerValues = ServerValues()
     scheduler: Scheduler = Scheduler()
-    controller: Controller = Controller()
-    disks: Disks = Disks()
+    controller: ControllerValues = ControllerValues()
+    disks: DiskValues = DiskValues()
     metrics_api: MetricsApi = MetricsApi()
-    admission: Admission = Admission()
+    admission: AdmissionValues = AdmissionValues()
     crds: Crds = Crds()
     network_policies: NetworkPolicies = NetworkPolicies()
-    metrics: Metrics = Metrics()
+    metrics: MetricsValues = MetricsValues()
     gpu_policy: dict[str, Any] = {}
     """Spec of a GPUPolicy named `default`; none without. Needs the definitions in the cluster already: install,
     then upgrade with it."""

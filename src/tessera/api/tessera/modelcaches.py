@@ -34,10 +34,10 @@ __all__ = [
     "MODEL_CACHE",
     "NODE_MODELS",
     "ModelCache",
-    "NodeSpec",
-    "NodeStatus",
-    "Spec",
-    "Status",
+    "ModelCacheSpec",
+    "ModelCacheStatus",
+    "NodeModelsSpec",
+    "NodeModelsStatus",
     "cache_status",
     "new_node_models",
     "node_spec",
@@ -75,7 +75,9 @@ _Peer = Annotated[str, msgspec.Meta(max_length=64, pattern="^([0-9.]+|\\[[0-9a-f
 _Moment = Annotated[str, msgspec.Meta(max_length=32)]
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class ModelCacheSpec(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     """The model, and the nodes that should have it. Pods request it by the limit `models.tessera.dev/NAME: 1`."""
 
     source: _Source
@@ -114,14 +116,14 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     form."""
 
 
-class ProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ModelProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Why a node does not have the model, or not its source's current revision."""
 
     node: Annotated[str, msgspec.Meta(max_length=253)]
     reason: _Reason
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ModelCacheStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state of the nodes."""
 
     observed_generation: _Tally = 0
@@ -142,7 +144,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Containers that use it."""
     pending_pods: _Tally = 0
     """Pending pods that request it."""
-    problems: Annotated[tuple[ProblemFields, ...], msgspec.Meta(max_length=16)] = ()
+    problems: Annotated[tuple[ModelProblemFields, ...], msgspec.Meta(max_length=16)] = ()
     """The first of them."""
     conditions: Conditions = ()
     """`Accepted`: it is valid; `Ready`: all of its nodes have the model."""
@@ -152,11 +154,11 @@ class ModelCache(msgspec.Struct, frozen=True):
     """A ModelCache object."""
 
     metadata: Metadata
-    spec: Spec
-    status: Status = Status()
+    spec: ModelCacheSpec
+    status: ModelCacheStatus = ModelCacheStatus()
 
 
-class DesiredFields(
+class DesiredModelFields(
     msgspec.Struct, frozen=True, kw_only=True, rename={"interval_s": "intervalSeconds"}, omit_defaults=True
 ):
     """A model that the node should have; the fields are those of its ModelCache."""
@@ -176,14 +178,14 @@ class DesiredFields(
     pack: Pack = "Never"
 
 
-class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class NodeModelsSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The desired models of the node, by the controller."""
 
-    models: Annotated[tuple[DesiredFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] | None = None
+    models: Annotated[tuple[DesiredModelFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] | None = None
     """In fetching order; left out until the controller has decided, so that nothing is removed."""
 
 
-class ObservedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ObservedModelFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state of a model on the node."""
 
     name: _Name
@@ -208,10 +210,10 @@ class ObservedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     reason: _Reason = ""
 
 
-class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class NodeModelsStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The models of the node, as its agent reports them."""
 
-    models: Annotated[tuple[ObservedFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+    models: Annotated[tuple[ObservedModelFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
     folder: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     """The folder of its models."""
     free_bytes: _Tally = 0
@@ -224,13 +226,13 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 class _NodeObject(msgspec.Struct, frozen=True):
     metadata: Metadata
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
+    spec: NodeModelsSpec = NodeModelsSpec()
+    status: NodeModelsStatus = NodeModelsStatus()
 
 
 def read_model_cache(
     each: Mapping[str, Any], nodes: frozenset[str] = frozenset()
-) -> tuple[ModelCache, core.ModelCache]:
+) -> tuple[ModelCache, core.DesiredCache]:
     """Return a ModelCache, parsed.
 
     Args:
@@ -257,7 +259,7 @@ def read_model_cache(
                 found="credentials in an address can be read by everybody who sees this object",
                 hint="put them in a Secret of tessera-system, named by spec.secret",
             )
-    return found, core.ModelCache(
+    return found, core.DesiredCache(
         name=name,
         source=spec.source,
         nodes=nodes,
@@ -301,7 +303,7 @@ def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
     )
 
 
-def _observed(each: ObservedFields) -> core.ObservedModel:
+def _observed(each: ObservedModelFields) -> core.ObservedModel:
     return core.ObservedModel(
         name=each.name,
         state=each.state,
@@ -326,7 +328,7 @@ def new_node_models(node: str, uid: str) -> dict[str, Any]:
 
 def node_spec(desired: Iterable[core.DesiredModel]) -> dict[str, Any]:
     """Return the spec of a NodeModels."""
-    fields = [msgspec.convert(each, DesiredFields, from_attributes=True) for each in desired]
+    fields = [msgspec.convert(each, DesiredModelFields, from_attributes=True) for each in desired]
     return {"models": msgspec.to_builtins(fields)}
 
 
@@ -335,7 +337,7 @@ def node_status(
 ) -> dict[str, Any]:
     """Return the status of a NodeModels."""
     fields = [
-        ObservedFields(
+        ObservedModelFields(
             name=each.name,
             state=each.state,
             revision=each.revision,
@@ -389,10 +391,10 @@ def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -> Status:
+def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -> ModelCacheStatus:
     """Return the status of a model; the same summary gives the same status."""
     generation = each.metadata.generation
-    return Status(
+    return ModelCacheStatus(
         observed_generation=generation,
         nodes=found.nodes,
         ready=found.ready,
@@ -402,7 +404,9 @@ def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -
         bytes=found.bytes,
         containers=found.containers,
         pending_pods=found.pending_pods,
-        problems=tuple(ProblemFields(node=one.node, reason=one.reason[:_REASON_CHARACTERS]) for one in found.problems),
+        problems=tuple(
+            ModelProblemFields(node=one.node, reason=one.reason[:_REASON_CHARACTERS]) for one in found.problems
+        ),
         conditions=settled(
             each.status.conditions,
             coverage(found.nodes, found.ready, ("Fetching", "the model", "the model")),

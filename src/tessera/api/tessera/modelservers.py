@@ -16,7 +16,7 @@ from tessera.api.documents import Document
 from tessera.api.fields import Field, in_place
 from tessera.api.kubernetes.conditions import Conditions, Finding, settled
 from tessera.api.kubernetes.modelpods import read_woken
-from tessera.api.tessera.gpupolicies import Rule
+from tessera.api.tessera.gpupolicies import ValidationRule
 from tessera.api.tessera.objects import API_VERSION, subject_of
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
@@ -30,8 +30,8 @@ __all__ = [
     "API_VERSION",
     "KIND",
     "RULES",
+    "ModelServerStatus",
     "ObservedServer",
-    "Status",
     "missing_rights",
     "observed",
     "read_model_server",
@@ -45,56 +45,56 @@ _Tally = Annotated[int, msgspec.Meta(ge=0)]
 _MODEL_SOURCES: Final = ("cache", "claim", "nfs", "hostPath")
 
 
-def _sources(each: core.Model) -> int:
+def _sources(each: core.ModelLocation) -> int:
     return sum(one is not None for one in (each.cache, each.claim, each.nfs, each.host_path))
 
 
-RULES: Final[Mapping[type[msgspec.Struct], tuple[Rule, ...]]] = {
-    core.Model: (
-        Rule(
+RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
+    core.ModelLocation: (
+        ValidationRule(
             f"[{', '.join(f'has(self.{each})' for each in _MODEL_SOURCES)}].exists_one(each, each)",
             "say where the model is in exactly one way: cache, claim, nfs or hostPath",
             lambda each: _sources(each) == 1,
         ),
-        Rule(
+        ValidationRule(
             "!(has(self.cache) && has(self.name))",
             "a cached model has the name of its ModelCache: take name out",
             lambda each: each.cache is None or each.name is None,
         ),
     ),
     core.GpuRequest: (
-        Rule(
+        ValidationRule(
             "has(self.memoryGiB) != has(self.resource)",
             "say the part of a GPU in exactly one way: memoryGiB or resource",
             lambda each: (each.memory_gib is None) != (each.resource is None),
         ),
-        Rule(
+        ValidationRule(
             "!has(self.compute) || has(self.memoryGiB)",
             "compute is asked for beside memoryGiB",
             lambda each: each.compute is None or each.memory_gib is not None,
         ),
-        Rule(
+        ValidationRule(
             f"!has(self.count) || self.count == 1 || (has(self.resource) && self.resource == '{GPU_RESOURCE}')",
             f"several devices are whole GPUs: count is for resource {GPU_RESOURCE}, a process sees one MIG instance",
             lambda each: each.count == 1 or each.resource == GPU_RESOURCE,
         ),
     ),
-    core.Replicas: (
-        Rule(
+    core.ReplicaSpec: (
+        ValidationRule(
             "!has(self.max) || !has(self.min) || self.min <= self.max",
             "min is at most max",
             lambda each: each.most is None or each.least <= each.most,
         ),
     ),
     core.Autoscaling: (
-        Rule(
+        ValidationRule(
             "!has(self.autoscaler) || self.autoscaler != 'KEDA' || (has(self.metric) && self.metric == 'queue-time')",
             "KEDA asks Prometheus: with it metric is queue-time",
             lambda each: each.autoscaler != "KEDA" or each.metric == "queue-time",
         ),
     ),
     core.EnvironmentVariable: (
-        Rule(
+        ValidationRule(
             "!(has(self.value) && has(self.valueFrom))",
             "a variable has a value or a source: value or valueFrom",
             lambda each: each.value is None or each.value_from is None,
@@ -113,7 +113,7 @@ _ROLE: Final = "tessera-model-servers"
 """The chart's ClusterRole and, by convention, the RoleBindings of it."""
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ModelServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state of the server."""
 
     observed_generation: _Tally = 0
@@ -137,7 +137,7 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 class _Object(msgspec.Struct, frozen=True):
     metadata: _Metadata
-    spec: core.Spec
+    spec: core.ModelServerSpec
 
 
 def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelServer:
@@ -174,7 +174,7 @@ def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelSe
     )
 
 
-def _check(spec: core.Spec, subject: str) -> None:
+def _check(spec: core.ModelServerSpec, subject: str) -> None:
     parts = {
         "model": spec.model,
         "gpu": spec.gpu,
@@ -298,7 +298,9 @@ def observed(deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tu
     )
 
 
-def server_status(former: Status, generation: int, found: ObservedServer, now: dt.datetime) -> Status:
+def server_status(
+    former: ModelServerStatus, generation: int, found: ObservedServer, now: dt.datetime
+) -> ModelServerStatus:
     """Return the status of a valid server; the same observation gives the same status."""
     said = "; ".join(found.problems or found.notes or ("all objects are as desired",))
     applied = (
@@ -312,7 +314,7 @@ def server_status(former: Status, generation: int, found: ObservedServer, now: d
     else:
         ready = Finding("Ready", "False", "Starting", f"{serving}; `tessera explain pod` says why one is pending")
     conditions = (Finding("Accepted", "True", "Valid", "it can be carried out"), applied, ready)
-    return Status(
+    return ModelServerStatus(
         observed_generation=generation,
         replicas=found.replicas,
         ready_replicas=found.ready,
@@ -321,7 +323,9 @@ def server_status(former: Status, generation: int, found: ObservedServer, now: d
     )
 
 
-def refused_status(former: Status, generation: int, reason: str, problem: str, now: dt.datetime) -> Status:
+def refused_status(
+    former: ModelServerStatus, generation: int, reason: str, problem: str, now: dt.datetime
+) -> ModelServerStatus:
     """Return the status of an invalid server; its running objects are left alone."""
     found = (_cut(Finding("Accepted", "False", reason, problem)),)
     conditions = settled(former.conditions, found, now, generation=generation)

@@ -1,7 +1,7 @@
 """The partitioning settings of GPUPolicy objects, as values of the core."""
 
 from tessera.api.tessera.gpupolicies import GpuPolicy, selector_term
-from tessera.core.packing.partitioning import Budget, PartitioningLimits, PartitioningPolicy
+from tessera.core.packing.partitioning import ChangeBudget, PartitioningLimits, PartitioningPolicy
 
 __all__ = ["partition_policy"]
 
@@ -20,5 +20,7 @@ def partition_policy(policy: GpuPolicy) -> PartitioningPolicy:
             keep_s=spec.repartition.keep_idle_seconds,
             policy=spec.strategy,
         ),
-        budget=Budget(gpus=budget) if isinstance(budget, int) else Budget(percent=int(budget.removesuffix("%"))),
+        budget=ChangeBudget(gpus=budget)
+        if isinstance(budget, int)
+        else ChangeBudget(percent=int(budget.removesuffix("%"))),
     )

@@ -7,7 +7,7 @@ import msgspec
 from tessera.core.cluster.snapshot import LeftOut, Share
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 from tessera.core.packing.savings import cost, gpu_use
-from tessera.core.packing.sizing import NodeType, Sizing
+from tessera.core.packing.sizing import FleetSizing, NodeType
 
 __all__ = [
     "AssignmentDocument",
@@ -159,7 +159,7 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
 def document(
     plan: Plan,
     prices: Mapping[str, float] | None = None,
-    fit: tuple[Sequence[NodeType], Sizing] | None = None,
+    fit: tuple[Sequence[NodeType], FleetSizing] | None = None,
 ) -> PlanDocument:
     """Return the wire record of a plan.
 
@@ -197,7 +197,7 @@ def _cost(plan: Plan, prices: Mapping[str, float]) -> CostDocument:
     return CostDocument(fleet=money.fleet, used=money.used, without_sharing=money.unshared, unpriced=money.unpriced)
 
 
-def _fit(types: Sequence[NodeType], found: Sizing) -> FitDocument:
+def _fit(types: Sequence[NodeType], found: FleetSizing) -> FitDocument:
     counted = zip(types, found.counts, strict=True)
     return FitDocument(
         nodes=tuple(NodesDocument(gpus=each.gpus, count=count) for each, count in counted),

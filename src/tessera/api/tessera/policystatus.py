@@ -6,17 +6,17 @@ from collections.abc import Iterable
 import msgspec
 
 from tessera.api.kubernetes.conditions import Finding, settled
-from tessera.api.tessera.gpupolicies import KIND, GpuPolicy, Status
+from tessera.api.tessera.gpupolicies import KIND, GpuPolicy, GpuPolicyStatus
 from tessera.core.cluster.gpunodestate import Impairment
 
-__all__ = ["Facts", "new_status"]
+__all__ = ["PolicyFacts", "new_status"]
 
 _DECISION_CHARACTERS = 1024
 _NAMED = 3
 """Nodes that a message names before it counts the others."""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The observation of one policy."""
 
     nodes: int = 0
@@ -34,7 +34,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Impairments reported by the agents of its nodes, by node."""
 
 
-def new_status(policy: GpuPolicy, facts: Facts, now: dt.datetime) -> Status:
+def new_status(policy: GpuPolicy, facts: PolicyFacts, now: dt.datetime) -> GpuPolicyStatus:
     """Return the status of a valid policy; the same facts give the same status."""
     generation = policy.metadata.generation
     found = (
@@ -42,7 +42,7 @@ def new_status(policy: GpuPolicy, facts: Facts, now: dt.datetime) -> Status:
         _ready(facts, policy.name),
         _overrides(facts, policy.name),
     )
-    return Status(
+    return GpuPolicyStatus(
         observed_generation=generation,
         nodes=facts.nodes,
         gpus=facts.gpus,
@@ -53,7 +53,7 @@ def new_status(policy: GpuPolicy, facts: Facts, now: dt.datetime) -> Status:
     )
 
 
-def _ready(facts: Facts, name: str) -> Finding:
+def _ready(facts: PolicyFacts, name: str) -> Finding:
     if not facts.nodes:
         return Finding("Ready", "True", "NoNodes", "it applies to no node with GPUs and an agent")
     if facts.behind:
@@ -64,7 +64,7 @@ def _ready(facts: Facts, name: str) -> Finding:
     return Finding("Ready", "True", "InForce", f"in force on {facts.nodes} node{'s' if facts.nodes > 1 else ''}")
 
 
-def _overrides(facts: Facts, name: str) -> Finding:
+def _overrides(facts: PolicyFacts, name: str) -> Finding:
     """Return what the policy takes precedence over; docs/policy.md has the order."""
     others = [each for each in facts.impaired if each[1].kind == "Overridden" and each[1].by == _named(name)]
     if others:

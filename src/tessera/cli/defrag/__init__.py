@@ -18,7 +18,7 @@ from tessera.api.kubernetes.leaving import read_leaves
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.api.tessera.clusters import as_fields
 from tessera.api.tessera.modelservers import with_pods
-from tessera.cli.defrag.moving import Mover, observe
+from tessera.cli.defrag.moving import MoveRunner, observe
 from tessera.cli.defrag.tables import parts
 from tessera.cli.livecluster import ClusterSource, cluster_options, connected, place_of, read_file
 from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without
@@ -26,7 +26,7 @@ from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.kube import Kube
 from tessera.core.cluster.cluster import Cluster
-from tessera.core.packing.defrag import MOST_MOVES, Asker, Leave, Proposal, propose
+from tessera.core.packing.defrag import MOST_MOVES, Asker, DefragProposal, Leave, propose
 from tessera.core.workload.need import Isolation, Pod, PodKey
 from tessera.errors import InvalidInput, Unsupported
 
@@ -54,7 +54,7 @@ class _Made(msgspec.Struct, frozen=True):
     """The JSON output."""
 
     asked: tuple[Asker, ...]
-    proposal: Proposal
+    proposal: DefragProposal
     executed: bool
     evicted: tuple[PodKey, ...] = ()
 
@@ -230,7 +230,7 @@ async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
     if given["output"] not in {"json", "yaml"}:
         _print(_Made(asked, proposal, executed=True), given["output"])
     placed = {each.pod for each in proposal.placed}
-    mover = Mover(kube, [each for each in asked if each.pod in placed], given["deadline_s"])
+    mover = MoveRunner(kube, [each for each in asked if each.pod in placed], given["deadline_s"])
     try:
         with _progress(len(proposal.moves)) as report:
             await mover.make(len(proposal.moves), report)

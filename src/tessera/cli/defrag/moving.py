@@ -23,11 +23,11 @@ from tessera.clients.kube import (
     version_of,
 )
 from tessera.core.cluster.cluster import Cluster
-from tessera.core.packing.defrag import Asker, Leave, Move, Proposal, propose
+from tessera.core.packing.defrag import Asker, DefragProposal, Leave, Move, propose
 from tessera.core.workload.need import PodKey
 from tessera.errors import Conflict, Unavailable, Unsupported
 
-__all__ = ["TAINT", "Mover", "observe"]
+__all__ = ["TAINT", "MoveRunner", "observe"]
 
 _PAUSE_S = 1.0
 """Interval of polling."""
@@ -62,7 +62,7 @@ async def _list(kube: Kube, kind: Kind) -> tuple[Object, ...]:
         return ()
 
 
-class Mover:
+class MoveRunner:
     """Makes moves until the askers fit, at most as many as were proposed.
 
     Args:
@@ -96,7 +96,7 @@ class Mover:
             report(len(self.evicted), "waiting until the pods are bound")
             await self._bound()
 
-    async def _proposal(self, most: int) -> Proposal:
+    async def _proposal(self, most: int) -> DefragProposal:
         """Return the remaining moves, for the current cluster."""
         cluster, leaves = await observe(self._kube)
         left = [each for each in self._askers if not _is_bound(cluster, each.pod)]

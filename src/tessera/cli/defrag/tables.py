@@ -10,7 +10,7 @@ from rich.text import Text
 from tessera.cli.drawing.lettering import clean, counted
 from tessera.cli.printing import titled
 from tessera.core.explain.podexplanation import share_words
-from tessera.core.packing.defrag import Asker, NodeShares, Proposal
+from tessera.core.packing.defrag import Asker, DefragProposal, NodeShares
 from tessera.core.packing.reasons import describe_need
 
 __all__ = ["parts"]
@@ -18,7 +18,7 @@ __all__ = ["parts"]
 _MOST_STUCK = 20
 
 
-def parts(asked: Sequence[Asker], proposal: Proposal) -> Iterator[RenderableType]:
+def parts(asked: Sequence[Asker], proposal: DefragProposal) -> Iterator[RenderableType]:
     """Yield the moves, the pods that fit then, the others and why, and whether fewer moves could be enough."""
     needs = {each.pod: describe_need(each.need) for each in asked}
     if proposal.moves:
@@ -48,7 +48,7 @@ def parts(asked: Sequence[Asker], proposal: Proposal) -> Iterator[RenderableType
     yield _verdict(proposal)
 
 
-def _verdict(proposal: Proposal) -> Text:
+def _verdict(proposal: DefragProposal) -> Text:
     moves = len(proposal.moves)
     words = [f"{counted(moves, 'move')}, {counted(len(proposal.placed), 'pod')} placed, {len(proposal.stuck)} pending"]
     if moves and proposal.fewest:

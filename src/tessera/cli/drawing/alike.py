@@ -5,42 +5,44 @@ from itertools import groupby
 
 import msgspec
 
-from tessera.cli.drawing.views import DrawnGpu, DrawnNode, DrawnTenant, Fleet
+from tessera.cli.drawing.views import DrawnFleet, DrawnGpu, DrawnNode, DrawnTenant
 
-__all__ = ["EVERY_GPU", "Kind", "Run", "kinds"]
+__all__ = ["EVERY_GPU", "DrawnKind", "GpuRun", "kinds"]
 
 EVERY_GPU = 40
 """Up to this many GPUs each has its own strip; in a larger fleet equal ones are drawn once."""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class GpuRun(msgspec.Struct, frozen=True, kw_only=True):
     """Neighbouring GPUs of a node that look the same; the first is drawn."""
 
     gpus: tuple[DrawnGpu, ...]
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnKind(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that look the same; the first is drawn."""
 
     nodes: tuple[DrawnNode, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[GpuRun, ...]
     """GPUs of the first node."""
 
 
-def kinds(fleet: Fleet) -> tuple[Kind, ...]:
+def kinds(fleet: DrawnFleet) -> tuple[DrawnKind, ...]:
     """Return the nodes to draw, each with those like it.
 
     Alike are nodes with equal capacity, use and marks, whose GPUs have pods of the same workloads in the same way.
     """
     if len(fleet.gpus) <= EVERY_GPU:
-        return tuple(Kind(nodes=(node,), runs=tuple(Run(gpus=(gpu,)) for gpu in node.gpus)) for node in fleet.nodes)
+        return tuple(
+            DrawnKind(nodes=(node,), runs=tuple(GpuRun(gpus=(gpu,)) for gpu in node.gpus)) for node in fleet.nodes
+        )
     groups: defaultdict[object, list[DrawnNode]] = defaultdict(list)
     for node in fleet.nodes:
         groups[_look(node)].append(node)
     return tuple(
-        Kind(
+        DrawnKind(
             nodes=tuple(nodes),
-            runs=tuple(Run(gpus=tuple(run)) for _, run in groupby(nodes[0].gpus, key=_gpu_look)),
+            runs=tuple(GpuRun(gpus=tuple(run)) for _, run in groupby(nodes[0].gpus, key=_gpu_look)),
         )
         for nodes in groups.values()
     )

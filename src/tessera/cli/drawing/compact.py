@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tessera.cli.drawing.alike import Kind
+from tessera.cli.drawing.alike import DrawnKind
 from tessera.cli.drawing.elements import Block, group, phrase, rect, text, title
 from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.header import INNER
@@ -20,7 +20,7 @@ _STRIP = 68.0
 _HEIGHT = 14.0
 
 
-def compact(kinds: tuple[Kind, ...]) -> Block:
+def compact(kinds: tuple[DrawnKind, ...]) -> Block:
     """Return the nodes as tiles from left to right; equal nodes are one tile with their number."""
     body = []
     x = y = 0.0
@@ -39,7 +39,7 @@ def compact(kinds: tuple[Kind, ...]) -> Block:
     return Block("".join(body), y)
 
 
-def _tile(kind: Kind) -> tuple[str, float]:
+def _tile(kind: DrawnKind) -> tuple[str, float]:
     node = kind.nodes[0]
     wide = max(2, len(node.gpus)) * (_STRIP + 2) + 10
     times = f" \u00d7 {len(kind.nodes)}" if len(kind.nodes) > 1 else ""

@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.cli.drawing.views import MIG_MODES, DrawnDevice, DrawnGpu, DrawnTenant
 
-__all__ = ["BAND", "ROW", "Cell", "Frame", "Row", "row"]
+__all__ = ["BAND", "ROW", "Cell", "Frame", "StripRow", "row"]
 
 ROW = 42.0
 """Height of a strip whose devices have one user each."""
@@ -48,7 +48,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a line above the pods tells how the device is shared."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class StripRow(msgspec.Struct, frozen=True, kw_only=True):
     """The strip of one GPU."""
 
     height: float
@@ -56,7 +56,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
 
 
-def row(gpu: DrawnGpu, width: float, *, flat: bool = False) -> Row:
+def row(gpu: DrawnGpu, width: float, *, flat: bool = False) -> StripRow:
     """Return the cells of a GPU's strip; `flat` puts all pods side by side on one line without a band."""
     frames = tuple(_frame(gpu, number, width, flat=flat) for number in range(len(gpu.devices)))
     laned = not flat and any(_wants_lanes(gpu.devices[frame.device], frame.width) for frame in frames)
@@ -71,7 +71,7 @@ def row(gpu: DrawnGpu, width: float, *, flat: bool = False) -> Row:
     for frame in frames:
         cells += _cells(gpu.devices[frame.device], frame, height, laned=laned)
     cells += _free(gpu, frames, width, height)
-    return Row(height=height, frames=frames, cells=tuple(cells))
+    return StripRow(height=height, frames=frames, cells=tuple(cells))
 
 
 def _frame(gpu: DrawnGpu, number: int, width: float, *, flat: bool) -> Frame:

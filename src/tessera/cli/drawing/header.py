@@ -7,7 +7,7 @@ from tessera.cli.drawing.elements import Block, corner, group, lock, phrase, rec
 from tessera.cli.drawing.lettering import BOLD, counted, elide, gib, percent, width
 from tessera.cli.drawing.palette import deep, tone
 from tessera.cli.drawing.totals import Totals, totals
-from tessera.cli.drawing.views import MIG_MODES, DrawnGpu, Fleet, Workload
+from tessera.cli.drawing.views import MIG_MODES, DrawnFleet, DrawnGpu, DrawnWorkload
 from tessera.core.workload.need import Isolation
 
 __all__ = ["INNER", "chip", "header"]
@@ -18,7 +18,7 @@ _MOST_CHIPS = 36
 _COLUMN = INNER / 48
 
 
-def header(fleet: Fleet, heading: str, *, marks: bool) -> Block:
+def header(fleet: DrawnFleet, heading: str, *, marks: bool) -> Block:
     """Return title, totals and legend, with or without the marks that only large strips have."""
     sums = totals(fleet)
     line = " \u00b7 ".join(
@@ -107,7 +107,7 @@ def chip(workload: int, x: float, y: float, size: float = 12) -> str:
     return rect((x, y, size, size), rx=3, fill=look.fill, **deep(look)) + stripe
 
 
-def _legend(fleet: Fleet, *, marked: bool) -> Block:
+def _legend(fleet: DrawnFleet, *, marked: bool) -> Block:
     entries = [_entry(workload) for workload in fleet.workloads[:_MOST_CHIPS]]
     more = len(fleet.workloads) - _MOST_CHIPS
     if more > 0:
@@ -116,7 +116,7 @@ def _legend(fleet: Fleet, *, marked: bool) -> Block:
     return stack([_flow(entries), _flow(marks)] if marks and marked else [_flow(entries)], 8)
 
 
-def _entry(workload: Workload) -> tuple[str, float]:
+def _entry(workload: DrawnWorkload) -> tuple[str, float]:
     name = elide(workload.name, 330, 11.5)
     counts = ", ".join(
         f"{count} {word}"
@@ -144,7 +144,7 @@ def _flow(entries: Iterable[tuple[str, float]]) -> Block:
     return Block("".join(body), y + 14)
 
 
-def _marks(fleet: Fleet) -> Iterator[tuple[str, str]]:
+def _marks(fleet: DrawnFleet) -> Iterator[tuple[str, str]]:
     """Yield the marks in this drawing, with their meaning."""
     gpus = fleet.gpus
     devices = [device for gpu in gpus for device in gpu.devices]

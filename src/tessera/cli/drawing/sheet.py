@@ -3,7 +3,7 @@
 from collections import Counter
 
 from tessera.api.kubernetes.nodes import CPU_MILLI, MEMORY_MIB
-from tessera.cli.drawing.alike import Kind, kinds
+from tessera.cli.drawing.alike import DrawnKind, kinds
 from tessera.cli.drawing.compact import MOST_STRIPS, compact, who
 from tessera.cli.drawing.elements import STYLE, Block, element, group, phrase, rect, stack, text
 from tessera.cli.drawing.elements import title as hover
@@ -11,7 +11,7 @@ from tessera.cli.drawing.header import INNER, chip, header
 from tessera.cli.drawing.lettering import BOLD, break_lines, counted, elide, gib, listing, width
 from tessera.cli.drawing.strips import strip
 from tessera.cli.drawing.totals import totals
-from tessera.cli.drawing.views import DrawnNode, Fleet, Queue, fleet, pod_name
+from tessera.cli.drawing.views import DrawnFleet, DrawnNode, Queue, fleet, pod_name
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.plan import Plan
 
@@ -46,7 +46,7 @@ def svg(plan: Plan, snapshot: Snapshot, *, title: str) -> str:
     return _document(stack(blocks, 16), title, _summary(seen))
 
 
-def _summary(seen: Fleet) -> str:
+def _summary(seen: DrawnFleet) -> str:
     sums = totals(seen)
     return (
         f"{sums.placed} pods placed, {sums.running} already running, {sums.pending} pending; "
@@ -86,7 +86,7 @@ def _document(sheet: Block, heading: str, summary: str) -> str:
     )
 
 
-def _card(seen: Fleet, kind: Kind) -> Block:
+def _card(seen: DrawnFleet, kind: DrawnKind) -> Block:
     node = kind.nodes[0]
     strips = [strip(seen, run.gpus, node=node.name) for run in kind.runs]
     blocks = [_node_head(node), *strips]
@@ -144,7 +144,7 @@ def _others(node: DrawnNode) -> Block:
     return Block(group(body + text(elide(words, INNER - 2 * _PAD, 11), 0, 12, 11, class_="mute")), 16)
 
 
-def _more(kind: Kind) -> Block:
+def _more(kind: DrawnKind) -> Block:
     others = kind.nodes[1:]
     count = len(others)
     words = f"{count} more node{'s' if count > 1 else ''} like this: {listing((node.name for node in others), 30)}"
@@ -154,7 +154,7 @@ def _more(kind: Kind) -> Block:
     return Block(group(body, class_="more"), 26)
 
 
-def _pending(seen: Fleet) -> Block:
+def _pending(seen: DrawnFleet) -> Block:
     count = sum(len(queue.pods) for queue in seen.pending)
     blocks = [Block(text(f"Pending: {counted(count, 'pod')}", 0, 14, 14.5, class_="h"), 22)]
     blocks += [_queue(seen, queue) for queue in seen.pending[:MOST_REASONS]]
@@ -165,7 +165,7 @@ def _pending(seen: Fleet) -> Block:
     return _on_card(stack(blocks, 10))
 
 
-def _queue(seen: Fleet, queue: Queue) -> Block:
+def _queue(seen: DrawnFleet, queue: Queue) -> Block:
     workload = seen.workloads[queue.workload]
     room = INNER - 2 * _PAD - 20
     single = workload.kind == "Pod"
@@ -185,7 +185,7 @@ def _paragraph(body: str, words: str, y: float) -> Block:
     return Block(group(body), y - 12)
 
 
-def _warnings(seen: Fleet) -> Block:
+def _warnings(seen: DrawnFleet) -> Block:
     head = Block(text("Warnings", 0, 14, 14.5, class_="h alarm"), 20)
     dot = element("circle", cx=6, cy=7, r=3, class_="warm")
     blocks = [head, *(_paragraph(dot, warning, 11) for warning in seen.warnings[:MOST_REASONS])]

@@ -4,7 +4,7 @@ from tessera.cli.drawing.elements import Block, corner, element, group, lock, re
 from tessera.cli.drawing.geometry import BAND, Cell, Frame, row
 from tessera.cli.drawing.lettering import BOLD, counted, elide, first_fitting, gib, listing, percent, width
 from tessera.cli.drawing.palette import deep, tone
-from tessera.cli.drawing.views import MIG_MODES, DrawnDevice, DrawnGpu, DrawnTenant, Fleet, pod_name
+from tessera.cli.drawing.views import MIG_MODES, DrawnDevice, DrawnFleet, DrawnGpu, DrawnTenant, pod_name
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
@@ -37,7 +37,7 @@ _GRADES = {
 }
 
 
-def strip(fleet: Fleet, gpus: tuple[DrawnGpu, ...], *, node: str) -> Block:
+def strip(fleet: DrawnFleet, gpus: tuple[DrawnGpu, ...], *, node: str) -> Block:
     """Return the line of a GPU: name, strip, memory allocated; further GPUs that look the same are named."""
     gpu = gpus[0]
     shape = row(gpu, STRIP)
@@ -108,7 +108,7 @@ def _is_new(device: DrawnDevice) -> bool:
     return device.mode in MIG_MODES and not device.exists
 
 
-def _cell(fleet: Fleet, gpu: DrawnGpu, cell: Cell) -> str:
+def _cell(fleet: DrawnFleet, gpu: DrawnGpu, cell: Cell) -> str:
     area = (cell.x, cell.y, cell.width, cell.height)
     if cell.kind == "free":
         return _free(gpu, cell)
@@ -156,7 +156,7 @@ def _open(device: DrawnDevice, cell: Cell) -> str:
     return group(title(f"{_device_title(device)}\nunused") + body + new, class_="open")
 
 
-def _tenant(fleet: Fleet, gpu: DrawnGpu, device: DrawnDevice, cell: Cell) -> str:
+def _tenant(fleet: DrawnFleet, gpu: DrawnGpu, device: DrawnDevice, cell: Cell) -> str:
     tenant = cell.tenant
     assert tenant is not None
     look = tone(tenant.workload)
@@ -213,7 +213,7 @@ def _device_title(device: DrawnDevice) -> str:
     return f"{device_words(device)}{place}, {gib(device.memory_mib)}, {_GRADES[device.isolation]}{state}"
 
 
-def tenant_words(fleet: Fleet, gpu: DrawnGpu, device: DrawnDevice, tenant: DrawnTenant) -> str:
+def tenant_words(fleet: DrawnFleet, gpu: DrawnGpu, device: DrawnDevice, tenant: DrawnTenant) -> str:
     """Return everything known about one pod's share of a device, in three lines."""
     workload = fleet.workloads[tenant.workload]
     compute = f", {tenant.compute_percent} % of the compute" if tenant.compute_percent else ""

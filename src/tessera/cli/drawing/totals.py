@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.cli.drawing.views import MIG_MODES, Fleet
+from tessera.cli.drawing.views import MIG_MODES, DrawnFleet
 from tessera.core.workload.need import Isolation
 
 __all__ = ["Totals", "totals"]
@@ -29,7 +29,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Pods on GPUs by isolation, weakest first; a pod on several devices counts with its weakest."""
 
 
-def totals(fleet: Fleet) -> Totals:
+def totals(fleet: DrawnFleet) -> Totals:
     """Return the numbers of a plan."""
     gpus = fleet.gpus
     devices = [device for gpu in gpus for device in gpu.devices]

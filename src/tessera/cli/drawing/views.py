@@ -12,12 +12,22 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
 
-__all__ = ["DrawnDevice", "DrawnGpu", "DrawnNode", "DrawnTenant", "Fleet", "Queue", "Workload", "fleet", "pod_name"]
+__all__ = [
+    "DrawnDevice",
+    "DrawnFleet",
+    "DrawnGpu",
+    "DrawnNode",
+    "DrawnTenant",
+    "DrawnWorkload",
+    "Queue",
+    "fleet",
+    "pod_name",
+]
 
 MIG_MODES = frozenset({Mode.MIG, Mode.MIG_TIME_SLICING, Mode.MIG_MPS})
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """The pods of one owner, or the bare pods of one need; they share a colour."""
 
     number: int
@@ -113,13 +123,13 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[PodKey, ...]
 
 
-class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnFleet(msgspec.Struct, frozen=True, kw_only=True):
     """Everything to show of a plan."""
 
     policy: str
     proof: str
     """The exact solver's proof; empty if it was not used."""
-    workloads: tuple[Workload, ...]
+    workloads: tuple[DrawnWorkload, ...]
     nodes: tuple[DrawnNode, ...]
     pending: tuple[Queue, ...]
     warnings: tuple[str, ...]
@@ -149,7 +159,7 @@ def pod_name(key: PodKey) -> str:
     return key.rpartition("/")[2]
 
 
-def fleet(plan: Plan, snapshot: Snapshot) -> Fleet:
+def fleet(plan: Plan, snapshot: Snapshot) -> DrawnFleet:
     """Return which pods use what under a plan; nodes in the order of the snapshot, then those only in the plan."""
     pods = _pods(plan, snapshot)
     numbers, workloads = _workloads(plan, snapshot, pods)
@@ -164,7 +174,7 @@ def fleet(plan: Plan, snapshot: Snapshot) -> Fleet:
     known = {node.name: node for node in snapshot.nodes}
     selected = frozenset(key for pod in pods.values() for key, _ in pod.need.node_selector)
     nodes = {name: known.get(name) or Node(name=name, cpu_milli=0, memory_mib=0) for name in (*known, *layouts, *held)}
-    return Fleet(
+    return DrawnFleet(
         policy=plan.policy,
         proof=_proof(plan),
         workloads=workloads,
@@ -201,7 +211,7 @@ def _pods(plan: Plan, snapshot: Snapshot) -> dict[PodKey, Pod]:
 
 def _workloads(
     plan: Plan, snapshot: Snapshot, pods: dict[PodKey, Pod]
-) -> tuple[dict[PodKey, int], tuple[Workload, ...]]:
+) -> tuple[dict[PodKey, int], tuple[DrawnWorkload, ...]]:
     groups: defaultdict[object, list[Pod]] = defaultdict(list)
     for pod in pods.values():
         groups[pod.owner or pod.need].append(pod)
@@ -215,7 +225,7 @@ def _workloads(
         numbers.update(dict.fromkeys(keys, number))
         kind, name = _title(members)
         workloads.append(
-            Workload(
+            DrawnWorkload(
                 number=number,
                 kind=kind,
                 name=name,

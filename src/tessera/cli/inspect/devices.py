@@ -15,7 +15,7 @@ from tessera.cli.inspect.bar import LEGEND, bar, signs
 from tessera.cli.printing import ENDLESS
 from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.mps import Level
-from tessera.core.explain.inspection import GpuInspection, GpuPod, Health, Inspection, NodeInspection
+from tessera.core.explain.inspection import GpuHealth, GpuInspection, GpuPod, Inspection, NodeInspection
 from tessera.core.gpu.sharing import Mode
 
 __all__ = ["devices"]
@@ -48,7 +48,7 @@ _LEVELS = {
     Level.DRIVER_DMEM: "memory",
     Level.NONE: "none",
 }
-_HEALTH = {Health.HEALTHY: "green", Health.UNHEALTHY: "bold red", Health.UNKNOWN: "dim"}
+_HEALTH = {GpuHealth.HEALTHY: "green", GpuHealth.UNHEALTHY: "bold red", GpuHealth.UNKNOWN: "dim"}
 
 
 def devices(inspection: Inspection, width: int) -> RenderableType:
@@ -257,7 +257,7 @@ def _legend(inspection: Inspection) -> Iterator[RenderableType]:
 def _sum(inspection: Inspection) -> Text:
     gpus = [gpu for node in inspection.nodes for gpu in node.gpus]
     granted, memory = (sum(getattr(gpu, name) for gpu in gpus) for name in ("allocated_mib", "memory_mib"))
-    unhealthy = sum(gpu.health is Health.UNHEALTHY for gpu in gpus)
+    unhealthy = sum(gpu.health is GpuHealth.UNHEALTHY for gpu in gpus)
     parts = (
         f"{sum(bool(gpu.pods) for gpu in gpus):,} of {counted(len(gpus), 'GPU')} in use",
         f"{gib(granted)} of {gib(memory)} allocated ({percent(granted, memory)})",

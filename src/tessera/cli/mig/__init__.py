@@ -13,7 +13,7 @@ from tessera.api import documents
 from tessera.api.nvidia import migparted
 from tessera.cli.completion import complete_configurations
 from tessera.cli.mig import node, tables
-from tessera.cli.mig.node import Brought, Cluster, Desired, LayoutTargets, Means, NodeInUse, Outcome
+from tessera.cli.mig.node import Brought, DesiredLayouts, GpuOutcome, LayoutTargets, Means, NodeCluster, NodeInUse
 from tessera.cli.options import CommandGroup, Seconds, output_option, with_options
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.core.gpu.inventory import Inventory
@@ -261,7 +261,7 @@ def _bring(means: Means | None, requested_of: Callable[[Inventory], LayoutTarget
         if given["dry_run"]:
             return Brought(outcomes=node.planned(seen, requested, evict=given["evict"]))
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
-        desired = Desired(requested=requested, timeout_s=given["timeout"], locks=locks, checkpoint=file)
+        desired = DesiredLayouts(requested=requested, timeout_s=given["timeout"], locks=locks, checkpoint=file)
         if not given["evict"]:
             return await node.bring(node_gpus, desired)
         async with node.evicting(_cluster(given), means, given["kubelet_socket"]) as evict:
@@ -287,11 +287,11 @@ def _run(work: Callable[[NodeGpus], Awaitable[_Result]], means: Means | None, gi
     return result
 
 
-def _cluster(given: Any) -> Cluster:
-    return Cluster(kubeconfig=given["kubeconfig"], node=given["node"])
+def _cluster(given: Any) -> NodeCluster:
+    return NodeCluster(kubeconfig=given["kubeconfig"], node=given["node"])
 
 
-def _raise_if_short(outcomes: Sequence[Outcome]) -> None:
+def _raise_if_short(outcomes: Sequence[GpuOutcome]) -> None:
     short = [each for each in outcomes if each.result not in {"unchanged", "done", "planned"}]
     if not short:
         return

@@ -23,7 +23,7 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import TesseraError, Unsupported
 
-__all__ = ["Cluster", "Holders", "Record"]
+__all__ = ["Holders", "NodeCluster", "Record"]
 
 _PATIENCE_S = 10.0
 """How long the API server may take to list a node's pods."""
@@ -32,7 +32,7 @@ Record: TypeAlias = Callable[[], Awaitable[Sequence[KubeletAllocation]]]
 """Returns the kubelet's record."""
 
 
-class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+class NodeCluster(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster of this node, to read and evict pods."""
 
     kubeconfig: Path | None
@@ -50,7 +50,7 @@ class Holders:
 
     """
 
-    def __init__(self, record: Record | None, cluster: Cluster, kube: Kube | None = None) -> None:
+    def __init__(self, record: Record | None, cluster: NodeCluster, kube: Kube | None = None) -> None:
         self._record = record
         self._cluster = cluster
         self._kube = kube

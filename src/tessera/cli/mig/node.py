@@ -16,7 +16,7 @@ from tessera.agent.pods.evictions import Evict, Evictions
 from tessera.agent.settings import Paths
 from tessera.api import documents
 from tessera.api.nvidia import migparted
-from tessera.cli.mig.holders import Cluster, Holders, Record
+from tessera.cli.mig.holders import Holders, NodeCluster, Record
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import PODS, HttpKube, Kube
 from tessera.clients.kubelet import PodResources
@@ -26,10 +26,10 @@ from tessera.core.node.layouts import (
     Action,
     AwaitReset,
     Blocked,
+    GpuUser,
     Group,
     Impossible,
-    Target,
-    User,
+    LayoutTarget,
     change,
     lost,
     preview,
@@ -39,12 +39,12 @@ from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 __all__ = [
     "Brought",
-    "Cluster",
-    "Desired",
+    "DesiredLayouts",
+    "GpuOutcome",
     "LayoutTargets",
     "Means",
+    "NodeCluster",
     "NodeInUse",
-    "Outcome",
     "bring",
     "configuration_of",
     "configurations_in",
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 _Result = TypeVar("_Result")
-_NO_CLUSTER = Cluster(kubeconfig=None, node="")
+_NO_CLUSTER = NodeCluster(kubeconfig=None, node="")
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,18 +71,18 @@ class NodeInUse(msgspec.Struct, frozen=True, kw_only=True):
     """The node at one moment."""
 
     inventory: Inventory
-    users: tuple[User, ...]
+    users: tuple[GpuUser, ...]
 
 
 class LayoutTargets(msgspec.Struct, frozen=True, kw_only=True):
     """The desired layout of GPUs."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[LayoutTarget, ...]
     unseen: tuple[int, ...] = ()
     """Indices of further GPUs that the driver never showed."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class GpuOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome for one GPU, made or planned."""
 
     index: int
@@ -101,7 +101,7 @@ def run(
     work: Callable[[NodeGpus], Awaitable[_Result]],
     means: Means | None,
     socket: Path,
-    cluster: Cluster = _NO_CLUSTER,
+    cluster: NodeCluster = _NO_CLUSTER,
 ) -> tuple[_Result, str]:
     """Do something on this node; return its result, and a note if the users of GPUs are uncertain.
 
@@ -145,7 +145,7 @@ def _record(socket: Path) -> Record | None:
 
 
 @contextlib.asynccontextmanager
-async def evicting(cluster: Cluster, means: Means | None, socket: Path) -> AsyncIterator[Evict]:
+async def evicting(cluster: NodeCluster, means: Means | None, socket: Path) -> AsyncIterator[Evict]:
     """Yield the function that evicts pods of this node.
 
     Raises:
@@ -161,7 +161,7 @@ async def evicting(cluster: Cluster, means: Means | None, socket: Path) -> Async
         yield _on_node(kube, cluster.node)
 
 
-def _check(cluster: Cluster, lack: str) -> None:
+def _check(cluster: NodeCluster, lack: str) -> None:
     option = "--evict"
     if not cluster.node:
         raise InvalidInput(
@@ -260,18 +260,18 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
     return next(iter(configurations))
 
 
-def planned(seen: NodeInUse, requested: LayoutTargets, *, evict: bool = False) -> tuple[Outcome, ...]:
+def planned(seen: NodeInUse, requested: LayoutTargets, *, evict: bool = False) -> tuple[GpuOutcome, ...]:
     """Return the planned change of each GPU, and what blocks it; pods to be evicted do not."""
     gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
     return (
-        *(Outcome(index=index, result="impossible", reason=lost(index)) for index in requested.unseen),
+        *(GpuOutcome(index=index, result="impossible", reason=lost(index)) for index in requested.unseen),
         *(_planned(gpus[target.gpu], target, seen.users, evict=evict) for target in requested.targets),
     )
 
 
-def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...], *, evict: bool) -> Outcome:
+def _planned(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...], *, evict: bool) -> GpuOutcome:
     actions = preview(gpu, target, users)
-    seen = Outcome(index=gpu.index, uuid=gpu.uuid, model=gpu.model.name, actions=actions, result="unchanged")
+    seen = GpuOutcome(index=gpu.index, uuid=gpu.uuid, model=gpu.model.name, actions=actions, result="unchanged")
     match change(gpu, target, users):
         case Blocked(reason=reason, users=holding):
             pods = tuple(dict.fromkeys(user.pod for user in holding if user.pod)) if evict else ()
@@ -288,7 +288,7 @@ def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...], *, evict: b
             return replace(seen, result="planned" if actions else "unchanged")
 
 
-class Desired(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredLayouts(msgspec.Struct, frozen=True, kw_only=True):
     """The requested change, and how to make it."""
 
     requested: LayoutTargets
@@ -305,12 +305,12 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a change."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[GpuOutcome, ...]
     unwritten: TesseraError | None = None
     """Why the checkpoint could not be written."""
 
 
-async def bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
+async def bring(node_gpus: NodeGpus, desired: DesiredLayouts) -> Brought:
     """Give GPUs their targets, and return the outcome for each; unblocked GPUs come first.
 
     Raises:
@@ -323,7 +323,7 @@ async def bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
         return await _bring(node_gpus, desired)
 
 
-async def _bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
+async def _bring(node_gpus: NodeGpus, desired: DesiredLayouts) -> Brought:
     targets = desired.requested.targets
     before = {
         each.index: each
@@ -348,7 +348,7 @@ async def _bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
     return Brought(outcomes=outcomes, unwritten=unwritten)
 
 
-async def _make_way(node_gpus: NodeGpus, targets: Sequence[Target], evictions: Evictions, by_s: float) -> bool:
+async def _make_way(node_gpus: NodeGpus, targets: Sequence[LayoutTarget], evictions: Evictions, by_s: float) -> bool:
     """Evict the pods in the way of targets until none is left; return whether there were any and all have gone."""
     requested = False
     while asyncio.get_running_loop().time() < by_s:
@@ -364,7 +364,7 @@ async def _make_way(node_gpus: NodeGpus, targets: Sequence[Target], evictions: E
     return False
 
 
-def _became(before: Outcome, after: Outcome, failures: Sequence[str], refusals: Sequence[str]) -> Outcome:
+def _became(before: GpuOutcome, after: GpuOutcome, failures: Sequence[str], refusals: Sequence[str]) -> GpuOutcome:
     failed = next((each for each in failures if each.startswith(f"GPU {after.index}:")), "")
     if failed:
         return replace(before, result="failed", reason=failed)

@@ -6,11 +6,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tessera.cli.mig.node import NodeInUse, Outcome
+from tessera.cli.mig.node import GpuOutcome, NodeInUse
 from tessera.cli.printing import ruled_table
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Placement, open_placements
-from tessera.core.node.layouts import Difference, User
+from tessera.core.node.layouts import Difference, GpuUser
 
 __all__ = ["differences_json", "differences_table", "node_json", "node_table", "outcomes_json", "outcomes_table"]
 
@@ -28,7 +28,7 @@ def _mode(gpu: GpuFacts) -> str:
     return f"{mode}, {'on' if gpu.mig.pending else 'off'} after a reset" if gpu.mig.needs_reset else mode
 
 
-def _users(users: Iterable[User]) -> str:
+def _users(users: Iterable[GpuUser]) -> str:
     return ", ".join(f"pod {user.pod}" if user.pod else f"process {user.pid}" for user in users)
 
 
@@ -61,7 +61,7 @@ def node_json(seen: NodeInUse, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _gpu_json(gpu: GpuFacts, users: Iterable[User]) -> dict[str, Any]:
+def _gpu_json(gpu: GpuFacts, users: Iterable[GpuUser]) -> dict[str, Any]:
     own = [user for user in users if user.gpu == gpu.uuid]
     return {
         "index": gpu.index,
@@ -90,11 +90,11 @@ def _place_json(placement: Placement) -> dict[str, Any]:
     return {"profile": placement.profile, "start": placement.start}
 
 
-def _user_json(user: User) -> dict[str, Any]:
+def _user_json(user: GpuUser) -> dict[str, Any]:
     return {"pod": user.pod} if user.pod else {"pid": user.pid}
 
 
-def outcomes_table(outcomes: Sequence[Outcome]) -> RenderableType:
+def outcomes_table(outcomes: Sequence[GpuOutcome]) -> RenderableType:
     """Return the outcome for each GPU, made or planned: its steps in order, and who each affects."""
     table = ruled_table("GPU", "model", "result", "step", "affects")
     for each in outcomes:
@@ -109,7 +109,7 @@ def outcomes_table(outcomes: Sequence[Outcome]) -> RenderableType:
     return Group(table, *([""] if reasons else []), *reasons)
 
 
-def outcomes_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def outcomes_json(outcomes: Sequence[GpuOutcome]) -> list[dict[str, Any]]:
     """Return the same as plain values."""
     return [
         {

@@ -31,8 +31,8 @@ from tessera.cli.progress import Report, progress_bar
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.gpu.gpumodels import model
 from tessera.core.packing import plan as core
-from tessera.core.packing.linear import Budget
-from tessera.core.packing.sizing import NodeType, Rules, Sizing, smallest_fleet
+from tessera.core.packing.linear import TimeBudget
+from tessera.core.packing.sizing import FleetSizing, NodeType, SizingRules, smallest_fleet
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["plan"]
@@ -68,7 +68,7 @@ class _Made(msgspec.Struct, frozen=True):
     plan: core.Plan
     snapshot: Snapshot
     prices: Mapping[str, float]
-    fit: tuple[Sequence[NodeType], Sizing] | None = None
+    fit: tuple[Sequence[NodeType], FleetSizing] | None = None
 
 
 @click.command(
@@ -149,7 +149,7 @@ def plan(context: click.Context, /, **given: Unpack[_Given]) -> None:
 
 
 def _planned(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], report: Report) -> _Made:
-    budget = Budget(given["limit"])
+    budget = TimeBudget(given["limit"])
     made = core.plan(snapshot, policy=given["policy"], exact=given["exact"], budget=budget, progress=report)
     return _Made(made, snapshot, prices)
 
@@ -178,7 +178,7 @@ def _fitted(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], repo
     types = [NodeType(node=node, cost=sum(costs[gpu.model.name] for gpu in node.gpus)) for node in nodes]
     if not types:
         raise InvalidInput("--fit", found="there is no node with GPUs", hint="give node types: --gpus 8xH100-80GB")
-    rules = Rules(policy=given["policy"], exact=given["exact"], limit_s=given["limit"])
+    rules = SizingRules(policy=given["policy"], exact=given["exact"], limit_s=given["limit"])
     sized = smallest_fleet(types, snapshot.pending, rules, report)
     made = msgspec.structs.replace(sized.plan, notes=snapshot.notes, left_out=snapshot.left_out)
     return _Made(made, sized.snapshot, prices, (types, sized))

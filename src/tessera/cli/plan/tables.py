@@ -13,19 +13,19 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from tessera.cli.drawing.alike import Kind, kinds
+from tessera.cli.drawing.alike import DrawnKind, kinds
 from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.lettering import clean, counted, gib, listing, percent
 from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.drawing.totals import totals
-from tessera.cli.drawing.views import DrawnGpu, Fleet, Workload, fleet, pod_name
+from tessera.cli.drawing.views import DrawnFleet, DrawnGpu, DrawnWorkload, fleet, pod_name
 from tessera.cli.printing import ruled_table
 from tessera.core.cluster.snapshot import Assignment, LeftOut, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import Plan
 from tessera.core.packing.savings import cost, gpu_use
-from tessera.core.packing.sizing import NodeType, Sizing
+from tessera.core.packing.sizing import FleetSizing, NodeType
 
 __all__ = ["letter", "plan_tables", "where"]
 
@@ -56,7 +56,7 @@ def plan_tables(
     plan: Plan,
     snapshot: Snapshot,
     prices: Mapping[str, float] | None = None,
-    fit: tuple[Sequence[NodeType], Sizing] | None = None,
+    fit: tuple[Sequence[NodeType], FleetSizing] | None = None,
 ) -> RenderableType:
     """Return a plan for a terminal; each workload has the letter and colour of its parts of the GPUs.
 
@@ -104,16 +104,16 @@ def _unbroken(table: Table, column: int, names: Iterable[Text]) -> None:
     table.columns[column].min_width = min(_WORD, max(map(len, words), default=0))
 
 
-def _key(workload: Workload) -> Text:
+def _key(workload: DrawnWorkload) -> Text:
     look = tone(workload.number)
     return Text(f" {letter(workload.number)} ", Style(color=look.ink, bgcolor=look.fill))
 
 
-def _name(workload: Workload) -> Text:
+def _name(workload: DrawnWorkload) -> Text:
     return Text(clean(f"{workload.kind} {workload.name}".strip()))
 
 
-def _placed(plan: Plan, seen: Fleet) -> Table:
+def _placed(plan: Plan, seen: DrawnFleet) -> Table:
     """Return one line for each workload and kind of share it gets."""
     numbers = {tenant.pod: tenant.workload for tenant in seen.tenants}
     groups: defaultdict[tuple[int, str, str], list[Assignment]] = defaultdict(list)
@@ -263,7 +263,7 @@ def _cell_words(gpu: DrawnGpu, cell: Cell | None) -> tuple[tuple[str, ...], Styl
     return (f"{key} {what} {pod}", f"{key} {what}", f"{key} {short}", key), Style(color=look.ink, bgcolor=look.fill)
 
 
-def _gpus(seen: Fleet) -> Table:
+def _gpus(seen: DrawnFleet) -> Table:
     table = ruled_table("Node", "GPU", "Model", "Layout", "Allocated", title="GPUs")
     table.columns[3].ratio = 1
     table.columns[4].justify = "right"
@@ -292,12 +292,12 @@ def _granted(gpu: DrawnGpu) -> str:
     return f"{amount} {percent(gpu.allocated_mib, gpu.memory_mib):>5}"
 
 
-def _node_words(kind: Kind) -> str:
+def _node_words(kind: DrawnKind) -> str:
     more = len(kind.nodes) - 1
     return f"{kind.nodes[0].name} and {more} like it" if more else kind.nodes[0].name
 
 
-def _pending(seen: Fleet) -> Table:
+def _pending(seen: DrawnFleet) -> Table:
     table = ruled_table("", "Workload", "Pods", "Reason", title="Pending")
     table.columns[2].justify = "right"
     table.columns[3].ratio = 1
@@ -314,7 +314,7 @@ def _pending(seen: Fleet) -> Table:
     return table
 
 
-def _sum(seen: Fleet, left_out: Sequence[LeftOut]) -> Text:
+def _sum(seen: DrawnFleet, left_out: Sequence[LeftOut]) -> Text:
     sums = totals(seen)
     requested = sums.placed + sums.pending
     line = Text()
@@ -363,7 +363,7 @@ def _savings(plan: Plan, prices: Mapping[str, float]) -> Iterator[Text]:
         yield Text(f"{line}{without}")
 
 
-def _fleet(types: Sequence[NodeType], found: Sizing, *, money: bool) -> Text:
+def _fleet(types: Sequence[NodeType], found: FleetSizing, *, money: bool) -> Text:
     """Return the fleet that was found, and its proven bound."""
     chosen = [f"{count} \u00d7 ({each.gpus})" for each, count in zip(types, found.counts, strict=True) if count]
     if not chosen:

@@ -12,7 +12,7 @@ import click
 
 from tessera.agent.declarations.configuration import Sources
 from tessera.agent.run import Agent, Beside
-from tessera.agent.settings import Paths, Settings
+from tessera.agent.settings import AgentSettings, Paths
 from tessera.agent.sharing import MpsSettings
 from tessera.agent.storage.images import ImageWarmer
 from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
@@ -132,7 +132,7 @@ def agent(**given: Any) -> None:
     asyncio.run(_run(settings, (runtime, models, peers), given["kubeconfig"], ports))
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def _settings(given: dict[str, Any]) -> AgentSettings:
     paths = Paths(
         plugins=given["plugins_dir"],
         pod_resources=given["pod_resources"],
@@ -150,7 +150,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         applied=paths.state / "applied.json",
         strategy=given["strategy"],
     )
-    return Settings(
+    return AgentSettings(
         node=given["node"],
         paths=paths,
         sources=sources,
@@ -207,7 +207,7 @@ def storage_loops(node: str, kube: Kube, runtime: Runtime, models: Places, peers
 
 
 async def _run(
-    settings: Settings,
+    settings: AgentSettings,
     storage: tuple[Runtime, Places, PeerService | None],
     kubeconfig: Path | None,
     ports: tuple[int | None, MetricsPort],

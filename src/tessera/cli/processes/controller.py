@@ -19,7 +19,7 @@ from tessera.controller.images import ImageWarmups
 from tessera.controller.models import ModelCaches
 from tessera.controller.modelservers import ModelServers
 from tessera.controller.run import Controller
-from tessera.controller.settings import Settings
+from tessera.controller.settings import ControllerSettings
 from tessera.errors import TesseraError
 from tessera.log import configure, logger
 from tessera.measures import Measures
@@ -42,7 +42,7 @@ watch, create and patch deployments, services, poddisruptionbudgets and horizont
 patch podmonitors and scaledobjects, delete the last three, list tessera_replicas.external.metrics.k8s.io.
 """
 
-_SETTINGS = Settings(identity="")
+_SETTINGS = ControllerSettings(identity="")
 
 
 @click.command(epilog=_EPILOG)
@@ -73,7 +73,7 @@ def controller(**given: Any) -> None:
     Run any number of replicas: the one that holds the Lease works, the others stand by. Stopping one is always safe.
     """
     configure(given["log_level"], given["log_format"])
-    settings = Settings(
+    settings = ControllerSettings(
         namespace=given["namespace"],
         lease=given["lease"],
         identity=given["name"] or socket.gethostname(),
@@ -88,7 +88,7 @@ def controller(**given: Any) -> None:
 
 
 async def _run(
-    settings: Settings,
+    settings: ControllerSettings,
     lead: Callable[[Kube, Measures], Coroutine[Any, Any, None]],
     kubeconfig: Path | None,
     ports: tuple[int | None, MetricsPort],
@@ -113,7 +113,7 @@ async def _run(
                 await election.run(lambda: lead(kube, measures))
 
 
-async def _lead(settings: Settings, kube: Kube, servers: ModelServers, measures: Measures) -> None:
+async def _lead(settings: ControllerSettings, kube: Kube, servers: ModelServers, measures: Measures) -> None:
     """Do the leader's work, until cancelled."""
     leading = Controller(settings, kube, measures=measures)
     async with asyncio.TaskGroup() as tasks:

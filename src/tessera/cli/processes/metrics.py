@@ -21,7 +21,7 @@ from tessera.log import configure
 from tessera.probes import MetricsPort, answering, exposing
 from tessera.server.metrics.fronts import PrometheusFronts
 from tessera.server.metrics.ruled import RulesFile, RulesSource
-from tessera.server.metrics.run import MetricsServer, Settings
+from tessera.server.metrics.run import MetricsServer, MetricsSettings
 from tessera.server.metrics.samples import PrometheusSamples, ScrapedSamples
 
 __all__ = ["metrics"]
@@ -112,7 +112,7 @@ class _Sources(msgspec.Struct, frozen=True, kw_only=True):
     rules: RulesSource | None
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def _settings(given: dict[str, Any]) -> MetricsSettings:
     certificate, key, folder = given["tls_certificate"], given["tls_key"], given["self_signed"]
     if bool(certificate) != bool(key) or bool(certificate) == bool(folder):
         found = "both ways" if certificate and folder else "no whole certificate"
@@ -120,11 +120,11 @@ def _settings(given: dict[str, Any]) -> Settings:
     if folder:
         certificate, key = folder / "tls.crt", folder / "tls.key"
     tls = Tls(certificate=certificate, key=key)
-    return Settings(host=given["host"], port=given["port"], tls=tls, self_signed=bool(folder))
+    return MetricsSettings(host=given["host"], port=given["port"], tls=tls, self_signed=bool(folder))
 
 
 async def _run(
-    settings: Settings, sources: _Sources, kubeconfig: Path | None, ports: tuple[int | None, MetricsPort]
+    settings: MetricsSettings, sources: _Sources, kubeconfig: Path | None, ports: tuple[int | None, MetricsPort]
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
     task = asyncio.current_task()

@@ -22,7 +22,7 @@ from tessera.log import Complaint, configure, logger
 from tessera.probes import MetricsPort, answering, exposing
 from tessera.server.page import AgentsMemory, PageMetrics, PrometheusHistory
 from tessera.server.run import Server
-from tessera.server.settings import Admission, Page, ServerLimits, Settings, is_loopback
+from tessera.server.settings import AdmissionSettings, Page, ServerLimits, ServerSettings, is_loopback
 
 __all__ = ["server"]
 
@@ -44,7 +44,7 @@ clusterqueues.kueue.x-k8s.io. For the page: get, list and watch nodeimages; crea
 subjectaccessreviews; without --page-prometheus also in tessera-system list pods and get pods/proxy.
 """
 
-_SETTINGS, _LIMITS = Settings(), ServerLimits()
+_SETTINGS, _LIMITS = ServerSettings(), ServerLimits()
 _FILE = click.Path(path_type=Path)
 _HISTORY_S = 3.0
 """How long the page waits for its Prometheus."""
@@ -115,14 +115,14 @@ def server(**given: Any) -> None:
     asyncio.run(_run(_settings(given), _history(given), given["kubeconfig"], ports))
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def _settings(given: dict[str, Any]) -> ServerSettings:
     certificate, key = given["tls_certificate"], given["tls_key"]
     if bool(certificate) != bool(key) or (given["tls_client_authority"] and not certificate):
         raise InvalidInput(
             "TLS", found="only some of its options are given", hint="give --tls-certificate and --tls-key, or neither"
         )
     authority = given["tls_client_authority"]
-    return Settings(
+    return ServerSettings(
         host=given["host"],
         port=given["port"],
         tls=Tls(certificate=certificate, key=key, client_authority=authority) if certificate else None,
@@ -135,7 +135,7 @@ def _settings(given: dict[str, Any]) -> Settings:
     )
 
 
-def _admission(given: dict[str, Any]) -> Admission | None:
+def _admission(given: dict[str, Any]) -> AdmissionSettings | None:
     port = given["admission_port"]
     certificate = given["admission_certificate"] or given["tls_certificate"]
     key = given["admission_key"] or given["tls_key"]
@@ -143,7 +143,7 @@ def _admission(given: dict[str, Any]) -> Admission | None:
         return None
     if folder := given["admission_self_signed"]:
         tls = Tls(certificate=folder / "tls.crt", key=folder / "tls.key")
-        return Admission(host=given["admission_host"], port=port, tls=tls, self_signed=True)
+        return AdmissionSettings(host=given["admission_host"], port=port, tls=tls, self_signed=True)
     if not certificate or not key:
         raise InvalidInput(
             "--admission-port",
@@ -151,7 +151,7 @@ def _admission(given: dict[str, Any]) -> Admission | None:
             hint="give --admission-certificate and --admission-key, or --admission-self-signed; "
             "or --tls-certificate and --tls-key, which then serve both",
         )
-    return Admission(host=given["admission_host"], port=port, tls=Tls(certificate=certificate, key=key))
+    return AdmissionSettings(host=given["admission_host"], port=port, tls=Tls(certificate=certificate, key=key))
 
 
 def _page(given: dict[str, Any]) -> Page | None:
@@ -184,7 +184,10 @@ def _history(given: dict[str, Any]) -> PageMetrics | None:
 
 
 async def _run(
-    settings: Settings, history: PageMetrics | None, kubeconfig: Path | None, ports: tuple[int | None, MetricsPort]
+    settings: ServerSettings,
+    history: PageMetrics | None,
+    kubeconfig: Path | None,
+    ports: tuple[int | None, MetricsPort],
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
     async with HttpKube.connect(kubeconfig) as kube:

@@ -31,8 +31,8 @@ from tessera.cli.simulate.serving import simulate_serving
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate as simulate_policy
-from tessera.sim.engine import Log, Rules
-from tessera.sim.metrics import Metrics, measure
+from tessera.sim.engine import Log, RunRules
+from tessera.sim.metrics import RunMetrics, measure
 from tessera.sim.replay import replay
 from tessera.sim.report import check_figures, figures, log_lines, table_lines, title
 from tessera.sim.workloads import MILLI, Trace, Workload, departing, filling, openb
@@ -44,7 +44,7 @@ __all__ = ["simulate"]
 _FROM_0 = click.IntRange(min=0)
 
 
-class Desired(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options shared by all workloads: policies, rules, and outputs."""
 
     policy: tuple[str, ...]
@@ -62,9 +62,9 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(self.policy))
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> RunRules:
         """The rules of the run."""
-        return Rules(queue=self.queue, moves=self.moves, create_s=self.create_s)
+        return RunRules(queue=self.queue, moves=self.moves, create_s=self.create_s)
 
     def log_of(self, policy: str) -> Path:
         """Return the log file of one policy: FILE itself if it is the only one, else with its name in it."""
@@ -170,7 +170,7 @@ def simulate_openb(folder: Path, trace: str, **options: Any) -> None:
     FOLDER has the CSV files of cluster-trace-gpu-v2023. By default pods arrive as in the published comparison of
     packing policies: in random order, more than fit, and none departs.
     """
-    compare(arrivals(openb.read(folder, trace), options), Desired(**options))
+    compare(arrivals(openb.read(folder, trace), options), SimulationOptions(**options))
 
 
 simulate.add_command(simulate_serving)
@@ -200,7 +200,7 @@ def simulate_manifests(
     """Replay the pods of Kubernetes manifests, one by one in file order; none departs."""
     snapshot = read_snapshot(cluster, gpus, filename, share_unit, gpu_model)
     note_skipped(snapshot.nodes)
-    compare(in_order(snapshot, options["seed"]), Desired(**options))
+    compare(in_order(snapshot, options["seed"]), SimulationOptions(**options))
 
 
 @simulate.command(
@@ -256,7 +256,7 @@ def simulate_synthetic(
     mix = ClassMix(part=part, one=one, several=several, without_percent=options.pop("without_gpu"))
     given = read_snapshot(cluster, gpus, (), gpu_models=gpu_model).nodes if cluster or gpus else plain_nodes(nodes)
     note_skipped(given)
-    compare(arrivals(make(given, options["seed"], mix), options), Desired(**options))
+    compare(arrivals(make(given, options["seed"], mix), options), SimulationOptions(**options))
 
 
 def arrivals(trace: Trace, options: dict[str, Any]) -> Workload:
@@ -269,7 +269,7 @@ def arrivals(trace: Trace, options: dict[str, Any]) -> Workload:
     return departing(trace, options["seed"], load, lifetimes=lifetimes)
 
 
-def compare(workload: Workload, desired: Desired) -> None:
+def compare(workload: Workload, desired: SimulationOptions) -> None:
     """Run the policies, write the requested files, print the comparison."""
     _check_targets(desired)
     with progress_bar() as report:
@@ -284,7 +284,7 @@ def compare(workload: Workload, desired: Desired) -> None:
         _print_table(runs, wide_console(80, output=desired.output))
 
 
-def _check_targets(desired: Desired) -> None:
+def _check_targets(desired: SimulationOptions) -> None:
     """Check before a long run that its outputs could be written."""
     if str(desired.log) == "-" and len(desired.policies) > 1:
         raise InvalidInput(
@@ -298,12 +298,12 @@ def _check_targets(desired: Desired) -> None:
         check_outputs(desired.plots)
 
 
-def _run(workload: Workload, policy: str, rules: Rules, report: Report) -> Log:
+def _run(workload: Workload, policy: str, rules: RunRules, report: Report) -> Log:
     count = len(workload.arrivals)
     return simulate_policy(workload, policy, rules, progress=lambda done: report(policy, done, count))
 
 
-def _report(workload: Workload, desired: Desired, runs: Sequence[Metrics]) -> dict[str, Any]:
+def _report(workload: Workload, desired: SimulationOptions, runs: Sequence[RunMetrics]) -> dict[str, Any]:
     return {
         "workload": workload.name,
         "seed": workload.seed,
@@ -313,7 +313,7 @@ def _report(workload: Workload, desired: Desired, runs: Sequence[Metrics]) -> di
     }
 
 
-def _print_table(runs: Sequence[Metrics], console: Console) -> None:
+def _print_table(runs: Sequence[RunMetrics], console: Console) -> None:
     """Print the policies side by side, as many as fit the terminal, and the others below."""
     lines = table_lines(runs)
     first = max(len(line[0]) for line in lines) + 2

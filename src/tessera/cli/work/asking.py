@@ -16,7 +16,7 @@ from tessera.cli.work.codefolder import archive_folder
 from tessera.cli.work.environments import find_environment
 from tessera.cli.work.following import say
 from tessera.cli.work.inputs import check_folders, data_of, secrets_of
-from tessera.cli.work.naming import Form, checked, checked_text
+from tessera.cli.work.naming import WordForm, checked, checked_text
 from tessera.core.storage.models.cache import folder_name
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
@@ -129,7 +129,7 @@ def request_of(
     env_secrets = tuple(_secret(each) for each in given["env_secret"])
     _check_variables((*(name for name, _ in env), *(name for name, _, _ in env_secrets)))
     asked = JobRequest(
-        name=given["name"] and checked("--name", given["name"], Form.LABEL),
+        name=given["name"] and checked("--name", given["name"], WordForm.LABEL),
         namespace=_namespace(given),
         image="",
         command=tuple(checked_text("the command", each) for each in command),
@@ -141,7 +141,7 @@ def request_of(
         secrets=variables,
         secret_folders=folders,
         claims=data.claims,
-        queue=given["queue"] and checked("--queue", given["queue"], Form.LABEL),
+        queue=given["queue"] and checked("--queue", given["queue"], WordForm.LABEL),
         notebook=notebook,
     )
     image, words = _image_of(given, notebook=notebook)
@@ -168,7 +168,7 @@ def _image_of(given: WorkOptions, *, notebook: bool) -> tuple[str, str]:
         )
     if environment:
         return find_environment(place_of(given), environment, notebook=notebook).image, environment
-    checked("--image", image, Form.IMAGE)
+    checked("--image", image, WordForm.IMAGE)
     return image, image.rpartition("/")[2].partition(":")[0].partition("@")[0].lower()
 
 
@@ -185,16 +185,16 @@ def _limits(given: WorkOptions) -> dict[str, str]:
     elif given["gpus"]:
         limits["nvidia.com/gpu"] = str(given["gpus"])
     if given["slice"]:
-        profile = checked("--slice", given["slice"], Form.PROFILE)
+        profile = checked("--slice", given["slice"], WordForm.PROFILE)
         limits[f"nvidia.com/mig-{profile.replace('+', '.')}"] = "1"
-    limits |= {f"{MODEL_RESOURCE}{checked('--model', each, Form.LABEL)}": "1" for each in given["model"]}
+    limits |= {f"{MODEL_RESOURCE}{checked('--model', each, WordForm.LABEL)}": "1" for each in given["model"]}
     others = (("cpu", given["cpu"]), ("memory", given["memory"]))
-    return limits | {kind: checked(f"--{kind}", amount, Form.AMOUNT) for kind, amount in others if amount}
+    return limits | {kind: checked(f"--{kind}", amount, WordForm.AMOUNT) for kind, amount in others if amount}
 
 
 def _namespace(given: WorkOptions) -> str:
     try:
-        return checked("--namespace", namespace_of(place_of(given), given["namespace"]), Form.LABEL)
+        return checked("--namespace", namespace_of(place_of(given), given["namespace"]), WordForm.LABEL)
     except InvalidInput:
         if given["namespace"] or not given["dry_run"]:
             raise
@@ -205,7 +205,7 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise InvalidInput(option, found=shown(text), expected="NAME=VALUE")
-    return checked(option, name, Form.VARIABLE), checked_text(option, value)
+    return checked(option, name, WordForm.VARIABLE), checked_text(option, value)
 
 
 def _check_variables(names: tuple[str, ...]) -> None:
@@ -219,4 +219,4 @@ def _secret(text: str) -> tuple[str, str, str]:
     secret, slash, key = value.partition("/")
     if not secret or not slash or not key:
         raise InvalidInput("--env-secret", found=shown(text), expected="NAME=SECRET/KEY")
-    return name, checked("--env-secret", secret, Form.OBJECT), checked("--env-secret", key, Form.KEY)
+    return name, checked("--env-secret", secret, WordForm.OBJECT), checked("--env-secret", key, WordForm.KEY)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tessera.api.kubernetes.jobs import QUEUED_JOB, JobState, Stage, job_selection, read_job
+from tessera.api.kubernetes.jobs import QUEUED_JOB, JobStage, JobState, job_selection, read_job
 from tessera.clients.kube import (
     EVENTS,
     JOBS,
@@ -127,7 +127,7 @@ async def follow_job(
                 said = words
                 say(words)
             # 2. Once it runs, print its log, or do the alternative.
-            if doing is None and state.pod and (state.stage is Stage.RUNNING or state.exit_code is not None):
+            if doing is None and state.pod and (state.stage is JobStage.RUNNING or state.exit_code is not None):
                 doing = asyncio.create_task(meanwhile(state) if meanwhile else _log(kube, state))
                 doing.add_done_callback(lambda _: observed.changed.set())
             if doing is not None and doing.done():
@@ -175,7 +175,7 @@ class _Observed:
             raise Conflict(subject, found="it was deleted meanwhile", hint="submit it again")
         workloads = self._workloads.objects.values() if self._workloads else ()
         state = read_job(job, self._pods.objects.values(), self._events.objects.values(), workloads)
-        if state.stage is Stage.QUEUED and self._workloads is None:
+        if state.stage is JobStage.QUEUED and self._workloads is None:
             own = _queued(self._namespace, uid_of(job))
             self._workloads = Store(
                 self._kube, WORKLOADS, own, wake=self.changed.set, on_trouble=self._trouble_with_queues

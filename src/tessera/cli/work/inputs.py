@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.cli.work.naming import Form, checked, checked_folder
+from tessera.cli.work.naming import WordForm, checked, checked_folder
 from tessera.core.storage.models.cache import folder_name
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput, shown
@@ -34,12 +34,12 @@ def data_of(words: Sequence[str]) -> Data:
 
     """
     claims = tuple(
-        (name := checked("--data", each.removeprefix(_CLAIM), Form.OBJECT), f"/data/{name}")
+        (name := checked("--data", each.removeprefix(_CLAIM), WordForm.OBJECT), f"/data/{name}")
         for each in words
         if each.startswith(_CLAIM)
     )
     caches = tuple(
-        (checked("--data", each, Form.LABEL), folder_name(each)) for each in words if not each.startswith(_CLAIM)
+        (checked("--data", each, WordForm.LABEL), folder_name(each)) for each in words if not each.startswith(_CLAIM)
     )
     env = {_variable(name): folder for name, folder in (*caches, *claims)}
     if len(env) != len(words):
@@ -56,7 +56,7 @@ def secrets_of(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, 
         InvalidInput: an invalid name or folder.
 
     """
-    found = [(checked("--secret", name, Form.OBJECT), colon, folder) for name, colon, folder in map(_split, words)]
+    found = [(checked("--secret", name, WordForm.OBJECT), colon, folder) for name, colon, folder in map(_split, words)]
     folders = tuple((name, checked_folder("--secret", folder)) for name, colon, folder in found if colon)
     return tuple(name for name, colon, _ in found if not colon), folders
 

@@ -6,10 +6,10 @@ from pathlib import PurePosixPath
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Form", "checked", "checked_folder", "checked_text"]
+__all__ = ["WordForm", "checked", "checked_folder", "checked_text"]
 
 
-class Form(enum.Enum):
+class WordForm(enum.Enum):
     """The form of a word: a regular expression, and its name. Source: k8s.io/apimachinery `util/validation`."""
 
     LABEL = (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "at most 63 of a-z, 0-9 and -")
@@ -21,7 +21,7 @@ class Form(enum.Enum):
     PROFILE = (r"([1-9]c\.)?[1-9]g\.[1-9][0-9]*gb([+.][a-z0-9]+)*", "a MIG profile such as 1g.10gb")
 
 
-def checked(option: str, text: str, form: Form) -> str:
+def checked(option: str, text: str, form: WordForm) -> str:
     """Return a word of the command line.
 
     Raises:

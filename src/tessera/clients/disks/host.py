@@ -13,7 +13,14 @@ import msgspec
 from tessera.api.linux.blockdevices import MountEntry, read_member, read_signature
 from tessera.clients.disks.commands import command
 from tessera.clients.disks.sysfs import DiskPaths, block_devices, mounted
-from tessera.core.storage.disks.blockdevices import BlockDevice, Creation, ObservedDisks, Signature, Target, selected
+from tessera.core.storage.disks.blockdevices import (
+    BlockDevice,
+    Creation,
+    MountTarget,
+    ObservedDisks,
+    Signature,
+    selected,
+)
 from tessera.core.storage.disks.plan import DiskSpec
 from tessera.core.storage.disks.steps import ForgetCreation, MakeFilesystem, MountFilesystem, RecordCreation, Step
 from tessera.errors import UNDECODABLE, Conflict, InvalidInput, Unavailable, Unsupported, shown
@@ -225,16 +232,16 @@ def _read_ends(device: BlockDevice, *, alone: bool) -> None:
         os.close(number)
 
 
-def _target(path: str, mounts: tuple[MountEntry, ...], paths: DiskPaths) -> Target:
+def _target(path: str, mounts: tuple[MountEntry, ...], paths: DiskPaths) -> MountTarget:
     """Return what is at the mount path of the disks."""
     folder = Path(path).resolve()
     entry = next((each for each in reversed(mounts) if each.path == str(folder)), None)
     if entry is None:
-        return Target(empty=not folder.exists() or (folder.is_dir() and not any(folder.iterdir())))
+        return MountTarget(empty=not folder.exists() or (folder.is_dir() and not any(folder.iterdir())))
     name = next((each.name for each in block_devices(paths, (entry,)) if each.mounts), entry.source)
     if entry.root != "/":
         name = f"{entry.root} of {name}"
-    target = Target(source=name, empty=False, read_only=entry.read_only)
+    target = MountTarget(source=name, empty=False, read_only=entry.read_only)
     try:
         space = os.statvfs(folder)
     except OSError:  # a filesystem that lost its disks

@@ -10,9 +10,9 @@ from tessera.core.storage.disks.blockdevices import (
     BlockDevice,
     Creation,
     Mount,
+    MountTarget,
     ObservedDisks,
     Signature,
-    Target,
     selected,
 )
 from tessera.core.storage.disks.plan import DiskSpec
@@ -123,7 +123,7 @@ class MemoryDisks:
         source = self._mounts.get(spec.mount, "")
         size = next((each.size_bytes for each in (*disks, *arrays) if each.name == source), 0)
         empty = not source and spec.mount not in self._files
-        target = Target(source=source, empty=empty, size_bytes=size, free_bytes=size)
+        target = MountTarget(source=source, empty=empty, size_bytes=size, free_bytes=size)
         return ObservedDisks(devices=(*disks, *arrays), target=target, unfinished=self._record)
 
     async def apply(self, step: Step) -> None:

@@ -2,6 +2,6 @@
 
 from tessera.clients.gpu.memory import MemoryDriver
 from tessera.clients.gpu.nvml import Deadlines, NvmlDriver
-from tessera.clients.gpu.protocol import GpuDriver, MemoryLimit, Use
+from tessera.clients.gpu.protocol import GpuDriver, GpuUtilization, MemoryLimit
 
-__all__ = ["Deadlines", "GpuDriver", "MemoryDriver", "MemoryLimit", "NvmlDriver", "Use"]
+__all__ = ["Deadlines", "GpuDriver", "GpuUtilization", "MemoryDriver", "MemoryLimit", "NvmlDriver"]

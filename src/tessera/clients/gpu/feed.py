@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 from tessera.core.gpu.inventory import GpuEvent
 
-__all__ = ["Feed"]
+__all__ = ["EventFeed"]
 
 _UNREAD = 1024
 """Events kept for a slow reader; the oldest are dropped. Health needs only the last."""
 
 
-class Feed:
+class EventFeed:
     """Sends each event to all present streams."""
 
     def __init__(self) -> None:

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import msgspec
 
-from tessera.clients.gpu.feed import Feed
-from tessera.clients.gpu.protocol import MemoryLimit, Use
+from tessera.clients.gpu.feed import EventFeed
+from tessera.clients.gpu.protocol import GpuUtilization, MemoryLimit
 from tessera.clients.gpu.refusals import (
     bounded_clocks,
     bounded_memory,
@@ -106,7 +106,7 @@ class MemoryDriver:
         self._faults: dict[str, list[_Fault]] = defaultdict(list)
         self._stubborn: set[str] = set()
         self._serials = itertools.count(1)
-        self._feed = Feed()
+        self._feed = EventFeed()
         self._closed = False
 
     @classmethod
@@ -217,13 +217,13 @@ class MemoryDriver:
         async with self._call("processes", gpu):
             return tuple(sorted(self._processes[gpu], key=lambda each: (each.pid, each.gpu_instance or 0)))
 
-    async def use(self, gpu: str, placement: Placement | None = None) -> Use:
+    async def use(self, gpu: str, placement: Placement | None = None) -> GpuUtilization:
         """Return the memory that processes hold, and 0 or 100 percent by whether there are any."""
         async with self._call("use", gpu) as call:
             on = None if placement is None else instance_at(call.facts, placement).gpu_instance
             chosen = [each for each in self._processes[gpu] if placement is None or each.gpu_instance == on]
             percent = None if call.facts.layout is not None else 100 * bool(chosen)
-            return Use(memory_used_mib=sum(each.memory_mib or 0 for each in chosen), gpu_percent=percent)
+            return GpuUtilization(memory_used_mib=sum(each.memory_mib or 0 for each in chosen), gpu_percent=percent)
 
     async def measure(self, gpu: str) -> GpuReading:
         """Return what processes use, and what else was set to be measured."""

@@ -9,10 +9,10 @@ from tessera.core.gpu.inventory import ComputeMode, GpuEvent, GpuProcess, Instan
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import GpuReading
 
-__all__ = ["GpuDriver", "MemoryLimit", "Use"]
+__all__ = ["GpuDriver", "GpuUtilization", "MemoryLimit"]
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
+class GpuUtilization(msgspec.Struct, frozen=True, kw_only=True):
     """Utilization of a GPU or a MIG instance."""
 
     memory_used_mib: int
@@ -75,7 +75,7 @@ class GpuDriver(Protocol):
         """Return the processes with a context on a GPU, of its MIG instances where MIG is on."""
         ...
 
-    async def use(self, gpu: str, placement: Placement | None = None) -> Use:
+    async def use(self, gpu: str, placement: Placement | None = None) -> GpuUtilization:
         """Return the utilization of a GPU, or of one MIG instance of it."""
         ...
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.kubernetes.reviews import Attributes, User
+from tessera.api.kubernetes.reviews import Attributes, ReviewedUser
 from tessera.clients.kube.protocol import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Kind, Object
 
 __all__ = ["Accounts"]
@@ -18,10 +18,10 @@ class Accounts:
     """Users with their tokens and permissions; at first none."""
 
     def __init__(self) -> None:
-        self._users: dict[str, User] = {}
+        self._users: dict[str, ReviewedUser] = {}
         self._rights: set[tuple[str, str, str, str]] = set()
 
-    def add(self, token: str, user: User) -> None:
+    def add(self, token: str, user: ReviewedUser) -> None:
         """Add a token."""
         self._users[token] = user
 

@@ -13,10 +13,10 @@ from lightkube.config.models import User
 
 from tessera.api import documents
 from tessera.api.fields import Field
-from tessera.clients.connections import Server, reached
+from tessera.clients.connections import ServerAddress, reached
 from tessera.errors import InvalidInput, Unavailable, shown
 
-__all__ = ["Access", "Credentials", "find_access"]
+__all__ = ["ClusterAccess", "Credentials", "find_access"]
 
 _UNAUTHORIZED = 401
 
@@ -75,7 +75,7 @@ class Credentials:
         return str(request.headers.get("Authorization", ""))
 
 
-class Access:
+class ClusterAccess:
     """A server and a user.
 
     Args:
@@ -87,7 +87,7 @@ class Access:
     """
 
     def __init__(
-        self, server: Server, tls: ssl.SSLContext | None, credentials: Credentials, *, namespace: str = "default"
+        self, server: ServerAddress, tls: ssl.SSLContext | None, credentials: Credentials, *, namespace: str = "default"
     ) -> None:
         self.server = server
         self.tls = tls
@@ -95,7 +95,7 @@ class Access:
         self.namespace = namespace
 
 
-def find_access(kubeconfig: Path | None = None, context: str | None = None) -> Access:
+def find_access(kubeconfig: Path | None = None, context: str | None = None) -> ClusterAccess:
     """Return the access of a kubeconfig file; without one that of KUBECONFIG, the service account, or ~/.kube/config.
 
     Raises:
@@ -114,7 +114,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         found = f"it has no {error.args[0]}" if isinstance(error, KeyError) else shown(error)
         raise InvalidInput(subject, found=found, hint=accepted) from error
-    return Access(reached(url), tls, credentials, namespace=config.namespace)
+    return ClusterAccess(reached(url), tls, credentials, namespace=config.namespace)
 
 
 def _of_several(context: str | None) -> Path | None:

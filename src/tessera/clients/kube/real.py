@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from tessera.clients.connections import Answer, Broken, Connections, Unreachable
-from tessera.clients.kube.cluster import Access, find_access
+from tessera.clients.connections import Broken, Connections, HttpResponse, Unreachable
+from tessera.clients.kube.cluster import ClusterAccess, find_access
 from tessera.clients.kube.protocol import (
     EVERYTHING,
     PODS,
@@ -58,7 +58,7 @@ class HttpKube:
 
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         self._connections = Connections(access.server, access.tls)
         self._credentials = access.credentials
 
@@ -215,7 +215,7 @@ class HttpKube:
                 headers, target = await self._headers(), requested.target({"ports": str(port)})
                 opened = self._connections.websocket(target, headers, protocol=PROTOCOL)
                 socket = await stack.enter_async_context(opened)
-                if isinstance(socket, Answer):
+                if isinstance(socket, HttpResponse):
                     await self._refuse(socket, requested, headers)
             yield PodTunnel(subject, socket)
 
@@ -272,11 +272,11 @@ class HttpKube:
                 stream = await stack.enter_async_context(
                     self._connections.stream(requested.target(parameters), headers)
                 )
-                if isinstance(stream, Answer):
+                if isinstance(stream, HttpResponse):
                     await self._refuse(stream, requested, headers)
             yield stream
 
-    async def _refuse(self, answer: Answer, requested: "_Request", headers: Mapping[str, str]) -> NoReturn:
+    async def _refuse(self, answer: HttpResponse, requested: "_Request", headers: Mapping[str, str]) -> NoReturn:
         """Raise our error for a response instead of a stream; the next request uses a new token."""
         if answer.status == _UNAUTHORIZED:
             await self._credentials.renew(headers.get(_WHO, ""))
@@ -402,7 +402,7 @@ _UNDECLARED = "field not declared in schema"
 _FOR_GOOD = frozenset({400, 405, 406, 413, 415, 422})
 
 
-def _check(answer: Answer, requested: _Request) -> None:
+def _check(answer: HttpResponse, requested: _Request) -> None:
     if answer.success:
         return
     try:

@@ -9,7 +9,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 from tessera.clients.kubelet.devicecheckpoint import DeviceCheckpoint
 from tessera.clients.kubelet.memory import Container, MemoryKubelet
-from tessera.clients.kubelet.plugin import DevicePlugin, PluginOptions, PluginServer, register, serve
+from tessera.clients.kubelet.plugin import DevicePlugin, OptionalCalls, PluginServer, register, serve
 from tessera.clients.kubelet.podresources import PodResources
 from tessera.clients.kubelet.sockets import socket_path
 
@@ -18,7 +18,7 @@ __all__ = [
     "DeviceCheckpoint",
     "DevicePlugin",
     "MemoryKubelet",
-    "PluginOptions",
+    "OptionalCalls",
     "PluginServer",
     "PodResources",
     "register",

@@ -8,14 +8,14 @@ from typing import Any, Self
 import grpc
 
 from tessera.clients.kubelet import sockets
-from tessera.clients.kubelet.plugin import HEALTHY, SERVICE, PluginOptions
+from tessera.clients.kubelet.plugin import HEALTHY, SERVICE, OptionalCalls
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
-from tessera.core.deviceplugin.edits import Mount
+from tessera.core.deviceplugin.edits import ContainerMount
 from tessera.core.deviceplugin.grant import DeviceNode, Grant
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import Conflict
 
-__all__ = ["Endpoint", "Listed"]
+__all__ = ["Listed", "PluginConnection"]
 
 _DIAL_S = 10.0
 """Source: kubernetes `pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`."""
@@ -32,14 +32,14 @@ class Listed:
         self.numa = tuple(node.ID for node in device.topology.nodes)
 
 
-class Endpoint:
+class PluginConnection:
     """A connection to one device plugin."""
 
     def __init__(self, socket: Path, notify: Callable[[], Awaitable[None]]) -> None:
         self.devices: tuple[Listed, ...] = ()
         self.known: frozenset[str] = frozenset()
         """Ids in the last list of the resource, from any plugin."""
-        self.options = PluginOptions(preferred=False)
+        self.options = OptionalCalls(preferred=False)
         self.connected = False
         self.successor: Self | None = None
         self._socket = socket
@@ -61,7 +61,7 @@ class Endpoint:
         except (TimeoutError, Conflict) as error:
             await self._channel.close()
             raise Conflict(f"socket {self._socket}", found=str(error), hint="see the device plugin's log") from error
-        self.options = PluginOptions(
+        self.options = OptionalCalls(
             pre_start=answer.pre_start_required, preferred=answer.get_preferred_allocation_available
         )
         self.connected = True
@@ -151,7 +151,7 @@ def _grant(answer: wire.ContainerAllocateResponse) -> Grant:
     return Grant(
         env=tuple(sorted(answer.envs.items())),
         mounts=tuple(
-            Mount(host_path=each.host_path, container_path=each.container_path, read_only=each.read_only)
+            ContainerMount(host_path=each.host_path, container_path=each.container_path, read_only=each.read_only)
             for each in answer.mounts
         ),
         device_nodes=tuple(

@@ -17,7 +17,7 @@ import msgspec
 
 from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.clients.kubelet import sockets
-from tessera.clients.kubelet.dial import Endpoint
+from tessera.clients.kubelet.dial import PluginConnection
 from tessera.clients.kubelet.plugin import VERSION
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as plugin_wire
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as pods_wire
@@ -87,7 +87,7 @@ class MemoryKubelet:
         """Why a real kubelet would have crashed: a chosen device was missing from the list when `Allocate` was
         answered (docs/kubelet-races.md). Leaving the context raises it again."""
         self._rng = rng or random.Random(0)  # noqa: S311  # a choice anyone may know
-        self._endpoints: dict[str, Endpoint] = {}
+        self._endpoints: dict[str, PluginConnection] = {}
         self._holdings: list[_Holding] = []
         self._servers: list[grpc.aio.Server] = []
         self._changed = asyncio.Condition()
@@ -324,7 +324,7 @@ class MemoryKubelet:
             await context.abort(grpc.StatusCode.UNKNOWN, f"requested API version {request.version!r} is not supported")
         if not _RESOURCE_NAME.fullmatch(resource):
             await context.abort(grpc.StatusCode.UNKNOWN, f"the ResourceName {resource!r} is invalid")
-        endpoint = Endpoint(self.plugins / request.endpoint, self._notify)
+        endpoint = PluginConnection(self.plugins / request.endpoint, self._notify)
         try:
             await endpoint.connect()
         except Conflict as error:

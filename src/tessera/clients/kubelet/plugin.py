@@ -15,7 +15,7 @@ from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import TesseraError, Unavailable
 
-__all__ = ["DevicePlugin", "PluginOptions", "PluginServer", "register", "serve"]
+__all__ = ["DevicePlugin", "OptionalCalls", "PluginServer", "register", "serve"]
 
 VERSION = "v1beta1"
 SERVICE = "v1beta1.DevicePlugin"
@@ -27,7 +27,7 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Answer = TypeVar("_Answer")
 
 
-class PluginOptions(msgspec.Struct, frozen=True, kw_only=True):
+class OptionalCalls(msgspec.Struct, frozen=True, kw_only=True):
     """The optional calls that a plugin uses besides `Allocate`."""
 
     pre_start: bool = False
@@ -38,7 +38,7 @@ class DevicePlugin(Protocol):
     """The decisions of a device plugin. Errors of Tessera end the call with their text, which the kubelet shows."""
 
     @property
-    def options(self) -> PluginOptions:
+    def options(self) -> OptionalCalls:
         """The optional calls in use."""
 
     def watch(self) -> AsyncIterator[tuple[ListedDevice, ...]]:
@@ -96,7 +96,7 @@ async def serve(plugin: DevicePlugin, socket: Path) -> PluginServer:
 
 
 async def register(
-    kubelet: Path, endpoint: str, resource: str, options: PluginOptions, *, deadline_s: float = 15.0
+    kubelet: Path, endpoint: str, resource: str, options: OptionalCalls, *, deadline_s: float = 15.0
 ) -> None:
     """Register a listening plugin with the kubelet, which connects to it meanwhile.
 
@@ -133,7 +133,7 @@ async def register(
         ) from error
 
 
-def options_message(options: PluginOptions) -> wire.DevicePluginOptions:
+def options_message(options: OptionalCalls) -> wire.DevicePluginOptions:
     """Return options as a protobuf message."""
     return wire.DevicePluginOptions(
         pre_start_required=options.pre_start, get_preferred_allocation_available=options.preferred

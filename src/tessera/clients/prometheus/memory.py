@@ -6,7 +6,7 @@ __all__ = ["MemoryMetrics"]
 
 
 class MemoryMetrics:
-    """`Metrics` with given answers.
+    """`MetricsServers` with given answers.
 
     Attributes:
         contents: by URL; an error is raised.

@@ -2,10 +2,10 @@
 
 from typing import Protocol
 
-__all__ = ["Metrics"]
+__all__ = ["MetricsServers"]
 
 
-class Metrics(Protocol):
+class MetricsServers(Protocol):
     """Servers of metrics, each by its URL.
 
     An answer is bounded in size and time, because the server is untrusted. Raises `Unavailable` if the server

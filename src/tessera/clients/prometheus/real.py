@@ -5,7 +5,7 @@ import ssl
 from typing import Self
 from urllib.parse import urlsplit
 
-from tessera.clients.connections import Broken, Connections, Server, Unreachable
+from tessera.clients.connections import Broken, Connections, ServerAddress, Unreachable
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["HttpMetrics"]
@@ -19,7 +19,7 @@ _AT_ONCE = 64
 
 
 class HttpMetrics:
-    """`Metrics` over HTTP or HTTPS; no redirects.
+    """`MetricsServers` over HTTP or HTTPS; no redirects.
 
     Args:
         most_bytes: of an answer.
@@ -79,7 +79,7 @@ class HttpMetrics:
     def _to(self, server: str) -> Connections:
         if server not in self._connections:
             tls = (self._trusted or ssl.create_default_context()) if server.startswith("https:") else None
-            self._connections[server] = Connections(Server(url=server), tls)
+            self._connections[server] = Connections(ServerAddress(url=server), tls)
         return self._connections[server]
 
 

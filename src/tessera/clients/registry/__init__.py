@@ -2,7 +2,7 @@
 
 from tessera.clients.registry.keychain import Keychain
 from tessera.clients.registry.memory import MemoryRegistry
-from tessera.clients.registry.protocol import Content, Registry, read_image
+from tessera.clients.registry.protocol import Registry, RegistryContent, read_image
 from tessera.clients.registry.real import HttpRegistry
 
-__all__ = ["Content", "HttpRegistry", "Keychain", "MemoryRegistry", "Registry", "read_image"]
+__all__ = ["HttpRegistry", "Keychain", "MemoryRegistry", "Registry", "RegistryContent", "read_image"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.api.oci.dockerconfig import Credential, DockerConfig, credential, read_docker_config
+from tessera.api.oci.dockerconfig import DockerConfig, RegistryCredential, credential, read_docker_config
 from tessera.core.storage.images.layers import Reference
 from tessera.errors import UNDECODABLE, InvalidInput, Unavailable, shown
 
@@ -51,7 +51,7 @@ class Keychain:
             return cls()
         return cls(read_docker_config(found.read_bytes(), str(found)))
 
-    async def find(self, image: Reference) -> Credential | None:
+    async def find(self, image: Reference) -> RegistryCredential | None:
         """Return the credentials for an image; None where there are none.
 
         Raises:
@@ -66,7 +66,7 @@ class Keychain:
         return credential(self._configs, image)
 
 
-async def _ask(helper: str, host: str) -> Credential | None:
+async def _ask(helper: str, host: str) -> RegistryCredential | None:
     """Return a credential helper's answer for a registry; None if it has none."""
     subject = f"program docker-credential-{helper}"
     if not _HELPER.fullmatch(helper):
@@ -101,5 +101,5 @@ async def _ask(helper: str, host: str) -> Credential | None:
             subject, found="its answer is not JSON", hint="update it: needed are Username and Secret"
         ) from error
     if found.username == _NO_USER:
-        return Credential(identity_token=found.secret)
-    return Credential(username=found.username, password=found.secret)
+        return RegistryCredential(identity_token=found.secret)
+    return RegistryCredential(username=found.username, password=found.secret)

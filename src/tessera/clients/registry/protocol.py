@@ -8,10 +8,10 @@ from tessera.api.oci.manifests import Index, Platform, choose, image, read_confi
 from tessera.core.storage.images.layers import Image, Reference
 from tessera.errors import Unsupported, shown
 
-__all__ = ["Content", "Registry", "read_image"]
+__all__ = ["Registry", "RegistryContent", "read_image"]
 
 
-class Content(msgspec.Struct, frozen=True):
+class RegistryContent(msgspec.Struct, frozen=True):
     """A manifest in the registry."""
 
     digest: str
@@ -28,7 +28,7 @@ class Registry(Protocol):
     - `Unavailable` if the registry rejects the request, does not answer, or answers invalid content.
     """
 
-    async def manifest(self, reference: Reference) -> Content:
+    async def manifest(self, reference: Reference) -> RegistryContent:
         """Return the manifest or index of an image's name: by its digest if it has one, else by its tag."""
         ...
 

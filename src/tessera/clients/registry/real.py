@@ -12,11 +12,11 @@ from typing import Self
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from tessera.api.oci.challenges import read_challenge, read_token
-from tessera.api.oci.dockerconfig import Credential
+from tessera.api.oci.dockerconfig import RegistryCredential
 from tessera.api.oci.manifests import ACCEPTED, checked, digest_of
-from tessera.clients.connections import Answer, Broken, Connections, Unreachable, reached
+from tessera.clients.connections import Broken, Connections, HttpResponse, Unreachable, reached
 from tessera.clients.registry.keychain import Keychain
-from tessera.clients.registry.protocol import Content
+from tessera.clients.registry.protocol import RegistryContent
 from tessera.core.storage.images.layers import Reference
 from tessera.errors import InvalidInput, Unavailable, shown
 
@@ -60,14 +60,14 @@ class HttpRegistry:
         """Close all connections."""
         await self.close()
 
-    async def manifest(self, reference: Reference) -> Content:
+    async def manifest(self, reference: Reference) -> RegistryContent:
         """Return the manifest or index of an image's name: by its digest if it has one, else by its tag."""
         target = f"/v2/{reference.repository}/manifests/{reference.digest or reference.tag}"
         answer = await self._read(reference, target, {"Accept": ", ".join(ACCEPTED)})
         if reference.digest:
             checked(answer.content, reference.digest, _subject(reference))
         digest = reference.digest or digest_of(answer.content)
-        return Content(digest, answer.headers.get("content-type", ""), answer.content)
+        return RegistryContent(digest, answer.headers.get("content-type", ""), answer.content)
 
     async def blob(self, reference: Reference, digest: str) -> bytes:
         """Return small content of the image's repository, such as a configuration."""
@@ -79,7 +79,7 @@ class HttpRegistry:
         await asyncio.gather(*(each.close() for each in self._connections.values()))
         self._connections.clear()
 
-    async def _read(self, reference: Reference, target: str, headers: dict[str, str]) -> Answer:
+    async def _read(self, reference: Reference, target: str, headers: dict[str, str]) -> HttpResponse:
         """Return a successful answer, with a token if the registry requires one."""
         host = _HUB.get(reference.registry, reference.registry)
         plain = host in self._plain or _PORT.sub("", host) in _LOOPBACK
@@ -95,7 +95,7 @@ class HttpRegistry:
             raise _refusal(answer, reference)
         return answer
 
-    async def _authorize(self, reference: Reference, refused: Answer, *, plain: bool) -> str:
+    async def _authorize(self, reference: Reference, refused: HttpResponse, *, plain: bool) -> str:
         """Return the Authorization header for a registry."""
         subject = _subject(reference)
         challenge = read_challenge(refused.headers.get("www-authenticate", ""), subject)
@@ -122,7 +122,9 @@ class HttpRegistry:
             raise _refusal(answer, reference)
         return f"Bearer {read_token(answer.content, subject)}"
 
-    async def _follow(self, reference: Reference, url: str, headers: Mapping[str, str], authorization: str) -> Answer:
+    async def _follow(
+        self, reference: Reference, url: str, headers: Mapping[str, str], authorization: str
+    ) -> HttpResponse:
         """Return the answer after redirects; other servers than the registry get no credentials."""
         origin, subject = _origin(url), _subject(reference)
         for _ in range(_MOST_REDIRECTS):
@@ -138,7 +140,7 @@ class HttpRegistry:
             subject, found=f"it redirects more than {_MOST_REDIRECTS} times", hint="name the registry itself"
         )
 
-    async def _ask(self, url: str, headers: Mapping[str, str], subject: str, body: bytes = b"") -> Answer:
+    async def _ask(self, url: str, headers: Mapping[str, str], subject: str, body: bytes = b"") -> HttpResponse:
         origin = _origin(url)
         try:
             async with asyncio.timeout(_DEADLINE_S):
@@ -174,11 +176,11 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _basic(credential: Credential) -> str:
+def _basic(credential: RegistryCredential) -> str:
     return f"Basic {base64.b64encode(f'{credential.username}:{credential.password}'.encode()).decode()}"
 
 
-def _refusal(answer: Answer, reference: Reference) -> InvalidInput | Unavailable:
+def _refusal(answer: HttpResponse, reference: Reference) -> InvalidInput | Unavailable:
     """Return the error of an answer."""
     subject = _subject(reference)
     if answer.status == _NOT_FOUND:

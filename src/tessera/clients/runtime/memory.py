@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.api.oci.dockerconfig import Credential
+from tessera.api.oci.dockerconfig import RegistryCredential
 from tessera.clients.runtime.protocol import LocalImage
 from tessera.core.storage.images.layers import Reference
 from tessera.errors import Unavailable
@@ -33,7 +33,7 @@ class MemoryRuntime:
         """Return an image by its name in pods."""
         return self.images.get(reference.name)
 
-    async def pull(self, reference: Reference, digest: str, credential: Credential | None) -> None:
+    async def pull(self, reference: Reference, digest: str, credential: RegistryCredential | None) -> None:
         """Pull an image, and give it its name."""
         self.pulls.append(reference.at(digest) if digest else reference.name)
         password = self.passwords.get(reference.registry, "")

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.api.oci.dockerconfig import Credential
+from tessera.api.oci.dockerconfig import RegistryCredential
 from tessera.core.storage.images.layers import Reference
 
 __all__ = ["LocalImage", "Runtime"]
@@ -35,7 +35,7 @@ class Runtime(Protocol):
         """Return an image by its name in pods; None if the node has none of this name."""
         ...
 
-    async def pull(self, reference: Reference, digest: str, credential: Credential | None) -> None:
+    async def pull(self, reference: Reference, digest: str, credential: RegistryCredential | None) -> None:
         """Pull an image, and give it its name.
 
         Args:

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from tessera.api.oci.dockerconfig import Credential
+from tessera.api.oci.dockerconfig import RegistryCredential
 from tessera.clients.kubelet import sockets
 from tessera.clients.runtime.protocol import LocalImage
 from tessera.clients.runtime.wire import containerd_images_v1_pb2 as containerd
@@ -78,7 +78,7 @@ class CriRuntime:
             pinned=pinned,
         )
 
-    async def pull(self, reference: Reference, digest: str, credential: Credential | None) -> None:
+    async def pull(self, reference: Reference, digest: str, credential: RegistryCredential | None) -> None:
         """Pull an image, and give it its name."""
         by_digest = bool(digest) and await self._is_containerd()
         request = cri.PullImageRequest(image=cri.ImageSpec(image=reference.at(digest) if by_digest else reference.name))

@@ -2,6 +2,6 @@
 
 from tessera.clients.store.memory import MemoryStore
 from tessera.clients.store.opening import open_store
-from tessera.clients.store.protocol import Body, Changed, Refused, Store, Temporary
+from tessera.clients.store.protocol import Body, Changed, ObjectStore, Refused, Temporary
 
-__all__ = ["Body", "Changed", "MemoryStore", "Refused", "Store", "Temporary", "open_store"]
+__all__ = ["Body", "Changed", "MemoryStore", "ObjectStore", "Refused", "Temporary", "open_store"]

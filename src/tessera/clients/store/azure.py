@@ -25,7 +25,7 @@ from tessera.clients.store.ranges import condition, read_range
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import InvalidInput
 
-__all__ = ["AzureSettings", "AzureStore", "Credential", "shared_key"]
+__all__ = ["AzureCredential", "AzureSettings", "AzureStore", "shared_key"]
 
 _VERSION = "2023-11-03"
 _SCOPE = "https://storage.azure.com/.default"
@@ -42,7 +42,7 @@ class AccessToken(Protocol):
         """For the header."""
 
 
-class Credential(Protocol):
+class AzureCredential(Protocol):
     """An identity from azure-identity; it keeps its token until that expires."""
 
     def get_token(self, *scopes: str) -> AccessToken:
@@ -131,7 +131,7 @@ class AzureStore:
         container: str,
         prefix: str,
         settings: AzureSettings,
-        credential: Credential | None,
+        credential: AzureCredential | None,
         clock: Callable[[], datetime],
     ) -> None:
         if not re.fullmatch(r"[a-z0-9$](-?[a-z0-9]){2,62}", container):

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tessera.clients.store.azure import AzureSettings, AzureStore, Credential
+from tessera.clients.store.azure import AzureCredential, AzureSettings, AzureStore
 from tessera.clients.store.folders import FolderStore
 from tessera.clients.store.hub import HubStore, Repository
-from tessera.clients.store.protocol import Store
+from tessera.clients.store.protocol import ObjectStore
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.clients.store.web import WebStore
 from tessera.errors import InvalidInput, shown
@@ -16,7 +16,7 @@ __all__ = ["open_store"]
 _GCS, _HUB = "https://storage.googleapis.com", "https://huggingface.co"
 
 
-def open_store(address: str, environ: Mapping[str, str]) -> Store:
+def open_store(address: str, environ: Mapping[str, str]) -> ObjectStore:
     """Return the store at an address.
 
     Args:
@@ -45,20 +45,20 @@ def open_store(address: str, environ: Mapping[str, str]) -> Store:
     )
 
 
-def _s3(rest: str, environ: Mapping[str, str]) -> Store:
+def _s3(rest: str, environ: Mapping[str, str]) -> ObjectStore:
     bucket, _, prefix = rest.partition("/")
     return S3Store(bucket, prefix.strip("/"), S3Settings.of_environment(environ), utc_now)
 
 
-def _hub(rest: str, environ: Mapping[str, str]) -> Store:
+def _hub(rest: str, environ: Mapping[str, str]) -> ObjectStore:
     endpoint = environ.get("HF_ENDPOINT") or _HUB
     return HubStore(Repository.of_address(rest), endpoint, environ.get("HF_TOKEN", ""))
 
 
-def _azure(rest: str, environ: Mapping[str, str]) -> Store:
+def _azure(rest: str, environ: Mapping[str, str]) -> ObjectStore:
     container, _, prefix = rest.partition("/")
     settings = AzureSettings.of_environment(environ)
-    credential: Credential | None = None
+    credential: AzureCredential | None = None
     if not settings.key and not settings.sas and environ.get("AZURE_STORAGE_AUTH_MODE") != "anonymous":
         try:
             from azure.identity import DefaultAzureCredential  # noqa: PLC0415 - the library is an extra
@@ -76,7 +76,7 @@ def _missing(source: str, error: ImportError, extra: str) -> InvalidInput:
     )
 
 
-def _gcs(rest: str, environ: Mapping[str, str]) -> Store:
+def _gcs(rest: str, environ: Mapping[str, str]) -> ObjectStore:
     try:
         from tessera.clients.store.gcs import GcsStore, GoogleToken  # noqa: PLC0415 - its library is an extra
     except ImportError as error:
@@ -87,5 +87,5 @@ def _gcs(rest: str, environ: Mapping[str, str]) -> Store:
     return GcsStore(bucket, prefix.strip("/"), emulator or _GCS, token)
 
 
-_BUCKETS: dict[str, Callable[[str, Mapping[str, str]], Store]] = {"s3": _s3, "gs": _gcs, "az": _azure, "hf": _hub}
+_BUCKETS: dict[str, Callable[[str, Mapping[str, str]], ObjectStore]] = {"s3": _s3, "gs": _gcs, "az": _azure, "hf": _hub}
 """Opens a store, from the part after `://` and the environment."""

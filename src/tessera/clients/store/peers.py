@@ -10,7 +10,7 @@ from tessera.clients.store.http1 import Endpoint, Response
 from tessera.clients.store.protocol import Refused, Temporary
 from tessera.core.storage.models.peers import PeerPatience
 
-__all__ = ["PEER_NAME", "Absent", "PeerConnections", "Pending"]
+__all__ = ["PEER_NAME", "ChunkAbsent", "PeerConnections", "Pending"]
 
 PEER_NAME = "tessera-peers.tessera-system.svc"
 """The DNS name in an agent's certificate, for clients and servers: not every certificate of
@@ -18,7 +18,7 @@ the CA is an agent's."""
 _ABSENT, _PENDING, _OK = 404, 202, 200
 
 
-class Absent(Exception):
+class ChunkAbsent(Exception):
     """The peer has nothing of this content, and does not fetch it."""
 
 
@@ -69,7 +69,7 @@ class PeerConnections:
                         raise Temporary(f"{peer}: it is needed no more")
         except Refused as error:
             if error.status == _ABSENT:
-                raise Absent from error
+                raise ChunkAbsent from error
             raise Temporary(f"{peer}: {error}") from error
         except ValueError as error:  # what a node says is its address may be none
             raise Temporary(f"{peer}: {error}") from error

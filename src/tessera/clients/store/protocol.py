@@ -5,7 +5,7 @@ from typing import Protocol
 
 from tessera.core.storage.models.revisions import StoredObject
 
-__all__ = ["Body", "Changed", "Refused", "Store", "Temporary"]
+__all__ = ["Body", "Changed", "ObjectStore", "Refused", "Temporary"]
 
 
 class Temporary(Exception):
@@ -56,7 +56,7 @@ class Body(Protocol):
         """
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
     """Objects below one source; thread-safe.
 
     Each method raises `Temporary`, `Refused` or `Changed`.

@@ -15,7 +15,7 @@ from tessera.core.gpu.sharing import MPS_MODES, Mode
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Unsupported
 
-__all__ = ["HostPlaces", "Mount", "ShareEdits", "edits"]
+__all__ = ["ContainerMount", "HostPlaces", "ShareEdits", "edits"]
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # the name MPS clients and servers use, not a file of ours
 """Where MPS clients and their server exchange data; both must see the same."""
@@ -24,7 +24,7 @@ CONTAINER_PIPE = "/run/tessera/mps"
 _COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
-class Mount(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerMount(msgspec.Struct, frozen=True, kw_only=True):
     """A directory of the host in a container."""
 
     host_path: str
@@ -36,7 +36,7 @@ class ShareEdits(msgspec.Struct, frozen=True, kw_only=True):
     """A container's edits beside the devices themselves."""
 
     env: tuple[tuple[str, str], ...] = ()
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[ContainerMount, ...] = ()
     device_nodes: tuple[str, ...] = ()
     """Paths on the host, and the same in the container."""
 
@@ -70,11 +70,11 @@ def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: HostPlac
             hint="request one share a container, whole GPUs, or MIG instances",
         )
     env = [*_own_env(shares), *_gpushare_env(shares, gpus, place.unit_mib)]
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[ContainerMount, ...] = ()
     for key in keys:
         env += _mps_env([share for share in shares if share.mode in MPS_MODES], gpus)
-        pipe = Mount(host_path=f"{place.mps_root}/{key}/pipe", container_path=CONTAINER_PIPE)
-        mounts = (pipe, Mount(host_path=place.shm, container_path=SHARED_MEMORY))
+        pipe = ContainerMount(host_path=f"{place.mps_root}/{key}/pipe", container_path=CONTAINER_PIPE)
+        mounts = (pipe, ContainerMount(host_path=place.shm, container_path=SHARED_MEMORY))
     return ShareEdits(env=tuple(env), mounts=mounts, device_nodes=_nodes(shares, gpus, place))
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.core.deviceplugin.edits import Mount
+from tessera.core.deviceplugin.edits import ContainerMount
 
 __all__ = ["DeviceNode", "Grant"]
 
@@ -19,7 +19,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """Environment, mounts, device nodes, annotations for the runtime, and CDI devices by their full names."""
 
     env: tuple[tuple[str, str], ...] = ()
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[ContainerMount, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
     cdi_devices: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ Source: NVIDIA/k8s-device-plugin `internal/plugin/server.go`, and its page on CD
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from tessera.core.deviceplugin.edits import Mount, ShareEdits
+from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
 from tessera.core.deviceplugin.grant import DeviceNode, Grant
 from tessera.core.node.liststrategies import DeviceInjection
 
@@ -43,9 +43,9 @@ def by_cdi(injection: DeviceInjection, kind: str, names: Sequence[str]) -> Grant
     return Grant(annotations=annotations, cdi_devices=full if "cdi-cri" in injection.strategies else ())
 
 
-def driver_mount(folder: str) -> Mount:
+def driver_mount(folder: str) -> ContainerMount:
     """Return the edits that mount a host folder with the driver's libraries."""
-    return Mount(host_path=folder, container_path=_DRIVER_FOLDER, read_only=True)
+    return ContainerMount(host_path=folder, container_path=_DRIVER_FOLDER, read_only=True)
 
 
 def grant(injection: DeviceInjection, cdi: Grant, visible: Sequence[str], edits: ShareEdits) -> Grant:
@@ -60,10 +60,10 @@ def grant(injection: DeviceInjection, cdi: Grant, visible: Sequence[str], edits:
 
     """
     env: list[tuple[str, str]] = []
-    mounts: list[Mount] = []
+    mounts: list[ContainerMount] = []
     if "volume-mounts" in injection.strategies:
         env = [(_VISIBLE, _LIST_FOLDER)]
-        mounts = [Mount(host_path="/dev/null", container_path=f"{_LIST_FOLDER}/{name}") for name in visible]
+        mounts = [ContainerMount(host_path="/dev/null", container_path=f"{_LIST_FOLDER}/{name}") for name in visible]
     if "envvar" in injection.strategies:
         env = [(_VISIBLE, ",".join(visible))]
     bare = bool(injection.driver_folder) and not injection.cdi

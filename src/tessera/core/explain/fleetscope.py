@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.explain.fleetview import FleetView, GpuView, NodeView, Part, PodView, Scope
+from tessera.core.explain.fleetview import FleetView, GpuPart, GpuView, NodeView, PodView, Scope
 
 __all__ = ["in_scope"]
 
@@ -86,7 +86,7 @@ class _Shown:
             ),
         )
 
-    def _part(self, part: Part) -> Part:
+    def _part(self, part: GpuPart) -> GpuPart:
         own = all(self._scope.shows(tenant.namespace) for tenant in part.pods)
         return msgspec.structs.replace(part, idle=part.idle and own, pods=tuple(map(self._tenant, part.pods)))
 

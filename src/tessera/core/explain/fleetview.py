@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.core.cluster.cluster import Cluster, SeenNode
 from tessera.core.cluster.gpunodestate import GpuNodeState
-from tessera.core.explain.inspection import GpuInspection, Health, NodeInspection, SliceUsage, inspect
+from tessera.core.explain.inspection import GpuHealth, GpuInspection, NodeInspection, SliceUsage, inspect
 from tessera.core.explain.inspection import GpuPod as InspectedTenant
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
@@ -22,12 +22,12 @@ __all__ = [
     "EVERYTHING",
     "FleetChange",
     "FleetView",
+    "GpuPart",
     "GpuView",
     "ImageView",
     "ModelView",
     "NodeView",
-    "Observation",
-    "Part",
+    "PageObservation",
     "PendingView",
     "PodView",
     "ScalePoint",
@@ -84,7 +84,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why it has its number of replicas."""
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PageObservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The input of the page."""
 
     cluster: Cluster
@@ -127,7 +127,7 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the drivers are."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GpuPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of a GPU: a MIG instance, a share, or free memory."""
 
     start: int
@@ -153,7 +153,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sum of the sizes of its parts."""
     mode: str
     health: str
-    parts: tuple[Part, ...]
+    parts: tuple[GpuPart, ...]
     allocated_mib: int = 0
     used_mib: int | None = None
     problems: tuple[str, ...] = ()
@@ -238,7 +238,7 @@ class FleetChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return bool(self.nodes or self.gone or self.rest)
 
 
-def fleet_view(seen: Observation) -> FleetView:
+def fleet_view(seen: PageObservation) -> FleetView:
     """Return the unrestricted page. Cost: linear in nodes, GPUs and pods."""
     found = inspect(seen.cluster)
     nodes = {each.node.name: each for each in seen.cluster.nodes}
@@ -257,7 +257,7 @@ def fleet_view(seen: Observation) -> FleetView:
     )
 
 
-def _recommended(seen: Observation) -> Iterator[Recommendation]:
+def _recommended(seen: PageObservation) -> Iterator[Recommendation]:
     """Yield recommendations for existing pods."""
     present = {pod.pod.key for pod in seen.cluster.pods}
     judged = (each for each in seen.recommendations if each.observed_s >= _LEAST_OBSERVED_S)
@@ -270,7 +270,7 @@ def _split(key: PodKey) -> tuple[str, str]:
     return namespace, name
 
 
-def _node(found: NodeInspection, seen: SeenNode, observed: Observation) -> NodeView:
+def _node(found: NodeInspection, seen: SeenNode, observed: PageObservation) -> NodeView:
     state = seen.state if found.reported else None
     return NodeView(
         name=found.name,
@@ -304,7 +304,7 @@ def _model(found: ObservedModel) -> ModelView:
     )
 
 
-def _gpu(found: GpuInspection, seen: SeenNode, state: GpuNodeState | None, observed: Observation) -> GpuView:
+def _gpu(found: GpuInspection, seen: SeenNode, state: GpuNodeState | None, observed: PageObservation) -> GpuView:
     layout = next(gpu.sharing.layout for gpu in seen.node.gpus if gpu.index == found.index) or ()
     used = {
         each.placement.start if each.placement else None: each.memory_mib
@@ -323,7 +323,7 @@ def _gpu(found: GpuInspection, seen: SeenNode, state: GpuNodeState | None, obser
         parts=tuple(parts.of_slices() if found.slices else parts.of_shares()),
         allocated_mib=found.allocated_mib,
         used_mib=found.used_mib,
-        problems=(*(found.reasons if found.health is Health.UNHEALTHY else ()), *found.conflicts),
+        problems=(*(found.reasons if found.health is GpuHealth.UNHEALTHY else ()), *found.conflicts),
         slowdowns=tuple(map(parts.slowdown, observed.contention.get(found.uuid, ()))),
     )
 
@@ -343,15 +343,15 @@ class _Parts:
         self._used_mib = used_mib
         self._activity = activity
 
-    def of_slices(self) -> Iterator[Part]:
+    def of_slices(self) -> Iterator[GpuPart]:
         """Yield the MIG instances and runs of free memory slices."""
         pods = defaultdict[tuple[str | None, int | None], list[InspectedTenant]](list)
         for each in self._gpu.pods:
             pods[each.share.profile, each.share.start].append(each)
         yield from (self._instance(each, pods[each.profile, each.start]) for each in self._gpu.slices)
 
-    def _instance(self, part: SliceUsage, pods: Sequence[InspectedTenant]) -> Part:
-        return Part(
+    def _instance(self, part: SliceUsage, pods: Sequence[InspectedTenant]) -> GpuPart:
+        return GpuPart(
             start=part.start,
             size=part.size,
             label=part.profile,
@@ -361,7 +361,7 @@ class _Parts:
             pods=tuple(map(self._tenant, pods)),
         )
 
-    def of_shares(self) -> Iterator[Part]:
+    def of_shares(self) -> Iterator[GpuPart]:
         """Yield the pods on a GPU without instances, one after the other, and the free rest."""
         start = 0
         alone = len(self._gpu.pods) == 1
@@ -369,10 +369,10 @@ class _Parts:
             size = self._gpu.memory_mib if each.share.mode is Mode.WHOLE else each.share.memory_mib
             label = "whole" if each.share.mode is Mode.WHOLE else f"{round(size / 1024, 1):g} GiB"
             idle = self._is_idle([each], self._used_mib.get(None) if alone else None)
-            yield Part(start=start, size=size, label=label, state="held", idle=idle, pods=(self._tenant(each),))
+            yield GpuPart(start=start, size=size, label=label, state="held", idle=idle, pods=(self._tenant(each),))
             start += size
         if start < self._gpu.memory_mib:
-            yield Part(start=start, size=self._gpu.memory_mib - start, state="free")
+            yield GpuPart(start=start, size=self._gpu.memory_mib - start, state="free")
 
     def slowdown(self, contention: Contention) -> Slowdown:
         """Return what slows down the pods, with those that drive it; of which some may be elsewhere or gone."""

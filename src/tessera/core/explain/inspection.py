@@ -21,14 +21,14 @@ from tessera.core.packing.stranded import Stranded, stranded
 from tessera.core.workload.need import Form, PodKey
 
 __all__ = [
+    "GpuHealth",
     "GpuInspection",
     "GpuPod",
-    "Health",
     "Inspection",
     "NodeInspection",
-    "PendingPod",
     "SliceUsage",
     "Unplaced",
+    "UnscheduledPod",
     "inspect",
 ]
 
@@ -45,7 +45,7 @@ _WEAKEST_FIRST = (Level.NONE, Level.DRIVER_DMEM, Level.DRIVER_MPS, Level.HARDWAR
 State = Literal["held", "unused", "desired", "free"]
 
 
-class Health(enum.StrEnum):
+class GpuHealth(enum.StrEnum):
     """Whether a GPU may be allocated to new pods."""
 
     HEALTHY = "healthy"
@@ -108,7 +108,7 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     fragmentation_percent: int | None = None
     """The part of the devices requested in the cluster that it could serve if it were empty, but cannot
     serve beside its allocations; None where nothing is free."""
-    health: Health
+    health: GpuHealth
     reasons: tuple[str, ...] = ()
     """Why it is unhealthy."""
     conflicts: tuple[str, ...] = ()
@@ -165,7 +165,7 @@ class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
         return sum(each.memory_mib for each in self.unplaced)
 
 
-class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
+class UnscheduledPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that requests GPUs and has no node yet."""
 
     pod: PodKey
@@ -179,7 +179,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU usage of a cluster at one moment."""
 
     nodes: tuple[NodeInspection, ...]
-    pending: tuple[PendingPod, ...] = ()
+    pending: tuple[UnscheduledPod, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -216,7 +216,9 @@ def inspect(
     return Inspection(
         nodes=tuple(view.node([next(rest) for _ in view.seen.node.gpus]) for view in views),
         pending=tuple(
-            PendingPod(pod=pod.pod.key, need=describe_need(pod.pod.need), scheduler=pod.scheduler, message=pod.message)
+            UnscheduledPod(
+                pod=pod.pod.key, need=describe_need(pod.pod.need), scheduler=pod.scheduler, message=pod.message
+            )
             for pod in pending
             if not namespace or _within(pod, namespace)
         ),
@@ -282,7 +284,7 @@ class _NodeUsage:
         pods = tuple(self._tenant(gpu, pod, share) for pod, share in self._by_gpu.get(gpu.index, ()))
         state = self.seen.state if self.seen.state and self.seen.state.reported else None
         reasons = _reasons(gpu, state) if state else ()
-        health = Health.UNKNOWN if state is None else Health.UNHEALTHY if reasons else Health.HEALTHY
+        health = GpuHealth.UNKNOWN if state is None else GpuHealth.UNHEALTHY if reasons else GpuHealth.HEALTHY
         wrong = holding_faults(gpu, [Holding(tenant.pod, tenant.share) for tenant in pods])
         return GpuInspection(
             index=gpu.index,

@@ -15,7 +15,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, is_legal
-from tessera.core.node.layouts import Target, User, exact
+from tessera.core.node.layouts import GpuUser, LayoutTarget, exact
 
 __all__ = ["fixed", "offered_devices", "targets"]
 
@@ -77,9 +77,9 @@ def targets(
     gpus: Iterable[Gpu],
     inventory: Inventory,
     desired: Iterable[DesiredDevices],
-    users: Iterable[User],
+    users: Iterable[GpuUser],
     assigned: Iterable[DeviceId],
-) -> tuple[Target, ...]:
+) -> tuple[LayoutTarget, ...]:
     """Return the target of each managed GPU that differs from it, by index; used instances are in every target.
 
     A GPU that cannot match its request because it is in use has no target until it is free.
@@ -111,7 +111,7 @@ def targets(
 
 def _target(
     gpu: Gpu, facts: GpuFacts, desired: DesiredDevices, used: frozenset[DeviceId], assigned: frozenset[DeviceId]
-) -> Target | None:
+) -> LayoutTarget | None:
     if facts.lost or facts.mig is None:
         return None
     whole = DeviceId(gpu.uuid)

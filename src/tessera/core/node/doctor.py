@@ -15,10 +15,10 @@ __all__ = [
     "Check",
     "CheckResult",
     "Daemon",
-    "Folder",
     "HostFacts",
+    "NodeFolder",
     "NodeSeen",
-    "Runtime",
+    "RuntimeFacts",
     "Socket",
     "Toolkit",
     "checks",
@@ -59,7 +59,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """The fix; empty for none."""
 
 
-class Folder(msgspec.Struct, frozen=True, kw_only=True):
+class NodeFolder(msgspec.Struct, frozen=True, kw_only=True):
     """A folder on the node."""
 
     path: str
@@ -88,7 +88,7 @@ class Daemon(msgspec.Struct, frozen=True, kw_only=True):
     """Process ids of its servers and clients."""
 
 
-class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The container runtime."""
 
     socket: Socket
@@ -134,22 +134,22 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     mps_program: str = ""
     """Path of `nvidia-cuda-mps-control`; empty where there is none."""
     user_id: int = 0
-    shm: Folder
-    mps_root: Folder
+    shm: NodeFolder
+    mps_root: NodeFolder
     daemons: tuple[Daemon, ...] = ()
-    runtime: Runtime
+    runtime: RuntimeFacts
     list_strategies: ListStrategies | None = None
     """The agent's device list strategies; None where they are not configured, and the Node object is unknown."""
     driver_spec: str = ""
     """The CDI specification with the driver's libraries; empty where there is none."""
     toolkit: Toolkit = Toolkit()
-    cdi_folders: tuple[Folder, ...] = ()
+    cdi_folders: tuple[NodeFolder, ...] = ()
     """In order of priority, the last wins."""
     cdi_devices: tuple[tuple[str, str], ...] = ()
     """Files and the qualified names of the devices they define."""
     cdi_problems: tuple[str, ...] = ()
     """Files that cannot be read, and why."""
-    plugin_folder: Folder
+    plugin_folder: NodeFolder
     sees_pods: bool = True
     """Whether the processes of pods can be observed."""
     kubelet: tuple[Socket, ...] = ()
@@ -295,7 +295,7 @@ def _user(seen: HostFacts) -> Check:
     return _failed("mps-user", f"user {seen.user_id}", advice)
 
 
-def _shm(shm: Folder) -> Check:
+def _shm(shm: NodeFolder) -> Check:
     if not shm.exists or not shm.writable:
         state = "is not there" if not shm.exists else "is read-only"
         return _failed("mps-shm", f"{shm.path} {state}", "mount the node's /dev/shm into the agent, writable")
@@ -305,7 +305,7 @@ def _shm(shm: Folder) -> Check:
     return _ok("mps-shm", f"{shm.path} has {shm.free_mib} MiB free")
 
 
-def _pipes(root: Folder) -> Check:
+def _pipes(root: NodeFolder) -> Check:
     longest = len(root.path) + len("/GPU-00000000-0000-0000-0000-000000000000-0-0/pipe/control_privileged")
     if longest > _LONGEST_SOCKET:
         return _failed(

@@ -34,7 +34,7 @@ __all__ = [
     "DaemonRecord",
     "DaemonSeen",
     "DaemonState",
-    "Step",
+    "DaemonStep",
     "back_off_s",
     "check_daemons",
     "next_step",
@@ -47,7 +47,7 @@ _PATIENCE = 3
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 
 
-class Step(enum.StrEnum):
+class DaemonStep(enum.StrEnum):
     """The next step for a daemon."""
 
     START = "start"
@@ -111,7 +111,7 @@ def unlimited(target: MpsTarget) -> MpsTarget:
     return msgspec.structs.replace(target, thread_percent=0)
 
 
-def next_step(desired: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> Step:
+def next_step(desired: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> DaemonStep:
     """Return the next step for a daemon.
 
     Args:
@@ -122,19 +122,19 @@ def next_step(desired: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> Ste
     """
     if not seen.alive:
         if desired is None:
-            return Step.FORGET
-        return Step.START if seen.idle_s >= back_off_s(seen.failures) else Step.WAIT
+            return DaemonStep.FORGET
+        return DaemonStep.START if seen.idle_s >= back_off_s(seen.failures) else DaemonStep.WAIT
     assert seen.record is not None
     in_use = used or bool(seen.clients)
     if desired is not None and seen.clients is not None:
         serves = _serves(seen.record.target, desired)
         if not in_use and (seen.foreign or not serves):
-            return Step.QUIT
-        adapted = Step.KEEP if seen.record.target == desired else Step.SET_LIMITS
-        return adapted if serves else Step.WAIT
+            return DaemonStep.QUIT
+        adapted = DaemonStep.KEEP if seen.record.target == desired else DaemonStep.SET_LIMITS
+        return adapted if serves else DaemonStep.WAIT
     if in_use or (desired is not None and seen.silent < _PATIENCE):
-        return Step.WAIT
-    return Step.QUIT if seen.clients is not None else Step.KILL
+        return DaemonStep.WAIT
+    return DaemonStep.QUIT if seen.clients is not None else DaemonStep.KILL
 
 
 def _serves(running: MpsTarget, desired: MpsTarget) -> bool:

@@ -30,11 +30,11 @@ from tessera.errors import InvalidInput
 
 __all__ = [
     "AllocationPolicy",
-    "Entry",
     "GpuSettings",
     "ListStrategy",
     "NodeSharing",
     "PluginOptions",
+    "SharingEntry",
     "Strategy",
     "combined",
     "desired_layouts",
@@ -56,7 +56,7 @@ _VOLTA = (7, 0)
 _MORE_CLIENTS = (13, 1)
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class SharingEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One resource of NVIDIA's sharing configuration: which devices are shared, how, and under which name."""
 
     resource: str
@@ -106,7 +106,7 @@ class NodeSharing(msgspec.Struct, frozen=True, kw_only=True):
 
     strategy: Strategy | None = None
     """MIG strategy; None where it is not set, which means `mixed`."""
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[SharingEntry, ...] = ()
     policies: tuple[GpuSettings, ...] = ()
     memory_share: bool = False
     """Whether GPUs without settings in any file are shared by memory: the label `gpushare=true`."""
@@ -274,9 +274,9 @@ class _Resolution:
     def _is_partitioned(self, facts: GpuFacts) -> bool:
         return facts.layout is not None and self._said.strategy != "none"
 
-    def _assigned(self) -> dict[tuple[str, Placement | None], Entry]:
+    def _assigned(self) -> dict[tuple[str, Placement | None], SharingEntry]:
         """Return the entry of each shared device; lists decide before counts, and these before all."""
-        assigned: dict[tuple[str, Placement | None], Entry] = {}
+        assigned: dict[tuple[str, Placement | None], SharingEntry] = {}
         for entry in sorted(self._said.entries, key=lambda entry: (not entry.devices, not entry.count)):
             named = [slot for slot in self._slots if slot.called(entry.resource)]
             free = [slot for slot in named if (slot.gpu, slot.placement) not in assigned]
@@ -284,7 +284,7 @@ class _Resolution:
                 assigned[slot.gpu, slot.placement] = entry
         return assigned
 
-    def _chosen(self, entry: Entry, named: list[_Slot], free: list[_Slot]) -> Iterable[_Slot]:
+    def _chosen(self, entry: SharingEntry, named: list[_Slot], free: list[_Slot]) -> Iterable[_Slot]:
         if entry.devices:
             for device in entry.devices:
                 if not any(device in slot.names for slot in named):
@@ -424,7 +424,7 @@ def _amounts(sharing: Sharing) -> Sharing:
     return msgspec.structs.replace(sharing, modes=modes)
 
 
-def _offer(placement: Placement | None, mode: Mode, entry: Entry) -> Offer:
+def _offer(placement: Placement | None, mode: Mode, entry: SharingEntry) -> Offer:
     return Offer(
         placement=placement,
         mode=mode,

@@ -12,7 +12,7 @@ from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import NodeSharing, Strategy, combined, desired_layouts, effective, shared_gpus
 
-__all__ = ["ORDER", "Declared", "EffectiveSharing", "Overridden", "Statement", "decide"]
+__all__ = ["ORDER", "DeclaredSources", "EffectiveSharing", "Overridden", "Statement", "decide"]
 
 ORDER: Final = (
     "label `nvidia.com/mig.config`",
@@ -37,7 +37,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     said: NodeSharing = NodeSharing()
 
 
-class Declared(msgspec.Struct, frozen=True, kw_only=True):
+class DeclaredSources(msgspec.Struct, frozen=True, kw_only=True):
     """All sharing settings of one node, by source."""
 
     layout_label: str = ""
@@ -85,7 +85,7 @@ class EffectiveSharing(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the sharing configuration has any effect."""
 
 
-def decide(declared: Declared, gpus: Iterable[GpuFacts]) -> EffectiveSharing:
+def decide(declared: DeclaredSources, gpus: Iterable[GpuFacts]) -> EffectiveSharing:
     """Return the settings in force for these GPUs, in the order of `ORDER`, and the overridden ones."""
     inventory = Inventory(gpus=tuple(gpus))
     policy, config = declared.policy, declared.sharing_config
@@ -116,7 +116,7 @@ def decide(declared: Declared, gpus: Iterable[GpuFacts]) -> EffectiveSharing:
     return EffectiveSharing(said=said, overridden=overridden, sharing_config=config is not None and acts)
 
 
-def _strategies(declared: Declared) -> Iterator[tuple[str, Strategy]]:
+def _strategies(declared: DeclaredSources) -> Iterator[tuple[str, Strategy]]:
     """Yield the sources of the MIG strategy, in order."""
     for each in (declared.policy, declared.sharing_config):
         if each is not None and each.said.strategy is not None:
@@ -125,7 +125,7 @@ def _strategies(declared: Declared) -> Iterator[tuple[str, Strategy]]:
         yield f"option --strategy {declared.strategy}", declared.strategy
 
 
-def _layouts(declared: Declared, inventory: Inventory, said: NodeSharing) -> Iterator[Overridden]:
+def _layouts(declared: DeclaredSources, inventory: Inventory, said: NodeSharing) -> Iterator[Overridden]:
     """Yield that a policy's MIG layouts and managed GPUs are overridden by a label that sets the layouts."""
     if not declared.layout_label or declared.policy is None:
         return
@@ -150,7 +150,7 @@ def _layouts(declared: Declared, inventory: Inventory, said: NodeSharing) -> Ite
             )
 
 
-def _policies(declared: Declared) -> Iterator[Overridden]:
+def _policies(declared: DeclaredSources) -> Iterator[Overridden]:
     if declared.node_policy is not None and declared.gpu_policy is not None:
         yield Overridden(
             source=declared.gpu_policy.source,
@@ -161,7 +161,7 @@ def _policies(declared: Declared) -> Iterator[Overridden]:
 
 
 def _entries(
-    declared: Declared, inventory: Inventory, said: NodeSharing
+    declared: DeclaredSources, inventory: Inventory, said: NodeSharing
 ) -> tuple[tuple[Overridden, ...], frozenset[str]]:
     """Return the overridden parts of the sharing configuration, and the UUIDs of GPUs that follow it."""
     config, policy = declared.sharing_config, declared.policy
@@ -183,7 +183,7 @@ def _entries(
     return tuple(found), named - lost
 
 
-def _unread(declared: Declared) -> Iterator[Overridden]:
+def _unread(declared: DeclaredSources) -> Iterator[Overridden]:
     if declared.unread_label and declared.sharing_config is not None:
         yield Overridden(
             source=declared.unread_label,
@@ -193,7 +193,7 @@ def _unread(declared: Declared) -> Iterator[Overridden]:
         )
 
 
-def _labels(declared: Declared, inventory: Inventory, said: NodeSharing) -> Iterator[Overridden]:
+def _labels(declared: DeclaredSources, inventory: Inventory, said: NodeSharing) -> Iterator[Overridden]:
     """Yield the sources that override the label `gpushare=true`."""
     if not declared.memory_share:
         return

@@ -15,7 +15,7 @@ from tessera.core.gpu.inventory import ComputeMode, Inventory
 from tessera.core.gpu.sharing import devices
 from tessera.core.node.health import Health, HealthPhase
 
-__all__ = ["Summary", "reported", "settled", "summary", "unenforced", "withheld_resources"]
+__all__ = ["NodeSummary", "reported", "settled", "summary", "unenforced", "withheld_resources"]
 
 _PART = 20
 """Changes below a twentieth of the GPU are not worth a write that wakes every server."""
@@ -23,7 +23,7 @@ _LONGEST = 128
 """Characters of each part of a summary."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A node's GPUs in a few words."""
 
     ready: str
@@ -100,12 +100,12 @@ def settled(former: Iterable[Used], measured: Iterable[Used], gpus: Iterable[Gpu
     return tuple(found)
 
 
-def summary(state: GpuNodeState) -> Summary:
+def summary(state: GpuNodeState) -> NodeSummary:
     """Return a summary of a node's GPUs, truncated if they are very many."""
     unhealthy = {each.gpu for each in state.unhealthy}
     profiles = Counter(place.profile for gpu in state.gpus for place in gpu.sharing.layout or ())
     well = sum(gpu.uuid not in unhealthy for gpu in state.gpus)
-    return Summary(
+    return NodeSummary(
         ready=f"{well}/{len(state.gpus)}",
         models=_counted(Counter(gpu.model.name for gpu in state.gpus)),
         sharing=_counted(Counter(map(_shared, state.gpus))),

@@ -18,7 +18,7 @@ from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Share, Snapshot
 from tessera.core.gpu.mig import ALL_MEDIA, Placement, placement_at, placements
 from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, Option
 from tessera.core.packing.fit.admission import refusal
-from tessera.core.packing.linear import Budget, Program, Solution
+from tessera.core.packing.linear import LinearProgram, Solution, TimeBudget
 from tessera.core.workload.need import Ask, Form, Need
 
 __all__ = ["Bound", "assign", "free_devices", "made_modes", "ways"]
@@ -49,7 +49,7 @@ class _Key(NamedTuple):
 
 
 def assign(
-    snapshot: Snapshot, start: Sequence[Assignment] = (), *, budget: Budget | None = None
+    snapshot: Snapshot, start: Sequence[Assignment] = (), *, budget: TimeBudget | None = None
 ) -> tuple[tuple[Assignment, ...], Bound]:
     """Return assignments of pending pods, in order of arrival, and the proven bound on their number.
 
@@ -59,7 +59,7 @@ def assign(
     not thousands.
     """
     model = _Model(snapshot)
-    values, at_most = model.improve(start, budget or Budget())
+    values, at_most = model.improve(start, budget or TimeBudget())
     assignments = tuple(start) if values is None else tuple(_read(model, values))
     return assignments, Bound(placed=len(assignments), at_most=at_most)
 
@@ -71,7 +71,7 @@ class _Model:
         self.snapshot = snapshot
         self.desired = Counter((pod.priority, pod.need) for pod in snapshot.pending)
         self.kinds = tuple(self.desired)
-        self.program = Program()
+        self.program = LinearProgram()
         self.pods: dict[tuple[int, int], int] = {}
         self.serves: dict[_Key, int] = {}
         self.on_gpu = defaultdict[tuple[int, int], list[_Key]](list)
@@ -89,7 +89,7 @@ class _Model:
         for k, kind in enumerate(self.kinds):
             self.program.row(self._sum({k}), high=self.desired[kind])
 
-    def improve(self, start: Sequence[Assignment], budget: Budget) -> tuple[tuple[float, ...] | None, int]:
+    def improve(self, start: Sequence[Assignment], budget: TimeBudget) -> tuple[tuple[float, ...] | None, int]:
         """Serve one priority class after the other, highest first, then close as many GPUs as possible.
 
         Return the variables' values, None where nothing is better than `start`, and the most pods that can be placed.
@@ -270,7 +270,7 @@ def made_modes(gpu: Gpu) -> tuple[Mode, ...]:
 class _Search:
     """The best known solution of a program, and the time left to improve it."""
 
-    def __init__(self, program: Program, start: tuple[float, ...], budget: Budget) -> None:
+    def __init__(self, program: LinearProgram, start: tuple[float, ...], budget: TimeBudget) -> None:
         self.program = program
         self.values = start
         self.better = False

@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     import highspy
 
-__all__ = ["Budget", "Program", "Solution"]
+__all__ = ["LinearProgram", "Solution", "TimeBudget"]
 
 _INTEGER = 1
 """HighsVarType.kInteger."""
@@ -37,7 +37,7 @@ class Solution(NamedTuple):
     """The solver's time, by its own clock."""
 
 
-class Budget:
+class TimeBudget:
     """A time limit for several programs together.
 
     Args:
@@ -46,13 +46,13 @@ class Budget:
 
     """
 
-    def __init__(self, limit_s: float = math.inf, whole: "Budget | None" = None) -> None:
+    def __init__(self, limit_s: float = math.inf, whole: "TimeBudget | None" = None) -> None:
         self.left_s = limit_s
         self._whole = whole
 
-    def part(self, limit_s: float) -> "Budget":
+    def part(self, limit_s: float) -> "TimeBudget":
         """Return a budget of this many of the remaining seconds."""
-        return Budget(min(limit_s, self.left_s), self)
+        return TimeBudget(min(limit_s, self.left_s), self)
 
     def spend(self, took_s: float) -> None:
         """Count the solver's time."""
@@ -61,7 +61,7 @@ class Budget:
             self._whole.spend(took_s)
 
 
-class Program:
+class LinearProgram:
     """A program under construction: add variables, add rows over them, then maximise or minimise."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound, assign
 from tessera.core.packing.fit import Fleet
-from tessera.core.packing.linear import Budget
+from tessera.core.packing.linear import TimeBudget
 from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.pack import POLICIES, Packer
 from tessera.core.packing.reasons import Reasons
@@ -123,7 +123,7 @@ def plan(
     *,
     policy: str = "tessera",
     exact: bool = False,
-    budget: Budget | None = None,
+    budget: TimeBudget | None = None,
     progress: Progress = lambda _step, _done, _total: None,
 ) -> Plan:
     """Return where every pending pod goes; running pods keep their places and devices.
@@ -169,7 +169,7 @@ def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
 
 
 def _improved(
-    snapshot: Snapshot, policy: str, start: tuple[Assignment, ...], budget: Budget | None, progress: Progress
+    snapshot: Snapshot, policy: str, start: tuple[Assignment, ...], budget: TimeBudget | None, progress: Progress
 ) -> tuple[tuple[Assignment, ...], Bound]:
     """Return a plan improved by the integer program; what is left when its time is up is packed around it."""
     found, bound = assign(snapshot, start, budget=budget)

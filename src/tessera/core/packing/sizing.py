@@ -20,11 +20,11 @@ from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot
 from tessera.core.gpu.mig import maximal_counts
 from tessera.core.gpu.sharing import Mode, Option
 from tessera.core.packing.exact import assign, free_devices, made_modes, ways
-from tessera.core.packing.linear import Budget, Program
+from tessera.core.packing.linear import LinearProgram, TimeBudget
 from tessera.core.packing.plan import Plan, Progress, plan
 from tessera.core.workload.need import Need, Pod
 
-__all__ = ["NodeType", "Rules", "Sizing", "smallest_fleet"]
+__all__ = ["FleetSizing", "NodeType", "SizingRules", "smallest_fleet"]
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 _MOST_TRIES: Final = 12
@@ -59,7 +59,7 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True):
         return "+".join(f"{count}x{name}" for name, count in models.items())
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class SizingRules(msgspec.Struct, frozen=True, kw_only=True):
     """How fleets are tried."""
 
     policy: str = "tessera"
@@ -69,7 +69,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Time of all integer programs together."""
 
 
-class Sizing(msgspec.Struct, frozen=True, kw_only=True):
+class FleetSizing(msgspec.Struct, frozen=True, kw_only=True):
     """How many nodes of each type hold the pods, and the proven bound."""
 
     counts: tuple[int, ...]
@@ -90,22 +90,22 @@ class Sizing(msgspec.Struct, frozen=True, kw_only=True):
 def smallest_fleet(
     types: Sequence[NodeType],
     pending: tuple[Pod, ...],
-    rules: Rules | None = None,
+    rules: SizingRules | None = None,
     progress: Progress = lambda _step, _done, _total: None,
-) -> Sizing:
+) -> FleetSizing:
     """Return the cheapest fleet found that holds the pods; those that fit on no node of any type stay pending.
 
     Takes the time of a plan for each fleet that is tried, and of some integer programs, within `rules`.
     """
-    rules = rules or Rules()
-    budget = Budget(rules.limit_s)
+    rules = rules or SizingRules()
+    budget = TimeBudget(rules.limit_s)
     progress("finding what one node holds", 0, 0)
     caps = dict(_caps([each.node for each in types], pending, budget.part(_PART * budget.left_s)))
     able = {need for need, _ in caps}
     search = _Search(types, tuple(pod for pod in pending if pod.need in able), caps, rules, budget)
     counts = search.run(progress)
     snapshot = Snapshot(nodes=search.nodes(counts if any(counts) else (1,) * len(types)), pending=pending)
-    return Sizing(
+    return FleetSizing(
         counts=counts,
         cost=search.cost(counts),
         at_least=search.at_least,
@@ -114,7 +114,7 @@ def smallest_fleet(
     )
 
 
-def _caps(nodes: Sequence[Node], pending: Sequence[Pod], budget: Budget) -> Iterator[tuple[tuple[Need, int], int]]:
+def _caps(nodes: Sequence[Node], pending: Sequence[Pod], budget: TimeBudget) -> Iterator[tuple[tuple[Need, int], int]]:
     """Yield by need and type the most pods that one node of the type holds, if it holds one."""
     like: defaultdict[Need, list[Pod]] = defaultdict(list)
     for pod in pending:
@@ -140,8 +140,8 @@ class _Search:
         types: Sequence[NodeType],
         pods: tuple[Pod, ...],
         caps: Mapping[tuple[Need, int], int],
-        rules: Rules,
-        budget: Budget,
+        rules: SizingRules,
+        budget: TimeBudget,
     ) -> None:
         self.types = types
         self.pods = pods
@@ -183,7 +183,7 @@ class _Search:
             made = plan(snapshot, policy=self.rules.policy, exact=True, budget=self._own())
         return made
 
-    def _own(self) -> Budget:
+    def _own(self) -> TimeBudget:
         """Return the time limit of the next integer program."""
         return self._budget.part(min(_MOST_S, _PART * self._budget.left_s))
 
@@ -259,7 +259,7 @@ class _Pool:
     def __init__(
         self, nodes: Sequence[Node], desired: Mapping[Need, int], caps: Mapping[tuple[Need, int], int]
     ) -> None:
-        self.program = Program()
+        self.program = LinearProgram()
         self.nodes = [self.program.variable(integer=True) for _ in nodes]
         placed: defaultdict[Need, _Terms] = defaultdict(dict)
         for t, node in enumerate(nodes):

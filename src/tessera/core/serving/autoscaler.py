@@ -23,7 +23,7 @@ import msgspec
 
 from tessera.core.serving.scaletozero import IDLE_S, awake
 
-__all__ = ["Load", "Memory", "Proposal", "Server", "propose"]
+__all__ = ["AutoscalerMemory", "Load", "ReplicaProposal", "ScaledServer", "propose"]
 
 _RECENT_S: Final = 240
 """The current rate is that of the last so many seconds."""
@@ -86,7 +86,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """When a wake-up was last requested; None for never."""
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
+class ScaledServer(msgspec.Struct, frozen=True, kw_only=True):
     """The static properties of a model server."""
 
     slots: int
@@ -101,7 +101,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """At most what the user allows, and what the cluster has room for."""
 
 
-class Proposal(msgspec.Struct, frozen=True):
+class ReplicaProposal(msgspec.Struct, frozen=True):
     """The proposed replicas and the reason, as in an event."""
 
     replicas: int
@@ -116,7 +116,7 @@ class _Error(msgspec.Struct, frozen=True):
     weight: float
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class AutoscalerMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The policy's state between passes. Losing it costs replicas for a while, and no request."""
 
     began_s: float = 0.0
@@ -130,7 +130,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas needed, in each pass that still counts."""
 
 
-def propose(memory: Memory, load: Load, server: Server) -> tuple[Memory, Proposal]:
+def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple[AutoscalerMemory, ReplicaProposal]:
     """Return the desired replicas.
 
     Args:
@@ -163,7 +163,7 @@ def propose(memory: Memory, load: Load, server: Server) -> tuple[Memory, Proposa
         needed = max(load.replicas, present)
     needed = min(max(needed, server.least), server.most)
     if server.least == 0 and load.at_s - busy_s >= server.idle_s and not _is_awake(load, server):
-        proposal = Proposal(0, f"no request for {server.idle_s:.0f} s, so no replica")
+        proposal = ReplicaProposal(0, f"no request for {server.idle_s:.0f} s, so no replica")
         return msgspec.structs.replace(former, loads=loads, busy_s=busy_s), proposal
     # 5. Scale up at once, down only after fewer were enough for a while.
     needs = (*(each for each in former.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed))
@@ -173,8 +173,10 @@ def propose(memory: Memory, load: Load, server: Server) -> tuple[Memory, Proposa
     kept = f"; {asked} were needed within {_HOLD_S // 60} minutes" if asked > needed else ""
     reason = f"{expected}: {needed} replicas with {server.slots} slots{kept}"
     forecasts = (*(each for each in former.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast))
-    known = Memory(began_s=former.began_s, busy_s=busy_s, loads=loads, forecasts=forecasts, errors=errors, needs=needs)
-    return known, Proposal(asked, reason)
+    known = AutoscalerMemory(
+        began_s=former.began_s, busy_s=busy_s, loads=loads, forecasts=forecasts, errors=errors, needs=needs
+    )
+    return known, ReplicaProposal(asked, reason)
 
 
 def _goes_on(last: Load, load: Load) -> bool:
@@ -182,32 +184,32 @@ def _goes_on(last: Load, load: Load) -> bool:
     return counted and 0 < load.at_s - last.at_s <= _RECENT_S
 
 
-def _begun(load: Load) -> Memory:
-    return Memory(began_s=load.at_s, busy_s=load.at_s)
+def _begun(load: Load) -> AutoscalerMemory:
+    return AutoscalerMemory(began_s=load.at_s, busy_s=load.at_s)
 
 
-def _is_busy(former: Memory, load: Load) -> bool:
+def _is_busy(former: AutoscalerMemory, load: Load) -> bool:
     """Return whether the server has requests, had some since the last pass, or it is unknown."""
     arrived = bool(former.loads) and load.arrived > former.loads[-1].arrived
     return load.in_flight > 0 or load.unread > 0 or arrived
 
 
-def _is_awake(load: Load, server: Server) -> bool:
+def _is_awake(load: Load, server: ScaledServer) -> bool:
     return awake(load.woken_s, server.idle_s, load.at_s)
 
 
-def _without_replicas(load: Load, server: Server) -> tuple[Memory, Proposal]:
+def _without_replicas(load: Load, server: ScaledServer) -> tuple[AutoscalerMemory, ReplicaProposal]:
     """Return the replicas while none is ready, so that there are no metrics either.
 
     A starting replica is awaited, however long its model takes to load: removing it would waste its start.
     """
     if load.replicas:
-        return _begun(load), Proposal(min(load.replicas, server.most), "the first replica starts")
+        return _begun(load), ReplicaProposal(min(load.replicas, server.most), "the first replica starts")
     if load.in_flight:
-        return _begun(load), Proposal(1, f"{load.in_flight} waiting, and there is no replica")
+        return _begun(load), ReplicaProposal(1, f"{load.in_flight} waiting, and there is no replica")
     if _is_awake(load, server):
-        return _begun(load), Proposal(1, "woken")
-    return _begun(load), Proposal(0, "idle; nothing woke it")
+        return _begun(load), ReplicaProposal(1, "woken")
+    return _begun(load), ReplicaProposal(0, "idle; nothing woke it")
 
 
 def _before(loads: Sequence[Load], seconds: float) -> Load:
@@ -267,7 +269,7 @@ def _dispersion(loads: Sequence[Load]) -> float:
     return max(sum((a - b) ** 2 for a, b in pairwise(counts)) / total, 1.0)
 
 
-def _errors(memory: Memory, loads: Sequence[Load], server: Server) -> tuple[_Error, ...]:
+def _errors(memory: AutoscalerMemory, loads: Sequence[Load], server: ScaledServer) -> tuple[_Error, ...]:
     """Return the errors that still count, with that of the forecast made for now, if there is one."""
     now = loads[-1]
     kept = tuple(each for each in memory.errors if each.at_s > now.at_s - _ERRORS_S)

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.autoscaler import Proposal
+from tessera.core.serving.autoscaler import ReplicaProposal
 from tessera.core.serving.queuetime import Missing
 
 __all__ = ["KEPT_S", "Decided", "ScalingDecision", "decide"]
@@ -37,7 +37,9 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def decide(former: Decided | None, found: Proposal | Missing, now_s: float) -> tuple[Decided | None, ScalingDecision]:
+def decide(
+    former: Decided | None, found: ReplicaProposal | Missing, now_s: float
+) -> tuple[Decided | None, ScalingDecision]:
     """Return the new state, and the decision.
 
     Args:
@@ -46,7 +48,7 @@ def decide(former: Decided | None, found: Proposal | Missing, now_s: float) -> t
         now_s: the time.
 
     """
-    if isinstance(found, Proposal):
+    if isinstance(found, ReplicaProposal):
         return Decided(at_s=now_s, replicas=found.replicas, reason=found.reason), ScalingDecision(
             replicas=found.replicas, reason=found.reason
         )

@@ -20,16 +20,16 @@ __all__ = [
     "DOWN",
     "UP",
     "Behavior",
-    "Bounds",
     "Event",
-    "History",
     "HpaDecision",
+    "HpaHistory",
+    "HpaPod",
+    "HpaRecommendation",
     "Limit",
-    "Pod",
     "PodState",
-    "RateLimit",
-    "Recommendation",
+    "ReplicaBounds",
     "Scaling",
+    "ScalingRateLimit",
     "Tolerance",
     "Utilization",
     "advance",
@@ -51,7 +51,7 @@ class PodState(StrEnum):
     """Being deleted, or failed. Its metric is dropped."""
 
 
-class Pod(msgspec.Struct, frozen=True, kw_only=True):
+class HpaPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod of the target and its metric."""
 
     state: PodState = PodState.READY
@@ -84,7 +84,7 @@ Target = int | Utilization
 
 
 def pods_metric(
-    pods: Sequence[Pod],
+    pods: Sequence[HpaPod],
     target: Target,
     *,
     current: int,
@@ -148,7 +148,7 @@ def _ratio(known: Sequence[tuple[int, int]], target: Target) -> float:
     return (total // len(known)) / target
 
 
-def _full(pod: Pod, target: Target) -> int:
+def _full(pod: HpaPod, target: Target) -> int:
     return pod.request * max(100, target.percent) // 100 if isinstance(target, Utilization) else target
 
 
@@ -206,7 +206,7 @@ def highest(proposals: Iterable[int | None], *, current: int) -> int:
     return max(found)
 
 
-class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingRateLimit(msgspec.Struct, frozen=True, kw_only=True):
     """How many replicas may be added or removed in a period."""
 
     type: Literal["Pods", "Percent"]
@@ -220,14 +220,17 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float = 0.0
     """`stabilizationWindowSeconds`."""
     select: Literal["Max", "Min", "Disabled"] = "Max"
-    policies: tuple[RateLimit, ...] = ()
+    policies: tuple[ScalingRateLimit, ...] = ()
 
 
 UP: Final = Scaling(
-    policies=(RateLimit(type="Pods", value=4, period_s=15), RateLimit(type="Percent", value=100, period_s=15))
+    policies=(
+        ScalingRateLimit(type="Pods", value=4, period_s=15),
+        ScalingRateLimit(type="Percent", value=100, period_s=15),
+    )
 )
 """What the API server fills in for `behavior.scaleUp`."""
-DOWN: Final = Scaling(window_s=300, policies=(RateLimit(type="Percent", value=100, period_s=15),))
+DOWN: Final = Scaling(window_s=300, policies=(ScalingRateLimit(type="Percent", value=100, period_s=15),))
 """What the API server fills in for `behavior.scaleDown`."""
 
 
@@ -238,7 +241,7 @@ class Behavior(msgspec.Struct, frozen=True, kw_only=True):
     down: Scaling = DOWN
 
 
-class Recommendation(msgspec.Struct, frozen=True):
+class HpaRecommendation(msgspec.Struct, frozen=True):
     """A proposed number of replicas, before stabilization."""
 
     at_s: float
@@ -252,10 +255,10 @@ class Event(msgspec.Struct, frozen=True):
     change: int
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class HpaHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The controller's memory of one HorizontalPodAutoscaler; lost when it restarts."""
 
-    recommendations: tuple[Recommendation, ...] = ()
+    recommendations: tuple[HpaRecommendation, ...] = ()
     events: tuple[Event, ...] = ()
 
 
@@ -273,13 +276,13 @@ class HpaDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one sync, with its conditions."""
 
     replicas: int
-    history: History
+    history: HpaHistory
     able: Literal["ReadyForNewScale", "ScaleUpStabilized", "ScaleDownStabilized"] = "ReadyForNewScale"
     """Reason of the condition `AbleToScale`."""
     limited: Limit = Limit.NONE
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class ReplicaBounds(msgspec.Struct, frozen=True):
     """`minReplicas` and `maxReplicas`."""
 
     least: int
@@ -295,12 +298,12 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 def advance(
-    history: History,
+    history: HpaHistory,
     proposed: int,
     now_s: float,
     *,
     current: int,
-    bounds: Bounds,
+    bounds: ReplicaBounds,
     behavior: Behavior | None = None,
 ) -> HpaDecision:
     """Return the number of replicas to set, and the new memory.
@@ -320,7 +323,7 @@ def advance(
         replicas = min(max(current, bounds.least), bounds.most)
         return HpaDecision(replicas=replicas, history=_scaled(history, now_s, replicas - current))
     # The first recommendation is the present number, so that a restarted controller does not scale down at once.
-    former = history.recommendations or (Recommendation(now_s, current),)
+    former = history.recommendations or (HpaRecommendation(now_s, current),)
     if behavior is None:
         stable, able = _highest_of_window(former, proposed, now_s)
         replicas, limited = _within(stable, bounds, most=max(2 * current, 4), least=0)
@@ -328,7 +331,7 @@ def advance(
         stable, able = _stabilized(former, proposed, now_s, current=current, behavior=behavior)
         replicas, limited = _rated(history.events, stable, now_s, current=current, bounds=bounds, behavior=behavior)
     kept = tuple(each for each in former if each.at_s > now_s - _LONGEST_S)
-    known = History(recommendations=(*kept, Recommendation(now_s, proposed)), events=history.events)
+    known = HpaHistory(recommendations=(*kept, HpaRecommendation(now_s, proposed)), events=history.events)
     return HpaDecision(replicas=replicas, history=_scaled(known, now_s, replicas - current), able=able, limited=limited)
 
 
@@ -338,7 +341,7 @@ _WINDOW_S: Final = 300
 """`--horizontal-pod-autoscaler-downscale-stabilization`."""
 
 
-def _scaled(history: History, now_s: float, change: int) -> History:
+def _scaled(history: HpaHistory, now_s: float, change: int) -> HpaHistory:
     if not change:
         return history
     kept = tuple(each for each in history.events if each.at_s > now_s - _LONGEST_S)
@@ -348,13 +351,13 @@ def _scaled(history: History, now_s: float, change: int) -> History:
 _Able = Literal["ReadyForNewScale", "ScaleUpStabilized", "ScaleDownStabilized"]
 
 
-def _highest_of_window(former: Iterable[Recommendation], proposed: int, now_s: float) -> tuple[int, _Able]:
+def _highest_of_window(former: Iterable[HpaRecommendation], proposed: int, now_s: float) -> tuple[int, _Able]:
     stable = max([proposed, *(each.replicas for each in former if each.at_s > now_s - _WINDOW_S)])
     return stable, "ScaleDownStabilized" if stable != proposed else "ReadyForNewScale"
 
 
 def _stabilized(
-    former: Iterable[Recommendation], proposed: int, now_s: float, *, current: int, behavior: Behavior
+    former: Iterable[HpaRecommendation], proposed: int, now_s: float, *, current: int, behavior: Behavior
 ) -> tuple[int, _Able]:
     recent = [*former]
     lowest = min([proposed, *(each.replicas for each in recent if each.at_s > now_s - behavior.up.window_s)])
@@ -366,7 +369,7 @@ def _stabilized(
 
 
 def _rated(
-    events: tuple[Event, ...], stable: int, now_s: float, *, current: int, bounds: Bounds, behavior: Behavior
+    events: tuple[Event, ...], stable: int, now_s: float, *, current: int, bounds: ReplicaBounds, behavior: Behavior
 ) -> tuple[int, Limit]:
     if stable > current:
         most = max(current, _limit(behavior.up, events, now_s, current=current, up=True))
@@ -396,7 +399,7 @@ def _limit(scaling: Scaling, events: tuple[Event, ...], now_s: float, *, current
     return most_change(proposals) if scaling.select == "Max" else least_change(proposals)
 
 
-def _within(stable: int, bounds: Bounds, *, most: int, least: int) -> tuple[int, Limit]:
+def _within(stable: int, bounds: ReplicaBounds, *, most: int, least: int) -> tuple[int, Limit]:
     """Return the replicas within the bounds and the rate, and which of them was the limit."""
     if stable > min(bounds.most, most):
         return (most, Limit.UP) if most < bounds.most else (bounds.most, Limit.MOST)

@@ -16,14 +16,14 @@ __all__ = [
     "EnvironmentVariable",
     "Expose",
     "GpuRequest",
-    "Model",
+    "ModelLocation",
     "ModelServer",
+    "ModelServerSpec",
     "Monitor",
     "Nfs",
-    "Replicas",
+    "ReplicaSpec",
     "Resources",
     "ServerToleration",
-    "Spec",
 ]
 
 MODELS = "/models"
@@ -56,7 +56,7 @@ class Nfs(_Record, frozen=True, kw_only=True):
     """Folder on the server."""
 
 
-class Model(_Record, frozen=True, kw_only=True):
+class ModelLocation(_Record, frozen=True, kw_only=True):
     """Where the model is: exactly one of `cache`, `claim`, `nfs` and `hostPath`. Pods read it at /models/NAME."""
 
     cache: _Name | None = None
@@ -97,7 +97,7 @@ class GpuRequest(_Record, frozen=True, kw_only=True):
     """Whole GPUs of a replica, with resource nvidia.com/gpu; vLLM splits the model over them (tensor parallel)."""
 
 
-class Replicas(_Record, frozen=True, kw_only=True):
+class ReplicaSpec(_Record, frozen=True, kw_only=True):
     """How many pods serve; with `max` above `min` an autoscaler chooses between the two."""
 
     least: _Count = msgspec.field(name="min", default=1)
@@ -173,7 +173,7 @@ class ServerToleration(_Record, frozen=True, kw_only=True):
     toleration_seconds: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)] | None = None
 
 
-class Spec(_Record, frozen=True, kw_only=True):
+class ModelServerSpec(_Record, frozen=True, kw_only=True):
     """The spec of a model server."""
 
     engine: Literal["triton", "vllm"]
@@ -182,9 +182,9 @@ class Spec(_Record, frozen=True, kw_only=True):
     """Image of the engine, as in a container."""
     image_pull_secrets: Annotated[tuple[_ObjectName, ...], msgspec.Meta(max_length=8)] = ()
     """Secrets of the namespace for the registry."""
-    model: Model
+    model: ModelLocation
     gpu: GpuRequest
-    replicas: Replicas = Replicas()
+    replicas: ReplicaSpec = ReplicaSpec()
     autoscaling: Autoscaling = Autoscaling()
     expose: Expose = Expose()
     monitor: Monitor = Monitor()
@@ -219,7 +219,7 @@ class ModelServer(msgspec.Struct, frozen=True, kw_only=True):
     """UID of the ModelServer in the cluster, which then owns the rendered objects; empty outside of a cluster."""
     woken_s: float | None = None
     """When it was last woken, since 1970; None for never."""
-    spec: Spec
+    spec: ModelServerSpec
 
     @property
     def least(self) -> int:

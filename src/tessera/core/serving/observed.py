@@ -12,7 +12,7 @@ import msgspec
 from tessera.core.serving.autoscaler import Load
 from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window, between
 
-__all__ = ["Observation", "ServerMemory", "observe"]
+__all__ = ["ServerMemory", "ServerObservation", "observe"]
 
 _NOISE = 100.0
 """So many arrivals too many are no error: requests in service are estimated where an engine does not report them."""
@@ -37,7 +37,7 @@ class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
     served_s: float = 0.0
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
+class ServerObservation(msgspec.Struct, frozen=True, kw_only=True):
     """The observation of a pass."""
 
     pods: Mapping[str, Window | Missing]
@@ -74,7 +74,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 def observe(
     former: ServerMemory, pods: Mapping[str, Counters | Missing], *, at_s: float, replicas: int, ready: int
-) -> tuple[ServerMemory, Observation]:
+) -> tuple[ServerMemory, ServerObservation]:
     """Return the new state, and the observation.
 
     Args:
@@ -136,7 +136,7 @@ def observe(
         ahead_s=ahead_s,
         completed=completed,
         served_s=served_s,
-    ), Observation(pods=windows, load=load)
+    ), ServerObservation(pods=windows, load=load)
 
 
 def _arrivals(former: ServerMemory, counted: float, in_flight: float, at_s: float) -> tuple[float, float | None]:

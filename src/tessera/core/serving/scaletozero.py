@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["IDLE_S", "ReplicasMetric", "Step", "awake", "step"]
+__all__ = ["IDLE_S", "ReplicasMetric", "ZeroStep", "awake", "step"]
 
 IDLE_S: Final = 1200
 """A server is idle after this long without a request, unless its spec says otherwise."""
@@ -25,7 +25,7 @@ class ReplicasMetric(msgspec.Struct, frozen=True, kw_only=True):
     """When it was measured."""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class ZeroStep(msgspec.Struct, frozen=True, kw_only=True):
     """The step to take, and the state for the next one."""
 
     replicas: int | None
@@ -46,7 +46,7 @@ def awake(woken_s: float | None, idle_s: float, now_s: float) -> bool:
     return woken_s is not None and now_s < woken_s + idle_s
 
 
-def step(zero_s: float | None, replicas: int, asked: ReplicasMetric | None, *, woken: bool) -> Step:
+def step(zero_s: float | None, replicas: int, asked: ReplicasMetric | None, *, woken: bool) -> ZeroStep:
     """Return the step between zero and one.
 
     A single measurement of zero removes no replica: it may be older than a replica that was just requested.
@@ -60,10 +60,10 @@ def step(zero_s: float | None, replicas: int, asked: ReplicasMetric | None, *, w
     """
     needed = woken or (asked is not None and asked.replicas > 0)
     if replicas == 0:
-        return Step(replicas=1 if needed else None)
+        return ZeroStep(replicas=1 if needed else None)
     if needed or asked is None:
-        return Step(replicas=None)
+        return ZeroStep(replicas=None)
     first_s = asked.at_s if zero_s is None else min(zero_s, asked.at_s)
     if asked.at_s - first_s < _SURE_S:
-        return Step(replicas=None, zero_s=first_s)
-    return Step(replicas=0)
+        return ZeroStep(replicas=None, zero_s=first_s)
+    return ZeroStep(replicas=0)

@@ -11,12 +11,12 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.autoscaler import Load, Memory, Proposal, Server, propose
+from tessera.core.serving.autoscaler import AutoscalerMemory, Load, ReplicaProposal, ScaledServer, propose
 from tessera.core.serving.decisions import Decided, ScalingDecision, decide
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.scaletozero import IDLE_S
 
-__all__ = ["Facts", "Remembered", "scale", "to_count"]
+__all__ = ["Remembered", "ServerFacts", "scale", "to_count"]
 
 _COLD_START_S: Final = 120.0
 """Before one was measured. Source: llm-d measured 100 to 139 s for a vLLM with an 8B model."""
@@ -25,7 +25,7 @@ _MOST_COUNTED: Final = 64
 _LEAST_COLD_START_S, _MOST_COLD_START_S = 5.0, 1800.0
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster's state of a model server."""
 
     replicas: int
@@ -61,11 +61,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a model server between passes."""
 
-    memory: Memory = Memory()
+    memory: AutoscalerMemory = AutoscalerMemory()
     decided: Decided | None = None
 
 
-def scale(former: Remembered, facts: Facts, load: Load | Missing, now_s: float) -> tuple[Remembered, ScalingDecision]:
+def scale(
+    former: Remembered, facts: ServerFacts, load: Load | Missing, now_s: float
+) -> tuple[Remembered, ScalingDecision]:
     """Return the new state, and the desired replicas.
 
     Args:
@@ -92,7 +94,7 @@ def scale(former: Remembered, facts: Facts, load: Load | Missing, now_s: float) 
         decided, decision = decide(former.decided, load, now_s)
         return Remembered(memory=former.memory, decided=decided), decision
     most, limit = _most(facts, facts.most)
-    server = Server(
+    server = ScaledServer(
         slots=facts.slots,
         cold_start_s=_cold_start(facts),
         least=min(facts.least, most),
@@ -100,12 +102,12 @@ def scale(former: Remembered, facts: Facts, load: Load | Missing, now_s: float) 
         most=most,
     )
     memory, found = propose(former.memory, load, server)
-    proposal = Proposal(found.replicas, found.reason + limit) if found.replicas == most else found
+    proposal = ReplicaProposal(found.replicas, found.reason + limit) if found.replicas == most else found
     decided, decision = decide(former.decided, proposal, now_s)
     return Remembered(memory=memory, decided=decided), decision
 
 
-def _from_zero(facts: Facts, load: Load | Missing, now_s: float) -> Load | Missing:
+def _from_zero(facts: ServerFacts, load: Load | Missing, now_s: float) -> Load | Missing:
     """Return the load of a server without replicas: only an external source counts its requests."""
     if facts.ready == 0:
         wanted = math.ceil(facts.wanted)
@@ -115,14 +117,14 @@ def _from_zero(facts: Facts, load: Load | Missing, now_s: float) -> Load | Missi
     return load if isinstance(load, Missing) else msgspec.structs.replace(load, woken_s=facts.woken_s)
 
 
-def to_count(facts: Facts, decision: ScalingDecision) -> int:
+def to_count(facts: ServerFacts, decision: ScalingDecision) -> int:
     """Return for how many more replicas to count places, before a decision is made; 0 for none."""
     if decision.replicas is None or decision.bad or facts.unschedulable:
         return 0
     return min(max(decision.replicas - facts.replicas - 1, 0), _MOST_COUNTED)
 
 
-def _most(facts: Facts, most: int) -> tuple[int, str]:
+def _most(facts: ServerFacts, most: int) -> tuple[int, str]:
     """Return the most replicas to ask for, and the text of an event if the cluster has no more room."""
     there = max(facts.replicas, 1)
     if facts.unschedulable and there <= most:
@@ -138,6 +140,6 @@ def _none(reason: str) -> ScalingDecision:
     return ScalingDecision(replicas=None, reason=reason)
 
 
-def _cold_start(facts: Facts) -> float:
+def _cold_start(facts: ServerFacts) -> float:
     usual = median(facts.started_s) if facts.started_s else _COLD_START_S
     return min(max(facts.cold_start_s or usual, _LEAST_COLD_START_S), _MOST_COLD_START_S)

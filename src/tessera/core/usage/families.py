@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Family", "Labels", "Metric", "Sample"]
+__all__ = ["Family", "Labels", "Metric", "MetricSample"]
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values, in the order in which they are written."""
@@ -20,7 +20,7 @@ class Metric(msgspec.Struct, frozen=True):
     """Those besides the labels of its device, for the list in the documentation."""
 
 
-class Sample(msgspec.Struct, frozen=True):
+class MetricSample(msgspec.Struct, frozen=True):
     """One value; a histogram's have a suffix."""
 
     labels: Labels
@@ -32,4 +32,4 @@ class Family(msgspec.Struct, frozen=True):
     """A metric with its samples."""
 
     metric: Metric
-    samples: tuple[Sample, ...]
+    samples: tuple[MetricSample, ...]

@@ -8,13 +8,13 @@ import msgspec
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.usage.attribution import GpuUse
 
-__all__ = ["Histories", "History", "HistoryKey", "remembered"]
+__all__ = ["Histories", "HistoryKey", "UsageHistory", "remembered"]
 
 HistoryKey: TypeAlias = tuple[tuple[str, str], DeviceId]
 """A container, by UID of its pod and name, and its device."""
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class UsageHistory(msgspec.Struct, frozen=True, kw_only=True):
     """A container's usage of a device."""
 
     since_s: float
@@ -30,16 +30,16 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return self.percent_sum / self.percent_count if self.percent_count else None
 
 
-Histories: TypeAlias = Mapping[HistoryKey, History]
+Histories: TypeAlias = Mapping[HistoryKey, UsageHistory]
 
 
 def remembered(former: Histories, uses: Iterable[GpuUse], now_s: float) -> Histories:
     """Return the histories after an observation; those of deleted containers are forgotten."""
-    found: dict[HistoryKey, History] = {}
+    found: dict[HistoryKey, UsageHistory] = {}
     for device in (device for gpu in uses for device in gpu.devices):
         for each in device.containers:
             key = each.tenant.key, device.device
-            history = former.get(key, History(since_s=now_s))
+            history = former.get(key, UsageHistory(since_s=now_s))
             percent = each.busy_percent
             known = [mib for mib in (history.peak_mib, each.memory_mib) if mib is not None]
             found[key] = msgspec.structs.replace(

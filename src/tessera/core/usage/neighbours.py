@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.usage.attribution import DeviceUse, GpuUse
-from tessera.core.usage.throttling import Cause, causes
+from tessera.core.usage.throttling import ThrottleCause, causes
 
 __all__ = [
     "SATURATED",
@@ -24,7 +24,9 @@ SATURATED = "saturated"
 _SATURATED_PERCENT = 95
 _HALF = 0.5
 _BUSY_PERCENT = 50
-_OF_NODE = frozenset({Cause.THERMAL, Cause.HARDWARE_THERMAL, Cause.HARDWARE_SLOWDOWN, Cause.POWER_BRAKE})
+_OF_NODE = frozenset(
+    {ThrottleCause.THERMAL, ThrottleCause.HARDWARE_THERMAL, ThrottleCause.HARDWARE_SLOWDOWN, ThrottleCause.POWER_BRAKE}
+)
 """Causes that other GPUs may drive: their heat, and the supply of all."""
 
 

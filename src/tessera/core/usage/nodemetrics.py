@@ -15,8 +15,8 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, open_placements
 from tessera.core.usage.attribution import DeviceHolder, DeviceUse, GpuUse
-from tessera.core.usage.families import Family, Labels, Metric, Sample
-from tessera.core.usage.throttling import Cause, causes
+from tessera.core.usage.families import Family, Labels, Metric, MetricSample
+from tessera.core.usage.throttling import ThrottleCause, causes
 
 __all__ = [
     "ALLOCATED",
@@ -26,7 +26,7 @@ __all__ = [
     "SHARING",
     "SM_ACTIVE",
     "THROTTLED",
-    "DeviceState",
+    "DeviceFacts",
     "GpuCounts",
     "NodeUsage",
     "node_families",
@@ -156,7 +156,7 @@ _MOST_CONTAINERS = 2048
 _CLASSES = ("application", "hardware", "other")
 
 
-class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's facts about a device."""
 
     device: DeviceId
@@ -184,12 +184,12 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     gpus: tuple[GpuUse, ...] = ()
-    states: tuple[DeviceState, ...] = ()
+    states: tuple[DeviceFacts, ...] = ()
     counts: tuple[GpuCounts, ...] = ()
     blind: bool = False
 
 
-_Samples: TypeAlias = defaultdict[str, list[Sample]]
+_Samples: TypeAlias = defaultdict[str, list[MetricSample]]
 
 
 def series_bound(gpus: int, instances: int, containers: int) -> int:
@@ -201,7 +201,7 @@ def series_bound(gpus: int, instances: int, containers: int) -> int:
         containers: containers that were allocated a device, each counted for each of its devices.
 
     """
-    of_gpu = len(_GPU) + 1 + len(_ROWS) + 3 + len(Cause) + len(_CLASSES) + 2 + 1
+    of_gpu = len(_GPU) + 1 + len(_ROWS) + 3 + len(ThrottleCause) + len(_CLASSES) + 2 + 1
     of_device = 3 + len(_ACTIVITY) + 4 + 2 + len(_MODES_A_DEVICE)
     return gpus * of_gpu + (gpus + instances) * of_device + containers * 3 + 2
 
@@ -226,12 +226,12 @@ def node_families(usage: NodeUsage) -> tuple[Family, ...]:
             left_out += len(device.containers) - len(shown)
             _add_device(samples, msgspec.structs.replace(device, containers=shown), labels)
     _add_states(samples, usage)
-    samples[_LEFT_OUT.name].append(Sample((("hostname", usage.node),), left_out))
-    samples[_ATTRIBUTION.name].append(Sample((("hostname", usage.node),), int(not usage.blind)))
+    samples[_LEFT_OUT.name].append(MetricSample((("hostname", usage.node),), left_out))
+    samples[_ATTRIBUTION.name].append(MetricSample((("hostname", usage.node),), int(not usage.blind)))
     return tuple(Family(each, _each_once(samples[each.name])) for each in NODE_METRICS if samples[each.name])
 
 
-def _each_once(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+def _each_once(samples: Iterable[MetricSample]) -> tuple[MetricSample, ...]:
     """Return the first sample of each series: a broken driver may name two devices alike, and a scrape would fail."""
     return tuple({each.labels: each for each in reversed(tuple(samples))}.values())[::-1]
 
@@ -270,7 +270,7 @@ def _pod_labels(tenant: DeviceHolder) -> Labels:
 
 def _add(samples: _Samples, metric: Metric, labels: Labels, value: float | None) -> None:
     if value is not None:
-        samples[metric.name].append(Sample(labels, value))
+        samples[metric.name].append(MetricSample(labels, value))
 
 
 def _add_gpu(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
@@ -288,7 +288,7 @@ def _add_gpu(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
     _add(samples, _LOST, labels, int(facts.lost))
     if reading.clocks_event_reasons is not None:
         found = causes(reading.clocks_event_reasons)
-        for cause in Cause:
+        for cause in ThrottleCause:
             _add(samples, THROTTLED, (*labels, ("cause", cause.value)), int(cause in found))
     if facts.mig is not None:
         _add(samples, _LAYOUT, (*labels, ("layout", _layout_text(facts.layout))), 1)

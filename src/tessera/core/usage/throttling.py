@@ -2,10 +2,10 @@
 
 import enum
 
-__all__ = ["Cause", "causes"]
+__all__ = ["ThrottleCause", "causes"]
 
 
-class Cause(enum.StrEnum):
+class ThrottleCause(enum.StrEnum):
     """Causes of lowered clocks. Source: NVML, nvmlClocksEventReason*."""
 
     POWER_CAP = "power-cap"
@@ -21,14 +21,14 @@ class Cause(enum.StrEnum):
 
 
 _BITS = {
-    Cause.POWER_CAP: 0x4,
-    Cause.THERMAL: 0x20,
-    Cause.HARDWARE_THERMAL: 0x40,
-    Cause.HARDWARE_SLOWDOWN: 0x8,
-    Cause.POWER_BRAKE: 0x80,
+    ThrottleCause.POWER_CAP: 0x4,
+    ThrottleCause.THERMAL: 0x20,
+    ThrottleCause.HARDWARE_THERMAL: 0x40,
+    ThrottleCause.HARDWARE_SLOWDOWN: 0x8,
+    ThrottleCause.POWER_BRAKE: 0x80,
 }
 
 
-def causes(reasons: float | None) -> tuple[Cause, ...]:
+def causes(reasons: float | None) -> tuple[ThrottleCause, ...]:
     """Return why clocks are lowered, by the driver's bits; none if idle or set by a user."""
     return tuple(cause for cause, bit in _BITS.items() if int(reasons or 0) & bit)

@@ -22,7 +22,7 @@ from tessera.core.packing.ledger import Hold, Holder, Purpose
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.server.claims.nominations import Nominations
-from tessera.server.settings import Settings
+from tessera.server.settings import ServerSettings
 from tessera.server.view import BY_LABELS, View
 
 __all__ = ["Claimer", "WrittenClaim"]
@@ -72,7 +72,7 @@ class Claimer:
         view: View,
         nominations: Nominations,
         *,
-        settings: Settings,
+        settings: ServerSettings,
         clock_s: Callable[[], float],
         log: Logger,
     ) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from tessera.api.kubernetes.frontproxy import CONFIG_MAP, NAMESPACE, FrontProxy, read_front_proxy
-from tessera.api.kubernetes.reviews import Attributes, User
+from tessera.api.kubernetes.reviews import Attributes, ReviewedUser
 from tessera.clients.kube import CONFIG_MAPS, Kube
 from tessera.errors import Unavailable
 from tessera.server.reviews import Reviews
 
-__all__ = ["Access"]
+__all__ = ["MetricsAccess"]
 
 _KEPT_S = 10.0
 """How long an answer of the API server is cached. Source: k8s.io/apiserver `pkg/server/options/authorization.go`."""
@@ -24,7 +24,7 @@ _ANONYMOUS = "system:anonymous"
 _AUTHENTICATED, _UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 
 
-class Access:
+class MetricsAccess:
     """Authentication and authorization, both delegated to the API server.
 
     Args:
@@ -63,7 +63,7 @@ class Access:
         self._proxy = proxy
         self.known.set()
 
-    async def user(self, peer: Mapping[str, Any] | None, headers: Iterable[tuple[str, str]]) -> User | None:
+    async def user(self, peer: Mapping[str, Any] | None, headers: Iterable[tuple[str, str]]) -> ReviewedUser | None:
         """Return the user of a request; None if it is not authenticated.
 
         Args:
@@ -82,13 +82,13 @@ class Access:
                 merged: dict[str, tuple[str, ...]] = {}
                 for key, value in extra:
                     merged[unquote(key)] = (*merged.get(unquote(key), ()), value)
-                return User(username=name, uid=uid, groups=_with_authenticated(name, groups), extra=merged)
+                return ReviewedUser(username=name, uid=uid, groups=_with_authenticated(name, groups), extra=merged)
         token = next((value for key, value in given if key == "authorization"), "")
         if not token.startswith(_BEARER):
             return None
         return await self._reviews.user(token.removeprefix(_BEARER).strip())
 
-    async def refusal(self, user: User, attributes: Attributes) -> str | None:
+    async def refusal(self, user: ReviewedUser, attributes: Attributes) -> str | None:
         """Return why a user may not read this; None where they may.
 
         Raises:

@@ -18,8 +18,8 @@ from tessera.errors import InvalidInput, TesseraError
 from tessera.log import Logger
 from tessera.measures import Measures
 from tessera.server.listening import PEER
-from tessera.server.metrics.access import Access
-from tessera.server.metrics.sources import Absent, Source
+from tessera.server.metrics.access import MetricsAccess
+from tessera.server.metrics.sources import MetricAbsent, MetricsSource
 
 __all__ = ["MetricsApp"]
 
@@ -28,7 +28,7 @@ _DEADLINE_S = 20.0
 _OK, _BAD, _WHO, _FORBIDDEN, _NOT_FOUND, _METHOD, _UNACCEPTABLE = 200, 400, 401, 403, 404, 405, 406
 _DEFECT, _UNAVAILABLE = 500, 503
 
-_CODES: Mapping[type[TesseraError], int] = {InvalidInput: _BAD, Absent: _NOT_FOUND}
+_CODES: Mapping[type[TesseraError], int] = {InvalidInput: _BAD, MetricAbsent: _NOT_FOUND}
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -56,7 +56,9 @@ class MetricsApp:
 
     """
 
-    def __init__(self, source: Source, access: Access, log: Logger, measures: Measures | None = None) -> None:
+    def __init__(
+        self, source: MetricsSource, access: MetricsAccess, log: Logger, measures: Measures | None = None
+    ) -> None:
         self._source = source
         self._access = access
         self._log = log
@@ -73,7 +75,7 @@ class MetricsApp:
             answer = refused.answer
         except (TesseraError, TimeoutError) as error:
             code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNAVAILABLE)
-            name = _parts(scope)[-1] if isinstance(error, Absent) else ""
+            name = _parts(scope)[-1] if isinstance(error, MetricAbsent) else ""
             answer = _Refused(code, str(error) or f"no answer in {_DEADLINE_S:g} s; try again", name).answer
         except Exception as error:  # noqa: BLE001  # one request must not end the server
             self._log.error("defect", path=scope["path"], exc_info=error)
@@ -120,7 +122,7 @@ class MetricsApp:
         known = requested.metric in self._source.external()
         try:
             return _Answer(_OK, external_values(requested, await self._source.series(requested)))
-        except Absent as error:
+        except MetricAbsent as error:
             if known:
                 raise
             return _Answer(_OK, external_values(requested, ()), str(error))

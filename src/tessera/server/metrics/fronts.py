@@ -10,7 +10,7 @@ from typing import Protocol
 from urllib.parse import urlencode
 
 from tessera.api.prometheus.waiting import read_waiting
-from tessera.clients.prometheus import Metrics
+from tessera.clients.prometheus import MetricsServers
 from tessera.errors import Unavailable, shown
 
 __all__ = ["Fronts", "PrometheusFronts"]
@@ -42,7 +42,9 @@ class PrometheusFronts:
 
     """
 
-    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Metrics]], url: str, query: str) -> None:
+    def __init__(
+        self, connect: Callable[[], AbstractAsyncContextManager[MetricsServers]], url: str, query: str
+    ) -> None:
         self._connect = connect
         self.target = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': query})}"
         self._subject = f"Prometheus {url}, by --wake-query"

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from tessera.api.kubernetes.labelselectors import selects
-from tessera.api.kubernetes.metrics.answers import Series, Value
+from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.kubernetes.metrics.paths import Custom, External
 from tessera.api.kubernetes.modelpods import ModelDeployment, ModelPod, read_bounds, read_deployment, read_pod
 from tessera.api.tessera.nodereports import Report, Subject
@@ -34,11 +34,11 @@ from tessera.clients.kube import (
 )
 from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
-from tessera.core.serving.observed import Observation, ServerMemory, observe
+from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
 from tessera.core.serving.queuetime import Missing, Window
 from tessera.core.serving.render.pods import SERVER_LABEL
 from tessera.core.serving.scaletozero import IDLE_S
-from tessera.core.serving.scaling import Facts, Remembered, scale, to_count
+from tessera.core.serving.scaling import Remembered, ServerFacts, scale, to_count
 from tessera.core.usage.processmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger, defect
@@ -48,7 +48,7 @@ from tessera.server.metrics.fronts import Fronts
 from tessera.server.metrics.places import FreePlaces
 from tessera.server.metrics.published import MeasuredServer, publish
 from tessera.server.metrics.samples import PodSamples
-from tessera.server.metrics.sources import Absent
+from tessera.server.metrics.sources import MetricAbsent
 
 __all__ = ["INTERVAL_S", "ModelServerMetrics"]
 
@@ -61,7 +61,7 @@ _POD_METRICS: Final[Mapping[str, Callable[[Window], float]]] = {
     IN_FLIGHT: lambda window: window.in_flight,
     QUEUE_TIME_US: lambda window: window.queue_time_s * 1e6,
 }
-_SERVER_METRICS: Final[Mapping[str, Callable[[Observation], float | Missing]]] = {
+_SERVER_METRICS: Final[Mapping[str, Callable[[ServerObservation], float | Missing]]] = {
     QUEUE_TIME: lambda found: found.queue_time_s,
     WAITING: lambda found: found.waiting,
     IN_FLIGHT: lambda found: found.in_flight,
@@ -223,11 +223,13 @@ class ModelServerMetrics:
         self._measures.count(METRICS_WAKE_QUERIES, result="done")
         return found
 
-    def _facts(self, found: tuple[Object, ModelDeployment] | None, pods: Iterable[ModelPod], wanted: float) -> Facts:
+    def _facts(
+        self, found: tuple[Object, ModelDeployment] | None, pods: Iterable[ModelPod], wanted: float
+    ) -> ServerFacts:
         each = [*pods]
         ready, unschedulable = sum(pod.ready for pod in each), sum(pod.unschedulable for pod in each)
         if found is None:
-            return Facts(replicas=len(each), ready=ready, unschedulable=unschedulable)
+            return ServerFacts(replicas=len(each), ready=ready, unschedulable=unschedulable)
         deployment, read = found
         namespace, name = name_of(deployment)
         scalers = (
@@ -237,7 +239,7 @@ class ModelServerMetrics:
         )
         bounds = next((one for one in scalers if one and one.deployment == name), None)
         sleeps = read.idle_s is not None or (bounds is not None and bounds.least == 0)
-        return Facts(
+        return ServerFacts(
             replicas=read.replicas,
             ready=ready,
             least=0 if sleeps else bounds.least if bounds else 1,
@@ -252,7 +254,9 @@ class ModelServerMetrics:
             started_s=tuple(pod.cold_start_s for pod in each if pod.cold_start_s is not None and pod.cold_start_s > 0),
         )
 
-    async def _with_room(self, places: FreePlaces, facts: Facts, deployment: Object, more: int, coming: int) -> Facts:
+    async def _with_room(
+        self, places: FreePlaces, facts: ServerFacts, deployment: Object, more: int, coming: int
+    ) -> ServerFacts:
         """Return the facts with the room for `more` replicas, beyond those that have no pod yet."""
         try:
             found = await places.count(deployment, more + coming)
@@ -284,7 +288,7 @@ class ModelServerMetrics:
         except TesseraError as error:
             self._trouble(error)
 
-    # The `Source` interface
+    # The `MetricsSource` interface
 
     def custom(self) -> frozenset[tuple[str, str]]:
         """Return the metrics of pods."""
@@ -294,7 +298,7 @@ class ModelServerMetrics:
         """Return the metrics of servers."""
         return frozenset({*_SERVER_METRICS, REPLICAS})
 
-    async def values(self, requested: Custom) -> Sequence[Value]:
+    async def values(self, requested: Custom) -> Sequence[MetricValue]:
         """Return a metric of pods."""
         subject = f"metric {requested.metric} of pods in namespace {requested.namespace}"
         self._check_fresh(subject)
@@ -312,7 +316,7 @@ class ModelServerMetrics:
             and selects(requested.selector, labels_of(objects.get((requested.namespace, name), {})))
         }
         values = [
-            Value(
+            MetricValue(
                 name=name,
                 namespace=requested.namespace,
                 value=_POD_METRICS[requested.metric](window),
@@ -324,7 +328,7 @@ class ModelServerMetrics:
         ]
         if not values:
             reasons = {name: window.reason for name, (_, window) in chosen.items() if isinstance(window, Missing)}
-            raise Absent(
+            raise MetricAbsent(
                 subject,
                 found="; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items())[:5])
                 or f"no such running pod has the label {SERVER_LABEL}",
@@ -332,11 +336,11 @@ class ModelServerMetrics:
             )
         return values
 
-    async def series(self, requested: External) -> Sequence[Series]:
+    async def series(self, requested: External) -> Sequence[ExternalSeries]:
         """Return a metric of servers, by their label."""
         subject = f"external metric {requested.metric} in namespace {requested.namespace}"
         self._check_fresh(subject)
-        series, reasons = list[Series](), list[str]()
+        series, reasons = list[ExternalSeries](), list[str]()
         for (namespace, server), seen in sorted(self._seen.items()):
             labels = {SERVER_LABEL: server}
             if namespace != requested.namespace or not selects(requested.selector, labels):
@@ -350,10 +354,10 @@ class ModelServerMetrics:
             if isinstance(found, Missing):
                 reasons.append(f"{server}: {found.reason}")
             else:
-                series.append(Series(labels=labels, value=found, at_s=seen.at_s))
+                series.append(ExternalSeries(labels=labels, value=found, at_s=seen.at_s))
         if reasons or not series:  # a sum without one of its servers would be too small
             found_text = "; ".join(reasons) or "no such server"
-            raise Absent(subject, found=found_text, hint=f"check the pods with the label {SERVER_LABEL}")
+            raise MetricAbsent(subject, found=found_text, hint=f"check the pods with the label {SERVER_LABEL}")
         return series
 
     def _check_fresh(self, subject: str) -> None:

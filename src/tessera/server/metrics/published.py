@@ -6,9 +6,9 @@ from typing import Final
 import msgspec
 
 from tessera.core.serving.decisions import ScalingDecision
-from tessera.core.serving.observed import Observation
+from tessera.core.serving.observed import ServerObservation
 from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.scaling import Facts
+from tessera.core.serving.scaling import ServerFacts
 from tessera.core.usage.families import Labels, Metric
 from tessera.core.usage.processmetrics import (
     MODEL_SERVER_DECISION_AGE,
@@ -28,8 +28,8 @@ class MeasuredServer(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of a server in one pass."""
 
     at_s: float
-    facts: Facts
-    observation: Observation
+    facts: ServerFacts
+    observation: ServerObservation
     decision: ScalingDecision
     decided_s: float | None
     """When the last valid decision that still counts was made; None for none."""

@@ -20,21 +20,21 @@ from tessera.api.kubernetes.metrics.adapter.discovery import Discovered, discove
 from tessera.api.kubernetes.metrics.adapter.queries import custom_query, external_query
 from tessera.api.kubernetes.metrics.adapter.rules import AdapterRules, read_adapter_rules
 from tessera.api.kubernetes.metrics.adapter.values import series_of, values_of
-from tessera.api.kubernetes.metrics.answers import Series, Value
+from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.kubernetes.metrics.paths import RESOURCES, Custom, External
 from tessera.api.prometheus.answers import Labelled, Sampled, read_labelled, read_sampled
 from tessera.clients.kube import Kind, Kube, Selection, labels_of, name_of
-from tessera.clients.prometheus import Metrics
+from tessera.clients.prometheus import MetricsServers
 from tessera.core.usage.processmetrics import METRICS_RULE_QUERIES, METRICS_RULES_BAD
 from tessera.errors import InvalidInput, TesseraError, Unavailable, shown
 from tessera.log import Logger, defect
 from tessera.loops import one_turn
 from tessera.measures import Measures
-from tessera.server.metrics.sources import Absent, Source
+from tessera.server.metrics.sources import MetricAbsent, MetricsSource
 
 __all__ = ["RuledMetrics", "RulesFile", "RulesSource"]
 
-Found = TypeVar("Found", Value, Series)
+Found = TypeVar("Found", MetricValue, ExternalSeries)
 
 _FILE_S: Final = 10.0
 """How often the file is checked for changes."""
@@ -96,7 +96,7 @@ class RulesSource(msgspec.Struct, frozen=True, kw_only=True):
     """The rules, and the Prometheus with their series."""
 
     file: RulesFile
-    connect: Callable[[], AbstractAsyncContextManager[Metrics]]
+    connect: Callable[[], AbstractAsyncContextManager[MetricsServers]]
     """Returns a client of Prometheus with the current token and CA."""
     url: str
     """URL of Prometheus, `https://HOST[:PORT][/PREFIX]`."""
@@ -117,7 +117,9 @@ class RuledMetrics:
 
     """
 
-    def __init__(self, source: RulesSource, kube: Kube, log: Logger, measures: Measures, *, taken: Source) -> None:
+    def __init__(
+        self, source: RulesSource, kube: Kube, log: Logger, measures: Measures, *, taken: MetricsSource
+    ) -> None:
         self._file = source.file
         self._connect = source.connect
         self._url = source.url.rstrip("/")
@@ -218,7 +220,7 @@ class RuledMetrics:
         found, failed = dict[str, frozenset[Labelled]](), dict.fromkeys(queries, f"not asked within {_DISCOVERY_S:g} s")
         turns, start = asyncio.Semaphore(_AT_ONCE), f"{time.time() - _WINDOW_S:.0f}"
 
-        async def ask(metrics: Metrics, query: str) -> None:
+        async def ask(metrics: MetricsServers, query: str) -> None:
             async with turns:
                 target = f"{self._url}/api/v1/series?{urlencode({'match[]': query, 'start': start})}"
                 try:
@@ -238,7 +240,7 @@ class RuledMetrics:
             failed = dict.fromkeys(queries, shown(error))
         return found, failed
 
-    # The `Source` interface
+    # The `MetricsSource` interface
 
     def custom(self) -> frozenset[tuple[str, str]]:
         """Return resources and the custom metrics of the rules."""
@@ -248,20 +250,20 @@ class RuledMetrics:
         """Return the external metrics of the rules."""
         return self._external
 
-    async def values(self, requested: Custom) -> Sequence[Value]:
+    async def values(self, requested: Custom) -> Sequence[MetricValue]:
         """Return a metric of objects."""
         named = self._found.custom[requested.resource, requested.metric]
         where = f" in namespace {requested.namespace}" if requested.namespace else ""
         subject = f"metric {requested.metric} of {requested.resource}{where}"
         names = [requested.name] if requested.name else await self._names(requested)
         if not names:
-            raise Absent(subject, found="no such object is selected", hint="check the labels")
+            raise MetricAbsent(subject, found="no such object is selected", hint="check the labels")
         query = custom_query(named, requested, names)
         label = named.rule.label(requested.resource) or ""
         make = partial(values_of, label=label, names=names, namespace=requested.namespace)
         return await self._answer(query, subject, make)
 
-    async def series(self, requested: External) -> Sequence[Series]:
+    async def series(self, requested: External) -> Sequence[ExternalSeries]:
         """Return an external metric."""
         named = self._found.external[requested.metric]
         subject = f"external metric {requested.metric} in namespace {requested.namespace}"
@@ -289,9 +291,9 @@ class RuledMetrics:
         try:
             found = make(sampled)
         except InvalidInput as error:
-            raise Absent(subject, found=f"{error.subject}: {error.cause}", hint=error.hint) from error
+            raise MetricAbsent(subject, found=f"{error.subject}: {error.cause}", hint=error.hint) from error
         if not found:
-            raise Absent(subject, found=f"{source} has no value of it", hint=f"ask it: {query[:_SHOWN]}")
+            raise MetricAbsent(subject, found=f"{source} has no value of it", hint=f"ask it: {query[:_SHOWN]}")
         return found
 
 

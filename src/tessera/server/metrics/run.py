@@ -12,7 +12,7 @@ from tessera.errors import InvalidInput, TesseraError
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.listening import HttpServer, listening
-from tessera.server.metrics.access import Access
+from tessera.server.metrics.access import MetricsAccess
 from tessera.server.metrics.app import MetricsApp
 from tessera.server.metrics.fronts import Fronts
 from tessera.server.metrics.modelservers import ModelServerMetrics
@@ -21,14 +21,14 @@ from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import JoinedSources
 from tessera.server.selfsigned import METRICS, SelfSigned
 
-__all__ = ["MetricsServer", "Settings"]
+__all__ = ["MetricsServer", "MetricsSettings"]
 
 _CONNECTIONS: Final = 128
 _STOP_S: Final = 10.0
 _PROXY_S, _RETRY_S, _CERTIFICATE_S = 60.0, 1.0, 10.0
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of the metrics APIs."""
 
     host: str = "0.0.0.0"  # noqa: S104  # a Service leads here
@@ -56,7 +56,7 @@ class MetricsServer:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: MetricsSettings,
         kube: Kube,
         samples: PodSamples,
         *,
@@ -70,7 +70,7 @@ class MetricsServer:
         self._settings = settings
         self._log = logger()
         self._measures = Measures()
-        self._access = Access(kube)
+        self._access = MetricsAccess(kube)
         self._model_servers = ModelServerMetrics(kube, samples, self._log, fronts=fronts, measures=self._measures)
         self._ruled = RuledMetrics(rules, kube, self._log, self._measures, taken=self._model_servers) if rules else None
         sources = JoinedSources((self._model_servers, self._ruled) if self._ruled else (self._model_servers,))

@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from tessera.api.kubernetes.metrics.answers import Series, Value
+from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.kubernetes.metrics.paths import Custom, External
 from tessera.errors import Unavailable
 
-__all__ = ["Absent", "JoinedSources", "Source"]
+__all__ = ["JoinedSources", "MetricAbsent", "MetricsSource"]
 
 
-class Absent(Unavailable):
+class MetricAbsent(Unavailable):
     """The metric does not exist, or has no value; the message says why."""
 
 
-class Source(Protocol):
-    """Metrics by name, with their values. Raises `Absent`, or `Unavailable` where its backend does not answer."""
+class MetricsSource(Protocol):
+    """Metrics by name, with their values. Raises `MetricAbsent`, or `Unavailable` where its backend does not answer."""
 
     def custom(self) -> frozenset[tuple[str, str]]:
         """Return the custom metrics with the resources that they describe."""
@@ -25,11 +25,11 @@ class Source(Protocol):
         """Return the external metrics."""
         ...
 
-    async def values(self, requested: Custom) -> Sequence[Value]:
+    async def values(self, requested: Custom) -> Sequence[MetricValue]:
         """Return values of a metric in `custom`; at least one."""
         ...
 
-    async def series(self, requested: External) -> Sequence[Series]:
+    async def series(self, requested: External) -> Sequence[ExternalSeries]:
         """Return series of a metric in `external`; at least one."""
         ...
 
@@ -42,7 +42,7 @@ class JoinedSources:
 
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[MetricsSource]) -> None:
         self._sources = sources
 
     def custom(self) -> frozenset[tuple[str, str]]:
@@ -53,7 +53,7 @@ class JoinedSources:
         """Return the external metrics."""
         return frozenset[str]().union(*(each.external() for each in self._sources))
 
-    async def values(self, requested: Custom) -> Sequence[Value]:
+    async def values(self, requested: Custom) -> Sequence[MetricValue]:
         """Return values of a metric."""
         for each in self._sources:
             if (requested.resource, requested.metric) in each.custom():
@@ -61,7 +61,7 @@ class JoinedSources:
         served = sorted(metric for resource, metric in self.custom() if resource == requested.resource)
         raise _unknown(f"metric {requested.metric} of {requested.resource}", served)
 
-    async def series(self, requested: External) -> Sequence[Series]:
+    async def series(self, requested: External) -> Sequence[ExternalSeries]:
         """Return series of a metric."""
         for each in self._sources:
             if requested.metric in each.external():
@@ -72,7 +72,7 @@ class JoinedSources:
 _MOST_SHOWN = 20
 
 
-def _unknown(subject: str, served: Sequence[str]) -> Absent:
+def _unknown(subject: str, served: Sequence[str]) -> MetricAbsent:
     more = ", ..." if len(served) > _MOST_SHOWN else ""
     names = ", ".join(served[:_MOST_SHOWN]) or "none"
-    return Absent(subject, found="there is no such metric", hint=f"those served are {names}{more}")
+    return MetricAbsent(subject, found="there is no such metric", hint=f"those served are {names}{more}")

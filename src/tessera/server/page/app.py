@@ -20,7 +20,7 @@ from tessera.api.tessera.fleetviews import write_event, write_fleet
 from tessera.core.explain.fleetview import EVERYTHING
 from tessera.errors import TesseraError
 from tessera.log import Logger
-from tessera.server.page.feed import Channel, Feed
+from tessera.server.page.feed import Channel, FleetFeed
 from tessera.server.page.signin import SignIn, Viewer
 from tessera.server.settings import PageLimits
 
@@ -60,7 +60,9 @@ class _Handlers:
 
     """
 
-    def __init__(self, feed: Feed, sign_in: SignIn | None, waiting_for: Callable[[], str], limits: PageLimits) -> None:
+    def __init__(
+        self, feed: FleetFeed, sign_in: SignIn | None, waiting_for: Callable[[], str], limits: PageLimits
+    ) -> None:
         self._feed = feed
         self._sign_in = sign_in
         self._waiting_for = waiting_for
@@ -191,7 +193,7 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def make_page_app(
-    feed: Feed, sign_in: SignIn | None, *, waiting_for: Callable[[], str], limits: PageLimits, log: Logger
+    feed: FleetFeed, sign_in: SignIn | None, *, waiting_for: Callable[[], str], limits: PageLimits, log: Logger
 ) -> Starlette:
     """Return the page.
 

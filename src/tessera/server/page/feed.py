@@ -13,7 +13,7 @@ from tessera.log import Logger
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
-__all__ = ["Channel", "Feed"]
+__all__ = ["Channel", "FleetFeed"]
 
 _KEPT = 64
 """Changes that a viewer may have missed; a viewer who missed more gets the whole fleet again."""
@@ -86,7 +86,7 @@ class Channel:
         return [self._whole], self._id
 
 
-class Feed:
+class FleetFeed:
     """Refreshes the fleet while the page is open, at most once a second.
 
     Args:

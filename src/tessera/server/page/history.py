@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads, read_services
 from tessera.api.tessera.usagehistory import history_queries, read_history
 from tessera.api.tessera.usagereports import recommendations
-from tessera.clients.prometheus import Metrics
+from tessera.clients.prometheus import MetricsServers
 from tessera.core.explain.fleetview import Service
 from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation
@@ -44,8 +44,8 @@ class PrometheusHistory:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractAsyncContextManager[Metrics]],
-        patient: Callable[[], AbstractAsyncContextManager[Metrics]],
+        connect: Callable[[], AbstractAsyncContextManager[MetricsServers]],
+        patient: Callable[[], AbstractAsyncContextManager[MetricsServers]],
         url: str,
         log: Logger,
         now_s: Callable[[], float] = time.time,

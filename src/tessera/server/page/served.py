@@ -5,7 +5,7 @@ import asyncio
 from tessera.log import Logger
 from tessera.measures import Measures
 from tessera.server.page.app import make_page_app
-from tessera.server.page.feed import Feed
+from tessera.server.page.feed import FleetFeed
 from tessera.server.page.signin import SignIn
 from tessera.server.page.source import PageSources, Source
 from tessera.server.settings import Page
@@ -29,7 +29,7 @@ class FleetPage:
 
     def __init__(self, sources: PageSources, settings: Page, measures: Measures, log: Logger) -> None:
         self._source = Source(sources, self.changed, log)
-        self._feed = Feed(self._source.observe, measures, log)
+        self._feed = FleetFeed(self._source.observe, measures, log)
         sign_in = SignIn(sources.kube, measures.clock_s) if settings.sign_in else None
         self.app = make_page_app(self._feed, sign_in, waiting_for=sources.waiting_for, limits=settings.limits, log=log)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from tessera.api.kubernetes.reviews import Attributes, User
+from tessera.api.kubernetes.reviews import Attributes, ReviewedUser
 from tessera.clients.kube import Kube
 from tessera.core.explain.fleetview import EVERYTHING, Scope
 from tessera.server.reviews import Reviews
@@ -55,9 +55,9 @@ class SignIn:
         shown = frozenset(name for name, may in zip(requested, allowed, strict=True) if may)
         return Viewer(name=user.username, scope=Scope(namespaces=shown), welcome=nodes or everywhere or bool(shown))
 
-    async def _each(self, user: User, namespaces: Iterable[str]) -> list[bool]:
+    async def _each(self, user: ReviewedUser, namespaces: Iterable[str]) -> list[bool]:
         return await asyncio.gather(*(self._may_list(user, "pods", each) for each in namespaces))
 
-    async def _may_list(self, user: User, resource: str, namespace: str = "") -> bool:
+    async def _may_list(self, user: ReviewedUser, resource: str, namespace: str = "") -> bool:
         requested = Attributes(verb="list", resource=resource, namespace=namespace)
         return await self._reviews.refusal(user, requested) is None

@@ -12,7 +12,7 @@ from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.tessera.imagewarmups import read_node_images
 from tessera.api.tessera.modelcaches import read_node_models
 from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
-from tessera.core.explain.fleetview import FleetView, Observation, Service, fleet_view
+from tessera.core.explain.fleetview import FleetView, PageObservation, Service, fleet_view
 from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
@@ -116,7 +116,7 @@ class Source:
         contention = metrics.contention()
 
         def read() -> FleetView:
-            seen = Observation(
+            seen = PageObservation(
                 cluster=read_cluster(as_fields(objects), memory=self._memory, authority=authority),
                 activity=activity,
                 contention=contention,

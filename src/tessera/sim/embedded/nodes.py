@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tessera.agent.declarations.configuration import Sources
 from tessera.agent.run import Agent
-from tessera.agent.settings import Paths, Settings
+from tessera.agent.settings import AgentSettings, Paths
 from tessera.agent.sharing import MpsSettings
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.clusters import as_fields
@@ -139,9 +139,9 @@ class EmbeddedNode:
         """Return the agent's report of GPU usage."""
         return read_usage(self._agent.exporter.report(), self.name) if self._agent else UsageReport(node=self.name)
 
-    def _settings(self, kubelet: MemoryKubelet) -> Settings:
+    def _settings(self, kubelet: MemoryKubelet) -> AgentSettings:
         folder = self.folder
-        return Settings(
+        return AgentSettings(
             node=self.name,
             paths=Paths(
                 plugins=kubelet.plugins,

@@ -12,17 +12,17 @@ import msgspec
 from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, UsageReport
 from tessera.clients.kube import GPU_NODES, GPU_POLICIES, MemoryKube, Store
 from tessera.controller.run import Controller
-from tessera.controller.settings import Settings as ControllerSettings
+from tessera.controller.settings import ControllerSettings
 from tessera.core.explain.fleetview import Service
 from tessera.errors import TesseraError
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.page import AgentsMemory
 from tessera.server.run import Server
-from tessera.server.settings import Page, Settings
+from tessera.server.settings import Page, ServerSettings
 from tessera.sim.embedded.nodes import EmbeddedNode
 from tessera.sim.embedded.scheduling import Scheduling
-from tessera.sim.embedded.workloads import Workloads
+from tessera.sim.embedded.workloads import EmbeddedWorkloads
 from tessera.wakeup import WakeUp
 
 __all__ = ["Embedded"]
@@ -77,7 +77,7 @@ class _Usages:
 class _Metrics(AgentsMemory):
     """The page's metrics: what agents report, and the model servers."""
 
-    def __init__(self, nodes: Sequence[EmbeddedNode], workloads: Workloads, speed: float) -> None:
+    def __init__(self, nodes: Sequence[EmbeddedNode], workloads: EmbeddedWorkloads, speed: float) -> None:
         super().__init__(_Usages(nodes, speed), logger(), every_s=_READ_S)
         self._workloads = workloads
 
@@ -98,11 +98,11 @@ class Embedded:
     def __init__(self, page: Page, speed: float = 30.0, seed: int = 1) -> None:
         self.kube = MemoryKube()
         self.nodes: list[EmbeddedNode] = []
-        self.workloads = Workloads(self.kube, speed, random.Random(seed))
+        self.workloads = EmbeddedWorkloads(self.kube, speed, random.Random(seed))
         self._measures = Measures()
         """Of the controller."""
         metrics = _Metrics(self.nodes, self.workloads, speed)
-        self.server = Server(Settings(port=0, page=page, replica="embedded"), self.kube, metrics=metrics)
+        self.server = Server(ServerSettings(port=0, page=page, replica="embedded"), self.kube, metrics=metrics)
 
     def metrics(self) -> Mapping[str, bytes]:
         """Return the metrics of each process."""

@@ -12,11 +12,11 @@ import msgspec
 
 from tessera.clients.kube import PODS, MemoryKube, Object, Store, name_of
 from tessera.core.explain.fleetview import ScalePoint, Service
-from tessera.core.serving.autoscaler import Load, Memory, Server, propose
+from tessera.core.serving.autoscaler import AutoscalerMemory, Load, ScaledServer, propose
 from tessera.core.workload.need import PodKey
 from tessera.sim.serving.replicas import Model, Replicas
 
-__all__ = ["CASES", "Case", "Serving", "Workloads"]
+__all__ = ["CASES", "Case", "EmbeddedWorkloads", "Serving"]
 
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Source: k8s.io/apimachinery `pkg/util/rand`."""
@@ -110,7 +110,7 @@ CASES: Final = (
 """From examples/1 to examples/5, sized for the nodes of `run`, with a pod that is too large now and then."""
 
 
-class Workloads:
+class EmbeddedWorkloads:
     """Keeps the workloads at their desired number of pods, and knows how busy these are.
 
     Args:
@@ -204,7 +204,7 @@ class _Server:
         self._case, self._serving, self._rng = case, case.serving, rng
         self._model = Model(slots=case.serving.slots, cold_start_s=60)
         self._replicas = Replicas(self._model, 1)
-        self._memory = Memory()
+        self._memory = AutoscalerMemory()
         self._desired, self._arrived, self._now_s, self._next_s = 2, 0, 0.0, 0.0
         self._reason = ""
         self._began_s = time.time()
@@ -248,7 +248,7 @@ class _Server:
             replicas=self._desired,
             ready=running,
         )
-        server = Server(slots=self._serving.slots, cold_start_s=self._model.cold_start_s, most=self._serving.most)
+        server = ScaledServer(slots=self._serving.slots, cold_start_s=self._model.cold_start_s, most=self._serving.most)
         self._memory, found = propose(self._memory, load, server)
         self._desired, self._reason = found.replicas, found.reason
         at_s = round(self._began_s + self._now_s, 1)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tessera.sim.metrics import Curve, Metrics
+from tessera.sim.metrics import Curve, RunMetrics
 from tessera.sim.report.style import INK, MUTED, color_of, end_labels, figure, plain, render, titles
 from tessera.sim.report.table import title
 
@@ -21,7 +21,7 @@ _ZOOMED = 30.0
 """Width of the close-up, in percent of arrivals."""
 
 
-def figures(runs: Sequence[Metrics]) -> Iterator[tuple[str, bytes]]:
+def figures(runs: Sequence[RunMetrics]) -> Iterator[tuple[str, bytes]]:
     """Yield file names and contents: `allocation`, `fragmentation` (where worked out) and `dropped`, PNG and SVG each.
 
     Raises:
@@ -42,12 +42,12 @@ def _x(curve: Curve) -> tuple[list[float], str]:
     return list(curve.x), _ARRIVED
 
 
-def _draw(axes: "Axes", run: Metrics, values: Sequence[float]) -> None:
+def _draw(axes: "Axes", run: RunMetrics, values: Sequence[float]) -> None:
     ours = run.policy == "tessera"
     axes.plot(_x(run.curve)[0], values, color=color_of(run.policy), linewidth=2.4 if ours else 1.5, zorder=3 + ours)
 
 
-def _panels(message: str, run: Metrics) -> tuple["Figure", "Axes", "Axes"]:
+def _panels(message: str, run: RunMetrics) -> tuple["Figure", "Axes", "Axes"]:
     """Return a figure with two panels side by side, the right one with room for labels."""
     width, height = 10.6, 4.6
     drawn = figure(width, height)
@@ -59,7 +59,7 @@ def _panels(message: str, run: Metrics) -> tuple["Figure", "Axes", "Axes"]:
     return drawn, left, right
 
 
-def _allocation(runs: Sequence[Metrics]) -> "Figure":
+def _allocation(runs: Sequence[RunMetrics]) -> "Figure":
     drawn, whole, close = _panels("How much of the GPUs was allocated", runs[0])
     x, x_label = _x(runs[0].curve)
     over_time = runs[0].curve.axis == "time_s"
@@ -87,7 +87,7 @@ def _ideal(axes: "Axes", x: Sequence[float]) -> None:
     )
 
 
-def _fragmentation(runs: Sequence[Metrics]) -> "Figure":
+def _fragmentation(runs: Sequence[RunMetrics]) -> "Figure":
     drawn, of_idle, of_all = _panels("How much of the idle GPUs the mix of pods could not use", runs[0])
     x, x_label = _x(runs[0].curve)
     plain(of_idle, x_label, "fragmented, % of idle GPUs")
@@ -104,7 +104,7 @@ def _fragmentation(runs: Sequence[Metrics]) -> "Figure":
 
 
 def _label(
-    axes: "Axes", runs: Sequence[Metrics], lines: Sequence[Sequence[float]], means: Sequence[float | None]
+    axes: "Axes", runs: Sequence[RunMetrics], lines: Sequence[Sequence[float]], means: Sequence[float | None]
 ) -> None:
     """Label lines at their ends, over arrivals with the value there, over time with the mean that the table has."""
     over_time = runs[0].curve.axis == "time_s"
@@ -120,7 +120,7 @@ def _label(
         )
 
 
-def _dropped(runs: Sequence[Metrics]) -> "Figure":
+def _dropped(runs: Sequence[RunMetrics]) -> "Figure":
     width, height = 10.6, 1.75 + 0.3 * len(runs)
     drawn = figure(width, height)
     measured = "% of the GPU demand of a class, of the number where it asks for none"
@@ -136,7 +136,7 @@ def _dropped(runs: Sequence[Metrics]) -> "Figure":
     return drawn
 
 
-def _bars(axes: "Axes", runs: Sequence[Metrics], number: int, most: float) -> None:
+def _bars(axes: "Axes", runs: Sequence[RunMetrics], number: int, most: float) -> None:
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set(xlim=(0, most * 1.25), ylim=(len(runs) - 0.5, -0.5), xticks=[], yticks=[])
@@ -152,7 +152,7 @@ def _bars(axes: "Axes", runs: Sequence[Metrics], number: int, most: float) -> No
         )
 
 
-def _names(axes: "Axes", runs: Sequence[Metrics]) -> None:
+def _names(axes: "Axes", runs: Sequence[RunMetrics]) -> None:
     for at, run in enumerate(runs):
         axes.text(
             -0.04,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tessera.sim.metrics import HEADLINES, Metrics
+from tessera.sim.metrics import HEADLINES, RunMetrics
 
 __all__ = ["table_lines", "title"]
 
@@ -10,12 +10,12 @@ Line = tuple[str, list[str]]
 """A measure, and a cell for each run."""
 
 
-def title(run: Metrics) -> str:
+def title(run: RunMetrics) -> str:
     """Return what a comparison is about, in one line."""
     return f"workload {run.workload}, seed {run.seed}, {run.arrived:,} pods"
 
 
-def table_lines(runs: Sequence[Metrics]) -> tuple[tuple[str, ...], ...]:
+def table_lines(runs: Sequence[RunMetrics]) -> tuple[tuple[str, ...], ...]:
     """Return the measures of runs of one workload, a line each, a cell for each run; the first line names the policies.
 
     Measures that say nothing about this workload are left out.
@@ -28,7 +28,7 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _fullness(runs: Sequence[Metrics]) -> Iterator[Line]:
+def _fullness(runs: Sequence[RunMetrics]) -> Iterator[Line]:
     for arrived in HEADLINES:
         if arrived in runs[0].unallocated_percent:
             cells = [_percent(run.unallocated_percent.get(arrived)) for run in runs]
@@ -46,7 +46,7 @@ def _fullness(runs: Sequence[Metrics]) -> Iterator[Line]:
         )
 
 
-def _losses(runs: Sequence[Metrics]) -> Iterator[Line]:
+def _losses(runs: Sequence[RunMetrics]) -> Iterator[Line]:
     yield "pods dropped", [f"{run.dropped:,}" for run in runs]
     yield "GPU demand dropped %", [_percent(run.dropped_demand_percent) for run in runs]
     yield "multi-GPU demand dropped %", [_percent(run.dropped_multi_gpu_percent) for run in runs]
@@ -55,7 +55,7 @@ def _losses(runs: Sequence[Metrics]) -> Iterator[Line]:
         yield "first drop at % arrived", [_percent(run.first_drop_percent) for run in runs]
 
 
-def _extras(runs: Sequence[Metrics]) -> Iterator[Line]:
+def _extras(runs: Sequence[RunMetrics]) -> Iterator[Line]:
     """Yield what is worth a line only if there is any."""
     if any(run.longest_wait_s for run in runs):
         yield "mean wait s", [f"{run.mean_wait_s:,.0f}" for run in runs]

@@ -14,7 +14,7 @@ import numpy as np
 from tessera.sim.serving.replicas import Model, Replicas
 from tessera.sim.serving.traces import Floats
 
-__all__ = ["Plan", "clairvoyant"]
+__all__ = ["ClairvoyantPlan", "clairvoyant"]
 
 _LATE: Final = 0.01
 """Share of all requests that may wait too long."""
@@ -25,7 +25,7 @@ _WARM_S: Final = 600
 _SHORT_S: Final = 7200
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ClairvoyantPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas for each step."""
 
     step_s: float
@@ -40,7 +40,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.replicas[: max(1, round(_WARM_S / self.step_s))])
 
 
-def clairvoyant(arrival_s: Floats, service_s: Floats, model: Model, most: int) -> Plan:
+def clairvoyant(arrival_s: Floats, service_s: Floats, model: Model, most: int) -> ClairvoyantPlan:
     """Return the cheapest plan found that keeps 99 % of the requests within the objective.
 
     Args:
@@ -63,7 +63,7 @@ def clairvoyant(arrival_s: Floats, service_s: Floats, model: Model, most: int) -
     return best
 
 
-def _plan(arrival_s: Floats, service_s: Floats, model: Model, most: int, *, late: float) -> Plan:
+def _plan(arrival_s: Floats, service_s: Floats, model: Model, most: int, *, late: float) -> ClairvoyantPlan:
     span_s = float(arrival_s[-1])
     step_s = 60.0 if span_s <= _SHORT_S else 300.0
     edges = np.arange(0, max(span_s, 1.0) + step_s, step_s)  # one step at least, of a single request too
@@ -85,4 +85,4 @@ def _plan(arrival_s: Floats, service_s: Floats, model: Model, most: int, *, late
         chosen.append(count)
         hours += count * min(step_s, span_s - start_s) / 3600
     within = 1 - missed / len(times)
-    return Plan(step_s=step_s, replicas=tuple(chosen), replica_hours=hours, within_slo=within)
+    return ClairvoyantPlan(step_s=step_s, replicas=tuple(chosen), replica_hours=hours, within_slo=within)

@@ -6,18 +6,18 @@ from typing import Final
 
 import msgspec
 
-from tessera.sim.serving.clairvoyant import Plan, clairvoyant
+from tessera.sim.serving.clairvoyant import ClairvoyantPlan, clairvoyant
 from tessera.sim.serving.policies import POLICIES
 from tessera.sim.serving.replicas import Model
-from tessera.sim.serving.run import Run, run
+from tessera.sim.serving.run import ServingRun, run
 from tessera.sim.serving.traces import Requests
 
-__all__ = ["HEADER", "Comparison", "Row", "compare", "log_lines", "rows"]
+__all__ = ["HEADER", "ComparedRow", "Comparison", "compare", "log_lines", "rows"]
 
 HEADER: Final = ("policy", "replica-hours", "x clairvoyant", "within SLO", "changes", "lost")
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedRow(msgspec.Struct, frozen=True, kw_only=True):
     """One policy, as JSON has it."""
 
     policy: str
@@ -31,8 +31,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one trace under each policy."""
 
-    plan: Plan
-    runs: tuple[tuple[str, Run], ...]
+    plan: ClairvoyantPlan
+    runs: tuple[tuple[str, ServingRun], ...]
     requests: Requests
 
 
@@ -68,10 +68,10 @@ def compare(
     return Comparison(plan=plan, runs=tuple(runs), requests=requests)
 
 
-def rows(found: Comparison) -> tuple[Row, ...]:
+def rows(found: Comparison) -> tuple[ComparedRow, ...]:
     """Return a row for each policy."""
     return tuple(
-        Row(
+        ComparedRow(
             policy=name,
             replica_hours=round(each.replica_hours, 3),
             clairvoyant_replica_hours=round(found.plan.replica_hours, 3),

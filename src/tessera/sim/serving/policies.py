@@ -7,13 +7,13 @@ with the defaults of autoscaling/v2 unless said.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tessera.core.serving.autoscaler import Load, Memory, Proposal, Server, propose
+from tessera.core.serving.autoscaler import AutoscalerMemory, Load, ReplicaProposal, ScaledServer, propose
 from tessera.core.serving.hpa import (
     Behavior,
-    Bounds,
-    History,
     HpaDecision,
-    Pod,
+    HpaHistory,
+    HpaPod,
+    ReplicaBounds,
     Scaling,
     Tolerance,
     advance,
@@ -40,8 +40,8 @@ class _Scaled:
     """A HorizontalPodAutoscaler and what its controller remembers."""
 
     def __init__(self, most: int) -> None:
-        self._bounds = Bounds(1, most)
-        self._history = History()
+        self._bounds = ReplicaBounds(1, most)
+        self._history = HpaHistory()
 
     def decide(self, proposed: int, load: Load, behavior: Behavior | None = None) -> int:
         """Return the replicas to set for a proposal."""
@@ -64,17 +64,17 @@ class _Published:
         self._hpa = _Scaled(most)
         self._former: list[dict[Replica, tuple[float, int]]] = []
 
-    def propose(self, load: Load, replicas: Replicas) -> Proposal:
+    def propose(self, load: Load, replicas: Replicas) -> ReplicaProposal:
         now = {each: (each.queued_s * 1e6, each.completed) for each in replicas.live if each.ready_s <= load.at_s}
         # A window of 30 s has two samples at a scrape interval of 15 s: this one and the one before.
         before = self._former[-1] if self._former else now
         self._former = [now]
-        pods = [Pod(value=_milli_us(counters, before.get(each))) for each, counters in now.items()]
+        pods = [HpaPod(value=_milli_us(counters, before.get(each))) for each, counters in now.items()]
         if not any(pod.value is not None for pod in pods):
-            return Proposal(load.replicas, "no pod with a metric: stays as it is")
+            return ReplicaProposal(load.replicas, "no pod with a metric: stays as it is")
         proposed = pods_metric(pods, _QUEUE_US * _MILLI, current=load.replicas)
         mean = sum(pod.value or 0 for pod in pods) / len(pods) / _MILLI
-        return Proposal(self._hpa.decide(proposed, load), f"{mean:.0f} us of queue time, target {_QUEUE_US}")
+        return ReplicaProposal(self._hpa.decide(proposed, load), f"{mean:.0f} us of queue time, target {_QUEUE_US}")
 
 
 def _milli_us(now: tuple[float, int], before: tuple[float, int] | None) -> int | None:
@@ -89,10 +89,12 @@ class _Waiting:
     def __init__(self, _model: Model, most: int) -> None:
         self._hpa = _Scaled(most)
 
-    def propose(self, load: Load, replicas: Replicas) -> Proposal:
+    def propose(self, load: Load, replicas: Replicas) -> ReplicaProposal:
         waiting = replicas.waiting(load.at_s)
         proposed = average_metric(waiting * _MILLI, _WAITING * _MILLI, replicas=load.replicas)
-        return Proposal(self._hpa.decide(proposed, load), f"{waiting} waiting, target {_WAITING} for each replica")
+        return ReplicaProposal(
+            self._hpa.decide(proposed, load), f"{waiting} waiting, target {_WAITING} for each replica"
+        )
 
 
 class _InFlight:
@@ -102,10 +104,10 @@ class _InFlight:
         self._hpa = _Scaled(most)
         self._target = int(_BUSY * model.slots * _MILLI)
 
-    def propose(self, load: Load, _replicas: Replicas) -> Proposal:
+    def propose(self, load: Load, _replicas: Replicas) -> ReplicaProposal:
         proposed = average_metric(load.in_flight * _MILLI, self._target, replicas=load.replicas)
         reason = f"{load.in_flight} in flight, target {self._target / _MILLI:g} for each replica"
-        return Proposal(self._hpa.decide(proposed, load), reason)
+        return ReplicaProposal(self._hpa.decide(proposed, load), reason)
 
 
 class _Tessera:
@@ -116,29 +118,29 @@ class _Tessera:
 
     def __init__(self, model: Model, most: int) -> None:
         self._hpa = _Scaled(most)
-        self._server = Server(
+        self._server = ScaledServer(
             slots=model.slots,
             cold_start_s=model.cold_start_s,
             least=1 if model.idle_s is None else 0,
             idle_s=IDLE_S if model.idle_s is None else model.idle_s,
             most=most,
         )
-        self._memory = Memory()
+        self._memory = AutoscalerMemory()
         self._zero_s: float | None = None
 
-    def propose(self, load: Load, _replicas: Replicas) -> Proposal:
+    def propose(self, load: Load, _replicas: Replicas) -> ReplicaProposal:
         self._memory, found = propose(self._memory, load, self._server)
         if self._server.least == 0:
             asked = ReplicasMetric(replicas=found.replicas, at_s=load.at_s)
             taken = step(self._zero_s, load.replicas, asked, woken=False)
             self._zero_s = taken.zero_s
             if taken.replicas is not None:
-                return Proposal(taken.replicas, found.reason)
+                return ReplicaProposal(taken.replicas, found.reason)
             if load.replicas == 0:
-                return Proposal(0, found.reason)
+                return ReplicaProposal(0, found.reason)
         exact = Tolerance(down=0.0, up=0.0)
         proposed = average_metric(found.replicas * _MILLI, _MILLI, replicas=load.replicas, tolerance=exact)
-        return Proposal(self._hpa.decide(proposed, load, _WITHOUT_DELAY), found.reason)
+        return ReplicaProposal(self._hpa.decide(proposed, load, _WITHOUT_DELAY), found.reason)
 
 
 Policy = Callable[[Model, int], Scaler]

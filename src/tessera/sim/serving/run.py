@@ -5,11 +5,11 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.core.serving.autoscaler import Load, Proposal
+from tessera.core.serving.autoscaler import Load, ReplicaProposal
 from tessera.sim.serving.replicas import Model, Replicas
 from tessera.sim.serving.traces import Floats
 
-__all__ = ["PERIOD_S", "Change", "Run", "Scaler", "run"]
+__all__ = ["PERIOD_S", "ReplicaChange", "Scaler", "ServingRun", "run"]
 
 PERIOD_S = 15.0
 """Between two looks: the HPA's sync period, and a usual scrape interval."""
@@ -18,11 +18,11 @@ PERIOD_S = 15.0
 class Scaler(Protocol):
     """A policy."""
 
-    def propose(self, load: Load, replicas: Replicas, /) -> Proposal:
+    def propose(self, load: Load, replicas: Replicas, /) -> ReplicaProposal:
         """Return how many replicas to have, and why."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class ReplicaChange(msgspec.Struct, frozen=True):
     """One line of the log."""
 
     time_s: float
@@ -31,7 +31,7 @@ class Change(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class ServingRun(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a trace."""
 
     replica_hours: float
@@ -40,7 +40,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the requests that waited no longer than the objective, from 0 to 1."""
     lost: int
     """Requests that were cut off when the grace period of a replica was over."""
-    log: tuple[Change, ...]
+    log: tuple[ReplicaChange, ...]
     """Each change of the desired replicas; the first is what there is at time 0."""
 
     @property
@@ -56,7 +56,7 @@ def run(
     scaler: Scaler,
     start: int,
     report: Callable[[int], None] = lambda _: None,
-) -> Run:
+) -> ServingRun:
     """Return what becomes of requests under a policy.
 
     Args:
@@ -69,7 +69,7 @@ def run(
 
     """
     replicas = Replicas(model, start)
-    log = [Change(0.0, start, start, "ready when the trace begins")]
+    log = [ReplicaChange(0.0, start, start, "ready when the trace begins")]
     late, charged_s, last_s, at = 0, 0.0, float(arrival_s[-1]), 0
     times, services = arrival_s.tolist(), service_s.tolist()
     total = len(times)
@@ -93,9 +93,9 @@ def run(
         found = scaler.propose(_load(replicas, now_s, at), replicas)
         if found.replicas != desired:
             replicas.scale(now_s, found.replicas, start_s=model.cold_start_s)
-            log.append(Change(now_s, found.replicas, replicas.ready(now_s), found.reason))
+            log.append(ReplicaChange(now_s, found.replicas, replicas.ready(now_s), found.reason))
     late += len(replicas.held) // 2 + replicas.lost
-    return Run(replica_hours=charged_s / 3600, within_slo=1 - late / total, lost=replicas.lost, log=tuple(log))
+    return ServingRun(replica_hours=charged_s / 3600, within_slo=1 - late / total, lost=replicas.lost, log=tuple(log))
 
 
 def _load(replicas: Replicas, now_s: float, arrived: int) -> Load:

@@ -16,13 +16,13 @@ from tessera.core.packing.fit.admission import refusal
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 
-__all__ = ["MILLI", "Arrival", "Demand", "Trace", "Workload", "demands", "granted_milli"]
+__all__ = ["MILLI", "Arrival", "PodDemand", "Trace", "Workload", "demands", "granted_milli"]
 
 MILLI = 1000
 """GPU milli of one GPU."""
 
 
-class Demand(NamedTuple):
+class PodDemand(NamedTuple):
     """GPU capacity a kind of pod asks for."""
 
     gpus: int
@@ -57,7 +57,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """Kind of each pod, in the order of `names`."""
     kinds: tuple[Need, ...]
     """Distinct needs, in order of first appearance."""
-    demands: tuple[Demand, ...]
+    demands: tuple[PodDemand, ...]
     """What each kind asks of GPUs."""
 
     @classmethod
@@ -95,7 +95,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: Snapshot
     """The fleet at time 0, with the pods that run on it already."""
     kinds: tuple[Need, ...]
-    demands: tuple[Demand, ...]
+    demands: tuple[PodDemand, ...]
     """What each kind asks of GPUs."""
     arrivals: tuple[Arrival, ...]
     """In order of time."""
@@ -135,7 +135,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         return any(arrival.stay_s < math.inf for arrival in self.arrivals)
 
 
-def demands(kinds: Sequence[Need], nodes: Sequence[Node]) -> tuple[Demand, ...]:
+def demands(kinds: Sequence[Need], nodes: Sequence[Node]) -> tuple[PodDemand, ...]:
     """Return what each kind asks of GPUs, in thousandths of a GPU of this fleet.
 
     A device counts as `granted_milli` counts it where it would be served first: an exact ask on the GPU that gives most
@@ -169,11 +169,11 @@ def _milli(gpu: Gpu, part: Share | Option) -> int:
     return max(memory, MILLI * part.compute_percent // 100)
 
 
-def _demand(need: Need, nodes: Sequence[Node]) -> Demand:
+def _demand(need: Need, nodes: Sequence[Node]) -> PodDemand:
     gpus = {_looks(gpu): gpu for node in nodes if refusal(need, node) is None for gpu in node.gpus}
     allowed = [gpu for gpu in gpus.values() if not need.models or gpu.model.name in need.models]
     devices = sum(ask.count for ask in need.asks)
-    return Demand(devices, sum(ask.count * _requested(ask, allowed) for ask in need.asks))
+    return PodDemand(devices, sum(ask.count * _requested(ask, allowed) for ask in need.asks))
 
 
 def _requested(ask: Ask, gpus: Sequence[Gpu]) -> int:

@@ -11,7 +11,7 @@ from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
-from tessera.clients.kubelet import MemoryKubelet, PluginOptions
+from tessera.clients.kubelet import MemoryKubelet, OptionalCalls
 from tessera.core.deviceplugin.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -39,7 +39,7 @@ class Defective(OfferedResource):
     broken = True
 
     @property
-    def options(self) -> PluginOptions:
+    def options(self) -> OptionalCalls:
         if self.broken:
             raise KeyError("options")
         return super().options
@@ -106,7 +106,7 @@ async def test_the_end_does_not_wait_for_what_is_still_to_be_registered(socket_f
 
     class Ending(OfferedResource):
         @property
-        def options(self) -> PluginOptions:
+        def options(self) -> OptionalCalls:
             ending.append(asyncio.create_task(servers.close()))
             return super().options
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.storage.disks.volumefolders import VolumeFolders
-from tessera.core.storage.disks.localvolumes import Folder
+from tessera.core.storage.disks.localvolumes import VolumeFolder
 from tessera.errors import Conflict, Unavailable
 
 
@@ -25,7 +25,7 @@ def test_a_folder_is_made_found_and_erased_whatever_is_in_it(mount: Path, tmp_pa
     folders = VolumeFolders(mount)
     assert folders.found() == ()
     folders.make(3)
-    assert folders.found() == (Folder(number=3, empty=True),)
+    assert folders.found() == (VolumeFolder(number=3, empty=True),)
     inside, other = mount / "volumes/3", tmp_path / "other"
     other.mkdir()
     (other / "file").write_text("not ours")
@@ -35,9 +35,9 @@ def test_a_folder_is_made_found_and_erased_whatever_is_in_it(mount: Path, tmp_pa
     (inside / "link").symlink_to(other)
     (inside / "a/link").symlink_to("/")
     (inside / "broken").symlink_to("nowhere")
-    assert folders.found() == (Folder(number=3, empty=False),)
+    assert folders.found() == (VolumeFolder(number=3, empty=False),)
     folders.erase(3)
-    assert folders.found() == (Folder(number=3, empty=True),)
+    assert folders.found() == (VolumeFolder(number=3, empty=True),)
     assert (other / "file").read_text() == "not ours"
     assert inside.stat().st_mode & 0o777 == 0o777
 

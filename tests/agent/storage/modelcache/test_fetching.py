@@ -7,7 +7,7 @@ import pytest
 
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.modelcache.fetching import Fetches
-from tessera.clients.store import Store
+from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.cache import DesiredModel, ObservedModel
 from tessera.core.storage.models.cacheplan import ModelOnNode, OnDisk
 from tessera.log import logger
@@ -35,7 +35,7 @@ class Node:
         )
         self.fetches.displaced = {"small": "large"}
 
-    async def _open(self, model: DesiredModel) -> Store:
+    async def _open(self, model: DesiredModel) -> ObjectStore:
         await asyncio.Event().wait()
         raise AssertionError(model)
 

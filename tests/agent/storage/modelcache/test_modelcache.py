@@ -35,8 +35,8 @@ from tessera.clients.kube import (
     follow,
 )
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
-from tessera.clients.store import MemoryStore, Store
-from tessera.clients.store.peers import Absent, PeerConnections
+from tessera.clients.store import MemoryStore, ObjectStore
+from tessera.clients.store.peers import ChunkAbsent, PeerConnections
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.modeloffers import CLIENTS
 from tessera.core.storage.models.cache import DesiredModel, NodeModels, ObservedModel
@@ -480,7 +480,7 @@ async def test_progress_is_reported_now_and_then_and_a_fetch_ends_when_nobody_wa
     store = SlowStore({"a": b"1" * 100, "b": b"2" * 50, "c": b"3"})
 
     class Sources(ModelSources, frozen=True):
-        def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> Store:  # noqa: ARG002
+        def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> ObjectStore:  # noqa: ARG002
             return store
 
     await node.tell(desired("memory://models"))
@@ -525,7 +525,7 @@ async def test_a_node_fetches_from_the_peers_that_its_nodemodels_name_and_says_w
     store = MemoryStore(content)
 
     class Sources(ModelSources, frozen=True):
-        def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> Store:  # noqa: ARG002
+        def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> ObjectStore:  # noqa: ARG002
             return store
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -565,7 +565,7 @@ async def test_a_node_fetches_from_the_peers_that_its_nodemodels_name_and_says_w
                 assert bytes(view) == content["large"]
                 await node.tell()
                 await until_gone(node.folder / "llama")
-                with pytest.raises(Absent):
+                with pytest.raises(ChunkAbsent):
                     await asyncio.to_thread(peers.fill, reported.peer, f"held/{key}/0", view, lambda: False)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

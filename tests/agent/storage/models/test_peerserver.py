@@ -12,7 +12,7 @@ from harness.flakys3 import FlakyS3
 from harness.peernodes import PATIENCE, PeerNode, closing_all, synced_together
 from harness.peersyncs import CHUNKS, KEY, LARGE, QUICK, s3, showing
 from tessera.clients.store import Temporary
-from tessera.clients.store.peers import Absent, PeerConnections
+from tessera.clients.store.peers import ChunkAbsent, PeerConnections
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 
 CONTENTS = peersyncs.CONTENTS
@@ -66,7 +66,7 @@ def test_content_that_is_not_there_and_chunks_beyond_the_end_are_absent(
     with closing_all([PeerNode(tmp_path, pki)]) as nodes:
         synced_together(nodes, s3(server), QUICK)
         for target in (f"chunks/{'a' * 64}/0", f"chunks/{KEY}/{CHUNKS}", f"held/{KEY}/999999999"):
-            with pytest.raises(Absent):
+            with pytest.raises(ChunkAbsent):
                 asked(nodes[0], target, 1, showing(pki, "agent"))
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.kubernetes.metrics.answers import (
-    Series,
-    Value,
+    ExternalSeries,
+    MetricValue,
     custom_values,
     discovery,
     external_values,
@@ -20,7 +20,7 @@ from tessera.core.workload.units import quantity
 from tessera.errors import InvalidInput
 
 GROUP = "custom.metrics.k8s.io"
-POD = Value(name="p", namespace="ns", value=399.3, at_s=1_700_000_000.4, window_s=15.2)
+POD = MetricValue(name="p", namespace="ns", value=399.3, at_s=1_700_000_000.4, window_s=15.2)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_a_value_of_a_pod(version: str, name: dict[str, object]) -> None:
 
 def test_a_value_of_a_node_has_no_namespace() -> None:
     requested = Custom(version="v1beta2", resource="nodes", metric="m")
-    (item,) = custom_values(requested, [Value(name="n", value=2, at_s=0)])["items"]
+    (item,) = custom_values(requested, [MetricValue(name="n", value=2, at_s=0)])["items"]
     assert item["describedObject"] == {"kind": "Node", "apiVersion": "v1", "name": "n"}
     assert "windowSeconds" not in item
 
 
 def test_a_series() -> None:
     requested = External(metric="m", namespace="ns")
-    found = external_values(requested, [Series(labels={"server": "a"}, value=3, at_s=1_700_000_000)])
+    found = external_values(requested, [ExternalSeries(labels={"server": "a"}, value=3, at_s=1_700_000_000)])
     assert found == {
         "kind": "ExternalMetricValueList",
         "apiVersion": "external.metrics.k8s.io/v1beta1",

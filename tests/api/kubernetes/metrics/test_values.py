@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.kubernetes.metrics.answers import Series, external_values
+from tessera.api.kubernetes.metrics.answers import ExternalSeries, external_values
 from tessera.api.kubernetes.metrics.paths import External
 from tessera.api.kubernetes.metrics.values import read_asked
 from tessera.core.serving.scaletozero import ReplicasMetric
@@ -13,7 +13,7 @@ from tessera.errors import InvalidInput
 
 def items(*found: tuple[float, float]) -> list[dict[str, Any]]:
     """Return the items of an answer with these values and times."""
-    series = [Series(labels={"a": "b"}, value=value, at_s=at_s) for value, at_s in found]
+    series = [ExternalSeries(labels={"a": "b"}, value=value, at_s=at_s) for value, at_s in found]
     answer: list[dict[str, Any]] = external_values(External(metric="tessera_replicas", namespace="ns"), series)["items"]
     return answer
 

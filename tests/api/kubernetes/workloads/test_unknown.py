@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from builders.manifests import pods_of
 from tessera.api.documents import Document, Plain
 from tessera.api.kubernetes import workloads
-from tessera.api.kubernetes.workloads import Workloads
+from tessera.api.kubernetes.workloads import ReadWorkloads
 from tessera.api.kubernetes.workloads.kinds import KINDS
 from tessera.errors import InvalidInput
 
@@ -120,12 +120,12 @@ _TREES: st.SearchStrategy[_Counted] = st.recursive(
 )
 
 
-def _read(version: str, kind: str, rest: dict[str, Plain]) -> Workloads:
+def _read(version: str, kind: str, rest: dict[str, Plain]) -> ReadWorkloads:
     data: dict[str, Plain] = {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, **rest}
     return workloads.read([Document(source="a", number=1, data=data, first_line=1)])
 
 
-def _gpus(read: Workloads) -> int:
+def _gpus(read: ReadWorkloads) -> int:
     return sum(ask.count for pod in read.pods for ask in pod.need.asks)
 
 

@@ -18,11 +18,11 @@ from tessera.core.node.layouts import (
     Change,
     ChangeInstances,
     Difference,
+    GpuUser,
     Impossible,
     Keep,
+    LayoutTarget,
     SetMode,
-    Target,
-    User,
     change,
     differences,
     exact,
@@ -35,15 +35,15 @@ A100 = model("A100-40GB")
 MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
 SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
-OFF = Target(gpu="GPU-0", index=0, mig=False)
-ONES = Target(gpu="GPU-0", index=0, mig=True, counts=(("1g.5gb", 7),))
-TWO = Target(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
+OFF = LayoutTarget(gpu="GPU-0", index=0, mig=False)
+ONES = LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("1g.5gb", 7),))
+TWO = LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
 
 
-def users(*places: str | None) -> tuple[User, ...]:
+def users(*places: str | None) -> tuple[GpuUser, ...]:
     """Return a pod on each of these instances of the A100: `3g.20gb at 0`."""
     every = {f"{each.profile} at {each.start}": each for layout in all_layouts(A100) for each in layout}
-    return tuple(User(gpu="GPU-0", placement=every[each] if each else None, pod="ns/p") for each in places)
+    return tuple(GpuUser(gpu="GPU-0", placement=every[each] if each else None, pod="ns/p") for each in places)
 
 
 def told(made: Change) -> str:
@@ -63,7 +63,7 @@ def told(made: Change) -> str:
 
 
 ALL = ", ".join(names(SEVEN))
-PROCESS = (User(gpu="GPU-0", pid=77),)
+PROCESS = (GpuUser(gpu="GPU-0", pid=77),)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ PROCESS = (User(gpu="GPU-0", pid=77),)
         ),
         pytest.param(
             card(layout=()),
-            Target(gpu="GPU-0", index=0, mig=True, counts=(("7g.40gb", 2),)),
+            LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("7g.40gb", 2),)),
             (),
             "impossible: GPU 0: no layout of A100-40GB has 2 x 7g.40gb",
             id="never fits",
@@ -154,11 +154,15 @@ PROCESS = (User(gpu="GPU-0", pid=77),)
         ),
         pytest.param(card(layout=SEVEN[:1]), exact(card(), SEVEN[:1]), (), "keep", id="at its places"),
         pytest.param(
-            card(layout=SEVEN), TWO, (User(gpu="GPU-1", pid=1),), told(change(card(layout=SEVEN), TWO, ())), id="others"
+            card(layout=SEVEN),
+            TWO,
+            (GpuUser(gpu="GPU-1", pid=1),),
+            told(change(card(layout=SEVEN), TWO, ())),
+            id="others",
         ),
     ],
 )
-def test_change(gpu: GpuFacts, target: Target, users: tuple[User, ...], want: str) -> None:
+def test_change(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...], want: str) -> None:
     assert told(change(gpu, target, users)) == want
 
 
@@ -188,7 +192,7 @@ def test_change(gpu: GpuFacts, target: Target, users: tuple[User, ...], want: st
         pytest.param(card(index=1), OFF, False, ("no such GPU", "it"), id="gone"),
     ],
 )
-def test_differences(gpu: GpuFacts, target: Target, mode_only: bool, want: tuple[str, str] | None) -> None:
+def test_differences(gpu: GpuFacts, target: LayoutTarget, mode_only: bool, want: tuple[str, str] | None) -> None:
     got = differences(node_of(gpu), (msgspec.structs.replace(target, mode_only=mode_only),))
     assert [(each.found, each.expected) for each in got] == ([want] if want else [])
 
@@ -211,19 +215,19 @@ def test_users_are_pods_and_the_processes_that_no_pod_explains() -> None:
         "GPU-9": (GpuProcess(pid=5),),
     }
     want = (
-        User(gpu="GPU-0", pid=3),
-        User(gpu="GPU-0", placement=HALVES[0], pod="ns/replica"),
-        User(gpu="GPU-0", placement=HALVES[0], pod="ns/twice"),
-        User(gpu="GPU-0", placement=HALVES[1], pid=2),
-        User(gpu="GPU-1", pod="ns/units"),
+        GpuUser(gpu="GPU-0", pid=3),
+        GpuUser(gpu="GPU-0", placement=HALVES[0], pod="ns/replica"),
+        GpuUser(gpu="GPU-0", placement=HALVES[0], pod="ns/twice"),
+        GpuUser(gpu="GPU-0", placement=HALVES[1], pid=2),
+        GpuUser(gpu="GPU-1", pod="ns/units"),
     )
     assert users_of(inventory, held, processes) == want
     assert users_of(inventory, (), {}) == ()
-    assert users_of(node_of(card()), (), {"GPU-0": (GpuProcess(pid=4),)}) == (User(gpu="GPU-0", pid=4),)
+    assert users_of(node_of(card()), (), {"GPU-0": (GpuProcess(pid=4),)}) == (GpuUser(gpu="GPU-0", pid=4),)
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[GpuFacts, Target, Layout]:
+def situations(draw: st.DrawFn) -> tuple[GpuFacts, LayoutTarget, Layout]:
     name = draw(st.sampled_from(MIG_MODELS))
     gpu = model(name)
     layouts = st.sampled_from(all_layouts(gpu))
@@ -232,15 +236,17 @@ def situations(draw: st.DrawFn) -> tuple[GpuFacts, Target, Layout]:
     used = tuple(itertools.compress(present or (), draw(st.lists(st.booleans(), min_size=8, max_size=8))))
     target = exact(facts, desired)
     if draw(st.booleans()) and desired is not None:
-        target = Target(gpu=facts.uuid, index=0, mig=True, counts=counts_of(gpu, desired))
+        target = LayoutTarget(gpu=facts.uuid, index=0, mig=True, counts=counts_of(gpu, desired))
     return facts, msgspec.structs.replace(target, mode_only=draw(st.booleans())), used
 
 
 @settings(max_examples=300)
 @given(situations())
-def test_a_change_touches_no_used_instance_and_leads_to_the_target(situation: tuple[GpuFacts, Target, Layout]) -> None:
+def test_a_change_touches_no_used_instance_and_leads_to_the_target(
+    situation: tuple[GpuFacts, LayoutTarget, Layout],
+) -> None:
     facts, target, used = situation
-    users = tuple(User(gpu=facts.uuid, placement=each, pod="ns/p") for each in used)
+    users = tuple(GpuUser(gpu=facts.uuid, placement=each, pod="ns/p") for each in used)
     made = change(facts, target, users)
     same = not differences(node_of(facts), (target,))
     assert isinstance(made, Keep) is same
@@ -269,11 +275,11 @@ def test_a_change_touches_no_used_instance_and_leads_to_the_target(situation: tu
 @settings(max_examples=200)
 @given(situations(), st.data())
 def test_one_more_instance_costs_no_used_one_and_no_more_than_it_must(
-    situation: tuple[GpuFacts, Target, Layout], data: st.DataObject
+    situation: tuple[GpuFacts, LayoutTarget, Layout], data: st.DataObject
 ) -> None:
     facts, _, used = situation
     place = data.draw(st.sampled_from(sorted({each for layout in all_layouts(facts.model) for each in layout})))
-    users = tuple(User(gpu=facts.uuid, placement=each, pod="ns/p") for each in used)
+    users = tuple(GpuUser(gpu=facts.uuid, placement=each, pod="ns/p") for each in used)
     target = with_instance(facts, place, users)
     if target is None:
         assert facts.layout is None or not is_legal(facts.model, tuple({*used, place}))

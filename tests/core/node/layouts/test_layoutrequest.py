@@ -11,7 +11,8 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.node.layouts import (
     Attempted,
-    Cause,
+    GpuUser,
+    LayoutCause,
     LayoutEvent,
     LayoutLimits,
     LayoutRequest,
@@ -20,7 +21,6 @@ from tessera.core.node.layouts import (
     Outlook,
     Seen,
     Unseen,
-    User,
     advance,
     outlook,
     resumed,
@@ -31,11 +31,11 @@ SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 LIMITS = LayoutLimits(pending_s=100, rebooting_s=1000, retry_s=10, retry_most_s=35)
 REBOOTS = msgspec.structs.replace(LIMITS, may_reboot=True)
-USED = (User(gpu="GPU-0", placement=HALVES[0], pod="ns/p"),)
+USED = (GpuUser(gpu="GPU-0", placement=HALVES[0], pod="ns/p"),)
 
 
 def look(
-    gpu: GpuFacts, users: tuple[User, ...] = (), name: str = "all-1g.5gb", *, unseen: tuple[int, ...] = ()
+    gpu: GpuFacts, users: tuple[GpuUser, ...] = (), name: str = "all-1g.5gb", *, unseen: tuple[int, ...] = ()
 ) -> Seen:
     """Return a look at a node with one GPU that shall be cut in seven, and others that were lost before."""
     return Seen(name, outlook(name, {}, msgspec.structs.replace(node_of(gpu), unseen=unseen), users))
@@ -45,7 +45,7 @@ ASKED = look(card(layout=SEVEN))
 OTHER = look(card(layout=HALVES))
 BLOCKED = look(card(layout=HALVES), USED)
 SWITCHED = look(card(pending=True))
-SWITCHED_BUSY = look(card(pending=True), (User(gpu="GPU-0", pid=7),))
+SWITCHED_BUSY = look(card(pending=True), (GpuUser(gpu="GPU-0", pid=7),))
 LOST = look(card(layout=HALVES, lost=True))
 UNSEEN = look(card(layout=SEVEN), unseen=(1,))
 UNSEEN_YET = look(card(layout=HALVES), unseen=(1,))
@@ -69,169 +69,175 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
 @pytest.mark.parametrize(
     ("events", "limits", "want"),
     [
-        pytest.param([(0, NONE)], LIMITS, (None, Cause.PENDING, ""), id="no label"),
-        pytest.param([(0, OTHER), (1, NONE)], LIMITS, (None, Cause.PENDING, ""), id="the label is taken away"),
+        pytest.param([(0, NONE)], LIMITS, (None, LayoutCause.PENDING, ""), id="no label"),
+        pytest.param([(0, OTHER), (1, NONE)], LIMITS, (None, LayoutCause.PENDING, ""), id="the label is taken away"),
         pytest.param(
-            [(0, ASKED)], LIMITS, (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs are as asked"), id="as asked"
+            [(0, ASKED)], LIMITS, (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs are as asked"), id="as asked"
         ),
-        pytest.param([(0, OTHER)], LIMITS, (LayoutState.PENDING, Cause.PENDING, "being applied"), id="it differs"),
+        pytest.param(
+            [(0, OTHER)], LIMITS, (LayoutState.PENDING, LayoutCause.PENDING, "being applied"), id="it differs"
+        ),
         pytest.param(
             [(0, OTHER), (1, WORKED), (2, ASKED)],
             LIMITS,
-            (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs are as asked"),
+            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs are as asked"),
             id="applied",
         ),
         pytest.param(
-            [(0, ASKED), (9, OTHER)], LIMITS, (LayoutState.PENDING, Cause.PENDING, "being applied"), id="drift"
+            [(0, ASKED), (9, OTHER)], LIMITS, (LayoutState.PENDING, LayoutCause.PENDING, "being applied"), id="drift"
         ),
         pytest.param(
             [(0, UNSEEN)],
             LIMITS,
-            (LayoutState.FAILED, Cause.FAILED, "the driver has lost GPU 1; reset it or reboot the node"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "the driver has lost GPU 1; reset it or reboot the node"),
             id="a GPU that was lost before the agent started",
         ),
         pytest.param(
             [(0, UNSEEN_YET), (1, WORKED), (2, UNSEEN)],
             LIMITS,
-            (LayoutState.FAILED, Cause.FAILED, "the driver has lost GPU 1"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "the driver has lost GPU 1"),
             id="the other GPUs are done",
         ),
         pytest.param(
             [(0, UNSEEN), (9, ASKED)],
             LIMITS,
-            (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs are as asked"),
+            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs are as asked"),
             id="a GPU that came back as asked",
         ),
         pytest.param(
             [(0, UNSEEN), (9, OTHER)],
             LIMITS,
-            (LayoutState.PENDING, Cause.PENDING, "being applied"),
+            (LayoutState.PENDING, LayoutCause.PENDING, "being applied"),
             id="a GPU that came back otherwise",
         ),
         pytest.param(
             [(0, UNKNOWN)],
             LIMITS,
-            (LayoutState.FAILED, Cause.FAILED, "MIG configuration: 'all-9g' is not the name of"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "MIG configuration: 'all-9g' is not the name of"),
             id="a name that does not exist",
         ),
         pytest.param(
             [(0, BLOCKED)],
             LIMITS,
-            (LayoutState.PENDING, Cause.BLOCKED, "GPU 0: 3g.20gb at 0 is in use and holds units 0, 1, 2, 3"),
+            (LayoutState.PENDING, LayoutCause.BLOCKED, "GPU 0: 3g.20gb at 0 is in use and holds units 0, 1, 2, 3"),
             id="a used instance is waited for",
         ),
         pytest.param(
             [(0, BLOCKED), (99, BLOCKED)],
             LIMITS,
-            (LayoutState.PENDING, Cause.BLOCKED, "GPU 0: 3g.20gb"),
+            (LayoutState.PENDING, LayoutCause.BLOCKED, "GPU 0: 3g.20gb"),
             id="as long as there is time",
         ),
         pytest.param(
             [(0, BLOCKED), (100, BLOCKED)],
             LIMITS,
-            (LayoutState.FAILED, Cause.BLOCKED, "not done in time; GPU 0: 3g.20gb at 0 is in use"),
+            (LayoutState.FAILED, LayoutCause.BLOCKED, "not done in time; GPU 0: 3g.20gb at 0 is in use"),
             id="and no longer",
         ),
         pytest.param(
             [(0, BLOCKED), (100, BLOCKED), (500, BLOCKED)],
             LIMITS,
-            (LayoutState.FAILED, Cause.BLOCKED, "not done in time; GPU 0: 3g.20gb at 0 is in use"),
+            (LayoutState.FAILED, LayoutCause.BLOCKED, "not done in time; GPU 0: 3g.20gb at 0 is in use"),
             id="it stays failed while it is blocked",
         ),
         pytest.param(
             [(0, BLOCKED), (100, BLOCKED), (500, LOST)],
             LIMITS,
-            (LayoutState.FAILED, Cause.FAILED, "the driver has lost GPU 0"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "the driver has lost GPU 0"),
             id="and says so when it is something else",
         ),
         pytest.param(
             [(0, BLOCKED), (100, BLOCKED), (500, OTHER)],
             LIMITS,
-            (LayoutState.PENDING, Cause.PENDING, "being applied"),
+            (LayoutState.PENDING, LayoutCause.PENDING, "being applied"),
             id="the user has gone after all",
         ),
         pytest.param(
             [(0, OTHER), (100, OTHER)],
             LIMITS,
-            (LayoutState.FAILED, Cause.FAILED, "not done in time"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "not done in time"),
             id="nobody in the way and yet not done",
         ),
         pytest.param(
             [(0, OTHER), (1, BROKEN)],
             LIMITS,
-            (LayoutState.FAILED, Cause.FAILED, "GPU 0: create failed"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "GPU 0: create failed"),
             id="a step failed",
         ),
         pytest.param(
             [(0, OTHER), (1, BROKEN), (10, OTHER)],
             LIMITS,
-            (LayoutState.FAILED, Cause.FAILED, "GPU 0: create failed"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "GPU 0: create failed"),
             id="not tried again at once",
         ),
         pytest.param(
             [(0, OTHER), (1, Attempted(("GPU 0: no answer",), ())), (2, OTHER)],
             LIMITS,
-            (LayoutState.FAILED, Cause.FAILED, "GPU 0: no answer"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "GPU 0: no answer"),
             id="nor when it is not known whether anything has changed",
         ),
         pytest.param(
             [(0, OTHER), (1, BROKEN), (11, OTHER)],
             LIMITS,
-            (LayoutState.PENDING, Cause.PENDING, "being applied"),
+            (LayoutState.PENDING, LayoutCause.PENDING, "being applied"),
             id="tried again after a pause",
         ),
         pytest.param(
             [(0, OTHER), (1, BROKEN), (2, look(card(layout=HALVES[:1])))],
             LIMITS,
-            (LayoutState.PENDING, Cause.PENDING, "being applied"),
+            (LayoutState.PENDING, LayoutCause.PENDING, "being applied"),
             id="tried again when the GPU has changed",
         ),
         pytest.param(
             [(0, LOST)],
             LIMITS,
-            (LayoutState.FAILED, Cause.FAILED, "the driver has lost GPU 0; reset it or reboot the node"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "the driver has lost GPU 0; reset it or reboot the node"),
             id="a lost GPU",
         ),
         pytest.param(
             [(0, SWITCHED)],
             LIMITS,
-            (LayoutState.FAILED, Cause.FAILED, "GPU 0: MIG is switched on with the next reset: drain the node"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "GPU 0: MIG is switched on with the next reset: drain the node"),
             id="a reset is needed, and nobody may reboot",
         ),
         pytest.param(
             [(0, SWITCHED)],
             REBOOTS,
-            (LayoutState.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
+            (LayoutState.REBOOTING, LayoutCause.REBOOTING, "MIG was switched; the node reboots"),
             id="a reset is needed, and the node may reboot",
         ),
         pytest.param(
             [(0, SWITCHED_BUSY)],
             REBOOTS,
-            (LayoutState.PENDING, Cause.BLOCKED, "MIG was switched; the node reboots once nobody uses its GPUs"),
+            (LayoutState.PENDING, LayoutCause.BLOCKED, "MIG was switched; the node reboots once nobody uses its GPUs"),
             id="not while a GPU is used",
         ),
         pytest.param(
             [(0, SWITCHED_BUSY), (100, SWITCHED_BUSY)],
             REBOOTS,
-            (LayoutState.FAILED, Cause.FAILED, "not done in time; MIG was switched; the node reboots once nobody"),
+            (
+                LayoutState.FAILED,
+                LayoutCause.FAILED,
+                "not done in time; MIG was switched; the node reboots once nobody",
+            ),
             id="nor for ever",
         ),
         pytest.param(
             [(0, SWITCHED_BUSY), (100, SWITCHED_BUSY), (200, SWITCHED)],
             REBOOTS,
-            (LayoutState.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
+            (LayoutState.REBOOTING, LayoutCause.REBOOTING, "MIG was switched; the node reboots"),
             id="but when they have gone",
         ),
         pytest.param(
             [(0, SWITCHED), (999, SWITCHED)],
             REBOOTS,
-            (LayoutState.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
+            (LayoutState.REBOOTING, LayoutCause.REBOOTING, "MIG was switched; the node reboots"),
             id="a reboot takes its time",
         ),
         pytest.param(
             [(0, SWITCHED), (1000, SWITCHED)],
             REBOOTS,
-            (LayoutState.FAILED, Cause.FAILED, "the reboot did not help; GPU 0: MIG is switched on"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "the reboot did not help; GPU 0: MIG is switched on"),
             id="and no longer than that",
         ),
         pytest.param(
@@ -239,7 +245,7 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
             REBOOTS,
             (
                 LayoutState.FAILED,
-                Cause.FAILED,
+                LayoutCause.FAILED,
                 "the reboot did not help; GPU 0: MIG is switched on with the next reset",
             ),
             id="a node is not rebooted twice for one request",
@@ -247,13 +253,13 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
         pytest.param(
             [(0, SWITCHED), (900, look(card(layout=())))],
             REBOOTS,
-            (LayoutState.PENDING, Cause.PENDING, "being applied"),
+            (LayoutState.PENDING, LayoutCause.PENDING, "being applied"),
             id="after the reboot it goes on",
         ),
         pytest.param(
             [(0, SWITCHED), (900, ASKED)],
             REBOOTS,
-            (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs are as asked"),
+            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs are as asked"),
             id="after the reboot all is there",
         ),
         pytest.param(
@@ -261,7 +267,7 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
             REBOOTS,
             (
                 LayoutState.FAILED,
-                Cause.BLOCKED,
+                LayoutCause.BLOCKED,
                 "pod ns/p came before the node could be rebooted; GPU 0: MIG is switched",
             ),
             id="a GPU came into use before the reboot",
@@ -269,52 +275,56 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
         pytest.param(
             [(0, SWITCHED), (1, TAKEN), (2, SWITCHED_BUSY), (11, SWITCHED)],
             REBOOTS,
-            (LayoutState.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
+            (LayoutState.REBOOTING, LayoutCause.REBOOTING, "MIG was switched; the node reboots"),
             id="and is free again after a pause",
         ),
         pytest.param(
             [(0, SWITCHED), (1, UNHEARD), (500, SWITCHED), (5000, SWITCHED)],
             REBOOTS,
-            (LayoutState.FAILED, Cause.FAILED, "the reboot failed; GPU 0: MIG is switched on with the next reset"),
+            (
+                LayoutState.FAILED,
+                LayoutCause.FAILED,
+                "the reboot failed; GPU 0: MIG is switched on with the next reset",
+            ),
             id="the node is not told twice to reboot",
         ),
         pytest.param(
             [(0, ASKED), (1, UNHEARD)],
             REBOOTS,
-            (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs"),
+            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs"),
             id="word of it too late",
         ),
         pytest.param(
             [(0, DARK)],
             LIMITS,
-            (LayoutState.PENDING, Cause.PENDING, "the kubelet does not answer"),
+            (LayoutState.PENDING, LayoutCause.PENDING, "the kubelet does not answer"),
             id="nothing to see",
         ),
         pytest.param(
             [(0, OTHER), (99, DARK)],
             LIMITS,
-            (LayoutState.PENDING, Cause.PENDING, "the kubelet does not answer"),
+            (LayoutState.PENDING, LayoutCause.PENDING, "the kubelet does not answer"),
             id="nothing to see, with time left",
         ),
         pytest.param(
             [(0, DARK), (100, DARK)],
             LIMITS,
-            (LayoutState.FAILED, Cause.FAILED, "not done in time; the kubelet does not answer"),
+            (LayoutState.FAILED, LayoutCause.FAILED, "not done in time; the kubelet does not answer"),
             id="nothing to see for too long",
         ),
         pytest.param(
             [(0, ASKED), (500, DARK)],
             LIMITS,
-            (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs"),
+            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs"),
             id="it may well still be so",
         ),
         pytest.param(
-            [(0, ASKED), (1, BROKEN)], LIMITS, (LayoutState.SUCCESS, Cause.APPLIED, "all"), id="a report too late"
+            [(0, ASKED), (1, BROKEN)], LIMITS, (LayoutState.SUCCESS, LayoutCause.APPLIED, "all"), id="a report too late"
         ),
     ],
 )
 def test_layout_request(
-    events: list[tuple[float, LayoutEvent]], limits: LayoutLimits, want: tuple[LayoutState | None, Cause, str]
+    events: list[tuple[float, LayoutEvent]], limits: LayoutLimits, want: tuple[LayoutState | None, LayoutCause, str]
 ) -> None:
     got = after(*events, limits=limits)
     assert (got.state, got.cause) == want[:2]

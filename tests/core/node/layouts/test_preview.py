@@ -9,15 +9,15 @@ from builders.nodefacts import node_of
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, all_layouts
-from tessera.core.node.layouts import Action, Target, User, differences, exact, preview
+from tessera.core.node.layouts import Action, GpuUser, LayoutTarget, differences, exact, preview
 
 A100 = model("A100-40GB")
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
-TWO = Target(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
-OFF = Target(gpu="GPU-0", index=0, mig=False)
-POD = User(gpu="GPU-0", placement=at(A100, ("1g.5gb", 1))[0], pod="ns/p")
-WHOLE = User(gpu="GPU-0", pod="ns/w")
+TWO = LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
+OFF = LayoutTarget(gpu="GPU-0", index=0, mig=False)
+POD = GpuUser(gpu="GPU-0", placement=at(A100, ("1g.5gb", 1))[0], pod="ns/p")
+WHOLE = GpuUser(gpu="GPU-0", pod="ns/w")
 
 
 def line(action: Action) -> str:
@@ -64,18 +64,18 @@ def line(action: Action) -> str:
         pytest.param(
             card(layout=at(A100, ("1g.5gb", 2))),
             TWO,
-            (User(gpu="GPU-0", pid=5),),
+            (GpuUser(gpu="GPU-0", pid=5),),
             ["destroy 1g.5gb at 2 ! process 5", "create 3g.20gb at 0", "create 3g.20gb at 4"],
             id="a process on an unknown instance",
         ),
     ],
 )
-def test_preview(gpu: GpuFacts, target: Target, users: tuple[User, ...], want: list[str]) -> None:
+def test_preview(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...], want: list[str]) -> None:
     assert [line(each) for each in preview(gpu, target, users)] == want
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[GpuFacts, Target]:
+def situations(draw: st.DrawFn) -> tuple[GpuFacts, LayoutTarget]:
     name = draw(st.sampled_from(MIG_MODELS))
     layouts = st.none() | st.sampled_from(all_layouts(model(name)))
     gpu = card(name, layout=draw(layouts))
@@ -84,7 +84,7 @@ def situations(draw: st.DrawFn) -> tuple[GpuFacts, Target]:
 
 @settings(max_examples=200)
 @given(situations())
-def test_the_steps_lead_to_the_target(situation: tuple[GpuFacts, Target]) -> None:
+def test_the_steps_lead_to_the_target(situation: tuple[GpuFacts, LayoutTarget]) -> None:
     gpu, target = situation
     layout: Layout | None = gpu.layout
     for action in preview(gpu, target, ()):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from builders.cards import at
 from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts, counts_of, is_legal, placements
-from tessera.core.node.repartition import Create, Destroy, Refusal, Repartition, plan_repartition, restorable
+from tessera.core.node.repartition import Create, Destroy, Repartition, RepartitionRefusal, plan_repartition, restorable
 from tessera.errors import InvalidInput
 
 A30, H100, RTX_PRO_6000 = model("A30"), model("H100-80GB"), model("RTX-PRO-6000")
@@ -54,7 +54,7 @@ def check(gpu: GpuModel, present: Layout, used: Layout, counts: Mapping[str, int
     want = Counter(counts)
     costs = [cost for node, cost in reachable.items() if Counter(each.profile for each in node) == want]
     plan = plan_repartition(gpu, present, used, counts)
-    if isinstance(plan, Refusal):
+    if isinstance(plan, RepartitionRefusal):
         assert not costs
         check_refusal(gpu, used, counts, plan)
         return
@@ -75,7 +75,7 @@ def check_steps(gpu: GpuModel, plan: Repartition) -> None:
     assert tuple(sorted(layout)) == plan.target
 
 
-def check_refusal(gpu: GpuModel, used: Layout, counts: Mapping[str, int], refusal: Refusal) -> None:
+def check_refusal(gpu: GpuModel, used: Layout, counts: Mapping[str, int], refusal: RepartitionRefusal) -> None:
     """Check that without its blockers the target could be had, and without any fewer it could not."""
     assert set(refusal.blockers) <= set(used)
     for count in range(len(used) + 1):
@@ -209,7 +209,7 @@ def test_a_refusal_says_what_is_in_the_way(
     gpu: GpuModel, used: Layout, target: Mapping[str, int] | Layout, want: str
 ) -> None:
     plan = plan_repartition(gpu, used, used, target)
-    assert isinstance(plan, Refusal)
+    assert isinstance(plan, RepartitionRefusal)
     assert plan.reason == want
 
 

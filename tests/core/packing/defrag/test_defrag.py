@@ -13,7 +13,7 @@ from builders.shares import whole
 from builders.worlds import Judge, World, worlds
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
 from tessera.core.cluster.snapshot import Node, Snapshot
-from tessera.core.packing.defrag import Asker, Leave, Proposal, propose, search
+from tessera.core.packing.defrag import Asker, DefragProposal, Leave, propose, search
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.ledger import Holder, Ledger
 from tessera.core.workload.need import Isolation, Need, Pod, PodKey
@@ -110,7 +110,7 @@ def fewest(state: Cluster, askers: Sequence[Need]) -> int | None:
     return None
 
 
-def replay(state: Cluster, needs: dict[PodKey, Need], got: Proposal) -> None:
+def replay(state: Cluster, needs: dict[PodKey, Need], got: DefragProposal) -> None:
     """Make the moves one after another, before a judge that knows nothing of the program's arrays."""
     nodes = [each.node for each in state.nodes]
     index = {spec.name: number for number, spec in enumerate(nodes)}

@@ -10,7 +10,7 @@ from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.packing.ledger import Holder, Ledger
 from tessera.core.workload.need import Need, PodKey
 from tessera.sim.compare import simulate
-from tessera.sim.engine import Rules
+from tessera.sim.engine import RunRules
 from tessera.sim.workloads import Workload, departing, filling
 from tessera.sim.workloads.synthetic import make, plain_nodes
 
@@ -71,7 +71,7 @@ WORKLOADS = {
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
 def test_the_replay_of_a_workload_is_the_simulation(workload: Workload) -> None:
-    log = simulate(workload, "tessera", Rules())
+    log = simulate(workload, "tessera", RunRules())
     nodes = workload.snapshot.nodes
     want = [spot and (nodes[spot.node].name, spot.shares) for spot in log.spots]
     assert replayed(workload) == want

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.core.packing.linear import Program
+from tessera.core.packing.linear import LinearProgram
 from tessera.core.packing.pack.cuttingstock import CuttingStock, knapsack
 
 # Keyed by a sentence: the demand in percent of a GPU, the price of each size in GPUs.
@@ -42,7 +42,7 @@ def test_prices_are_optimal_whatever_was_asked_before(demands: list[dict[int, in
     for demand in demands:
         prices = stock.prices(demand)
         sizes = tuple(sorted(demand))
-        program = Program()
+        program = LinearProgram()
         used = [(program.variable(), pattern) for pattern in patterns(sizes)]
         for i, size in enumerate(sizes):
             program.row({v: float(pattern[i]) for v, pattern in used}, low=demand[size])

@@ -12,7 +12,7 @@ from tessera.core.gpu import mig
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.gpumodels.names import CATALOGUE
 from tessera.core.gpu.mig import Placement
-from tessera.core.packing.linear import Program
+from tessera.core.packing.linear import LinearProgram
 from tessera.core.packing.pack import migscore
 from tessera.core.packing.pack.migscore import NEVER, MigPolicy, occupy, release, state_of, states, tables
 
@@ -105,7 +105,7 @@ def test_prices_are_the_optimal_duals_of_cutting_stock(mix: tuple[int, ...]) -> 
     shape = migscore._shape(SEVEN)
     near = migscore._near(np.array(mix, np.int64))
     for weights, prices, gpu in zip(near, *migscore._prices(shape, near), strict=True):
-        program = Program()
+        program = LinearProgram()
         price = [program.variable() for _ in weights]
         for pattern in shape.patterns:
             program.row({price[kind]: float(count) for kind, count in enumerate(pattern)}, high=1)

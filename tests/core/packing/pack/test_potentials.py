@@ -9,7 +9,7 @@ from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.fragmentation import Typical, percent_of, typical
 from tessera.core.packing.pack.cuttingstock import CuttingStock
-from tessera.core.packing.pack.potentials import UNIT, Usable, Value
+from tessera.core.packing.pack.potentials import UNIT, NodeValue, Usable
 from tessera.core.workload.need import Ask, Need
 
 FLEET = Fleet.of(Snapshot(nodes=(node("a", gpu(0), gpu(1)), node("b", gpu(0, T4), gpu(1, T4)), node("c"))))
@@ -63,7 +63,7 @@ def test_usable_equals_the_sum_over_pods(mix: list[tuple[Need, int]], left: list
 def test_changes_of_value_are_differences(
     mix: list[tuple[Need, int]], left: list[list[int]], cpu: int, size: int
 ) -> None:
-    value = Value(FLEET, typical(mix), CuttingStock())
+    value = NodeValue(FLEET, typical(mix), CuttingStock())
     now, cpus = np.array(left), np.full(3, cpu)
     sizes = np.full((2, 3), size)
     changes = value.lost_by_each(NODES, now, sizes, (cpus, cpus - 500))
@@ -77,9 +77,9 @@ def test_changes_of_value_are_differences(
 def test_an_optimal_cutting_is_worth_its_gpus_and_named_models_more() -> None:
     halves = Need(cpu_milli=0, asks=amount(T4.memory_mib // 2).asks)
     free = np.full((2, 3), 100)
-    plain = Value(FLEET, typical([(halves, 5)]), CuttingStock()).of(NODES, free, np.zeros(3, dtype=np.int64))
+    plain = NodeValue(FLEET, typical([(halves, 5)]), CuttingStock()).of(NODES, free, np.zeros(3, dtype=np.int64))
     worth = 2 * UNIT * 21 // 20  # free GPUs are worth a twentieth more
     assert plain[:2].tolist() == [worth, worth * 38 // 100], "a T4 has 38 percent of the A100's memory"
     named = Need(models=(A100.name,), asks=(Ask(resource="nvidia.com/gpu"),))
-    both = Value(FLEET, typical([(halves, 5), (named, 5)]), CuttingStock())
+    both = NodeValue(FLEET, typical([(halves, 5), (named, 5)]), CuttingStock())
     assert both.of(NODES, free, np.full(3, 10**6))[0] > 2 * UNIT

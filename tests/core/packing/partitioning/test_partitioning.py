@@ -18,9 +18,9 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement, is_legal
 from tessera.core.gpu.sharing import AUTO, GPU_RESOURCE, Mode, Sharing, mig_resource
 from tessera.core.packing.partitioning import (
-    Memory,
     PartitioningDecision,
     PartitioningLimits,
+    PartitioningMemory,
     PartitioningState,
     advance,
 )
@@ -79,7 +79,7 @@ class World:
         self.pending: list[Pod] = []
         self.unhealthy: tuple[UnhealthyDevice, ...] = ()
         self.fixed = False
-        self.memory = Memory()
+        self.memory = PartitioningMemory()
         self.now_s = 1000.0
 
     def want(self, *desired: DesiredDevices) -> None:
@@ -582,7 +582,7 @@ def test_a_node_without_agent_is_passed_over() -> None:
     world = World()
     world.pending = [asking("one", exact("1g.5gb"))]
     observed = msgspec.structs.replace(world.observed, states=())
-    _, decision = advance(Memory(), observed, 0, SOON)
+    _, decision = advance(PartitioningMemory(), observed, 0, SOON)
     assert decision.desired == ()
 
 
@@ -622,7 +622,7 @@ def test_what_cannot_be_held_together_stops_nobody_else(rest_s: float) -> None:
     state = GpuNodeState(name=NodeName("m"), gpus=(gpu,), reported=True)
     before = world.observed
     observed = msgspec.structs.replace(before, nodes=(*before.nodes, node), states=(*before.states, state))
-    _, decision = advance(Memory(), observed, 0, msgspec.structs.replace(SOON, rest_s=rest_s))
+    _, decision = advance(PartitioningMemory(), observed, 0, msgspec.structs.replace(SOON, rest_s=rest_s))
     assert dict(decision.desired)[NodeName("m")] == (DesiredDevices(gpu="GPU-9", instances=places("1g.5gb@4")),)
 
 

@@ -7,10 +7,10 @@ from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node
 from tessera.core.gpu.gpumodels import model
 from tessera.core.packing.partitioning import (
-    Budget,
-    Memory,
+    ChangeBudget,
     PartitioningDecision,
     PartitioningLimits,
+    PartitioningMemory,
     PartitioningPolicy,
     PartitioningState,
     advance_all,
@@ -65,8 +65,8 @@ def test_which_policy_applies(case: str) -> None:
     assert (found.name if found else None) == want
 
 
-@pytest.mark.parametrize(("budget", "want"), [(Budget(), 7), (Budget(percent=10), 1), (Budget(3), 3)])
-def test_budgets(budget: Budget, want: int) -> None:
+@pytest.mark.parametrize(("budget", "want"), [(ChangeBudget(), 7), (ChangeBudget(percent=10), 1), (ChangeBudget(3), 3)])
+def test_budgets(budget: ChangeBudget, want: int) -> None:
     """A number, or a part of all GPUs, rounded up."""
     assert budget.of(7) == want
 
@@ -103,7 +103,7 @@ def test_what_a_policy_forbids_is_not_done() -> None:
     """Its nodes are never repartitioned; nodes without any policy are."""
     policies = (PartitioningPolicy(name="no", term=pool("x"), allowed=False, limits=SOON),)
     observed = seen(pooled("a", "x"), pooled("b"), pending=(asking("one"),))
-    memories: dict[str, Memory] = {}
+    memories: dict[str, PartitioningMemory] = {}
     decisions: dict[str, PartitioningDecision] = {}
     for now_s in (0, 5, 20):
         memories, decisions = advance_all(memories, policies, observed, now_s)
@@ -113,7 +113,7 @@ def test_what_a_policy_forbids_is_not_done() -> None:
 
 def test_the_budget_of_a_policy_is_of_its_own_gpus() -> None:
     """A tenth of a few GPUs is one."""
-    policies = (PartitioningPolicy(name="p", limits=SOON, budget=Budget(percent=10)),)
+    policies = (PartitioningPolicy(name="p", limits=SOON, budget=ChangeBudget(percent=10)),)
     observed = seen(*(pooled(str(i)) for i in range(4)), pending=tuple(asking(str(i)) for i in range(4)))
     _, decisions = advance_all({}, policies, observed, 0)
     assert len(decisions["p"].desired) == 1

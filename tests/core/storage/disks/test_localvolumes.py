@@ -8,11 +8,11 @@ from tessera.core.storage.disks.localvolumes import (
     CreateVolume,
     DeleteVolume,
     EraseFolder,
-    Folder,
     LocalVolume,
     MakeFolder,
     Phase,
     VolumeAction,
+    VolumeFolder,
     VolumeSpec,
     plan_volumes,
 )
@@ -21,9 +21,9 @@ MIB = 1 << 20
 SIZE = 1000 * MIB
 ONE = VolumeSpec(count=1, reserved_bytes=400 * MIB)
 PHASES: tuple[Phase, ...] = ("Pending", "Available", "Bound", "Released", "Failed")
-EMPTY, FULL = Folder(number=0, empty=True), Folder(number=0, empty=False)
+EMPTY, FULL = VolumeFolder(number=0, empty=True), VolumeFolder(number=0, empty=False)
 
-CASES: dict[str, tuple[VolumeSpec, Folder | None, Phase | None, tuple[VolumeAction, ...]]] = {
+CASES: dict[str, tuple[VolumeSpec, VolumeFolder | None, Phase | None, tuple[VolumeAction, ...]]] = {
     "no volumes are desired": (VolumeSpec(), FULL, None, ()),
     "nothing is there": (ONE, None, None, (MakeFolder(0),)),
     "an empty folder": (ONE, EMPTY, None, (CreateVolume(0, 600 * MIB),)),
@@ -57,7 +57,9 @@ def test_a_volume_needs_this(case: str) -> None:
         (VolumeSpec(count=1, reserved_bytes=SIZE), None, None, "no room for 1 volumes: all of 1000 MiB is reserved"),
     ],
 )
-def test_what_somebody_has_to_know(spec: VolumeSpec, folder: Folder | None, phase: Phase | None, want: str) -> None:
+def test_what_somebody_has_to_know(
+    spec: VolumeSpec, folder: VolumeFolder | None, phase: Phase | None, want: str
+) -> None:
     volumes = [LocalVolume(number=0, phase=phase)] if phase else []
     plan = plan_volumes(spec, SIZE, [folder] if folder else [], volumes)
     assert plan.actions == ()
@@ -78,14 +80,14 @@ STATES = st.tuples(st.sampled_from([None, EMPTY, FULL]), st.sampled_from([None, 
 
 @given(st.lists(STATES, max_size=5), st.integers(0, 4), st.integers(0, 2000))
 def test_no_file_in_use_is_erased_and_none_is_shown_to_another(
-    states: list[tuple[Folder | None, Phase | None]], count: int, reserved_mib: int
+    states: list[tuple[VolumeFolder | None, Phase | None]], count: int, reserved_mib: int
 ) -> None:
     """Done again until nothing is left to do, it ends; on the way no used folder is erased, no full one offered."""
     spec = VolumeSpec(count=count, reserved_bytes=reserved_mib * MIB)
     folders = {number: folder.empty for number, (folder, _) in enumerate(states) if folder}
     volumes: dict[int, Phase] = {number: phase for number, (_, phase) in enumerate(states) if phase}
     for _ in range(5):
-        seen = [Folder(number=number, empty=empty) for number, empty in folders.items()]
+        seen = [VolumeFolder(number=number, empty=empty) for number, empty in folders.items()]
         known = [LocalVolume(number=number, phase=phase) for number, phase in volumes.items()]
         actions = plan_volumes(spec, SIZE, seen, known).actions
         for each in actions:

@@ -15,11 +15,11 @@ from tessera.core.storage.disks.blockdevices import (
     BlockDevice,
     Creation,
     Mount,
+    MountTarget,
     ObservedDisks,
     Signature,
-    Target,
 )
-from tessera.core.storage.disks.plan import Content, DiskPlan, DiskSpec, DiskState, check_spec, plan_disks
+from tessera.core.storage.disks.plan import DiskContent, DiskPlan, DiskSpec, DiskState, check_spec, plan_disks
 from tessera.core.storage.disks.steps import CreateArray, MakeFilesystem, Step, WipeSignatures
 from tessera.errors import InvalidInput, Unavailable
 
@@ -41,8 +41,8 @@ def held(device: BlockDevice, *holders: str) -> BlockDevice:
     return msgspec.structs.replace(device, holders=holders or ("md127",))
 
 
-def planned(*devices: BlockDevice, target: Target | None = None, unfinished: Creation | None = None) -> DiskPlan:
-    observed = ObservedDisks(devices=devices, target=target or Target(), unfinished=unfinished)
+def planned(*devices: BlockDevice, target: MountTarget | None = None, unfinished: Creation | None = None) -> DiskPlan:
+    observed = ObservedDisks(devices=devices, target=target or MountTarget(), unfinished=unfinished)
     return plan_disks(observed, SPEC, FRESH)
 
 
@@ -88,11 +88,11 @@ def test_one_foreign_disk_refuses_all(case: str) -> None:
     foreign, want = ON_A_DISK[case]
     plan = planned(disk(0), foreign)
     assert (plan.state, plan.steps, plan.reasons) == (DiskState.REFUSED, (), (f"nvme1n1 {want}",))
-    assert [each.content for each in plan.disks] == [Content.BLANK, Content.FOREIGN]
+    assert [each.content for each in plan.disks] == [DiskContent.BLANK, DiskContent.FOREIGN]
 
 
 READY_ARRAY = array(0, 1, signature=EXT4, mounts=AT_TARGET)
-MOUNTED = Target(source="md127", empty=False, size_bytes=100, free_bytes=40)
+MOUNTED = MountTarget(source="md127", empty=False, size_bytes=100, free_bytes=40)
 OF_ALL: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], DiskState, str]] = {
     "no disk of the node is selected": ((array(0, 1),), {}, DiskState.NONE, "no disk matches /dev/nvme*"),
     "two arrays of one UUID, one of them left by a creation on more disks": (
@@ -187,19 +187,19 @@ OF_ALL: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], DiskState, str]
     ),
     "something else at the path, before a filesystem is mounted": (
         (disk(0, signature=EXT4),),
-        {"target": Target(source="tmpfs", empty=False)},
+        {"target": MountTarget(source="tmpfs", empty=False)},
         DiskState.REFUSED,
         "'tmpfs' is mounted at /mnt/disks/tessera",
     ),
     "something else at the path, before an array is assembled": (
         (member(0), member(1)),
-        {"target": Target(source="tmpfs", empty=False)},
+        {"target": MountTarget(source="tmpfs", empty=False)},
         DiskState.REFUSED,
         "'tmpfs' is mounted at /mnt/disks/tessera",
     ),
     "files at the path, before disks are formatted": (
         (disk(0), disk(1)),
-        {"target": Target(empty=False)},
+        {"target": MountTarget(empty=False)},
         DiskState.REFUSED,
         "/mnt/disks/tessera is not an empty folder",
     ),
@@ -309,7 +309,7 @@ PLANS: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], list[str]]] = {
     ),
     "a record of a filesystem that is in use": (
         (disk(0, signature=Signature(kind="ext4", uuid=BEGUN.filesystem, label="tessera"), mounts=AT_TARGET),),
-        {"unfinished": BEGUN, "target": Target(source="nvme0n1", empty=False)},
+        {"unfinished": BEGUN, "target": MountTarget(source="nvme0n1", empty=False)},
         ["ForgetCreation"],
     ),
     "a record of an array that is in use": (
@@ -347,7 +347,7 @@ def test_a_ready_plan_says_where_and_how_much() -> None:
 def test_another_filesystem_than_desired_is_kept_and_a_disk_beside_it_named() -> None:
     xfs = Signature(kind="xfs", uuid="u", label="tessera")
     mounted = disk(0, signature=xfs, mounts=AT_TARGET)
-    plan = planned(mounted, disk(1), target=Target(source="nvme0n1", empty=False))
+    plan = planned(mounted, disk(1), target=MountTarget(source="nvme0n1", empty=False))
     assert plan.state is DiskState.READY
     assert plan.notes == (
         "nvme0n1 has xfs, which is kept; ext4 is for a new filesystem",

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tessera.core.storage.images.warmup import (
     DesiredImage,
     ImageProblem,
+    ImageStep,
     NodeImages,
     ObservedImage,
-    Step,
     Turn,
     Warmup,
     back_off_s,
@@ -203,7 +203,7 @@ def test_what_an_agent_does_next(case: str) -> None:
     desired, observed, pinned, want = STEPS[case]
     got = next_steps(desired, observed, pinned)
     assert [(each.kind, each.image.image) for each in got] == want
-    assert all(isinstance(each, Step) for each in got)
+    assert all(isinstance(each, ImageStep) for each in got)
 
 
 WARMUPS = st.lists(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tessera.core.storage.models.cache import (
     MOST_OF_NODE,
     CachedModel,
+    DesiredCache,
     DesiredModel,
-    ModelCache,
     ModelProblem,
     ModelSummary,
     NodeModels,
@@ -32,8 +32,8 @@ from tessera.errors import Unavailable
 ONE, TWO = "1" * 64, "2" * 64
 
 
-def cache(name: str, *nodes: str, **more: Any) -> ModelCache:
-    return ModelCache(name=name, source=f"s3://b/{name}", nodes=frozenset(nodes), **more)
+def cache(name: str, *nodes: str, **more: Any) -> DesiredCache:
+    return DesiredCache(name=name, source=f"s3://b/{name}", nodes=frozenset(nodes), **more)
 
 
 def model(name: str, **more: Any) -> DesiredModel:

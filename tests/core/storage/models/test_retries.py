@@ -1,6 +1,6 @@
 """When a request is tried again, given up, or slowed down."""
 
-from tessera.core.storage.models.retries import Attempts, Patience, RateLimit
+from tessera.core.storage.models.retries import Attempts, BandwidthLimit, Patience
 
 
 def test_retries_wait_longer_each_time_and_end() -> None:
@@ -29,7 +29,7 @@ def test_a_trickle_is_a_stall_and_a_pause_of_ours_is_none() -> None:
 
 
 def test_the_bandwidth_is_limited() -> None:
-    limit = RateLimit(100.0, 0.0)
+    limit = BandwidthLimit(100.0, 0.0)
     assert limit.delay(0.25, 25) == 0.0
     assert limit.delay(0.25, 100) == 1.0
     assert limit.delay(9.0, 25) == 0.0

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from tessera.clients.kubelet import PluginOptions
+from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin.advertise import ListedDevice
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.listing import (
@@ -190,7 +190,7 @@ class ListedResource(abc.ABC, Generic[OfferT]):
 
     @property
     @abc.abstractmethod
-    def options(self) -> PluginOptions:
+    def options(self) -> OptionalCalls:
         """Which optional calls are used."""
 
     @abc.abstractmethod

@@ -7,7 +7,7 @@ from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.offers.listed import ListedResource
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.clients.kube import annotations_of
-from tessera.clients.kubelet import PluginOptions
+from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import Allocation, uses_of_devices
@@ -62,9 +62,9 @@ class OfferedResource(ListedResource[Resource]):
         super()._set(resource, leaving)
 
     @property
-    def options(self) -> PluginOptions:
+    def options(self) -> OptionalCalls:
         """Every container passes the gate before it is created."""
-        return PluginOptions(pre_start=True, preferred=True)
+        return OptionalCalls(pre_start=True, preferred=True)
 
     def update(
         self,

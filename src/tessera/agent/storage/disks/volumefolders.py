@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from tessera.api.kubernetes.localvolumes import volume_path
-from tessera.core.storage.disks.localvolumes import Folder
+from tessera.core.storage.disks.localvolumes import VolumeFolder
 from tessera.errors import Conflict, Unavailable
 
 __all__ = ["VolumeFolders"]
@@ -25,7 +25,7 @@ class VolumeFolders:
     def __init__(self, mount: Path) -> None:
         self._mount = mount
 
-    def found(self) -> tuple[Folder, ...]:
+    def found(self) -> tuple[VolumeFolder, ...]:
         """Return the existing folders.
 
         Raises:
@@ -37,7 +37,7 @@ class VolumeFolders:
         try:
             with os.scandir(top) as entries:
                 numbers = sorted(int(each.name) for each in entries if each.name.isdecimal() and _is_folder(each))
-            return tuple(Folder(number=each, empty=not any(self._folder(each).iterdir())) for each in numbers)
+            return tuple(VolumeFolder(number=each, empty=not any(self._folder(each).iterdir())) for each in numbers)
         except FileNotFoundError:
             return ()
         except OSError as error:

@@ -8,7 +8,7 @@ import msgspec
 
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
-from tessera.clients.store import Store
+from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.cache import CachedModel, DesiredModel, ObservedModel, next_fetch, victims
 from tessera.core.storage.models.cacheplan import ModelOnNode, deferred_fetches, waiting_for_room
 from tessera.core.storage.models.retention import Kept
@@ -65,7 +65,7 @@ class _Fetch:
 
     """
 
-    def __init__(self, model: DesiredModel, disk: ModelDisk, store: Store, neighbours: Neighbours) -> None:
+    def __init__(self, model: DesiredModel, disk: ModelDisk, store: ObjectStore, neighbours: Neighbours) -> None:
         self.model = model
         self.done_bytes, self.total_bytes = 0, 0
         self._disk = disk
@@ -198,7 +198,7 @@ class Fetches:
         self,
         *,
         disk: ModelDisk,
-        open_store: Callable[[DesiredModel], Awaitable[Store]],
+        open_store: Callable[[DesiredModel], Awaitable[ObjectStore]],
         neighbours: Neighbours,
         now_s: Callable[[], float],
         wake: Callable[[], None],

@@ -32,8 +32,8 @@ from tessera.api.tessera.modelcaches import (
 from tessera.api.tessera.objects import NAMESPACE
 from tessera.clients.kube import NODE_MODELS as KIND
 from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
-from tessera.clients.store import Store as ObjectStore
-from tessera.core.deviceplugin.edits import Mount
+from tessera.clients.store import ObjectStore
+from tessera.core.deviceplugin.edits import ContainerMount
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.modeloffers import ModelOffer, offer_of, revisions_held
 from tessera.core.storage.models.cache import DesiredModel, environment_name, folder_name, peers_of
@@ -239,7 +239,9 @@ class ModelKeeper:
         path = folder_name(name)
         return Grant(
             env=((environment_name(name), path),),
-            mounts=(Mount(host_path=str(self._disk.path(name, revision)), container_path=path, read_only=True),),
+            mounts=(
+                ContainerMount(host_path=str(self._disk.path(name, revision)), container_path=path, read_only=True),
+            ),
         )
 
     # Applying

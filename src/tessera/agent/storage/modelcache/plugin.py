@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tessera.agent.deviceplugin.offers.listed import ListedResource
-from tessera.clients.kubelet import PluginOptions
+from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.modeloffers import ModelOffer
 from tessera.core.deviceplugin.prefer import PreferenceRequest
@@ -29,9 +29,9 @@ class OfferedModel(ListedResource[ModelOffer]):
         self._give = give
 
     @property
-    def options(self) -> PluginOptions:
+    def options(self) -> OptionalCalls:
         """Devices are interchangeable, and nothing is prepared before a container starts."""
-        return PluginOptions(pre_start=False, preferred=False)
+        return OptionalCalls(pre_start=False, preferred=False)
 
     async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
         """Return any."""

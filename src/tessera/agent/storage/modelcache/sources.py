@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.clients.store import Store, open_store
+from tessera.clients.store import ObjectStore, open_store
 from tessera.clients.store.folders import FolderStore
 from tessera.core.storage.models.cache import DesiredModel
 from tessera.errors import InvalidInput, shown
@@ -34,7 +34,7 @@ class ModelSources(msgspec.Struct, frozen=True):
     folders: tuple[Path, ...] = ()
     root: Path = Path("/")
 
-    def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> Store:
+    def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> ObjectStore:
         """Return the store of a model.
 
         Raises:
@@ -52,7 +52,7 @@ class ModelSources(msgspec.Struct, frozen=True):
         }
         return open_store(model.source, environment)
 
-    def _folder(self, source: str, path: Path) -> Store:
+    def _folder(self, source: str, path: Path) -> ObjectStore:
         within = next((each for each in self.folders if path.is_relative_to(each)), None)
         if within is None:
             allowed = ", ".join(str(each) for each in self.folders) or "none"

@@ -10,7 +10,7 @@ from tessera.agent.storage.models.plainfiles import PlainFiles
 from tessera.agent.storage.models.reading import Progress
 from tessera.agent.storage.models.sync import Synced, SyncOptions, clear_room, desired_objects, stage
 from tessera.agent.storage.models.verify import found_file
-from tessera.clients.store import Store
+from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import SyncPlan, plan_mirror
 from tessera.errors import Conflict
@@ -19,7 +19,7 @@ __all__ = ["sync_mirror"]
 
 
 def sync_mirror(
-    store: Store, top: Path, options: SyncOptions, report: Callable[[int, int], None] = lambda _done, _total: None
+    store: ObjectStore, top: Path, options: SyncOptions, report: Callable[[int, int], None] = lambda _done, _total: None
 ) -> Synced:
     """Make the files below a folder equal to the store's.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from tessera.agent.storage.models.digests import start_chunk
 from tessera.agent.storage.models.shelf import Piece, Shelf
-from tessera.clients.store.peers import PEER_NAME, Absent, Pending
+from tessera.clients.store.peers import PEER_NAME, ChunkAbsent, Pending
 from tessera.core.storage.models.peers import PeerPatience
 
 __all__ = ["PeerServer"]
@@ -137,7 +137,7 @@ class PeerServer:
                 number, piece = self._shelf.open(
                     found[2].decode(), int(found[3]), self._held_s if found[1] == b"chunks" else None
                 )
-            except Absent:
+            except ChunkAbsent:
                 tls.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
                 continue
             except Pending:

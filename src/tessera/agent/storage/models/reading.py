@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from tessera.clients.store import Body, Changed, Refused, Store, Temporary
-from tessera.core.storage.models.retries import Attempts, Patience, RateLimit
+from tessera.clients.store import Body, Changed, ObjectStore, Refused, Temporary
+from tessera.core.storage.models.retries import Attempts, BandwidthLimit, Patience
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.errors import Conflict, TesseraError, Unavailable
 
@@ -87,14 +87,14 @@ class Reader:
 
     """
 
-    def __init__(self, store: Store, limits: TransferLimits, progress: Progress) -> None:
+    def __init__(self, store: ObjectStore, limits: TransferLimits, progress: Progress) -> None:
         self.store = store
         self.progress = progress
         self.stop = threading.Event()
         self._patience = limits.patience
         self._lock = threading.Lock()
         rate = limits.bytes_per_second
-        self._rate = RateLimit(rate, time.monotonic()) if rate else None
+        self._rate = BandwidthLimit(rate, time.monotonic()) if rate else None
         self._burst = max(_LEAST_READ, int(rate / _TICKS)) if rate else CHUNK_BYTES
 
     def subject(self, found: StoredObject) -> str:

@@ -17,10 +17,10 @@ from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits
 from tessera.agent.storage.models.sharedfiles import Gift, SharedFile
-from tessera.agent.storage.models.sharing import Sharing
+from tessera.agent.storage.models.sharing import ChunkSharing
 from tessera.agent.storage.models.shelf import Piece
-from tessera.clients.store import Store
-from tessera.clients.store.peers import Absent, Pending
+from tessera.clients.store import ObjectStore
+from tessera.clients.store.peers import ChunkAbsent, Pending
 from tessera.core.storage.models.peers import asking_order
 from tessera.core.storage.models.provenance import EARLIER, STORE
 from tessera.core.storage.models.repairs import Chunk, discarded, from_store_alone, is_stale, suspects
@@ -48,7 +48,9 @@ class SharedTransfer:
 
     """
 
-    def __init__(self, store: Store, folder: Path, how: tuple[TransferLimits, Progress], sharing: Sharing) -> None:
+    def __init__(
+        self, store: ObjectStore, folder: Path, how: tuple[TransferLimits, Progress], sharing: ChunkSharing
+    ) -> None:
         self._folder = folder
         self._sharing = sharing
         self._progress = how[1]
@@ -454,7 +456,7 @@ class SharedTransfer:
         """
         file, chunk = self._files[task[0]], task[1]
         if chunk >= len(file.digests) or (wait_s is None and not file.proven):
-            raise Absent
+            raise ChunkAbsent
         if wait_s is None:
             return file.piece(chunk)
         until = time.monotonic() + wait_s
@@ -463,7 +465,7 @@ class SharedTransfer:
                 if file.proven or (file.givers.get(chunk) == STORE and task not in self._writing):
                     return file.piece(chunk)
                 if self._ended or self._failure is not None:
-                    raise Absent
+                    raise ChunkAbsent
                 if task not in self._wanted and task not in self._reading:
                     self._wanted.append(task)
                     self._changed.notify_all()

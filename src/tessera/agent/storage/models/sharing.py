@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tessera.agent.storage.models.shelf import Shelf
 from tessera.clients.store import Temporary
-from tessera.clients.store.peers import Absent, PeerConnections, Pending
+from tessera.clients.store.peers import ChunkAbsent, PeerConnections, Pending
 from tessera.core.storage.models.multipart import proof_of
 from tessera.core.storage.models.peers import LEAST_BYTES, Owners, PeerPatience, Peers, content_key
 from tessera.core.storage.models.revisions import StoredObject, chunk_count
 
-__all__ = ["Sharing"]
+__all__ = ["ChunkSharing"]
 
 
-class Sharing:
+class ChunkSharing:
     """A node's sharing with its peers; thread-safe.
 
     Args:
@@ -100,7 +100,7 @@ class Sharing:
         """
         try:
             return self._filled(peer, f"chunks/{key}/{chunk}", view, is_done)
-        except Absent:
+        except ChunkAbsent:
             with self._lock:
                 self._peers.has_not(peer, key, time.monotonic())
             return False
@@ -109,7 +109,7 @@ class Sharing:
         """Fill the view with a chunk that a peer has already; return whether it has it."""
         try:
             return self._filled(peer, f"held/{key}/{chunk}", view, is_done)
-        except (Absent, Pending):  # pending: it was just published and is being moved
+        except (ChunkAbsent, Pending):  # pending: it was just published and is being moved
             with self._lock:
                 self._peers.holds_not(peer, key, time.monotonic())
             return False

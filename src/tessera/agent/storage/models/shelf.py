@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, Self
 
 import msgspec
 
-from tessera.clients.store.peers import Absent, Pending
+from tessera.clients.store.peers import ChunkAbsent, Pending
 from tessera.core.storage.models.multipart import proof_of
 from tessera.core.storage.models.peers import LEAST_BYTES, content_key
 from tessera.core.storage.models.revisions import Manifest, chunk_range
@@ -105,10 +105,10 @@ class Shelf:
         if held is not None and chunk < len(held[1]):
             path, digests, size = held
             first, last = chunk_range(size, chunk)
-            return _opened(Piece(path, first, last - first, digests[chunk]), Absent)
+            return _opened(Piece(path, first, last - first, digests[chunk]), ChunkAbsent)
         if given is not None:
             return _opened(given.take(chunk, wait_s), Pending)  # it was just published, and is a revision soon
-        raise Absent
+        raise ChunkAbsent
 
 
 def _opened(piece: Piece, missing: type[Exception]) -> OpenPiece:

@@ -15,7 +15,7 @@ from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.packed import write_image
 from tessera.agent.storage.models.reading import Progress, TransferLimits
 from tessera.agent.storage.models.transfer import Transfer, listed
-from tessera.clients.store import Store
+from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.multipart import proof_of
 from tessera.core.storage.models.packing import Pack, is_packed
 from tessera.core.storage.models.paths import NOTES, checked_objects, selected
@@ -25,7 +25,7 @@ from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_em
 from tessera.errors import Conflict, Unavailable, Unsupported
 
 if TYPE_CHECKING:
-    from tessera.agent.storage.models.sharing import Sharing
+    from tessera.agent.storage.models.sharing import ChunkSharing
 
 __all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "hold", "stage", "sync"]
 
@@ -67,12 +67,12 @@ class Synced(msgspec.Struct, frozen=True):
 
 
 def sync(
-    store: Store,
+    store: ObjectStore,
     folder: ModelFolder,
     options: SyncOptions,
     report: Callable[[int, int], None] = lambda _done, _total: None,
     make_room: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
-    sharing: "Sharing | None" = None,
+    sharing: "ChunkSharing | None" = None,
 ) -> Synced:
     """Make `current` the store's current revision; readers see the former one until it is complete.
 
@@ -132,7 +132,7 @@ def sync(
     return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
 
 
-def hold(sharing: "Sharing", folder: ModelFolder) -> None:
+def hold(sharing: "ChunkSharing", folder: ModelFolder) -> None:
     """Serve the revisions of a folder to peers, except packed ones."""
     plain = [each for name, each in folder.manifests().items() if folder.image(name) is None]
     sharing.shelf.hold(folder.versions, plain)
@@ -157,7 +157,7 @@ def _copied(plan: SyncPlan, folder: ModelFolder, *, packed: bool) -> int:
     return sum(file.size for name, file in plan.kept.values() if packed or folder.image(name) is not None)
 
 
-def desired_objects(store: Store, options: SyncOptions) -> tuple[StoredObject, ...]:
+def desired_objects(store: ObjectStore, options: SyncOptions) -> tuple[StoredObject, ...]:
     """Return the selected objects of the store, ordered by path.
 
     Raises:
@@ -217,12 +217,12 @@ def clear_room(
 
 
 def stage(
-    store: Store,
+    store: ObjectStore,
     folder: ModelFolder,
     plan: SyncPlan,
     staged: Path,
     how: tuple[TransferLimits, Progress],
-    sharing: "Sharing | None" = None,
+    sharing: "ChunkSharing | None" = None,
 ) -> tuple[ModelFile, ...]:
     """Fetch and link all files of a plan into a folder of their own, `staged/files`; return the fetched ones."""
     files = staged / "files"

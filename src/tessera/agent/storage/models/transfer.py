@@ -11,7 +11,7 @@ from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, w
 from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
 from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits, unavailable
-from tessera.clients.store import Body, Changed, Refused, Store, Temporary
+from tessera.clients.store import Body, Changed, ObjectStore, Refused, Temporary
 from tessera.core.storage.models.retries import Attempts, Patience
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
 from tessera.core.storage.models.syncplans import Span, spans
@@ -26,7 +26,7 @@ _AHEAD = 32
 threads spend as much time contending for the interpreter's lock as on everything else."""
 
 
-def listed(store: Store, patience: Patience) -> tuple[StoredObject, ...]:
+def listed(store: ObjectStore, patience: Patience) -> tuple[StoredObject, ...]:
     """Return the objects of a store; a failed listing is retried until the patience ends.
 
     Raises:
@@ -77,7 +77,7 @@ class Transfer:
 
     """
 
-    def __init__(self, store: Store, folder: Path, limits: TransferLimits, progress: Progress) -> None:
+    def __init__(self, store: ObjectStore, folder: Path, limits: TransferLimits, progress: Progress) -> None:
         self._store = store
         self._folder = folder
         self._limits = limits

@@ -14,7 +14,7 @@ import msgspec
 from tessera.api.kubernetes.metrics.paths import CUSTOM, EXTERNAL, RESOURCES, VERSIONS, Custom, Discovery, External
 from tessera.errors import InvalidInput
 
-__all__ = ["Series", "Value", "custom_values", "discovery", "external_values", "quantity_text", "status"]
+__all__ = ["ExternalSeries", "MetricValue", "custom_values", "discovery", "external_values", "quantity_text", "status"]
 
 _MILLI: Final = 1000
 _LARGEST: Final = (1 << 63) - 1
@@ -30,7 +30,7 @@ _REASONS: Final = {
 }
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
+class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
     """A metric of an object."""
 
     name: str
@@ -42,7 +42,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     """The window; None for a moment."""
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
+class ExternalSeries(msgspec.Struct, frozen=True, kw_only=True):
     """A metric that describes no object."""
 
     labels: Mapping[str, str]
@@ -64,7 +64,7 @@ def quantity_text(value: float, subject: str) -> str:
     return f"{milli}m" if milli % _MILLI else str(milli // _MILLI)
 
 
-def custom_values(requested: Custom, values: Iterable[Value]) -> dict[str, Any]:
+def custom_values(requested: Custom, values: Iterable[MetricValue]) -> dict[str, Any]:
     """Return a MetricValueList of the version that was asked for.
 
     Raises:
@@ -85,7 +85,7 @@ def custom_values(requested: Custom, values: Iterable[Value]) -> dict[str, Any]:
     return {"kind": "MetricValueList", "apiVersion": f"{CUSTOM}/{requested.version}", "metadata": {}, "items": items}
 
 
-def external_values(requested: External, series: Iterable[Series]) -> dict[str, Any]:
+def external_values(requested: External, series: Iterable[ExternalSeries]) -> dict[str, Any]:
     """Return an ExternalMetricValueList.
 
     Raises:
@@ -99,7 +99,7 @@ def external_values(requested: External, series: Iterable[Series]) -> dict[str, 
     return {"kind": "ExternalMetricValueList", "apiVersion": f"{EXTERNAL}/v1beta1", "metadata": {}, "items": items}
 
 
-def _measured(metric: str, each: Value | Series) -> dict[str, Any]:
+def _measured(metric: str, each: MetricValue | ExternalSeries) -> dict[str, Any]:
     moment = dt.datetime.fromtimestamp(each.at_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     window = {} if each.window_s is None else {"windowSeconds": round(each.window_s)}
     return {"timestamp": moment, **window, "value": quantity_text(each.value, f"metric {metric}")}

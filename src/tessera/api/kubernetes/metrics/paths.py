@@ -20,8 +20,8 @@ __all__ = [
     "Custom",
     "Discovery",
     "External",
+    "MetricResource",
     "Question",
-    "Resource",
     "find_resource",
     "read_path",
 ]
@@ -33,7 +33,7 @@ VERSIONS: Final = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
 _ALL = "*"
 
 
-class Resource(msgspec.Struct, frozen=True):
+class MetricResource(msgspec.Struct, frozen=True):
     """A kind of object with metrics."""
 
     kind: str
@@ -42,20 +42,20 @@ class Resource(msgspec.Struct, frozen=True):
 
 
 RESOURCES: Final = {
-    "pods": Resource("Pod", "v1"),
-    "services": Resource("Service", "v1"),
-    "namespaces": Resource("Namespace", "v1", namespaced=False),
-    "nodes": Resource("Node", "v1", namespaced=False),
-    "persistentvolumeclaims": Resource("PersistentVolumeClaim", "v1"),
-    "persistentvolumes": Resource("PersistentVolume", "v1", namespaced=False),
-    "replicationcontrollers": Resource("ReplicationController", "v1"),
-    "deployments.apps": Resource("Deployment", "apps/v1"),
-    "statefulsets.apps": Resource("StatefulSet", "apps/v1"),
-    "daemonsets.apps": Resource("DaemonSet", "apps/v1"),
-    "replicasets.apps": Resource("ReplicaSet", "apps/v1"),
-    "jobs.batch": Resource("Job", "batch/v1"),
-    "cronjobs.batch": Resource("CronJob", "batch/v1"),
-    "ingresses.networking.k8s.io": Resource("Ingress", "networking.k8s.io/v1"),
+    "pods": MetricResource("Pod", "v1"),
+    "services": MetricResource("Service", "v1"),
+    "namespaces": MetricResource("Namespace", "v1", namespaced=False),
+    "nodes": MetricResource("Node", "v1", namespaced=False),
+    "persistentvolumeclaims": MetricResource("PersistentVolumeClaim", "v1"),
+    "persistentvolumes": MetricResource("PersistentVolume", "v1", namespaced=False),
+    "replicationcontrollers": MetricResource("ReplicationController", "v1"),
+    "deployments.apps": MetricResource("Deployment", "apps/v1"),
+    "statefulsets.apps": MetricResource("StatefulSet", "apps/v1"),
+    "daemonsets.apps": MetricResource("DaemonSet", "apps/v1"),
+    "replicasets.apps": MetricResource("ReplicaSet", "apps/v1"),
+    "jobs.batch": MetricResource("Job", "batch/v1"),
+    "cronjobs.batch": MetricResource("CronJob", "batch/v1"),
+    "ingresses.networking.k8s.io": MetricResource("Ingress", "networking.k8s.io/v1"),
 }
 """By resource and group, as discovery and paths name them."""
 

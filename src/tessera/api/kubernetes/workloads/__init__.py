@@ -21,13 +21,13 @@ from tessera.api.kubernetes.podspecs import PREFIX, ignored_constraints, read_ne
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.kubernetes.workloads.autoscalers import AUTOSCALERS, Target, scales
 from tessera.api.kubernetes.workloads.counting import DAEMON_TOLERATIONS, CountedPart, Scale, follow, places
-from tessera.api.kubernetes.workloads.kinds import KINDS, TEMPLATES, Kind, Part, runs_no_pods
+from tessera.api.kubernetes.workloads.kinds import KINDS, TEMPLATES, WorkloadKind, WorkloadPart, runs_no_pods
 from tessera.api.kubernetes.workloads.unknown import find, gpu_names
 from tessera.core.cluster.snapshot import LeftOut, Node
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.workload.need import Need, Pod, PodKey, Requirement, SelectorTerm
 
-__all__ = ["Workloads", "controller", "read"]
+__all__ = ["ReadWorkloads", "controller", "read"]
 
 _MAX_PODS = 1_000_000
 """Most pods read at once; Kubernetes supports 150,000 in a cluster."""
@@ -46,7 +46,7 @@ _NOT_AN_OBJECT = (
 )
 
 
-class Workloads(msgspec.Struct, frozen=True, kw_only=True):
+class ReadWorkloads(msgspec.Struct, frozen=True, kw_only=True):
     """The pods of a set of documents."""
 
     pods: tuple[Pod, ...] = ()
@@ -74,10 +74,10 @@ class _Object(msgspec.Struct, frozen=True):
     sets: tuple[_Set, ...] = ()
     notes: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    row: Kind | None = None
+    row: WorkloadKind | None = None
 
 
-def read(documents: Iterable[Document], *, share_unit_mib: int = 1024, nodes: Sequence[Node] = ()) -> Workloads:
+def read(documents: Iterable[Document], *, share_unit_mib: int = 1024, nodes: Sequence[Node] = ()) -> ReadWorkloads:
     """Return the pods that the documents' workloads run at once, in order.
 
     Args:
@@ -103,7 +103,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024, nodes: Se
     found = [_unless_made(each, makers) for each in found]
     for each in found:
         maker.make(each)
-    return Workloads(
+    return ReadWorkloads(
         pods=tuple(maker.pods),
         left_out=tuple(part for each in found for part in each.left_out),
         notes=tuple(maker.notes),
@@ -167,7 +167,7 @@ def _unless_made(read: _Object, makers: set[str]) -> _Object:
     return _left_out(read.field, f"made by {kind} {name}, which is counted", ())
 
 
-def _known(field: Field, row: Kind, scale: Scale | None, others: dict[tuple[str, str], Field]) -> _Object:
+def _known(field: Field, row: WorkloadKind, scale: Scale | None, others: dict[tuple[str, str], Field]) -> _Object:
     sets: list[_Set] = []
     notes: list[str] = []
     for part in row.parts:
@@ -191,7 +191,7 @@ def _known(field: Field, row: Kind, scale: Scale | None, others: dict[tuple[str,
     return _Object(field, tuple(sets), tuple(named_notes), missed if unread else (), row)
 
 
-def _pod(part: Part, place: CountedPart) -> Field | None:
+def _pod(part: WorkloadPart, place: CountedPart) -> Field | None:
     if part.required and not place.field.given:
         return place.field
     annotations = (

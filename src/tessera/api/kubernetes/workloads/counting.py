@@ -16,10 +16,10 @@ __all__ = [
     "CountedPart",
     "Enabled",
     "Factor",
-    "Group",
     "KnativeScale",
     "Parallel",
-    "Replicas",
+    "ReplicaFactor",
+    "ReplicaGroup",
     "Scale",
     "Unless",
     "follow",
@@ -133,7 +133,7 @@ def _word(element: Field, otherwise: str) -> str:
     return otherwise
 
 
-class Replicas(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaFactor(msgspec.Struct, frozen=True, kw_only=True):
     """The number at `path`, within those at `least` and `most`, if these are given."""
 
     path: str
@@ -190,7 +190,7 @@ def _replicas(number: int) -> str:
     return "1 replica" if number == 1 else f"{number} replicas"
 
 
-class Group(msgspec.Struct, frozen=True):
+class ReplicaGroup(msgspec.Struct, frozen=True):
     """The pods in a group: the number at `path`, or `over` another; less the leader, where `leader` makes one."""
 
     path: str

@@ -6,7 +6,15 @@ these fields. Sources: the API types of the projects named at each row.
 
 import msgspec
 
-from tessera.api.kubernetes.workloads.counting import Enabled, Factor, Group, KnativeScale, Parallel, Replicas, Unless
+from tessera.api.kubernetes.workloads.counting import (
+    Enabled,
+    Factor,
+    KnativeScale,
+    Parallel,
+    ReplicaFactor,
+    ReplicaGroup,
+    Unless,
+)
 from tessera.api.kubernetes.workloads.shapes import (
     Shape,
     bare_spec,
@@ -24,10 +32,10 @@ from tessera.api.kubernetes.workloads.shapes import (
     workflow_step,
 )
 
-__all__ = ["KINDS", "NO_PODS", "TEMPLATES", "Kind", "Part", "runs_no_pods"]
+__all__ = ["KINDS", "NO_PODS", "TEMPLATES", "WorkloadKind", "WorkloadPart", "runs_no_pods"]
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadPart(msgspec.Struct, frozen=True, kw_only=True):
     """Equal pods of an object."""
 
     at: str
@@ -42,12 +50,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an object without this part is refused."""
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of workload."""
 
     group: str
     names: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[WorkloadPart, ...]
     counted: str
     """How many pods it stands for, in words."""
     first: str = ""
@@ -58,27 +66,29 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """A note on its count that always applies."""
 
 
-def _one(at: str, *times: Factor, word: str = "") -> Part:
-    return Part(at=at, times=times, word=word, required=not word)
+def _one(at: str, *times: Factor, word: str = "") -> WorkloadPart:
+    return WorkloadPart(at=at, times=times, word=word, required=not word)
 
 
-def _group(at: str, replicas: str, *times: Factor, leader: str = "leaderTemplate", word: str = "") -> tuple[Part, ...]:
+def _group(
+    at: str, replicas: str, *times: Factor, leader: str = "leaderTemplate", word: str = ""
+) -> tuple[WorkloadPart, ...]:
     """Return the parts of groups of a leader and workers. Source: kubernetes-sigs/lws `api/leaderworkerset/v1`."""
-    number = Replicas(path=replicas)
+    number = ReplicaFactor(path=replicas)
     return (
-        Part(at=f"{at}.{leader}", times=(number, *times), word=f"{word}leader"),
-        Part(
+        WorkloadPart(at=f"{at}.{leader}", times=(number, *times), word=f"{word}leader"),
+        WorkloadPart(
             at=f"{at}.workerTemplate",
-            times=(number, *times, Group(path=f"{at}.size", leader=f"{at}.{leader}")),
+            times=(number, *times, ReplicaGroup(path=f"{at}.size", leader=f"{at}.{leader}")),
             word=f"{word}worker",
         ),
     )
 
 
-def _ray(at: str, *times: Factor) -> tuple[Part, ...]:
+def _ray(at: str, *times: Factor) -> tuple[WorkloadPart, ...]:
     """Return the parts of a Ray cluster. Source: ray-project/kuberay `GetWorkerGroupDesiredReplicas`."""
     each = f"{at}.workerGroupSpecs[]"
-    replicas = Replicas(
+    replicas = ReplicaFactor(
         path=f"{each}.replicas",
         default=0,
         least=f"{each}.minReplicas",
@@ -87,55 +97,55 @@ def _ray(at: str, *times: Factor) -> tuple[Part, ...]:
     )
     running: tuple[Factor, ...] = (*times, Unless(path=f"{at}.suspend"))
     return (
-        Part(at=f"{at}.headGroupSpec.template", times=running, word="head"),
-        Part(
+        WorkloadPart(at=f"{at}.headGroupSpec.template", times=running, word="head"),
+        WorkloadPart(
             at=f"{each}.template",
-            times=(*running, Unless(path=f"{each}.suspend"), replicas, Group(path=f"{each}.numOfHosts")),
+            times=(*running, Unless(path=f"{each}.suspend"), replicas, ReplicaGroup(path=f"{each}.numOfHosts")),
         ),
     )
 
 
-def _replica_specs(kind: str, field: str) -> Kind:
+def _replica_specs(kind: str, field: str) -> WorkloadKind:
     """Return a kind of Kubeflow's training operator. Source: kubeflow/training-operator `pkg/apis/kubeflow.org/v1`."""
     each = f"spec.{field}{{}}"
     times = (
         Unless(path="spec.runPolicy.suspend"),
-        Replicas(
+        ReplicaFactor(
             path=f"{each}.replicas",
         ),
     )
-    return Kind(
+    return WorkloadKind(
         group="kubeflow.org",
         names=(kind,),
-        parts=(Part(at=f"{each}.template", times=times),),
+        parts=(WorkloadPart(at=f"{each}.template", times=times),),
         counted=f"`{field}.*.replicas`",
     )
 
 
-def _component(at: str, *, word: str) -> tuple[Part, ...]:
+def _component(at: str, *, word: str) -> tuple[WorkloadPart, ...]:
     """Return the parts of a component of a KServe InferenceService."""
-    number = Replicas(path=f"{at}.minReplicas", most=f"{at}.maxReplicas", from_zero=True)
+    number = ReplicaFactor(path=f"{at}.minReplicas", most=f"{at}.maxReplicas", from_zero=True)
     return (
-        Part(at=at, shape=predictor, times=(number,), word=word, annotations="metadata.annotations"),
-        Part(
+        WorkloadPart(at=at, shape=predictor, times=(number,), word=word, annotations="metadata.annotations"),
+        WorkloadPart(
             at=f"{at}.workerSpec",
             shape=engine_worker,
-            times=(number, Group(path=f"{at}.workerSpec.pipelineParallelSize", leader=at)),
+            times=(number, ReplicaGroup(path=f"{at}.workerSpec.pipelineParallelSize", leader=at)),
             word=f"{word}-worker",
             annotations="metadata.annotations",
         ),
     )
 
 
-def _llm(at: str, word: str) -> tuple[Part, ...]:
+def _llm(at: str, word: str) -> tuple[WorkloadPart, ...]:
     """Return the parts of a workload of an LLMInferenceService.
 
     Source: kserve/kserve `pkg/apis/serving/v1alpha2/llm_inference_service_types_func.go` (`GetSize`).
     """
-    number = Replicas(
+    number = ReplicaFactor(
         path=f"{at}.replicas", least=f"{at}.scaling.minReplicas", most=f"{at}.scaling.maxReplicas", lowest=1
     )
-    size = Group(
+    size = ReplicaGroup(
         path=f"{at}.parallelism.data",
         over=f"{at}.parallelism.dataLocal",
         otherwise=f"{at}.parallelism.pipeline",
@@ -143,51 +153,53 @@ def _llm(at: str, word: str) -> tuple[Part, ...]:
     )
     annotations = f"{at}.annotations"
     return (
-        Part(at=f"{at}.template", shape=bare_spec, times=(number,), word=word, annotations=annotations),
-        Part(at=f"{at}.worker", shape=bare_spec, times=(number, size), word=f"{word}-worker", annotations=annotations),
+        WorkloadPart(at=f"{at}.template", shape=bare_spec, times=(number,), word=word, annotations=annotations),
+        WorkloadPart(
+            at=f"{at}.worker", shape=bare_spec, times=(number, size), word=f"{word}-worker", annotations=annotations
+        ),
     )
 
 
-def _nim(at: str, *times: Factor) -> Part:
+def _nim(at: str, *times: Factor) -> WorkloadPart:
     """Return the pods of a NIMService. Source: NVIDIA/k8s-nim-operator `api/apps/v1alpha1/nimservice_types.go`."""
-    number = Replicas(
+    number = ReplicaFactor(
         path=f"{at}.replicas",
         least=f"{at}.scale.hpa.minReplicas",
         most=f"{at}.scale.hpa.maxReplicas",
         lowest=1,
         bounded=f"{at}.scale.enabled",
     )
-    size = Group(path=f"{at}.multiNode.parallelism.pipeline")
-    return Part(at=at, shape=nim, times=(*times, number, size), annotations=f"{at}.annotations")
+    size = ReplicaGroup(path=f"{at}.multiNode.parallelism.pipeline")
+    return WorkloadPart(at=at, shape=nim, times=(*times, number, size), annotations=f"{at}.annotations")
 
 
-_SPEC_REPLICAS = Replicas(path="spec.replicas")
+_SPEC_REPLICAS = ReplicaFactor(path="spec.replicas")
 _TEMPLATE = _one("spec.template", _SPEC_REPLICAS)
 
 KINDS = (
-    Kind(group="apps", names=("Deployment", "ReplicaSet"), parts=(_TEMPLATE,), counted="`replicas`"),
-    Kind(group="", names=("ReplicationController",), parts=(_TEMPLATE,), counted="`replicas`"),
-    Kind(
+    WorkloadKind(group="apps", names=("Deployment", "ReplicaSet"), parts=(_TEMPLATE,), counted="`replicas`"),
+    WorkloadKind(group="", names=("ReplicationController",), parts=(_TEMPLATE,), counted="`replicas`"),
+    WorkloadKind(
         group="apps",
         names=("StatefulSet",),
         parts=(_TEMPLATE,),
         counted="`replicas`, numbered from `ordinals.start`",
         first="spec.ordinals.start",
     ),
-    Kind(
+    WorkloadKind(
         group="apps",
         names=("DaemonSet",),
         parts=(_one("spec.template"),),
         counted="one on each node of the fleet that admits it",
         daemon=True,
     ),
-    Kind(
+    WorkloadKind(
         group="batch",
         names=("Job",),
         parts=(_one("spec.template", Parallel(path="spec")),),
         counted="`parallelism`, at most `completions`",
     ),
-    Kind(
+    WorkloadKind(
         group="batch",
         names=("CronJob",),
         parts=(
@@ -195,56 +207,56 @@ KINDS = (
         ),
         counted="those of one run",
     ),
-    Kind(
+    WorkloadKind(
         group="jobset.x-k8s.io",
         names=("JobSet",),
         parts=(
-            Part(
+            WorkloadPart(
                 at="spec.replicatedJobs[].template.spec.template",
                 times=(
                     Unless(path="spec.suspend"),
-                    Replicas(path="spec.replicatedJobs[].replicas"),
+                    ReplicaFactor(path="spec.replicatedJobs[].replicas"),
                     Parallel(path="spec.replicatedJobs[].template.spec"),
                 ),
             ),
         ),
         counted="of each of `replicatedJobs`, `replicas` times the pods of its Job",
     ),
-    Kind(
+    WorkloadKind(
         group="leaderworkerset.x-k8s.io",
         names=("LeaderWorkerSet",),
         parts=_group("spec.leaderWorkerTemplate", "spec.replicas"),
         counted="`replicas` groups of `size`, one of them the leader",
     ),
-    Kind(
+    WorkloadKind(
         group="ray.io",
         names=("RayCluster",),
         parts=_ray("spec"),
         counted="the head, and of each worker group "
         "`replicas` (from `minReplicas` to `maxReplicas`) times `numOfHosts`",
     ),
-    Kind(
+    WorkloadKind(
         group="ray.io",
         names=("RayJob",),
         parts=(
             *_ray("spec.rayClusterSpec", Unless(path="spec.suspend")),
-            Part(at="spec.submitterPodTemplate", times=(Unless(path="spec.suspend"),), word="submitter"),
+            WorkloadPart(at="spec.submitterPodTemplate", times=(Unless(path="spec.suspend"),), word="submitter"),
         ),
         counted="those of `rayClusterSpec`, and the submitter that it describes",
     ),
-    Kind(
+    WorkloadKind(
         group="ray.io",
         names=("RayService",),
         parts=_ray("spec.rayClusterConfig", Unless(path="spec.suspend")),
         counted="those of `rayClusterConfig`; an upgrade needs them twice",
     ),
-    Kind(
+    WorkloadKind(
         group="ray.io",
         names=("RayCronJob",),
         parts=_ray("spec.jobTemplate.rayClusterSpec", Unless(path="spec.suspend")),
         counted="those of one run",
     ),
-    Kind(
+    WorkloadKind(
         group="serving.kserve.io",
         names=("InferenceService",),
         parts=(
@@ -255,17 +267,17 @@ KINDS = (
         counted="`minReplicas` of predictor, transformer and explainer, at least one; with `workerSpec` "
         "`pipelineParallelSize` nodes each",
     ),
-    Kind(
+    WorkloadKind(
         group="serving.kserve.io",
         names=("LLMInferenceService",),
         parts=(*_llm("spec", "main"), *_llm("spec.prefill", "prefill")),
         counted="`replicas` of the main workload and of `prefill`; with `worker` groups of `data` / `dataLocal` "
         "or `pipeline`",
     ),
-    Kind(
+    WorkloadKind(
         group="serving.knative.dev",
         names=("Service", "Configuration"),
-        parts=(Part(at="spec.template", shape=knative_revision, times=(KnativeScale(path="spec.template"),)),),
+        parts=(WorkloadPart(at="spec.template", shape=knative_revision, times=(KnativeScale(path="spec.template"),)),),
         counted="`min-scale` or `initial-scale`, at least one",
     ),
     _replica_specs("PyTorchJob", "pytorchReplicaSpecs"),
@@ -275,12 +287,12 @@ KINDS = (
     _replica_specs("PaddleJob", "paddleReplicaSpecs"),
     _replica_specs("JAXJob", "jaxReplicaSpecs"),
     _replica_specs("MXJob", "mxReplicaSpecs"),
-    Kind(group="kubeflow.org", names=("Notebook",), parts=(_one("spec.template"),), counted="one"),
-    Kind(
+    WorkloadKind(group="kubeflow.org", names=("Notebook",), parts=(_one("spec.template"),), counted="one"),
+    WorkloadKind(
         group="trainer.kubeflow.org",
         names=("TrainJob",),
         parts=(
-            Part(
+            WorkloadPart(
                 at="spec.trainer",
                 shape=trainer,
                 times=(Unless(path="spec.suspend"), trainer_nodes),
@@ -288,56 +300,56 @@ KINDS = (
         ),
         counted="`trainer.numNodes` with `resourcesPerNode`, or as the runtime among the manifests says",
     ),
-    Kind(
+    WorkloadKind(
         group="batch.volcano.sh",
         names=("Job",),
-        parts=(Part(at="spec.tasks[].template", times=(Replicas(path="spec.tasks[].replicas"),)),),
+        parts=(WorkloadPart(at="spec.tasks[].template", times=(ReplicaFactor(path="spec.tasks[].replicas"),)),),
         counted="`tasks[].replicas`",
     ),
-    Kind(
+    WorkloadKind(
         group="apps.nvidia.com",
         names=("NIMService",),
         parts=(_nim("spec"),),
         counted="`replicas`, or `scale.hpa.minReplicas`, times `multiNode.parallelism.pipeline`",
     ),
-    Kind(
+    WorkloadKind(
         group="apps.nvidia.com",
         names=("NIMPipeline",),
         parts=(_nim("spec.services[].spec", Enabled(path="spec.services[].enabled")),),
         counted="those of each NIMService in `services` that is `enabled`",
     ),
-    Kind(
+    WorkloadKind(
         group="nvidia.com",
         names=("DynamoGraphDeployment",),
         parts=(
-            Part(
+            WorkloadPart(
                 at="spec.services{}",
                 shape=dynamo_service,
                 times=(
-                    Replicas(path="spec.services{}.replicas"),
-                    Group(path="spec.services{}.multinode.nodeCount"),
+                    ReplicaFactor(path="spec.services{}.replicas"),
+                    ReplicaGroup(path="spec.services{}.multinode.nodeCount"),
                 ),
                 annotations="spec.services{}.annotations",
             ),
-            Part(
+            WorkloadPart(
                 at="spec.components[].podTemplate",
                 times=(
-                    Replicas(path="spec.components[].replicas"),
-                    Group(path="spec.components[].multinode.nodeCount"),
+                    ReplicaFactor(path="spec.components[].replicas"),
+                    ReplicaGroup(path="spec.components[].multinode.nodeCount"),
                 ),
             ),
         ),
         counted="of each service or component `replicas` times `multinode.nodeCount`",
     ),
-    Kind(
+    WorkloadKind(
         group="production-stack.vllm.ai",
         names=("VLLMRuntime",),
         parts=(
-            Part(
+            WorkloadPart(
                 at="spec.deploymentConfig",
                 shape=vllm_runtime,
                 times=(
-                    Replicas(
+                    ReplicaFactor(
                         path="spec.deploymentConfig.replicas",
                         least="spec.autoscalingConfig.minReplicas",
                         most="spec.autoscalingConfig.maxReplicas",
@@ -351,69 +363,73 @@ KINDS = (
         ),
         counted="`deploymentConfig.replicas`, between the bounds of `autoscalingConfig`",
     ),
-    Kind(
+    WorkloadKind(
         group="argoproj.io",
         names=("Rollout",),
-        parts=(Part(at="spec.template", shape=rollout, times=(_SPEC_REPLICAS,)),),
+        parts=(WorkloadPart(at="spec.template", shape=rollout, times=(_SPEC_REPLICAS,)),),
         counted="`replicas` of its template or of that of its `workloadRef`; a rollout in progress may run more",
     ),
-    Kind(
+    WorkloadKind(
         group="argoproj.io",
         names=("Workflow",),
-        parts=(Part(at="spec.templates[]", shape=workflow_step, times=(Unless(path="spec.suspend"),)),),
+        parts=(WorkloadPart(at="spec.templates[]", shape=workflow_step, times=(Unless(path="spec.suspend"),)),),
         counted="one for each template that is a container or script",
         note="each template is one pod; steps that run at once or several times are not distinguished",
     ),
-    Kind(
+    WorkloadKind(
         group="keda.sh",
         names=("ScaledJob",),
         parts=(_one("spec.jobTargetRef.template", Parallel(path="spec.jobTargetRef")),),
         counted="those of one Job",
         note="one Job is planned; KEDA starts up to `maxReplicaCount`",
     ),
-    Kind(
+    WorkloadKind(
         group="orchestration.aibrix.ai",
         names=("StormService",),
         parts=(
-            Part(
+            WorkloadPart(
                 at="spec.template.spec.roles[].template",
                 times=(
                     _SPEC_REPLICAS,
-                    Replicas(path="spec.template.spec.roles[].replicas"),
-                    Group(path="spec.template.spec.roles[].podGroupSize"),
+                    ReplicaFactor(path="spec.template.spec.roles[].replicas"),
+                    ReplicaGroup(path="spec.template.spec.roles[].podGroupSize"),
                 ),
             ),
         ),
         counted="`replicas` times `roles[].replicas` times `podGroupSize`",
     ),
-    Kind(
+    WorkloadKind(
         group="orchestration.aibrix.ai",
         names=("RayClusterFleet",),
         parts=_ray("spec.template.spec", _SPEC_REPLICAS),
         counted="`replicas` times the pods of a RayCluster",
     ),
-    Kind(
+    WorkloadKind(
         group="inference.llmaz.io",
         names=("Service",),
         parts=_group("spec.workloadTemplate", "spec.replicas"),
         counted="`replicas` groups of `workloadTemplate.size`",
     ),
-    Kind(
+    WorkloadKind(
         group="sagemaker.amazonaws.com",
         names=("HyperPodPyTorchJob",),
-        parts=(Part(at="spec.replicaSpecs[].template", times=(Replicas(path="spec.replicaSpecs[].replicas"),)),),
+        parts=(
+            WorkloadPart(
+                at="spec.replicaSpecs[].template", times=(ReplicaFactor(path="spec.replicaSpecs[].replicas"),)
+            ),
+        ),
         counted="`replicaSpecs[].replicas`",
     ),
-    Kind(
+    WorkloadKind(
         group="sparkoperator.k8s.io",
         names=("SparkApplication",),
         parts=(
-            Part(at="spec.driver", shape=spark, word="driver", annotations="spec.driver.annotations"),
-            Part(
+            WorkloadPart(at="spec.driver", shape=spark, word="driver", annotations="spec.driver.annotations"),
+            WorkloadPart(
                 at="spec.executor",
                 shape=spark,
                 times=(
-                    Replicas(
+                    ReplicaFactor(
                         path="spec.executor.instances",
                         least="spec.dynamicAllocation.minExecutors",
                         most="spec.dynamicAllocation.maxExecutors",
@@ -426,20 +442,20 @@ KINDS = (
         ),
         counted="the driver and `executor.instances`, between the bounds of `dynamicAllocation`; memory is not read",
     ),
-    Kind(
+    WorkloadKind(
         group="kaito.sh",
         names=("Workspace",),
-        parts=(Part(at="inference.template", times=(Replicas(path="resource.count"),)),),
+        parts=(WorkloadPart(at="inference.template", times=(ReplicaFactor(path="resource.count"),)),),
         counted="`resource.count` with `inference.template`; a preset names no GPUs",
     ),
-    Kind(
+    WorkloadKind(
         # `api.tessera.modelservers.with_pods` writes the template of the controller's Deployment into it.
         group="tessera.dev",
         names=("ModelServer",),
         parts=(
-            Part(
+            WorkloadPart(
                 at="spec.template",
-                times=(Replicas(path="spec.replicas.min", most="spec.replicas.max", from_zero=True),),
+                times=(ReplicaFactor(path="spec.replicas.min", most="spec.replicas.max", from_zero=True),),
             ),
         ),
         counted="`replicas.min`, at least one where it scales, as the controller would create them",

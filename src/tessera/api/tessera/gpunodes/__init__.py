@@ -5,7 +5,7 @@ The status is the agent's: GPUs, layouts, health, and in `offered` the devices t
 docs/decisions/0010-claims-on-the-gpunode.md and 0013-one-allocator-for-a-device.md.
 """
 
-from tessera.api.tessera.gpunodes.fields import Spec, Status
+from tessera.api.tessera.gpunodes.fields import GpuNodeSpec, GpuNodeStatus
 from tessera.api.tessera.gpunodes.reading import read_gpu_node
 from tessera.api.tessera.gpunodes.writing import (
     API_VERSION,
@@ -20,8 +20,8 @@ from tessera.api.tessera.gpunodes.writing import (
 __all__ = [
     "API_VERSION",
     "KIND",
-    "Spec",
-    "Status",
+    "GpuNodeSpec",
+    "GpuNodeStatus",
     "claims_field",
     "desired_field",
     "new_object",

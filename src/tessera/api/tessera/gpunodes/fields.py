@@ -13,8 +13,10 @@ __all__ = [
     "MOST_IMPAIRED",
     "SUBJECT_CHARACTERS",
     "ClaimFields",
-    "DesiredFields",
+    "DesiredDevicesFields",
     "GpuFields",
+    "GpuNodeSpec",
+    "GpuNodeStatus",
     "ImpairedFields",
     "OfferFields",
     "OfferedFields",
@@ -24,8 +26,6 @@ __all__ = [
     "ProfileFields",
     "ReplicasFields",
     "SharingFields",
-    "Spec",
-    "Status",
     "SummaryFields",
     "UnhealthyFields",
     "UsedFields",
@@ -187,7 +187,7 @@ class ImpairedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """The cause and the fix."""
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class GpuNodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The agent's report of its node."""
 
     observed_generation: Annotated[int, _stored(minimum=0)] = 0
@@ -206,7 +206,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     them. Needs and shares get nothing that overlaps them."""
 
 
-class DesiredFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class DesiredDevicesFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Devices of one GPU that are desired and advertised for pods with exact requests."""
 
     gpu: _Uuid
@@ -235,12 +235,12 @@ class PolicyFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     """In the form of the node policy file, see docs/sharing.md."""
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class GpuNodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The desired state of the node."""
 
     policy: PolicyFields | None = None
     desired: Annotated[
-        tuple[DesiredFields, ...],
+        tuple[DesiredDevicesFields, ...],
         _stored(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["gpu"], "maxItems": MOST_GPUS}),
     ] = ()
     # Written whole by servers, on the version that was read; a map would cost the API server as much again a write.

@@ -8,12 +8,12 @@ import msgspec
 
 from tessera.api.fields import in_place
 from tessera.api.tessera.gpunodes.fields import (
-    DesiredFields,
+    DesiredDevicesFields,
     GpuFields,
+    GpuNodeSpec,
+    GpuNodeStatus,
     OfferedFields,
     PlaceFields,
-    Spec,
-    Status,
 )
 from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
@@ -33,8 +33,8 @@ class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Object(msgspec.Struct, frozen=True):
     metadata: _Metadata
-    spec: Spec = Spec()
-    status: Status | None = None
+    spec: GpuNodeSpec = GpuNodeSpec()
+    status: GpuNodeStatus | None = None
 
 
 def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
@@ -53,7 +53,7 @@ def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
 
 
 def _state(found: _Object) -> GpuNodeState:
-    status = found.status or Status()
+    status = found.status or GpuNodeStatus()
     gpus = tuple(sorted((_gpu(each) for each in status.gpus), key=lambda gpu: gpu.index))
     _check_distinct("indices of GPUs", [gpu.index for gpu in gpus])
     _check_distinct("UUIDs of GPUs", [gpu.uuid for gpu in gpus])
@@ -152,7 +152,7 @@ def _placement(known: GpuModel, place: PlaceFields) -> Placement:
     return placement_at(known, place.profile, place.start)
 
 
-def _desired(known: GpuModel, each: DesiredFields) -> DesiredDevices:
+def _desired(known: GpuModel, each: DesiredDevicesFields) -> DesiredDevices:
     instances = _layout(f"GPU {each.gpu} in spec.desired", known, each.instances)
     if each.whole and instances:
         raise InvalidInput(

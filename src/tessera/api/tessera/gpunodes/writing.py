@@ -10,8 +10,9 @@ from tessera.api.tessera.gpunodes.fields import (
     MOST_IMPAIRED,
     SUBJECT_CHARACTERS,
     ClaimFields,
-    DesiredFields,
+    DesiredDevicesFields,
     GpuFields,
+    GpuNodeStatus,
     ImpairedFields,
     OfferedFields,
     OfferFields,
@@ -20,7 +21,6 @@ from tessera.api.tessera.gpunodes.fields import (
     ProfileFields,
     ReplicasFields,
     SharingFields,
-    Status,
     SummaryFields,
     UnhealthyFields,
     UsedFields,
@@ -49,7 +49,7 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
 
     Without `offered`, which is written separately, on the version that was read.
     """
-    status = Status(
+    status = GpuNodeStatus(
         observed_generation=observed_generation,
         driver=state.driver,
         unit_mib=state.unit_mib,
@@ -64,7 +64,7 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
 
 def desired_field(desired: Iterable[DesiredDevices]) -> list[dict[str, Any]]:
     """Return `spec.desired` as JSON."""
-    return [msgspec.to_builtins(msgspec.convert(each, DesiredFields, from_attributes=True)) for each in desired]
+    return [msgspec.to_builtins(msgspec.convert(each, DesiredDevicesFields, from_attributes=True)) for each in desired]
 
 
 def offered_field(offered: Iterable[DesiredDevices]) -> list[dict[str, Any]]:

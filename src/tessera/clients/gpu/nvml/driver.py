@@ -11,13 +11,13 @@ from typing import Any, Self, TypeVar
 import msgspec
 import pynvml
 
-from tessera.clients.gpu.feed import Feed
+from tessera.clients.gpu.feed import EventFeed
 from tessera.clients.gpu.nvml import changing
 from tessera.clients.gpu.nvml.faults import optional, translated
 from tessera.clients.gpu.nvml.measuring import Measuring
-from tessera.clients.gpu.nvml.node import Node
+from tessera.clients.gpu.nvml.node import NvmlNode
 from tessera.clients.gpu.nvml.reading import parts, processes, used_mib
-from tessera.clients.gpu.protocol import MemoryLimit, Use
+from tessera.clients.gpu.protocol import GpuUtilization, MemoryLimit
 from tessera.clients.gpu.refusals import (
     bounded_clocks,
     bounded_memory,
@@ -62,7 +62,7 @@ class NvmlDriver:
     returns; until then every call raises `Unavailable` at once. The next inventory shows the result of the late call.
     """
 
-    def __init__(self, thread: DriverThread, node: Node, feed: Feed, deadlines: Deadlines) -> None:
+    def __init__(self, thread: DriverThread, node: NvmlNode, feed: EventFeed, deadlines: Deadlines) -> None:
         self._thread = thread
         self._node = node
         self._feed = feed
@@ -79,16 +79,16 @@ class NvmlDriver:
             Unsupported: there is no driver.
 
         """
-        thread, feed, loop = DriverThread("nvml"), Feed(), asyncio.get_running_loop()
+        thread, feed, loop = DriverThread("nvml"), EventFeed(), asyncio.get_running_loop()
 
         def publish(event: GpuEvent) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: there is no reader
                 loop.call_soon_threadsafe(feed.publish, event)
 
-        made: list[Node] = []
+        made: list[NvmlNode] = []
 
-        def make() -> Node:
-            made.append(Node(sysfs, publish))
+        def make() -> NvmlNode:
+            made.append(NvmlNode(sysfs, publish))
             return made[0]
 
         def unmake() -> None:
@@ -127,16 +127,16 @@ class NvmlDriver:
 
         return await self._on("reading processes", gpu, read)
 
-    async def use(self, gpu: str, placement: Placement | None = None) -> Use:
+    async def use(self, gpu: str, placement: Placement | None = None) -> GpuUtilization:
         """Return the utilization of a GPU, or of one MIG instance of it."""
 
-        def read(facts: GpuFacts, device: Any) -> Use:
+        def read(facts: GpuFacts, device: Any) -> GpuUtilization:
             with translated(f"use of {named(facts)}"):
                 if placement is not None:
-                    return Use(memory_used_mib=used_mib(_mig_device(facts, device, placement)))
+                    return GpuUtilization(memory_used_mib=used_mib(_mig_device(facts, device, placement)))
                 rates = optional(pynvml.nvmlDeviceGetUtilizationRates, device)
                 percent = None if rates is None or facts.layout is not None else rates.gpu
-                return Use(memory_used_mib=used_mib(device), gpu_percent=percent)
+                return GpuUtilization(memory_used_mib=used_mib(device), gpu_percent=percent)
 
         return await self._on("reading use", gpu, read)
 

@@ -14,7 +14,7 @@ from tessera.clients.gpu.nvml.watching import FELL_OFF_THE_BUS, Watch
 from tessera.clients.gpu.refusals import lost, no_gpu
 from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
 
-__all__ = ["Node"]
+__all__ = ["NvmlNode"]
 
 Answer = TypeVar("Answer")
 
@@ -27,7 +27,7 @@ _DRIVER_GONE = (
 """Errors of the driver, not of the requested GPU."""
 
 
-class Node:
+class NvmlNode:
     """The GPUs that NVML enumerated when this was made; their order stays as long as it lives.
 
     Handles are fetched for each call, because a reset invalidates former ones.

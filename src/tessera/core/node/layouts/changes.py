@@ -7,8 +7,8 @@ import msgspec
 from tessera.core.gpu.deviceids import DeviceId, devices_of_ids
 from tessera.core.gpu.inventory import GpuFacts, GpuProcess, Inventory
 from tessera.core.gpu.mig import Layout, Placement, counts_of, is_legal, why_illegal
-from tessera.core.node.layouts.configurations import Target, exact
-from tessera.core.node.repartition import Destroy, Refusal, Repartition, plan_repartition
+from tessera.core.node.layouts.configurations import LayoutTarget, exact
+from tessera.core.node.repartition import Destroy, Repartition, RepartitionRefusal, plan_repartition
 
 __all__ = [
     "AwaitReset",
@@ -16,10 +16,10 @@ __all__ = [
     "Change",
     "ChangeInstances",
     "Difference",
+    "GpuUser",
     "Impossible",
     "Keep",
     "SetMode",
-    "User",
     "change",
     "differences",
     "lost",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-class User(msgspec.Struct, frozen=True, kw_only=True):
+class GpuUser(msgspec.Struct, frozen=True, kw_only=True):
     """The user of a GPU or of one of its MIG instances: a pod, or a process of no known pod."""
 
     gpu: str
@@ -84,7 +84,7 @@ class Blocked(msgspec.Struct, frozen=True, tag=True):
 
     reason: str
     """One sentence for people, without full stop."""
-    users: tuple[User, ...]
+    users: tuple[GpuUser, ...]
     withdraw: Layout = ()
     """The instances to destroy, used or not: not advertised while the change is pending."""
 
@@ -113,7 +113,9 @@ def lost(index: int) -> str:
     return f"the driver has lost GPU {index}; reset it or reboot the node"
 
 
-def differences(inventory: Inventory, targets: Iterable[Target], unseen: Iterable[int] = ()) -> tuple[Difference, ...]:
+def differences(
+    inventory: Inventory, targets: Iterable[LayoutTarget], unseen: Iterable[int] = ()
+) -> tuple[Difference, ...]:
     """Return the differences of the node's GPUs from their targets; nothing where the configuration is applied.
 
     A GPU without target is left alone and so never differs. Instances are compared by profile and count; if the
@@ -138,7 +140,7 @@ def differences(inventory: Inventory, targets: Iterable[Target], unseen: Iterabl
 _LOST = "the GPU is lost", "one that the driver reaches"
 
 
-def _difference(gpu: GpuFacts, target: Target) -> tuple[str, str] | None:
+def _difference(gpu: GpuFacts, target: LayoutTarget) -> tuple[str, str] | None:
     if gpu.lost:
         return _LOST
     if gpu.mig is None:
@@ -155,7 +157,7 @@ def _difference(gpu: GpuFacts, target: Target) -> tuple[str, str] | None:
     return f"{_places(present)}{broken}", desired
 
 
-def change(gpu: GpuFacts, target: Target, users: Iterable[User]) -> Change:
+def change(gpu: GpuFacts, target: LayoutTarget, users: Iterable[GpuUser]) -> Change:
     """Return the next step for a GPU, which never touches a used instance.
 
     Args:
@@ -164,7 +166,7 @@ def change(gpu: GpuFacts, target: Target, users: Iterable[User]) -> Change:
         users: of GPUs and instances, including other GPUs'.
 
     """
-    own = tuple(sorted((user for user in users if user.gpu == gpu.uuid), key=User.order))
+    own = tuple(sorted((user for user in users if user.gpu == gpu.uuid), key=GpuUser.order))
     if gpu.lost:
         return Impossible(lost(gpu.index))
     if gpu.mig is None:
@@ -178,7 +180,7 @@ def change(gpu: GpuFacts, target: Target, users: Iterable[User]) -> Change:
     return _instances(gpu, target, own) if target.mig else Keep()
 
 
-def _switch(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
+def _switch(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...]) -> Change:
     if users:
         return Blocked(
             f"GPU {gpu.index}: switching MIG {'on' if target.mig else 'off'} needs a GPU that nobody uses; "
@@ -188,11 +190,11 @@ def _switch(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
         )
     present = gpu.layout or ()
     plan = plan_repartition(gpu.model, present, (), ()) if present else None
-    assert not isinstance(plan, Refusal), "the empty layout keeps all of no used instances"
+    assert not isinstance(plan, RepartitionRefusal), "the empty layout keeps all of no used instances"
     return SetMode(target.mig, plan)
 
 
-def _instances(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
+def _instances(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...]) -> Change:
     if _is_there(gpu, target):
         return Keep()
     present = gpu.layout or ()
@@ -203,7 +205,7 @@ def _instances(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change
     whole = tuple(each.placement for each in gpu.instances)
     goal = whole if gpu.incomplete else target.layout if target.layout is not None else dict(target.counts)
     plan = plan_repartition(gpu.model, present, used, goal)
-    if isinstance(plan, Refusal):
+    if isinstance(plan, RepartitionRefusal):
         holding = tuple(user for user in users if user.placement in plan.blockers)
         if not holding:
             return Impossible(f"GPU {gpu.index}: {plan.reason}")
@@ -217,7 +219,7 @@ def _instances(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change
     return ChangeInstances(plan)
 
 
-def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[User]) -> Target | None:
+def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[GpuUser]) -> LayoutTarget | None:
     """Return the target with one more instance: all used ones stay, and as many others as possible.
 
     None if used instances leave no room, or MIG is off on a GPU in use.
@@ -236,7 +238,7 @@ def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[User]) ->
     return exact(gpu, layout)
 
 
-def _is_there(gpu: GpuFacts, target: Target) -> bool:
+def _is_there(gpu: GpuFacts, target: LayoutTarget) -> bool:
     """Return whether a GPU with MIG on has the instances of its target, all of them complete."""
     if target.mode_only:
         return True
@@ -250,7 +252,7 @@ def _is_there(gpu: GpuFacts, target: Target) -> bool:
 
 def users_of(
     inventory: Inventory, held: Iterable[tuple[str, Iterable[str]]], processes: Mapping[str, Iterable[GpuProcess]]
-) -> tuple[User, ...]:
+) -> tuple[GpuUser, ...]:
     """Return the users of each GPU and instance, sorted: pods, and processes of none of these pods.
 
     A process on an instance that is not in the inventory has an unknown instance.
@@ -264,28 +266,28 @@ def users_of(
 
     """
     found = {
-        User(gpu=device.gpu, placement=device.placement, pod=pod)
+        GpuUser(gpu=device.gpu, placement=device.placement, pod=pod)
         for pod, ids in held
         for device in devices_of_ids((name.partition("-_-")[0] for name in ids), inventory)
     }
     explained = {user.device for user in found}
     found.update(user for user in _process_users(inventory, processes) if user.device not in explained)
-    return tuple(sorted(found, key=User.order))
+    return tuple(sorted(found, key=GpuUser.order))
 
 
-def _process_users(inventory: Inventory, processes: Mapping[str, Iterable[GpuProcess]]) -> Iterator[User]:
+def _process_users(inventory: Inventory, processes: Mapping[str, Iterable[GpuProcess]]) -> Iterator[GpuUser]:
     for gpu in inventory.gpus:
         instances = {each.gpu_instance: each.placement for each in gpu.instances}
         for process in processes.get(gpu.uuid, ()):
             place = None if process.gpu_instance is None else instances.get(process.gpu_instance)
-            yield User(gpu=gpu.uuid, placement=place, pid=process.pid)
+            yield GpuUser(gpu=gpu.uuid, placement=place, pid=process.pid)
 
 
 def _mode(*, on: bool) -> str:
     return "MIG on" if on else "MIG off"
 
 
-def _names(users: tuple[User, ...]) -> str:
+def _names(users: tuple[GpuUser, ...]) -> str:
     return ", ".join(dict.fromkeys(user.name for user in users))
 
 

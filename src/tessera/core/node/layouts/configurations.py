@@ -11,7 +11,7 @@ from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Counts, Layout, counts_of, layouts_with, named_layouts, why_illegal
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Group", "Target", "as_groups", "configuration_names", "exact", "resolve", "unseen_gpus"]
+__all__ = ["Group", "LayoutTarget", "as_groups", "configuration_names", "exact", "resolve", "unseen_gpus"]
 
 _ALL = "all-"
 _DIGITS = re.compile(r"[0-9A-Za-z_]+", re.ASCII)
@@ -31,7 +31,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """PCI ids the group is limited to, `0x20B010DE` or with the subsystem `0x20B010DE:0x145F10DE`; empty for any."""
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class LayoutTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The desired layout of one GPU."""
 
     gpu: str
@@ -46,7 +46,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Whether any instances will do, so that only MIG mode is switched."""
 
 
-def resolve(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> tuple[Target, ...]:
+def resolve(
+    name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory
+) -> tuple[LayoutTarget, ...]:
     """Return the target of each GPU in the configuration of this name, by index.
 
     A configuration of the file takes precedence over mig-parted's. Of several groups that match a GPU the last one
@@ -103,7 +105,7 @@ def as_groups(inventory: Inventory) -> tuple[Group, ...]:
     )
 
 
-def exact(gpu: GpuFacts, layout: Layout | None) -> Target:
+def exact(gpu: GpuFacts, layout: Layout | None) -> LayoutTarget:
     """Return the target of a GPU with known placements; None is MIG off.
 
     Raises:
@@ -118,9 +120,9 @@ def exact(gpu: GpuFacts, layout: Layout | None) -> Target:
             hint="choose a layout that `tessera profiles` shows",
         )
     if layout is None:
-        return Target(gpu=gpu.uuid, index=gpu.index, mig=False)
+        return LayoutTarget(gpu=gpu.uuid, index=gpu.index, mig=False)
     placed = tuple(sorted(layout))
-    return Target(gpu=gpu.uuid, index=gpu.index, mig=True, counts=counts_of(gpu.model, placed), layout=placed)
+    return LayoutTarget(gpu=gpu.uuid, index=gpu.index, mig=True, counts=counts_of(gpu.model, placed), layout=placed)
 
 
 def _is_possible(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> bool:
@@ -133,7 +135,7 @@ def _is_possible(name: str, configurations: Mapping[str, tuple[Group, ...]], inv
     return True
 
 
-def _by_groups(name: str, groups: tuple[Group, ...], inventory: Inventory) -> tuple[Target, ...]:
+def _by_groups(name: str, groups: tuple[Group, ...], inventory: Inventory) -> tuple[LayoutTarget, ...]:
     found = []
     for gpu in inventory.gpus:
         matching = [group for group in groups if _matches(group, gpu)]
@@ -171,7 +173,7 @@ def _number(text: str) -> int | None:
     return number if number < 1 << 32 else None
 
 
-def _target(name: str, gpu: GpuFacts, group: Group) -> Target | None:
+def _target(name: str, gpu: GpuFacts, group: Group) -> LayoutTarget | None:
     if gpu.mig is None:
         if group.enabled and group.devices is not None:
             raise InvalidInput(
@@ -181,8 +183,8 @@ def _target(name: str, gpu: GpuFacts, group: Group) -> Target | None:
             )
         return None
     if not group.enabled:
-        return Target(gpu=gpu.uuid, index=gpu.index, mig=False)
-    return Target(gpu=gpu.uuid, index=gpu.index, mig=True, counts=_counts(name, gpu, group.instances))
+        return LayoutTarget(gpu=gpu.uuid, index=gpu.index, mig=False)
+    return LayoutTarget(gpu=gpu.uuid, index=gpu.index, mig=True, counts=_counts(name, gpu, group.instances))
 
 
 def _counts(name: str, gpu: GpuFacts, instances: tuple[tuple[str, int], ...]) -> Counts:
@@ -211,7 +213,9 @@ def _profile(name: str, gpu: GpuFacts, text: str) -> str:
         ) from error
 
 
-def _by_default(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> tuple[Target, ...]:
+def _by_default(
+    name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory
+) -> tuple[LayoutTarget, ...]:
     """Return the targets of a built-in configuration of mig-parted."""
     partitioned = [gpu for gpu in inventory.gpus if gpu.mig is not None]
     known = {gpu.uuid: _default_counts(gpu.model, name) for gpu in partitioned}
@@ -234,7 +238,7 @@ def _by_default(name: str, configurations: Mapping[str, tuple[Group, ...]], inve
                 hint="write a file that says what each GPU gets, or choose one that all GPUs with MIG here have: "
                 + ", ".join(configuration_names(configurations, inventory)),
             )
-        targets.append(Target(gpu=gpu.uuid, index=gpu.index, mig=name != f"{_ALL}disabled", counts=counts))
+        targets.append(LayoutTarget(gpu=gpu.uuid, index=gpu.index, mig=name != f"{_ALL}disabled", counts=counts))
     return tuple(targets)
 
 

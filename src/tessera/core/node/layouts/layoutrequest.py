@@ -26,20 +26,20 @@ from tessera.core.node.layouts.changes import (
     Blocked,
     Change,
     ChangeInstances,
+    GpuUser,
     Impossible,
     Keep,
     SetMode,
-    User,
     change,
     lost,
 )
-from tessera.core.node.layouts.configurations import Group, Target, resolve, unseen_gpus
+from tessera.core.node.layouts.configurations import Group, LayoutTarget, resolve, unseen_gpus
 from tessera.errors import InvalidInput
 
 __all__ = [
     "Attempted",
-    "Cause",
-    "Condition",
+    "LayoutCause",
+    "LayoutCondition",
     "LayoutEvent",
     "LayoutLimits",
     "LayoutRequest",
@@ -63,7 +63,7 @@ class LayoutState(enum.StrEnum):
     FAILED = "failed"
 
 
-class Cause(enum.StrEnum):
+class LayoutCause(enum.StrEnum):
     """Reason of the node's condition and event."""
 
     APPLIED = "LayoutApplied"
@@ -98,7 +98,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     observed: ObservedLayouts
     invalid: str = ""
     """Why the request is invalid on this node; empty where it is valid."""
-    targets: tuple[Target, ...] = ()
+    targets: tuple[LayoutTarget, ...] = ()
     """The desired layout of each GPU; GPUs without target are left out."""
     unseen: tuple[int, ...] = ()
     """Indices of GPUs with a desired layout that the driver never showed: lost before the agent started."""
@@ -143,7 +143,7 @@ class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     """Empty if the node has no label; then nothing is done or reported."""
     state: LayoutState | None = None
-    cause: Cause = Cause.PENDING
+    cause: LayoutCause = LayoutCause.PENDING
     reason: str = ""
     """For people; in the condition and the event."""
     until_s: float = 0.0
@@ -163,16 +163,16 @@ class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.state is LayoutState.PENDING
 
     @property
-    def condition(self) -> "Condition | None":
+    def condition(self) -> "LayoutCondition | None":
         """The node's condition; None without a request."""
         if self.state is None:
             return None
-        return Condition(
+        return LayoutCondition(
             status=_STATUS[self.state], reason=self.cause.value, message=f"configuration {self.name}: {self.reason}"
         )
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
+class LayoutCondition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition `TesseraLayoutApplied` of a node, and the event about it."""
 
     status: Literal["True", "False", "Unknown"]
@@ -217,7 +217,7 @@ LayoutEvent = Seen | Attempted | Unseen | NotRebooted
 
 
 def outlook(
-    name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory, users: Iterable[User]
+    name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory, users: Iterable[GpuUser]
 ) -> Outlook:
     """Return the work for the configuration of this name on a node."""
     held = tuple(users)
@@ -246,7 +246,12 @@ def resumed(name: str, state: str, now_s: float, limits: LayoutLimits, *, reboot
     if name and state == LayoutState.REBOOTING:
         until = now_s + limits.rebooting_s
         return LayoutRequest(
-            name=name, state=LayoutState.REBOOTING, cause=Cause.REBOOTING, reason=_REBOOT, until_s=until, rebooted=True
+            name=name,
+            state=LayoutState.REBOOTING,
+            cause=LayoutCause.REBOOTING,
+            reason=_REBOOT,
+            until_s=until,
+            rebooted=True,
         )
     return LayoutRequest(name=name, rebooted=True) if name and rebooted else LayoutRequest()
 
@@ -271,10 +276,10 @@ def _observed(request: LayoutRequest, event: Seen | Unseen, now_s: float, limits
         return _unseen(request, event, now_s, limits)
     seen = event.outlook
     if seen.invalid:
-        return msgspec.structs.replace(request, state=LayoutState.FAILED, cause=Cause.FAILED, reason=seen.invalid)
+        return msgspec.structs.replace(request, state=LayoutState.FAILED, cause=LayoutCause.FAILED, reason=seen.invalid)
     if seen.done:
         return LayoutRequest(
-            name=request.name, state=LayoutState.SUCCESS, cause=Cause.APPLIED, reason="all GPUs are as asked"
+            name=request.name, state=LayoutState.SUCCESS, cause=LayoutCause.APPLIED, reason="all GPUs are as asked"
         )
     return _NEXT[request.state](request, seen, now_s, limits)
 
@@ -319,20 +324,20 @@ def _wait(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLim
             return msgspec.structs.replace(
                 request,
                 state=LayoutState.REBOOTING,
-                cause=Cause.REBOOTING,
+                cause=LayoutCause.REBOOTING,
                 reason=_REBOOT,
                 until_s=until,
                 rebooted=True,
             )
         if not reboots:
-            return _fail(request, Cause.FAILED, seen.reason, seen.observed)
-    cause = Cause.PENDING if seen.feasible else Cause.BLOCKED
+            return _fail(request, LayoutCause.FAILED, seen.reason, seen.observed)
+    cause = LayoutCause.PENDING if seen.feasible else LayoutCause.BLOCKED
     reason = seen.reason
     if reboots and not seen.feasible and not seen.blocked:
         reason = f"{_REBOOT} once nobody uses its GPUs"
     if now_s >= request.until_s:
         late = f"not done in time; {reason}" if reason else "not done in time"
-        failed = _fail(request, Cause.BLOCKED if seen.blocked else Cause.FAILED, late, seen.observed)
+        failed = _fail(request, LayoutCause.BLOCKED if seen.blocked else LayoutCause.FAILED, late, seen.observed)
         return _pause(failed, now_s, limits) if seen.feasible else failed
     return msgspec.structs.replace(request, cause=cause, reason=reason or "being applied")
 
@@ -342,7 +347,7 @@ def _return(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutL
     if seen.feasible or seen.blocked:
         return _open(request, seen, now_s, limits)
     if now_s >= request.until_s:
-        return _fail(request, Cause.FAILED, f"the reboot did not help; {seen.reason}", seen.observed)
+        return _fail(request, LayoutCause.FAILED, f"the reboot did not help; {seen.reason}", seen.observed)
     return request
 
 
@@ -355,14 +360,16 @@ def _retry(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLi
         return _open(request, seen, now_s, limits)
     same = request.reason.endswith(seen.reason)
     return (
-        request if same else _fail(request, Cause.BLOCKED if seen.blocked else Cause.FAILED, seen.reason, seen.observed)
+        request
+        if same
+        else _fail(request, LayoutCause.BLOCKED if seen.blocked else LayoutCause.FAILED, seen.reason, seen.observed)
     )
 
 
 def _attempted(request: LayoutRequest, event: Attempted, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     if request.state is not LayoutState.PENDING or not event.failures:
         return request
-    return _pause(_fail(request, Cause.FAILED, "; ".join(event.failures), event.observed), now_s, limits)
+    return _pause(_fail(request, LayoutCause.FAILED, "; ".join(event.failures), event.observed), now_s, limits)
 
 
 def _not_rebooted(request: LayoutRequest, event: NotRebooted, now_s: float, limits: LayoutLimits) -> LayoutRequest:
@@ -371,7 +378,7 @@ def _not_rebooted(request: LayoutRequest, event: NotRebooted, now_s: float, limi
         return request
     reason = "; ".join(filter(None, (event.reason, event.outlook.reason)))
     request = msgspec.structs.replace(request, rebooted=event.tried)
-    failed = _fail(request, Cause.FAILED if event.tried else Cause.BLOCKED, reason, event.outlook.observed)
+    failed = _fail(request, LayoutCause.FAILED if event.tried else LayoutCause.BLOCKED, reason, event.outlook.observed)
     return _pause(failed, now_s, limits)
 
 
@@ -383,7 +390,7 @@ def _unseen(request: LayoutRequest, event: Unseen, now_s: float, limits: LayoutL
     if request.state in {LayoutState.SUCCESS, LayoutState.FAILED}:
         return request
     if now_s >= request.until_s:
-        return _fail(request, Cause.FAILED, f"not done in time; {event.reason}", request.observed)
+        return _fail(request, LayoutCause.FAILED, f"not done in time; {event.reason}", request.observed)
     return msgspec.structs.replace(request, reason=event.reason)
 
 
@@ -391,7 +398,7 @@ def _reboots(request: LayoutRequest, seen: Outlook, limits: LayoutLimits) -> boo
     return seen.awaits_reset and limits.may_reboot and not request.rebooted
 
 
-def _fail(request: LayoutRequest, cause: Cause, reason: str, observed: ObservedLayouts) -> LayoutRequest:
+def _fail(request: LayoutRequest, cause: LayoutCause, reason: str, observed: ObservedLayouts) -> LayoutRequest:
     return msgspec.structs.replace(request, state=LayoutState.FAILED, cause=cause, reason=reason, observed=observed)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tessera.core.gpu.inventory import GpuFacts, Inventory
-from tessera.core.node.layouts.configurations import Target, exact
+from tessera.core.node.layouts.configurations import LayoutTarget, exact
 from tessera.core.node.layouts.layoutrequest import LayoutLimits
 from tessera.core.node.nodesharing import NodeSharing, desired_layouts
 
@@ -15,14 +15,14 @@ __all__ = ["PolicyAttempt", "attempted", "policy_targets", "worth_trying"]
 class PolicyAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """The last attempt."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[LayoutTarget, ...]
     gpus: tuple[GpuFacts, ...]
     """The GPUs before it."""
     again_s: float
     """When it may be retried unchanged, on the caller's clock."""
 
 
-def policy_targets(inventory: Inventory, said: NodeSharing) -> tuple[Target, ...]:
+def policy_targets(inventory: Inventory, said: NodeSharing) -> tuple[LayoutTarget, ...]:
     """Return the targets of the GPUs that differ from the node policy.
 
     Raises:
@@ -34,7 +34,7 @@ def policy_targets(inventory: Inventory, said: NodeSharing) -> tuple[Target, ...
 
 
 def worth_trying(
-    targets: tuple[Target, ...], inventory: Inventory, last: PolicyAttempt | None, *, now_s: float
+    targets: tuple[LayoutTarget, ...], inventory: Inventory, last: PolicyAttempt | None, *, now_s: float
 ) -> bool:
     """Return whether to try these targets now: a failure waits, unless targets or GPUs changed."""
     if last is None or (last.targets, last.gpus) != (targets, inventory.gpus):
@@ -43,7 +43,12 @@ def worth_trying(
 
 
 def attempted(
-    targets: tuple[Target, ...], inventory: Inventory, failures: Sequence[str], limits: LayoutLimits, *, began_s: float
+    targets: tuple[LayoutTarget, ...],
+    inventory: Inventory,
+    failures: Sequence[str],
+    limits: LayoutLimits,
+    *,
+    began_s: float,
 ) -> PolicyAttempt:
     """Return the record of an attempt that began at `began_s`, with the GPUs as in `inventory`."""
     again_s = began_s + limits.retry_s if failures else began_s

@@ -7,7 +7,7 @@ import msgspec
 from tessera.core.gpu.gpumodels import profile
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, Placement
-from tessera.core.node.layouts.configurations import Target, exact
+from tessera.core.node.layouts.configurations import LayoutTarget, exact
 from tessera.errors import InvalidInput
 
 __all__ = ["Recorded", "lost_targets", "record", "recorded_targets"]
@@ -38,7 +38,7 @@ def record(inventory: Inventory, former: Iterable[Recorded] = ()) -> tuple[Recor
     return tuple(kept[uuid] for uuid in sorted(kept))
 
 
-def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tuple[Target, ...]:
+def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tuple[LayoutTarget, ...]:
     """Return a target for each recorded GPU, with its placements, by index.
 
     A missing GPU is left out if the driver has lost one that it never showed: it may be that one.
@@ -63,7 +63,9 @@ def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tupl
     return tuple(sorted(targets, key=lambda target: target.index))
 
 
-def lost_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tuple[tuple[Target, ...], tuple[str, ...]]:
+def lost_targets(
+    recorded: Iterable[Recorded], inventory: Inventory
+) -> tuple[tuple[LayoutTarget, ...], tuple[str, ...]]:
     """Return the targets of GPUs that lost recorded instances, as all do in a reboot, and a sentence for each other.
 
     A GPU gets its record back if all its present instances are part of it. With MIG off nothing was lost, and with
@@ -90,7 +92,7 @@ def lost_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tuple[tu
     return tuple(sorted(targets, key=lambda target: target.index)), tuple(notes)
 
 
-def _target(each: Recorded, gpu: GpuFacts) -> Target:
+def _target(each: Recorded, gpu: GpuFacts) -> LayoutTarget:
     if not each.mig:
         return exact(gpu, None)
     named = ((place, profile(gpu.model, place.profile).name) for place in each.placements)  # as the driver has it now

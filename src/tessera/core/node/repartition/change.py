@@ -8,7 +8,16 @@ from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.mig import Layout, Placement, is_legal, layouts_with, mask, open_placements, why_illegal
 from tessera.errors import InvalidInput
 
-__all__ = ["Create", "Destroy", "Refusal", "Repartition", "Step", "plan_repartition", "restorable", "steps_between"]
+__all__ = [
+    "Create",
+    "Destroy",
+    "Repartition",
+    "RepartitionRefusal",
+    "Step",
+    "plan_repartition",
+    "restorable",
+    "steps_between",
+]
 
 
 class Destroy(msgspec.Struct, frozen=True, tag=True):
@@ -38,7 +47,7 @@ class Repartition(msgspec.Struct, frozen=True, kw_only=True):
     """In this order, one after the other; the layout is legal after each. Empty for no change."""
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class RepartitionRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why a GPU cannot reach the target now."""
 
     reason: str
@@ -49,7 +58,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_repartition(
     model: GpuModel, present: Layout, used: Layout, target: Mapping[str, int] | Layout
-) -> Repartition | Refusal:
+) -> Repartition | RepartitionRefusal:
     """Return the change from `present` to `target` that destroys the fewest instances and none of `used`.
 
     Args:
@@ -111,15 +120,17 @@ def _check(model: GpuModel, present: Layout, used: Layout) -> None:
         )
 
 
-def _refuse(model: GpuModel, used: Layout, target: Mapping[str, int] | Layout, possible: list[Layout]) -> Refusal:
+def _refuse(
+    model: GpuModel, used: Layout, target: Mapping[str, int] | Layout, possible: list[Layout]
+) -> RepartitionRefusal:
     if not possible:
         if isinstance(target, tuple):
-            return Refusal(reason=f"the target is no layout: {why_illegal(model, target)}")
+            return RepartitionRefusal(reason=f"the target is no layout: {why_illegal(model, target)}")
         desired = ", ".join(f"{count} x {name}" for name, count in target.items() if count > 0)
-        return Refusal(reason=f"no layout of {model.name} has {desired}")
+        return RepartitionRefusal(reason=f"no layout of {model.name} has {desired}")
     nearest = min(possible, key=lambda new: (len(set(used).difference(new)), new))
     blockers = tuple(sorted(set(used).difference(nearest)))
-    return Refusal(reason="; ".join(_blocks(model, each, nearest) for each in blockers), blockers=blockers)
+    return RepartitionRefusal(reason="; ".join(_blocks(model, each, nearest) for each in blockers), blockers=blockers)
 
 
 def _blocks(model: GpuModel, blocker: Placement, target: Layout) -> str:

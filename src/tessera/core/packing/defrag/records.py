@@ -5,7 +5,7 @@ import msgspec
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import Need, PodKey
 
-__all__ = ["Asker", "Leave", "Move", "NodeShares", "Placed", "Proposal", "Stuck"]
+__all__ = ["Asker", "DefragProposal", "Leave", "Move", "NodeShares", "Placed", "Stuck"]
 
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
     """The obstacles, without full stop each."""
 
 
-class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+class DefragProposal(msgspec.Struct, frozen=True, kw_only=True):
     """The moves, one after another, and the pods that fit then."""
 
     moves: tuple[Move, ...] = ()

@@ -13,7 +13,7 @@ from typing import Final
 
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenPod
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.packing.defrag.records import Asker, Leave, Move, NodeShares, Placed, Proposal, Stuck
+from tessera.core.packing.defrag.records import Asker, DefragProposal, Leave, Move, NodeShares, Placed, Stuck
 from tessera.core.packing.defrag.trial import Room, free_need
 from tessera.core.packing.ledger import holder_id
 from tessera.core.packing.preempt import victims
@@ -44,7 +44,7 @@ _Set = tuple[SeenPod, ...]
 
 def propose(
     cluster: Cluster, askers: Sequence[Asker], leaves: Mapping[PodKey, Leave], *, most: int = MOST_MOVES
-) -> Proposal:
+) -> DefragProposal:
     """Return the fewest moves after which the askers fit, and the resulting places.
 
     Of sets of the same size the one with the smallest allocations is chosen. Askers that no allowed moves place are
@@ -209,10 +209,10 @@ class _Search:
             self._elsewhere[uid] = self.room.outcome((pod,), ()) is not None
         return self._elsewhere[uid]
 
-    def proposal(self, moved: _Set, placed: Sequence[Asker], stuck: Sequence[Stuck], at_least: int) -> Proposal:
+    def proposal(self, moved: _Set, placed: Sequence[Asker], stuck: Sequence[Stuck], at_least: int) -> DefragProposal:
         outcome = self.room.outcome(moved, [asker.need for asker in placed])
         assert outcome is not None
-        return Proposal(
+        return DefragProposal(
             moves=tuple(map(self._move, moved, outcome.replacements)),
             placed=tuple(Placed(pod=each.pod, place=place) for each, place in zip(placed, outcome.askers, strict=True)),
             stuck=tuple(stuck),

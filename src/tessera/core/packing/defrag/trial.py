@@ -15,10 +15,10 @@ from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose, holder_id, schedulable_node
 from tessera.core.workload.need import Isolation, Need, PodKey
 
-__all__ = ["Outcome", "Room", "free_need"]
+__all__ = ["Room", "TrialOutcome", "free_need"]
 
 
-class Outcome(NamedTuple):
+class TrialOutcome(NamedTuple):
     """Where replacements and askers would fit."""
 
     replacements: tuple[NodeShares, ...]
@@ -61,7 +61,7 @@ class Room:
         assert not isinstance(shares, str)
         return NodeShares(node=name, shares=shares)
 
-    def outcome(self, moved: Sequence[SeenPod], askers: Sequence[Need]) -> Outcome | None:
+    def outcome(self, moved: Sequence[SeenPod], askers: Sequence[Need]) -> TrialOutcome | None:
         """Return where everything would fit if these pods were recreated; None where something would not.
 
         Replacements are placed one after another while the moved pods still have their places, and none of them
@@ -75,7 +75,7 @@ class Room:
             undo.callback(self.ledger.set_aside(map(holder_id, moved)))
             reopen()
             places = self._place_all(askers, undo)
-            return None if places is None else Outcome(replacements, places)
+            return None if places is None else TrialOutcome(replacements, places)
 
     def helps(self, moved: Iterable[SeenPod], need: Need, node: str) -> bool:
         """Return whether a pod would fit on a node if these were gone from there, wherever they went."""

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tessera.core.packing.linear import Program
+from tessera.core.packing.linear import LinearProgram
 
 __all__ = ["CuttingStock", "knapsack"]
 
@@ -66,7 +66,7 @@ def knapsack(sizes: Sequence[int], prices: NDArray[np.int64]) -> NDArray[np.int6
 def _dual(
     sizes: Sequence[int], weights: Sequence[float], pool: Mapping[tuple[int, ...], Mapping[int, int]]
 ) -> list[float]:
-    program = Program()
+    program = LinearProgram()
     price = {size: program.variable(high=1.0) for size in sizes}
     for pattern in pool.values():
         program.row({price[size]: float(count) for size, count in pattern.items() if size in price}, high=1.0)

@@ -11,7 +11,7 @@ from tessera.core.packing.fit.fragmentation import FULL, Typical, percent_of
 from tessera.core.packing.fit.spread import Spread
 from tessera.core.packing.pack.cuttingstock import CuttingStock, knapsack
 
-__all__ = ["CPU_PRICES", "UNIT", "Usable", "Value"]
+__all__ = ["CPU_PRICES", "UNIT", "NodeValue", "Usable"]
 
 UNIT: Final = 16_000_000
 """One GPU of value."""
@@ -89,7 +89,7 @@ class Usable:
         return usable
 
 
-class Value:
+class NodeValue:
     """How much of an optimal division for the mix a node can complete, in `UNIT` a GPU.
 
     For each price of cpu, a node is worth its cpu at that price and what its GPUs can still hold, every size costing

@@ -26,7 +26,7 @@ from tessera.core.packing.pack.fgd import Gradient
 from tessera.core.packing.pack.kernels import Kernels, PodTables, State, Tables, compiled
 from tessera.core.packing.pack.migscore import MigPolicy
 from tessera.core.packing.pack.policy import Mix, Room
-from tessera.core.packing.pack.potentials import CPU_PRICES, UNIT, Usable, Value
+from tessera.core.packing.pack.potentials import CPU_PRICES, UNIT, NodeValue, Usable
 from tessera.core.packing.pack.slicescores import Cutting, needs_new_instance
 
 __all__ = ["Tessera"]
@@ -81,7 +81,7 @@ class Tessera(Cutting):
         self._named = any(pod.models for pod in pods)
         self._usable = Usable(self.fleet, weighed)
         self._fragmentation = Fragmentation(self.fleet, weighed)
-        self._value = Value(self.fleet, pods, self._stock)
+        self._value = NodeValue(self.fleet, pods, self._stock)
         self._gradients: dict[Demand, Gradient] = {}
         self._pods: dict[Demand, PodTables] = {}
         self._tables = self._in_tables() if self._kernels else None

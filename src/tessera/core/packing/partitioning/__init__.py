@@ -14,22 +14,22 @@ in use is never destroyed, and a pod's assignment takes precedence over a desire
 """
 
 from tessera.core.packing.partitioning.observing import observe_cluster
-from tessera.core.packing.partitioning.policies import Budget, PartitioningPolicy, advance_all, applying
+from tessera.core.packing.partitioning.policies import ChangeBudget, PartitioningPolicy, advance_all, applying
 from tessera.core.packing.partitioning.records import (
-    Memory,
     NodeEvent,
     PartitioningDecision,
     PartitioningLimits,
+    PartitioningMemory,
     PartitioningState,
 )
 from tessera.core.packing.partitioning.turn import advance
 
 __all__ = [
-    "Budget",
-    "Memory",
+    "ChangeBudget",
     "NodeEvent",
     "PartitioningDecision",
     "PartitioningLimits",
+    "PartitioningMemory",
     "PartitioningPolicy",
     "PartitioningState",
     "advance",

@@ -8,18 +8,18 @@ import msgspec
 from tessera.core.cluster.snapshot import Node, NodeName
 from tessera.core.packing.fit.admission import matches, refusal
 from tessera.core.packing.partitioning.records import (
-    Memory,
     PartitioningDecision,
     PartitioningLimits,
+    PartitioningMemory,
     PartitioningState,
 )
 from tessera.core.packing.partitioning.turn import advance
 from tessera.core.workload.need import Need, Pod, SelectorTerm
 
-__all__ = ["Budget", "PartitioningPolicy", "advance_all", "applying"]
+__all__ = ["ChangeBudget", "PartitioningPolicy", "advance_all", "applying"]
 
 
-class Budget(msgspec.Struct, frozen=True):
+class ChangeBudget(msgspec.Struct, frozen=True):
     """How many GPUs may be changed at once."""
 
     gpus: int = 0
@@ -42,7 +42,7 @@ class PartitioningPolicy(msgspec.Struct, frozen=True, kw_only=True):
     allowed: bool = True
     """Whether managed GPUs may be repartitioned."""
     limits: PartitioningLimits = PartitioningLimits()
-    budget: Budget = Budget()
+    budget: ChangeBudget = ChangeBudget()
 
 
 def applying(policies: Iterable[PartitioningPolicy], node: Node) -> PartitioningPolicy | None:
@@ -53,8 +53,11 @@ def applying(policies: Iterable[PartitioningPolicy], node: Node) -> Partitioning
 
 
 def advance_all(
-    memories: Mapping[str, Memory], policies: Iterable[PartitioningPolicy], observed: PartitioningState, now_s: float
-) -> tuple[dict[str, Memory], dict[str, PartitioningDecision]]:
+    memories: Mapping[str, PartitioningMemory],
+    policies: Iterable[PartitioningPolicy],
+    observed: PartitioningState,
+    now_s: float,
+) -> tuple[dict[str, PartitioningMemory], dict[str, PartitioningDecision]]:
     """Return the new state and the actions, by policy; nodes without policy belong to the policy named empty.
 
     The policy of highest priority places pods first; the others see those that it could not place.
@@ -62,7 +65,7 @@ def advance_all(
     known = {each.name: each for each in (*policies, PartitioningPolicy(name="", priority=-(1 << 62)))}
     group_of = {node.name: applying(known.values(), node) or known[""] for node in observed.nodes}
     pending = observed.pending
-    after: dict[str, Memory] = {}
+    after: dict[str, PartitioningMemory] = {}
     decisions: dict[str, PartitioningDecision] = {}
     for policy in sorted(known.values(), key=lambda each: (-each.priority, each.name)):
         own = _own(observed, policy, {name for name, each in group_of.items() if each is policy})
@@ -71,7 +74,9 @@ def advance_all(
             policy.limits, most_changing=policy.budget.of(sum(len(node.gpus) for node in own.nodes))
         )
         group = msgspec.structs.replace(own, pending=here)
-        after[policy.name], decisions[policy.name] = advance(memories.get(policy.name, Memory()), group, now_s, limits)
+        after[policy.name], decisions[policy.name] = advance(
+            memories.get(policy.name, PartitioningMemory()), group, now_s, limits
+        )
         left = after[policy.name].left
         passed_on = {*(pod.key for pod in elsewhere), *left}
         pending = tuple(pod for pod in pending if pod.key in passed_on)

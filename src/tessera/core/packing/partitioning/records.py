@@ -11,7 +11,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.packing.plan import PendingPod
 from tessera.core.workload.need import Pod, PodKey
 
-__all__ = ["Memory", "NodeEvent", "PartitioningDecision", "PartitioningLimits", "PartitioningState"]
+__all__ = ["NodeEvent", "PartitioningDecision", "PartitioningLimits", "PartitioningMemory", "PartitioningState"]
 
 
 class PartitioningLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class PartitioningState(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes whose policy forbids repartitioning."""
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class PartitioningMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The state between two passes, in times of one monotonic clock; losing it in a restart is harmless."""
 
     arrived: Mapping[PodKey, float] = {}

@@ -23,10 +23,10 @@ from tessera.core.packing.partitioning.managedgpus import (
 )
 from tessera.core.packing.partitioning.matches import served_as_it_is
 from tessera.core.packing.partitioning.records import (
-    Memory,
     NodeEvent,
     PartitioningDecision,
     PartitioningLimits,
+    PartitioningMemory,
     PartitioningState,
 )
 from tessera.core.packing.plan import PendingPod, Plan, placed_by_priority, plan
@@ -41,8 +41,8 @@ _RESERVED = "desired devices of GPU {}"
 
 
 def advance(
-    memory: Memory, observed: PartitioningState, now_s: float, limits: PartitioningLimits
-) -> tuple[Memory, PartitioningDecision]:
+    memory: PartitioningMemory, observed: PartitioningState, now_s: float, limits: PartitioningLimits
+) -> tuple[PartitioningMemory, PartitioningDecision]:
     """Return the new state and the decision for an observation.
 
     Repeating the observation changes nothing once the decision is carried out. Cost: one plan a batch, three if pods
@@ -61,7 +61,9 @@ class _Planned(msgspec.Struct, frozen=True):
 
 
 class _Look:
-    def __init__(self, memory: Memory, observed: PartitioningState, now_s: float, limits: PartitioningLimits) -> None:
+    def __init__(
+        self, memory: PartitioningMemory, observed: PartitioningState, now_s: float, limits: PartitioningLimits
+    ) -> None:
         self.observed = with_guesses(observed)
         self.before = memory
         self.now_s = now_s
@@ -78,7 +80,7 @@ class _Look:
         self.unhealthy = {each.gpu for state in observed.states for each in state.unhealthy}
         self.events: list[NodeEvent] = []
 
-    def decide(self) -> tuple[Memory, PartitioningDecision]:
+    def decide(self) -> tuple[PartitioningMemory, PartitioningDecision]:
         self._leave_alone()
         over = self._batch_is_over()
         planned, pending = self._planned() if over else ({}, None)
@@ -89,7 +91,7 @@ class _Look:
         changed = self._limited(self._rested(new, urgent | disputed), disputed)
         self._tell(changed)
         since = {each: self.since.get(each, self.now_s) for gpu in self.managed for each in self._now(changed, gpu)}
-        memory = Memory(
+        memory = PartitioningMemory(
             arrived=self.arrived,
             idle={each: since_s for each, since_s in self.idle.items() if each in since},
             desired=since,

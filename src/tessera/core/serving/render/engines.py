@@ -10,7 +10,7 @@ from tessera.core.serving.modelserver import MODELS, ModelServer
 from tessera.core.serving.sizing import BATCHES, Batch, batch_for
 from tessera.errors import InvalidInput
 
-__all__ = ["DRAIN_SECONDS", "HTTP_PORT", "METRICS_PORT", "Port", "Program", "batch_limits", "program"]
+__all__ = ["DRAIN_SECONDS", "HTTP_PORT", "METRICS_PORT", "EngineProgram", "Port", "batch_limits", "program"]
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT = 8000, 8001, 8002
 DRAIN_SECONDS: Final = 15
@@ -31,7 +31,7 @@ class Port(msgspec.Struct, frozen=True):
     """Name of the container's port: vLLM has its metrics on that of its API."""
 
 
-class Program(msgspec.Struct, frozen=True, kw_only=True):
+class EngineProgram(msgspec.Struct, frozen=True, kw_only=True):
     """What the container runs."""
 
     command: tuple[str, ...]
@@ -91,7 +91,7 @@ _OWN: Final = {
 """Options that follow from other fields, and what to do instead."""
 
 
-def program(server: ModelServer, subject: str) -> Program:
+def program(server: ModelServer, subject: str) -> EngineProgram:
     """Return what the container runs.
 
     Raises:
@@ -115,8 +115,8 @@ def _ending_seconds(server: ModelServer) -> int:
     return server.spec.termination_grace_period_seconds - DRAIN_SECONDS - _MARGIN_SECONDS
 
 
-def _triton(server: ModelServer) -> Program:
-    return Program(
+def _triton(server: ModelServer) -> EngineProgram:
+    return EngineProgram(
         command=("tritonserver",),
         args=(
             f"--model-repository={MODELS}/{server.model}",
@@ -136,14 +136,14 @@ def _triton(server: ModelServer) -> Program:
     )
 
 
-def _vllm(server: ModelServer) -> Program:
+def _vllm(server: ModelServer) -> EngineProgram:
     limits = batch_limits(server)
     by_share = not set(_MEMORY_SIZED) & options_of(server.spec.args).keys() and not server.spec.command
     start = ("python3", "-c", START, str(_HEADROOM_MIB[limits or BATCHES[-1][1]])) if by_share else ("vllm", "serve")
     # Inside a MIG container vLLM cannot ask NVML for the memory and takes the smallest GPU's limits, which costs 28 to
     # 53 % of the throughput: vllm-project/vllm#55381.
     batches = (f"--max-num-seqs={limits.sequences}", f"--max-num-batched-tokens={limits.tokens}") if limits else ()
-    return Program(
+    return EngineProgram(
         command=start,
         args=(
             f"{MODELS}/{server.model}",

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tessera.core.serving.metricnames import QUEUE_TIME, REPLICAS
 from tessera.core.serving.modelserver import ModelServer
-from tessera.core.serving.render.engines import METRICS_PORT, Program, program
+from tessera.core.serving.render.engines import METRICS_PORT, EngineProgram, program
 from tessera.core.serving.render.pods import IDLE, SERVER_LABEL, SLOTS, WAKE, isolation, labels, pod_template
 from tessera.core.serving.render.queuetime import queue_time_query
 from tessera.core.workload.need import Isolation
@@ -63,7 +63,7 @@ def _selector(server: ModelServer) -> dict[str, Any]:
     return {"matchLabels": {SERVER_LABEL: server.name}}
 
 
-def _deployment(server: ModelServer, runs: Program) -> dict[str, Any]:
+def _deployment(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "selector": _selector(server),
         # A single replica is replaced when its successor is ready, which takes a second part of a GPU for a while. How
@@ -93,7 +93,7 @@ def _annotations(server: ModelServer) -> dict[str, str]:
     return found
 
 
-def _service(server: ModelServer, runs: Program) -> dict[str, Any]:
+def _service(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
     expose = server.spec.expose
     address = {"clusterIP": "None"} if expose.type == "Headless" else {"type": expose.type}
     ports = [{"name": each.name, "port": each.number, "targetPort": each.target} for each in runs.ports]
@@ -116,7 +116,7 @@ def _budget(server: ModelServer) -> dict[str, Any]:
     return _object(server, "policy/v1", "PodDisruptionBudget", spec)
 
 
-def _monitor(server: ModelServer, runs: Program) -> dict[str, Any]:
+def _monitor(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
     port = next(each.target for each in runs.ports if each.name == "metrics")
     spec = {
         "selector": _selector(server),
@@ -213,7 +213,7 @@ def job(server: ModelServer, command: tuple[str, ...], *, parallelism: int, comp
         completions: parts of the work.
 
     """
-    runs = Program(command=command, args=(), ports=(), live="", ready="")
+    runs = EngineProgram(command=command, args=(), ports=(), live="", ready="")
     template = pod_template(server, runs, serving=False)
     template["spec"]["restartPolicy"] = "Never"
     spec = {

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from tessera.core.serving.modelserver import MODELS, ModelServer
-from tessera.core.serving.render.engines import DRAIN_SECONDS, Program
+from tessera.core.serving.render.engines import DRAIN_SECONDS, EngineProgram
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
 
@@ -59,7 +59,7 @@ def gpu_limits(server: ModelServer) -> dict[str, str]:
     return {GPU_MEMORY: str(spec.gpu.memory_gib), **compute, **limits}
 
 
-def pod_template(server: ModelServer, program: Program, *, serving: bool = True) -> dict[str, Any]:
+def pod_template(server: ModelServer, program: EngineProgram, *, serving: bool = True) -> dict[str, Any]:
     """Return the template of the pods.
 
     Args:
@@ -127,7 +127,7 @@ def _spread(server: ModelServer) -> dict[str, Any]:
     }
 
 
-def _container(server: ModelServer, program: Program, *, serving: bool) -> dict[str, Any]:
+def _container(server: ModelServer, program: EngineProgram, *, serving: bool) -> dict[str, Any]:
     spec = server.spec
     # The user has no home of its own in the image; caches of compiled kernels need a writable folder.
     own = {"HOME": "/tmp", "USER": "server"}  # noqa: S108  # an emptyDir of the pod
@@ -150,7 +150,7 @@ def _container(server: ModelServer, program: Program, *, serving: bool) -> dict[
     return container
 
 
-def _serving(server: ModelServer, program: Program) -> dict[str, Any]:
+def _serving(server: ModelServer, program: EngineProgram) -> dict[str, Any]:
     budget = -(-server.spec.startup_seconds // _PROBE_SECONDS)
     return {
         "ports": [

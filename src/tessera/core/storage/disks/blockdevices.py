@@ -12,9 +12,9 @@ __all__ = [
     "BlockDevice",
     "Creation",
     "Mount",
+    "MountTarget",
     "ObservedDisks",
     "Signature",
-    "Target",
     "selected",
 ]
 
@@ -94,7 +94,7 @@ class BlockDevice(msgspec.Struct, frozen=True, kw_only=True):
         return f"/dev/{self.name}"
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class MountTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The mount path of the disks, as observed."""
 
     source: str = ""
@@ -123,7 +123,7 @@ class ObservedDisks(msgspec.Struct, frozen=True, kw_only=True):
     """A node's disks at one moment. Selected disks, and arrays on them, were probed."""
 
     devices: tuple[BlockDevice, ...]
-    target: Target = Target()
+    target: MountTarget = MountTarget()
     unfinished: Creation | None = None
     """A creation that was started and not completed."""
 

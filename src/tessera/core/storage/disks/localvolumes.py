@@ -13,9 +13,9 @@ __all__ = [
     "CreateVolume",
     "DeleteVolume",
     "EraseFolder",
-    "Folder",
     "LocalVolume",
     "MakeFolder",
+    "VolumeFolder",
     "VolumePlan",
     "VolumeSpec",
     "plan_volumes",
@@ -35,7 +35,7 @@ class VolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the disks without volumes: the room of models, data sets and images."""
 
 
-class Folder(msgspec.Struct, frozen=True, kw_only=True):
+class VolumeFolder(msgspec.Struct, frozen=True, kw_only=True):
     """A volume's folder on the disks."""
 
     number: int
@@ -87,7 +87,7 @@ class VolumePlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_volumes(
     spec: VolumeSpec,
     size_bytes: int,
-    folders: Iterable[Folder],
+    folders: Iterable[VolumeFolder],
     volumes: Iterable[LocalVolume],
     named: Mapping[int, str] = _NOTHING,
 ) -> VolumePlan:
@@ -125,7 +125,7 @@ def _named_by(number: int, volume: str) -> str:
 
 
 def _planned(
-    number: int, volume: LocalVolume | None, folder: Folder | None, capacity: int, *, desired: bool
+    number: int, volume: LocalVolume | None, folder: VolumeFolder | None, capacity: int, *, desired: bool
 ) -> tuple[VolumeAction | None, str]:
     """Return the action for one volume, and a note about it."""
     if volume is None:
@@ -142,7 +142,7 @@ def _planned(
     return (unused if desired else DeleteVolume(number)), ""
 
 
-def _offered(number: int, folder: Folder | None, capacity: int) -> VolumeAction | None:
+def _offered(number: int, folder: VolumeFolder | None, capacity: int) -> VolumeAction | None:
     """Return the next step for a missing volume; None if there is no room."""
     if folder is None:
         return MakeFolder(number) if capacity else None

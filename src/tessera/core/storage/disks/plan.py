@@ -35,7 +35,7 @@ from tessera.core.storage.disks.steps import (
 )
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Content", "DiskFinding", "DiskPlan", "DiskSpec", "DiskState", "check_spec", "plan_disks"]
+__all__ = ["DiskContent", "DiskFinding", "DiskPlan", "DiskSpec", "DiskState", "check_spec", "plan_disks"]
 
 _FILESYSTEMS = ("ext4", "xfs")
 _LEVEL = "raid0"
@@ -71,7 +71,7 @@ class DiskState(StrEnum):
     """No disk is selected."""
 
 
-class Content(StrEnum):
+class DiskContent(StrEnum):
     """Content of a selected disk."""
 
     BLANK = "blank"
@@ -91,7 +91,7 @@ class DiskFinding(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     model: str
     serial: str
-    content: Content
+    content: DiskContent
     found: str
     """In words."""
 
@@ -171,10 +171,10 @@ def plan_disks(observed: ObservedDisks, spec: DiskSpec, fresh: Creation) -> Disk
     """
     scene = _Scene(observed, spec, selected(observed.devices, spec.select), fresh)
     disks = tuple(_finding(disk, scene) for disk in scene.disks)
-    foreign = tuple(f"{each.device} {each.found}" for each in disks if each.content is Content.FOREIGN)
-    members = [disk for disk, each in zip(scene.disks, disks, strict=True) if each.content is Content.MEMBER]
-    made = [disk for disk, each in zip(scene.disks, disks, strict=True) if each.content is Content.FILESYSTEM]
-    unused = [each.device for each in disks if each.content in {Content.BLANK, Content.UNFINISHED}]
+    foreign = tuple(f"{each.device} {each.found}" for each in disks if each.content is DiskContent.FOREIGN)
+    members = [disk for disk, each in zip(scene.disks, disks, strict=True) if each.content is DiskContent.MEMBER]
+    made = [disk for disk, each in zip(scene.disks, disks, strict=True) if each.content is DiskContent.FILESYSTEM]
+    unused = [each.device for each in disks if each.content in {DiskContent.BLANK, DiskContent.UNFINISHED}]
     if not disks:
         plan = _none(scene)
     elif foreign:
@@ -230,47 +230,47 @@ def _finding(disk: BlockDevice, scene: _Scene) -> DiskFinding:
     )
 
 
-def _content(disk: BlockDevice, scene: _Scene) -> tuple[Content, str]:
+def _content(disk: BlockDevice, scene: _Scene) -> tuple[DiskContent, str]:
     """Return the content of a disk, and the same in words."""
     if reason := _claimed(disk):
-        return Content.FOREIGN, reason
+        return DiskContent.FOREIGN, reason
     arrays = {each.name: each for each in scene.arrays}
     builders = [name for name in disk.holders if disk.member is None or name not in arrays]
     if builders:
-        return Content.FOREIGN, f"is in use by {', '.join(builders)}"
+        return DiskContent.FOREIGN, f"is in use by {', '.join(builders)}"
     if disk.member is not None:
         used = any(arrays[name].mounts for name in disk.holders)
         return _member_content(disk, disk.member, scene, used=used)
     return _plain_content(disk, scene)
 
 
-def _member_content(disk: BlockDevice, member: ArrayMember, scene: _Scene, *, used: bool) -> tuple[Content, str]:
+def _member_content(disk: BlockDevice, member: ArrayMember, scene: _Scene, *, used: bool) -> tuple[DiskContent, str]:
     """Return the content of an array's member; `used` is whether the array is mounted."""
     name, unfinished = scene.spec.name, scene.observed.unfinished
     begun = unfinished is not None and member.array == unfinished.array
     if reason := _mounted(disk):
-        return Content.FOREIGN, reason
+        return DiskContent.FOREIGN, reason
     if member.level != _LEVEL or not (begun or member.name == name):
-        return Content.FOREIGN, f"is part of the {shown(member.level)} array {shown(member.name)}"
+        return DiskContent.FOREIGN, f"is part of the {shown(member.level)} array {shown(member.name)}"
     if begun and not used:
-        return Content.UNFINISHED, "left by an interrupted creation"
-    return Content.MEMBER, f"part of array {name}"
+        return DiskContent.UNFINISHED, "left by an interrupted creation"
+    return DiskContent.MEMBER, f"part of array {name}"
 
 
-def _plain_content(disk: BlockDevice, scene: _Scene) -> tuple[Content, str]:
+def _plain_content(disk: BlockDevice, scene: _Scene) -> tuple[DiskContent, str]:
     """Return the content of a disk that is no member of an array."""
     signature, unfinished = disk.signature, scene.observed.unfinished
     if signature is not None and signature.kind in _FILESYSTEMS and signature.label == scene.spec.name:
         begun = unfinished is not None and signature.uuid == unfinished.filesystem and not disk.mounts
         if not begun:
-            return Content.FILESYSTEM, f"{signature.kind} filesystem {scene.spec.name}"
+            return DiskContent.FILESYSTEM, f"{signature.kind} filesystem {scene.spec.name}"
     if reason := _mounted(disk):
-        return Content.FOREIGN, reason
+        return DiskContent.FOREIGN, reason
     if signature is None:
-        return Content.BLANK, "blank"
+        return DiskContent.BLANK, "blank"
     if unfinished is not None and signature.uuid == unfinished.filesystem:
-        return Content.UNFINISHED, "left by an interrupted creation"
-    return Content.FOREIGN, _signed(signature)
+        return DiskContent.UNFINISHED, "left by an interrupted creation"
+    return DiskContent.FOREIGN, _signed(signature)
 
 
 def _claimed(device: BlockDevice) -> str:

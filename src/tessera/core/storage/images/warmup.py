@@ -15,13 +15,13 @@ import msgspec
 __all__ = [
     "DesiredImage",
     "ImageProblem",
+    "ImageStep",
     "ImageSummary",
     "NodeImages",
     "ObservedImage",
-    "Step",
-    "Summary",
     "Turn",
     "Warmup",
+    "WarmupSummary",
     "back_off_s",
     "next_steps",
     "plan",
@@ -128,7 +128,7 @@ class ImageSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Pending pods that need it."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class WarmupSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A warmup on all of its nodes, of bounded size."""
 
     nodes: int = 0
@@ -143,7 +143,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The first of them."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class ImageStep(msgspec.Struct, frozen=True):
     """An agent's next actions for its images."""
 
     kind: Literal["pull", "pin", "unpin"]
@@ -244,7 +244,7 @@ def _is_due(image: DesiredImage, found: ObservedImage, now_s: float) -> bool:
     return not resting and not _is_right(found, image.digest)
 
 
-def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, int]) -> Summary:
+def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, int]) -> WarmupSummary:
     """Return the status of a warmup.
 
     Args:
@@ -265,7 +265,7 @@ def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, in
         count = sum(each.digest == digest for each in have)
         images.append(ImageSummary(image=image, digest=digest, nodes=count, pending_pods=demand.get(image, 0)))
     ready = [each for each in seen.values() if all(_is_right(each.get(one.image), one.digest) for one in images)]
-    return Summary(
+    return WarmupSummary(
         nodes=len(mine),
         ready=len(ready),
         pulling=sum(
@@ -292,7 +292,7 @@ def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[ImageProb
 
 def next_steps(
     desired: Sequence[DesiredImage], observed: Sequence[ObservedImage], pinned_here: Iterable[str]
-) -> tuple[Step, ...]:
+) -> tuple[ImageStep, ...]:
     """Return an agent's next actions: what it must unpin, what it must pin, and the pulls in their turn.
 
     Args:
@@ -303,11 +303,11 @@ def next_steps(
     """
     seen = {each.image: each for each in observed}
     keep = {each.image for each in desired if each.pinned}
-    steps = [Step("unpin", DesiredImage(image=each)) for each in sorted(set(pinned_here) - keep)]
+    steps = [ImageStep("unpin", DesiredImage(image=each)) for each in sorted(set(pinned_here) - keep)]
     for each in desired:
         found = seen.get(each.image)
         if found is not None and _is_right(found, each.digest):
-            steps += [Step("pin", each)] if each.pinned and not found.pinned else []
+            steps += [ImageStep("pin", each)] if each.pinned and not found.pinned else []
         elif each.attempt > (found.attempt if found else 0):
-            steps.append(Step("pull", each))
+            steps.append(ImageStep("pull", each))
     return tuple(steps)

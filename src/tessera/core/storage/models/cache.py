@@ -18,8 +18,8 @@ from tessera.errors import Unavailable
 __all__ = [
     "MOST_OF_NODE",
     "CachedModel",
+    "DesiredCache",
     "DesiredModel",
-    "ModelCache",
     "ModelProblem",
     "ModelSummary",
     "NodeModels",
@@ -41,7 +41,7 @@ _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 10.0, 600.0
 _MOST_PROBLEMS = 16
 
 
-class ModelCache(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredCache(msgspec.Struct, frozen=True, kw_only=True):
     """A model desired on some nodes."""
 
     name: str
@@ -183,7 +183,7 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def models_of_nodes(
-    caches: Sequence[ModelCache], nodes: Sequence[NodeModels], demand: Mapping[str, int], unread: Collection[str] = ()
+    caches: Sequence[DesiredCache], nodes: Sequence[NodeModels], demand: Mapping[str, int], unread: Collection[str] = ()
 ) -> dict[str, tuple[DesiredModel, ...]]:
     """Return the desired models of each node, in fetching order: priority, pending pods, name.
 
@@ -205,7 +205,7 @@ def models_of_nodes(
     return found
 
 
-def summary(cache: ModelCache, nodes: Iterable[NodeModels], demand: Mapping[str, int]) -> ModelSummary:
+def summary(cache: DesiredCache, nodes: Iterable[NodeModels], demand: Mapping[str, int]) -> ModelSummary:
     """Return the status of a model on its nodes."""
     mine = [each for each in nodes if each.name in cache.nodes]
     seen = {node.name: {each.name: each for each in node.observed}.get(cache.name) for node in mine}

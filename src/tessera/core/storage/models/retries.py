@@ -2,7 +2,7 @@
 
 import msgspec
 
-__all__ = ["Attempts", "Patience", "RateLimit"]
+__all__ = ["Attempts", "BandwidthLimit", "Patience"]
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class Attempts:
         return None if now + wait - self._mark >= self._patience.give_up_s else wait
 
 
-class RateLimit:
+class BandwidthLimit:
     """A limit in bytes per second, as a time before which nothing more may be read.
 
     Args:

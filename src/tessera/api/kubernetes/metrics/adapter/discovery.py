@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from tessera.api.kubernetes.metrics.adapter.rules import Rule
+from tessera.api.kubernetes.metrics.adapter.rules import AdapterRule
 from tessera.api.prometheus.answers import Labelled
 from tessera.errors import InvalidInput
 
@@ -21,7 +21,7 @@ _MOST_MATCHES: Final = 1_000_000
 class Named(msgspec.Struct, frozen=True):
     """The series of a metric, and its rule."""
 
-    rule: Rule
+    rule: AdapterRule
     series: str
 
 
@@ -33,7 +33,7 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True):
     external: Mapping[str, Named] = {}
 
 
-def discover(rules: Sequence[Rule], series: Mapping[str, frozenset[Labelled]]) -> Discovered:
+def discover(rules: Sequence[AdapterRule], series: Mapping[str, frozenset[Labelled]]) -> Discovered:
     """Return the served metrics. Of two rules for a metric the later one counts, as in the adapter.
 
     Args:

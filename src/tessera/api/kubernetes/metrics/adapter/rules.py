@@ -17,7 +17,7 @@ from tessera.api.kubernetes.metrics.adapter.templates import Form, Template, rea
 from tessera.api.kubernetes.metrics.paths import RESOURCES, find_resource
 from tessera.errors import InvalidInput
 
-__all__ = ["AdapterRules", "Rule", "read_adapter_rules"]
+__all__ = ["AdapterRule", "AdapterRules", "read_adapter_rules"]
 
 _MOST_RULES: Final = 10_000
 _MOST_REMARKS: Final = 20
@@ -39,7 +39,7 @@ class _LabelForm(msgspec.Struct, frozen=True):
     pattern: Pattern
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class AdapterRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule: its series, their objects, the metric's name, and its query."""
 
     place: str
@@ -88,7 +88,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 class AdapterRules(msgspec.Struct, frozen=True, kw_only=True):
     """A file of rules."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[AdapterRule, ...]
     remarks: tuple[str, ...]
     """What of it is not served, and why."""
 
@@ -122,7 +122,7 @@ def read_adapter_rules(source: str, text: bytes) -> AdapterRules:
 _KEYS: Final = (("rules", False), ("externalRules", True))
 
 
-def _rule(field: Field, remarks: list[str], *, external: bool) -> Rule:
+def _rule(field: Field, remarks: list[str], *, external: bool) -> AdapterRule:
     if not field.given:
         raise field.refuse("a rule")
     field.only("seriesQuery", "seriesFilters", "resources", "name", "metricsQuery")
@@ -143,7 +143,7 @@ def _rule(field: Field, remarks: list[str], *, external: bool) -> Rule:
     form = _form(resources.get("template")) if resources.get("template").text("") else None
     if not external and not resources.get("overrides").mapping() and form is None:
         remarks.append(f"{field.subject}: it serves nothing, because its resources name no label: write overrides")
-    return Rule(
+    return AdapterRule(
         place=field.place,
         external=external,
         series_query=_words(field.get("seriesQuery")),

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from tessera.api.kubernetes.metrics.answers import Series, Value
+from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.prometheus.answers import Sampled
 from tessera.errors import InvalidInput, shown
 
@@ -13,7 +13,7 @@ __all__ = ["series_of", "values_of"]
 _LARGEST: Final = ((1 << 63) - 1) / 1000
 
 
-def values_of(sampled: Sequence[Sampled], label: str, names: Collection[str], namespace: str) -> list[Value]:
+def values_of(sampled: Sequence[Sampled], label: str, names: Collection[str], namespace: str) -> list[MetricValue]:
     """Return the values of objects, without those that have none; NaN, as of a division by zero, is 0.
 
     Args:
@@ -26,7 +26,7 @@ def values_of(sampled: Sequence[Sampled], label: str, names: Collection[str], na
         InvalidInput: an object with two values, or one that no autoscaler could use.
 
     """
-    found, wanted = dict[str, Value](), frozenset(names)
+    found, wanted = dict[str, MetricValue](), frozenset(names)
     for each in sampled:
         name = each.labels.get(label, "")
         if name not in wanted:
@@ -35,18 +35,20 @@ def values_of(sampled: Sequence[Sampled], label: str, names: Collection[str], na
             cause = f"{label} {shown(name)} has two series: one has {_words(each)}"
             raise InvalidInput("answer", found=cause, hint="write its metricsQuery as sum(...) by (<<.GroupBy>>)")
         value = 0.0 if math.isnan(each.value) else _milli(each.value, f"{label} {shown(name)}")
-        found[name] = Value(name=name, namespace=namespace, value=value, at_s=each.at_s)
+        found[name] = MetricValue(name=name, namespace=namespace, value=value, at_s=each.at_s)
     return [found[name] for name in sorted(found)]
 
 
-def series_of(sampled: Sequence[Sampled]) -> list[Series]:
+def series_of(sampled: Sequence[Sampled]) -> list[ExternalSeries]:
     """Return the series of an external metric.
 
     Raises:
         InvalidInput: a value that is no number, or none that an autoscaler could use.
 
     """
-    return [Series(labels=each.labels, value=_milli(each.value, _words(each)), at_s=each.at_s) for each in sampled]
+    return [
+        ExternalSeries(labels=each.labels, value=_milli(each.value, _words(each)), at_s=each.at_s) for each in sampled
+    ]
 
 
 def _words(each: Sampled) -> str:
