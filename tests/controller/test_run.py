@@ -112,7 +112,7 @@ async def test_a_policy_reaches_its_nodes(kube: MemoryKube) -> None:
     assert (policy["status"]["nodes"], policy["status"]["gpus"]) == (1, 1)
 
 
-async def test_looks_and_failures_are_counted_and_who_leads_no_more_has_no_age(kube: MemoryKube) -> None:
+async def test_reconciles_and_failures_are_counted_and_who_leads_no_more_has_no_age(kube: MemoryKube) -> None:
     measures = Measures()
     async with running(kube, measures=measures):
         await until(kube, lambda _: b'tessera_controller_reconciles_total{result="done"}' in measures.render())

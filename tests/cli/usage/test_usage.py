@@ -48,7 +48,7 @@ def test_top_shows_devices_containers_and_who_drives_a_throttled_gpu(ports: list
     assert "n1 2 A100-40GB 1g.5gb@1 - / 4.8 GiB - nobody" in found
     assert "n1 3 A100-40GB lost" in found
     assert "node n1, GPU 0: thermal, driven by team/train/main; slowed down: team/notebook/main" in found
-    assert "node n1, GPU 2: saturated, driven by nobody knows who" in found
+    assert "node n1, GPU 2: saturated, driven by unknown pods" in found
 
 
 def test_what_an_agent_says_is_no_markup_and_no_escape_sequence(ports: list[str]) -> None:

@@ -96,7 +96,7 @@ def _state(gpu: GpuReport) -> str:
 
 def contention_words(each: Contention) -> str:
     """Return what slows down a GPU, which containers cause it, and which it slows down."""
-    drivers = ", ".join(map(clean, each.drivers)) or "nobody knows who"
+    drivers = ", ".join(map(clean, each.drivers)) or "unknown pods"
     others = f"; slowed down: {', '.join(map(clean, each.affected))}" if each.affected else ""
     where = " on this node" if each.scope == "node" else ""
     return f"{clean(each.cause)}, driven by {drivers}{where}{others}"

@@ -432,7 +432,7 @@ def _kubelet(seen: HostFacts) -> Iterator[Check]:
 
 def _pods(seen: HostFacts) -> Iterator[Check]:
     if seen.sees_pods:
-        yield _ok("processes", "those of other pods can be seen")
+        yield _ok("processes", "those of other pods are visible")
     else:
         advice = (
             "hostPID: true in the agent's pod; without it the agent goes by the API server alone when a pod has ended"

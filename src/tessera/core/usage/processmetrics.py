@@ -58,7 +58,7 @@ MODEL_BYTES_GIVEN = Metric(
 PEERS_DROPPED = Metric(
     "tessera_node_models_peers_dropped",
     "gauge",
-    "Peers that gave something wrong, and are asked no more.",
+    "Peers excluded after a bad chunk.",
 )
 REQUESTS = Metric("tessera_server_requests_total", "counter", "Requests that the server answered.", ("handler", "code"))
 REQUEST_TIME = Metric(
@@ -110,13 +110,13 @@ METRICS_SAMPLES = Metric(
 METRICS_WAKE_QUERIES = Metric(
     "tessera_metrics_wake_queries_total",
     "counter",
-    "How often a Prometheus was asked what waits for model servers without a replica, by result: done, failed.",
+    "Wake-up queries: Prometheus asked for requests to model servers without a replica, by result: done, failed.",
     ("result",),
 )
 METRICS_RULE_QUERIES = Metric(
     "tessera_metrics_rule_queries_total",
     "counter",
-    "Questions to a Prometheus which series there are for rules of prometheus-adapter, by result: done, failed.",
+    "Queries of a Prometheus for the series of prometheus-adapter's rules, by result: done, failed.",
     ("result",),
 )
 METRICS_RULES_BAD = Metric(
@@ -131,7 +131,7 @@ _MODEL_SERVER = ("namespace", "server")
 MODEL_SERVER_QUEUE_TIME = Metric(
     "tessera_model_server_queue_time_seconds",
     "gauge",
-    "How long requests waited that ended since the look before, on average.",
+    "Average queue time of the requests that ended since the previous reconcile.",
     _MODEL_SERVER,
 )
 MODEL_SERVER_IN_FLIGHT = Metric(

@@ -126,7 +126,7 @@ function draw(names) {
   const count = [...fleet.nodes.values()].reduce((sum, node) => sum + node.gpus.length, 0);
   by("shown").textContent = shown === count ? "" : `${shown} of ${count} GPUs`;
   by("nothing").hidden = shown > 0;
-  by("nothing").textContent = count ? "No GPU is like that: choose other filters, or reset them." : nothing();
+  by("nothing").textContent = count ? "No GPU matches these filters. Choose others, or reset them." : nothing();
   drawTotals();
   drawLegend();
   drawFilters();

@@ -56,7 +56,7 @@ export function drawPending(section, rest, filters) {
   fill(section, `Pending pods · ${shown.length + (filters.namespace ? 0 : rest.pending_elsewhere)}`, ...content);
 }
 
-// GPUs that are slow for who is on them, and the pods that drive that.
+// GPUs that slow their pods, and the pods that drive that.
 export function drawSlow(section, nodes, filters) {
   const items = [];
   for (const node of nodes) {
@@ -86,7 +86,7 @@ function driven(slowdown) {
     return first.pod ? `${first.namespace}/${first.pod}` : name;
   });
   const where = slowdown.scope === "node" ? " on this node" : "";
-  return names.length ? `Driven by ${names.join(", ")}${where}.` : "Nobody knows by which pod.";
+  return names.length ? `Driven by ${names.join(", ")}${where}.` : "Driven by unknown pods.";
 }
 
 export function drawNotes(section, rest) {
