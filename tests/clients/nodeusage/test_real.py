@@ -32,8 +32,8 @@ class TestHttpUsage(NodeUsageSuite):
 
 @pytest.mark.anyio
 async def test_what_is_no_agent_is_told_from_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def failed(address: str) -> str:
-        usages = HttpUsage([address])
+    async def failed(address: str, deadline_s: float = 10) -> str:
+        usages = HttpUsage([address], deadline_s=deadline_s)
         with pytest.raises(Unavailable) as error:
             await usages.read()
         await usages.close()
@@ -46,8 +46,7 @@ async def test_what_is_no_agent_is_told_from_one_that_is_away(monkeypatch: pytes
     async with exposing(MetricsPort(port=0), bytes, lambda: b" " * 100) as port:
         monkeypatch.setattr(real, "_MOST_BYTES", 10)
         assert "more than 10 bytes" in await failed(f"127.0.0.1:{port}")
-        monkeypatch.setattr(real, "_DEADLINE_S", 0.0)
-        assert "no answer in 0 s" in await failed(f"127.0.0.1:{port}")
+        assert "no answer in 0 s" in await failed(f"127.0.0.1:{port}", deadline_s=0)
 
 
 @pytest.mark.parametrize("address", ["", "http://a:b", "ftp://a:1"])

@@ -12,7 +12,6 @@ __all__ = ["HttpUsage"]
 
 _MOST_BYTES = 8 << 20
 """Largest report; one of 224 containers has 60 kB."""
-_DEADLINE_S = 10.0
 _PORT = 9400
 _HINT = "check the address, or run kubectl -n tessera-system port-forward POD 9400, and --agent http://127.0.0.1:9400"
 
@@ -22,13 +21,15 @@ class HttpUsage:
 
     Args:
         addresses: `http://HOST:PORT`, or `HOST`, or `HOST:PORT`.
+        deadline_s: longest wait for the report of an agent.
 
     Raises:
         InvalidInput: an invalid address.
 
     """
 
-    def __init__(self, addresses: Iterable[str]) -> None:
+    def __init__(self, addresses: Iterable[str], *, deadline_s: float = 10.0) -> None:
+        self._deadline_s = deadline_s
         self._agents = {address: Connections(reached(_url(address)), None) for address in addresses}
 
     async def read(self) -> tuple[UsageReport, ...]:
@@ -39,10 +40,10 @@ class HttpUsage:
     async def _ask(self, address: str, connections: Connections) -> UsageReport:
         subject = f"agent {address}"
         try:
-            async with asyncio.timeout(_DEADLINE_S):
+            async with asyncio.timeout(self._deadline_s):
                 answer = await connections.read("/usage", {"Accept": "application/json"}, most=_MOST_BYTES)
         except TimeoutError as error:
-            found = f"no answer in {_DEADLINE_S:g} s"
+            found = f"no answer in {self._deadline_s:g} s"
             raise Unavailable(subject, found=found, hint=_HINT) from error
         except (Unreachable, Broken) as error:
             raise Unavailable(subject, found=shown(str(error)), hint=_HINT) from error
