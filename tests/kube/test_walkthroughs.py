@@ -195,12 +195,13 @@ ON_A_PROCESSOR = {
 NOTHING_TO_SHOW = {
     "Age of the decision",
     "Pods that no change of layouts would place",
+    "Questions about rules of prometheus-adapter, by result",
     "Questions about sleeping servers, by result",
     "Quota borrowed",
     "Quota in use",
     "Replicas",
 }
-"""Panels about what the page does not have: quotas, pending pods, an autoscaler."""
+"""Panels about what the page does not have: quotas, pending pods, an autoscaler, rules of a prometheus-adapter."""
 REAL = 2
 """Replicas in which vLLM itself runs: those on the first GPU; the others answer what was recorded."""
 
