@@ -209,7 +209,7 @@ async def test_an_empty_cluster_and_filters_that_nothing_passes_say_so() -> None
         assert await tab.violations() == []
     async with opened(await fleet(8)) as (tab, url):
         await tab.open(f"{url}?node=nowhere")
-        await tab.until("document.getElementById('nothing').innerText.includes('choose other filters')")
+        await tab.until("document.getElementById('nothing').innerText.includes('No GPU matches these filters')")
         await tab.run("document.querySelector('[type=reset]').click()")
         await tab.until("document.getElementById('nothing').hidden")
 
