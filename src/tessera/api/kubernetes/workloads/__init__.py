@@ -21,7 +21,7 @@ from tessera.api.kubernetes.podspecs import PREFIX, ignored_constraints, read_ne
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.kubernetes.workloads.autoscalers import AUTOSCALERS, Target, scales
 from tessera.api.kubernetes.workloads.counting import DAEMON_TOLERATIONS, CountedPart, Scale, follow, places
-from tessera.api.kubernetes.workloads.kinds import KINDS, TEMPLATES, WorkloadKind, WorkloadPart, runs_no_pods
+from tessera.api.kubernetes.workloads.kinds import KINDS, TEMPLATES, WorkloadKind, PodPart, runs_no_pods
 from tessera.api.kubernetes.workloads.unknown import find, gpu_names
 from tessera.core.cluster.snapshot import LeftOut, Node
 from tessera.core.packing.fit.admission import Refusal, refusal
@@ -191,7 +191,7 @@ def _known(field: Field, row: WorkloadKind, scale: Scale | None, others: dict[tu
     return _Object(field, tuple(sets), tuple(named_notes), missed if unread else (), row)
 
 
-def _pod(part: WorkloadPart, place: CountedPart) -> Field | None:
+def _pod(part: PodPart, place: CountedPart) -> Field | None:
     if part.required and not place.field.given:
         return place.field
     annotations = (

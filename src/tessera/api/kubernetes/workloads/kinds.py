@@ -32,10 +32,10 @@ from tessera.api.kubernetes.workloads.shapes import (
     workflow_step,
 )
 
-__all__ = ["KINDS", "NO_PODS", "TEMPLATES", "WorkloadKind", "WorkloadPart", "runs_no_pods"]
+__all__ = ["KINDS", "NO_PODS", "TEMPLATES", "WorkloadKind", "PodPart", "runs_no_pods"]
 
 
-class WorkloadPart(msgspec.Struct, frozen=True, kw_only=True):
+class PodPart(msgspec.Struct, frozen=True, kw_only=True):
     """Equal pods of an object."""
 
     at: str
@@ -55,7 +55,7 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str
     names: tuple[str, ...]
-    parts: tuple[WorkloadPart, ...]
+    parts: tuple[PodPart, ...]
     counted: str
     """How many pods it stands for, in words."""
     first: str = ""
@@ -66,18 +66,18 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     """A note on its count that always applies."""
 
 
-def _one(at: str, *times: Factor, word: str = "") -> WorkloadPart:
-    return WorkloadPart(at=at, times=times, word=word, required=not word)
+def _one(at: str, *times: Factor, word: str = "") -> PodPart:
+    return PodPart(at=at, times=times, word=word, required=not word)
 
 
 def _group(
     at: str, replicas: str, *times: Factor, leader: str = "leaderTemplate", word: str = ""
-) -> tuple[WorkloadPart, ...]:
+) -> tuple[PodPart, ...]:
     """Return the parts of groups of a leader and workers. Source: kubernetes-sigs/lws `api/leaderworkerset/v1`."""
     number = ReplicaFactor(path=replicas)
     return (
-        WorkloadPart(at=f"{at}.{leader}", times=(number, *times), word=f"{word}leader"),
-        WorkloadPart(
+        PodPart(at=f"{at}.{leader}", times=(number, *times), word=f"{word}leader"),
+        PodPart(
             at=f"{at}.workerTemplate",
             times=(number, *times, ReplicaGroup(path=f"{at}.size", leader=f"{at}.{leader}")),
             word=f"{word}worker",
@@ -85,7 +85,7 @@ def _group(
     )
 
 
-def _ray(at: str, *times: Factor) -> tuple[WorkloadPart, ...]:
+def _ray(at: str, *times: Factor) -> tuple[PodPart, ...]:
     """Return the parts of a Ray cluster. Source: ray-project/kuberay `GetWorkerGroupDesiredReplicas`."""
     each = f"{at}.workerGroupSpecs[]"
     replicas = ReplicaFactor(
@@ -97,8 +97,8 @@ def _ray(at: str, *times: Factor) -> tuple[WorkloadPart, ...]:
     )
     running: tuple[Factor, ...] = (*times, Unless(path=f"{at}.suspend"))
     return (
-        WorkloadPart(at=f"{at}.headGroupSpec.template", times=running, word="head"),
-        WorkloadPart(
+        PodPart(at=f"{at}.headGroupSpec.template", times=running, word="head"),
+        PodPart(
             at=f"{each}.template",
             times=(*running, Unless(path=f"{each}.suspend"), replicas, ReplicaGroup(path=f"{each}.numOfHosts")),
         ),
@@ -110,24 +110,22 @@ def _replica_specs(kind: str, field: str) -> WorkloadKind:
     each = f"spec.{field}{{}}"
     times = (
         Unless(path="spec.runPolicy.suspend"),
-        ReplicaFactor(
-            path=f"{each}.replicas",
-        ),
+        ReplicaFactor(path=f"{each}.replicas"),
     )
     return WorkloadKind(
         group="kubeflow.org",
         names=(kind,),
-        parts=(WorkloadPart(at=f"{each}.template", times=times),),
+        parts=(PodPart(at=f"{each}.template", times=times),),
         counted=f"`{field}.*.replicas`",
     )
 
 
-def _component(at: str, *, word: str) -> tuple[WorkloadPart, ...]:
+def _component(at: str, *, word: str) -> tuple[PodPart, ...]:
     """Return the parts of a component of a KServe InferenceService."""
     number = ReplicaFactor(path=f"{at}.minReplicas", most=f"{at}.maxReplicas", from_zero=True)
     return (
-        WorkloadPart(at=at, shape=predictor, times=(number,), word=word, annotations="metadata.annotations"),
-        WorkloadPart(
+        PodPart(at=at, shape=predictor, times=(number,), word=word, annotations="metadata.annotations"),
+        PodPart(
             at=f"{at}.workerSpec",
             shape=engine_worker,
             times=(number, ReplicaGroup(path=f"{at}.workerSpec.pipelineParallelSize", leader=at)),
@@ -137,7 +135,7 @@ def _component(at: str, *, word: str) -> tuple[WorkloadPart, ...]:
     )
 
 
-def _llm(at: str, word: str) -> tuple[WorkloadPart, ...]:
+def _llm(at: str, word: str) -> tuple[PodPart, ...]:
     """Return the parts of a workload of an LLMInferenceService.
 
     Source: kserve/kserve `pkg/apis/serving/v1alpha2/llm_inference_service_types_func.go` (`GetSize`).
@@ -153,14 +151,14 @@ def _llm(at: str, word: str) -> tuple[WorkloadPart, ...]:
     )
     annotations = f"{at}.annotations"
     return (
-        WorkloadPart(at=f"{at}.template", shape=bare_spec, times=(number,), word=word, annotations=annotations),
-        WorkloadPart(
+        PodPart(at=f"{at}.template", shape=bare_spec, times=(number,), word=word, annotations=annotations),
+        PodPart(
             at=f"{at}.worker", shape=bare_spec, times=(number, size), word=f"{word}-worker", annotations=annotations
         ),
     )
 
 
-def _nim(at: str, *times: Factor) -> WorkloadPart:
+def _nim(at: str, *times: Factor) -> PodPart:
     """Return the pods of a NIMService. Source: NVIDIA/k8s-nim-operator `api/apps/v1alpha1/nimservice_types.go`."""
     number = ReplicaFactor(
         path=f"{at}.replicas",
@@ -170,7 +168,7 @@ def _nim(at: str, *times: Factor) -> WorkloadPart:
         bounded=f"{at}.scale.enabled",
     )
     size = ReplicaGroup(path=f"{at}.multiNode.parallelism.pipeline")
-    return WorkloadPart(at=at, shape=nim, times=(*times, number, size), annotations=f"{at}.annotations")
+    return PodPart(at=at, shape=nim, times=(*times, number, size), annotations=f"{at}.annotations")
 
 
 _SPEC_REPLICAS = ReplicaFactor(path="spec.replicas")
@@ -211,7 +209,7 @@ KINDS = (
         group="jobset.x-k8s.io",
         names=("JobSet",),
         parts=(
-            WorkloadPart(
+            PodPart(
                 at="spec.replicatedJobs[].template.spec.template",
                 times=(
                     Unless(path="spec.suspend"),
@@ -240,7 +238,7 @@ KINDS = (
         names=("RayJob",),
         parts=(
             *_ray("spec.rayClusterSpec", Unless(path="spec.suspend")),
-            WorkloadPart(at="spec.submitterPodTemplate", times=(Unless(path="spec.suspend"),), word="submitter"),
+            PodPart(at="spec.submitterPodTemplate", times=(Unless(path="spec.suspend"),), word="submitter"),
         ),
         counted="those of `rayClusterSpec`, and the submitter that it describes",
     ),
@@ -277,7 +275,7 @@ KINDS = (
     WorkloadKind(
         group="serving.knative.dev",
         names=("Service", "Configuration"),
-        parts=(WorkloadPart(at="spec.template", shape=knative_revision, times=(KnativeScale(path="spec.template"),)),),
+        parts=(PodPart(at="spec.template", shape=knative_revision, times=(KnativeScale(path="spec.template"),)),),
         counted="`min-scale` or `initial-scale`, at least one",
     ),
     _replica_specs("PyTorchJob", "pytorchReplicaSpecs"),
@@ -291,19 +289,13 @@ KINDS = (
     WorkloadKind(
         group="trainer.kubeflow.org",
         names=("TrainJob",),
-        parts=(
-            WorkloadPart(
-                at="spec.trainer",
-                shape=trainer,
-                times=(Unless(path="spec.suspend"), trainer_nodes),
-            ),
-        ),
+        parts=(PodPart(at="spec.trainer", shape=trainer, times=(Unless(path="spec.suspend"), trainer_nodes)),),
         counted="`trainer.numNodes` with `resourcesPerNode`, or as the runtime among the manifests says",
     ),
     WorkloadKind(
         group="batch.volcano.sh",
         names=("Job",),
-        parts=(WorkloadPart(at="spec.tasks[].template", times=(ReplicaFactor(path="spec.tasks[].replicas"),)),),
+        parts=(PodPart(at="spec.tasks[].template", times=(ReplicaFactor(path="spec.tasks[].replicas"),)),),
         counted="`tasks[].replicas`",
     ),
     WorkloadKind(
@@ -322,7 +314,7 @@ KINDS = (
         group="nvidia.com",
         names=("DynamoGraphDeployment",),
         parts=(
-            WorkloadPart(
+            PodPart(
                 at="spec.services{}",
                 shape=dynamo_service,
                 times=(
@@ -331,7 +323,7 @@ KINDS = (
                 ),
                 annotations="spec.services{}.annotations",
             ),
-            WorkloadPart(
+            PodPart(
                 at="spec.components[].podTemplate",
                 times=(
                     ReplicaFactor(path="spec.components[].replicas"),
@@ -345,7 +337,7 @@ KINDS = (
         group="production-stack.vllm.ai",
         names=("VLLMRuntime",),
         parts=(
-            WorkloadPart(
+            PodPart(
                 at="spec.deploymentConfig",
                 shape=vllm_runtime,
                 times=(
@@ -366,13 +358,13 @@ KINDS = (
     WorkloadKind(
         group="argoproj.io",
         names=("Rollout",),
-        parts=(WorkloadPart(at="spec.template", shape=rollout, times=(_SPEC_REPLICAS,)),),
+        parts=(PodPart(at="spec.template", shape=rollout, times=(_SPEC_REPLICAS,)),),
         counted="`replicas` of its template or of that of its `workloadRef`; a rollout in progress may run more",
     ),
     WorkloadKind(
         group="argoproj.io",
         names=("Workflow",),
-        parts=(WorkloadPart(at="spec.templates[]", shape=workflow_step, times=(Unless(path="spec.suspend"),)),),
+        parts=(PodPart(at="spec.templates[]", shape=workflow_step, times=(Unless(path="spec.suspend"),)),),
         counted="one for each template that is a container or script",
         note="each template is one pod; steps that run at once or several times are not distinguished",
     ),
@@ -387,7 +379,7 @@ KINDS = (
         group="orchestration.aibrix.ai",
         names=("StormService",),
         parts=(
-            WorkloadPart(
+            PodPart(
                 at="spec.template.spec.roles[].template",
                 times=(
                     _SPEC_REPLICAS,
@@ -414,9 +406,7 @@ KINDS = (
         group="sagemaker.amazonaws.com",
         names=("HyperPodPyTorchJob",),
         parts=(
-            WorkloadPart(
-                at="spec.replicaSpecs[].template", times=(ReplicaFactor(path="spec.replicaSpecs[].replicas"),)
-            ),
+            PodPart(at="spec.replicaSpecs[].template", times=(ReplicaFactor(path="spec.replicaSpecs[].replicas"),)),
         ),
         counted="`replicaSpecs[].replicas`",
     ),
@@ -424,8 +414,8 @@ KINDS = (
         group="sparkoperator.k8s.io",
         names=("SparkApplication",),
         parts=(
-            WorkloadPart(at="spec.driver", shape=spark, word="driver", annotations="spec.driver.annotations"),
-            WorkloadPart(
+            PodPart(at="spec.driver", shape=spark, word="driver", annotations="spec.driver.annotations"),
+            PodPart(
                 at="spec.executor",
                 shape=spark,
                 times=(
@@ -445,7 +435,7 @@ KINDS = (
     WorkloadKind(
         group="kaito.sh",
         names=("Workspace",),
-        parts=(WorkloadPart(at="inference.template", times=(ReplicaFactor(path="resource.count"),)),),
+        parts=(PodPart(at="inference.template", times=(ReplicaFactor(path="resource.count"),)),),
         counted="`resource.count` with `inference.template`; a preset names no GPUs",
     ),
     WorkloadKind(
@@ -453,7 +443,7 @@ KINDS = (
         group="tessera.dev",
         names=("ModelServer",),
         parts=(
-            WorkloadPart(
+            PodPart(
                 at="spec.template",
                 times=(ReplicaFactor(path="spec.replicas.min", most="spec.replicas.max", from_zero=True),),
             ),
