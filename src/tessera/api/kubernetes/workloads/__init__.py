@@ -21,7 +21,7 @@ from tessera.api.kubernetes.podspecs import PREFIX, ignored_constraints, read_ne
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.kubernetes.workloads.autoscalers import AUTOSCALERS, Target, scales
 from tessera.api.kubernetes.workloads.counting import DAEMON_TOLERATIONS, CountedPart, Scale, follow, places
-from tessera.api.kubernetes.workloads.kinds import KINDS, TEMPLATES, WorkloadKind, PodPart, runs_no_pods
+from tessera.api.kubernetes.workloads.kinds import KINDS, TEMPLATES, PodPart, WorkloadKind, runs_no_pods
 from tessera.api.kubernetes.workloads.unknown import find, gpu_names
 from tessera.core.cluster.snapshot import LeftOut, Node
 from tessera.core.packing.fit.admission import Refusal, refusal

@@ -32,7 +32,7 @@ from tessera.api.kubernetes.workloads.shapes import (
     workflow_step,
 )
 
-__all__ = ["KINDS", "NO_PODS", "TEMPLATES", "WorkloadKind", "PodPart", "runs_no_pods"]
+__all__ = ["KINDS", "NO_PODS", "TEMPLATES", "PodPart", "WorkloadKind", "runs_no_pods"]
 
 
 class PodPart(msgspec.Struct, frozen=True, kw_only=True):
