@@ -314,6 +314,8 @@ def test_keda_asks_the_prometheus_of_the_installation() -> None:
     assert (found["minReplicaCount"], found["maxReplicaCount"]) == (1, 3)
     with pytest.raises(InvalidInput, match="--prometheus") as caught:
         rendered(KEDA)
+    with pytest.raises(InvalidInput, match="KEDA's query would count servers of this name in all namespaces"):
+        rendered(KEDA, prometheus="http://prometheus:9090")
     assert caught.value.subject == "server: spec.autoscaling.autoscaler"
 
 
