@@ -70,7 +70,7 @@ _FLEET = Dashboard(
         Panel(
             "Allocated memory in use",
             "percentunit",
-            (("sum(tessera_device_memory_used_bytes) / sum(tessera_device_memory_allocated_bytes)", ""),),
+            (('sum(DCGM_FI_DEV_FB_USED{pod!=""}) * 2^20 / sum(tessera_device_memory_allocated_bytes)', ""),),
             "stat",
         ),
         Panel("Unhealthy devices", "none", (("sum(1 - tessera_device_healthy)", ""),), "stat"),

@@ -68,13 +68,30 @@ async def test_a_value_that_no_counter_has_is_that_pods_alone() -> None:
     samples = PrometheusSamples(lambda: nullcontext(metrics), f"{URL}/")
     series = ",".join(
         f'{{"metric": {{"__name__": "nv_inference_queue_duration_us", "namespace": "ns", "pod": "{pod}"}},'
-        f' "values": [[10, "{text}"]]}}'
+        f' "values": [[2000, "{text}"]]}}'
         for pod, text in (("a", "NaN"), ("b", "1000000"))
     )
     metrics.contents[samples.target] = f'{{"data": {{"result": [{series}]}}}}'.encode()
     found = await samples.read(pods("a", "b"))
     assert found["ns", "a"] == Missing("nv_inference_queue_duration_us is nan, not from 0 to 1e+15")
     assert isinstance(found["ns", "b"], Counters)
+
+
+async def test_a_scrape_of_before_a_restart_is_not_counted_since_it() -> None:
+    """The pod's status already has the new start: all that the former process counted would be of a moment."""
+    metrics = MemoryMetrics()
+    samples = PrometheusSamples(lambda: nullcontext(metrics), URL)
+    (name, pod), *_ = pods("a").items()
+    found = []
+    for at_s in (pod.started_s - 5, pod.started_s + 5):
+        series = (
+            '{"metric": {"__name__": "nv_inference_queue_duration_us", "namespace": "ns", "pod": "a"},'
+            f' "values": [[{at_s}, "1000000"]]}}'
+        )
+        metrics.contents[samples.target] = f'{{"data": {{"result": [{series}]}}}}'.encode()
+        found.append((await samples.read({name: pod}))[name])
+    assert found[0] == Missing("scraped before its container restarted; the next scrape compares", early=True)
+    assert isinstance(found[1], Counters)
 
 
 async def test_files_that_are_gone_are_told_and_nobody_is_asked_about_no_pods() -> None:

@@ -103,6 +103,9 @@ class PrometheusSamples:
             if scrape is None:
                 found[name] = Missing(f"{self._subject} has no series of it; is its port of metrics scraped?")
                 continue
+            if scrape.at_s < pod.started_s:  # its counters are those of the process before
+                found[name] = Missing("scraped before its container restarted; the next scrape compares", early=True)
+                continue
             try:
                 found[name] = counters_of(f"pod {name[1]}", scrape.samples, at_s=scrape.at_s, started_s=pod.started_s)
             except TesseraError as error:
