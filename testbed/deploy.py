@@ -9,7 +9,8 @@ from tessera.api import documents
 from tessera.api.kubernetes import quota
 from tessera.api.prometheus import queuerules
 from tessera.api.scheduler.configuration import configuration
-from tessera.api.tessera import crds, installation, valuesreference
+from tessera.api.tessera.chart import installation, valuesreference
+from tessera.api.tessera.v1alpha1 import crds
 from tessera.cli.manifests import chart_folder, render_chart
 
 __all__ = [

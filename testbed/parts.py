@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tessera.api.tessera.gpupolicies import API_VERSION, KIND
+from tessera.api.tessera.v1alpha1.gpupolicies import API_VERSION, KIND
 from tessera.cli import COMMANDS
 from tessera.core.workload.resources import SCHEDULER_NAME
 from testbed.controlplane import REQUESTS_PER_S, Settings

@@ -14,9 +14,8 @@ from tessera.api import documents
 from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.gpulabels import model_rules
-from tessera.api.tessera import fleets
-from tessera.api.tessera.modelservers import with_pods
-from tessera.api.tessera.plans import (
+from tessera.api.tessera.cluster import fleets
+from tessera.api.tessera.cluster.plans import (
     AssignmentDocument,
     CostDocument,
     DeviceDocument,
@@ -30,6 +29,7 @@ from tessera.api.tessera.plans import (
     SummaryDocument,
     document,
 )
+from tessera.api.tessera.v1alpha1.modelservers import with_pods
 from tessera.core.cluster.snapshot import LeftOut, Node, Snapshot
 from tessera.core.packing import plan as core
 from tessera.core.packing.linear import TimeBudget

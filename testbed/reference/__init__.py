@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from tessera.api.tessera import crds, installation, valuesreference
+from tessera.api.tessera.chart import installation, valuesreference
+from tessera.api.tessera.v1alpha1 import crds
 from tessera.core.usage.families import Metric
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.processmetrics import PROCESS_METRICS

@@ -17,7 +17,7 @@ from harness.agentmachine import Machine
 from tessera.agent.declarations.configuration import APPLIED
 from tessera.agent.run import Agent
 from tessera.agent.settings import AgentSettings
-from tessera.api.tessera.gpunodes import desired_field
+from tessera.api.tessera.v1alpha1.gpunodes import desired_field
 from tessera.clients.kube import GPU_NODES, NODES, PODS, annotations_of
 from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Share

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from harness.agentlogs import SHARING, until_logged
 from harness.agentmachine import Machine
-from tessera.api.tessera.nodereports import DEVICE_LIST
+from tessera.api.tessera.node.nodereports import DEVICE_LIST
 from tessera.clients.kube import NODES, annotations_of
 
 pytestmark = pytest.mark.anyio

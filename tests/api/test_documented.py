@@ -11,7 +11,8 @@ from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.gpulabels import MODEL_LABELS
 from tessera.api.kubernetes.podspecs import GPU_MODEL, ISOLATION, MEMORY_UNIT
 from tessera.api.nvidia import sharingconfig
-from tessera.api.tessera import fleets, nodepolicy
+from tessera.api.tessera.cluster import fleets
+from tessera.api.tessera.node import nodepolicy
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)

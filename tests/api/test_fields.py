@@ -6,7 +6,7 @@ import pytest
 
 from tessera.api import documents
 from tessera.api.fields import Field, in_words, objects
-from tessera.api.tessera.clusters import as_fields
+from tessera.api.tessera.cluster.clusters import as_fields
 from tessera.errors import InvalidInput
 
 POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "ns"}, "spec": {"priority": "x"}}

@@ -3,7 +3,7 @@
 import textwrap
 
 from tessera.api import documents
-from tessera.api.tessera import fleets
+from tessera.api.tessera.cluster import fleets
 from tessera.core.cluster.snapshot import Snapshot
 
 

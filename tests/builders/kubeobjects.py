@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from builders.shares import amount, cut, share
-from tessera.api.tessera.gpunodes import claims_field, desired_field, new_object, status_fields
 from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.v1alpha1.gpunodes import claims_field, desired_field, new_object, status_fields
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
 from tessera.core.gpu.gpumodels import model

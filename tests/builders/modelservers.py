@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tessera.api.tessera.modelservers import read_model_server
+from tessera.api.tessera.v1alpha1.modelservers import read_model_server
 from tessera.core.serving.modelserver import ModelServer
 
 __all__ = ["model_server", "model_servers_binding", "server"]

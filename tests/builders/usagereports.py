@@ -1,6 +1,6 @@
 """Reports of GPU usage, for those who read them."""
 
-from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
+from tessera.api.tessera.usage.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.core.usage.neighbours import Contention
 
 BUSY = ContainerReport(

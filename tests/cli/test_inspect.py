@@ -14,7 +14,7 @@ from rich.text import Text
 
 from builders.kubeobjects import Object, cut, gpu, gpunode, kubectl, node, place, pod, share
 from judges import gpusharecli
-from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.cli import main
 from tessera.cli.inspect import _Choice, _frames
 from tessera.cli.inspect.devices import devices

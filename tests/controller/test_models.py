@@ -9,7 +9,7 @@ import pytest
 
 from harness.awaiting import until_object
 from harness.serving import running
-from tessera.api.tessera.modelcaches import node_status, read_node_models
+from tessera.api.tessera.v1alpha1.modelcaches import node_status, read_node_models
 from tessera.clients.kube import (
     MODEL_CACHES,
     NODE_MODELS,

@@ -14,8 +14,8 @@ from builders.kubeobjects import cut, gpu, gpunode, node, pod, share
 from builders.policyobjects import gpu_policy
 from builders.signed import AGENT, SERVER, STRANGER, config_map, signed
 from harness import virtualtime
-from tessera.api.tessera.objects import NAMESPACE
 from tessera.api.tessera.pods.signatures import KEYS, key_id, keys_text
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import (
     CONFIG_MAPS,
     EVENTS,

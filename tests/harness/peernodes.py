@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.peerchunks import PeerChunks
 from tessera.agent.storage.models.peerserver import PeerServer
-from tessera.agent.storage.models.sharing import ChunkSharing
 from tessera.agent.storage.models.shelf import Given, OpenPiece, Piece, Shelf
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.certificates import Tls, asking_context_of, context_of
@@ -96,7 +96,7 @@ class PeerNode:
         self.address = f"{at[0]}:{listener.getsockname()[1]}"
         self.named: dict[str, str] = {}
         connections = PeerConnections(asking_context_of(peer_tls(pki)), patience or PeerPatience())
-        self.sharing = ChunkSharing(self.address, connections, patience, self.named.__setitem__)
+        self.sharing = PeerChunks(self.address, connections, patience, self.named.__setitem__)
         if shelf is not None:
             self.sharing.shelf = shelf
         context = context_of(peer_tls(pki, tls))

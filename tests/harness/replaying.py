@@ -15,9 +15,9 @@ import numpy as np
 
 from harness.servers import Asked, settle
 from tessera.api.kubernetes.nodes import read_node
-from tessera.api.tessera.gpunodes import new_object, status_fields
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
+from tessera.api.tessera.v1alpha1.gpunodes import new_object, status_fields
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName

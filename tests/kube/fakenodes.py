@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.tessera import gpunodes
+from tessera.api.tessera.v1alpha1 import gpunodes
 from tessera.clients.kube import GPU_NODES, NODES, PODS, HttpKube, Kube, Object, Selection
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, NodeName

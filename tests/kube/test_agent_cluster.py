@@ -12,8 +12,8 @@ from builders.kubeobjects import amount
 from judges.grants import shares_of
 from kube.gpunode import GpuNode
 from kube.pods import allocatable, busybox, create, devices, run
-from tessera.api.tessera.gpunodes import claims_field, desired_field, read_gpu_node
 from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.v1alpha1.gpunodes import claims_field, desired_field, read_gpu_node
 from tessera.clients.kubelet import PodResources
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState
 from tessera.core.cluster.snapshot import Share

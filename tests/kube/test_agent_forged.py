@@ -10,9 +10,9 @@ from builders.shares import share
 from builders.signed import SERVER, STRANGER, config_map
 from kube.gpunode import GpuNode
 from kube.pods import busybox, create, devices, phase, run, showing
-from tessera.api.tessera.objects import NAMESPACE
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import KEYS
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.cli import main
 from tessera.core.gpu.sharing import Mode
 from testbed.processes import until

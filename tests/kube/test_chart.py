@@ -14,7 +14,7 @@ from kube.conftest import fresh
 from kube.fakenodes import FakeNode
 from kube.helm import Helm
 from tessera.api import documents
-from tessera.api.tessera.installation import read_values
+from tessera.api.tessera.chart.installation import read_values
 from tessera.api.tessera.pods.signatures import SECRET
 from tessera.cli.manifests import chart_folder
 from tessera.errors import InvalidInput, Unavailable

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from builders.policyobjects import BAD, GOOD, gpu_policy
-from tessera.api.tessera.environments import read_environment
-from tessera.api.tessera.gpupolicies import GpuPolicySpec, node_policy, read_gpu_policy
-from tessera.api.tessera.imagewarmups import ImageWarmupSpec, read_image_warmup
+from tessera.api.tessera.v1alpha1.environments import read_environment
+from tessera.api.tessera.v1alpha1.gpupolicies import GpuPolicySpec, node_policy, read_gpu_policy
+from tessera.api.tessera.v1alpha1.imagewarmups import ImageWarmupSpec, read_image_warmup
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster
 from testbed.deploy import objects

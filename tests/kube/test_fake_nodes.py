@@ -3,7 +3,7 @@
 import pytest
 
 from kube.fakenodes import FakeNode, connected, delete_nodes, make_nodes
-from tessera.api.tessera.gpunodes import read_gpu_node
+from tessera.api.tessera.v1alpha1.gpunodes import read_gpu_node
 from tessera.clients.kube import GPU_NODES, NODES
 from testbed.cluster import Cluster
 

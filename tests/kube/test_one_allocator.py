@@ -6,7 +6,7 @@ from judges.deviceuse import Container, judged, uses_of
 from kube import pods
 from kube.gpunode import GpuNode
 from kube.observing import containers_of, living, seen
-from tessera.api.tessera.nodereports import REVISION
+from tessera.api.tessera.node.nodereports import REVISION
 from testbed.cluster import Cluster
 from testbed.processes import until
 

@@ -7,7 +7,7 @@ import pytest
 
 from kube import pods
 from kube.gpunode import GpuNode
-from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.explain.podexplanation import explain_pod
 from tessera.core.packing.obstacles import Cause
 from tessera.core.workload.need import PodKey

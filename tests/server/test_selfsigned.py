@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.certificates import Tls
 from tessera.clients.kube import MUTATING_WEBHOOKS, SECRETS, Kind, MemoryKube, Object
 from tessera.errors import Conflict, Unavailable

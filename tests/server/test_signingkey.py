@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from builders.kubeobjects import gpu, pod, share
 from builders.signed import AGENT, STRANGER, config_map, signed
 from harness.servers import FULL, LARGE, NEED, Asked, FaultyKube, check, make_node, make_pod, servers, settle
-from tessera.api.tessera.objects import NAMESPACE
 from tessera.api.tessera.pods.signatures import (
     KEYS,
     SECRET,
@@ -22,6 +21,7 @@ from tessera.api.tessera.pods.signatures import (
     secret,
     secret_seed,
 )
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import (
     CONFIG_MAPS,
     EVERYTHING,

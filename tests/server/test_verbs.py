@@ -16,7 +16,7 @@ from harness.servers import (
     servers,
     settle,
 )
-from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.clients.kube import NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.explain.podexplanation import explain_pod

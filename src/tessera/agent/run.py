@@ -45,7 +45,7 @@ from tessera.agent.sharing.enforcer import Enforcer
 from tessera.agent.strategychoice import StrategyChoice
 from tessera.agent.watchednode import WatchedNode
 from tessera.api.nvidia.gpulabels import Labelling, gpu_labels, owns, stamped
-from tessera.api.tessera.nodereports import (
+from tessera.api.tessera.node.nodereports import (
     DEVICE_LIST,
     ENFORCEMENT,
     REVISION,

@@ -4,7 +4,7 @@ import msgspec
 
 from tessera.agent.cdisupport import observe_cdi
 from tessera.agent.settings import Paths
-from tessera.api.tessera.nodereports import DEVICE_LIST
+from tessera.api.tessera.node.nodereports import DEVICE_LIST
 from tessera.clients.kube import Object, annotations_of
 from tessera.core.node.liststrategies import list_strategies, read_strategies
 from tessera.core.node.nodesharing import ListStrategy, PluginOptions

@@ -10,9 +10,9 @@ import msgspec
 
 from tessera._planning import read_documents
 from tessera.api.fields import objects
-from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
-from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.tessera.pods.signatures import KEYS, Authority, published_keys
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.cli.options import with_options
 from tessera.clients.kube import (
     CONFIG_MAPS,

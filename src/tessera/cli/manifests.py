@@ -12,8 +12,8 @@ from tessera.api import documents
 from tessera.api.documents import Plain
 from tessera.api.fields import Field
 from tessera.api.kubernetes.helmtemplates import Chart, at_least, render
-from tessera.api.tessera.installation import read_values
-from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.chart.installation import read_values
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.errors import InvalidInput, Unsupported
 
 __all__ = ["chart_folder", "manifests", "render_chart"]

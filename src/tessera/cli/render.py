@@ -5,7 +5,7 @@ import click
 from tessera._planning import read_documents
 from tessera.api import documents
 from tessera.api.fields import Field
-from tessera.api.tessera.modelservers import KIND, read_model_server
+from tessera.api.tessera.v1alpha1.modelservers import KIND, read_model_server
 from tessera.cli.options import output_option, refuse_without, write_output
 from tessera.cli.printing import print_document
 from tessera.core.serving.modelserver import ModelServer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tessera.api.tessera.modelservers import API_VERSION, KIND, read_model_server
+from tessera.api.tessera.v1alpha1.modelservers import API_VERSION, KIND, read_model_server
 from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options
 from tessera.clients.kube import MODEL_SERVERS, Kube
 from tessera.core.serving.render.pods import WAKE

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tessera.api.kubernetes.conditions import is_true
-from tessera.api.tessera.gpupolicies import LabelSelector, selector_term
+from tessera.api.tessera.v1alpha1.gpupolicies import LabelSelector, selector_term
 from tessera.clients.kube import Kind, Kube, Object, Selection, Store, Subresource, labels_of, name_of
 from tessera.core.packing.fit.admission import matches
 from tessera.core.workload.need import SelectorTerm

@@ -14,14 +14,14 @@ from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.api.kubernetes.images import images_of
 from tessera.api.oci.references import read_reference
-from tessera.api.tessera.imagewarmups import (
+from tessera.api.tessera.v1alpha1.imagewarmups import (
     ImageWarmupStatus,
     node_spec,
     read_image_warmup,
     read_node_images,
     warmup_status,
 )
-from tessera.api.tessera.objects import refused_status
+from tessera.api.tessera.v1alpha1.objects import refused_status
 from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store
 from tessera.controller.following import Following
 from tessera.core.storage.images.warmup import DesiredImage, Turn, plan, summary

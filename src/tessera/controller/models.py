@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from tessera.api.kubernetes.containerlimits import asks_of
-from tessera.api.tessera.modelcaches import (
+from tessera.api.tessera.v1alpha1.modelcaches import (
     ModelCacheStatus,
     cache_status,
     node_spec,
     read_model_cache,
     read_node_models,
 )
-from tessera.api.tessera.objects import refused_status
+from tessera.api.tessera.v1alpha1.objects import refused_status
 from tessera.clients.kube import MODEL_CACHES, NODE_MODELS, PODS, Kube, Object, Selection, Store
 from tessera.controller.following import Following
 from tessera.core.storage.models.cache import DesiredModel, models_of_nodes, summary

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from tessera.api.kubernetes.podstates import is_terminating
-from tessera.api.tessera.modelservers import (
+from tessera.api.tessera.v1alpha1.modelservers import (
     API_VERSION,
     KIND,
     ModelServerStatus,

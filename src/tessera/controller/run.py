@@ -13,10 +13,12 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
-from tessera.api.tessera.gpunodes import API_VERSION, desired_field
-from tessera.api.tessera.gpunodes import KIND as GPU_NODE
-from tessera.api.tessera.gpupolicies import (
+from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_cluster
+from tessera.api.tessera.node.nodereports import Report
+from tessera.api.tessera.pods.signatures import KEYS, Authority, published_keys
+from tessera.api.tessera.v1alpha1.gpunodes import API_VERSION, desired_field
+from tessera.api.tessera.v1alpha1.gpunodes import KIND as GPU_NODE
+from tessera.api.tessera.v1alpha1.gpupolicies import (
     GpuPolicy,
     GpuPolicySpec,
     GpuPolicyStatus,
@@ -24,11 +26,9 @@ from tessera.api.tessera.gpupolicies import (
     read_gpu_policy,
     status_fields,
 )
-from tessera.api.tessera.nodereports import Report
-from tessera.api.tessera.objects import NAMESPACE, refused_status
-from tessera.api.tessera.partitionpolicies import partition_policy
-from tessera.api.tessera.pods.signatures import KEYS, Authority, published_keys
-from tessera.api.tessera.policystatus import PolicyFacts, new_status
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE, refused_status
+from tessera.api.tessera.v1alpha1.partitionpolicies import partition_policy
+from tessera.api.tessera.v1alpha1.policystatus import PolicyFacts, new_status
 from tessera.clients.kube import (
     CONFIG_MAPS,
     GPU_NODES,

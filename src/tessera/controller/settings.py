@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 
 __all__ = ["ControllerSettings"]
 

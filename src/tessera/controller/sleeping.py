@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from tessera.api.kubernetes.metrics.values import read_asked
-from tessera.api.tessera.modelservers import missing_rights
+from tessera.api.tessera.v1alpha1.modelservers import missing_rights
 from tessera.clients.kube import (
     ASKED_REPLICAS,
     DEPLOYMENTS,

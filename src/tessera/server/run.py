@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.tessera.objects import NAMESPACE
 from tessera.api.tessera.pods.signatures import KEYS, published_keys
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.certificates import Certificates, Tls
 from tessera.clients.kube import (
     CONFIG_MAPS,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from tessera.api.kubernetes.metrics.paths import VERSIONS
-from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.certificates import Certificates, Tls
 from tessera.clients.kube import API_SERVICES, MUTATING_WEBHOOKS, SECRETS, Kind, Kube, Object, version_of
 from tessera.errors import Conflict, TesseraError, Unavailable

@@ -9,8 +9,8 @@ it knows to it again.
 import asyncio
 from collections.abc import Callable, Mapping
 
-from tessera.api.tessera.objects import NAMESPACE
 from tessera.api.tessera.pods.signatures import KEYS, SECRET, key_id, published, secret, secret_seed
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import CONFIG_MAPS, SECRETS, Kube, Object, version_of
 from tessera.core.cluster.protocols.keyring import KeyRing
 from tessera.errors import Conflict, Unavailable

@@ -7,7 +7,7 @@ from typing import Any
 from tessera.api.gpushare.inspect import gpushare_inspect
 from tessera.api.kubernetes.images import pod_images
 from tessera.api.scheduler.extender import Args, BindingArgs, Preemption, PreemptionCandidate
-from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.core.explain.inspection import inspect
 from tessera.core.packing.ledger import Filtered

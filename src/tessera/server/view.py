@@ -11,9 +11,9 @@ import msgspec
 from tessera.api.fields import in_words
 from tessera.api.kubernetes.images import held_images
 from tessera.api.kubernetes.nodes import read_node, share_unit_mib
-from tessera.api.tessera.gpunodes import read_gpu_node
-from tessera.api.tessera.nodereports import has_agent
+from tessera.api.tessera.node.nodereports import has_agent
 from tessera.api.tessera.pods.clusterpods import LivePod, object_field
+from tessera.api.tessera.v1alpha1.gpunodes import read_gpu_node
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share

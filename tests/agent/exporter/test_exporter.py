@@ -14,7 +14,7 @@ from builders.gpunodes import shared
 from builders.nodeviews import SaidPods, of_the_host
 from tessera.agent.exporter import Exporter, NodeContainers, exporter
 from tessera.agent.pods.podsview import PodsView
-from tessera.api.tessera.usagereports import UsageReport, read_usage
+from tessera.api.tessera.usage.usagereports import UsageReport, read_usage
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources

@@ -13,7 +13,7 @@ from builders.cards import at
 from builders.gpunodes import facts, shared
 from harness.agentmachine import Machine
 from tessera.agent.nodestate.gpunode import GpuNodeLink, GpuNodeRequest
-from tessera.api.tessera.gpunodes import desired_field, read_gpu_node
+from tessera.api.tessera.v1alpha1.gpunodes import desired_field, read_gpu_node
 from tessera.clients.kube import (
     CUSTOM_RESOURCE_DEFINITIONS,
     GPU_NODES,

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from tessera.agent.nodestate.noderecord import NodeRecord
-from tessera.api.tessera.nodereports import CONDITION, Report
+from tessera.api.tessera.node.nodereports import CONDITION, Report
 from tessera.clients.kube import EVENTS, NODES, MemoryKube, Object, annotations_of, labels_of
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.errors import Unavailable

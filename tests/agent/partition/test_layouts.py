@@ -8,7 +8,7 @@ import pytest
 
 from builders.kubeobjects import amount
 from harness.agentmachine import Machine
-from tessera.api.tessera.gpunodes import desired_field, read_gpu_node
+from tessera.api.tessera.v1alpha1.gpunodes import desired_field, read_gpu_node
 from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, GPU_NODES, PODS, Object
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
 from tessera.core.gpu.gpumodels import model

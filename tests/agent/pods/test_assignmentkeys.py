@@ -16,9 +16,9 @@ from builders.signed import SERVER, STRANGER, config_map, public
 from builders.signed import keys as keys_of
 from harness.agentmachine import Machine
 from tessera.agent.pods.assignmentkeys import AssignmentKeys
-from tessera.api.tessera.objects import NAMESPACE
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import KEYS, Keys, is_signed, key_id, public_keys
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import (
     CONFIG_MAPS,
     GPU_NODES,

@@ -21,7 +21,13 @@ from tessera.agent.run import Agent
 from tessera.agent.storage.images import ImageWarmer
 from tessera.agent.storage.modelcache import ModelDisk, ModelSources, Places
 from tessera.api.oci.dockerconfig import RegistryCredential
-from tessera.api.tessera.imagewarmups import API_VERSION, new_node_images, node_spec, node_status, read_node_images
+from tessera.api.tessera.v1alpha1.imagewarmups import (
+    API_VERSION,
+    new_node_images,
+    node_spec,
+    node_status,
+    read_node_images,
+)
 from tessera.cli.processes.agent import storage_loops
 from tessera.clients.kube import (
     CUSTOM_RESOURCE_DEFINITIONS,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from builders.kubeobjects import Object, cut, gpu, gpunode, node, pod, share
 from judges import gpusharecli
 from tessera.api.gpushare.inspect import gpushare_inspect
-from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.explain.inspection import inspect
 
 MEMORY = "aliyun.com/gpu-mem"

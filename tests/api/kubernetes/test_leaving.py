@@ -6,7 +6,7 @@ import pytest
 
 from builders.kubeobjects import Object, pod
 from tessera.api.kubernetes.leaving import read_leaves
-from tessera.api.tessera.clusters import as_fields
+from tessera.api.tessera.cluster.clusters import as_fields
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 

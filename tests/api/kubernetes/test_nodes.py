@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api import documents
-from tessera.api.tessera import fleets
+from tessera.api.tessera.cluster import fleets
 from tessera.core.cluster.snapshot import Node, Snapshot, Taint
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import counts_of, is_legal

@@ -6,7 +6,7 @@ import pytest
 from tessera.api import documents
 from tessera.api.kubernetes import workloads
 from tessera.api.nvidia import adminfiles, migparted, sharingconfig
-from tessera.api.tessera import fleets
+from tessera.api.tessera.cluster import fleets
 from tessera.core.cluster.snapshot import Running, Snapshot
 from tessera.core.packing.plan import plan
 from tessera.errors import InvalidInput

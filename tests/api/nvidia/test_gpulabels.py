@@ -12,7 +12,7 @@ from builders.cards import instance
 from builders.nodefacts import gpu, node_of
 from tessera.api import documents
 from tessera.api.nvidia.gpulabels import TIMESTAMP, Labelling, expected_labels, gpu_labels, owns, stamped
-from tessera.api.tessera import fleets
+from tessera.api.tessera.cluster import fleets
 from tessera.core.gpu.inventory import GpuFacts, Inventory, MigMode
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode

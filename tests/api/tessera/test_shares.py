@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from builders.kubeobjects import amount, cut
-from tessera.api.tessera.gpunodes import claims_field
 from tessera.api.tessera.shares import ShareFields
+from tessera.api.tessera.v1alpha1.gpunodes import claims_field
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.snapshot import Share
 from tessera.core.workload.need import PodKey

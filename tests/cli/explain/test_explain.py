@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from builders.kubeobjects import Object, gpu, gpunode, kubectl, node, pod, share
 from builders.usagereports import REPORT
 from harness.agents import serving_reports
-from tessera.api.tessera.usagereports import write_usage
+from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.cli import main
 from tessera.cli.explain.pod import observe_contention, observe_pod
 from tessera.cli.explain.pod import pod as command

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from builders.usagereports import REPORT
 from harness.agents import serving_reports
-from tessera.api.tessera.usagereports import GpuReport, UsageReport
+from tessera.api.tessera.usage.usagereports import GpuReport, UsageReport
 from tessera.cli import main
 from tessera.cli.usage.tables import contention_words
 from tessera.core.usage.neighbours import Contention

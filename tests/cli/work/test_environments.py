@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.tessera.environments import Environment
+from tessera.api.tessera.v1alpha1.environments import Environment
 from tessera.cli.work.environments import Catalogue, choose_environment, read_environments
 from tessera.clients.kube import ENVIRONMENTS, MemoryKube
 from tessera.errors import InvalidInput, Unavailable

@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from tessera.api.tessera.nodereports import Report
+from tessera.api.tessera.node.nodereports import Report
 from tessera.clients.kube import EVENTS, MemoryKube
 from tessera.clients.kube.events import record_event
 

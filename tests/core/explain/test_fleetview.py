@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.kubeobjects import Object, cut, gpu, gpunode, node, place, pod, share
-from tessera.api.tessera.clusters import as_fields, read_cluster
-from tessera.api.tessera.fleetviews import write_change, write_fleet
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
+from tessera.api.tessera.cluster.fleetviews import write_change, write_fleet
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
 from tessera.core.explain.fleetscope import in_scope
 from tessera.core.explain.fleetview import (

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from builders.kubeobjects import Object, cut, gpu, gpunode, node, place, pod, share
-from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.mps import Level

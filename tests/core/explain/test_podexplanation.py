@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders.gpunodes import sevenths
 from builders.kubeobjects import Object, cut, gpu, gpunode, node, pod, share
-from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
 from tessera.core.cluster.cluster import FinishedPod, Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice

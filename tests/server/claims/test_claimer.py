@@ -25,8 +25,8 @@ from harness.servers import (
     settle,
 )
 from judges.grants import shares_of
-from tessera.api.tessera.gpunodes import claims_field, offered_field
 from tessera.api.tessera.pods.signatures import keys_text
+from tessera.api.tessera.v1alpha1.gpunodes import claims_field, offered_field
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Unanswered
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices
 from tessera.core.cluster.snapshot import Share

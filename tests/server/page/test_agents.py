@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from builders.usagereports import REPORT
-from tessera.api.tessera.usagereports import UsageReport, write_usage
+from tessera.api.tessera.usage.usagereports import UsageReport, write_usage
 from tessera.clients.kube import PODS, MemoryKube
 from tessera.clients.nodeusage import MemoryUsage, ProxiedUsage
 from tessera.log import logger

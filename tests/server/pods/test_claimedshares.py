@@ -16,8 +16,8 @@ from harness.servers import (
     servers,
     settle,
 )
-from tessera.api.tessera.gpunodes import offered_field
 from tessera.api.tessera.pods.signatures import keys_text
+from tessera.api.tessera.v1alpha1.gpunodes import offered_field
 from tessera.clients.kube import GPU_NODES, PODS, MemoryKube, Unanswered
 from tessera.core.cluster.gpunodestate import DesiredDevices
 

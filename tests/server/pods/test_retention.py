@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from builders.kubeobjects import gpu, gpunode, node, pod, share
 from builders.signed import AGENT, SERVER, STRANGER, keys, signed
-from tessera.api.tessera.objects import NAMESPACE
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.clusterpods import read_live_pod
 from tessera.api.tessera.pods.signatures import KEYS, key_id, keys_text
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import Object
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.packing.ledger import Ledger

@@ -14,7 +14,7 @@ import msgspec
 from tessera.agent.nodefiles import UNREADABLE, read_file, write_through
 from tessera.api import documents
 from tessera.api.nvidia import sharingconfig
-from tessera.api.tessera import nodepolicy
+from tessera.api.tessera.node import nodepolicy
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.node.doctor import APPLIED
 from tessera.core.node.nodelabels import MIG_CONFIG, PLUGIN_CONFIG

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.pods.evictions import Evictions
 from tessera.agent.pods.podsview import is_ending
-from tessera.api.tessera.nodereports import Report, Subject
+from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event, uid_of
 from tessera.core.deviceplugin.allocations import Allocation, Clash
 from tessera.core.node.layouts import GpuUser

@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.agent.exporter.containers import NodeContainers
 from tessera.api.prometheus.exposition import exposition
-from tessera.api.tessera.usagereports import usage_report, write_usage
+from tessera.api.tessera.usage.usagereports import usage_report, write_usage
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.mps import enforcements
 from tessera.core.cluster.snapshot import Gpu

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tessera.agent.nodestate.noderecord import NodeRecord
-from tessera.api.tessera.nodereports import health_report, orphan_report
+from tessera.api.tessera.node.nodereports import health_report, orphan_report
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory

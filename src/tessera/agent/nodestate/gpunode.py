@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.tessera.gpunodes import new_object, offered_field, read_gpu_node, status_fields
+from tessera.api.tessera.v1alpha1.gpunodes import new_object, offered_field, read_gpu_node, status_fields
 from tessera.clients.kube import GPU_NODES, Change, Kube, Object, Selection, Store, uid_of, version_of
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
 from tessera.core.cluster.protocols.allocators import devices_by_gpu, devices_one_by_one

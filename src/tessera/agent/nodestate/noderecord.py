@@ -4,7 +4,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from tessera.api.tessera.nodereports import CONDITION, CONFIGURATION, Report, condition, impairment_report
+from tessera.api.tessera.node.nodereports import CONDITION, CONFIGURATION, Report, condition, impairment_report
 from tessera.clients.kube import NODES, Kube, Object, annotations_of, labels_of, record_event
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.workload.resources import SHARE_COUNT, SHARE_MEMORY

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from tessera.agent.nodefiles import read_file, write_through
-from tessera.api.tessera import checkpoints
+from tessera.api.tessera.node import checkpoints
 from tessera.core.node.layouts import Recorded
 from tessera.errors import InvalidInput, Unavailable
 

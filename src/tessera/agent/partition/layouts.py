@@ -24,7 +24,7 @@ from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.settings import AgentSettings
 from tessera.api import documents
 from tessera.api.nvidia import migparted
-from tessera.api.tessera.nodereports import Report
+from tessera.api.tessera.node.nodereports import Report
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.node.desired import targets

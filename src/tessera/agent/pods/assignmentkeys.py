@@ -17,8 +17,8 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE, read_file, write_through
-from tessera.api.tessera.objects import NAMESPACE
 from tessera.api.tessera.pods.signatures import KEYS, Keys, keys_text, public_keys, published_keys
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import CONFIG_MAPS, Change, Kube, Object, Selection, Store, version_of
 from tessera.core.cluster.protocols.keyring import KeyRing
 from tessera.errors import InvalidInput, Unavailable

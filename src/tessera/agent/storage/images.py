@@ -12,8 +12,14 @@ from collections.abc import Callable
 from tessera.agent.nodestate.ownobject import create_own
 from tessera.api.oci.dockerconfig import RegistryCredential, credential, read_pull_secret
 from tessera.api.oci.references import read_reference
-from tessera.api.tessera.imagewarmups import API_VERSION, NODE_IMAGES, new_node_images, node_status, read_node_images
-from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.v1alpha1.imagewarmups import (
+    API_VERSION,
+    NODE_IMAGES,
+    new_node_images,
+    node_status,
+    read_node_images,
+)
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import NODE_IMAGES as KIND
 from tessera.clients.kube import SECRETS, Kube, Selection, Store
 from tessera.clients.runtime import Runtime

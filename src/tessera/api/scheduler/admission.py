@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.kubernetes.podspecs import GPU_MODEL, ISOLATION
-from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SCHEDULER_NAME, SHARE_MEMORY
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 

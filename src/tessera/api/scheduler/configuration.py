@@ -6,7 +6,7 @@
 from typing import Final
 
 from tessera.api.documents import Plain
-from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.core.gpu.gpumodels import CATALOGUE
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SCHEDULER_NAME, SHARE_MEMORY

@@ -1,1 +1,1 @@
-"""Tessera's own formats: objects of tessera.dev/v1alpha1, fleets, plans, files of a node, and clusters read by them."""
+"""Tessera's own formats: kinds of objects, fleets, plans, annotations, a node's files, usage, the chart's values."""

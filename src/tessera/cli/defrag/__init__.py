@@ -16,8 +16,8 @@ from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.leaving import read_leaves
 from tessera.api.kubernetes.podspecs import ISOLATION
-from tessera.api.tessera.clusters import as_fields
-from tessera.api.tessera.modelservers import with_pods
+from tessera.api.tessera.cluster.clusters import as_fields
+from tessera.api.tessera.v1alpha1.modelservers import with_pods
 from tessera.cli.defrag.moving import MoveRunner, observe
 from tessera.cli.defrag.tables import parts
 from tessera.cli.livecluster import ClusterSource, cluster_options, connected, place_of, read_file

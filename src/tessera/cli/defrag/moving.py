@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from tessera.api.kubernetes.leaving import read_leaves
 from tessera.api.kubernetes.podstates import is_terminating
-from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.cli.livecluster import authority_of
 from tessera.clients.kube import (
     DISRUPTION_BUDGETS,

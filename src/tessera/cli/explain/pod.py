@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tessera.api.kubernetes.podevents import SeenEvent, read_events
 from tessera.api.tessera.pods.finishedpods import read_finished_pod
-from tessera.api.tessera.usagereports import PodContention, contention_around
+from tessera.api.tessera.usage.usagereports import PodContention, contention_around
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explain.tables import node_table, ways_tables
 from tessera.cli.livecluster import ClusterSource, cluster_options, connected, events_of, observe, place_of, read_file

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from tessera.api.tessera.gpunodes import read_gpu_node
 from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
+from tessera.api.tessera.v1alpha1.gpunodes import read_gpu_node
 from tessera.cli.livecluster import authority_of
 from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Selection
 from tessera.core.cluster.gpunodestate import GpuNodeState

@@ -10,7 +10,7 @@ import msgspec
 import rich
 
 from tessera.api.nvidia import adminfiles
-from tessera.api.tessera import plans
+from tessera.api.tessera.cluster import plans
 from tessera.cli.completion import complete_prices
 from tessera.cli.drawing.sheet import svg
 from tessera.cli.inputs import ShareUnit, input_options, read_snapshot

@@ -8,7 +8,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from tessera.api.tessera.usagereports import recommendations
+from tessera.api.tessera.usage.usagereports import recommendations
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import output_option, refuse_beside

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
+from tessera.api.tessera.usage.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.printing import ruled_table
 from tessera.core.usage.neighbours import Contention

@@ -11,7 +11,7 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from tessera.api.tessera.usagereports import UsageReport
+from tessera.api.tessera.usage.usagereports import UsageReport
 from tessera.cli.inspect.watching import Screen
 from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import Seconds, output_option

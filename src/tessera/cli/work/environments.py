@@ -8,7 +8,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from tessera.api.tessera.environments import Environment, read_environment
+from tessera.api.tessera.v1alpha1.environments import Environment, read_environment
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options
 from tessera.cli.options import output_option

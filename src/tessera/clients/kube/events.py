@@ -2,7 +2,7 @@
 
 import datetime as dt
 
-from tessera.api.tessera.nodereports import Report, Subject, event, event_name
+from tessera.api.tessera.node.nodereports import Report, Subject, event, event_name
 from tessera.clients.kube.protocol import EVENTS, Kube
 
 __all__ = ["record_event"]

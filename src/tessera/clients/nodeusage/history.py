@@ -3,8 +3,8 @@
 import asyncio
 from urllib.parse import urlencode
 
-from tessera.api.tessera.usagehistory import history_queries, read_history
-from tessera.api.tessera.usagereports import UsageReport
+from tessera.api.tessera.usage.usagehistory import history_queries, read_history
+from tessera.api.tessera.usage.usagereports import UsageReport
 from tessera.clients.prometheus import MetricsServers
 from tessera.errors import InvalidInput, Unavailable
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from tessera.api.tessera.usagereports import UsageReport, read_usage
+from tessera.api.tessera.usage.usagereports import UsageReport, read_usage
 from tessera.clients.connections import Broken, Connections, Unreachable, reached
 from tessera.errors import InvalidInput, Unavailable, shown
 

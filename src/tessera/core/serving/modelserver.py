@@ -1,7 +1,7 @@
 """The spec of a ModelServer: engine, model, part of a GPU, replicas.
 
-The records are those of the wire (`api/tessera/modelservers`), which adds metadata, status and validation beyond
-types; `render` makes Kubernetes objects of them.
+The records are those of the wire (`api/tessera/v1alpha1/modelservers`), which adds metadata, status and validation
+beyond types; `render` makes Kubernetes objects of them.
 """
 
 from typing import Annotated, Any, Literal

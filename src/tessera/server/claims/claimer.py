@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import msgspec
 
-from tessera.api.tessera.gpunodes import claims_field, new_object
-from tessera.api.tessera.nodereports import has_agent
+from tessera.api.tessera.node.nodereports import has_agent
 from tessera.api.tessera.pods.clusterpods import LivePod
+from tessera.api.tessera.v1alpha1.gpunodes import claims_field, new_object
 from tessera.clients.kube import GPU_NODES, PODS, Kube, Object, Selection, Unanswered
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.protocols.claims import Fate, key_of

@@ -17,7 +17,7 @@ from tessera.api.kubernetes.labelselectors import selects
 from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.kubernetes.metrics.paths import Custom, External
 from tessera.api.kubernetes.modelpods import ModelDeployment, ModelPod, read_bounds, read_deployment, read_pod
-from tessera.api.tessera.nodereports import Report, Subject
+from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import (
     AUTOSCALERS,
     DEPLOYMENTS,

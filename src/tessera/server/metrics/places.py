@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from tessera.api.kubernetes.modelpods import more_pods
-from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, Object, name_of
 from tessera.core.packing.room import room
 from tessera.core.workload.need import PodKey

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import Final
 
-from tessera.api.tessera.usagereports import UsageReport, recommendations
+from tessera.api.tessera.usage.usagereports import UsageReport, recommendations
 from tessera.clients.nodeusage import NodeUsages
 from tessera.core.explain.fleetview import Service
 from tessera.core.usage.neighbours import Contention

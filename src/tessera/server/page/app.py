@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from tessera.api.tessera.fleetviews import write_event, write_fleet
+from tessera.api.tessera.cluster.fleetviews import write_event, write_fleet
 from tessera.core.explain.fleetview import EVERYTHING
 from tessera.errors import TesseraError
 from tessera.log import Logger

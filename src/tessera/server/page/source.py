@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
-from tessera.api.tessera.imagewarmups import read_node_images
-from tessera.api.tessera.modelcaches import read_node_models
+from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_cluster
+from tessera.api.tessera.v1alpha1.imagewarmups import read_node_images
+from tessera.api.tessera.v1alpha1.modelcaches import read_node_models
 from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
 from tessera.core.explain.fleetview import FleetView, PageObservation, Service, fleet_view
 from tessera.core.usage.neighbours import Contention

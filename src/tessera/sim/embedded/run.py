@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, UsageReport
+from tessera.api.tessera.usage.usagereports import ContainerReport, DeviceReport, UsageReport
 from tessera.clients.kube import GPU_NODES, GPU_POLICIES, MemoryKube, Store
 from tessera.controller.run import Controller
 from tessera.controller.settings import ControllerSettings

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tessera.agent.deviceplugin.allocations.allocationsfile import read_allocations, write_allocations
-from tessera.api.tessera import nodefiles
+from tessera.api.tessera.node import nodefiles
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.errors import Unavailable
 from tessera.log import logger

@@ -20,8 +20,8 @@ from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.pods.podsview import PodsView
-from tessera.api.tessera.gpunodes import claims_field, read_gpu_node
 from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.v1alpha1.gpunodes import claims_field, read_gpu_node
 from tessera.clients.kube import (
     EVERYTHING,
     GPU_NODES,

@@ -24,9 +24,9 @@ from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.pods.podsview import PodsView
-from tessera.api.tessera.gpunodes import claims_field, read_gpu_node
 from tessera.api.tessera.pods.assignments import read_shares, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field
+from tessera.api.tessera.v1alpha1.gpunodes import claims_field, read_gpu_node
 from tessera.clients.kube import EVERYTHING, GPU_NODES, PODS, Kind, Listing, MemoryKube, Object, Selection, WatchEvent
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState

@@ -6,7 +6,7 @@ import pytest
 
 from builders.kubeobjects import Object, amount, gpu, gpunode, node, pod, share
 from builders.signed import AGENT, SERVER, STRANGER, authority, keys, signed
-from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
+from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment
 from tessera.api.tessera.pods.signatures import Authority, Ungranted, key_id, keys_text

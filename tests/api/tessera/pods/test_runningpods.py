@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builders.shares import share, whole
 from tessera.api import documents
-from tessera.api.tessera import fleets
+from tessera.api.tessera.cluster import fleets
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.gpu.sharing import Mode

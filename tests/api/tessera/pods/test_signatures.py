@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from builders.kubeobjects import amount, cut, gpu, gpunode, place, pod, share
 from builders.signed import AGENT, SERVER, STRANGER, authority, config_map, keys, public, signed
 from tessera.api.kubernetes.podspecs import read_need
-from tessera.api.tessera.gpunodes import read_gpu_node
 from tessera.api.tessera.pods.assignments import read_shares, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
 from tessera.api.tessera.pods.signatures import (
@@ -30,6 +29,7 @@ from tessera.api.tessera.pods.signatures import (
     secret_seed,
     signed_text,
 )
+from tessera.api.tessera.v1alpha1.gpunodes import read_gpu_node
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation

@@ -7,7 +7,7 @@ import pytest
 from builders.kubeobjects import Object, amount, cut, gpu, gpunode, node, pod, share
 from builders.signed import SERVER, STRANGER, authority, keys, signed
 from tessera.api.kubernetes.podspecs import read_need
-from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
 from tessera.api.tessera.pods.assignments import read_shares, serves, signed_ask, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod

@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 
 from tessera.agent.nodefiles import write_through
-from tessera.api.tessera import nodefiles
+from tessera.api.tessera.node import nodefiles
 from tessera.core.deviceplugin.allocations import Allocation
 from tessera.errors import Unavailable
 from tessera.log import Logger

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from tessera.agent.nodefiles import UNREADABLE, write_through
-from tessera.api.tessera import nodefiles
-from tessera.api.tessera.nodefiles import Answers
+from tessera.api.tessera.node import nodefiles
+from tessera.api.tessera.node.nodefiles import Answers
 from tessera.errors import InvalidInput
 from tessera.log import Logger
 

@@ -14,8 +14,8 @@ from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.storage.disks.preparing import observe_plan, prepare
 from tessera.agent.storage.disks.volumefolders import VolumeFolders
 from tessera.api.kubernetes.localvolumes import names_folder, persistent_volume, read_volume, volume_labels
-from tessera.api.tessera.nodedisks import CONDITION, LABEL, disks_label, disks_report
-from tessera.api.tessera.nodereports import Report
+from tessera.api.tessera.node.nodereports import Report
+from tessera.api.tessera.storage.nodedisks import CONDITION, LABEL, disks_label, disks_report
 from tessera.clients.disks import Disks
 from tessera.clients.kube import PERSISTENT_VOLUMES, Kube, Object, Selection, labels_of, name_of
 from tessera.core.storage.disks.localvolumes import (

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.peerchunks import PeerChunks
 from tessera.agent.storage.models.readers import revisions_in_use
-from tessera.agent.storage.models.sharing import ChunkSharing
 from tessera.agent.storage.models.sync import hold
 from tessera.clients.disks import HostImages, Images
 from tessera.core.storage.models.cacheplan import OnDisk
@@ -43,7 +43,7 @@ class ModelDisk:
         root: Path = Path("/"),
         most_percent: int = 85,
         images: Images | None = None,
-        sharing: ChunkSharing | None = None,
+        sharing: PeerChunks | None = None,
     ) -> None:
         self.folder = folder
         self._here = root / folder.relative_to("/")

@@ -21,7 +21,7 @@ from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.modelcache.fetching import Fetches, Neighbour
 from tessera.agent.storage.modelcache.plugin import OfferedModel
 from tessera.agent.storage.modelcache.sources import ModelSources
-from tessera.api.tessera.modelcaches import (
+from tessera.api.tessera.v1alpha1.modelcaches import (
     API_VERSION,
     NODE_MODELS,
     new_node_models,
@@ -29,7 +29,7 @@ from tessera.api.tessera.modelcaches import (
     read_credentials,
     read_node_models,
 )
-from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import NODE_MODELS as KIND
 from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
 from tessera.clients.store import ObjectStore

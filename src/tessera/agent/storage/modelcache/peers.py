@@ -7,8 +7,8 @@ from functools import partial
 
 import msgspec
 
+from tessera.agent.storage.models.peerchunks import PeerChunks
 from tessera.agent.storage.models.peerserver import PeerServer
-from tessera.agent.storage.models.sharing import ChunkSharing
 from tessera.certificates import Certificates, Tls, asking_context_of, context_of
 from tessera.clients.store.peers import PeerConnections
 from tessera.core.storage.models.peers import PeerPatience
@@ -59,7 +59,7 @@ class PeerService:
         patience = PeerPatience()
         self._answering, self._asking = context_of(settings.tls), asking_context_of(settings.tls)
         connections = PeerConnections(self._asking, patience)
-        self.sharing = ChunkSharing(settings.address, connections, patience, self._dropped)
+        self.sharing = PeerChunks(settings.address, connections, patience, self._dropped)
 
     def _dropped(self, peer: str, what: str) -> None:
         self._log.error("peer_dropped", peer=peer, gave_wrong=what)

@@ -24,7 +24,7 @@ import msgspec
 from tessera.agent.storage.models.packed import copy_out, damaged_in_image, layout_of
 from tessera.agent.storage.models.readers import revisions_in_use
 from tessera.agent.storage.models.verify import damaged_files
-from tessera.api.tessera.modelmanifests import read_manifest, write_manifest
+from tessera.api.tessera.storage.modelmanifests import read_manifest, write_manifest
 from tessera.clients.disks import HostImages, Images
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retention import Kept

@@ -4,7 +4,7 @@ import os
 from collections.abc import Container
 from pathlib import Path
 
-from tessera.api.tessera.modelmanifests import read_journal, write_journal_line
+from tessera.api.tessera.storage.modelmanifests import read_journal, write_journal_line
 
 __all__ = ["Journal"]
 

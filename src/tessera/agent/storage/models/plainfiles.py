@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tessera.agent.storage.models.folder import Revision, sync_file_system, write_whole
 from tessera.agent.storage.models.verify import damaged_files
-from tessera.api.tessera.modelmanifests import read_manifest, write_manifest
+from tessera.api.tessera.storage.modelmanifests import read_manifest, write_manifest
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.revisions import Manifest
 from tessera.core.storage.models.syncplans import parents_of

@@ -15,9 +15,9 @@ from pathlib import Path
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.journal import Journal
+from tessera.agent.storage.models.peerchunks import PeerChunks
 from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits
 from tessera.agent.storage.models.sharedfiles import Gift, SharedFile
-from tessera.agent.storage.models.sharing import ChunkSharing
 from tessera.agent.storage.models.shelf import Piece
 from tessera.clients.store import ObjectStore
 from tessera.clients.store.peers import ChunkAbsent, Pending
@@ -49,7 +49,7 @@ class SharedTransfer:
     """
 
     def __init__(
-        self, store: ObjectStore, folder: Path, how: tuple[TransferLimits, Progress], sharing: ChunkSharing
+        self, store: ObjectStore, folder: Path, how: tuple[TransferLimits, Progress], sharing: PeerChunks
     ) -> None:
         self._folder = folder
         self._sharing = sharing

@@ -25,7 +25,7 @@ from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_em
 from tessera.errors import Conflict, Unavailable, Unsupported
 
 if TYPE_CHECKING:
-    from tessera.agent.storage.models.sharing import ChunkSharing
+    from tessera.agent.storage.models.peerchunks import PeerChunks
 
 __all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "hold", "stage", "sync"]
 
@@ -72,7 +72,7 @@ def sync(
     options: SyncOptions,
     report: Callable[[int, int], None] = lambda _done, _total: None,
     make_room: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
-    sharing: "ChunkSharing | None" = None,
+    sharing: "PeerChunks | None" = None,
 ) -> Synced:
     """Make `current` the store's current revision; readers see the former one until it is complete.
 
@@ -132,7 +132,7 @@ def sync(
     return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
 
 
-def hold(sharing: "ChunkSharing", folder: ModelFolder) -> None:
+def hold(sharing: "PeerChunks", folder: ModelFolder) -> None:
     """Serve the revisions of a folder to peers, except packed ones."""
     plain = [each for name, each in folder.manifests().items() if folder.image(name) is None]
     sharing.shelf.hold(folder.versions, plain)
@@ -222,7 +222,7 @@ def stage(
     plan: SyncPlan,
     staged: Path,
     how: tuple[TransferLimits, Progress],
-    sharing: "ChunkSharing | None" = None,
+    sharing: "PeerChunks | None" = None,
 ) -> tuple[ModelFile, ...]:
     """Fetch and link all files of a plan into a folder of their own, `staged/files`; return the fetched ones."""
     files = staged / "files"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.api.fields import Field, identity, in_words
-from tessera.api.hami import ALLOCATED, read_allocated
+from tessera.api.hami.annotations import ALLOCATED, read_allocated
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.podstates import is_finished

@@ -19,7 +19,7 @@ import msgspec
 from tessera.api.documents import Document
 from tessera.api.fields import Field
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
-from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.errors import InvalidInput, shown
 

@@ -1,0 +1,153 @@
+"""A node among its peers: which peers to ask for chunks, what to serve, and what is known about them."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from tessera.agent.storage.models.shelf import Shelf
+from tessera.clients.store import Temporary
+from tessera.clients.store.peers import ChunkAbsent, PeerConnections, Pending
+from tessera.core.storage.models.multipart import proof_of
+from tessera.core.storage.models.peers import LEAST_BYTES, Owners, PeerPatience, Peers, content_key
+from tessera.core.storage.models.revisions import StoredObject, chunk_count
+
+__all__ = ["PeerChunks"]
+
+
+class PeerChunks:
+    """A node's sharing with its peers; thread-safe.
+
+    Args:
+        me: its own address and port.
+        connections: to peers.
+        patience: with peers.
+        report: called once for each peer that served wrong data.
+
+    """
+
+    def __init__(
+        self,
+        me: str,
+        connections: PeerConnections,
+        patience: PeerPatience | None = None,
+        report: Callable[[str, str], None] = lambda _peer, _what: None,
+    ) -> None:
+        self.me = me
+        self.shelf = Shelf()
+        self.patience = patience or PeerPatience()
+        self._connections = connections
+        self._report = report
+        self._peers = Peers(me, self.patience)
+        self._lock = threading.Lock()
+        self._members: tuple[str, ...] = (me,)
+        self._contents: dict[str, int] = {}
+        self._owners = Owners({}, [me])
+        self.bytes_from_peers = 0
+        self.bytes_from_stores = 0
+        self.bytes_given = 0
+
+    def meet(self, members: Iterable[str]) -> None:
+        """Set the peers; whether the node itself is among them does not matter."""
+        with self._lock:
+            former, self._members = self._members, tuple(sorted({*members, self.me}))
+            if self._members != former:
+                self._owners = Owners(self._contents, self._members)
+
+    def begin(self, objects: Iterable[StoredObject]) -> None:
+        """Set all objects of a source, so that all nodes compute the same owners, whatever they lack."""
+        with self._lock:
+            keys = {content_key(proof_of(each), each.size): each.size for each in objects if self.takes(each)}
+            self._peers.begin()
+            self._contents = {key: chunk_count(size) for key, size in keys.items()}
+            self._owners = Owners(self._contents, self._members)
+
+    @property
+    def members(self) -> int:
+        """Number of nodes that share, including this one."""
+        return len(self._members)
+
+    @property
+    def liars(self) -> Mapping[str, str]:
+        """The peers dropped for good, each with the wrong data."""
+        with self._lock:
+            return dict(self._peers.liars)
+
+    def takes(self, found: StoredObject) -> bool:
+        """Return whether an object comes from peers: the store's checksum can verify it, and it is not small."""
+        return found.size > LEAST_BYTES and found.ranges and bool(content_key(proof_of(found), found.size))
+
+    def owner(self, key: str, chunk: int) -> str:
+        """Return the node that reads a chunk from the store for all."""
+        with self._lock:
+            return self._owners.owner(key, chunk)
+
+    def whom(self, key: str, chunk: int, besides: Collection[str]) -> str:
+        """Return the peer to ask for a chunk; empty for the store."""
+        with self._lock:
+            return self._peers.whom(self._owners, key, chunk, time.monotonic(), besides)
+
+    def holder(self, key: str, chunk: int) -> str:
+        """Return a peer that may have a chunk owned by this node; empty for none."""
+        with self._lock:
+            return self._peers.holder(self._owners, key, chunk, time.monotonic())
+
+    def ask(self, peer: str, key: str, chunk: int, view: memoryview, is_done: Callable[[], bool]) -> bool:
+        """Fill the view with a peer's chunk; return whether it came before it was no longer needed.
+
+        Raises:
+            Pending: the peer does not have it yet.
+
+        """
+        try:
+            return self._filled(peer, f"chunks/{key}/{chunk}", view, is_done)
+        except ChunkAbsent:
+            with self._lock:
+                self._peers.has_not(peer, key, time.monotonic())
+            return False
+
+    def ask_holder(self, peer: str, key: str, chunk: int, view: memoryview, is_done: Callable[[], bool]) -> bool:
+        """Fill the view with a chunk that a peer has already; return whether it has it."""
+        try:
+            return self._filled(peer, f"held/{key}/{chunk}", view, is_done)
+        except (ChunkAbsent, Pending):  # pending: it was just published and is being moved
+            with self._lock:
+                self._peers.holds_not(peer, key, time.monotonic())
+            return False
+
+    def _filled(self, peer: str, target: str, view: memoryview, is_done: Callable[[], bool]) -> bool:
+        try:
+            self._connections.fill(peer, target, view, is_done)
+        except Temporary:
+            if not is_done():
+                self.failed(peer)
+            return False
+        with self._lock:
+            self._peers.served(peer)
+            self.bytes_from_peers += len(view)
+        return True
+
+    def failed(self, peer: str) -> None:
+        """Note that a peer is gone, or slow."""
+        with self._lock:
+            self._peers.failed(peer, time.monotonic())
+
+    def lied(self, peer: str, what: str) -> None:
+        """Drop a peer that served wrong data."""
+        with self._lock:
+            new = self._peers.lied(peer, what)
+        if new:
+            self._report(peer, what)
+
+    def read(self, size: int) -> None:
+        """Count bytes read from a store."""
+        with self._lock:
+            self.bytes_from_stores += size
+
+    def gave(self, size: int) -> None:
+        """Count bytes served to peers."""
+        with self._lock:
+            self.bytes_given += size
+
+    def close(self) -> None:
+        """Close connections to peers."""
+        self._connections.close()

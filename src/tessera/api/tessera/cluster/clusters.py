@@ -1,0 +1,292 @@
+"""A live cluster from its objects, however invalid some of them are: nothing here rejects a cluster.
+
+Node, Pod and GPUNode objects are read as in `fleets`. An invalid object becomes a problem of its
+node or pod, or a note; recorded devices are kept even if they are impossible.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tessera.api.documents import Document
+from tessera.api.fields import Field, identity, in_place
+from tessera.api.kubernetes.asks import names_device
+from tessera.api.kubernetes.images import held_images, pod_images
+from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
+from tessera.api.kubernetes.podstates import is_finished, is_terminating
+from tessera.api.tessera.cluster.fleets import close_unhealthy
+from tessera.api.tessera.node.nodereports import ENFORCEMENT
+from tessera.api.tessera.pods.assignments import read_shares
+from tessera.api.tessera.pods.runningpods import PodMemory, PodsOfCluster, read_pods
+from tessera.api.tessera.pods.signatures import Authority, Keys
+from tessera.api.tessera.v1alpha1.gpunodes import KIND, read_gpu_node
+from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.mps import Enforcement
+from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot
+from tessera.core.workload import units
+from tessera.core.workload.need import Need, Pod, PodKey
+from tessera.core.workload.resources import SHARE_RESOURCES
+from tessera.errors import UNDECODABLE, InvalidInput, shown
+
+__all__ = ["PodMemory", "as_fields", "read_cluster"]
+
+_ENFORCEMENT = msgspec.json.Decoder(tuple[Enforcement, ...])
+_NO_LIMIT = 1 << 40
+
+
+def as_fields(objects: Iterable[Mapping[str, Any]]) -> list[Field]:
+    """Return objects of an API server for `read_cluster`."""
+    return [_field(dict(each)) for each in objects]
+
+
+def _field(each: dict[str, Any]) -> Field:
+    metadata = each.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    source = f"{each.get('kind') or 'object'} {name or 'without a name'}"
+    return Field(Document(source=source, number=1, data=each, first_line=1), each)
+
+
+def read_cluster(
+    fields: Sequence[Field],
+    *,
+    unit_mib: int | None = None,
+    memory: PodMemory | None = None,
+    authority: Authority | None = None,
+) -> Cluster:
+    """Return the cluster of these objects; other kinds are ignored.
+
+    Args:
+        fields: the objects.
+        unit_mib: MiB in one `aliyun.com/gpu-mem`; by the nodes if it is left out.
+        memory: the parsed pods of the former pass, which make a pass three times as fast.
+        authority: the servers' keys; without them assignments are not verified.
+
+    """
+    notes: list[str] = []
+    kinds: dict[str, dict[str, Field]] = {"Node": {}, "Pod": {}, KIND: {}}
+    for field in fields:
+        _sort_in(field, kinds, notes)
+    states = _states(kinds[KIND], kinds["Node"], notes)
+    nodes = {name: _node(name, field, states.get(name), notes) for name, field in kinds["Node"].items()}
+    unit = unit_mib or min((each.unit_mib for each in nodes.values()), default=1024)
+    known = {name: each.node for name, each in nodes.items()}
+    claims = {claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims}
+    pods = [field for field in kinds["Pod"].values() if not is_finished(field)]
+    keys = _keys(authority, known, states) if authority else None
+    observed = read_pods(pods, known, share_unit_mib=unit, claims=claims, memory=memory, keys=keys)
+    reader = _Pods(observed, unit, keys or {})
+    return Cluster(
+        nodes=tuple(nodes.values()),
+        pods=tuple(map(reader.read, pods)),
+        snapshot=Snapshot(
+            nodes=close_unhealthy(known, states, observed),
+            running=observed.running,
+            pending=observed.pending,
+            notes=(*notes, *observed.notes),
+        ),
+        notes=(*notes, *observed.misread),
+    )
+
+
+def _sort_in(field: Field, kinds: Mapping[str, dict[str, Field]], notes: list[str]) -> None:
+    """Put an object among those of its kind, by name; one without a name, or a duplicate, becomes a note."""
+    try:
+        kind = field.get("kind").text("")
+        if kind not in kinds:
+            return
+        namespace, name = identity(field)
+        key = f"{namespace}/{name}" if kind == "Pod" else name
+        if key in kinds[kind]:
+            raise field.refuse(found=f"{key} is there twice", hint=f"name each {kind} once")
+        for name in ("uid", "creationTimestamp"):
+            field.get("metadata", name).text("")
+        field.get("status").mapping()
+        kinds[kind][key] = field
+    except InvalidInput as error:
+        notes.append(f"an object is left out: {error}")
+
+
+def _states(fields: Mapping[str, Field], nodes: Mapping[str, Field], notes: list[str]) -> dict[str, GpuNodeState]:
+    states: dict[str, GpuNodeState] = {}
+    for name, field in fields.items():
+        try:
+            states[name] = in_place(field, partial(read_gpu_node, field.mapping()))
+        except InvalidInput as error:
+            notes.append(f"GPUNode {name} is left out: {error}")
+    notes.extend(f"GPUNode {name} is left out: there is no node of this name" for name in states if name not in nodes)
+    return {name: state for name, state in states.items() if name in nodes}
+
+
+# Nodes
+
+
+def _keys(authority: Authority, nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState]) -> dict[str, Keys]:
+    """Return the keys that count on each node."""
+    return {
+        name: authority.keys(states.get(name), frozenset(gpu.index for gpu in node.gpus))
+        for name, node in nodes.items()
+    }
+
+
+def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str]) -> SeenNode:
+    try:
+        node, found = read_node(field, state)
+        advertised = _advertised(field)
+    except InvalidInput as error:
+        try:
+            bare = node_without_gpus(field)
+        except InvalidInput:
+            bare = Node(name=NodeName(name), cpu_milli=_NO_LIMIT, memory_mib=_NO_LIMIT)
+        bare = msgspec.structs.replace(bare, problem=str(error))
+        return SeenNode(node=bare, address=_address(field), ready=_ready(field), problem=str(error))
+    notes.extend(found)
+    return SeenNode(
+        node=node,
+        address=_address(field),
+        ready=_ready(field),
+        state=state,
+        unit_mib=share_unit_mib(field, state),
+        enforcement=_enforcement(name, field, notes),
+        advertised=advertised,
+        images=held_images(_object(field)),
+    )
+
+
+def _address(field: Field) -> str:
+    """Return the first internal address, as gpushare's inspection does."""
+    listed = _dicts(field.get("status", "addresses"))
+    return next((str(each.get("address", "")) for each in listed if each.get("type") == "InternalIP"), "")
+
+
+def _ready(field: Field) -> bool:
+    """Return whether the node is ready; one without the condition counts as ready."""
+    listed = _dicts(field.get("status", "conditions"))
+    return next((each.get("status") == "True" for each in listed if each.get("type") == "Ready"), True)
+
+
+def _advertised(field: Field) -> tuple[tuple[str, int], ...]:
+    """Return the GPU resources that a node advertises to kube-scheduler.
+
+    Raises:
+        InvalidInput: a quantity that makes no sense.
+
+    """
+    status = field.get("status")
+    amounts = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
+    found = (
+        (name, value.read(units.count))
+        for name, value in amounts.members()
+        if names_device(name) or name in SHARE_RESOURCES
+    )
+    return tuple((name, count) for name, count in found if count)
+
+
+def _object(field: Field) -> dict[str, Any]:
+    return field.value if isinstance(field.value, dict) else {}
+
+
+def _dicts(field: Field) -> list[dict[str, Any]]:
+    value = field.value
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _enforcement(name: str, field: Field, notes: list[str]) -> tuple[Enforcement, ...]:
+    try:
+        text = field.get("metadata", "annotations", ENFORCEMENT).text("[]")
+        return _ENFORCEMENT.decode(text)
+    except (InvalidInput, *UNDECODABLE) as error:
+        notes.append(f"node {name}: the annotation {ENFORCEMENT} is not used: {shown(error)}")
+        return ()
+
+
+# Pods
+
+
+class _Held(NamedTuple):
+    """A pod's state and its devices."""
+
+    pod: Pod
+    node: NodeName | None = None
+    shares: tuple[Share, ...] = ()
+    record: Record = Record.NONE
+    problem: str = ""
+    unread: str = ""
+
+
+class _Pods:
+    """Joins the pods of `runningpods` with further facts in their objects."""
+
+    def __init__(self, observed: PodsOfCluster, unit_mib: int, keys: Mapping[str, Keys]) -> None:
+        self._unit_mib = unit_mib
+        self._keys = keys
+        self._ungranted = observed.ungranted
+        self._unread = observed.unread
+        self._recorded = observed.recorded
+        self._running = {each.pod.key: each for each in observed.running}
+        self._pending = {each.key: each for each in observed.pending}
+
+    def read(self, field: Field) -> SeenPod:
+        held = self._held(field, PodKey("/".join(identity(field))))
+        scheduler = _spec(field).get("schedulerName") or "default-scheduler"
+        return SeenPod(
+            pod=held.pod,
+            uid=field.get("metadata", "uid").text(""),
+            node=held.node,
+            shares=held.shares,
+            record=held.record,
+            phase=_phase(field, held.node),
+            ending=is_terminating(field),
+            scheduler=str(scheduler),
+            message=_message(field),
+            unread=held.unread,
+            problem=held.problem,
+            images=pod_images(_object(field)),
+        )
+
+    def _held(self, field: Field, key: PodKey) -> _Held:
+        if key in self._pending:
+            return _Held(self._pending[key])
+        running = self._running.get(key)
+        if running is None:
+            return self._left_out(field, key)
+        if key in self._recorded and key not in self._ungranted:
+            return _Held(running.pod, running.assignment.node, self._recorded[key], Record.RECORDED)
+        shares, problem = running.assignment.shares, self._ungranted.get(key, "")
+        return _Held(running.pod, running.assignment.node, shares, Record.GUESSED if shares else Record.NONE, problem)
+
+    def _left_out(self, field: Field, key: PodKey) -> _Held:
+        """Return what is known of an invalid pod; its recorded devices count all the same."""
+        name = _spec(field).get("nodeName")
+        node = NodeName(name) if isinstance(name, str) and name else None
+        unread = self._unread.get(key, "")
+        problem = f"its request cannot be read: {unread}" if unread else ""
+        held = _Held(Pod(key=key, need=Need(node_name=node or "")), node, unread=unread, problem=problem)
+        try:
+            keys = self._keys.get(node or "")
+            shares = read_shares(field, None, share_unit_mib=self._unit_mib, keys=keys) if node else None
+        except InvalidInput as error:
+            return held._replace(problem="; ".join(filter(None, (problem, str(error)))))
+        return held._replace(shares=shares, record=Record.RECORDED) if shares else held
+
+
+def _spec(field: Field) -> dict[str, Any]:
+    value = field.get("spec").value
+    return value if isinstance(value, dict) else {}
+
+
+def _phase(field: Field, node: NodeName | None) -> Phase:
+    if node is None:
+        return Phase.WAITING
+    if not _spec(field).get("nodeName"):
+        return Phase.CLAIMED
+    return Phase.RUNNING if field.get("status", "phase").value == "Running" else Phase.STARTING
+
+
+def _message(field: Field) -> str:
+    """Return the scheduler's message in the condition `PodScheduled`; empty if it has not rejected the pod."""
+    listed = _dicts(field.get("status", "conditions"))
+    refused = (each for each in listed if each.get("type") == "PodScheduled" and each.get("status") == "False")
+    return next((str(each.get("message", "")) for each in refused), "")

@@ -1,0 +1,1 @@
+"""What Tessera writes beside models on a disk, and reports of a node's disks."""

@@ -1,0 +1,126 @@
+"""GPU usage from Prometheus: its queries, and its answers in the form of the agents' reports.
+
+Aggregated by Prometheus over the window, so that an answer has one number for each container and device, however long
+the window is. Answers are untrusted: an implausible sample is left out.
+Source: prometheus.io, "HTTP API", instant queries.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from tessera.api.prometheus.answers import Series, read_series
+from tessera.api.tessera.usage.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
+from tessera.core.gpu.gpumodels import model
+from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SHARING, SM_ACTIVE
+from tessera.errors import InvalidInput
+
+__all__ = ["history_queries", "read_history"]
+
+_STEP_S: Final = 300
+_MOST_MIB: Final = 1 << 24
+"""More than any device has."""
+_MOST_SAMPLES: Final = 100_000
+_INDEX: Final = re.compile("[0-9]{1,3}")
+_EXCLUSIVE: Final = frozenset({"whole", "mig"})
+"""Modes with exclusive devices. Source: core/gpu/sharing."""
+_OWNER: Final = "hostname, gpu, UUID, modelName, GPU_I_ID, GPU_I_PROFILE, namespace, pod, container"
+_USED: Final = f'{FB_USED.name}{{pod!=""}}'
+
+
+_Key: TypeAlias = tuple[str, ...]
+"""The labels of `_OWNER`, in their order."""
+_Values: TypeAlias = Mapping[_Key, float]
+
+
+def history_queries(window: str) -> dict[str, str]:
+    """Return the queries by purpose, over a window such as `14d`: for existing containers."""
+    load = f'avg_over_time({GPU_UTIL.name}{{pod!=""}}[{window}])'
+    activity = f'avg_over_time({SM_ACTIVE.name}{{pod!=""}}[{window}]) * 100'
+    observed = f"count_over_time({ALLOCATED.name}[{window}:{_STEP_S}s])"
+    present = f"and on ({_OWNER}) {ALLOCATED.name}"
+    return {
+        "allocated_mib": f"max by ({_OWNER}) ({ALLOCATED.name}) / 2^20",
+        "peak_mib": f"max by ({_OWNER}) (max_over_time({_USED}[{window}])) {present}",
+        "mean_percent": f"max by ({_OWNER}) ({activity} or {load}) {present}",
+        "observed_s": f"max by ({_OWNER}) ({observed}) * {_STEP_S} {present}",
+        "modes": f"max by (UUID, GPU_I_ID, mode) ({SHARING.name})",
+    }
+
+
+def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport, ...]:
+    """Return a report of each node, sorted by name, from the answers to `history_queries`.
+
+    Args:
+        answers: Prometheus' JSON, by what the query is for.
+        source: what they came from, for errors.
+
+    Raises:
+        InvalidInput: an answer is none, or has too many series.
+
+    """
+    found = {name: read_series(answer, source, most=_MOST_SAMPLES) for name, answer in answers.items()}
+    values = {name: dict(_values(series, name)) for name, series in found.items() if name != "modes"}
+    labelled = (each.metric for each in found["modes"])
+    modes = {(each.get("UUID", ""), each.get("GPU_I_ID", "")): each.get("mode", "") for each in labelled}
+    nodes: dict[str, dict[tuple[str, ...], dict[tuple[str, str], list[ContainerReport]]]] = defaultdict(dict)
+    for key in sorted(values["allocated_mib"]):
+        host, gpu, uuid, product, instance, profile, *_ = key
+        devices = nodes[host].setdefault((gpu, uuid, product), defaultdict(list))
+        exclusive = modes.get((uuid, instance)) in _EXCLUSIVE
+        devices[instance, profile].append(_container(key, values, exclusive=exclusive))
+    return tuple(
+        UsageReport(
+            node=node,
+            gpus=tuple(
+                GpuReport(
+                    index=int(gpu) if _INDEX.fullmatch(gpu) else 0,
+                    uuid=uuid,
+                    model=_model(product),
+                    devices=tuple(
+                        DeviceReport(profile=profile, containers=tuple(containers))
+                        for (_, profile), containers in devices.items()
+                    ),
+                )
+                for (gpu, uuid, product), devices in gpus.items()
+            ),
+        )
+        for node, gpus in sorted(nodes.items())
+    )
+
+
+def _values(series: Iterable[Series], name: str) -> Iterator[tuple[_Key, float]]:
+    """Yield plausible samples: a number that is not negative, and no more memory than possible."""
+    labels = _OWNER.split(", ")
+    for each in series:
+        key = tuple(each.metric.get(label, "") for label in labels)
+        try:
+            value = float(each.value[1] if each.value else "")
+        except ValueError:
+            continue
+        most = _MOST_MIB if name.endswith("_mib") else math.inf
+        if math.isfinite(value) and 0 <= value <= most:
+            yield key, min(value, 100.0) if name == "mean_percent" else value
+
+
+def _container(key: _Key, values: Mapping[str, _Values], *, exclusive: bool) -> ContainerReport:
+    peak = values["peak_mib"].get(key)
+    facts: dict[str, Any] = dict(zip(("namespace", "pod", "container"), key[-3:], strict=True))
+    return ContainerReport(
+        **facts,
+        exclusive=exclusive,
+        allocated_mib=round(values["allocated_mib"][key]),
+        peak_mib=None if peak is None else round(peak),
+        mean_percent=values["mean_percent"].get(key),
+        observed_s=values["observed_s"].get(key, 0.0),
+    )
+
+
+def _model(product: str) -> str:
+    """Return Tessera's name of a product; an unknown one stays."""
+    try:
+        return model(product).name
+    except InvalidInput:
+        return product

@@ -1,0 +1,60 @@
+"""Environment objects (tessera.dev/v1alpha1): images under familiar names, for `tessera run` and `notebook`."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from tessera.api.tessera.v1alpha1.objects import Metadata, read_object
+
+__all__ = ["KIND", "Environment", "EnvironmentSpec", "read_environment"]
+
+KIND: Final = "Environment"
+
+
+class EnvironmentSpec(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """What work in the environment gets."""
+
+    image: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+    """As in a pod."""
+    description: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    """Its purpose, in a sentence."""
+    tools: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgspec.Meta(max_length=32)] = ()
+    """Its content, with versions: `pytorch 2.9`, `cuda 13.0`."""
+    notebook: bool = False
+    """Whether it has JupyterLab 4, so that `tessera notebook` can use it."""
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """An environment with its name."""
+
+    name: str
+    image: str
+    description: str
+    tools: tuple[str, ...]
+    notebook: bool
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: EnvironmentSpec
+
+
+def read_environment(each: Mapping[str, Any]) -> Environment:
+    """Return an Environment.
+
+    Raises:
+        InvalidInput: an unknown field, or a value of a wrong type or length.
+
+    """
+    found = read_object(KIND, each, _Object)
+    spec = found.spec
+    return Environment(
+        name=found.metadata.name,
+        image=spec.image,
+        description=spec.description,
+        tools=spec.tools,
+        notebook=spec.notebook,
+    )

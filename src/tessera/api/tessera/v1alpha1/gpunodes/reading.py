@@ -1,0 +1,183 @@
+"""Reads GPUNode objects as the state of a node."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tessera.api.fields import in_place
+from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
+from tessera.api.tessera.v1alpha1.gpunodes.fields import (
+    DesiredDevicesFields,
+    GpuFields,
+    GpuNodeSpec,
+    GpuNodeStatus,
+    OfferedFields,
+    PlaceFields,
+)
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
+from tessera.core.cluster.snapshot import Gpu, NodeName
+from tessera.core.gpu.gpumodels import GpuModel, Profile, model
+from tessera.core.gpu.mig import Layout, Placement, placement_at, why_illegal
+from tessera.core.gpu.sharing import Offer, Sharing
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["read_gpu_node"]
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    resource_version: str = ""
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: GpuNodeSpec = GpuNodeSpec()
+    status: GpuNodeStatus | None = None
+
+
+def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
+    """Return the state of a GPU node from its object.
+
+    Raises:
+        InvalidInput: a wrong type, a GPU twice, a layout that its GPU does not support, or impossible numbers.
+
+    """
+    name = shown((each.get("metadata") or {}).get("name"))
+    try:
+        found = msgspec.convert(each, _Object)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"GPUNode {name}", found=str(error), hint="see `kubectl explain gpunode`") from error
+    return in_place(f"GPUNode {found.metadata.name}", partial(_state, found))
+
+
+def _state(found: _Object) -> GpuNodeState:
+    status = found.status or GpuNodeStatus()
+    gpus = tuple(sorted((_gpu(each) for each in status.gpus), key=lambda gpu: gpu.index))
+    _check_distinct("indices of GPUs", [gpu.index for gpu in gpus])
+    _check_distinct("UUIDs of GPUs", [gpu.uuid for gpu in gpus])
+    _bounded("status.unitMiB", status.unit_mib, 1, MOST_MIB)
+    models = {gpu.uuid: gpu.model for gpu in gpus}
+    return GpuNodeState(
+        name=NodeName(found.metadata.name),
+        gpus=gpus,
+        unhealthy=tuple(
+            UnhealthyDevice(gpu=each.uuid, placement=_place(models[each.uuid], one.place), reason=one.reason)
+            for each in status.gpus
+            for one in each.unhealthy
+        ),
+        used=tuple(
+            Used(gpu=each.uuid, placement=_place(models[each.uuid], used.place), memory_mib=used.memory_mib)
+            for each in status.gpus
+            for used in each.used
+        ),
+        unit_mib=status.unit_mib,
+        driver=status.driver,
+        reported=found.status is not None,
+        impaired=tuple(msgspec.convert(each, Impairment, from_attributes=True) for each in status.impaired),
+        desired=tuple(_desired(models[each.gpu], each) for each in found.spec.desired if each.gpu in models),
+        offered=tuple(_offered(models.get(each.gpu), each) for each in status.offered),
+        claims=tuple(msgspec.convert(each, Claim, from_attributes=True) for each in found.spec.claims),
+        policy=found.spec.policy.name if found.spec.policy else "",
+        assignment_keys=status.assignment_keys,
+        version=found.metadata.resource_version,
+    )
+
+
+def _gpu(each: GpuFields) -> Gpu:
+    subject = f"GPU {each.index}"
+    _bounded(f"index of {subject}", each.index, 0, MOST_GPUS - 1)
+    _bounded(f"memory of {subject}", each.memory_mib, 1, MOST_MIB)
+    known = _model(each)
+    layout = each.sharing.layout
+    return Gpu(
+        index=each.index,
+        model=known,
+        memory_mib=each.memory_mib,
+        sharing=Sharing(
+            modes=each.sharing.modes,
+            layout=None if layout is None else _layout(subject, known, layout),
+            allow_repartition=each.sharing.allow_repartition,
+            replicas=tuple((part.profile, part.clients) for part in each.sharing.replicas),
+            renamed=each.sharing.renamed,
+            strategy=each.sharing.strategy,
+            offers=tuple(
+                Offer(
+                    placement=_place(known, part.place),
+                    mode=part.mode,
+                    clients=part.clients,
+                    resource=part.resource,
+                    single_request=part.single_request,
+                )
+                for part in each.sharing.offers
+            ),
+            single_request=each.sharing.single_request,
+            allocator=each.sharing.allocator,
+        ),
+        uuid=each.uuid,
+    )
+
+
+def _model(each: GpuFields) -> GpuModel:
+    if each.product is None:
+        return model(each.model)
+    product = each.product
+    for profile in product.profiles:
+        subject = f"profile {profile.name} of GPU {each.index}"
+        _bounded(f"memory of {subject}", profile.memory_mib, 1, MOST_MIB)
+        _bounded(f"memory slices of {subject}", profile.size, 0, MOST_UNITS)
+        for start in profile.starts:
+            _bounded(f"start of {subject}", start, 0, MOST_UNITS)
+    _bounded(f"memory slices of GPU {each.index}", product.memory_slices, 0, MOST_UNITS)
+    profiles = tuple(Profile(**msgspec.structs.asdict(profile), placement="observed") for profile in product.profiles)
+    return GpuModel(**{**msgspec.structs.asdict(product), "name": each.model, "profiles": profiles})
+
+
+def _layout(subject: str, known: GpuModel, places: Iterable[PlaceFields]) -> Layout:
+    layout = tuple(sorted(_placement(known, each) for each in places))
+    wrong = why_illegal(known, layout)
+    if wrong:
+        raise InvalidInput(f"layout of {subject}", found=f"{wrong}, which a {known.name} cannot have")
+    return layout
+
+
+def _place(known: GpuModel, place: PlaceFields | None) -> Placement | None:
+    return None if place is None else _placement(known, place)
+
+
+def _placement(known: GpuModel, place: PlaceFields) -> Placement:
+    if place.size:
+        return Placement(place.start, place.size, place.profile)
+    return placement_at(known, place.profile, place.start)
+
+
+def _desired(known: GpuModel, each: DesiredDevicesFields) -> DesiredDevices:
+    instances = _layout(f"GPU {each.gpu} in spec.desired", known, each.instances)
+    if each.whole and instances:
+        raise InvalidInput(
+            f"GPU {each.gpu} in spec.desired",
+            found="it has the whole GPU and instances of it",
+            hint="name one of the two",
+        )
+    return DesiredDevices(gpu=each.gpu, whole=each.whole, instances=instances)
+
+
+def _offered(known: GpuModel | None, each: OfferedFields) -> DesiredDevices:
+    """Return the devices, including overlapping ones while one replaces the other, and those of a lost GPU."""
+    instances = (
+        Placement(place.start, place.size, place.profile) if known is None else _placement(known, place)
+        for place in each.instances
+    )
+    return DesiredDevices(gpu=each.gpu, whole=each.whole, instances=tuple(sorted(instances)))
+
+
+def _bounded(subject: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidInput(subject, found=str(value), expected=f"{least} to {most}")
+
+
+def _check_distinct(subject: str, values: list[Any]) -> None:
+    if len(set(values)) < len(values):
+        twice = next(each for each in values if values.count(each) > 1)
+        raise InvalidInput(subject, found=f"{shown(twice)} is there twice", hint="name each once")

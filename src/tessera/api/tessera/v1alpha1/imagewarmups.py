@@ -1,0 +1,313 @@
+"""ImageWarmup and NodeImages objects (tessera.dev/v1alpha1): images that nodes pull before pods need them.
+
+An ImageWarmup selects nodes and lists their desired images, and its status summarizes them. Each of these nodes has a
+NodeImages object, with the desired images and current pulls from the controller, and the node's images from the agent;
+see docs/image-warmup.md.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tessera.api.fields import in_place
+from tessera.api.kubernetes.conditions import Conditions, settled
+from tessera.api.kubernetes.times import read_time
+from tessera.api.oci.references import is_digest, read_reference
+from tessera.api.tessera.v1alpha1.gpupolicies import LabelSelector
+from tessera.api.tessera.v1alpha1.objects import (
+    API_VERSION,
+    Metadata,
+    coverage,
+    object_of_node,
+    read_object,
+    subject_of,
+)
+from tessera.core.storage.images import warmup as core
+from tessera.errors import InvalidInput
+
+__all__ = [
+    "API_VERSION",
+    "IMAGE_WARMUP",
+    "NODE_IMAGES",
+    "ImageWarmup",
+    "ImageWarmupSpec",
+    "ImageWarmupStatus",
+    "NodeImagesSpec",
+    "NodeImagesStatus",
+    "new_node_images",
+    "node_spec",
+    "node_status",
+    "read_image_warmup",
+    "read_node_images",
+    "warmup_status",
+]
+
+IMAGE_WARMUP, NODE_IMAGES = "ImageWarmup", "NodeImages"
+_MOST_IMAGES, _MOST_OF_NODE = 64, 256
+_REASON_CHARACTERS = 512
+
+_Image = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+_Digest = Annotated[str, msgspec.Meta(max_length=136)]
+_Secret = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+_Tally = Annotated[int, msgspec.Meta(ge=0)]
+_Reason = Annotated[str, msgspec.Meta(max_length=_REASON_CHARACTERS)]
+
+
+class Parallelism(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """How much is pulled at once; of several ImageWarmups the lowest numbers apply."""
+
+    per_node: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
+    """Concurrent pulls of a node."""
+    per_registry: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    """Concurrent pulls from one registry, by all nodes together."""
+
+
+class ImageWarmupSpec(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """The images, and the nodes that should have them."""
+
+    images: Annotated[tuple[_Image, ...], msgspec.Meta(min_length=1, max_length=_MOST_IMAGES)]
+    """Names as in a pod. They are pulled in this order, those of pending pods first. A tag is resolved once, by the
+    first node that pulls it; the others get the same digest."""
+    node_selector: LabelSelector = LabelSelector()
+    """The nodes; those without Tessera's agent never count."""
+    parallelism: Parallelism = Parallelism()
+    max_disk_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 80
+    """A node whose image disk is at least this full pulls nothing. The kubelet deletes images from 85 % on, down to
+    80 %, by default; 100 for no limit but the disk's own."""
+    pinned: bool = True
+    """Whether the listed images are protected from the kubelet's garbage collection; only with containerd."""
+    pull_secrets: Annotated[tuple[_Secret, ...], msgspec.Meta(max_length=8)] = ()
+    """Secrets of tessera-system with credentials for the registries, of type kubernetes.io/dockerconfigjson. The agent
+    may read those that the chart's value `agent.pullSecrets` names."""
+
+
+class ImageStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One image on all nodes."""
+
+    image: _Image
+    digest: _Digest = ""
+    """The resolved digest."""
+    nodes: _Tally = 0
+    """Nodes that have it."""
+    pending_pods: _Tally = 0
+    """Pending pods that need it."""
+
+
+class ImageProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why a node does not have an image."""
+
+    node: Annotated[str, msgspec.Meta(max_length=253)]
+    image: Annotated[str, msgspec.Meta(max_length=512)] = ""
+    """Left out if it concerns all images."""
+    reason: _Reason
+
+
+class ImageWarmupStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The state of the nodes."""
+
+    observed_generation: _Tally = 0
+    """Generation of the spec that this status is for."""
+    nodes: _Tally = 0
+    """Nodes that are selected and run Tessera's agent."""
+    ready: _Tally = 0
+    """Nodes that have all images."""
+    pulling: _Tally = 0
+    """Nodes that are pulling one of them."""
+    pinned: _Tally = 0
+    """Nodes that have all of them pinned."""
+    images: Annotated[tuple[ImageStatus, ...], msgspec.Meta(max_length=_MOST_IMAGES)] = ()
+    problems: Annotated[tuple[ImageProblemFields, ...], msgspec.Meta(max_length=16)] = ()
+    """The first of them."""
+    conditions: Conditions = ()
+    """`Accepted`: it is valid; `Ready`: all of its nodes have all images."""
+
+
+class ImageWarmup(msgspec.Struct, frozen=True):
+    """An ImageWarmup object."""
+
+    metadata: Metadata
+    spec: ImageWarmupSpec
+    status: ImageWarmupStatus = ImageWarmupStatus()
+
+
+class DesiredImageFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An image that the node should have."""
+
+    image: _Image
+    digest: _Digest = ""
+    """The resolved digest, on the node that pulled it first."""
+    pinned: bool = False
+    secrets: Annotated[tuple[_Secret, ...], msgspec.Meta(max_length=64)] = ()
+    """Secrets of tessera-system with credentials."""
+    attempt: _Tally = 0
+    """Number of the pull in its present or last turn."""
+
+
+class NodeImagesSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The desired images of the node, by the controller."""
+
+    images: Annotated[tuple[DesiredImageFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+
+
+class ObservedImageFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The state of an image on the node."""
+
+    image: _Image
+    state: Literal["Missing", "Pulling", "Present", "Failed"]
+    digest: _Digest = ""
+    bytes: _Tally = 0
+    """On disk."""
+    pinned: bool = False
+    attempt: _Tally = 0
+    """Number of the last pull that was started."""
+    failed_at: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """When it failed, RFC 3339 in UTC."""
+    reason: _Reason = ""
+
+
+class NodeImagesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The images of the node, as its agent reports them."""
+
+    images: Annotated[tuple[ObservedImageFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+    disk_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    """How full the disk with the images is."""
+    runtime: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    """Name and version of the container runtime."""
+
+
+class _NodeObject(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: NodeImagesSpec = NodeImagesSpec()
+    status: NodeImagesStatus = NodeImagesStatus()
+
+
+def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset()) -> tuple[ImageWarmup, core.Warmup]:
+    """Return an ImageWarmup, parsed.
+
+    Args:
+        each: the object.
+        nodes: the nodes that it selects.
+
+    Raises:
+        InvalidInput: an unknown field, a wrong type, an invalid name of an image, an image twice.
+
+    """
+    found, subject = read_object(IMAGE_WARMUP, each, ImageWarmup), subject_of(IMAGE_WARMUP, each)
+    names = tuple(
+        in_place(f"{subject}: spec.images[{index}]", partial(read_reference, text)).name
+        for index, text in enumerate(found.spec.images)
+    )
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"{subject}: spec.images", found=f"{twice} is there twice", hint="name each image once")
+    spec = found.spec
+    return found, core.Warmup(
+        name=found.metadata.name,
+        images=names,
+        nodes=nodes,
+        per_node=spec.parallelism.per_node,
+        per_registry=spec.parallelism.per_registry,
+        disk_percent=spec.max_disk_percent,
+        pinned=spec.pinned,
+        secrets=spec.pull_secrets,
+        digests=tuple((one.image, one.digest) for one in found.status.images if is_digest(one.digest)),
+    )
+
+
+def read_node_images(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeImages:
+    """Return the desired images of a node and its report.
+
+    Raises:
+        InvalidInput: the object is malformed.
+
+    """
+    try:
+        found = msgspec.convert(each, _NodeObject)
+        observed = tuple(_observed(one) for one in found.status.images)
+    except (msgspec.ValidationError, ValueError) as error:
+        expected = f"an object of {API_VERSION}"
+        raise InvalidInput(subject_of(NODE_IMAGES, each), found=str(error), expected=expected) from error
+    return core.NodeImages(
+        name=found.metadata.name,
+        ready=ready,
+        desired=tuple(msgspec.convert(one, core.DesiredImage, from_attributes=True) for one in found.spec.images),
+        observed=observed,
+        disk_percent=found.status.disk_percent,
+    )
+
+
+def _observed(each: ObservedImageFields) -> core.ObservedImage:
+    return core.ObservedImage(
+        image=each.image,
+        state=each.state,
+        digest=each.digest,
+        bytes=each.bytes,
+        pinned=each.pinned,
+        attempt=each.attempt,
+        failed_s=read_time(each.failed_at) if each.failed_at else 0.0,
+        reason=each.reason,
+    )
+
+
+def new_node_images(node: str, uid: str) -> dict[str, Any]:
+    """Return a new object for a node, owned by the Node."""
+    return object_of_node(NODE_IMAGES, node, uid)
+
+
+def node_spec(desired: Iterable[core.DesiredImage]) -> dict[str, Any]:
+    """Return the spec of a NodeImages."""
+    fields = [msgspec.convert(each, DesiredImageFields, from_attributes=True) for each in desired]
+    return {"images": msgspec.to_builtins(fields)}
+
+
+def node_status(observed: Iterable[core.ObservedImage], *, disk_percent: int, runtime: str) -> dict[str, Any]:
+    """Return the status of a NodeImages."""
+    fields = [
+        ObservedImageFields(
+            image=each.image,
+            state=each.state,
+            digest=each.digest,
+            bytes=each.bytes,
+            pinned=each.pinned,
+            attempt=each.attempt,
+            failed_at=_moment(dt.datetime.fromtimestamp(each.failed_s, dt.UTC)) if each.failed_s else "",
+            # What a registry says may be anything.
+            reason="".join(one if one.isprintable() else " " for one in each.reason[:_REASON_CHARACTERS]),
+        )
+        for each in observed
+    ]
+    return {"images": msgspec.to_builtins(fields), "diskPercent": disk_percent, "runtime": runtime[:128]}
+
+
+def _moment(when: dt.datetime) -> str:
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def warmup_status(each: ImageWarmup, found: core.WarmupSummary, now: dt.datetime) -> ImageWarmupStatus:
+    """Return the status of a warmup; the same summary gives the same status."""
+    generation = each.metadata.generation
+    return ImageWarmupStatus(
+        observed_generation=generation,
+        nodes=found.nodes,
+        ready=found.ready,
+        pulling=found.pulling,
+        pinned=found.pinned,
+        images=tuple(msgspec.convert(one, ImageStatus, from_attributes=True) for one in found.images),
+        problems=tuple(
+            ImageProblemFields(node=one.node, image=one.image, reason=one.reason[:_REASON_CHARACTERS])
+            for one in found.problems
+        ),
+        conditions=settled(
+            each.status.conditions,
+            coverage(found.nodes, found.ready, ("Pulling", "an image", "all images")),
+            now,
+            generation=generation,
+        ),
+    )

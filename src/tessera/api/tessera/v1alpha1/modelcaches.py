@@ -1,0 +1,416 @@
+"""ModelCache and NodeModels objects (tessera.dev/v1alpha1): models that nodes keep on their local disk.
+
+A ModelCache selects nodes and names their desired model, and its status summarizes them. Each of these nodes has a
+NodeModels object, with the desired models from the controller and the node's models from the agent
+(docs/model-cache.md).
+"""
+
+import base64
+import datetime as dt
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tessera.api.kubernetes.conditions import Conditions, settled
+from tessera.api.kubernetes.times import read_time
+from tessera.api.tessera.v1alpha1.gpupolicies import LabelSelector
+from tessera.api.tessera.v1alpha1.objects import (
+    API_VERSION,
+    Metadata,
+    coverage,
+    object_of_node,
+    read_object,
+    subject_of,
+)
+from tessera.core.storage.models import cache as core
+from tessera.core.storage.models.packing import Pack
+from tessera.core.workload.resources import MODEL_RESOURCE
+from tessera.errors import InvalidInput
+
+__all__ = [
+    "API_VERSION",
+    "MODEL_CACHE",
+    "NODE_MODELS",
+    "ModelCache",
+    "ModelCacheSpec",
+    "ModelCacheStatus",
+    "NodeModelsSpec",
+    "NodeModelsStatus",
+    "cache_status",
+    "new_node_models",
+    "node_spec",
+    "node_status",
+    "read_credentials",
+    "read_model_cache",
+    "read_node_models",
+]
+
+MODEL_CACHE, NODE_MODELS = "ModelCache", "NodeModels"
+_MOST_OF_NODE = core.MOST_OF_NODE
+_REASON_CHARACTERS = 512
+_VARIABLES = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    *("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"),
+    *("GOOGLE_CREDENTIALS", "HF_TOKEN"),
+)
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+_Source = Annotated[str, msgspec.Meta(max_length=1024, pattern="^[a-z0-9]+://[!-~]+$")]
+_Address = Annotated[str, msgspec.Meta(max_length=256, pattern="^(https?://[!-~]+)?$")]
+_Region = Annotated[str, msgspec.Meta(max_length=64, pattern="^[-a-z0-9]*$")]
+_Secret = Annotated[str, msgspec.Meta(max_length=253, pattern="^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
+_Revision = Annotated[str, msgspec.Meta(max_length=64, pattern="^([0-9a-f]{64})?$")]
+_Interval = Annotated[int, msgspec.Meta(ge=0, le=31_536_000)]
+_Patterns = Annotated[
+    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=256)], ...], msgspec.Meta(max_length=32)
+]
+_Priority = Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)]
+_Keep = Annotated[int, msgspec.Meta(ge=1, le=16)]
+_Tally = Annotated[int, msgspec.Meta(ge=0)]
+_Reason = Annotated[str, msgspec.Meta(max_length=_REASON_CHARACTERS)]
+_Peer = Annotated[str, msgspec.Meta(max_length=64, pattern="^([0-9.]+|\\[[0-9a-f:]+\\]):[0-9]+$|^$")]
+_Moment = Annotated[str, msgspec.Meta(max_length=32)]
+
+
+class ModelCacheSpec(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """The model, and the nodes that should have it. Pods request it by the limit `models.tessera.dev/NAME: 1`."""
+
+    source: _Source
+    """The source: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, `hf://OWNER/NAME@REVISION`,
+    `https://HOST/FOLDER/`, or `file:///FOLDER` below a folder of the nodes that the chart's value
+    `agent.modelSourceFolder` names. No credentials in it."""
+    endpoint: _Address = ""
+    """Endpoint of the service if it is none of AWS, Google, Azure or the Hub: `https://rgw.example.com`."""
+    region: _Region = ""
+    """Region of the bucket; `us-east-1` where it is left out."""
+    secret: _Secret = ""
+    """Secret of tessera-system with credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where needed,
+    AWS_SESSION_TOKEN; GOOGLE_CREDENTIALS, the JSON of a service account; AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY
+    or AZURE_STORAGE_SAS_TOKEN; or HF_TOKEN. The agent may read those that the chart's value `agent.modelSecrets`
+    names."""
+    node_selector: LabelSelector = LabelSelector()
+    """The nodes; those without Tessera's agent never count."""
+    revision: _Revision = ""
+    """The desired revision, as shown in the status; left out for the source's current one. One on a node's disk is
+    used from there, so that a rollback takes no time."""
+    interval_seconds: _Interval = 0
+    """Interval of checks of the source for changes; 0 for once."""
+    include: _Patterns = ()
+    """Only files that match one of these: `*.safetensors`, `original/*`."""
+    exclude: _Patterns = ()
+    """No files that match one of these."""
+    priority: _Priority = 0
+    """Models of higher priority are fetched first, and evict others if the disk is full."""
+    pinned: bool = False
+    """Whether it stays on the disk, whatever the priority of others."""
+    keep: _Keep = 2
+    """Revisions that stay on a node's disk, including the current one."""
+    pack: Pack = "Never"
+    """Whether nodes keep a revision as one read-only image instead of files: `Always`, `Never`, or `Auto` if it has
+    at least 1,000 files of less than 256 KiB on average and the kernel mounts EROFS. What is on the disk keeps its
+    form."""
+
+
+class ModelProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why a node does not have the model, or not its source's current revision."""
+
+    node: Annotated[str, msgspec.Meta(max_length=253)]
+    reason: _Reason
+
+
+class ModelCacheStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The state of the nodes."""
+
+    observed_generation: _Tally = 0
+    """Generation of the spec that this status is for."""
+    nodes: _Tally = 0
+    """Nodes that are selected and run Tessera's agent."""
+    ready: _Tally = 0
+    """Nodes that have the model."""
+    fetching: _Tally = 0
+    """Nodes that are fetching it, or a new revision of it."""
+    revision: _Revision = ""
+    """The revision of most of these nodes."""
+    on_revision: _Tally = 0
+    """Nodes that have that one."""
+    bytes: _Tally = 0
+    """Of that revision."""
+    containers: _Tally = 0
+    """Containers that use it."""
+    pending_pods: _Tally = 0
+    """Pending pods that request it."""
+    problems: Annotated[tuple[ModelProblemFields, ...], msgspec.Meta(max_length=16)] = ()
+    """The first of them."""
+    conditions: Conditions = ()
+    """`Accepted`: it is valid; `Ready`: all of its nodes have the model."""
+
+
+class ModelCache(msgspec.Struct, frozen=True):
+    """A ModelCache object."""
+
+    metadata: Metadata
+    spec: ModelCacheSpec
+    status: ModelCacheStatus = ModelCacheStatus()
+
+
+class DesiredModelFields(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"interval_s": "intervalSeconds"}, omit_defaults=True
+):
+    """A model that the node should have; the fields are those of its ModelCache."""
+
+    name: _Name
+    source: _Source
+    endpoint: _Address = ""
+    region: _Region = ""
+    secret: _Secret = ""
+    revision: _Revision = ""
+    interval_s: _Interval = 0
+    include: _Patterns = ()
+    exclude: _Patterns = ()
+    priority: _Priority = 0
+    pinned: bool = False
+    keep: _Keep = 2
+    pack: Pack = "Never"
+
+
+class NodeModelsSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The desired models of the node, by the controller."""
+
+    models: Annotated[tuple[DesiredModelFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] | None = None
+    """In fetching order; left out until the controller has decided, so that nothing is removed."""
+
+
+class ObservedModelFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The state of a model on the node."""
+
+    name: _Name
+    state: Literal["Missing", "Fetching", "Ready", "Failed"]
+    """Result of the last check of the source, or that it is running; with a revision the model is there in any case."""
+    revision: _Revision = ""
+    """What new pods get."""
+    bytes: _Tally = 0
+    files: _Tally = 0
+    fetched_bytes: _Tally = 0
+    """Of the current fetch."""
+    total_bytes: _Tally = 0
+    containers: _Tally = 0
+    """Containers that use it, in any revision."""
+    identity: Annotated[str, msgspec.Meta(max_length=16)] = ""
+    """Of the last fetched source."""
+    checked_at: _Moment = ""
+    """When the source was last observed to have this revision, RFC 3339 in UTC."""
+    failed_at: _Moment = ""
+    failures: _Tally = 0
+    """In a row."""
+    reason: _Reason = ""
+
+
+class NodeModelsStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The models of the node, as its agent reports them."""
+
+    models: Annotated[tuple[ObservedModelFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+    folder: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    """The folder of its models."""
+    free_bytes: _Tally = 0
+    """Free bytes there, above the reserve."""
+    reason: _Reason = ""
+    """Why it cannot have any model."""
+    peer: _Peer = ""
+    """Address and port at which it serves chunks of models to other nodes; left out if it does not."""
+
+
+class _NodeObject(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: NodeModelsSpec = NodeModelsSpec()
+    status: NodeModelsStatus = NodeModelsStatus()
+
+
+def read_model_cache(
+    each: Mapping[str, Any], nodes: frozenset[str] = frozenset()
+) -> tuple[ModelCache, core.DesiredCache]:
+    """Return a ModelCache, parsed.
+
+    Args:
+        each: the object.
+        nodes: the nodes that it selects.
+
+    Raises:
+        InvalidInput: an unknown field, a wrong type, a name that no resource can have, credentials in an address.
+
+    """
+    found, subject = read_object(MODEL_CACHE, each, ModelCache), subject_of(MODEL_CACHE, each)
+    name = found.metadata.name
+    if not _LABEL.fullmatch(name):
+        raise InvalidInput(
+            subject,
+            found="its name is not a label of RFC 1123",
+            hint=f"use at most 63 of a-z, 0-9 and -, as in {MODEL_RESOURCE}llama",
+        )
+    spec = found.spec
+    for key, address in (("source", spec.source), ("endpoint", spec.endpoint)):
+        if "@" in address.partition("://")[2].partition("/")[0]:
+            raise InvalidInput(
+                f"{subject}: spec.{key}",
+                found="credentials in an address can be read by everybody who sees this object",
+                hint="put them in a Secret of tessera-system, named by spec.secret",
+            )
+    return found, core.DesiredCache(
+        name=name,
+        source=spec.source,
+        nodes=nodes,
+        endpoint=spec.endpoint,
+        region=spec.region,
+        secret=spec.secret,
+        revision=spec.revision,
+        interval_s=spec.interval_seconds,
+        include=spec.include,
+        exclude=spec.exclude,
+        priority=spec.priority,
+        pinned=spec.pinned,
+        keep=spec.keep,
+        pack=spec.pack,
+    )
+
+
+def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeModels:
+    """Return the desired models of a node and its report.
+
+    Raises:
+        InvalidInput: the object is malformed.
+
+    """
+    try:
+        found = msgspec.convert(each, _NodeObject)
+        observed = tuple(_observed(one) for one in found.status.models)
+    except (msgspec.ValidationError, ValueError) as error:
+        expected = f"an object of {API_VERSION}"
+        raise InvalidInput(subject_of(NODE_MODELS, each), found=str(error), expected=expected) from error
+    models = found.spec.models
+    return core.NodeModels(
+        name=found.metadata.name,
+        ready=ready,
+        desired=None
+        if models is None
+        else tuple(msgspec.convert(one, core.DesiredModel, from_attributes=True) for one in models),
+        observed=observed,
+        reason=found.status.reason,
+        peer=found.status.peer,
+    )
+
+
+def _observed(each: ObservedModelFields) -> core.ObservedModel:
+    return core.ObservedModel(
+        name=each.name,
+        state=each.state,
+        revision=each.revision,
+        bytes=each.bytes,
+        files=each.files,
+        fetched_bytes=each.fetched_bytes,
+        total_bytes=each.total_bytes,
+        containers=each.containers,
+        identity=each.identity,
+        checked_s=read_time(each.checked_at) if each.checked_at else 0.0,
+        failed_s=read_time(each.failed_at) if each.failed_at else 0.0,
+        failures=each.failures,
+        reason=each.reason,
+    )
+
+
+def new_node_models(node: str, uid: str) -> dict[str, Any]:
+    """Return a new object for a node, owned by the Node."""
+    return object_of_node(NODE_MODELS, node, uid)
+
+
+def node_spec(desired: Iterable[core.DesiredModel]) -> dict[str, Any]:
+    """Return the spec of a NodeModels."""
+    fields = [msgspec.convert(each, DesiredModelFields, from_attributes=True) for each in desired]
+    return {"models": msgspec.to_builtins(fields)}
+
+
+def node_status(
+    observed: Iterable[core.ObservedModel], *, folder: str, free_bytes: int, reason: str, peer: str = ""
+) -> dict[str, Any]:
+    """Return the status of a NodeModels."""
+    fields = [
+        ObservedModelFields(
+            name=each.name,
+            state=each.state,
+            revision=each.revision,
+            bytes=each.bytes,
+            files=each.files,
+            fetched_bytes=each.fetched_bytes,
+            total_bytes=each.total_bytes,
+            containers=each.containers,
+            identity=each.identity,
+            checked_at=_moment(each.checked_s),
+            failed_at=_moment(each.failed_s),
+            failures=each.failures,
+            reason=_printable(each.reason),
+        )
+        for each in observed
+    ]
+    text = _printable(reason)
+    status = {"models": msgspec.to_builtins(fields), "folder": folder[:1024], "freeBytes": free_bytes, "reason": text}
+    return {**status, **({"peer": peer} if peer else {})}
+
+
+def _printable(reason: str) -> str:
+    """Return a reason of bounded length; a store may return anything."""
+    return "".join(one if one.isprintable() else " " for one in reason[:_REASON_CHARACTERS])
+
+
+def _moment(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else ""
+
+
+def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables with credentials in a Secret; other keys are ignored.
+
+    Raises:
+        InvalidInput: it has none of them, or one that is no text.
+
+    """
+    name = str((secret.get("metadata") or {}).get("name"))
+    data = secret.get("data") or {}
+    try:
+        found = {key: base64.b64decode(str(data[key]), validate=True).decode() for key in _VARIABLES if key in data}
+    except ValueError as error:  # of base64, and bytes that are not UTF-8
+        raise InvalidInput(f"Secret {name}", found="a value is not text", hint="write credentials as text") from error
+    lines = (value if key != "GOOGLE_CREDENTIALS" else "".join(value.split()) for key, value in found.items())
+    if not found or not all(each.isprintable() for each in lines):
+        raise InvalidInput(
+            f"Secret {name}",
+            found="it has none of the keys, or a value of several lines",
+            hint=f"give one line for each of {', '.join(_VARIABLES)}",
+        )
+    return found
+
+
+def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -> ModelCacheStatus:
+    """Return the status of a model; the same summary gives the same status."""
+    generation = each.metadata.generation
+    return ModelCacheStatus(
+        observed_generation=generation,
+        nodes=found.nodes,
+        ready=found.ready,
+        fetching=found.fetching,
+        revision=found.revision,
+        on_revision=found.on_revision,
+        bytes=found.bytes,
+        containers=found.containers,
+        pending_pods=found.pending_pods,
+        problems=tuple(
+            ModelProblemFields(node=one.node, reason=one.reason[:_REASON_CHARACTERS]) for one in found.problems
+        ),
+        conditions=settled(
+            each.status.conditions,
+            coverage(found.nodes, found.ready, ("Fetching", "the model", "the model")),
+            now,
+            generation=generation,
+        ),
+    )

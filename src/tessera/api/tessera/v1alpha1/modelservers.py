@@ -1,0 +1,353 @@
+"""ModelServer objects (tessera.dev/v1alpha1): a model server, its part of a GPU and its replicas.
+
+The spec is `core.serving.modelserver`'s; see docs/model-server.md.
+"""
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from tessera.api import documents
+from tessera.api.documents import Document
+from tessera.api.fields import Field, in_place
+from tessera.api.kubernetes.conditions import Conditions, Finding, settled
+from tessera.api.kubernetes.modelpods import read_woken
+from tessera.api.tessera.v1alpha1.gpupolicies import ValidationRule
+from tessera.api.tessera.v1alpha1.objects import API_VERSION, subject_of
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.sharing import GPU_RESOURCE
+from tessera.core.serving import modelserver as core
+from tessera.core.serving.render import KIND
+from tessera.core.serving.render.engines import program
+from tessera.core.serving.render.pods import pod_template
+from tessera.errors import InvalidInput, shown
+
+__all__ = [
+    "API_VERSION",
+    "KIND",
+    "RULES",
+    "ModelServerStatus",
+    "ObservedServer",
+    "missing_rights",
+    "observed",
+    "read_model_server",
+    "refused_status",
+    "server_status",
+    "with_pods",
+]
+
+_MESSAGE_CHARACTERS: Final = 2048
+_Tally = Annotated[int, msgspec.Meta(ge=0)]
+_MODEL_SOURCES: Final = ("cache", "claim", "nfs", "hostPath")
+
+
+def _sources(each: core.ModelLocation) -> int:
+    return sum(one is not None for one in (each.cache, each.claim, each.nfs, each.host_path))
+
+
+RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
+    core.ModelLocation: (
+        ValidationRule(
+            f"[{', '.join(f'has(self.{each})' for each in _MODEL_SOURCES)}].exists_one(each, each)",
+            "say where the model is in exactly one way: cache, claim, nfs or hostPath",
+            lambda each: _sources(each) == 1,
+        ),
+        ValidationRule(
+            "!(has(self.cache) && has(self.name))",
+            "a cached model has the name of its ModelCache: take name out",
+            lambda each: each.cache is None or each.name is None,
+        ),
+    ),
+    core.GpuRequest: (
+        ValidationRule(
+            "has(self.memoryGiB) != has(self.resource)",
+            "say the part of a GPU in exactly one way: memoryGiB or resource",
+            lambda each: (each.memory_gib is None) != (each.resource is None),
+        ),
+        ValidationRule(
+            "!has(self.compute) || has(self.memoryGiB)",
+            "compute is asked for beside memoryGiB",
+            lambda each: each.compute is None or each.memory_gib is not None,
+        ),
+        ValidationRule(
+            f"!has(self.count) || self.count == 1 || (has(self.resource) && self.resource == '{GPU_RESOURCE}')",
+            f"several devices are whole GPUs: count is for resource {GPU_RESOURCE}, a process sees one MIG instance",
+            lambda each: each.count == 1 or each.resource == GPU_RESOURCE,
+        ),
+    ),
+    core.ReplicaSpec: (
+        ValidationRule(
+            "!has(self.max) || !has(self.min) || self.min <= self.max",
+            "min is at most max",
+            lambda each: each.most is None or each.least <= each.most,
+        ),
+    ),
+    core.Autoscaling: (
+        ValidationRule(
+            "!has(self.autoscaler) || self.autoscaler != 'KEDA' || (has(self.metric) && self.metric == 'queue-time')",
+            "KEDA asks Prometheus: with it metric is queue-time",
+            lambda each: each.autoscaler != "KEDA" or each.metric == "queue-time",
+        ),
+    ),
+    core.EnvironmentVariable: (
+        ValidationRule(
+            "!(has(self.value) && has(self.valueFrom))",
+            "a variable has a value or a source: value or valueFrom",
+            lambda each: each.value is None or each.value_from is None,
+        ),
+    ),
+}
+"""Validation beyond types."""
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
+"""A Service's name, short enough for those of its pods. Source: kubernetes `pkg/apis/core/validation` (DNS-1035)."""
+
+
+_ACCOUNT = re.compile(r"system:serviceaccount:([-a-z0-9]{1,63}):([-a-z0-9.]{1,253})")
+"""The user in the API server's message about a forbidden request."""
+_ROLE: Final = "tessera-model-servers"
+"""The chart's ClusterRole and, by convention, the RoleBindings of it."""
+
+
+class ModelServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The state of the server."""
+
+    observed_generation: _Tally = 0
+    """Generation of the spec that this status is for."""
+    replicas: _Tally = 0
+    """Number of pods."""
+    ready_replicas: _Tally = 0
+    """Number of ready pods."""
+    desired_replicas: _Tally = 0
+    """Desired pods, fixed or by the autoscaler."""
+    conditions: Conditions = ()
+    """`Accepted`: it is valid; `Applied`: all objects are as desired; `Ready`: all replicas serve."""
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: core.ModelServerSpec
+
+
+def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelServer:
+    """Return a model server, parsed.
+
+    Args:
+        each: the object.
+        source: where it was found, for errors: `server.yaml, document 1`.
+
+    Raises:
+        InvalidInput: an unknown field, a wrong type, a rule that does not hold, an unknown GPU model.
+
+    """
+    place = f"{source}: " if source else ""
+    if not each.get("kind"):
+        hint = f"leave it out, or give a {KIND} of {API_VERSION}"
+        raise InvalidInput(source or "a manifest", found="it has no kind", hint=hint)
+    subject = f"{place}{subject_of(KIND, each)}"
+    if (each.get("apiVersion"), each.get("kind")) != (API_VERSION, KIND):
+        found = f"{shown(each.get('kind'))} of {shown(each.get('apiVersion'))}"
+        raise InvalidInput(subject, found=found, expected=f"a {KIND} of {API_VERSION}")
+    try:
+        read = msgspec.convert(each, _Object)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(subject, found=str(error), hint=f"see docs/model-server.md for {API_VERSION}") from error
+    if not _NAME.fullmatch(read.metadata.name):
+        accepted = "at most 52 lower-case letters, digits and hyphens that begin with a letter: pods and a Service"
+        raise InvalidInput(f"{subject}: metadata.name", found=shown(read.metadata.name), expected=accepted)
+    _check(read.spec, subject)
+    identity = read.metadata
+    woken_s = in_place(f"{subject}: metadata.annotations", partial(read_woken, identity.annotations or {}))
+    return core.ModelServer(
+        name=identity.name, namespace=identity.namespace, uid=identity.uid, woken_s=woken_s, spec=read.spec
+    )
+
+
+def _check(spec: core.ModelServerSpec, subject: str) -> None:
+    parts = {
+        "model": spec.model,
+        "gpu": spec.gpu,
+        "replicas": spec.replicas,
+        "autoscaling": spec.autoscaling,
+    } | {f"env[{place}]": each for place, each in enumerate(spec.env)}
+    for path, record in parts.items():
+        for rule in RULES[type(record)]:
+            if not rule.holds(record):
+                written = msgspec.json.encode(record).decode()
+                raise InvalidInput(f"{subject}: spec.{path}", found=written, expected=rule.message)
+    if spec.replicas.least == 0 and spec.autoscaling.metric == "queue-time":
+        found = "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first"
+        raise InvalidInput(f"{subject}: spec.replicas.min", found=found, hint="set at least 1")
+    scaled = (spec.replicas.most or max(1, spec.replicas.least)) > spec.replicas.least
+    if scaled and spec.engine == "triton" and spec.autoscaling.metric == "tessera" and spec.autoscaling.slots is None:
+        accepted = "with Triton and metric tessera the requests that a replica serves at once"
+        hint = "instances of the model times their largest batch, or metric queue-time"
+        raise InvalidInput(
+            f"{subject}: spec.autoscaling.slots",
+            found="it is not set",
+            hint=f"give {accepted}: {hint}",
+        )
+    for product in spec.gpu.models:
+        in_place(f"{subject}: spec.gpu.models", partial(model, product))
+
+
+def with_pods(manifests: Iterable[Document]) -> tuple[Document, ...]:
+    """Return manifests in which each ModelServer has `spec.template`, the pods that the controller would create.
+
+    Raises:
+        InvalidInput: a ModelServer that the controller would reject.
+
+    """
+    return tuple(_completed(each) for each in manifests)
+
+
+def _completed(document: Document) -> Document:
+    whole = Field(document, document.data)
+    if not isinstance(document.data, dict):
+        return document
+    items = whole.get("items")
+    if isinstance(items.value, list):
+        data: documents.Plain = {**document.data, "items": [_with_template(each) for each in items.elements()]}
+        changed = any(_is_server(each) for each in items.elements())
+    else:
+        data, changed = _with_template(whole), _is_server(whole)
+    # What was made has no line of its own; errors about it name the document's first.
+    return msgspec.structs.replace(document, data=data, text="") if changed else document
+
+
+def _is_server(field: Field) -> bool:
+    each = field.value
+    return isinstance(each, dict) and each.get("kind") == KIND and each.get("apiVersion") == API_VERSION
+
+
+def _with_template(field: Field) -> documents.Plain:
+    if not _is_server(field):
+        return field.value
+    each, source = field.mapping(), field.place
+    server = read_model_server(each, source)
+    template = pod_template(server, program(server, f"{source}: {KIND} {server.name}"))
+    replicas: documents.Plain = {"min": server.least, "max": server.most}
+    return {**each, "spec": {"replicas": replicas, "template": template}}
+
+
+class _DeploymentCondition(msgspec.Struct, frozen=True):
+    type: str
+    status: str
+    message: str = ""
+
+
+class _DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
+    replicas: int = 0
+    ready_replicas: int = 0
+    conditions: tuple[_DeploymentCondition, ...] = ()
+
+
+class _DeploymentSpec(msgspec.Struct, frozen=True):
+    replicas: int = 1
+
+
+class _Deployment(msgspec.Struct, frozen=True):
+    spec: _DeploymentSpec = _DeploymentSpec()
+    status: _DeploymentStatus = _DeploymentStatus()
+
+
+class ObservedServer(msgspec.Struct, frozen=True, kw_only=True):
+    """The observation of a valid server in the cluster."""
+
+    replicas: int = 0
+    ready: int = 0
+    desired: int = 0
+    sleeps: bool = False
+    """Whether it may scale to zero."""
+    problems: tuple[str, ...] = ()
+    """Why objects are not as desired, each in a sentence without full stop."""
+    notes: tuple[str, ...] = ()
+    """What was skipped, and why."""
+
+
+def observed(deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tuple[str, ...]) -> ObservedServer:
+    """Return the observation of a server.
+
+    Args:
+        deployment: its Deployment; empty for none.
+        problems: why objects are not as desired.
+        notes: what was left out, and why.
+
+    """
+    found = msgspec.convert(deployment, _Deployment)
+    # Pods rejected by admission, Pod Security or a quota; and a rollout that does not complete.
+    failing = {("ReplicaFailure", "True"), ("Progressing", "False")}
+    failed = (f"Deployment: {e.message}" for e in found.status.conditions if (e.type, e.status) in failing)
+    return ObservedServer(
+        replicas=found.status.replicas,
+        ready=found.status.ready_replicas,
+        desired=found.spec.replicas if deployment else 0,
+        problems=(*problems, *failed),
+        notes=notes,
+    )
+
+
+def server_status(
+    former: ModelServerStatus, generation: int, found: ObservedServer, now: dt.datetime
+) -> ModelServerStatus:
+    """Return the status of a valid server; the same observation gives the same status."""
+    said = "; ".join(found.problems or found.notes or ("all objects are as desired",))
+    applied = (
+        Finding("Applied", "False", "Failed", said) if found.problems else Finding("Applied", "True", "Done", said)
+    )
+    serving = f"{found.ready} of {found.desired} replicas serve"
+    if found.sleeps and not found.desired:
+        serving = "idle, so no replica serves and requests are refused; `tessera wake` starts one"
+    if found.ready >= found.desired:
+        ready = Finding("Ready", "True", "Serving" if found.desired else "ScaledToZero", serving)
+    else:
+        ready = Finding("Ready", "False", "Starting", f"{serving}; `tessera explain pod` says why one is pending")
+    conditions = (Finding("Accepted", "True", "Valid", "it can be carried out"), applied, ready)
+    return ModelServerStatus(
+        observed_generation=generation,
+        replicas=found.replicas,
+        ready_replicas=found.ready,
+        desired_replicas=found.desired,
+        conditions=settled(former.conditions, map(_cut, conditions), now, generation=generation),
+    )
+
+
+def refused_status(
+    former: ModelServerStatus, generation: int, reason: str, problem: str, now: dt.datetime
+) -> ModelServerStatus:
+    """Return the status of an invalid server; its running objects are left alone."""
+    found = (_cut(Finding("Accepted", "False", reason, problem)),)
+    conditions = settled(former.conditions, found, now, generation=generation)
+    return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)
+
+
+def missing_rights(namespace: str, refusal: str) -> str:
+    """Return which RoleBinding a namespace lacks and how to create it.
+
+    Args:
+        namespace: where the controller lacks permissions.
+        refusal: the API server's message, with the controller's account.
+
+    """
+    found = _ACCOUNT.search(refusal)
+    account = ":".join(found.groups()) if found else "tessera-system:tessera-controller"
+    command = f"kubectl create rolebinding {_ROLE} -n {namespace} --clusterrole={_ROLE} --serviceaccount={account}"
+    return (
+        f"namespace {namespace} has no RoleBinding of ClusterRole {_ROLE} for {account}, or the role lacks a right: "
+        f"`{command}` creates it; {refusal}"
+    )
+
+
+def _cut(each: Finding) -> Finding:
+    return Finding(each.type, each.status, each.reason, each.message[:_MESSAGE_CHARACTERS])

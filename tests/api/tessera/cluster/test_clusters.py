@@ -1,0 +1,202 @@
+"""A cluster is read whatever is wrong with some of its objects: they are named, the others are read."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
+from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_cluster
+from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenPod
+from tessera.core.explain.inspection import inspect
+from tessera.core.packing.fit import Fleet
+
+NEED = {"tessera.dev/gpu-memory": 4}
+GOOD = (node(), gpunode("a", gpu(0), gpu(1)), pod("p", NEED, share(1, 4096)))
+
+
+def read(*objects: Object, **more: Any) -> Cluster:
+    return read_cluster(as_fields(objects), **more)
+
+
+def only(*objects: Object) -> SeenPod:
+    (found,) = read(*objects).pods
+    return found
+
+
+# Keyed by a sentence: what is added to a good cluster; desired are words of the notes, all of them.
+NOTED: dict[str, tuple[Object, list[str]]] = {
+    "another kind": ({"kind": "Service", "metadata": {"name": "x"}}, []),
+    "no kind": ({"metadata": {"name": "x"}}, []),
+    "a kind that is a number": ({"kind": 5, "metadata": {"name": "x"}}, ["is not a text"]),
+    "a pod without a name": ({"kind": "Pod", "metadata": {}}, ["metadata.name"]),
+    "metadata that is a list": ({"kind": "Pod", "metadata": []}, ["metadata"]),
+    "a name that is a number": ({"kind": "Node", "metadata": {"name": 7}}, ["metadata.name"]),
+    "a pod twice": (GOOD[2], ["Pod once"]),
+    "a node twice": (GOOD[0], ["Node once"]),
+    "a report twice": (GOOD[1], ["GPUNode once"]),
+    "a report of nobody": (gpunode("gone", gpu(0)), ["GPUNode gone is left out: there is no node"]),
+    "a UID that is a number": (pod("x", metadata={"uid": 5}), ["metadata.uid"]),
+    "a time that is a number": (pod("x", metadata={"creationTimestamp": 5}), ["metadata.creationTimestamp"]),
+    "a status that is a list": (pod("x") | {"status": []}, ["status"]),
+    "a pod on a node that is gone": (pod("x", NEED, node="gone"), ["pod ns/x is left out: it runs on node gone"]),
+    "a pod whose request is nonsense": (pod("x", {"nvidia.com/gpu": "-1"}), ["pod ns/x is left out", "-1"]),
+    "an assignment that is no JSON": (
+        pod("x", NEED, annotations={"tessera.dev/assignment": "{"}),
+        ["the devices recorded on pod ns/x are not used"],
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", NOTED)
+def test_what_is_wrong_is_noted_and_the_rest_is_read(sentence: str) -> None:
+    more, want = NOTED[sentence]
+    got = read(*GOOD, more)
+    assert len(got.notes) == min(len(want), 1)
+    assert [words for words in want if words not in got.notes[0]] == []
+    assert ("ns/p", (1,)) in [(each.pod.key, tuple(share.gpu for share in each.shares)) for each in got.pods]
+    Fleet.of(got.snapshot)
+
+
+def test_a_report_that_cannot_be_read_leaves_the_labels() -> None:
+    labelled = node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
+    got = read(labelled, gpunode("a", gpu(0), gpu(0)))
+    assert [each.model.name for each in got.nodes[0].node.gpus] == ["T4"]
+    assert got.nodes[0].state is None
+    assert "GPUNode a is left out" in got.notes[0]
+
+
+def test_a_node_whose_gpus_cannot_be_told_is_there_with_its_problem() -> None:
+    unknown = node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "GeForce-9999"})
+    got = read(unknown, pod("p", {"nvidia.com/gpu": 1}))
+    assert "GeForce-9999" in got.nodes[0].problem
+    assert got.nodes[0].node.gpus == ()
+    assert [each.name for each in inspect(got).nodes] == ["a"]
+
+
+def test_a_node_that_offers_nonsense_is_there_with_its_problem() -> None:
+    for resource in ("tessera.dev/gpu-memory", "nvidia.com/gpu"):
+        got = read(node("a", {resource: "x"}), gpunode("a", gpu(0)))
+        assert f"status.allocatable[{resource}]" in got.nodes[0].problem
+
+
+def test_notes_of_labels_are_kept() -> None:
+    got = read(node("a", {"cpu": "1"}, **{"nvidia.com/gpu.product": "Tesla-T4"}))
+    assert "advertises no GPU" in got.notes[0]
+
+
+def test_recorded_devices_stay_as_recorded_and_planning_has_no_contradiction() -> None:
+    got = read(*GOOD, pod("q", NEED, share(1, 40000)))
+    assert [(each.pod.key, each.record, each.shares[0].memory_mib) for each in got.pods] == [
+        ("ns/p", Record.RECORDED, 4096),
+        ("ns/q", Record.RECORDED, 40000),
+    ]
+    assert got.notes == ()
+    assert "the devices recorded on pod ns/q are not used" in got.snapshot.notes[0]
+    Fleet.of(got.snapshot)
+
+
+def test_a_pod_that_cannot_be_read_holds_what_is_recorded() -> None:
+    odd = pod("p", NEED, share(1, 4096), annotations={"tessera.dev/unknown": "x"})
+    got = only(*GOOD[:2], odd)
+    assert (got.record, got.shares, got.node) == (Record.RECORDED, (share(1, 4096),), "a")
+    assert got.unread.startswith("metadata.annotations[tessera.dev/unknown]")
+    assert got.problem == f"its request cannot be read: {got.unread}"
+
+
+# Keyed by a sentence: a pod that cannot be read; desired are its node, its phase and words of its problem.
+UNREAD: dict[str, tuple[Object, str | None, Phase, str]] = {
+    "without anything recorded": (pod("p", {"nvidia.com/gpu": "-1"}), "a", Phase.RUNNING, "cannot be read"),
+    "with nonsense recorded": (
+        pod("p", {"nvidia.com/gpu": "-1"}, annotations={"tessera.dev/assignment": "{"}),
+        "a",
+        Phase.RUNNING,
+        "a list of shares",
+    ),
+    "without a node": (pod("p", {"nvidia.com/gpu": "-1"}, node=None), None, Phase.WAITING, "cannot be read"),
+    "with a specification that is a list": (pod("p") | {"spec": []}, None, Phase.WAITING, "cannot be read"),
+    "on a node that is a number": (pod("p", spec={"nodeName": 5}, node=None), None, Phase.WAITING, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("sentence", UNREAD)
+def test_pods_that_cannot_be_read_are_there_with_their_problem(sentence: str) -> None:
+    given_pod, want_node, phase, problem = UNREAD[sentence]
+    got = only(*GOOD[:2], given_pod)
+    assert (got.node, got.phase, got.shares, got.record) == (want_node, phase, (), Record.NONE)
+    assert problem in got.problem
+
+
+def versioned(each: Object, version: int) -> Object:
+    return each | {"metadata": each["metadata"] | {"resourceVersion": str(version)}}
+
+
+def test_pods_that_did_not_change_are_not_read_again() -> None:
+    memory = PodMemory()
+
+    def look(*pods: Object) -> Cluster:
+        got = read_cluster(as_fields((*GOOD[:2], *pods)), memory=memory)
+        assert got == read(*GOOD[:2], *pods), "memory changes nothing about what is told"
+        return got
+
+    first = versioned(pod("p", NEED, share(1, 4096)), 1)
+    odd = versioned(pod("q", {"nvidia.com/gpu": "-1"}), 1)
+    before = look(first, odd).pods[0]
+    assert look(first, odd).pods[0].pod is before.pod
+    moved = versioned(pod("p", NEED, share(0, 4096)), 2)
+    assert look(moved, odd).pods[0].shares == (share(0, 4096),)
+    assert look(moved).notes == ()
+    assert look(first).pods[0].pod is not before.pod, "what was gone for a look is forgotten"
+    nameless = versioned(pod("p", NEED, share(1, 4096), metadata={"uid": ""}), 1)
+    assert look(nameless).pods[0].pod is not look(nameless).pods[0].pod
+
+
+def test_a_pod_of_a_strange_version_is_left_out() -> None:
+    assert "ns/x is left out" in read(*GOOD, pod("x", metadata={"resourceVersion": 5})).notes[0]
+
+
+def test_the_unit_is_that_of_the_nodes_unless_it_is_given() -> None:
+    objects = (node(), gpunode("a", gpu(0), unit_mib=1), pod("p", {"aliyun.com/gpu-mem": 4000}, node=None))
+    assert read(*objects).snapshot.pending[0].need.asks[0].memory_mib == 4000
+    assert read(*objects[:2], pod("p", {"aliyun.com/gpu-mem": 4}, node=None), unit_mib=1024).pods[0].pod.need.asks
+
+
+def test_what_a_node_says_of_itself() -> None:
+    silent, sad, odd = node("b"), node("c"), node("d")
+    silent["status"] = {}
+    sad["status"]["conditions"] = [{"type": "Other", "status": "True"}, {"type": "Ready", "status": "Unknown"}]
+    odd["status"] |= {"conditions": "none", "addresses": ["x", {"type": "InternalIP"}]}
+    got = read(node(), silent, sad, odd)
+    assert [(each.address, each.ready) for each in got.nodes] == [
+        ("10.0.0.1", True),
+        ("", True),
+        ("10.0.0.1", False),
+        ("", True),
+    ]
+
+
+def test_the_scheduler_and_what_it_said() -> None:
+    conditions: list[Any] = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}, "x"]
+    assert only(pod("p", NEED, node=None, status={"conditions": conditions})).message == "0/3 nodes"
+    assert only(pod("p", NEED, node=None)).scheduler == "tessera-scheduler"
+    assert only(pod("p", NEED, node=None, spec={"schedulerName": None})).scheduler == "default-scheduler"
+
+
+WORDS = [
+    "name", "labels", "annotations", "containers", "resources", "limits", "nodeName", "allocatable", "gpus", "phase",
+    "conditions", "claims", "type", "status", "nvidia.com/gpu", "tessera.dev/assignment",
+]  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "ns", "1Gi", "Running", "True"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(["Node", "Pod", "GPUNode"]), JSON, JSON, JSON)
+def test_no_object_stops_the_reading(kind: str, metadata: Any, spec: Any, status: Any) -> None:
+    strange = {"kind": kind, "metadata": metadata, "spec": spec, "status": status}
+    named = strange | {"metadata": {"name": "z", "namespace": "ns", "annotations": metadata, "labels": metadata}}
+    got = read(*GOOD, strange, named)
+    assert next(each.pods[0].pod for each in inspect(got).nodes[0].gpus if each.pods) == "ns/p"

@@ -1,0 +1,126 @@
+"""What the agent keeps on the disk: read as it was written, by this version and by those of before."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.shares import share
+from tessera.api.tessera.node.nodefiles import Answers, read_allocations, read_answers, write_allocations, write_answers
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.kubeletallocations import RequestKey
+from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Correction
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode
+from tessera.errors import InvalidInput
+
+TEXT, FLAG, AMOUNT = st.text(max_size=5), st.booleans(), st.integers(0, 1 << 50)
+PLACEMENTS = st.none() | st.builds(Placement, start=AMOUNT, size=AMOUNT, profile=TEXT)
+SHARES = st.lists(st.builds(Share, gpu=AMOUNT, memory_mib=AMOUNT, compute_percent=AMOUNT), max_size=2).map(tuple)
+KEYS = st.builds(RequestKey, TEXT, TEXT, TEXT, TEXT)
+REQUESTS = st.builds(AssignedRequest, key=KEYS, units=AMOUNT, shares=SHARES, models=st.tuples(TEXT), at=AMOUNT)
+USES = st.builds(Use, gpu=TEXT, placement=PLACEMENTS, exclusivity=st.sampled_from(Exclusivity), memory_mib=AMOUNT)
+USES = st.builds(msgspec.structs.replace, USES, mps=st.sampled_from([None, False, True]))
+ALLOCATIONS = st.builds(
+    Allocation,
+    ids=st.tuples(TEXT),
+    uses=st.tuples(USES),
+    uid=TEXT,
+    pod=TEXT,
+    container=TEXT,
+    initial=FLAG,
+    at_ns=AMOUNT,
+    guessed=FLAG,
+    started=FLAG,
+    assignment=TEXT,
+    key=TEXT,
+    signature=TEXT,
+)
+ANSWERS = st.builds(
+    Answers,
+    answers=st.tuples(st.builds(Answer, ids=st.frozensets(TEXT), key=KEYS, shares=SHARES, fixed=FLAG)),
+    exchanges=st.tuples(st.builds(Correction, request=REQUESTS, shares=SHARES)),
+)
+
+
+@given(st.lists(ALLOCATIONS, max_size=3).map(tuple))
+def test_a_record_of_allocations_is_read_as_it_was_written(record: tuple[Allocation, ...]) -> None:
+    assert read_allocations(write_allocations(record)) == (record, "")
+
+
+@given(ANSWERS)
+def test_answers_are_read_as_they_were_written(kept: Answers) -> None:
+    assert read_answers(write_answers(kept), "shares.json") == kept
+
+
+FORMER_ALLOCATIONS = b"""[{"resource": "nvidia.com/mig-1g.5gb", "ids": ["MIG-1"], "uid": "u", "pod": "ns/p",
+  "container": "c", "uses": [{"gpu": "GPU-1", "placement": {"start": 1, "size": 1, "profile": "1g.5gb"}, "sharer":
+   "replica", "memory_mib": 7}], "initial": false, "at_ns": 5, "started": true}]"""
+FORMER_ANSWERS = b"""{"answers": [{"ids": ["a"], "key": ["ns", "p", "c", "r"], "specification": "[]", "shares": [
+  {"gpu": 0, "mode": "mps", "memory_mib": 4096, "compute_percent": 10, "isolation": "driver", "resource": "r"}]}],
+  "exchanges": [{"due": {"key": ["ns", "p", "c", "r"], "units": 1, "shares": []}, "shares": []}]}"""
+"""As versions of before wrote them, without a version."""
+
+
+def test_version_1_has_these_names() -> None:
+    """A name that changes is another version: agents of before and after a rollout read the same files."""
+    (entry,) = json.loads(write_allocations(read_allocations(FORMER_ALLOCATIONS)[0]))
+    placement = {"start": 1, "size": 1, "profile": "1g.5gb"}
+    use = {"gpu": "GPU-1", "placement": placement, "sharer": "replica", "memory_mib": 7, "mps": None}
+    assert entry == {
+        "version": 1,
+        "resource": "nvidia.com/mig-1g.5gb",
+        "ids": ["MIG-1"],
+        "uses": [use],
+        "uid": "u",
+        "pod": "ns/p",
+        "container": "c",
+        "initial": False,
+        "at_ns": 5,
+        "guessed": False,
+        "started": True,
+        "assignment": "",
+        "key": "",
+        "signature": "",
+    }
+    kept = json.loads(write_answers(read_answers(FORMER_ANSWERS, "shares.json")))
+    (answer,), (exchange,) = kept["answers"], kept["exchanges"]
+    assert (kept["version"], sorted(answer), sorted(exchange)) == (
+        1,
+        ["fixed", "ids", "key", "shares", "specification"],
+        ["due", "shares"],
+    )
+    assert sorted(answer["shares"][0]) == [
+        *("compute_percent", "container", "gpu", "isolation", "memory_mib", "mode", "profile", "resource", "start"),
+    ]
+
+
+def test_what_was_written_before_there_were_versions_is_read() -> None:
+    use = Use(gpu="GPU-1", placement=Placement(1, 1, "1g.5gb"), exclusivity=Exclusivity.REPLICA, memory_mib=7)
+    held = Allocation(
+        resource="nvidia.com/mig-1g.5gb",
+        ids=("MIG-1",),
+        uses=(use,),
+        uid="u",
+        pod="ns/p",
+        container="c",
+        at_ns=5,
+        started=True,
+    )
+    assert read_allocations(FORMER_ALLOCATIONS) == ((held,), "")
+    key = RequestKey("ns", "p", "c", "r")
+    given_share = share(0, 4096, Mode.MPS, percent=10, resource="r", container="")
+    kept = Answers(
+        answers=(Answer(ids=frozenset({"a"}), key=key, specification="[]", shares=(given_share,)),),
+        exchanges=(Correction(request=AssignedRequest(key=key, units=1, shares=()), shares=()),),
+    )
+    assert read_answers(FORMER_ANSWERS, "shares.json") == kept
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"version": 2}', b"\xff", b"[" * 100_000], ids=str)
+def test_answers_of_a_version_to_come_are_refused(content: bytes) -> None:
+    with pytest.raises(InvalidInput, match=r"shares\.json"):
+        read_answers(content, "shares.json")

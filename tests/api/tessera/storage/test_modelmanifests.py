@@ -1,0 +1,54 @@
+"""Manifests and journals: what is read back is what was written, and nothing else is accepted."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.api.tessera.storage.modelmanifests import read_journal, read_manifest, write_journal_line, write_manifest
+from tessera.core.storage.models.revisions import Manifest, ModelFile
+from tessera.errors import InvalidInput
+
+MANIFEST = Manifest("s3://models/a", (ModelFile("a/b", 3, ("0" * 64,), "e", "md5:x"), ModelFile("c", 0, ("1" * 64,))))
+
+
+def changed(**fields: object) -> bytes:
+    return msgspec.json.encode({**msgspec.json.decode(write_manifest(MANIFEST)), **fields})
+
+
+def test_a_manifest_is_read_back() -> None:
+    assert read_manifest(write_manifest(MANIFEST), subject="m.json") == MANIFEST
+
+
+@pytest.mark.parametrize(
+    ("content", "want"),
+    [
+        (b"\xff{", "remove the file and sync again"),
+        (b"[]", "remove the file and sync again"),
+        (b'{"x": ' + b"[" * 100_000, "remove the file and sync again"),
+        (changed(version=2), "version 2"),
+        (changed(revision="0" * 64), "revision '0000"),
+        (changed(files=[{"path": "../x", "size": 1, "chunks": ["0" * 64]}]), "leads out"),
+        (changed(files=[{"path": "x", "size": -1, "chunks": ["0" * 64]}]), "do not fit"),
+        (changed(files=[{"path": "x", "size": 1, "chunks": []}]), "do not fit"),
+        (changed(files=[{"path": "x", "size": 1, "chunks": ["zz"]}]), "do not fit"),
+    ],
+)
+def test_anything_else_is_refused(content: bytes, want: str) -> None:
+    with pytest.raises(InvalidInput, match=want):
+        read_manifest(content, subject="m.json")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_as_input(content: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        read_manifest(content, subject="m.json")
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99), st.just("a" * 64))), st.integers(0, 70))
+def test_a_torn_journal_loses_its_last_line_alone(rows: list[tuple[int, int, str]], cut: int) -> None:
+    lines = [write_journal_line(*row) for row in rows]
+    whole = {(index, chunk): digest for index, chunk, digest in rows}
+    assert read_journal(b"".join(lines)) == whole
+    torn = b"".join(lines)[: -cut or None] if cut < 67 else b"x\n" + b"".join(lines)
+    assert read_journal(torn).items() <= whole.items()

@@ -1,0 +1,101 @@
+"""GPUNode objects that people or other versions wrote: what may be left out, and what is refused."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.api.tessera.v1alpha1.gpunodes import (
+    new_object,
+    read_gpu_node,
+)
+from tessera.core.gpu.mig import Placement
+from tessera.errors import InvalidInput
+
+
+def test_a_node_without_status_grants_nothing() -> None:
+    """An object that no agent has written to has no GPUs, and says that it was not reported."""
+    state = read_gpu_node(new_object("node-a", "uid-1"))
+    assert (state.reported, state.gpus, state.unhealthy) == (False, (), ())
+
+
+GPU = {"index": 0, "uuid": "GPU-0", "model": "A100-40GB", "memoryMiB": 40_000, "sharing": {"modes": ["mig"]}}
+
+
+def test_the_size_of_an_instance_may_be_left_out() -> None:
+    """People write profile and start; the size is the profile's."""
+    desired = [{"gpu": "GPU-0", "instances": [{"profile": "3g.20gb", "start": 4}]}]
+    each = {"metadata": {"name": "n"}, "spec": {"desired": desired}, "status": {"gpus": [GPU]}}
+    assert read_gpu_node(each).desired[0].instances == (Placement(4, 4, "3g.20gb"),)
+
+
+def product(**more: Any) -> dict[str, Any]:
+    profile = {"name": "1g", "computeSlices": 1, "size": 1, "starts": [0], "maxInstances": 1, "memoryMiB": 1} | more
+    return {"arch": "x", "memoryMiB": 1, "memorySlices": more.pop("memory_slices", 4), "profiles": [profile]}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a field of another type": ({"status": {"gpus": 3}}, "Expected `array`, got `int`"),
+    "a GPU without memory": ({"status": {"gpus": [GPU | {"memoryMiB": 0}]}}, "memory of GPU 0: 0"),
+    "an index out of range": ({"status": {"gpus": [GPU | {"index": 256}]}}, "index of GPU 256"),
+    "an index twice": ({"status": {"gpus": [GPU, GPU | {"uuid": "GPU-1"}]}}, "indices of GPUs"),
+    "a UUID twice": (
+        {"status": {"gpus": [GPU, GPU | {"index": 1}]}},
+        "UUIDs of GPUs: 'GPU-0' is there twice: name each once",
+    ),
+    "a model nobody knows": ({"status": {"gpus": [GPU | {"model": "Z9"}]}}, "GPU model"),
+    "a unit of nothing": ({"status": {"unitMiB": 0}}, "status.unitMiB: 0"),
+    "too many GPUs": (
+        {"status": {"gpus": [GPU | {"index": i % 256, "uuid": f"GPU-{i}"} for i in range(257)]}},
+        "indices of GPUs: '0' is there twice: name each once",
+    ),
+    "a layout that cannot be": (
+        {"status": {"gpus": [GPU | {"sharing": {"layout": [{"profile": "7g.40gb", "start": 3}]}}]}},
+        "layout of GPU 0",
+    ),
+    "a wish for the whole and for parts": (
+        {
+            "status": {"gpus": [GPU]},
+            "spec": {"desired": [{"gpu": "GPU-0", "whole": True, "instances": [{"profile": "1g.5gb", "start": 0}]}]},
+        },
+        "the whole GPU and instances of it",
+    ),
+    "a profile without memory": (
+        {"status": {"gpus": [GPU | {"product": product(memoryMiB=0)}]}},
+        "memory of profile 1g of GPU 0",
+    ),
+    "a profile of many units": (
+        {"status": {"gpus": [GPU | {"product": product(size=99)}]}},
+        "memory slices of profile 1g",
+    ),
+    "a start beyond the axis": ({"status": {"gpus": [GPU | {"product": product(starts=[99])}]}}, "start of profile 1g"),
+    "a model of many units": (
+        {"status": {"gpus": [GPU | {"product": product(memory_slices=99)}]}},
+        "memory slices of GPU 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_objects_that_are_refused(case: str) -> None:
+    """What cannot be is refused with node and field."""
+    fields, want = REFUSED[case]
+    with pytest.raises(InvalidInput) as caught:
+        read_gpu_node({"metadata": {"name": "node-a"}, **fields})
+    assert "GPUNode" in str(caught.value)
+    assert "node-a" in str(caught.value)
+    assert want in str(caught.value)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda v: st.lists(v) | st.dictionaries(st.sampled_from(("gpus", "status", "spec", "desired", "sharing")), v),
+    )
+)
+def test_any_json_is_read_or_refused(value: Any) -> None:
+    """Nothing but InvalidInput comes out of an object, whatever is in it."""
+    with contextlib.suppress(InvalidInput):
+        assert read_gpu_node({"metadata": {"name": "n"}, "status": value, "spec": value}).name == "n"

@@ -1,0 +1,42 @@
+"""Environments: what is in one, and what is none."""
+
+from typing import Any
+
+import pytest
+
+from tessera.api.tessera.v1alpha1.environments import Environment, read_environment
+from tessera.errors import InvalidInput
+
+
+def environment(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "pytorch"}, "spec": spec}
+
+
+def test_all_of_it_and_the_least() -> None:
+    whole = environment(image="a/b:1", description="for all", tools=["pytorch 2.9"], notebook=True)
+    assert read_environment(whole) == Environment(
+        name="pytorch", image="a/b:1", description="for all", tools=("pytorch 2.9",), notebook=True
+    )
+    assert read_environment(environment(image="a")) == Environment(
+        name="pytorch", image="a", description="", tools=(), notebook=False
+    )
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        {},
+        {"metadata": {}, "spec": {"image": "a"}},
+        environment(),
+        environment(image=""),
+        environment(image="a", imag="b"),
+        environment(image="a", tools=["x" * 65]),
+        environment(image="a", notebook="yes"),
+    ],
+)
+def test_what_is_none(each: dict[str, Any]) -> None:
+    with pytest.raises(
+        InvalidInput,
+        match=r"Environment (pytorch|None): .+: see `kubectl explain environment` for tessera.dev/v1alpha1$",
+    ):
+        read_environment(each)

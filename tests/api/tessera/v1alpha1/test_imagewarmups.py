@@ -1,0 +1,159 @@
+"""ImageWarmup and NodeImages: what is read, what is refused, what is written."""
+
+import datetime as dt
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.api.tessera.v1alpha1.imagewarmups import (
+    ImageWarmupStatus,
+    NodeImagesSpec,
+    NodeImagesStatus,
+    new_node_images,
+    node_spec,
+    node_status,
+    read_image_warmup,
+    read_node_images,
+    warmup_status,
+)
+from tessera.api.tessera.v1alpha1.objects import refused_status
+from tessera.core.storage.images.warmup import (
+    DesiredImage,
+    ImageProblem,
+    ImageSummary,
+    NodeImages,
+    ObservedImage,
+    Warmup,
+    WarmupSummary,
+)
+from tessera.errors import InvalidInput
+
+NOW = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)
+DIGEST = "sha256:" + "a" * 64
+
+
+def warmup(spec: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:
+    metadata = {"name": "servers", "generation": 3}
+    return {"kind": "ImageWarmup", "metadata": metadata, "spec": spec, "status": status or {}}
+
+
+def test_a_warmup_is_read_with_full_names() -> None:
+    spec = {
+        "images": ["busybox", "r.example/a:1"],
+        "parallelism": {"perNode": 2, "perRegistry": 5},
+        "pinned": False,
+        "pullSecrets": ["registry"],
+        "nodeSelector": {"matchLabels": {"pool": "gpu"}},
+    }
+    status = {"images": [{"image": "r.example/a:1", "digest": DIGEST}, {"image": "busybox", "digest": "?"}]}
+    found, core = read_image_warmup(warmup(spec, status), frozenset({"n1"}))
+    assert core == Warmup(
+        name="servers",
+        images=("docker.io/library/busybox:latest", "r.example/a:1"),
+        nodes=frozenset({"n1"}),
+        per_node=2,
+        per_registry=5,
+        pinned=False,
+        secrets=("registry",),
+        digests=(("r.example/a:1", DIGEST),),
+    )
+    assert found.spec.node_selector.match_labels == {"pool": "gpu"}
+    assert read_image_warmup(warmup({"images": ["a"]}))[1].pinned
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no images": ({}, "images"),
+    "none of them": ({"images": []}, "length >= 1"),
+    "too many": ({"images": ["a"] * 65}, "length <= 64"),
+    "no name": ({"images": ["a", "A b"]}, r"servers: spec\.images\[1\]: image 'A b'"),
+    "one twice": (
+        {"images": ["busybox", "docker.io/library/busybox:latest"]},
+        "busybox:latest is there twice: name each image once",
+    ),
+    "an unknown field": ({"images": ["a"], "nodes": 1}, "unknown field `nodes`"),
+    "no pulls at all": ({"images": ["a"], "parallelism": {"perNode": 0}}, ">= 1"),
+    "a secret elsewhere": ({"images": ["a"], "pullSecrets": ["kube-system/x"]}, "regex"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_carried_out_is_refused(case: str) -> None:
+    spec, want = BAD[case]
+    with pytest.raises(InvalidInput, match=want):
+        read_image_warmup(warmup(spec))
+
+
+def test_a_node_reads_what_was_written() -> None:
+    desired = (
+        DesiredImage(image="r/a:1", digest=DIGEST, pinned=True, secrets=("s",), attempt=2),
+        DesiredImage(image="b"),
+    )
+    observed = (
+        ObservedImage(image="r/a:1", state="Present", digest=DIGEST, bytes=7, pinned=True, attempt=2),
+        ObservedImage(image="b", state="Failed", attempt=1, failed_s=NOW.timestamp(), reason="no such image"),
+    )
+    made = new_node_images("n1", "uid-1")
+    status = node_status(observed, disk_percent=41, runtime="containerd 2.4.2")
+    each = {**made, "spec": node_spec(desired), "status": status}
+    assert read_node_images(each) == NodeImages(name="n1", desired=desired, observed=observed, disk_percent=41)
+    assert not read_node_images(made, ready=False).ready
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+    assert msgspec.convert(each["spec"], NodeImagesSpec).images[0].attempt == 2
+    assert msgspec.convert(status, NodeImagesStatus).runtime == "containerd 2.4.2"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"images": 1},
+        {"images": [{"image": "a", "state": "Odd"}]},
+        {"images": [{"image": "a", "state": "Failed", "failedAt": "yesterday"}]},
+    ],
+)
+def test_a_node_that_reports_nonsense_is_named(status: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="NodeImages n1"):
+        read_node_images({"metadata": {"name": "n1"}, "status": status})
+
+
+def test_reasons_are_cut() -> None:
+    failed = ObservedImage(image="a", state="Failed", reason="\x1b[2J" + "x" * 1000)
+    assert node_status([failed], disk_percent=0, runtime="")["images"][0]["reason"].startswith(" [2Jx")
+    assert len(node_status([failed], disk_percent=0, runtime="")["images"][0]["reason"]) == 512
+
+
+FACTS = {
+    "no node": (WarmupSummary(), "NoNodes", "False"),
+    "some lack one": (WarmupSummary(nodes=3, ready=1), "Pulling", "False"),
+    "all have all": (WarmupSummary(nodes=3, ready=3, pinned=3), "Present", "True"),
+}
+
+
+@pytest.mark.parametrize("case", FACTS)
+def test_a_status_says_how_far_it_is(case: str) -> None:
+    summary, reason, ready = FACTS[case]
+    found, _ = read_image_warmup(warmup({"images": ["a"]}))
+    status = warmup_status(found, summary, NOW)
+    assert (status.nodes, status.ready, status.pinned) == (summary.nodes, summary.ready, summary.pinned)
+    assert {each.type: (each.status, each.reason) for each in status.conditions} == {
+        "Accepted": ("True", "Valid"),
+        "Ready": (ready, reason),
+    }
+    after, _ = read_image_warmup(warmup({"images": ["a"]}, msgspec.to_builtins(status)))
+    assert warmup_status(after, summary, NOW + dt.timedelta(hours=1)) == status
+
+
+def test_a_status_names_images_and_problems() -> None:
+    found, _ = read_image_warmup(warmup({"images": ["a"]}))
+    summary = WarmupSummary(
+        images=(ImageSummary(image="a", digest=DIGEST, nodes=1, pending_pods=2),),
+        problems=(ImageProblem(node="n1", image="a", reason="x" * 1000),),
+    )
+    status = warmup_status(found, summary, NOW)
+    assert msgspec.to_builtins(status.images) == ({"image": "a", "digest": DIGEST, "nodes": 1, "pendingPods": 2},)
+    assert (status.problems[0].node, len(status.problems[0].reason)) == ("n1", 512)
+
+
+def test_what_was_found_stays_when_a_warmup_can_no_longer_be_read() -> None:
+    status = refused_status(ImageWarmupStatus(nodes=3), 4, "no name of an image", NOW)
+    assert (status.nodes, status.observed_generation, status.conditions[0].reason) == (3, 4, "Invalid")

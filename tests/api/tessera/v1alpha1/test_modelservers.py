@@ -1,0 +1,274 @@
+"""ModelServer: what is read, what is refused and by which field, what its status says."""
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from builders.modelservers import model_server
+from tessera.api import documents
+from tessera.api.kubernetes import workloads
+from tessera.api.tessera.v1alpha1.modelservers import (
+    ModelServerStatus,
+    ObservedServer,
+    missing_rights,
+    observed,
+    read_model_server,
+    refused_status,
+    server_status,
+    with_pods,
+)
+from tessera.core.serving.render import render
+from tessera.core.workload.need import Isolation
+from tessera.errors import InvalidInput
+
+NOW = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)
+
+
+def test_a_server_is_read_with_its_defaults() -> None:
+    found = read_model_server(model_server({"gpu": {"memoryGiB": 8, "isolation": "driver"}}, namespace="n", uid="u"))
+    assert (found.name, found.namespace, found.uid, found.model) == ("ranker", "n", "u", "ranker")
+    assert (found.least, found.most, found.scaled) == (1, 1, False)
+    assert found.spec.gpu.isolation is Isolation.DRIVER
+    assert found.spec.startup_seconds == 1800
+    names = [
+        read_model_server(model_server({"model": each})).model for each in ({"cache": "a"}, {"claim": "b", "name": "c"})
+    ]
+    assert names == ["a", "c"]
+
+
+ROLE = "--clusterrole=tessera-model-servers"
+ACCOUNTS = {
+    'User "system:serviceaccount:gpu:control" cannot list deployments': "gpu:control",
+    "may not": "tessera-system:tessera-controller",
+}
+
+
+@pytest.mark.parametrize("refusal", ACCOUNTS)
+def test_missing_rights_are_told_with_the_command_that_grants_them(refusal: str) -> None:
+    said = missing_rights("ml", refusal)
+    want = f"`kubectl create rolebinding tessera-model-servers -n ml {ROLE} --serviceaccount={ACCOUNTS[refusal]}`"
+    assert want in said
+    assert said.endswith(refusal)
+
+
+REPLICAS = {
+    "none": ({}, 1, 1),
+    "some": ({"min": 3}, 3, 3),
+    "from zero": ({"min": 0, "max": 2}, 0, 2),
+    "zero": ({"min": 0}, 0, 1),
+}
+
+
+@pytest.mark.parametrize("case", REPLICAS)
+def test_the_bounds_of_replicas(case: str) -> None:
+    replicas, least, most = REPLICAS[case]
+    found = read_model_server(model_server({"replicas": replicas}))
+    assert (found.least, found.most) == (least, most)
+
+
+BAD: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no engine": ({"engine": "tgi"}, "ModelServer ranker", "`$.spec.engine`"),
+    "an unknown field": ({"replica": 1}, "ModelServer ranker", "unknown field `replica`"),
+    "two models": ({"model": {"cache": "a", "claim": "b"}}, "spec.model", "exactly one way"),
+    "no model": ({"model": {}}, "spec.model", "exactly one way"),
+    "a cached model of another name": ({"model": {"cache": "a", "name": "b"}}, "spec.model", "take name out"),
+    "a path up": ({"model": {"claim": "b", "name": ".."}}, "ModelServer ranker", "`$.spec.model.name`"),
+    "no part of a GPU": ({"gpu": {}}, "spec.gpu", "memoryGiB or resource"),
+    "both": ({"gpu": {"memoryGiB": 1, "resource": "nvidia.com/gpu"}}, "spec.gpu", "memoryGiB or resource"),
+    "compute alone": ({"gpu": {"resource": "nvidia.com/gpu", "compute": 1}}, "spec.gpu", "beside memoryGiB"),
+    "two slices": ({"gpu": {"resource": "nvidia.com/mig-1g.5gb", "count": 2}}, "spec.gpu", "whole GPUs"),
+    "another resource": ({"gpu": {"resource": "cpu"}}, "ModelServer ranker", "`$.spec.gpu.resource`"),
+    "no such GPU": ({"gpu": {"memoryGiB": 1, "models": ["X9"]}}, "spec.gpu.models: GPU model", "'X9'"),
+    "Triton scaled by what nobody says": (
+        {"replicas": {"max": 3}, "autoscaling": {}},
+        "spec.autoscaling.slots",
+        "the requests that a replica serves at once",
+    ),
+    "more than the most": ({"replicas": {"min": 3, "max": 2}}, "spec.replicas", "min is at most max"),
+    "none at all": ({"replicas": {"max": 0}}, "ModelServer ranker", "`$.spec.replicas.max`"),
+    "KEDA without a queue": ({"autoscaling": {"autoscaler": "KEDA"}}, "spec.autoscaling", "metric is queue-time"),
+    "zero by pods": (
+        {"autoscaling": {"metric": "queue-time"}, "replicas": {"min": 0, "max": 2}},
+        "spec.replicas.min",
+        "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first: set at least 1",
+    ),
+    "zero with KEDA, whose question is about pods": (
+        {"autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}, "replicas": {"min": 0}},
+        "spec.replicas.min",
+        "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first: set at least 1",
+    ),
+    "Triton that sleeps, and nobody says how much it serves": (
+        {"replicas": {"min": 0}, "autoscaling": {}},
+        "spec.autoscaling.slots",
+        "the requests that a replica serves at once",
+    ),
+    "idle for no time": (
+        {"autoscaling": {"idleSeconds": 59}},
+        "ModelServer ranker",
+        "`$.spec.autoscaling.idleSeconds`",
+    ),
+    "two values": ({"env": [{"name": "A", "value": "b", "valueFrom": {}}]}, "spec.env[0]", "value or valueFrom"),
+    "a relative path": ({"model": {"hostPath": "a"}}, "ModelServer ranker", "`$.spec.model.hostPath`"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_carried_out_is_refused_with_its_field(case: str) -> None:
+    spec, subject, want = BAD[case]
+    with pytest.raises(InvalidInput) as caught:
+        read_model_server(model_server(spec), "file.yaml")
+    assert caught.value.subject.startswith("file.yaml: ModelServer ranker")
+    assert caught.value.subject.endswith(subject)
+    assert want in str(caught.value)
+
+
+def test_when_a_server_was_woken() -> None:
+    wake = {"serving.tessera.dev/wake": "2026-11-26T08:00:00Z"}
+    assert read_model_server(model_server(annotations=wake)).woken_s == 1_795_680_000.0
+    assert read_model_server(model_server()).woken_s is None
+    with pytest.raises(InvalidInput, match="'tomorrow'") as caught:
+        read_model_server(model_server(annotations={"serving.tessera.dev/wake": "tomorrow"}), "file.yaml")
+    assert caught.value.subject == (
+        "file.yaml: ModelServer ranker: metadata.annotations: annotation serving.tessera.dev/wake"
+    )
+
+
+@pytest.mark.parametrize("name", ["0a", "A", "a" * 53, "a.b", "a-"])
+def test_a_name_that_no_service_may_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="begin with a letter") as caught:
+        read_model_server(model_server(name=name))
+    assert caught.value.subject.endswith("metadata.name")
+
+
+@pytest.mark.parametrize("each", [{}, {"kind": "ModelServer", "apiVersion": "v1"}, {"kind": "Pod", "metadata": []}])
+def test_another_object_is_refused(each: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=r"a ModelServer of tessera\.dev/v1alpha1"):
+        read_model_server(each)
+
+
+def test_a_server_that_sleeps_says_how_it_is_woken() -> None:
+    def said(found: ObservedServer) -> str:
+        return next(
+            each.message
+            for each in server_status(ModelServerStatus(), 1, found, NOW).conditions
+            if each.type == "Ready"
+        )
+
+    assert said(ObservedServer(sleeps=True)) == (
+        "idle, so no replica serves and requests are refused; `tessera wake` starts one"
+    )
+    assert said(ObservedServer(sleeps=True, desired=1)).startswith("0 of 1 replicas serve")
+    assert said(ObservedServer()) == "0 of 0 replicas serve"
+
+
+STATES = {
+    "all serve": (ObservedServer(replicas=2, ready=2, desired=2), "True", "True", "Serving"),
+    "one starts": (ObservedServer(replicas=2, ready=1, desired=2), "True", "False", "Starting"),
+    "none is asked for": (ObservedServer(), "True", "True", "ScaledToZero"),
+    "an object is another's": (
+        ObservedServer(ready=1, desired=1, problems=("Service a is another's",)),
+        "False",
+        "True",
+        "Serving",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_a_status_says_what_was_found(case: str) -> None:
+    found, applied, ready, reason = STATES[case]
+    status = server_status(ModelServerStatus(), 4, found, NOW)
+    conditions = {each.type: each for each in status.conditions}
+    assert [conditions[each].status for each in ("Accepted", "Applied", "Ready")] == ["True", applied, ready]
+    assert conditions["Ready"].reason == reason
+    assert (status.observed_generation, status.ready_replicas, status.desired_replicas) == (
+        4,
+        found.ready,
+        found.desired,
+    )
+    assert "; ".join(found.problems) in conditions["Applied"].message
+    assert server_status(status, 4, found, NOW + dt.timedelta(hours=1)) == status, "the same changes nothing"
+
+
+def test_notes_are_said_where_nothing_is_wrong() -> None:
+    status = server_status(ModelServerStatus(), 1, ObservedServer(notes=("no PodMonitor",)), NOW)
+    assert status.conditions[1].message == "no PodMonitor"
+
+
+def test_a_refused_server_keeps_what_it_was() -> None:
+    former = server_status(ModelServerStatus(), 1, ObservedServer(replicas=1, ready=1, desired=1), NOW)
+    status = refused_status(former, 2, "Invalid", "x" * 5000, NOW)
+    assert (status.ready_replicas, status.observed_generation) == (1, 2)
+    (accepted, *_) = status.conditions
+    assert (accepted.status, accepted.reason, len(accepted.message)) == ("False", "Invalid", 2048)
+
+
+def test_what_a_deployment_says_is_what_was_found() -> None:
+    conditions = [
+        {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"},
+        {"type": "Progressing", "status": "False", "message": "timed out"},
+        {"type": "Available", "status": "False", "message": "too few"},
+    ]
+    status = {"replicas": 2, "readyReplicas": 1, "conditions": conditions}
+    found = observed({"spec": {"replicas": 3}, "status": status}, ("first",), ("note",))
+    assert found == ObservedServer(
+        replicas=2,
+        ready=1,
+        desired=3,
+        problems=("first", "Deployment: violates PodSecurity", "Deployment: timed out"),
+        notes=("note",),
+    )
+    assert observed({}, (), ()) == ObservedServer()
+
+
+PLANNED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "one replica": ({}, ["serving/ranker-0"]),
+    "several": ({"replicas": {"min": 2}}, ["serving/ranker-0", "serving/ranker-1"]),
+    "scaled": ({"replicas": {"min": 2, "max": 9}}, ["serving/ranker-0", "serving/ranker-1"]),
+    "scaled from zero": ({"replicas": {"min": 0, "max": 9}}, ["serving/ranker-0"]),
+    "zero or one": ({"replicas": {"min": 0}}, ["serving/ranker-0"]),
+}
+
+
+def planned(*objects: dict[str, Any]) -> workloads.ReadWorkloads:
+    """Return what is read of objects, in a file of one list."""
+    text = documents.write({"apiVersion": "v1", "kind": "List", "items": [*objects]})
+    return workloads.read(with_pods(documents.read("all.yaml", text)))
+
+
+@pytest.mark.parametrize("case", PLANNED)
+def test_the_pods_of_a_server_are_those_that_the_controller_would_create(case: str) -> None:
+    spec, want = PLANNED[case]
+    found = planned(model_server({**spec, "model": {"cache": "tiny"}}, namespace="serving"))
+    assert [each.key for each in found.pods] == want
+    for pod in found.pods:
+        assert [(ask.resource, ask.isolation) for ask in pod.need.asks] == [
+            ("nvidia.com/mig-1g.10gb", Isolation.HARDWARE)
+        ]
+        assert (pod.need.cached_models, pod.owner) == (("tiny",), "ModelServer/serving/ranker")
+
+
+def test_the_deployment_of_a_server_is_not_counted_beside_it() -> None:
+    one = model_server(namespace="serving", uid="u")
+    made, *_ = render(read_model_server(one), "server")
+    found = planned(one, made)
+    assert [each.key for each in found.pods] == ["serving/ranker-0"]
+    assert [each.reason for each in found.left_out] == ["made by ModelServer ranker, which is counted"]
+
+
+def test_a_server_that_the_controller_would_refuse_is_an_error_with_its_place() -> None:
+    with pytest.raises(InvalidInput, match=r"all.yaml, document 1, line .*ModelServer ranker: .*did you mean"):
+        planned(model_server({"args": ["--grpc-prt=1"]}))
+    with pytest.raises(InvalidInput, match=r"ModelServer ranker.*exactly one way"):
+        planned(model_server({"model": {}}))
+
+
+def test_other_documents_stay_as_they_are() -> None:
+    read = documents.read("other.yaml", "a: 1\n---\n- 1\n---\nitems: [{kind: Pod}]\n")
+    assert with_pods(read) == tuple(read)
+
+
+def test_what_has_no_kind_is_named_by_its_place() -> None:
+    with pytest.raises(InvalidInput, match=r"^config\.json: it has no kind: leave it out, or give a ModelServer of"):
+        read_model_server({"hidden_size": 8}, "config.json")
