@@ -36,7 +36,7 @@ from harness.plugins import ScriptedPlugin, connect
 from kube.observing import seen
 from kube.pods import busybox, until_allocatable
 from tessera.clients.kubelet import OptionalCalls
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from testbed.cluster import Cluster, Desired, default_folder
 from testbed.deploy import objects
 from testbed.installed import LABEL
@@ -184,9 +184,9 @@ class Answers(http.server.BaseHTTPRequestHandler):
 class AnyPlugin(ScriptedPlugin):
     """A device plugin that leaves the choice to the kubelet, as those of the recipes do."""
 
-    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         """Answer by the environment."""
-        return Grant(env=(("NVIDIA_VISIBLE_DEVICES", ",".join(ids)),))
+        return ContainerResponse(env=(("NVIDIA_VISIBLE_DEVICES", ",".join(ids)),))
 
 
 @contextmanager

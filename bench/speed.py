@@ -3,7 +3,7 @@
 `python bench/speed.py [FOLDER] [--rounds N]`
 
 FOLDER holds the trace's CSV files; else `TESSERA_OPENB` names it, else `../shared/data/openb`. A decision is: node and
-GPUs chosen and granted, scores of changed nodes renewed. One thread, processor time, the best of the rounds.
+GPUs chosen and allocated, scores of changed nodes renewed. One thread, processor time, the best of the rounds.
 
 kept      scores of unchanged nodes are kept, the mix is known beforehand; the whole trace up to 130 % of the capacity
 learned   the same, with the mix learned from arrivals: now and then all scores are computed anew

@@ -13,7 +13,7 @@ from tessera.log import Logger
 
 __all__ = ["Certificates", "Tls", "asking_context_of", "context_of"]
 
-_Seen: TypeAlias = tuple[tuple[int, int, int], ...] | None
+_FileStamps: TypeAlias = tuple[tuple[int, int, int], ...] | None
 """Identity of each file's content; None for a missing file."""
 
 
@@ -107,7 +107,7 @@ class Certificates:
         self._log.info("certificate_renewed", file=str(self._tls.certificate))
         return True
 
-    def _files(self) -> _Seen:
+    def _files(self) -> _FileStamps:
         tls = self._tls
         try:
             return tuple(map(_stamp, (tls.certificate, tls.key, *filter(None, (tls.client_authority,)))))

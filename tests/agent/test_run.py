@@ -199,15 +199,15 @@ async def test_a_pod_is_given_its_assignment_back_while_another_cannot_be_writte
             await machine.start(name, resource, 4)
         waits = {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}}}
         await MemoryKube.patch(kube, PODS, "silent", waits, namespace="default")
-        granted, before = await assignment(), kube.requested
+        assigned, before = await assignment(), kube.requested
         for _ in range(2):  # the second comes when it is known for certain that the other is asked again and again
             change = {"metadata": {"annotations": {"tessera.dev/assignment": "[]"}}}
             await kube.patch(PODS, "spoiled", change, namespace="default")
             for _ in range(1000):
-                if await assignment() == granted and kube.requested > before:
+                if await assignment() == assigned and kube.requested > before:
                     break
                 await asyncio.sleep(0.01)
-            assert (await assignment(), kube.requested > before) == (granted, True)
+            assert (await assignment(), kube.requested > before) == (assigned, True)
             before = kube.requested
 
 

@@ -1,4 +1,4 @@
-"""Small fleets and needs for tests, and the check that nothing is over-granted, whoever decided."""
+"""Small fleets and needs for tests, and the check that nothing is overcommitted, whoever decided."""
 
 from builders.asks import exact, gpushare, need
 from tessera.core.cluster.occupancy import occupancy
@@ -41,7 +41,7 @@ def plain_share(mib: int) -> Need:
 
 
 def check(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> None:
-    """Nothing is over-granted and every layout is legal, whoever decided."""
+    """Nothing is overcommitted and every layout is legal, whoever decided."""
     for gpus in occupancy(snapshot, assignments).values():
         for held in gpus:
             whole = held.gpu

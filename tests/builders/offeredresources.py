@@ -4,7 +4,7 @@ from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.core.deviceplugin.advertise import OfferOptions, PluginDevice, Resource
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -28,16 +28,16 @@ class Shares:
     def __init__(self) -> None:
         self.requested: list[tuple[str, str, int]] = []
 
-    async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
         self.requested.append(("allocate", resource, len(ids)))
-        return Grant()
+        return ContainerResponse()
 
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
         self.requested.append(("pre_start", resource, len(ids)))
 
 
-def give(_: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
-    return Grant(env=(("IDS", ",".join(device.id for device in devices)),))
+def give(_: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
+    return ContainerResponse(env=(("IDS", ",".join(device.id for device in devices)),))
 
 
 def two(sharing: Sharing, name: str = GPU, options: OfferOptions | None = None) -> Resource:

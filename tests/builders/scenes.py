@@ -83,7 +83,7 @@ class Scene:
         self.slices.setdefault((node, gpu), []).append(self._held(part, node, dict.fromkeys(pods, share)))
 
     def whole(self, place: tuple[NodeName, int], mode: Mode, clients: int, pods: Mapping[PodKey, int]) -> None:
-        """Use a GPU without MIG; pods by the MiB they are granted."""
+        """Use a GPU without MIG; pods by the MiB they are allocated."""
         node, gpu = place
         memory = next(n for n in self.nodes if n.name == node).gpus[gpu].memory_mib
         part = Slice(placement=None, mode=mode, memory_mib=memory, clients=clients)
@@ -248,7 +248,7 @@ def memory_shares() -> Scene:
     ask = Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=45 * 1024)
     scene.wait(
         scene.pod("too-big", need=Need(asks=(ask,))),
-        "needs 45 GiB of one GPU; the largest GPU of the fleet (L40S) has 45 GiB, of which 38.8 GiB are granted on "
+        "needs 45 GiB of one GPU; the largest GPU of the fleet (L40S) has 45 GiB, of which 38.8 GiB are allocated on "
         "GPU 0 of l40s-node, and l40s-node is cordoned",
     )
     scene.give(scene.pod("web-0", "Deployment/default/web", need=Need(cpu_milli=500, memory_mib=512)), l4, None)

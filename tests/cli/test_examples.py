@@ -23,12 +23,12 @@ def planned(*arguments: str) -> dict[str, Any]:
 
 
 def assert_nothing_over_granted(document: dict[str, Any]) -> None:
-    granted: Counter[tuple[str, int]] = Counter()
+    allocated: Counter[tuple[str, int]] = Counter()
     for assignment in document["assignments"]:
         for device in assignment["devices"]:
-            granted[assignment["node"], device["gpu"]] += device["memory_mib"]
+            allocated[assignment["node"], device["gpu"]] += device["memory_mib"]
     for layout in document["layouts"]:
-        assert granted[layout["node"], layout["gpu"]] <= layout["memory_mib"]
+        assert allocated[layout["node"], layout["gpu"]] <= layout["memory_mib"]
 
 
 def profiles(document: dict[str, Any]) -> Counter[str]:

@@ -79,7 +79,7 @@ def check(folder: Path, log: Path) -> int:
         room[name] = [have - want for have, want in zip(room[name], wants, strict=True)]
         for gpu in gpus:
             left[name][gpu] -= milli
-        assert min(*room[name], *left[name]) >= 0, "granted twice"
+        assert min(*room[name], *left[name]) >= 0, "allocated twice"
         placed += 1
     return placed
 

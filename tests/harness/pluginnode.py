@@ -22,7 +22,7 @@ from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.holdings import given
 from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
 from tessera.core.gpu.mig import Placement
@@ -239,16 +239,16 @@ class Node:
         }
         self.watched["default", name] = self.pods["default", name]
 
-    async def run(self, name: str, resource: str = GPU, count: int = 1) -> Grant:
+    async def run(self, name: str, resource: str = GPU, count: int = 1) -> ContainerResponse:
         """Admit a pod and create its container."""
         if ("default", name) not in self.pods:
             self.ask(name, resource, count)
         await self.kubelet.admit("default", name, Container(name="main", limits=((resource, count),)))
         return await self.kubelet.create("default", name, "main")
 
-    def spec(self, grant: Grant) -> dict[str, Any]:
+    def spec(self, response: ContainerResponse) -> dict[str, Any]:
         """Return the edits of the one CDI device of an answer, as the runtime finds them."""
-        (desired,) = grant.cdi_devices
+        (desired,) = response.cdi_devices
         kind, _, name = desired.partition("=")
         for path in self.cdi.glob("*.json"):
             written = json.loads(path.read_text())

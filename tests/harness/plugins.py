@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tessera.clients.kubelet import OptionalCalls, PluginServer, register, serve
 from tessera.core.deviceplugin.advertise import PluginDevice
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import Conflict
@@ -53,11 +53,13 @@ class ScriptedPlugin:
         self.requested.append(("prefer", desired.size))
         return tuple(sorted(desired.available))[: desired.size]
 
-    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         self.requested.append(("allocate", ids))
         if self.refusal is not None:
             raise self.refusal
-        return Grant(env=(("IDS", ",".join(ids)),), annotations=(("a", "b"),), cdi_devices=("tessera.dev/gpu=0",))
+        return ContainerResponse(
+            env=(("IDS", ",".join(ids)),), annotations=(("a", "b"),), cdi_devices=("tessera.dev/gpu=0",)
+        )
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         self.requested.append(("pre_start", ids))

@@ -175,7 +175,7 @@ async def settle(rounds: int = 30) -> None:
 
 
 async def check(kube: Kube) -> Counter[str]:
-    """Look at the API alone: nothing is granted beyond what a GPU has. Return how many pods each node has."""
+    """Look at the API alone: nothing is allocated beyond what a GPU has. Return how many pods each node has."""
     states = {each["metadata"]["name"]: each for each in (await kube.list(GPU_NODES)).objects}
     held: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     count: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What is granted twice, or not as asked, found from objects of the API alone: plain Python, no code of Tessera's core.
+"""Devices allocated twice, or not as requested, found from API objects alone, without code of Tessera's core.
 
 It knows a few GPU models by heart. Faults are texts, so that a test shows all at once.
 """
@@ -91,9 +91,9 @@ def _of_gpu(gpu: dict[str, Any], held: list[Held]) -> list[str]:
     if "whole" in modes and len(held) > 1:
         found.append("a whole GPU is held twice")
     for amount, most in (("memoryMiB", gpu["memoryMiB"]), ("computePercent", 100)):
-        granted = sum(each.share[amount] for each in held)
-        if granted > most or any(each.share[amount] < 0 for each in held):
-            found.append(f"{amount} granted {granted} of {most}")
+        allocated = sum(each.share[amount] for each in held)
+        if allocated > most or any(each.share[amount] < 0 for each in held):
+            found.append(f"{amount} allocated {allocated} of {most}")
     return [*found, *(_of_instances(gpu["model"], held) if modes & SLICED else ())]
 
 

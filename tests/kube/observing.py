@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from judges.deviceuse import Container, Entry, Gpu, Instance
-from judges.deviceuse import Node as SeenNode
+from judges.deviceuse import Node as UsedNode
 from kube.churn import INIT
 from tessera.sim.nvmlsim import Machine
 from testbed.cluster import Cluster
@@ -155,7 +155,7 @@ def _nvidia_files(path: Path, folder: str) -> list[str]:
         return []
 
 
-def seen(node: Node) -> SeenNode:
+def seen(node: Node) -> UsedNode:
     """Return the devices that the driver of a node shows."""
     with Machine(node.gpu_state) as machine:
         gpus = machine.describe()["gpus"]
@@ -165,7 +165,7 @@ def seen(node: Node) -> SeenNode:
             for part in each["compute_instances"]:
                 instances.append(Instance(part["uuid"], gpu["uuid"], each["memory_mib"]))
                 capabilities[gpu["minor"], each["id"]] = part["uuid"]
-    return SeenNode(
+    return UsedNode(
         name=node.name,
         gpus=tuple(Gpu(gpu["uuid"], gpu["minor"], gpu["memory_mib"] - gpu["reserved_mib"]) for gpu in gpus),
         instances=tuple(instances),

@@ -17,17 +17,17 @@ from testbed.processes import until
 
 __all__ = [
     "allocatable",
+    "binding",
     "busybox",
     "create",
     "devices",
     "environment",
-    "granted",
-    "granting",
     "log",
     "phase",
     "remove",
     "run",
     "showing",
+    "unscheduled",
     "until_allocatable",
     "until_nothing_is_offered",
 ]
@@ -56,29 +56,29 @@ def busybox(name: str, *, command: str = SLEEP, limits: dict[str, int] | None = 
 
 
 ASSIGNMENT = "tessera.dev/assignment"
-GRANTED = "nobody"
+TEST_SCHEDULER = "nobody"
 """Scheduler name of pods that a test binds itself."""
 
 
 def create(cluster: Cluster, *pods: dict[str, Any]) -> None:
     """Create pods; those with an assignment are bound with it as a server does, which signs."""
     assigned = [each for each in pods if annotations_of(each).get(ASSIGNMENT)]
-    cluster.apply(*(granted(each) if each in assigned else each for each in pods))
+    cluster.apply(*(unscheduled(each) if each in assigned else each for each in pods))
     if assigned:
         with ThreadPoolExecutor(1) as thread:  # the test may have a loop of its own
-            thread.submit(asyncio.run, _grant(cluster)).result()
+            thread.submit(asyncio.run, _bind_pending(cluster)).result()
 
 
-def granted(one: dict[str, Any]) -> dict[str, Any]:
+def unscheduled(one: dict[str, Any]) -> dict[str, Any]:
     """Return a pod, or a template, that no scheduler binds."""
-    return {**one, "spec": {**one["spec"], "schedulerName": GRANTED}}
+    return {**one, "spec": {**one["spec"], "schedulerName": TEST_SCHEDULER}}
 
 
 @contextmanager
-def granting(cluster: Cluster) -> Iterator[None]:
-    """Bind all pods that come with an assignment meanwhile."""
+def binding(cluster: Cluster) -> Iterator[None]:
+    """Bind all pods with an assignment that are created within the context."""
     ended = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(_grant(cluster, ended)))
+    thread = threading.Thread(target=lambda: asyncio.run(_bind_pending(cluster, ended)))
     thread.start()
     try:
         yield
@@ -87,22 +87,22 @@ def granting(cluster: Cluster) -> Iterator[None]:
         thread.join()
 
 
-async def _grant(cluster: Cluster, ended: threading.Event | None = None) -> None:
-    """Bind what waits for it to the one node; again and again where there is an end to wait for."""
+async def _bind_pending(cluster: Cluster, ended: threading.Event | None = None) -> None:
+    """Bind the pending pods of this scheduler to the only node: once, or until `ended` is set."""
     (node,) = (each["metadata"]["name"] for each in cluster.get("nodes")["items"])
     async with HttpKube.connect(cluster.kubeconfig) as kube:
         await kube.apply(CONFIG_MAPS, config_map(), manager="test")
         while True:
-            waiting = [each for each in (await kube.list(PODS)).objects if _waits(each)]
-            binds = (_bind(kube, each, node) for each in waiting)
+            pending = [each for each in (await kube.list(PODS)).objects if _is_pending(each)]
+            binds = (_bind(kube, each, node) for each in pending)
             await asyncio.gather(*binds)
             if ended is None or ended.is_set():
                 return
             await asyncio.sleep(0.1)
 
 
-def _waits(each: dict[str, Any]) -> bool:
-    return each["spec"].get("schedulerName") == GRANTED and not each["spec"].get("nodeName")
+def _is_pending(each: dict[str, Any]) -> bool:
+    return each["spec"].get("schedulerName") == TEST_SCHEDULER and not each["spec"].get("nodeName")
 
 
 async def _bind(kube: HttpKube, each: dict[str, Any], node: str) -> None:

@@ -187,7 +187,7 @@ def bind(cluster: Cluster, *who: str) -> None:
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
-        "metadata": {"name": "a", "namespace": "default", "annotations": {ASSIGNMENT: "granted"}},
+        "metadata": {"name": "a", "namespace": "default", "annotations": {ASSIGNMENT: "assigned"}},
         "target": {"apiVersion": "v1", "kind": "Node", "name": "no-such-node"},
     }
     path = "/api/v1/namespaces/default/pods/a/binding"
@@ -195,7 +195,7 @@ def bind(cluster: Cluster, *who: str) -> None:
 
 
 def test_the_server_binds_and_the_agent_corrects(bound: Cluster) -> None:
-    assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "granted"}
+    assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "assigned"}
     patch = json.dumps({"metadata": {"annotations": {ASSIGNMENT: "corrected"}}})
     bound.kubectl("patch", "pod", "a", "-p", patch, f"--as={ACCOUNT}agent")
     assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "corrected"}
@@ -225,13 +225,13 @@ def test_nobody_else_changes_an_assignment(bound: Cluster, case: str, who: str) 
     patch = json.dumps({"metadata": metadata})
     with pytest.raises(Unavailable, match=f"{who} may not set, change or remove "):
         bound.kubectl("patch", "pod", "a", "--type=merge", "-p", patch, *words, f"--as={who}", *EVERYBODY)
-    assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "granted"}
+    assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "assigned"}
 
 
 def test_a_pod_with_an_assignment_is_otherwise_its_owners(bound: Cluster) -> None:
     bound.kubectl("label", "pod", "a", "team=a", *TENANT)
     bound.kubectl("annotate", "pod", "a", "note=mine", *TENANT)
-    assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "granted", "note": "mine"}
+    assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "assigned", "note": "mine"}
 
 
 @pytest.mark.parametrize("value", ["MiB", None], ids=["set or changed", "removed"])
@@ -248,7 +248,7 @@ def test_what_a_pod_requests_is_fixed_once_it_has_a_node(guarded: Cluster, value
         bind(guarded, f"--as={ACCOUNT}server")
         with pytest.raises(Unavailable, match=f"a pod that has a node may not change what it requests .* {unit}"):
             guarded.kubectl(*patch, *TENANT)
-        assert guarded.get("pod", "a")["metadata"]["annotations"] == {unit: "GiB", ASSIGNMENT: "granted"}
+        assert guarded.get("pod", "a")["metadata"]["annotations"] == {unit: "GiB", ASSIGNMENT: "assigned"}
         guarded.kubectl(*patch, f"--as={ACCOUNT}agent")
     finally:
         guarded.kubectl("delete", "pod", "a", "--force", "--grace-period=0")

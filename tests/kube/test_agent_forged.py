@@ -51,12 +51,12 @@ def test_a_pod_that_gives_itself_a_gpu_is_refused_and_honest_ones_are_left_alone
         honest.append(one)
     run(cluster, *honest)
     before = [container(gpu_node, f"honest-{index}") for index in range(2)]
-    granted = cluster.get("pod", "honest-1")["metadata"]["annotations"]
+    assigned = cluster.get("pod", "honest-1")["metadata"]["annotations"]
     more = {ASSIGNMENT: write_shares((share(1, 38000),))}
     forged = {
         "more": more,
         "whole": {ASSIGNMENT: write_shares((share(0, 40192, Mode.WHOLE, resource=UNITS),))},
-        "copied": {key: granted[key] for key in (ASSIGNMENT, SIGNATURE)},
+        "copied": {key: assigned[key] for key in (ASSIGNMENT, SIGNATURE)},
         "stranger": STRANGER.sealed(more, uid="", node=gpu_node.node.name),
         "stolen": SERVER.sealed(more, uid="another", node=gpu_node.node.name),
     }

@@ -73,4 +73,6 @@ async def test_annotation_record_and_environment_of_fifty_pods_agree(gpu_node: G
         if told != (write_shares((share(gpu, units * 1024),)), units, str(units * 1024)):
             mismatches.append((name, gpu, *told))
     assert mismatches == []
-    assert units_on == assigned_units(pods), "whatever was exchanged, no GPU is granted more or less than was assigned"
+    assert units_on == assigned_units(pods), (
+        "whatever was exchanged, no GPU is allocated more or less than was assigned"
+    )

@@ -13,7 +13,7 @@ import pytest
 
 from builders.shares import share
 from kube.gpunode import GpuNode
-from kube.pods import busybox, create, devices, environment, granted, granting, run, showing
+from kube.pods import binding, busybox, create, devices, environment, run, showing, unscheduled
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kubelet import PodResources
 from tessera.sim.nvmlsim import FOREVER, Machine
@@ -37,7 +37,7 @@ def assigned(name: str, units: int) -> dict[str, Any]:
 def replicated(one: dict[str, Any]) -> dict[str, Any]:
     """Return what keeps one such pod running, with another pod where the kubelet refused one."""
     labels = one["metadata"]["labels"] | {"set": "late"}
-    template = {"metadata": one["metadata"] | {"labels": labels}, "spec": granted(one)["spec"]}
+    template = {"metadata": one["metadata"] | {"labels": labels}, "spec": unscheduled(one)["spec"]}
     spec = {"replicas": 1, "selector": {"matchLabels": {"set": "late"}}, "template": template}
     return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "late"}, "spec": spec}
 
@@ -87,7 +87,7 @@ async def test_killed_inside_allocate(gpu_node: GpuNode) -> None:
     """The kubelet refuses the pod whose call was cut off, for good; the one in its place gets the same share."""
     before = start(gpu_node, "envvar")
     late = assigned("late", 3)
-    with granting(gpu_node.cluster):
+    with binding(gpu_node.cluster):
         kill_inside(gpu_node, "Allocate", replicated(late))
         try:
 

@@ -1,7 +1,7 @@
 """Two servers and two real schedulers bind random pods while parts of the control plane break.
 
-What is granted is judged by `grants`, from objects of the API alone. With `TESSERA_SOAK=20` in the environment it is a
-soak: twenty times the nodes and pods. `TESSERA_SEED` makes them others.
+`grants` judges the allocations from API objects alone. `TESSERA_SOAK=20` in the environment makes it a soak test
+with twenty times the nodes and pods; `TESSERA_SEED` sets the seed.
 """
 
 import asyncio

@@ -57,12 +57,12 @@ async def test_many_pods_are_bound_with_assignments_and_no_gpu_is_granted_beyond
         for each in desired:
             tasks.create_task(kube.create(PODS, each))
     bound = await until(kube, is_bound, len(desired))
-    granted: Counter[tuple[str, int]] = Counter()
+    allocated: Counter[tuple[str, int]] = Counter()
     for each in bound:
         for share in shares_of(each):
-            granted[each["spec"]["nodeName"], share["gpu"]] += share["memoryMiB"]
-    assert sum(granted.values()) >= len(desired) * 6 * 1024
-    assert max(granted.values()) <= 40 * 1024
+            allocated[each["spec"]["nodeName"], share["gpu"]] += share["memoryMiB"]
+    assert sum(allocated.values()) >= len(desired) * 6 * 1024
+    assert max(allocated.values()) <= 40 * 1024
 
 
 @pytest.mark.anyio

@@ -17,7 +17,7 @@ from kube.pods import busybox, remove, run, until_allocatable
 from tessera.clients.kubelet import PluginServer, PodResources, sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
 from tessera.core.deviceplugin.advertise import PluginDevice
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import Conflict
 from testbed.cluster import Cluster
@@ -46,12 +46,12 @@ class Slow(ScriptedPlugin):
         self.offered.append(tuple(sorted(desired.available)))
         return (self.preferred,) if self.preferred in desired.available else tuple(sorted(desired.available))[:1]
 
-    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         self.inside.set()
         await self.goes_on.wait()
         if self.held & set(ids):
             raise Conflict(f"device {ids}", found="a living pod that has it", expected="nobody")
-        return Grant(env=(("IDS", ",".join(ids)),))
+        return ContainerResponse(env=(("IDS", ",".join(ids)),))
 
 
 class Bed:

@@ -1,4 +1,4 @@
-"""The server under the real kube-scheduler and API server; a look at the API alone finds nothing over-granted."""
+"""The server under the real kube-scheduler and API server; a look at the API alone finds nothing overcommitted."""
 
 import asyncio
 import signal

@@ -18,7 +18,7 @@ from harness.plugins import ScriptedPlugin, connect
 from kube.conftest import fresh
 from kube.modelstore import BUCKET
 from tessera.clients.kubelet import OptionalCalls, PluginServer
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from testbed import installed
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import NAMESPACE, objects
@@ -246,8 +246,8 @@ def _merged(page: Any, mine: Any) -> Any:
 class _Another(ScriptedPlugin):
     """Answers as other systems' device plugins do: by the environment."""
 
-    async def allocate(self, ids: tuple[str, ...]) -> Grant:
-        return Grant(env=(("NVIDIA_VISIBLE_DEVICES", ",".join(ids)),))
+    async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
+        return ContainerResponse(env=(("NVIDIA_VISIBLE_DEVICES", ",".join(ids)),))
 
 
 class OtherPlugins:

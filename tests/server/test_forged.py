@@ -179,7 +179,7 @@ async def test_the_agent_s_keys_come_with_its_report_and_count_on_its_node_alone
         other = [base64.b64encode(SERVER.public).decode()]
         await kube.patch(GPU_NODES, "b", {"status": {"assignmentKeys": other}}, subresource="status")
         await settle()
-        assert await server.fitting(waiting, "a", "b") == [], "what it has seen granted is held"
+        assert await server.fitting(waiting, "a", "b") == [], "what it observed as allocated stays allocated"
     async with servers(kube) as (server,):
         await settle()
         assert await server.fitting(waiting, "a", "b") == ["b"]

@@ -1,6 +1,6 @@
 """Law: servers that bind at once, over an API that fails in every way it can, never grant beyond what there is.
 
-What is granted is judged by `grants`, from objects of the API alone.
+What is allocated is judged by `grants`, from objects of the API alone.
 """
 
 import asyncio
@@ -244,7 +244,7 @@ def test_the_judge_finds_what_is_granted_twice() -> None:
 
     share_of = Mode.MEMORY_SHARE
     assert asyncio.run(judged((0, 20000, share_of), (0, 20000, share_of))) == []
-    assert "granted 41000" in asyncio.run(judged((0, 21000, share_of), (0, 20000, share_of)))[0]
+    assert "allocated 41000" in asyncio.run(judged((0, 21000, share_of), (0, 20000, share_of)))[0]
     assert "exclude each other" in asyncio.run(judged((0, 2000, share_of), (0, 2000, Mode.MPS)))[0]
     assert "held twice" in asyncio.run(judged((0, 2000, Mode.WHOLE), (0, 2000, Mode.WHOLE)))[0]
     assert "no such GPU" in asyncio.run(judged((1, 2000, share_of)))[0]

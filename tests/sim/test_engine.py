@@ -64,7 +64,7 @@ QUEUES = st.sampled_from(["drop", "fifo", "backfill"])
 
 
 def follow(gpus: list[int], pods: list[tuple[Want, float, float]], log: Log) -> None:
-    """Check by the ledger that nothing is granted twice and, without a queue, that nobody is dropped who fits."""
+    """Check by the ledger that nothing is allocated twice and, without a queue, that nobody is dropped who fits."""
     ledger = Ledger(gpus)
     moves = {move.made_for: move for move in log.moves}
     came_s = [

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tessera.agent.declarations.declared import Declarations, Declared
 from tessera.agent.deviceplugin import Plugins
-from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, HandOver, ObservedNode
+from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, HandOver, OfferableDevices
 from tessera.agent.nodestate.health import HealthWatch
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
@@ -170,7 +170,7 @@ class Advertiser:
         record.note("offer", offered.withheld)
         record.note("other-form", held)
         # 4. Advertise it, one step at a time where devices move between kubelet and scheduler.
-        observed = ObservedNode(offered=offered, gpus=declared.gpus, inventory=inventory, node=node())
+        observed = OfferableDevices(offered=offered, gpus=declared.gpus, inventory=inventory, node=node())
         done = await self._hand_over(observed, strategies.choose(said.plugin, node()))
         unwritten = withheld_resources(done.unwritten)
         record.note("by-name", (each.message for each in unwritten))
@@ -183,7 +183,7 @@ class Advertiser:
         self.enforced = Enforced(declared, said, gpus)
         return done.withdrawn
 
-    async def _hand_over(self, observed: ObservedNode, options: PluginOptions) -> HandOver:
+    async def _hand_over(self, observed: OfferableDevices, options: PluginOptions) -> HandOver:
         """Advertise the kubelet's devices."""
 
         async def advertise(now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tessera.sim.engine import Log
 from tessera.sim.replay import Replayed
 from tessera.sim.workloads import MILLI, PodDemand
-from tessera.sim.workloads.records import granted_milli
+from tessera.sim.workloads.records import allocated_milli
 
 __all__ = [
     "CLASSES",
@@ -126,11 +126,11 @@ def measure(log: Log, replayed: Replayed | None = None) -> RunMetrics:
     capacity = workload.capacity_milli
     demand = np.array([workload.demands[arrival.kind].milli for arrival in workload.arrivals], dtype=np.int64)
     placed = np.array([spot is not None for spot in log.spots], dtype=np.bool_)
-    granted = _granted(log)
+    allocated = _allocated(log)
     lost, requested = ~placed[workload.warm :], demand[workload.warm :]
     total = int(requested.sum())
     departs = workload.departs
-    curve = _over_time(log, granted, replayed) if departs else _over_arrivals(log, demand, granted, replayed)
+    curve = _over_time(log, allocated, replayed) if departs else _over_arrivals(log, demand, allocated, replayed)
     waits = _waits(log)
     return RunMetrics(
         workload=workload.name,
@@ -142,7 +142,7 @@ def measure(log: Log, replayed: Replayed | None = None) -> RunMetrics:
         groups=_groups(log, lost, requested),
         first_drop_percent=None if departs else _first_drop(demand, placed, capacity),
         unallocated_percent=_headlines(curve),
-        mean_unallocated_percent=_mean_unallocated(log, granted) if departs else None,
+        mean_unallocated_percent=_mean_unallocated(log, allocated) if departs else None,
         mean_wait_s=sum(waits) / len(waits) if waits else 0.0,
         longest_wait_s=max(waits, default=0.0),
         moves=len(log.moves),
@@ -177,22 +177,22 @@ def moments(log: Log) -> Floats:
     return np.linspace(0.0, end_s, MOMENTS)
 
 
-def _granted(log: Log) -> Ints:
+def _allocated(log: Log) -> Ints:
     """Return each pod's GPU allocation in its first place, in milli; 0 if it never had one."""
     gpus = [{gpu.index: gpu for gpu in node.gpus} for node in log.workload.snapshot.nodes]
-    granted = [0 if spot is None else granted_milli(gpus[spot.node], spot.shares) for spot in log.spots]
-    return np.array(granted, dtype=np.int64)
+    allocated = [0 if spot is None else allocated_milli(gpus[spot.node], spot.shares) for spot in log.spots]
+    return np.array(allocated, dtype=np.int64)
 
 
-def _over_arrivals(log: Log, demand: Ints, granted: Ints, replayed: Replayed | None) -> Curve:
+def _over_arrivals(log: Log, demand: Ints, allocated: Ints, replayed: Replayed | None) -> Curve:
     capacity = log.workload.capacity_milli
     numbers, positions = bins(100 * np.cumsum(demand) / capacity)
-    held = log.workload.held_milli + np.cumsum(granted)
-    allocated = np.round(100 * held / capacity, 2)
+    held = log.workload.held_milli + np.cumsum(allocated)
+    allocated_percent = np.round(100 * held / capacity, 2)
     curve = Curve(
         axis="arrived_percent",
         x=tuple(map(float, numbers)),
-        allocated_percent=bin_means(positions, allocated),
+        allocated_percent=bin_means(positions, allocated_percent),
     )
     if replayed is None:
         return curve
@@ -203,10 +203,10 @@ def _over_arrivals(log: Log, demand: Ints, granted: Ints, replayed: Replayed | N
     )
 
 
-def _over_time(log: Log, granted: Ints, replayed: Replayed | None) -> Curve:
+def _over_time(log: Log, allocated: Ints, replayed: Replayed | None) -> Curve:
     at_s = moments(log)
-    came = _held_at(np.array(log.placed_s), granted, at_s)
-    went = _held_at(np.array(log.left_s), granted, at_s)
+    came = _held_at(np.array(log.placed_s), allocated, at_s)
+    went = _held_at(np.array(log.left_s), allocated, at_s)
     percent = 100 * (log.workload.held_milli + came - went) / log.workload.capacity_milli
     curve = Curve(axis="time_s", x=tuple(at_s.tolist()), allocated_percent=tuple(percent.tolist()))
     if replayed is None:
@@ -224,10 +224,10 @@ def _of_idle(replayed: Replayed) -> Floats:
     return 100 * replayed.fragmented_percent / np.maximum(replayed.idle_percent, _LEAST_IDLE)
 
 
-def _held_at(since_s: Floats, granted: Ints, at_s: Floats) -> Ints:
+def _held_at(since_s: Floats, allocated: Ints, at_s: Floats) -> Ints:
     """Return the total allocation until each moment."""
     order = np.argsort(since_s)
-    total = np.concatenate(([0], np.cumsum(granted[order])))
+    total = np.concatenate(([0], np.cumsum(allocated[order])))
     return total[np.searchsorted(since_s[order], at_s, side="right")]
 
 
@@ -261,10 +261,10 @@ def _waits(log: Log) -> list[float]:
     return [placed_s - arrival.at_s for placed_s, arrival in measured if placed_s < math.inf]
 
 
-def _mean_unallocated(log: Log, granted: Ints) -> float:
+def _mean_unallocated(log: Log, allocated: Ints) -> float:
     """Return the average over time, from 0 to the end of measuring or else to the last departure."""
     placed_s, left_s = np.array(log.placed_s), np.array(log.left_s)
     end_s = float(moments(log)[-1])
     held_s = np.clip(np.minimum(left_s, end_s) - np.minimum(placed_s, end_s), 0, None)
     whole = log.workload.capacity_milli * end_s
-    return 100 - 100 * (log.workload.held_milli * end_s + float((held_s * granted).sum())) / whole if whole else 0.0
+    return 100 - 100 * (log.workload.held_milli * end_s + float((held_s * allocated).sum())) / whole if whole else 0.0

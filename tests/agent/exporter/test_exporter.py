@@ -107,8 +107,8 @@ async def test_three_pods_on_a_shared_gpu_are_told_apart(node: Node) -> None:
         ("0", "c"): 0,
         ("1", ""): 0,
     }
-    granted = values("tessera_container_memory_allocated_bytes", "namespace", "pod", "container")
-    assert granted == {("team", name, "c"): 4096 << 20 for name in "abc"}
+    allocated = values("tessera_container_memory_allocated_bytes", "namespace", "pod", "container")
+    assert allocated == {("team", name, "c"): 4096 << 20 for name in "abc"}
 
 
 async def test_processes_have_their_pods_also_when_these_were_just_read_anew(node: Node, tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ async def test_replicas_are_granted_their_part_and_whole_devices_all_of_it(node:
     node.allocate("a", Use(gpu=a100, placement=HALF))
     node.allocate("b", Use(gpu=t4, exclusivity=Exclusivity.REPLICA), ids=(f"{t4}::0", f"{t4}::1"))
     node.allocate("gone", Use(gpu=a100, placement=Placement(0, 1, "1g.5gb"), exclusivity=Exclusivity.REPLICA))
-    granted = (await node.scrape())("tessera_container_memory_allocated_bytes", "pod", "GPU_I_PROFILE")
+    allocated = (await node.scrape())("tessera_container_memory_allocated_bytes", "pod", "GPU_I_PROFILE")
     half = next(each.memory_mib for each in inventory.gpus[1].instances)
     t4_mib = next(each.memory_mib for each in node.gpus[0].devices)
-    assert granted == {("a", "3g.20gb"): half << 20, ("b", ""): (2 * t4_mib) << 20}
+    assert allocated == {("a", "3g.20gb"): half << 20, ("b", ""): (2 * t4_mib) << 20}
 
 
 async def test_an_init_container_has_its_device_until_the_others_start(node: Node) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tessera.api.kubernetes.podevents import SeenEvent, read_events
+from tessera.api.kubernetes.podevents import ObservedEvent, read_events
 
 POD = {"kind": "Pod", "namespace": "ns", "name": "p"}
 
@@ -11,7 +11,7 @@ def event(**more: Any) -> dict[str, Any]:
     return {"kind": "Event", "involvedObject": POD} | more
 
 
-def read(*objects: dict[str, Any]) -> tuple[SeenEvent, ...]:
+def read(*objects: dict[str, Any]) -> tuple[ObservedEvent, ...]:
     return read_events(objects, kind="Pod", namespace="ns", name="p")
 
 
@@ -21,10 +21,10 @@ def test_events_about_the_pod_the_last_one_last() -> None:
     series = event(series={"lastObservedTime": "2026-01-01T00:00:03Z"}, eventTime="2026-01-01T00:00:00Z")
     bare = event(metadata={"creationTimestamp": "2026-01-01T00:00:04Z"})
     assert read(bare, new, old, series) == (
-        SeenEvent(last="2026-01-01T00:00:01Z", type="Warning", reason="FailedScheduling", message="no", count=5),
-        SeenEvent(last="2026-01-01T00:00:02Z", reason="Scheduled", count=3),
-        SeenEvent(last="2026-01-01T00:00:03Z"),
-        SeenEvent(last="2026-01-01T00:00:04Z"),
+        ObservedEvent(last="2026-01-01T00:00:01Z", type="Warning", reason="FailedScheduling", message="no", count=5),
+        ObservedEvent(last="2026-01-01T00:00:02Z", reason="Scheduled", count=3),
+        ObservedEvent(last="2026-01-01T00:00:03Z"),
+        ObservedEvent(last="2026-01-01T00:00:04Z"),
     )
 
 
@@ -37,4 +37,4 @@ def test_what_is_no_event_about_it_is_passed_over() -> None:
         event(involvedObject=None),
     ]
     assert read(*others) == ()
-    assert read(event(metadata=[], series="x", count="many")) == (SeenEvent(),)
+    assert read(event(metadata=[], series="x", count="many")) == (ObservedEvent(),)

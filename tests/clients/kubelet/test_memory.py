@@ -8,7 +8,7 @@ import pytest
 from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
 from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
 from tessera.core.deviceplugin.advertise import PluginDevice
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -36,9 +36,9 @@ async def test_a_pod_gets_what_the_plugin_prefers_and_answers(kubelet: MemoryKub
     server = await connect(plugin, kubelet.plugins)
     await kubelet.until_allocatable(RESOURCE, 3)
     await kubelet.admit("default", "p", Container(name="main", limits=((RESOURCE, 2),)))
-    grant = await kubelet.create("default", "p", "main")
-    assert dict(grant.env) == {"IDS": "a,b"}
-    assert (grant.annotations, grant.cdi_devices) == ((("a", "b"),), ("tessera.dev/gpu=0",))
+    response = await kubelet.create("default", "p", "main")
+    assert dict(response.env) == {"IDS": "a,b"}
+    assert (response.annotations, response.cdi_devices) == ((("a", "b"),), ("tessera.dev/gpu=0",))
     assert plugin.requested == [("prefer", 2), ("allocate", ("a", "b")), ("pre_start", ("a", "b"))]
     held = await PodResources(kubelet.pod_resources).list()
     assert [(each.namespace, each.pod, each.container, each.resource, each.device_ids) for each in held] == [
@@ -72,7 +72,7 @@ class Forgetful(ScriptedPlugin):
 
     after: tuple[PluginDevice, ...] = ()
 
-    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         self.push(*self.after)
         await self.taken(len(self.after))
         return await super().allocate(ids)

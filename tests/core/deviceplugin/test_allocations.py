@@ -14,7 +14,7 @@ from tessera.core.deviceplugin.allocations import (
     Allocation,
     Clash,
     Exclusivity,
-    Granted,
+    SignedAssignment,
     Use,
     clashes,
     completed,
@@ -288,7 +288,7 @@ def test_a_pod_was_started_with_what_its_last_container_was() -> None:
     record = [started("p", "one", "a"), started("q", "other"), started("p", "two", "b"), entry("p", container="c")]
     found = started_pod(record, "p")
     assert found is not None
-    assert found.granted == Granted(assignment="two", key="k")
+    assert found.signed == SignedAssignment(assignment="two", key="k")
     assert found.containers == {("a", UNITS), ("b", UNITS)}
 
 
@@ -306,7 +306,7 @@ def test_nothing_is_known_of(case: str) -> None:
     assert started_pod([each], uid) is None
 
 
-ASSIGNED, NOW = {"p": Granted(assignment="text", key="k", signature="s")}, {("p", "main", UNITS): (amount(5),)}
+ASSIGNED, NOW = {"p": SignedAssignment(assignment="text", key="k", signature="s")}, {("p", "main", UNITS): (amount(5),)}
 
 # sentence: (an entry, whether it is completed)
 COMPLETED = {
@@ -337,12 +337,12 @@ def test_what_a_revoked_key_signed_is_forgotten() -> None:
 def test_what_a_revoked_key_signed_is_not_taken_from_the_pod_again() -> None:
     """Also where the pod says the same by another key, and where it was forgotten that the first was revoked."""
     void = completed([started("p", "text")], {}, {}, "k".__eq__)
-    anew = {"p": Granted(assignment="text", key="agent")}
+    anew = {"p": SignedAssignment(assignment="text", key="agent")}
     assert completed(void, anew, NOW, "k".__eq__) == void
     assert completed(void, anew, NOW, lambda _: False) == void
     found = started_pod(void, "p")
     assert found is not None
-    assert found.granted == Granted(key="k")
+    assert found.signed == SignedAssignment(key="k")
 
 
 PENDING = Allocation(resource=UNITS, ids=("p",), uses=(amount(5),), guessed=True)

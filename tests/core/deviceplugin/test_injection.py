@@ -2,9 +2,9 @@
 
 import pytest
 
+from tessera.core.deviceplugin.containerresponse import ContainerResponse, DeviceNode
 from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
-from tessera.core.deviceplugin.grant import DeviceNode, Grant
-from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, grant, share_name
+from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, container_response, share_name
 from tessera.core.node.liststrategies import DeviceInjection
 
 EDITS = ShareEdits(
@@ -91,7 +91,7 @@ HOW = {
 @pytest.mark.parametrize("case", HOW)
 def test_what_a_container_gets(case: str) -> None:
     how, visible, mounts, annotations, names, nodes = HOW[case]
-    got = grant(how, by_cdi(how, GPU_KIND, TWO), TWO, EDITS)
+    got = container_response(how, by_cdi(how, GPU_KIND, TWO), TWO, EDITS)
     assert dict(got.env) == ({"A": "1"} if visible is None else {"NVIDIA_VISIBLE_DEVICES": visible, "A": "1"})
     assert [mount.container_path for mount in got.mounts] == mounts
     assert (got.annotations, got.cdi_devices, list(got.device_nodes)) == (annotations, names, nodes)
@@ -101,4 +101,4 @@ def test_a_share_s_name_is_the_same_for_the_same_ids_alone() -> None:
     assert share_name("r", ["a", "b"]) == share_name("r", ["b", "a"])
     assert len({share_name("r", ["a", "b"]), share_name("r", ["ab"]), share_name("r2", ["a", "b"])}) == 3
     assert share_name("r/../x", ["../../etc"]).isalnum()
-    assert by_cdi(DeviceInjection(), GPU_KIND, TWO) == Grant()
+    assert by_cdi(DeviceInjection(), GPU_KIND, TWO) == ContainerResponse()

@@ -9,8 +9,8 @@ from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import (
-    ObservedPod,
-    ObservedPods,
+    GateObservation,
+    GatePod,
     admit,
     devices_of_orphans,
     holders,
@@ -41,10 +41,10 @@ def entry(pod: str, ids: str, uses: tuple[Use, ...] = (), container: str = "main
     return msgspec.structs.replace(answered, uid=pod, pod=f"ns/{pod}", container=container) if pod else answered
 
 
-def shown(*containers: str, resource: str = NAMED, **more: bool) -> ObservedPod:
+def shown(*containers: str, resource: str = NAMED, **more: bool) -> GatePod:
     """Return a pod whose containers ask for one resource; of these `init` ends before the others start."""
     asks = frozenset((each, resource) for each in containers or ("main",))
-    return ObservedPod(name="ns/a", asks=asks, lasting=frozenset(containers or ("main",)) - {"init"}, **more)
+    return GatePod(name="ns/a", asks=asks, lasting=frozenset(containers or ("main",)) - {"init"}, **more)
 
 
 def recorded(pod: str, ids: str, container: str = "main", resource: str = NAMED) -> KubeletAllocation:
@@ -52,9 +52,9 @@ def recorded(pod: str, ids: str, container: str = "main", resource: str = NAMED)
 
 
 def seen(
-    pods: dict[str, ObservedPod] | None = None, *record: KubeletAllocation, running: str = "", blind: bool = False
-) -> ObservedPods:
-    return ObservedPods(pods=pods or {}, recorded=record, running=frozenset(running), blind=blind)
+    pods: dict[str, GatePod] | None = None, *record: KubeletAllocation, running: str = "", blind: bool = False
+) -> GateObservation:
+    return GateObservation(pods=pods or {}, recorded=record, running=frozenset(running), blind=blind)
 
 
 A = {"a": shown()}
@@ -63,7 +63,7 @@ ENDED = {"a": shown(ended=True, ending=True)}
 PREPARING = {"a": shown("init", "main")}
 
 # sentence: what is seen of pod `a`, which has the device; whether Allocate is refused it, and whether a start is
-HELD: dict[str, tuple[ObservedPods, bool, bool]] = {
+HELD: dict[str, tuple[GateObservation, bool, bool]] = {
     "it runs": (seen(A, recorded("a", "x"), running="a"), True, True),
     "the kubelet has forgotten it while it runs": (seen(A, running="a"), True, True),
     "it was admitted, and has no process yet": (seen(A, recorded("a", "x")), True, True),
@@ -106,7 +106,7 @@ def test_who_has_a_device_is_in_the_way_as_long_as_it_may_use_it(case: str) -> N
 
 
 # sentence: what is seen once `Allocate` was answered for a device, and whether it is refused to the next
-ANSWERED: dict[str, tuple[ObservedPods, bool]] = {
+ANSWERED: dict[str, tuple[GateObservation, bool]] = {
     "a pod has it": (seen(A, recorded("a", "x")), True),
     "nobody has it": (seen(A), False),
     "a pod has it that has ended": (seen(ENDED, recorded("a", "x")), False),
@@ -149,7 +149,7 @@ def units(
     return msgspec.structs.replace(made, initial=initial, at_ns=at)
 
 
-def most_beside(record: Iterable[Allocation], evidence: ObservedPods) -> int:
+def most_beside(record: Iterable[Allocation], evidence: GateObservation) -> int:
     """Return the most memory that another pod may start with on a GPU of 15 GiB, in GiB."""
     capacity = {DeviceId(GPU): 15}
     fits = (

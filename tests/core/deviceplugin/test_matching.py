@@ -165,7 +165,7 @@ def test_laws_of_matching(data: st.DataObject) -> None:
         for before, now in zip(requests, after, strict=True):
             assert before.specification == now.specification, "only equal specifications are exchanged"
         assert Counter(each.shares for each in requests) == Counter(each.shares for each in after), (
-            "nothing is granted twice"
+            "nothing is allocated twice"
         )
         given = {frozenset(each.device_ids): each.key for each in record}
         for each in answers:

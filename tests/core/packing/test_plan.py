@@ -64,7 +64,7 @@ def same(layout: GpuLayout) -> tuple[object, ...]:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(GPUS, max_size=3), max_size=3), st.lists(NEEDS, max_size=8), st.booleans())
 def test_laws(kinds: list[list[tuple[GpuModel, Sharing]]], needs: list[Need], exact: bool) -> None:
-    """Nothing over-granted; each pod is placed or waits with a reason; planning again changes nothing."""
+    """Nothing overcommitted; each pod is placed or waits with a reason; planning again changes nothing."""
     pending = tuple(pod for i, need in enumerate(needs) for pod in pods(need, 2, f"p{i}", priority=i % 2))
     before = Snapshot(nodes=fleet(kinds), pending=pending)
     first = plan(before, exact=exact)

@@ -95,13 +95,13 @@ def test_a_program_of_the_users_gets_the_options() -> None:
 
 
 MEMORY: dict[str, tuple[dict[str, Any], int, int, int, str, int | None]] = {
-    "an instance of its own": ({"mode": "mig", "granted": 9728}, 9728, 9500, 0, "0.9200", None),
+    "an instance of its own": ({"mode": "mig", "allocated": 9728}, 9728, 9500, 0, "0.9200", None),
     "no word of Tessera's": ({}, 40000, 39000, 0, "0.9200", None),
-    "less is free than its fraction": ({"mode": "mig", "granted": 4864}, 4864, 4400, 0, "0.8519", None),
-    "a share under MPS": ({"mode": "mps", "granted": 20480}, 81920, 60000, 6000, "0.2300", 18841 - 6000 - 2048),
-    "two shares": ({"mode": "mps,mps", "granted": "20480,20480"}, 81920, 60000, 6000, "0.2300", 10793),
-    "a share of a full GPU": ({"mode": "mps", "granted": 20480}, 81920, 100, 6000, "too little for vLLM", None),
-    "too large a model": ({"mode": "mps", "granted": 4096}, 81920, 60000, 6000, "too little for a KV cache", None),
+    "less is free than its fraction": ({"mode": "mig", "allocated": 4864}, 4864, 4400, 0, "0.8519", None),
+    "a share under MPS": ({"mode": "mps", "allocated": 20480}, 81920, 60000, 6000, "0.2300", 18841 - 6000 - 2048),
+    "two shares": ({"mode": "mps,mps", "allocated": "20480,20480"}, 81920, 60000, 6000, "0.2300", 10793),
+    "a share of a full GPU": ({"mode": "mps", "allocated": 20480}, 81920, 100, 6000, "too little for vLLM", None),
+    "too large a model": ({"mode": "mps", "allocated": 4096}, 81920, 60000, 6000, "too little for a KV cache", None),
 }
 
 
@@ -119,7 +119,7 @@ def test_vllm_takes_the_memory_that_the_container_was_given(case: str, tmp_path:
         file.truncate(weights << 20)
     environment = {"PYTHONPATH": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     if given:
-        environment |= {"TESSERA_GPU_MODE": given["mode"], "TESSERA_GPU_MEMORY_MIB": str(given["granted"])}
+        environment |= {"TESSERA_GPU_MODE": given["mode"], "TESSERA_GPU_MEMORY_MIB": str(given["allocated"])}
     words = (sys.executable, "-c", START, "2048", str(tmp_path), "--port=8000")
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if want.startswith("too little"):

@@ -1,4 +1,4 @@
-"""What a pod was granted is its own until it is gone, whatever happens to its annotations and to the keys meanwhile."""
+"""A pod keeps its allocation until it is deleted, whatever happens to its annotations and the keys."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ from tessera.server.view import View
 from tessera.signing import Signer
 
 FULL = {"tessera.dev/gpu-memory": 40}
-GRANTED, OTHER = share(0, 40000), share(1, 1024)
+ALLOCATED, OTHER = share(0, 40000), share(1, 1024)
 
 
 class Watched:
@@ -38,7 +38,7 @@ class Watched:
         self.tell_keys()
         self.tell_gpu_node()
         self.view.take_node(self.versioned(node("a")))
-        self.good = signed(pod("p", FULL, GRANTED), signer)
+        self.good = signed(pod("p", FULL, ALLOCATED), signer)
         self.view.take_pod(self.versioned(self.good))
 
     def versioned(self, each: Object, uid: str = "") -> Object:
@@ -160,9 +160,9 @@ CHANGED: dict[str, Callable[[Watched], None]] = {
 def test_a_spoiled_assignment_holds_whatever_is_read_again(spoiled: str, change: str, signer: Signer) -> None:
     watched = Watched(signer)
     SPOILED[spoiled](watched)
-    assert watched.of("uid-p") == watched.held() == (GRANTED,)
+    assert watched.of("uid-p") == watched.held() == (ALLOCATED,)
     CHANGED[change](watched)
-    assert watched.held() == (GRANTED,)
+    assert watched.held() == (ALLOCATED,)
 
 
 @given(
@@ -174,9 +174,9 @@ def test_what_was_granted_is_held_until_the_pod_is_gone(signer: Signer, story: l
     watched = Watched(signer)
     for each in story:
         (SPOILED | CHANGED)[each](watched)
-        assert watched.of("uid-p") == (GRANTED,), "while the API has not answered"
+        assert watched.of("uid-p") == (ALLOCATED,), "while the API has not answered"
         if each != "doubted, unanswered":
-            assert watched.held() == (GRANTED,)
+            assert watched.held() == (ALLOCATED,)
     assert [each.id for each in watched.view.ledger.pods_on("a")] == ["uid-p"], "and nothing besides"
     watched.view.take_pod(watched.good, gone=True)
     assert watched.held() == ()
@@ -190,7 +190,7 @@ def test_a_server_s_key_that_is_revoked_voids_what_it_signed(spoiled: str) -> No
     watched = Watched()
     if spoiled:
         SPOILED[spoiled](watched)
-        assert watched.held() == (GRANTED,)
+        assert watched.held() == (ALLOCATED,)
     watched.public = {STRANGER}
     watched.tell_keys()
     assert watched.held() == ()
@@ -201,12 +201,14 @@ def test_a_grant_stays_while_another_key_is_doubted_and_changes_once_the_key_is_
     watched.annotated(write_shares((OTHER,)), lambda each: signed(each, STRANGER))
     watched.now_s += 11
     watched.view.pods.drop_expired()
-    assert [(each.id, each.shares) for each in watched.view.ledger.pods_on("a")] == [("uid-p", (GRANTED,))]
+    assert [(each.id, each.shares) for each in watched.view.ledger.pods_on("a")] == [("uid-p", (ALLOCATED,))]
     assert watched.view.keys.doubts, "it is asked for"
     watched.public = {SERVER, STRANGER}
     watched.tell_keys()
     assert watched.held() == (OTHER,)
-    assert [each.shares for each in watched.view.ledger.pods_on("a")] == [(OTHER,), (GRANTED,)], "an exchange, perhaps"
+    assert [each.shares for each in watched.view.ledger.pods_on("a")] == [(OTHER,), (ALLOCATED,)], (
+        "an exchange, perhaps"
+    )
 
 
 def test_doubted_shares_hold_nothing_after_they_were_refused() -> None:
@@ -214,13 +216,13 @@ def test_doubted_shares_hold_nothing_after_they_were_refused() -> None:
     watched = Watched()
     watched.view.take_pod(watched.good, gone=True)
     watched.good = {**watched.good, "metadata": watched.good["metadata"] | {"uid": "uid-next"}}
-    for shares, key in ((GRANTED, 5), (OTHER, 6)):
+    for shares, key in ((ALLOCATED, 5), (OTHER, 6)):
         signer = Signer(bytes(range(key, key + 32)))
         watched.annotated(write_shares((shares,)), lambda each, signer=signer: signed(each, signer))  # type: ignore[misc]
         assert [each.shares for each in watched.view.ledger.pods_on("a")] == [(shares,)]
     watched.requested()
     assert [each.shares for each in watched.view.ledger.pods_on("a")] == [()]
-    nonsense = signed(pod("q", {"tessera.dev/gpu-memory": "x"}, GRANTED), STRANGER)
+    nonsense = signed(pod("q", {"tessera.dev/gpu-memory": "x"}, ALLOCATED), STRANGER)
     watched.view.take_pod(watched.versioned(nonsense))
     assert watched.of("uid-q") == ()
 
@@ -268,9 +270,9 @@ def test_a_grant_that_was_overtaken_by_its_spoiled_version_is_taken_from_the_lat
 
 
 def test_nothing_is_remembered_of_a_pod_that_is_gone() -> None:
-    good, bad = signed(pod("p", FULL, GRANTED)), pod("p", FULL)
+    good, bad = signed(pod("p", FULL, ALLOCATED)), pod("p", FULL)
     retention = Retention()
-    for each, want in ((good, (GRANTED,)), (bad, (GRANTED,))):
+    for each, want in ((good, (ALLOCATED,)), (bad, (ALLOCATED,))):
         assert retention.held(each, read_live_pod(each, keys=keys()), keys(), ()).shares == want
     retention.forget("uid-p")
     assert retention.held(bad, read_live_pod(bad, keys=keys()), keys(), ()).shares == ()

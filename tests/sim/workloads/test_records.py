@@ -9,7 +9,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.workload.need import Ask, Form, Need, SelectorTerm
 from tessera.sim.workloads import PodDemand
-from tessera.sim.workloads.records import demands, granted_milli
+from tessera.sim.workloads.records import allocated_milli, demands
 
 
 def labelled(name: str, product: str, sharing: Sharing = AUTO) -> Node:
@@ -50,9 +50,10 @@ def test_what_a_pod_asks_of_gpus(need: Need, want: PodDemand) -> None:
 def test_what_shares_hold() -> None:
     gpus = {0: NODES[0].gpus[0]}
     memory_mib = gpus[0].memory_mib
-    assert granted_milli(gpus, [whole(0, memory_mib)]) == 1000
-    assert granted_milli(gpus, [share(0, 40_448, percent=42, at="3g.40gb@0")]) == 500
+    assert allocated_milli(gpus, [whole(0, memory_mib)]) == 1000
+    assert allocated_milli(gpus, [share(0, 40_448, percent=42, at="3g.40gb@0")]) == 500
     assert (
-        granted_milli(gpus, [share(0, memory_mib // 4, Mode.MPS, percent=10), share(0, 0, Mode.MPS, percent=30)]) == 549
+        allocated_milli(gpus, [share(0, memory_mib // 4, Mode.MPS, percent=10), share(0, 0, Mode.MPS, percent=30)])
+        == 549
     )
-    assert granted_milli(gpus, []) == 0
+    assert allocated_milli(gpus, []) == 0

@@ -19,9 +19,9 @@ from tessera.api.nvidia import cdi
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.advertise import NodeOffer, PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import Use, uses_of_ids
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.edits import ShareEdits
-from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.injection import GPU_KIND, VOID, by_cdi, driver_mount, grant
+from tessera.core.deviceplugin.injection import GPU_KIND, VOID, by_cdi, container_response, driver_mount
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
@@ -181,7 +181,7 @@ class Plugins:
         policy = self._options.allocation_policy or "distributed"
         return OfferedResource(resource, self._give, self.gate, self.shares, policy=policy)
 
-    def _give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
+    def _give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
         gpus = {facts.uuid: facts for facts in self._maker.inventory.gpus}
         shares = [_share(resource, device, gpus) for device in devices]
         uuids = tuple(dict.fromkeys(device.uuid for device in devices))
@@ -190,7 +190,7 @@ class Plugins:
         if self._options.id_strategy == "index":
             visible = tuple(dict.fromkeys(_index(device, gpus) for device in devices))
         named = by_cdi(self._injection, GPU_KIND, uuids)
-        return grant(self._injection, named, visible, naming(uuids, made))
+        return container_response(self._injection, named, visible, naming(uuids, made))
 
     def _write_devices(self) -> None:
         """Write the specification of all whole GPUs and MIG instances; on failure the former one stays."""

@@ -18,10 +18,10 @@ from tessera.core.node.layouts import (
     LayoutLimits,
     LayoutRequest,
     LayoutState,
+    NodeObserved,
+    NodeUnobserved,
     NotRebooted,
     Outlook,
-    Seen,
-    Unseen,
     advance,
     outlook,
     resumed,
@@ -78,7 +78,7 @@ class Follower:
         """
         await self._partitioner.settle(_now() + self._gpus.timing.restore_s)
         seen = await self._advance(name)
-        if self.request.acts and isinstance(seen, Seen):
+        if self.request.acts and isinstance(seen, NodeObserved):
             failed = await self._act(seen)
             if failed:
                 await self._report()
@@ -92,7 +92,7 @@ class Follower:
         self.request = advance(self.request, event, _now(), self._policy.limits)
         if not self.request.acts:
             self._evictions.begin_anew()
-        if isinstance(event, Seen):
+        if isinstance(event, NodeObserved):
             await self._withdraw(event.outlook, inventory)
             if self.request.state is LayoutState.SUCCESS:
                 await self._partitioner.write_down(inventory, (gpu for gpu, _ in event.outlook.changes))
@@ -101,7 +101,7 @@ class Follower:
         await self._report()
         if self.request.state is not LayoutState.REBOOTING:
             self._rebooting = False
-        elif isinstance(event, Seen) and not self._rebooting and self._is_reported():
+        elif isinstance(event, NodeObserved) and not self._rebooting and self._is_reported():
             self._rebooting = True
             await self._reboot(event.outlook)
         return event
@@ -140,14 +140,14 @@ class Follower:
 
     async def _observe(self, name: str) -> tuple[LayoutEvent, Inventory]:
         if not name:
-            return Seen("", Outlook(observed=())), Inventory(gpus=())
+            return NodeObserved("", Outlook(observed=())), Inventory(gpus=())
         try:
             inventory, users = await self._gpus.observe()
         except TimeoutError:
-            return Unseen(name, "driver or kubelet do not answer in time"), Inventory(gpus=())
+            return NodeUnobserved(name, "driver or kubelet do not answer in time"), Inventory(gpus=())
         except TesseraError as error:
-            return Unseen(name, str(error)), Inventory(gpus=())
-        return Seen(name, self._outlook(name, inventory, users)), inventory
+            return NodeUnobserved(name, str(error)), Inventory(gpus=())
+        return NodeObserved(name, self._outlook(name, inventory, users)), inventory
 
     def _outlook(self, name: str, inventory: Inventory, users: tuple[GpuUser, ...]) -> Outlook:
         try:
@@ -158,7 +158,7 @@ class Follower:
         refused = self._evictions.refusals(_in_the_way(seen))
         return msgspec.structs.replace(seen, notes=refused) if refused else seen
 
-    async def _act(self, seen: Seen) -> bool:
+    async def _act(self, seen: NodeObserved) -> bool:
         """Make the changes that can be made, and evict pods in the way of others; return whether any failed."""
         await self._evictions.ask(_in_the_way(seen.outlook))
         able = {gpu for gpu, _ in seen.outlook.feasible}
@@ -167,7 +167,7 @@ class Follower:
         if not failures:
             return False
         event, _ = await self._observe(seen.name)
-        observed = event.outlook.observed if isinstance(event, Seen) else ()
+        observed = event.outlook.observed if isinstance(event, NodeObserved) else ()
         self.request = advance(self.request, Attempted(failures, observed), _now(), self._policy.limits)
         return True
 

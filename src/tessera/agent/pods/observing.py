@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Container, Iterable
 
 from tessera.agent.pods.podsview import PodsInView, by_uid, observed_pod
-from tessera.core.deviceplugin.lastgate import ObservedPod, ObservedPods
+from tessera.core.deviceplugin.lastgate import GateObservation, GatePod
 from tessera.errors import TesseraError
 from tessera.log import Logger
 
@@ -24,7 +24,7 @@ class PodObserver:
         self.view = view
         self._log = log
 
-    def pods(self, uids: Container[str]) -> dict[str, ObservedPod]:
+    def pods(self, uids: Container[str]) -> dict[str, GatePod]:
         """Return those of these pods that the API server has."""
         return {uid: observed_pod(pod) for uid, pod in by_uid(self.view.pods()).items() if uid in uids}
 
@@ -44,7 +44,7 @@ class PodObserver:
             await self.refresh()
         return running
 
-    async def observe(self, uids: Iterable[str], running: frozenset[str] = frozenset()) -> ObservedPods:
+    async def observe(self, uids: Iterable[str], running: frozenset[str] = frozenset()) -> GateObservation:
         """Return the observations of these pods, and of those in the kubelet's record.
 
         Args:
@@ -54,4 +54,4 @@ class PodObserver:
         """
         recorded = await self.view.allocated()
         pods = self.pods({each.uid for each in recorded}.union(uids))
-        return ObservedPods(pods=pods, running=running, blind=self.view.blind, recorded=recorded)
+        return GateObservation(pods=pods, running=running, blind=self.view.blind, recorded=recorded)

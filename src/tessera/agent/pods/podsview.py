@@ -13,7 +13,7 @@ from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.lastgate import ObservedPod
+from tessera.core.deviceplugin.lastgate import GatePod
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = [
@@ -247,9 +247,9 @@ def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
     return static | {uid_of(pod): pod for pod in known}
 
 
-def observed_pod(pod: Object) -> ObservedPod:
+def observed_pod(pod: Object) -> GatePod:
     """Return the observation of a pod that the API server has."""
-    return ObservedPod(
+    return GatePod(
         name="/".join(name_of(pod)),
         ended=is_ended(pod),
         ending=is_ending(pod),

@@ -69,7 +69,7 @@ _NOT_READY = {"False": "node.kubernetes.io/not-ready", "Unknown": "node.kubernet
 `pkg/controller/nodelifecycle`."""
 
 
-class _Seen(msgspec.Struct, frozen=True):
+class _NodeFacts(msgspec.Struct, frozen=True):
     """The facts about GPUs in a Node object."""
 
     field: Field
@@ -126,11 +126,11 @@ def with_gpus(
     allocatable = _extended(capacity, {})
     more = _extended(status.get("capacity"), capacity.mapping())
     most = allocatable | {name: max(count, allocatable.get(name, 0)) for name, count in more.items()}
-    seen = _Seen(field, dict(node.labels), allocatable, most, capacity.given, [])
-    gpus, lost = _gpus(seen, gpu_model)
-    ordered = seen.field.get("metadata", "annotations", REGISTERED).given or len({gpu.sharing for gpu in gpus}) <= 1
+    facts = _NodeFacts(field, dict(node.labels), allocatable, most, capacity.given, [])
+    gpus, lost = _gpus(facts, gpu_model)
+    ordered = facts.field.get("metadata", "annotations", REGISTERED).given or len({gpu.sharing for gpu in gpus}) <= 1
     return msgspec.structs.replace(node, gpus=gpus, lost=lost, ordered=ordered), tuple(
-        f"node {node.name}: {note}" for note in seen.notes
+        f"node {node.name}: {note}" for note in facts.notes
     )
 
 
@@ -201,59 +201,59 @@ def share_unit_mib(field: Field, state: GpuNodeState | None = None) -> int:
 # GPUs
 
 
-def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
+def _gpus(facts: _NodeFacts, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
     """Return the node's GPUs, and how many of them are no longer advertised."""
-    registered = _registered(seen)
+    registered = _registered(facts)
     if registered:
         return registered, 0
-    advertised = sum(count for name, count in seen.capacity.items() if name == SHARE_MEMORY or names_device(name))
+    advertised = sum(count for name, count in facts.capacity.items() if name == SHARE_MEMORY or names_device(name))
     try:
-        known = read_labelled_gpus(seen.field.get("metadata", "labels"), given) or _unnamed(seen)
+        known = read_labelled_gpus(facts.field.get("metadata", "labels"), given) or _unnamed(facts)
     except InvalidInput as error:
-        known = _unnamed(seen)
+        known = _unnamed(facts)
         if known is None:
-            accepted = "; or ".join(filter(None, (error.hint, _fix(seen))))
+            accepted = "; or ".join(filter(None, (error.hint, _fix(facts))))
             raise InvalidInput(error.subject, found=error.found, expected=error.expected, hint=accepted) from error
     if known is None:
         if advertised:
-            kinds = tuple(filter(None, map(seen.named, INSTANCE_TYPE_LABELS)))
+            kinds = tuple(filter(None, map(facts.named, INSTANCE_TYPE_LABELS)))
             found = " of instance type ".join(("GPUs of an unknown model", *kinds[:1]))
-            raise seen.field.refuse(found=found, hint=_fix(seen))
+            raise facts.field.refuse(found=found, hint=_fix(facts))
         return (), 0
-    if seen.advertises and not advertised:
-        how = f"{known.label}={seen.named(known.label)}" if known.label else f"said to have {known.model.name}"
-        seen.notes.append(f"it is {'labelled ' * bool(known.label)}{how} but advertises no GPU, so it has none here")
+    if facts.advertises and not advertised:
+        how = f"{known.label}={facts.named(known.label)}" if known.label else f"said to have {known.model.name}"
+        facts.notes.append(f"it is {'labelled ' * bool(known.label)}{how} but advertises no GPU, so it has none here")
         return (), 0
     if known.memory_mib < known.model.memory_mib:
         # Part of a GPU is a virtual GPU, which its node cannot partition any further.
         undivided = msgspec.structs.replace(known.model, profiles=(), memory_slices=0, compute_slices=0)
         known = msgspec.structs.replace(known, model=undivided)
-    sharings, lost = _sharings(seen, known)
+    sharings, lost = _sharings(facts, known)
     if len(sharings) > _MAX_GPUS:
-        seen.notes.append(f"it says that it has {len(sharings)} GPUs, and the first {_MAX_GPUS} are read")
-    memory_mib = _memory_mib(seen, known, len(sharings))
+        facts.notes.append(f"it says that it has {len(sharings)} GPUs, and the first {_MAX_GPUS} are read")
+    memory_mib = _memory_mib(facts, known, len(sharings))
     unnamed = msgspec.structs.replace(known.model, memory_mib=memory_mib)
     gpu_model = unnamed if known.model.name == _UNKNOWN else known.model
     return tuple(
-        Gpu(index=index, model=gpu_model, memory_mib=memory_mib, sharing=_labelled(seen, sharing, known.model))
+        Gpu(index=index, model=gpu_model, memory_mib=memory_mib, sharing=_labelled(facts, sharing, known.model))
         for index, sharing in enumerate(sharings[:_MAX_GPUS])
     ), lost
 
 
-def _unnamed(seen: _Seen) -> LabelledGpus | None:
+def _unnamed(facts: _NodeFacts) -> LabelledGpus | None:
     """Return the GPUs of a node that shares their memory, which needs no model; None if it does not."""
     nothing_known = GpuModel(name=_UNKNOWN, arch=_UNKNOWN, memory_mib=_MOST_MIB)
-    return LabelledGpus(model=nothing_known, memory_mib=_MOST_MIB) if seen.allocatable.get(SHARE_MEMORY) else None
+    return LabelledGpus(model=nothing_known, memory_mib=_MOST_MIB) if facts.allocatable.get(SHARE_MEMORY) else None
 
 
-def _fix(seen: _Seen) -> str:
-    name = identity(seen.field)[1]
+def _fix(facts: _NodeFacts) -> str:
+    name = identity(facts.field)[1]
     return f"the label tessera.dev/gpu-model=MODEL on it, or tessera plan --gpu-model {name}=MODEL"
 
 
-def _registered(seen: _Seen) -> tuple[Gpu, ...]:
+def _registered(facts: _NodeFacts) -> tuple[Gpu, ...]:
     """Return the GPUs registered by HAMi; none without a usable annotation, with a note."""
-    annotation = seen.field.get("metadata", "annotations", REGISTERED)
+    annotation = facts.field.get("metadata", "annotations", REGISTERED)
     if not annotation.given:
         return ()
     gpus = []
@@ -268,108 +268,108 @@ def _registered(seen: _Seen) -> tuple[Gpu, ...]:
                     index=each.index,
                     model=product,
                     memory_mib=each.devmem if near else product.memory_mib,
-                    sharing=_labelled(seen, shared, product) if each.health else shared,
+                    sharing=_labelled(facts, shared, product) if each.health else shared,
                     uuid=each.id,
                 )
             )
     except InvalidInput as error:
-        seen.notes.append(f"HAMi's annotation {REGISTERED} is not used: {error}")
+        facts.notes.append(f"HAMi's annotation {REGISTERED} is not used: {error}")
         return ()
     return tuple(gpus)
 
 
-def _labelled(seen: _Seen, sharing: Sharing, model: GpuModel) -> Sharing:
+def _labelled(facts: _NodeFacts, sharing: Sharing, model: GpuModel) -> Sharing:
     """Return the sharing by the owner's label: `auto` leaves unused GPUs to Tessera, `whole` fixes it."""
-    label = seen.label(SHARING_LABEL).choice("auto", "whole", default="") if SHARING_LABEL in seen.labels else ""
+    label = facts.label(SHARING_LABEL).choice("auto", "whole", default="") if SHARING_LABEL in facts.labels else ""
     if label == "auto":
         return Sharing(modes=managed_sharing(model).modes, layout=sharing.layout)
     return Sharing(modes=(Mode.WHOLE,)) if label == "whole" else sharing
 
 
-def _memory_mib(seen: _Seen, known: LabelledGpus, count: int) -> int:
+def _memory_mib(facts: _NodeFacts, known: LabelledGpus, count: int) -> int:
     """Return the memory of each GPU: the label's figure if it is that of a whole GPU, at least the shared amount."""
-    label = seen.number("nvidia.com/gpu.memory") or 0
+    label = facts.number("nvidia.com/gpu.memory") or 0
     near = abs(label - known.memory_mib) * 100 <= _NEAR_PERCENT * known.memory_mib
     memory_mib = label if near else known.memory_mib
-    if not seen.allocatable.get(SHARE_MEMORY):
+    if not facts.allocatable.get(SHARE_MEMORY):
         return memory_mib
-    unit_mib = share_unit_mib(seen.field)
-    shared_mib = seen.capacity[SHARE_MEMORY] * unit_mib // max(count, 1)
+    unit_mib = share_unit_mib(facts.field)
+    shared_mib = facts.capacity[SHARE_MEMORY] * unit_mib // max(count, 1)
     return shared_mib if shared_mib + unit_mib <= memory_mib else memory_mib
 
 
-def _sharings(seen: _Seen, known: LabelledGpus) -> tuple[list[Sharing], int]:
+def _sharings(facts: _NodeFacts, known: LabelledGpus) -> tuple[list[Sharing], int]:
     """Return the sharing of each GPU of a node, in order of index, and how many of them are no longer advertised."""
-    if seen.allocatable.get(SHARE_MEMORY):
-        both = (Mode.WHOLE, Mode.MEMORY_SHARE) if seen.allocatable.get(GPU_RESOURCE) else (Mode.MEMORY_SHARE,)
-        count = seen.capacity.get(SHARE_COUNT) or seen.number(*_GPU_COUNTS) or known.count or 1
-        units, most = seen.allocatable[SHARE_MEMORY], seen.capacity[SHARE_MEMORY]
-        return [Sharing(modes=both)] * count, _lost(seen, count, count - (most - units) * count // most, units, most)
-    if f"{_GKE}gpu-partition-size" in seen.labels:
-        return _gke_partitions(seen, known), 0
-    single = seen.named("nvidia.com/gpu.product").partition("-MIG-")[2].removesuffix("-SHARED")
-    if seen.named("nvidia.com/mig.strategy") == "single" and single:
-        return _single(seen, known.model, single), 0
-    if any(name.startswith(mig_resource("")) for name in (*seen.labels, *seen.allocatable)):
-        return _mixed(seen, known), 0
-    labelled = seen.number(*_GPU_COUNTS)
-    return _whole(seen, known, known.count if labelled is None else labelled)
+    if facts.allocatable.get(SHARE_MEMORY):
+        both = (Mode.WHOLE, Mode.MEMORY_SHARE) if facts.allocatable.get(GPU_RESOURCE) else (Mode.MEMORY_SHARE,)
+        count = facts.capacity.get(SHARE_COUNT) or facts.number(*_GPU_COUNTS) or known.count or 1
+        units, most = facts.allocatable[SHARE_MEMORY], facts.capacity[SHARE_MEMORY]
+        return [Sharing(modes=both)] * count, _lost(facts, count, count - (most - units) * count // most, units, most)
+    if f"{_GKE}gpu-partition-size" in facts.labels:
+        return _gke_partitions(facts, known), 0
+    single = facts.named("nvidia.com/gpu.product").partition("-MIG-")[2].removesuffix("-SHARED")
+    if facts.named("nvidia.com/mig.strategy") == "single" and single:
+        return _single(facts, known.model, single), 0
+    if any(name.startswith(mig_resource("")) for name in (*facts.labels, *facts.allocatable)):
+        return _mixed(facts, known), 0
+    labelled = facts.number(*_GPU_COUNTS)
+    return _whole(facts, known, known.count if labelled is None else labelled)
 
 
-def _whole(seen: _Seen, known: LabelledGpus, count: int | None) -> tuple[list[Sharing], int]:
+def _whole(facts: _NodeFacts, known: LabelledGpus, count: int | None) -> tuple[list[Sharing], int]:
     """Return GPUs without MIG; the device plugin advertises each as often as it has replicas."""
-    advertised, most = _advertised(seen, GPU_RESOURCE), _advertised(seen, GPU_RESOURCE, seen.capacity)
-    mode, replicas = _clients(seen, GPU_RESOURCE)
+    advertised, most = _advertised(facts, GPU_RESOURCE), _advertised(facts, GPU_RESOURCE, facts.capacity)
+    mode, replicas = _clients(facts, GPU_RESOURCE)
     if count is None:
-        count = -(-most // replicas) if seen.advertises else 1
+        count = -(-most // replicas) if facts.advertises else 1
     if replicas == 1 and most > count > 0:
         replicas = most // count
-    offered = min(count, -(-advertised // replicas)) if seen.advertises else count
-    lost = _lost(seen, count, offered, advertised, max(most, count * replicas))
+    offered = min(count, -(-advertised // replicas)) if facts.advertises else count
+    lost = _lost(facts, count, offered, advertised, max(most, count * replicas))
     if replicas == 1:
         return [managed_sharing(known.model)] * count, lost
-    sharing = Sharing(modes=(mode,), replicas=(("", replicas),), renamed=_renamed(seen, GPU_RESOURCE))
+    sharing = Sharing(modes=(mode,), replicas=(("", replicas),), renamed=_renamed(facts, GPU_RESOURCE))
     return [sharing] * count, lost
 
 
-def _lost(seen: _Seen, count: int, offered: int, advertised: int, most: int) -> int:
+def _lost(facts: _NodeFacts, count: int, offered: int, advertised: int, most: int) -> int:
     """Return how many GPUs are no longer advertised, and note it."""
     lost = count - offered
     if lost:
-        seen.notes.append(
+        facts.notes.append(
             f"{lost} of its {count} GPUs {'is' if lost == 1 else 'are'} not offered ({advertised} allocatable of "
             f"{most}), and nobody recorded which: the last that no pod uses are taken for lost"
         )
     return lost
 
 
-def _advertised(seen: _Seen, resource: str, amounts: dict[str, int] | None = None) -> int:
-    amounts = seen.allocatable if amounts is None else amounts
+def _advertised(facts: _NodeFacts, resource: str, amounts: dict[str, int] | None = None) -> int:
+    amounts = facts.allocatable if amounts is None else amounts
     return amounts.get(resource, 0) + amounts.get(f"{resource}.shared", 0)
 
 
-def _renamed(seen: _Seen, resource: str) -> bool:
-    return bool(seen.allocatable.get(f"{resource}.shared"))
+def _renamed(facts: _NodeFacts, resource: str) -> bool:
+    return bool(facts.allocatable.get(f"{resource}.shared"))
 
 
-def _clients(seen: _Seen, prefix: str) -> tuple[Mode, int]:
+def _clients(facts: _NodeFacts, prefix: str) -> tuple[Mode, int]:
     """Return how the devices of a label prefix are shared, whole GPUs' modes, and by how many clients each."""
-    gke = seen.named(f"{_GKE}gpu-sharing-strategy")
-    strategy = gke or seen.named(f"{prefix}.sharing-strategy")
-    number = seen.number(f"{_GKE}max-shared-clients-per-gpu" if gke else f"{prefix}.replicas") or 1
+    gke = facts.named(f"{_GKE}gpu-sharing-strategy")
+    strategy = gke or facts.named(f"{prefix}.sharing-strategy")
+    number = facts.number(f"{_GKE}max-shared-clients-per-gpu" if gke else f"{prefix}.replicas") or 1
     return Mode.MPS if strategy == "mps" else Mode.TIME_SLICING, number
 
 
 _ON_MIG = {Mode.MPS: Mode.MIG_MPS, Mode.TIME_SLICING: Mode.MIG_TIME_SLICING}
 
 
-def _instances(seen: _Seen, layout: Layout, *, single: bool) -> Sharing:
+def _instances(facts: _NodeFacts, layout: Layout, *, single: bool) -> Sharing:
     """Return the sharing of a GPU with these instances; `single` advertises them as `nvidia.com/gpu`."""
     modes, replicas, renamed = {Mode.MIG}, {}, False
     for name in dict.fromkeys(placement.profile for placement in layout):
         resource = GPU_RESOURCE if single else mig_resource(name)
-        mode, clients = _clients(seen, resource)
-        renamed = renamed or _renamed(seen, resource)
+        mode, clients = _clients(facts, resource)
+        renamed = renamed or _renamed(facts, resource)
         if clients > 1:
             modes.add(_ON_MIG[mode])
             replicas[name] = clients
@@ -383,16 +383,16 @@ def _instances(seen: _Seen, layout: Layout, *, single: bool) -> Sharing:
     )
 
 
-def _gke_partitions(seen: _Seen, known: LabelledGpus) -> list[Sharing]:
+def _gke_partitions(facts: _NodeFacts, known: LabelledGpus) -> list[Sharing]:
     """Return GPUs partitioned by GKE: as many instances of one size as fit, advertised as `nvidia.com/gpu`."""
-    label = seen.label(f"{_GKE}gpu-partition-size")
+    label = facts.label(f"{_GKE}gpu-partition-size")
     size = in_place(label, partial(profile, known.model, label.text()))
     layout = _full(label, known.model, size.name)
-    _, clients = _clients(seen, GPU_RESOURCE)
-    count = seen.number(f"{_GKE}accelerator-count") or known.count
+    _, clients = _clients(facts, GPU_RESOURCE)
+    count = facts.number(f"{_GKE}accelerator-count") or known.count
     if count is None:
-        count = -(-_advertised(seen, GPU_RESOURCE, seen.capacity) // (len(layout) * clients))
-    return _withheld(seen, [_instances(seen, layout, single=True)] * count, size.name, GPU_RESOURCE)
+        count = -(-_advertised(facts, GPU_RESOURCE, facts.capacity) // (len(layout) * clients))
+    return _withheld(facts, [_instances(facts, layout, single=True)] * count, size.name, GPU_RESOURCE)
 
 
 def _full(field: Field, model: GpuModel, name: str) -> Layout:
@@ -404,53 +404,53 @@ def _full(field: Field, model: GpuModel, name: str) -> Layout:
     return layout
 
 
-def _single(seen: _Seen, model: GpuModel, name: str) -> list[Sharing]:
+def _single(facts: _NodeFacts, model: GpuModel, name: str) -> list[Sharing]:
     """Return GPUs under MIG strategy single, where labels count instances as GPUs."""
-    label = seen.label("nvidia.com/gpu.product")
+    label = facts.label("nvidia.com/gpu.product")
     size = in_place(label, partial(profile, model, name))
     full = _full(label, model, size.name)
-    total = seen.number("nvidia.com/gpu.count") or _advertised(seen, GPU_RESOURCE, seen.capacity)
+    total = facts.number("nvidia.com/gpu.count") or _advertised(facts, GPU_RESOURCE, facts.capacity)
     count = min(-(-total // len(full)), _MAX_GPUS)
     layouts, _ = _spread(model, {size.name: total}, count)
-    sharings = [_instances(seen, layout, single=True) for layout in layouts]
-    return _withheld(seen, sharings, size.name, GPU_RESOURCE)
+    sharings = [_instances(facts, layout, single=True) for layout in layouts]
+    return _withheld(facts, sharings, size.name, GPU_RESOURCE)
 
 
-def _mixed(seen: _Seen, known: LabelledGpus) -> list[Sharing]:
+def _mixed(facts: _NodeFacts, known: LabelledGpus) -> list[Sharing]:
     """Return GPUs under MIG strategy mixed: those with instances first, then the whole ones."""
     model = known.model
     counts: dict[str, int] = {}
     resources: dict[str, str] = {}
-    for written in _mig_names(seen):
+    for written in _mig_names(facts):
         resource = mig_resource(written)
-        labelled = seen.number(f"{resource}.count")
-        origin = seen.field if labelled is None else seen.label(f"{resource}.count")
+        labelled = facts.number(f"{resource}.count")
+        origin = facts.field if labelled is None else facts.label(f"{resource}.count")
         name = in_place(origin, partial(profile, model, written)).name
-        _, clients = _clients(seen, resource)
-        counts[name] = _advertised(seen, resource, seen.capacity) // clients if labelled is None else labelled
+        _, clients = _clients(facts, resource)
+        counts[name] = _advertised(facts, resource, facts.capacity) // clients if labelled is None else labelled
         resources[name] = resource
-    whole, _ = _whole(seen, known, None) if _advertised(seen, GPU_RESOURCE) else ([], 0)
+    whole, _ = _whole(facts, known, None) if _advertised(facts, GPU_RESOURCE) else ([], 0)
     most = {each.name: each.max_instances for each in model.profiles}
     at_least = max((-(-count // most[name]) for name, count in counts.items()), default=0)
-    labelled = seen.number(*_GPU_COUNTS) or known.count
+    labelled = facts.number(*_GPU_COUNTS) or known.count
     partitioned = labelled - len(whole) if labelled is not None else at_least
     layouts, left = _spread(model, counts, min(max(partitioned, 0), _MAX_GPUS))
-    seen.notes.extend(
+    facts.notes.extend(
         f"{count} x {name} fit none of its {partitioned} MIG GPUs and are left out" for name, count in left.items()
     )
-    sharings = [_instances(seen, layout, single=False) for layout in layouts]
+    sharings = [_instances(facts, layout, single=False) for layout in layouts]
     for name, resource in resources.items():
-        sharings = _withheld(seen, sharings, name, resource)
+        sharings = _withheld(facts, sharings, name, resource)
     return sharings + whole
 
 
-def _withheld(seen: _Seen, sharings: list[Sharing], name: str, resource: str) -> list[Sharing]:
+def _withheld(facts: _NodeFacts, sharings: list[Sharing], name: str, resource: str) -> list[Sharing]:
     """Return GPUs whose last instances of a profile are withheld: as many as the node no longer advertises."""
-    _, clients = _clients(seen, resource)
-    most, advertised = _advertised(seen, resource, seen.capacity), _advertised(seen, resource)
-    lost = (most - advertised) // clients if seen.advertises else 0
+    _, clients = _clients(facts, resource)
+    most, advertised = _advertised(facts, resource, facts.capacity), _advertised(facts, resource)
+    lost = (most - advertised) // clients if facts.advertises else 0
     if lost:
-        seen.notes.append(
+        facts.notes.append(
             f"{lost} of its {most // clients} instances {name} {'is' if lost == 1 else 'are'} not offered "
             f"({advertised} allocatable of capacity {most}), and nobody recorded which: the last are taken for lost"
         )
@@ -464,11 +464,11 @@ def _withheld(seen: _Seen, sharings: list[Sharing], name: str, resource: str) ->
     return found[::-1]
 
 
-def _mig_names(seen: _Seen) -> list[str]:
+def _mig_names(facts: _NodeFacts) -> list[str]:
     """Return the profiles that labels count or the device plugin advertises, unchanged."""
     prefix = mig_resource("")
-    labelled = (name.removesuffix(".count") for name in seen.labels if name.endswith(".count"))
-    advertised = (name.removesuffix(".shared") for name in seen.allocatable)
+    labelled = (name.removesuffix(".count") for name in facts.labels if name.endswith(".count"))
+    advertised = (name.removesuffix(".shared") for name in facts.allocatable)
     names = dict.fromkeys(name for name in (*labelled, *advertised) if name.startswith(prefix))
     return [name.removeprefix(prefix) for name in names]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["SeenEvent", "read_events"]
+__all__ = ["ObservedEvent", "read_events"]
 
 
-class SeenEvent(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of an object, reported once or several times."""
 
     last: str = ""
@@ -20,7 +20,9 @@ class SeenEvent(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
 
 
-def read_events(objects: Iterable[Mapping[str, Any]], *, kind: str, namespace: str, name: str) -> tuple[SeenEvent, ...]:
+def read_events(
+    objects: Iterable[Mapping[str, Any]], *, kind: str, namespace: str, name: str
+) -> tuple[ObservedEvent, ...]:
     """Return the events about an object, the latest last; other objects are ignored."""
     desired = {"kind": kind, "namespace": namespace, "name": name}
     found = (
@@ -32,7 +34,7 @@ def read_events(objects: Iterable[Mapping[str, Any]], *, kind: str, namespace: s
     return tuple(sorted(found, key=lambda each: each.last))
 
 
-def _event(each: Mapping[str, Any]) -> SeenEvent:
+def _event(each: Mapping[str, Any]) -> ObservedEvent:
     series = each.get("series")
     moments = (
         each.get("lastTimestamp"),
@@ -42,7 +44,7 @@ def _event(each: Mapping[str, Any]) -> SeenEvent:
     )
     last = next((moment for moment in moments if isinstance(moment, str)), "")
     counts = (count for count in (each.get("count"), _of(series, "count")) if isinstance(count, int))
-    return SeenEvent(
+    return ObservedEvent(
         last=last,
         type=str(each.get("type") or "Normal"),
         reason=str(each.get("reason") or ""),

@@ -62,12 +62,12 @@ def _gpu_words(node: str, gpu: DrawnGpu) -> str:
 
 
 def _amounts(gpu: DrawnGpu, y: float) -> str:
-    granted = min(gpu.allocated_mib, gpu.memory_mib)
-    share = 104 * granted / gpu.memory_mib if gpu.memory_mib else 0
+    allocated = min(gpu.allocated_mib, gpu.memory_mib)
+    share = 104 * allocated / gpu.memory_mib if gpu.memory_mib else 0
     body = (
         text(percent(gpu.allocated_mib, gpu.memory_mib), 0, 10, 12, class_="h")
         + rect((0, 15, 104, 4), rx=2, class_="track")
-        + (rect((0, 15, share, 4), rx=2, class_="bar") if granted else "")
+        + (rect((0, 15, share, 4), rx=2, class_="bar") if allocated else "")
         + text(f"{gib(gpu.allocated_mib)} of {gib(gpu.memory_mib)}", 0, 31, 9.5, class_="mute")
     )
     return group(body, STRIP_X + STRIP + 16, y)

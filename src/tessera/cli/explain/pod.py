@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tessera.api.kubernetes.podevents import SeenEvent, read_events
+from tessera.api.kubernetes.podevents import ObservedEvent, read_events
 from tessera.api.tessera.pods.finishedpods import read_finished_pod
 from tessera.api.tessera.usage.usagereports import PodContention, contention_around
 from tessera.cli.drawing.lettering import clean
@@ -50,7 +50,7 @@ class _Answer(msgspec.Struct, frozen=True):
     """The JSON output."""
 
     explanation: PodExplanation
-    events: tuple[SeenEvent, ...]
+    events: tuple[ObservedEvent, ...]
     contention: tuple[PodContention, ...] = msgspec.field(default=(), name="noise")
     """What slows it down, or is driven by it, by the agent of its node."""
 
@@ -209,6 +209,6 @@ def _slowed(each: PodContention) -> str:
     return f"GPU {each.gpu}: {contention_words(each)}"
 
 
-def _event(each: SeenEvent) -> str:
+def _event(each: ObservedEvent) -> str:
     times = f" ({each.count} times)" if each.count > 1 else ""
     return f"{each.last} {each.type} {each.reason}{times}: {each.message}"

@@ -86,7 +86,7 @@ def _wide(nodes: Sequence[NodeInspection], width: int, numbers: Mapping[str, int
                 bar(gpu, room, numbers),
                 _mode(gpu),
                 _level(gpu),
-                _granted(gpu),
+                _allocated(gpu),
                 f"{gpu.allocated_percent} %",
                 _used(gpu),
                 _health(gpu),
@@ -123,7 +123,7 @@ def _narrow(nodes: Sequence[NodeInspection], width: int, numbers: Mapping[str, i
                 Text(str(gpu.index)),
                 Group(bar(gpu, room, numbers), _pods(gpu)),
                 Text("\n").join((_mode(gpu), _level(gpu))),
-                Text(f"{_granted(gpu)}\n{_used(gpu)}"),
+                Text(f"{_allocated(gpu)}\n{_used(gpu)}"),
                 Text("\n").join((_health(gpu), Text(_fragmentation(gpu)))),
             )
             for gpu in node.gpus
@@ -173,7 +173,7 @@ def _level(gpu: GpuInspection) -> Text:
     return Text(_LEVELS[gpu.level] if gpu.level else "-")
 
 
-def _granted(gpu: GpuInspection) -> str:
+def _allocated(gpu: GpuInspection) -> str:
     return f"{_number(gpu.allocated_mib)}/{_number(gpu.memory_mib)} GiB"
 
 
@@ -256,11 +256,11 @@ def _legend(inspection: Inspection) -> Iterator[RenderableType]:
 
 def _sum(inspection: Inspection) -> Text:
     gpus = [gpu for node in inspection.nodes for gpu in node.gpus]
-    granted, memory = (sum(getattr(gpu, name) for gpu in gpus) for name in ("allocated_mib", "memory_mib"))
+    allocated, memory = (sum(getattr(gpu, name) for gpu in gpus) for name in ("allocated_mib", "memory_mib"))
     unhealthy = sum(gpu.health is GpuHealth.UNHEALTHY for gpu in gpus)
     parts = (
         f"{sum(bool(gpu.pods) for gpu in gpus):,} of {counted(len(gpus), 'GPU')} in use",
-        f"{gib(granted)} of {gib(memory)} allocated ({percent(granted, memory)})",
+        f"{gib(allocated)} of {gib(memory)} allocated ({percent(allocated, memory)})",
         _fragments(gpus),
         f"{counted(unhealthy, 'GPU')} unhealthy" if unhealthy else "",
         f"{counted(len(inspection.pending), 'pod')} pending" if inspection.pending else "",

@@ -280,14 +280,14 @@ def _gpus(seen: DrawnFleet) -> Table:
             model = (
                 Text(clean(gpu.model)) if number == 0 or gpu.model != kind.runs[number - 1].gpus[0].model else Text()
             )
-            table.add_row(name, index, model, _Strip(gpu, grain), _granted(gpu))
+            table.add_row(name, index, model, _Strip(gpu, grain), _allocated(gpu))
     _unbroken(table, 0, (Text(clean(_node_words(kind))) for kind in groups[:_MOST_NODES]))
     if left:
         table.add_row(f"and {counted(left, 'more node')}", "", "", Text("-o json has all"), "")
     return table
 
 
-def _granted(gpu: DrawnGpu) -> str:
+def _allocated(gpu: DrawnGpu) -> str:
     amount = f"{gib(gpu.allocated_mib).removesuffix(' GiB')} of {gib(gpu.memory_mib)}"
     return f"{amount} {percent(gpu.allocated_mib, gpu.memory_mib):>5}"
 

@@ -44,11 +44,11 @@ class Accounts:
             requested = msgspec.convert(spec.get("nonResourceAttributes") or spec["resourceAttributes"], Attributes)
             names = (spec.get("user", ""), *spec.get("groups", ()))
             namespaces = {"", requested.namespace}
-            granted = {
+            rules = {
                 (name, requested.verb, requested.path or requested.resource, each)
                 for name in names
                 for each in namespaces
             }
-            allowed = _MASTERS in names or not granted.isdisjoint(self._rights)
+            allowed = _MASTERS in names or not rules.isdisjoint(self._rights)
             return body | {"status": {"allowed": allowed}}
         return None

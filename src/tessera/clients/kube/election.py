@@ -15,8 +15,8 @@ from tessera.core.cluster.protocols.leadership import (
     Candidate,
     Lease,
     Terms,
+    acquired,
     claim,
-    granted,
     leads,
     observed,
     pause_s,
@@ -192,7 +192,7 @@ class Election:
         lease = claim(self._candidate, sent_s)
         if lease is not None:
             stored = await self._store(lease, taken=not leads(self._candidate, sent_s))
-            self._candidate = granted(self._candidate, read_lease(stored), sent_s, _now_s())
+            self._candidate = acquired(self._candidate, read_lease(stored), sent_s, _now_s())
 
     async def _store(self, lease: Lease, *, taken: bool) -> Object:
         self._stamp = max(dt.datetime.now(dt.UTC), self._stamp + dt.timedelta(microseconds=1))

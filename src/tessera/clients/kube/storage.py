@@ -42,7 +42,7 @@ class _Change:
         self.event = event
         self.before = before
 
-    def seen_by(self, selection: Selection) -> WatchEvent | None:
+    def event_for(self, selection: Selection) -> WatchEvent | None:
         """Return the event as a selection's watcher sees it: an object that left it is deleted."""
         was = self.before is not None and _selects(selection, self.before)
         stays = not self.event.gone and _selects(selection, self.event.object)
@@ -59,7 +59,7 @@ class _Watcher:
         self.news = asyncio.Event()
 
     def take(self, change: _Change) -> None:
-        event = change.seen_by(self.selection)
+        event = change.event_for(self.selection)
         if event:
             self.events.append(event)
             self.news.set()

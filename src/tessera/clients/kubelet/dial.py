@@ -10,8 +10,8 @@ import grpc
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.plugin import HEALTHY, SERVICE, OptionalCalls
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
+from tessera.core.deviceplugin.containerresponse import ContainerResponse, DeviceNode
 from tessera.core.deviceplugin.edits import ContainerMount
-from tessera.core.deviceplugin.grant import DeviceNode, Grant
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import Conflict
 
@@ -98,11 +98,11 @@ class PluginConnection:
         answer = await self._ask("GetPreferredAllocation", request, wire.PreferredAllocationResponse)
         return tuple(answer.container_responses[0].deviceIDs)
 
-    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         """Return the plugin's answer for a container with these devices."""
         request = wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=ids)])
         answer = await self._ask("Allocate", request, wire.AllocateResponse)
-        return _grant(answer.container_responses[0])
+        return _response(answer.container_responses[0])
 
     async def pre_start(self, ids: tuple[str, ...], *, deadline_s: float) -> None:
         """Call `PreStartContainer` for a container with these devices."""
@@ -147,8 +147,8 @@ class PluginConnection:
         await self._notify()
 
 
-def _grant(answer: wire.ContainerAllocateResponse) -> Grant:
-    return Grant(
+def _response(answer: wire.ContainerAllocateResponse) -> ContainerResponse:
+    return ContainerResponse(
         env=tuple(sorted(answer.envs.items())),
         mounts=tuple(
             ContainerMount(host_path=each.host_path, container_path=each.container_path, read_only=each.read_only)

@@ -21,7 +21,7 @@ from tessera.clients.kubelet.dial import PluginConnection
 from tessera.clients.kubelet.plugin import VERSION
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as plugin_wire
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as pods_wire
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import Conflict, Unavailable
 
@@ -33,7 +33,7 @@ _RESOURCE_NAME = re.compile(
 )
 """Source: kubernetes `pkg/apis/core/v1/helper` `IsExtendedResourceName`."""
 _PRE_START_S = 30.0
-_NO_GRANT = Grant()
+_EMPTY = ContainerResponse()
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class _Holding(msgspec.Struct, frozen=True, kw_only=True):
     container: str
     resource: str
     ids: tuple[str, ...]
-    grant: Grant
+    response: ContainerResponse
 
     def of(self, namespace: str, pod: str, container: str | None = None) -> bool:
         return (self.namespace, self.pod) == (namespace, pod) and container in (None, self.container)
@@ -218,7 +218,7 @@ class MemoryKubelet:
 
     async def allocate(
         self, namespace: str, pod: str, container: Container, ids: tuple[str, ...], *, uid: str = ""
-    ) -> Grant:
+    ) -> ContainerResponse:
         """Return the plugin's answer for a container of one resource with exactly these devices, and record it.
 
         Raises:
@@ -228,7 +228,7 @@ class MemoryKubelet:
         """
         (resource, _), *_ = container.limits
         try:
-            grant = await self._endpoints[resource].allocate(ids)
+            response = await self._endpoints[resource].allocate(ids)
         except Conflict:
             self.forgotten.clear()  # an error makes it count anew what is held
             raise
@@ -236,8 +236,8 @@ class MemoryKubelet:
         if missing:
             self.panics.append(f"nil pointer dereference: {missing[0]} of {resource} is not listed any more")
             raise _dead(self.panics[-1])
-        self.record(namespace, pod, container, ids, grant, uid=uid)
-        return grant
+        self.record(namespace, pod, container, ids, response, uid=uid)
+        return response
 
     def record(
         self,
@@ -245,7 +245,7 @@ class MemoryKubelet:
         pod: str,
         container: Container,
         ids: tuple[str, ...],
-        grant: Grant = _NO_GRANT,
+        response: ContainerResponse = _EMPTY,
         *,
         uid: str = "",
     ) -> None:
@@ -257,7 +257,7 @@ class MemoryKubelet:
             container=container.name,
             resource=container.limits[0][0],
             ids=ids,
-            grant=grant,
+            response=response,
         )
         self._holdings.append(held)
         self._write_checkpoint()
@@ -266,7 +266,7 @@ class MemoryKubelet:
         """Get a plugin's options again: a call without effect."""
         await self._endpoints[resource].ping()
 
-    async def create(self, namespace: str, pod: str, container: str) -> Grant:
+    async def create(self, namespace: str, pod: str, container: str) -> ContainerResponse:
         """Return what the runtime gets when a container is created or recreated.
 
         Raises:
@@ -278,12 +278,12 @@ class MemoryKubelet:
             endpoint = self._endpoints[each.resource]
             if endpoint.options.pre_start:
                 await endpoint.pre_start(each.ids, deadline_s=_PRE_START_S)
-        return Grant(
-            env=tuple(dict(pair for each in holdings for pair in each.grant.env).items()),
-            mounts=tuple(dict.fromkeys(mount for each in holdings for mount in each.grant.mounts)),
-            device_nodes=tuple(dict.fromkeys(node for each in holdings for node in each.grant.device_nodes)),
-            annotations=tuple(dict(pair for each in holdings for pair in each.grant.annotations).items()),
-            cdi_devices=tuple(dict.fromkeys(name for each in holdings for name in each.grant.cdi_devices)),
+        return ContainerResponse(
+            env=tuple(dict(pair for each in holdings for pair in each.response.env).items()),
+            mounts=tuple(dict.fromkeys(mount for each in holdings for mount in each.response.mounts)),
+            device_nodes=tuple(dict.fromkeys(node for each in holdings for node in each.response.device_nodes)),
+            annotations=tuple(dict(pair for each in holdings for pair in each.response.annotations).items()),
+            cdi_devices=tuple(dict.fromkeys(name for each in holdings for name in each.response.cdi_devices)),
         )
 
     def remove(self, namespace: str, pod: str) -> None:

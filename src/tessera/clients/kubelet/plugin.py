@@ -11,7 +11,7 @@ import msgspec
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
 from tessera.core.deviceplugin.advertise import ListedDevice
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import TesseraError, Unavailable
 
@@ -47,7 +47,7 @@ class DevicePlugin(Protocol):
     async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
         """Return the preferred device ids of one container."""
 
-    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         """Return the response for one container with these devices."""
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
@@ -163,7 +163,7 @@ def _handlers(plugin: DevicePlugin) -> dict[str, "grpc.RpcMethodHandler[Any, Any
 
     async def allocate(request: wire.AllocateRequest, context: _Context) -> wire.AllocateResponse:
         requested = [tuple(each.devices_ids) for each in request.container_requests]
-        answers = [_grant(await _answer(context, plugin.allocate, ids)) for ids in requested]
+        answers = [_wire(await _answer(context, plugin.allocate, ids)) for ids in requested]
         return wire.AllocateResponse(container_responses=answers)
 
     async def pre_start(request: wire.PreStartContainerRequest, context: _Context) -> wire.PreStartContainerResponse:
@@ -198,17 +198,17 @@ def _device(device: ListedDevice) -> wire.Device:
     return wire.Device(ID=device.id, health=HEALTHY if device.healthy else UNHEALTHY, topology=topology)
 
 
-def _grant(grant: Grant) -> wire.ContainerAllocateResponse:
+def _wire(response: ContainerResponse) -> wire.ContainerAllocateResponse:
     return wire.ContainerAllocateResponse(
-        envs=dict(grant.env),
+        envs=dict(response.env),
         mounts=[
             wire.Mount(container_path=each.container_path, host_path=each.host_path, read_only=each.read_only)
-            for each in grant.mounts
+            for each in response.mounts
         ],
         devices=[
             wire.DeviceSpec(container_path=each.container_path, host_path=each.host_path, permissions=each.permissions)
-            for each in grant.device_nodes
+            for each in response.device_nodes
         ],
-        annotations=dict(grant.annotations),
-        cdi_devices=[wire.CDIDevice(name=each) for each in grant.cdi_devices],
+        annotations=dict(response.annotations),
+        cdi_devices=[wire.CDIDevice(name=each) for each in response.cdi_devices],
     )

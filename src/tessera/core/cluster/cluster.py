@@ -10,7 +10,7 @@ from tessera.core.cluster.mps import Enforcement
 from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot
 from tessera.core.workload.need import Pod, PodKey
 
-__all__ = ["Cluster", "FinishedPod", "Phase", "Record", "SeenNode", "SeenPod"]
+__all__ = ["Cluster", "FinishedPod", "ObservedNode", "ObservedPod", "Phase", "Record"]
 
 
 class Phase(enum.StrEnum):
@@ -38,7 +38,7 @@ class Record(enum.StrEnum):
     """It uses none, or they are unknown."""
 
 
-class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
     """One node."""
 
     node: Node
@@ -59,7 +59,7 @@ class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the images that it reports, by each full name."""
 
 
-class SeenPod(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that has not finished."""
 
     pod: Pod
@@ -102,8 +102,8 @@ class FinishedPod(msgspec.Struct, frozen=True, kw_only=True):
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """The observation of a cluster at one moment."""
 
-    nodes: tuple[SeenNode, ...]
-    pods: tuple[SeenPod, ...] = ()
+    nodes: tuple[ObservedNode, ...]
+    pods: tuple[ObservedPod, ...] = ()
     snapshot: Snapshot
     """The same as a planner takes it: free of contradictions."""
     notes: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ __all__ = [
     "AssignedUses",
     "Clash",
     "Exclusivity",
-    "Granted",
+    "SignedAssignment",
     "StartedPod",
     "Use",
     "clashes",
@@ -38,7 +38,7 @@ __all__ = [
     "uses_of_devices",
     "uses_of_ids",
     "uses_of_shares",
-    "with_grant",
+    "with_assignment",
     "without_other_forms",
 ]
 
@@ -126,7 +126,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
         return f"container {self.container} of pod {self.pod}" if self.uid else "a pod that was just admitted"
 
 
-class Granted(msgspec.Struct, frozen=True, kw_only=True):
+class SignedAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """An assignment that counts or did; its fields as in `Allocation`."""
 
     assignment: str = ""
@@ -137,7 +137,7 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True):
 class StartedPod(msgspec.Struct, frozen=True, kw_only=True):
     """What the containers of a pod with an assignment were started with."""
 
-    granted: Granted
+    signed: SignedAssignment
     """Without an assignment where its key was revoked."""
     containers: frozenset[tuple[str, str]]
     """The started containers, and their resource."""
@@ -173,11 +173,11 @@ def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
         return None
     containers = frozenset((each.container, each.resource) for each in own)
     last = own[-1]
-    granted = Granted(assignment=last.assignment, key=last.key, signature=last.signature)
-    return StartedPod(granted=granted, containers=containers)
+    signed = SignedAssignment(assignment=last.assignment, key=last.key, signature=last.signature)
+    return StartedPod(signed=signed, containers=containers)
 
 
-Assigned: TypeAlias = Mapping[str, Granted]
+Assigned: TypeAlias = Mapping[str, SignedAssignment]
 """Assignments that count, by UID of the pod."""
 AssignedUses: TypeAlias = Mapping[tuple[str, str, str], tuple[Use, ...]]
 """What containers use by them, by UID of the pod, container and resource."""
@@ -202,17 +202,17 @@ def completed(
     for each in record:
         lacks = each.started and each.uses and not each.assignment and not each.key and each.uid in assigned
         if lacks and uses.get((each.uid, each.container, each.resource)) == each.uses:
-            found.append(with_grant(each, assigned[each.uid]))
+            found.append(with_assignment(each, assigned[each.uid]))
         elif each.assignment and revoked(each.key):
-            found.append(with_grant(each, Granted(key=each.key)))
+            found.append(with_assignment(each, SignedAssignment(key=each.key)))
         else:
             found.append(each)
     return tuple(found)
 
 
-def with_grant(allocation: Allocation, granted: Granted) -> Allocation:
+def with_assignment(allocation: Allocation, signed: SignedAssignment) -> Allocation:
     """Return an allocation with the assignment of its container."""
-    return msgspec.structs.replace(allocation, **msgspec.structs.asdict(granted))
+    return msgspec.structs.replace(allocation, **msgspec.structs.asdict(signed))
 
 
 def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:

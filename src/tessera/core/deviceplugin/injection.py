@@ -6,11 +6,11 @@ Source: NVIDIA/k8s-device-plugin `internal/plugin/server.go`, and its page on CD
 import hashlib
 from collections.abc import Iterable, Sequence
 
+from tessera.core.deviceplugin.containerresponse import ContainerResponse, DeviceNode
 from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
-from tessera.core.deviceplugin.grant import DeviceNode, Grant
 from tessera.core.node.liststrategies import DeviceInjection
 
-__all__ = ["GPU_KIND", "SHARE_KIND", "VOID", "by_cdi", "driver_mount", "grant", "share_name"]
+__all__ = ["GPU_KIND", "SHARE_KIND", "VOID", "by_cdi", "container_response", "driver_mount", "share_name"]
 
 
 GPU_KIND = "tessera.dev/gpu"
@@ -33,14 +33,14 @@ def share_name(resource: str, ids: Iterable[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_NAME_CHARACTERS]
 
 
-def by_cdi(injection: DeviceInjection, kind: str, names: Sequence[str]) -> Grant:
+def by_cdi(injection: DeviceInjection, kind: str, names: Sequence[str]) -> ContainerResponse:
     """Return the answer that names CDI devices; empty without a CDI strategy."""
     full = tuple(f"{kind}={name}" for name in names)
     annotations: tuple[tuple[str, str], ...] = ()
     if "cdi-annotations" in injection.strategies:
         key = f"{injection.annotation_prefix}tessera_{share_name(kind, names)}"
         annotations = ((key, ",".join(full)),)
-    return Grant(annotations=annotations, cdi_devices=full if "cdi-cri" in injection.strategies else ())
+    return ContainerResponse(annotations=annotations, cdi_devices=full if "cdi-cri" in injection.strategies else ())
 
 
 def driver_mount(folder: str) -> ContainerMount:
@@ -48,7 +48,9 @@ def driver_mount(folder: str) -> ContainerMount:
     return ContainerMount(host_path=folder, container_path=_DRIVER_FOLDER, read_only=True)
 
 
-def grant(injection: DeviceInjection, cdi: Grant, visible: Sequence[str], edits: ShareEdits) -> Grant:
+def container_response(
+    injection: DeviceInjection, cdi: ContainerResponse, visible: Sequence[str], edits: ShareEdits
+) -> ContainerResponse:
     """Return the whole answer for one container.
 
     Args:
@@ -70,7 +72,7 @@ def grant(injection: DeviceInjection, cdi: Grant, visible: Sequence[str], edits:
     if bare:
         mounts.append(driver_mount(injection.driver_folder))
     nodes = edits.device_nodes if injection.pass_device_specs or bare else ()
-    return Grant(
+    return ContainerResponse(
         env=(*env, *edits.env),
         mounts=(*mounts, *edits.mounts),
         device_nodes=tuple(

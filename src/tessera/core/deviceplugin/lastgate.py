@@ -18,8 +18,8 @@ from tessera.core.workload.need import Isolation
 
 __all__ = [
     "GateDecision",
-    "ObservedPod",
-    "ObservedPods",
+    "GateObservation",
+    "GatePod",
     "admit",
     "devices_of_orphans",
     "holders",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-class ObservedPod(msgspec.Struct, frozen=True, kw_only=True):
+class GatePod(msgspec.Struct, frozen=True, kw_only=True):
     """An observed pod that the API server has; one that it does not have has ended."""
 
     name: str
@@ -47,10 +47,10 @@ class ObservedPod(msgspec.Struct, frozen=True, kw_only=True):
     """Containers that run as long as the pod."""
 
 
-class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
+class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
     """The observed pods of a node at one moment."""
 
-    pods: Mapping[str, ObservedPod] = {}
+    pods: Mapping[str, GatePod] = {}
     """By UID."""
     running: frozenset[str] = frozenset()
     """UIDs of pods with processes, whatever API server and kubelet say of them."""
@@ -97,7 +97,7 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def admit(
-    record: tuple[Allocation, ...], new: Allocation, observed: ObservedPods, capacity_mib: Mapping[DeviceId, int]
+    record: tuple[Allocation, ...], new: Allocation, observed: GateObservation, capacity_mib: Mapping[DeviceId, int]
 ) -> GateDecision:
     """Return whether `Allocate` may allocate devices to some pod.
 
@@ -117,7 +117,7 @@ def admit(
 def start(
     record: tuple[Allocation, ...],
     new: Allocation,
-    observed: ObservedPods,
+    observed: GateObservation,
     capacity_mib: Mapping[DeviceId, int],
     *,
     ids: bool,
@@ -161,7 +161,7 @@ def weaker_device(requested: Isolation, devices: Iterable[PluginDevice]) -> Plug
 def _with_names(
     record: tuple[Allocation, ...],
     new: Allocation,
-    observed: ObservedPods,
+    observed: GateObservation,
     capacity_mib: Mapping[DeviceId, int],
     *,
     ids: bool,
@@ -174,14 +174,14 @@ def _with_names(
     return tuple(named(each, observed) if each in rivals else each for each in record)
 
 
-def _blocks_allocate(other: Allocation, observed: ObservedPods) -> bool:
+def _blocks_allocate(other: Allocation, observed: GateObservation) -> bool:
     """Return whether an entry's devices must not be allocated again by the kubelet now."""
     if not other.uid or observed.ending(other.uid) or _is_being_admitted(other, observed):
         return False
     return observed.has_recorded(other) or observed.runs(other.uid)
 
 
-def _is_being_admitted(other: Allocation, observed: ObservedPods) -> bool:
+def _is_being_admitted(other: Allocation, observed: GateObservation) -> bool:
     """Return whether the pod of an allocation has containers that the kubelet has not allocated for yet.
 
     The kubelet admits one pod after the other. So it is this pod that it allocates for: containers get what the pod's
@@ -198,14 +198,14 @@ def _is_being_admitted(other: Allocation, observed: ObservedPods) -> bool:
     )
 
 
-def _blocks_start(other: Allocation, observed: ObservedPods) -> bool:
+def _blocks_start(other: Allocation, observed: GateObservation) -> bool:
     """Return whether a container with an entry's devices runs, or will."""
     if not other.uid:
         return False
     return observed.runs(other.uid) or (not observed.ended(other.uid) and observed.has_recorded(other))
 
 
-def named(entry: Allocation, observed: ObservedPods) -> Allocation:
+def named(entry: Allocation, observed: GateObservation) -> Allocation:
     """Return an answer to `Allocate` with the living pod that the kubelet recorded for it; else unchanged."""
     if entry.uid:
         return entry
@@ -215,7 +215,7 @@ def named(entry: Allocation, observed: ObservedPods) -> Allocation:
     return msgspec.structs.replace(found, uses=entry.uses, at_ns=entry.at_ns, guessed=entry.guessed)
 
 
-def holders(resource: str, ids: tuple[str, ...], observed: ObservedPods) -> tuple[Allocation, ...]:
+def holders(resource: str, ids: tuple[str, ...], observed: GateObservation) -> tuple[Allocation, ...]:
     """Return the containers of living pods with these ids in the kubelet's record, the longest-lasting first.
 
     Args:
@@ -269,7 +269,9 @@ def put(record: Iterable[Allocation], new: Allocation) -> tuple[Allocation, ...]
     return (*(each for each in record if not replaces(new, each)), new)
 
 
-def release(record: Iterable[Allocation], observed: ObservedPods, *, complete: bool = False) -> tuple[Allocation, ...]:
+def release(
+    record: Iterable[Allocation], observed: GateObservation, *, complete: bool = False
+) -> tuple[Allocation, ...]:
     """Return the record without ended pods that have no process left.
 
     Args:
@@ -282,7 +284,7 @@ def release(record: Iterable[Allocation], observed: ObservedPods, *, complete: b
     return tuple(each for each in record if not each.uid or not _is_over(each.uid, observed, complete=complete))
 
 
-def _is_over(uid: str, observed: ObservedPods, *, complete: bool) -> bool:
+def _is_over(uid: str, observed: GateObservation, *, complete: bool) -> bool:
     if uid not in observed.pods and observed.blind and not complete:
         return False
     return observed.ended(uid) and uid not in observed.running

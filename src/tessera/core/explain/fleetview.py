@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from tessera.core.cluster.cluster import Cluster, SeenNode
+from tessera.core.cluster.cluster import Cluster, ObservedNode
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.explain.inspection import GpuHealth, GpuInspection, NodeInspection, SliceUsage, inspect
 from tessera.core.explain.inspection import GpuPod as InspectedTenant
@@ -270,7 +270,7 @@ def _split(key: PodKey) -> tuple[str, str]:
     return namespace, name
 
 
-def _node(found: NodeInspection, seen: SeenNode, observed: PageObservation) -> NodeView:
+def _node(found: NodeInspection, seen: ObservedNode, observed: PageObservation) -> NodeView:
     state = seen.state if found.reported else None
     return NodeView(
         name=found.name,
@@ -304,7 +304,7 @@ def _model(found: ObservedModel) -> ModelView:
     )
 
 
-def _gpu(found: GpuInspection, seen: SeenNode, state: GpuNodeState | None, observed: PageObservation) -> GpuView:
+def _gpu(found: GpuInspection, seen: ObservedNode, state: GpuNodeState | None, observed: PageObservation) -> GpuView:
     layout = next(gpu.sharing.layout for gpu in seen.node.gpus if gpu.index == found.index) or ()
     used = {
         each.placement.start if each.placement else None: each.memory_mib

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
+from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Holding
@@ -197,7 +197,7 @@ def inspect(
         namespace: only nodes with pods of this namespace, and its pending pods; empty for all namespaces.
 
     """
-    by_node = defaultdict[NodeName, list[SeenPod]](list)
+    by_node = defaultdict[NodeName, list[ObservedPod]](list)
     for pod in cluster.pods:
         if pod.node is not None and (pod.shares or pod.pod.need.asks):
             by_node[pod.node].append(pod)
@@ -226,7 +226,7 @@ def inspect(
     )
 
 
-def _impaired(chosen: Iterable[SeenNode]) -> Iterator[str]:
+def _impaired(chosen: Iterable[ObservedNode]) -> Iterator[str]:
     """Yield declarations for nodes that are not in force; equal ones of several nodes once."""
     nodes: dict[str, list[str]] = {}
     for seen in chosen:
@@ -235,16 +235,16 @@ def _impaired(chosen: Iterable[SeenNode]) -> Iterator[str]:
     yield from (f"{', '.join(names)}: {message}" for message, names in nodes.items())
 
 
-def _within(pod: SeenPod, namespace: str) -> bool:
+def _within(pod: ObservedPod, namespace: str) -> bool:
     return pod.pod.key.startswith(f"{namespace}/")
 
 
 class _NodeUsage:
     """One node during an inspection."""
 
-    def __init__(self, seen: SeenNode, pods: Sequence[SeenPod]) -> None:
+    def __init__(self, seen: ObservedNode, pods: Sequence[ObservedPod]) -> None:
         self.seen = seen
-        self._by_gpu = defaultdict[int, list[tuple[SeenPod, Share]]](list)
+        self._by_gpu = defaultdict[int, list[tuple[ObservedPod, Share]]](list)
         self._unplaced = []
         for pod in pods:
             # Guessed devices say nothing of amounts.
@@ -310,7 +310,7 @@ class _NodeUsage:
             conflicts=(*wrong, *(_absent(gpu, pods) if state else ())),
         )
 
-    def _tenant(self, gpu: Gpu, pod: SeenPod, share: Share) -> GpuPod:
+    def _tenant(self, gpu: Gpu, pod: ObservedPod, share: Share) -> GpuPod:
         return GpuPod(
             pod=pod.pod.key,
             phase=pod.phase,
@@ -335,7 +335,7 @@ class _NodeUsage:
         return next(levels, Level.NONE)
 
 
-def _unplaced(pod: SeenPod) -> Unplaced:
+def _unplaced(pod: ObservedPod) -> Unplaced:
     requested = 0 if pod.problem else sum(ask.memory_mib * ask.count for ask in pod.pod.need.asks)
     return Unplaced(pod=pod.pod.key, phase=pod.phase, memory_mib=requested, problem=pod.problem)
 

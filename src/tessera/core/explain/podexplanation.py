@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from tessera.core.cluster.cluster import Cluster, FinishedPod, Phase, Record, SeenNode, SeenPod
+from tessera.core.cluster.cluster import Cluster, FinishedPod, ObservedNode, ObservedPod, Phase, Record
 from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Occupancy, occupancy
 from tessera.core.cluster.snapshot import NodeName, Share
@@ -105,7 +105,7 @@ def explain_finished(pod: FinishedPod) -> PodExplanation:
     )
 
 
-def _withheld(each: SeenNode, asks: Iterable[Ask]) -> Iterator[str]:
+def _withheld(each: ObservedNode, asks: Iterable[Ask]) -> Iterator[str]:
     """Yield why a node's agent does not advertise requested resources, though its GPUs could provide them."""
     resources = {ask.resource for ask in asks}
     impaired = each.state.impaired if each.state is not None else ()
@@ -115,7 +115,7 @@ def _withheld(each: SeenNode, asks: Iterable[Ask]) -> Iterator[str]:
 class _WithoutPod:
     """The cluster without the pod, to find where it could be."""
 
-    def __init__(self, cluster: Cluster, pod: SeenPod) -> None:
+    def __init__(self, cluster: Cluster, pod: ObservedPod) -> None:
         self.cluster = cluster
         self.pod = pod
         # For a bound pod any node counts, to explain why it is there.
@@ -138,7 +138,7 @@ class _WithoutPod:
             for each in self.cluster.nodes
         )
 
-    def _obstacle(self, each: SeenNode, devices: Obstacle | None) -> Obstacle | None:
+    def _obstacle(self, each: ObservedNode, devices: Obstacle | None) -> Obstacle | None:
         """Return the first obstacle, in the order of kube-scheduler and the extender."""
         if each.problem and self.need.asks:
             return Obstacle(Cause.UNREADABLE, "its GPUs cannot be read; tessera inspect says why")
@@ -181,7 +181,7 @@ _CURES = {
 # Why it is there
 
 
-def _devices(cluster: Cluster, pod: SeenPod) -> Iterator[HeldDevice]:
+def _devices(cluster: Cluster, pod: ObservedPod) -> Iterator[HeldDevice]:
     if pod.node is None:
         return
     gpus = {gpu.index: gpu for node in inspect(cluster, (pod.node,)).nodes for gpu in node.gpus}
@@ -213,7 +213,7 @@ def _placed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     yield from (f"the allocations on GPU {gpu.index} conflict: {each}" for gpu in gpus for each in gpu.conflicts)
 
 
-def _how(pod: SeenPod) -> Iterator[str]:
+def _how(pod: ObservedPod) -> Iterator[str]:
     if pod.problem:
         yield pod.problem
     if pod.phase is Phase.CLAIMED:

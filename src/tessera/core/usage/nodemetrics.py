@@ -339,10 +339,10 @@ def _add_device(samples: _Samples, device: DeviceUse, labels: Labels) -> None:
         if alone is None and device.instance is None:  # under MIG nobody has a utilization
             _add(samples, GPU_UTIL, pod, each.gpu_percent)
         _add(samples, ALLOCATED, pod, None if each.tenant.allocated_mib is None else each.tenant.allocated_mib * _MIB)
-    granted = [each.tenant.allocated_mib or 0 for each in device.containers]
+    allocated = [each.tenant.allocated_mib or 0 for each in device.containers]
     _add(samples, _MEMORY, own, device.memory_mib * _MIB)
     _add(samples, _USED, own, None if device.used_mib is None else device.used_mib * _MIB)
-    _add(samples, _DEVICE_ALLOCATED, own, sum(granted) * _MIB)
+    _add(samples, _DEVICE_ALLOCATED, own, sum(allocated) * _MIB)
     _add(samples, _CLIENTS, own, len(device.containers))
 
 

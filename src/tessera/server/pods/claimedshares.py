@@ -10,10 +10,10 @@ from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose
 from tessera.core.workload.need import Need, PodKey
 
-__all__ = ["ClaimedShares", "SeenPods"]
+__all__ = ["ClaimedShares", "PodLookup"]
 
 
-class SeenPods(Protocol):
+class PodLookup(Protocol):
     """The observed pods of the cluster."""
 
     def live_pod(self, uid: str) -> LivePod | None:
@@ -34,7 +34,7 @@ class ClaimedShares:
 
     """
 
-    def __init__(self, ledger: Ledger, pods: SeenPods) -> None:
+    def __init__(self, ledger: Ledger, pods: PodLookup) -> None:
         self._ledger = ledger
         self._pods = pods
         self._claims: dict[str, NodeClaims] = {}

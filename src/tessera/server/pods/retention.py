@@ -17,7 +17,7 @@ from tessera.core.cluster.snapshot import Share
 __all__ = ["Retention"]
 
 
-class _Granted(msgspec.Struct, frozen=True):
+class _Retained(msgspec.Struct, frozen=True):
     """A pod's allocation, as of the last assignment that counted."""
 
     shares: tuple[Share, ...]
@@ -29,7 +29,7 @@ class Retention:
     """The allocation of each known pod."""
 
     def __init__(self) -> None:
-        self._granted: dict[str, _Granted] = {}
+        self._retained: dict[str, _Retained] = {}
 
     def held(self, each: Object, live: LivePod, keys: Keys | None, revoked: Collection[str]) -> LivePod:
         """Return a pod with its allocation: by its assignment where that counts, else the former one.
@@ -49,11 +49,11 @@ class Retention:
         """
         if not live.node:
             return live
-        before = self._granted.get(live.uid)
+        before = self._retained.get(live.uid)
         if keys is None:  # its assignment cannot be verified, and the node allocates nothing
             return msgspec.structs.replace(live, shares=before.shares if before else (), doubted="")
         if live.shares and not live.doubted:
-            self._granted[live.uid] = _Granted(live.shares, _signed_by(each, keys))
+            self._retained[live.uid] = _Retained(live.shares, _signed_by(each, keys))
             return live
         if before is None:
             return live
@@ -62,7 +62,7 @@ class Retention:
 
     def forget(self, uid: str) -> None:
         """Forget a deleted pod."""
-        self._granted.pop(uid, None)
+        self._retained.pop(uid, None)
 
 
 def _signed_by(each: Object, keys: Keys) -> str:

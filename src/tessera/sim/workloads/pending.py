@@ -4,7 +4,7 @@ from collections import Counter
 
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.errors import InvalidInput
-from tessera.sim.workloads.records import Arrival, Workload, demands, granted_milli
+from tessera.sim.workloads.records import Arrival, Workload, allocated_milli, demands
 
 __all__ = ["in_order"]
 
@@ -34,5 +34,5 @@ def in_order(snapshot: Snapshot, seed: int = 0) -> Workload:
         arrivals=tuple(Arrival(pod.key, numbers[pod.need], float(at)) for at, pod in enumerate(snapshot.pending)),
         rank=tuple(range(len(snapshot.nodes))),
         mix=tuple(counts.most_common()),
-        held_milli=sum(granted_milli(gpus[each.node], each.shares) for each in assigned),
+        held_milli=sum(allocated_milli(gpus[each.node], each.shares) for each in assigned),
     )

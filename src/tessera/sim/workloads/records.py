@@ -16,7 +16,7 @@ from tessera.core.packing.fit.admission import refusal
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 
-__all__ = ["MILLI", "Arrival", "PodDemand", "Trace", "Workload", "demands", "granted_milli"]
+__all__ = ["MILLI", "Arrival", "PodDemand", "Trace", "Workload", "allocated_milli", "demands"]
 
 MILLI = 1000
 """GPU milli of one GPU."""
@@ -138,9 +138,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 def demands(kinds: Sequence[Need], nodes: Sequence[Node]) -> tuple[PodDemand, ...]:
     """Return what each kind asks of GPUs, in thousandths of a GPU of this fleet.
 
-    A device counts as `granted_milli` counts it where it would be served first: an exact ask on the GPU that gives most
-    under its name, a share or need on the GPU of which it takes least, of those on nodes that admit the pod. An ask
-    that no GPU serves counts as whole GPUs.
+    A device counts as in `allocated_milli`, on the nodes that admit the pod: an exact request on the GPU with the
+    largest device of that name, a share on the GPU of which it takes the smallest part. A request that no GPU
+    serves counts as whole GPUs.
     """
     alike = {(node.labels, node.taints, node.unschedulable, tuple(map(_looks, node.gpus))): node for node in nodes}
     return tuple(_demand(need, nodes if need.node_name else tuple(alike.values())) for need in kinds)
@@ -151,7 +151,7 @@ def _looks(gpu: Gpu) -> tuple[int, int, int]:
     return id(gpu.model), gpu.memory_mib, id(gpu.sharing)
 
 
-def granted_milli(gpus: Mapping[int, Gpu], shares: Iterable[Share]) -> int:
+def allocated_milli(gpus: Mapping[int, Gpu], shares: Iterable[Share]) -> int:
     """Return what shares take of a node's GPUs, given by index, in thousandths of a GPU.
 
     A MIG instance takes its part of the memory slices, amounts and replicas the larger part of memory and compute.

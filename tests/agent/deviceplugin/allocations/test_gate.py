@@ -123,9 +123,9 @@ async def test_what_lies_across_a_device_in_use_is_not_preferred(node: Node) -> 
     got = dict((await node.run("p")).env)["NVIDIA_VISIBLE_DEVICES"]
     layout = sevenths()[:1]
     await node.offer((facts(0, layout=layout), mig(layout)), (facts(1, layout=layout), mig(layout)))
-    grant = dict((await node.run("q", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"]
+    response = dict((await node.run("q", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"]
     (other,) = (facts(i, layout=layout) for i in (0, 1) if facts(i).uuid != got)
-    assert grant == other.instances[0].uuid
+    assert response == other.instances[0].uuid
 
 
 async def test_the_pod_that_was_made_later_gives_way(node: Node) -> None:

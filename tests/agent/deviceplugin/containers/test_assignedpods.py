@@ -11,7 +11,7 @@ from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import is_signed, key_id
 from tessera.clients.kube import Object, annotations_of
-from tessera.core.deviceplugin.allocations import Granted, StartedPod
+from tessera.core.deviceplugin.allocations import SignedAssignment, StartedPod
 from tessera.core.deviceplugin.matching import Correction
 from tessera.errors import InvalidInput
 
@@ -190,7 +190,7 @@ LOST = key_id(STRANGER.public)
 FORMER = signed(pod("p", NEED, amount(0)), STRANGER)
 TEXT = annotations_of(HONEST)["tessera.dev/assignment"]
 STARTED = StartedPod(
-    granted=Granted(assignment=TEXT, key=LOST), containers=frozenset({("main", "tessera.dev/gpu-memory")})
+    signed=SignedAssignment(assignment=TEXT, key=LOST), containers=frozenset({("main", "tessera.dev/gpu-memory")})
 )
 
 
@@ -218,7 +218,7 @@ async def test_a_pod_whose_key_is_lost_has_what_it_was_started_with_and_is_signe
     assert sealed(node, FORMER)
     node.pods = [{**FORMER, "metadata": {**FORMER["metadata"], "annotations": node.written}}]
     assert (node.gpus(), node.assigned.by_record(("ns", "p")), node.assigned.why(("ns", "p"))) == ([0], False, "")
-    assert node.assigned.granted() == {"uid-p": Granted(assignment=TEXT, key=LOST)}, (
+    assert node.assigned.assignments() == {"uid-p": SignedAssignment(assignment=TEXT, key=LOST)}, (
         "who revokes the lost key revokes this too"
     )
     assert await node.repair() == {}
@@ -244,8 +244,8 @@ async def test_what_is_on_record_is_given_back_as_it_was_signed_while_that_count
     """What the agent signed in its place would outlive a key that was stolen."""
     node = with_record(MORE)
     signature = annotations_of(HONEST)["tessera.dev/assignment-signature"]
-    granted = Granted(assignment=TEXT, key=key_id(SERVER.public), signature=signature)
-    node.started["uid-p"] = StartedPod(granted=granted, containers=STARTED.containers)
+    signed = SignedAssignment(assignment=TEXT, key=key_id(SERVER.public), signature=signature)
+    node.started["uid-p"] = StartedPod(signed=signed, containers=STARTED.containers)
     node.vouched = True
     assert node.gpus() == [0]
     assert await node.repair() == annotations_of(HONEST)
@@ -276,7 +276,7 @@ async def test_nothing_is_signed_anew_that_a_revoked_key_signed(revoked: str) ->
     """Neither where the record says so, nor where the pod does, which a tenant may have made to name another key."""
     node = with_record(FORMER)
     node.started["uid-p"] = StartedPod(
-        granted=Granted(assignment=TEXT, key=key_id(SERVER.public)), containers=STARTED.containers
+        signed=SignedAssignment(assignment=TEXT, key=key_id(SERVER.public)), containers=STARTED.containers
     )
     node.trust.revoked_keys = {revoked}
     node.vouched = True
@@ -305,7 +305,7 @@ async def test_what_is_assigned_to_a_container_that_was_not_started_may_change()
     node = Node()
     text = write_shares((first, amount(0, container="b")))
     node.started["uid-p"] = StartedPod(
-        granted=Granted(assignment=text, key=LOST), containers=frozenset({("a", "tessera.dev/gpu-memory")})
+        signed=SignedAssignment(assignment=text, key=LOST), containers=frozenset({("a", "tessera.dev/gpu-memory")})
     )
     node.pods = [signed(pod("p", NEED, first, second, spec=two))]
     assert (node.gpus(), node.assigned.by_record(("ns", "p"))) == ([0, 1], False)

@@ -15,7 +15,7 @@ from builders.nodeviews import of_the_host
 from builders.signed import SERVER, Trusting
 from harness.pluginnode import Unchanged
 from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
-from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, ObservedNode
+from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, OfferableDevices
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
@@ -113,12 +113,12 @@ class Server:
         await self._kube.patch(GPU_NODES, "n1", {"spec": {"claims": []}})
 
 
-def observed_on(*gpus: DeviceId) -> ObservedNode:
+def observed_on(*gpus: DeviceId) -> OfferableDevices:
     """Return what an agent observes where these GPUs shall be offered by name."""
     desired = tuple(gpu for gpu in GPUS if DeviceId(gpu.uuid) in gpus)
     offered = offer([shared(gpu, WHOLE) for gpu in desired], Inventory(gpus=desired), OfferOptions())
     known = tuple(shared(gpu, WHOLE) for gpu in GPUS)
-    return ObservedNode(
+    return OfferableDevices(
         offered=offered, gpus=known, inventory=INVENTORY, node={"metadata": {"name": "n1", "uid": "uid-n1"}}
     )
 
@@ -152,7 +152,7 @@ class Node:
     async def _correct(self, pod: Object, annotations: Mapping[str, str]) -> Object:
         raise AssertionError((pod, annotations))
 
-    async def before(self, *gpus: DeviceId) -> tuple[ObservedNode, NodeOffer, OfferPlan]:
+    async def before(self, *gpus: DeviceId) -> tuple[OfferableDevices, NodeOffer, OfferPlan]:
         """Decide what is advertised where these GPUs shall be offered by name, and no others."""
         look = observed_on(*gpus)
         return look, *await self.offers.plan_advertisement(look)

@@ -19,7 +19,7 @@ from builders.signed import SERVER, Trusting
 from harness.virtualtime import run
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
-from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, ObservedNode
+from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, OfferableDevices
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
@@ -33,7 +33,7 @@ from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.protocols.allocators import devices_one_by_one
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.deviceplugin.advertise import ListedDevice, NodeOffer, OfferOptions, Resource, offer
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
@@ -113,7 +113,7 @@ class Kubelet(PodResources):
 class Units:
     """Nobody asks for units here."""
 
-    async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
         raise AssertionError((resource, ids))
 
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
@@ -148,7 +148,7 @@ class Node:
         self.view = PodsView(lambda: self.shown, self._relist, self.checkpoint, self.kubelet, proc=Path("no-proc"))
         self.gate = Gate(self.view, dict, log)
         nothing = Resource(name=RESOURCE, devices=())
-        self.plugin = OfferedResource(nothing, lambda *_: Grant(), self.gate, Units())
+        self.plugin = OfferedResource(nothing, lambda *_: ContainerResponse(), self.gate, Units())
         self.link = GpuNodeLink(self.kube, "n1", log, wake=lambda: None)
         assigned = Assigned(self.view, AssignedPods(self.view.pods, self._correct, Trusting("n1")))
         pods = NodePods(self.view, self.gate.record, assigned, KnownResources(RESOURCE))
@@ -166,7 +166,7 @@ class Node:
         """Do what an agent does each time it looks, until something refuses."""
         desired = tuple(each for each in FACTS if DeviceId(each.uuid) in self.desired)
         offered = offer([shared(each, WHOLE) for each in desired], Inventory(gpus=desired), OfferOptions())
-        look = ObservedNode(
+        look = OfferableDevices(
             offered=offered, gpus=GPUS, inventory=INVENTORY, node={"metadata": {"name": "n1", "uid": "u"}}
         )
         self.advertised = False

@@ -10,7 +10,7 @@ from builders.nodeviews import SaidPods
 from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, Shares, plugin, two
 from tessera.agent.deviceplugin import OfferedResource
 from tessera.core.deviceplugin import listing
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import InvalidInput
 
@@ -45,7 +45,7 @@ async def test_a_device_stays_listed_while_a_pod_is_given_it(monkeypatch: pytest
     view, goes_on, inside = SaidPods(), asyncio.Event(), asyncio.Event()
 
     class Slow(Shares):
-        async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
+        async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
             inside.set()
             await goes_on.wait()
             return await super().allocate(resource, ids)

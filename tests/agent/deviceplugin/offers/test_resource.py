@@ -11,7 +11,7 @@ from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.core.deviceplugin.advertise import Resource
 from tessera.core.deviceplugin.allocations import uses_of_devices
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
@@ -44,7 +44,7 @@ async def test_allocations_that_are_refused(case: str) -> None:
     with pytest.raises(kind, match=want):
         await each.allocate(tuple(ids))
     healthy = tuple(device.id for device in resource.devices if device.healthy)[:1]
-    assert isinstance(await each.allocate(healthy), Grant), "the next one is served"
+    assert isinstance(await each.allocate(healthy), ContainerResponse), "the next one is served"
 
 
 async def test_devices_pass_the_gate_and_units_are_asked_of_the_shares() -> None:

@@ -13,7 +13,7 @@ from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.clients.kubelet import MemoryKubelet, OptionalCalls
 from tessera.core.deviceplugin.advertise import PluginDevice, Resource
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.log import logger
 
@@ -26,7 +26,7 @@ WHOLE = offered((facts(0, "T4"), Sharing(modes=(Mode.WHOLE,))))[GPU]
 class Shares:
     """Decides about nothing: these resources go by name."""
 
-    async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
         raise AssertionError((resource, ids))
 
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
@@ -45,7 +45,7 @@ class Defective(OfferedResource):
         return super().options
 
 
-def give(_: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
+def give(_: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
     raise AssertionError(devices)
 
 

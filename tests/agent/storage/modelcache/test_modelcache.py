@@ -37,7 +37,7 @@ from tessera.clients.kube import (
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.clients.store import MemoryStore, ObjectStore
 from tessera.clients.store.peers import ChunkAbsent, PeerConnections
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.modeloffers import CLIENTS
 from tessera.core.storage.models.cache import DesiredModel, NodeModels, ObservedModel
 from tessera.core.storage.models.peers import PeerPatience, content_key
@@ -117,7 +117,7 @@ class Node:
         found = await self.reports(lambda node: any(each.name == name and ready(each) for each in node.observed))
         return next(each for each in found.observed if each.name == name)
 
-    async def start(self, pod: str, resource: str = LLAMA) -> Grant:
+    async def start(self, pod: str, resource: str = LLAMA) -> ContainerResponse:
         """Let a pod start; return what its container gets."""
         await self.kubelet.until_allocatable(resource, CLIENTS)
         made = await self.kube.create(PODS, {"metadata": {"name": pod, "namespace": "x"}})
@@ -154,9 +154,9 @@ async def until_gone(path: Path) -> None:
             await asyncio.sleep(0.02)
 
 
-def mounted(grant: Grant) -> bytes:
+def mounted(response: ContainerResponse) -> bytes:
     """Return what a container reads of file `a`."""
-    return Path(grant.mounts[0].host_path, "a").read_bytes()
+    return Path(response.mounts[0].host_path, "a").read_bytes()
 
 
 async def test_a_model_is_fetched_and_a_pod_gets_it_read_only_by_its_revision(node: Node) -> None:
@@ -164,11 +164,11 @@ async def test_a_model_is_fetched_and_a_pod_gets_it_read_only_by_its_revision(no
     async with node.running():
         found = await node.model(has())
         assert (found.files, found.bytes, found.checked_s, found.reason) == (2, 102, 1000.0, "")
-        grant = await node.start("p")
-        (mount,) = grant.mounts
+        response = await node.start("p")
+        (mount,) = response.mounts
         path = node.folder / "llama" / "versions" / found.revision
         assert (mount.host_path, mount.container_path, mount.read_only) == (str(path), "/models/llama", True)
-        assert dict(grant.env) == {"TESSERA_MODEL_LLAMA_PATH": "/models/llama"}
+        assert dict(response.env) == {"TESSERA_MODEL_LLAMA_PATH": "/models/llama"}
         assert (path / "weights").read_bytes() == b"w" * 100
         assert (await node.model(lambda each: each.containers == 1)).revision == found.revision
         text = node.measures.render().decode()
@@ -227,8 +227,8 @@ async def test_a_rollback_takes_what_is_on_the_disk(node: Node) -> None:
         (node.bucket / "llama" / "a").unlink()
         await node.tell(desired(source, revision=first))
         assert (await node.model(has(first))).reason == ""
-        grant = await node.start("p")
-        assert grant.mounts[0].host_path.endswith(first)
+        response = await node.start("p")
+        assert response.mounts[0].host_path.endswith(first)
         await node.tell(desired(source, revision="f" * 64))
         found = await node.model(lambda each: each.state == "Failed")
         assert (found.revision, second != first) == ("", True)
@@ -242,11 +242,11 @@ async def test_a_model_that_is_no_longer_desired_stays_while_pods_have_it(node: 
     await node.tell(desired(node.put("llama", a=b"1")))
     async with node.running():
         await node.model(has())
-        grant = await node.start("p")
+        response = await node.start("p")
         await node.tell()
         await node.kubelet.until_allocatable(LLAMA, 0)
         await node.reports(lambda found: not found.observed)
-        assert mounted(grant) == b"1"
+        assert mounted(response) == b"1"
         await node.end("p")
         await until_gone(node.folder / "llama")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
 from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_cluster
-from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenPod
+from tessera.core.cluster.cluster import Cluster, ObservedPod, Phase, Record
 from tessera.core.explain.inspection import inspect
 from tessera.core.packing.fit import Fleet
 
@@ -20,7 +20,7 @@ def read(*objects: Object, **more: Any) -> Cluster:
     return read_cluster(as_fields(objects), **more)
 
 
-def only(*objects: Object) -> SeenPod:
+def only(*objects: Object) -> ObservedPod:
     (found,) = read(*objects).pods
     return found
 

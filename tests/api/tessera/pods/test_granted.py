@@ -9,7 +9,7 @@ from builders.signed import AGENT, SERVER, STRANGER, authority, keys, signed
 from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment
-from tessera.api.tessera.pods.signatures import Authority, Ungranted, key_id, keys_text
+from tessera.api.tessera.pods.signatures import Authority, InvalidAssignment, key_id, keys_text
 from tessera.core.cluster.cluster import Cluster, Record
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.matching import Correction
@@ -98,7 +98,7 @@ def test_nothing_is_signed_anew_that_was_not_signed() -> None:
     (request,) = read_assigned_requests((HONEST,), keys=keys()).requests
     correction = Correction(request=request, shares=(amount(1),))
     assert corrected(HONEST, correction, keys=keys())
-    with pytest.raises(Ungranted):
+    with pytest.raises(InvalidAssignment):
         corrected(pod("honest", NEED, amount(0)), correction, keys=keys())
 
 
@@ -110,7 +110,7 @@ def test_devices_by_name_are_recorded_beside_signed_shares_alone() -> None:
     each = pod("p", {}, amount(1), spec={"containers": containers})
     record, devices = (held("p", "nvidia.com/gpu", "d"),), {"d": share(0, 40960, Mode.WHOLE)}
     assert recorded_assignment(signed(each), record, devices, keys=keys())
-    with pytest.raises(Ungranted):
+    with pytest.raises(InvalidAssignment):
         recorded_assignment(each, record, devices, keys=keys())
 
 
@@ -152,6 +152,6 @@ def test_what_runs_when_agents_begin_to_sign_is_signed(case: str) -> None:
 
 def test_more_than_was_asked_is_not_signed_though_it_runs() -> None:
     with pytest.raises(
-        Ungranted, match=r"pod ns/old: 38000 MiB of tessera.dev/gpu-memory are more than the 4096 MiB requested"
+        InvalidAssignment, match=r"pod ns/old: 38000 MiB of tessera.dev/gpu-memory are more than the 4096 MiB requested"
     ):
         honored(pod("old", NEED, amount(0, memory_mib=38000)), (held("old"),), keys())

@@ -15,8 +15,8 @@ from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.tessera.pods.assignments import read_shares, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
 from tessera.api.tessera.pods.signatures import (
+    InvalidAssignment,
     Keys,
-    Ungranted,
     UnknownKey,
     is_signed,
     key_id,
@@ -102,7 +102,7 @@ FORGED: Mapping[str, tuple[Object, str]] = {
 @pytest.mark.parametrize("case", FORGED)
 def test_a_forged_assignment_does_not_count(case: str) -> None:
     each, want = FORGED[case]
-    with pytest.raises(Ungranted, match="assignment not signed by Tessera, pod ns/p") as raised:
+    with pytest.raises(InvalidAssignment, match="assignment not signed by Tessera, pod ns/p") as raised:
         shares_of(each, keys(SERVER, AGENT))
     assert want in raised.value.found
     assert "schedulerName: tessera-scheduler" in raised.value.hint
@@ -222,7 +222,7 @@ FOREIGN: Mapping[str, tuple[Object, frozenset[int] | None, str]] = {
 @pytest.mark.parametrize("case", FOREIGN)
 def test_they_count_for_what_is_asked_and_for_gpus_that_are_there(case: str) -> None:
     each, gpus, want = FOREIGN[case]
-    with pytest.raises(Ungranted) as raised:
+    with pytest.raises(InvalidAssignment) as raised:
         shares_of(each, authority().keys(None, gpus))
     assert want in str(raised.value)
 
@@ -233,7 +233,7 @@ def test_where_nobody_knows_the_gpus_any_index_may_be() -> None:
 
 @pytest.mark.parametrize("annotations", [INDEX, ALLOCATION])
 def test_on_a_node_with_an_agent_they_do_not(annotations: Mapping[str, str]) -> None:
-    with pytest.raises(Ungranted, match="no signature"):
+    with pytest.raises(InvalidAssignment, match="no signature"):
         shares_of(pod("p", {GPUSHARE: 2}, annotations=annotations), keys())
 
 
@@ -313,7 +313,7 @@ MORE: Mapping[str, tuple[Mapping[str, int], tuple[Share, ...], str]] = {
 @pytest.mark.parametrize("case", MORE)
 def test_more_than_was_asked_does_not_count_even_signed(case: str) -> None:
     limits, shares, want = MORE[case]
-    with pytest.raises(Ungranted) as raised:
+    with pytest.raises(InvalidAssignment) as raised:
         shares_of(signed(pod("p", limits, *shares)), keys())
     assert "pod ns/p" in raised.value.subject
     assert want in str(raised.value)

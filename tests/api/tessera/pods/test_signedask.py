@@ -12,7 +12,7 @@ from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_r
 from tessera.api.tessera.pods.assignments import read_shares, serves, signed_ask, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment
-from tessera.api.tessera.pods.signatures import Ungranted
+from tessera.api.tessera.pods.signatures import InvalidAssignment
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.matching import Correction, reconcile
@@ -85,7 +85,7 @@ def test_it_is_read_as_the_pod_says_where_no_ask_was_signed(case: str) -> None:
 
 def test_more_than_was_asked_when_it_was_signed_does_not_count_whatever_is_asked_now() -> None:
     each, _ = assigned("p", amount(0, memory_mib=4096), gpu_memory_unit="MiB")
-    with pytest.raises(Ungranted, match="than the 4 MiB requested"):
+    with pytest.raises(InvalidAssignment, match="than the 4 MiB requested"):
         read_shares(object_field("Pod", annotated(each, gpu_memory_unit=None)), None, keys=keys())
 
 

@@ -1,4 +1,4 @@
-"""Claims: what each method tells, and the law that no replica, delay or crash makes anything be granted twice."""
+"""Claims: what each method tells, and the law that no replica, delay or crash makes anything be allocated twice."""
 
 import random
 from dataclasses import dataclass, field
@@ -201,9 +201,9 @@ class World:
         return True
 
     def held(self) -> set[int]:
-        """Return the places that are granted, after a look that none is granted twice."""
+        """Return the places that are allocated, after a look that none is allocated twice."""
         held = [pod.place for pod in self.pods.values() if pod.place is not None and not pod.gone]
-        assert len(held) == len(set(held)), "a place is granted twice"
+        assert len(held) == len(set(held)), "a place is allocated twice"
         return set(held)
 
 

@@ -14,9 +14,9 @@ from tessera.core.cluster.protocols.leadership import (
     Candidate,
     Lease,
     Terms,
+    acquired,
     claim,
     free_in_s,
-    granted,
     leads,
     observed,
     pause_s,
@@ -73,7 +73,7 @@ def test_when_a_lease_is_written(case: str) -> None:
 
 
 def test_a_leader_believes_from_when_it_sent() -> None:
-    leader = granted(ONE, held("one"), sent_s=100.0, answered_s=103.0)
+    leader = acquired(ONE, held("one"), sent_s=100.0, answered_s=103.0)
     assert leads(leader, 109.9)
     assert not leads(leader, 110.0)
     assert not leads(observed(leader, held("two", "2"), 104.0), 104.0)
@@ -82,7 +82,7 @@ def test_a_leader_believes_from_when_it_sent() -> None:
 
 
 def test_who_gives_up_frees_the_lease_that_is_its_own() -> None:
-    leader = granted(ONE, held("one"), sent_s=100.0, answered_s=103.0)
+    leader = acquired(ONE, held("one"), sent_s=100.0, answered_s=103.0)
     follower, free = released(leader)
     assert not leads(follower, 103.0)
     assert free == Lease(holder="", lease_s=1, version="1")
@@ -91,7 +91,7 @@ def test_who_gives_up_frees_the_lease_that_is_its_own() -> None:
 
 
 def test_pauses_are_regular_for_the_leader_and_spread_for_others() -> None:
-    leader = granted(ONE, held("one"), sent_s=100.0, answered_s=100.0)
+    leader = acquired(ONE, held("one"), sent_s=100.0, answered_s=100.0)
     assert pause_s(leader, 101.0, 0.9) == 2.0
     follower = observed(TWO, held("one"), 100.0)
     assert pause_s(follower, 101.0, 0.0) == 2.0
@@ -197,7 +197,7 @@ class World:
             if stored is None:
                 self.read(process)
                 return
-            process.candidate = granted(process.candidate, stored, sent_s, self.clock(process))
+            process.candidate = acquired(process.candidate, stored, sent_s, self.clock(process))
             self.check(process)
             self.again(process, fate)
 

@@ -21,7 +21,7 @@ from tessera.core.cluster.protocols.allocators import DeviceState, Handshake, pl
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.lastgate import GateDecision, ObservedPod, ObservedPods
+from tessera.core.deviceplugin.lastgate import GateDecision, GateObservation, GatePod
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement
@@ -137,10 +137,10 @@ def device_of(known: Allocation) -> DeviceId:
 
 
 @cache
-def seen(pods: Pods, inserted: Inserted) -> ObservedPods:
+def seen(pods: Pods, inserted: Inserted) -> GateObservation:
     """Return what the agent sees: the API server's pods, their processes, the kubelet's record."""
     there = {
-        name: ObservedPod(
+        name: GatePod(
             name=name,
             ended=pod.state == "failed",
             ending=pod.state == "failed",
@@ -156,7 +156,7 @@ def seen(pods: Pods, inserted: Inserted) -> ObservedPods:
         for known in (entry(device, name),)
     )
     processes = frozenset(name for name, pod in pods if pod.state in {"running", "dying"})
-    return ObservedPods(pods=there, running=processes, recorded=recorded)
+    return GateObservation(pods=there, running=processes, recorded=recorded)
 
 
 @cache

@@ -3,18 +3,26 @@
 import msgspec
 import pytest
 
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, SeenGpu, SeenProfile, architecture, model, observed
+from tessera.core.gpu.gpumodels import (
+    CATALOGUE,
+    GpuModel,
+    ObservedGpu,
+    ObservedProfile,
+    architecture,
+    model,
+    observed_model,
+)
 from tessera.core.gpu.mig import maximal_counts
 
 
-def shown(gpu: GpuModel, **changes: object) -> SeenGpu:
+def shown(gpu: GpuModel, **changes: object) -> ObservedGpu:
     """Return a GPU exactly as the catalogue has it, but for some fields."""
-    seen = SeenGpu(
+    seen = ObservedGpu(
         product=f"NVIDIA {gpu.name}",
         memory_mib=gpu.memory_mib,
         mig=bool(gpu.profiles),
         profiles=tuple(
-            SeenProfile(
+            ObservedProfile(
                 name=each.name,
                 profile_id=each.profile_id or 0,
                 compute_slices=each.compute_slices,
@@ -30,7 +38,7 @@ def shown(gpu: GpuModel, **changes: object) -> SeenGpu:
     return msgspec.structs.replace(seen, **changes)
 
 
-def with_profile(seen: SeenGpu, own: str, **changes: object) -> SeenGpu:
+def with_profile(seen: ObservedGpu, own: str, **changes: object) -> ObservedGpu:
     """Return a GPU of which one profile is shown otherwise."""
     profiles = tuple(msgspec.structs.replace(each, **changes) if each.name == own else each for each in seen.profiles)
     return msgspec.structs.replace(seen, profiles=profiles)
@@ -44,7 +52,7 @@ AS_IS = shown(A100)
     "gpu", [each for each in CATALOGUE if None not in {p.profile_id for p in each.profiles}], ids=lambda each: each.name
 )
 def test_what_is_as_in_the_catalogue_is_the_catalogues_entry(gpu: GpuModel) -> None:
-    found, notes = observed(shown(gpu))
+    found, notes = observed_model(shown(gpu))
     assert found is gpu
     assert notes == ()
 
@@ -77,33 +85,33 @@ def test_what_is_as_in_the_catalogue_is_the_catalogues_entry(gpu: GpuModel) -> N
         ),
     ],
 )
-def test_a_difference_is_told(case: str, seen: SeenGpu, want: str) -> None:
-    _, notes = observed(seen)
+def test_a_difference_is_told(case: str, seen: ObservedGpu, want: str) -> None:
+    _, notes = observed_model(seen)
     assert len(notes) == 1, case
     assert want in notes[0], case
 
 
 def test_the_drivers_word_is_taken() -> None:
     seen = with_profile(shown(A100, memory_mib=40536), "2g.10gb", places=((4, 2), (0, 2)))
-    found, _ = observed(seen)
+    found, _ = observed_model(seen)
     assert (found.name, found.memory_mib) == ("A100-40GB", 40536)
     assert next(each.starts for each in found.profiles if each.name == "2g.10gb") == (0, 4)
     assert [each.name for each in found.profiles] == [each.name for each in A100.profiles]
 
 
 def test_what_listings_round_is_filled_in_silently() -> None:
-    found, notes = observed(with_profile(AS_IS, "2g.10gb", memory_mib=9856))
+    found, notes = observed_model(with_profile(AS_IS, "2g.10gb", memory_mib=9856))
     assert next(each.memory_mib for each in found.profiles if each.name == "2g.10gb") == 9856
     assert notes == ()
 
 
 def test_without_mig_no_profile_is_left() -> None:
-    found, _ = observed(shown(A100, mig=False))
+    found, _ = observed_model(shown(A100, mig=False))
     assert (found.profiles, found.memory_slices) == ((), 0)
 
 
 def test_a_profile_goes_by_the_drivers_name() -> None:
-    found, _ = observed(with_profile(shown(model("H100-96GB")), "3g.48gb", name="3g.47gb"))
+    found, _ = observed_model(with_profile(shown(model("H100-96GB")), "3g.48gb", name="3g.47gb"))
     assert "3g.47gb" in {each.name for each in found.profiles}
     assert "3g.48gb" not in {each.name for each in found.profiles}
 
@@ -112,7 +120,7 @@ def test_what_was_estimated_is_filled_in_silently() -> None:
     gpu = model("RTX-PRO-5000")
     seen = shown(gpu, memory_mib=47000)
     small = with_profile(seen, "1g.12gb", memory_mib=11000, profile_id=19, places=((0, 1), (1, 1)))
-    found, notes = observed(small)
+    found, notes = observed_model(small)
     first = found.profiles[0]
     assert (first.memory_mib, first.profile_id, first.starts, first.size) == (11000, 19, (0, 1), 1)
     assert (first.memory_known, first.placement) == (True, "observed")
@@ -120,7 +128,7 @@ def test_what_was_estimated_is_filled_in_silently() -> None:
 
 
 def test_a_new_profile_of_a_known_product_is_taken() -> None:
-    extra = SeenProfile(
+    extra = ObservedProfile(
         name="2g.10gb+gfx",
         profile_id=77,
         compute_slices=2,
@@ -129,7 +137,7 @@ def test_a_new_profile_of_a_known_product_is_taken() -> None:
         multiprocessors=28,
         media_engines=True,
     )
-    found, notes = observed(shown(A100, profiles=(*AS_IS.profiles, extra)))
+    found, notes = observed_model(shown(A100, profiles=(*AS_IS.profiles, extra)))
     added = found.profiles[-1]
     assert (added.name, added.graphics, added.media, added.placement) == ("2g.10gb+gfx", True, "default", "unknown")
     assert (added.starts, added.size) == ((), 0)
@@ -137,14 +145,14 @@ def test_a_new_profile_of_a_known_product_is_taken() -> None:
 
 
 def test_a_product_is_known_by_its_pci_id_too() -> None:
-    found, _ = observed(shown(A100, product="NVIDIA Graphics Device", pci="0x20B010DE"))
+    found, _ = observed_model(shown(A100, product="NVIDIA Graphics Device", pci="0x20B010DE"))
     assert found is A100
 
 
 @pytest.mark.parametrize("name", ["A100-40GB", "RTX-PRO-6000-Blackwell-96GB", "A30-24GB"])
 def test_an_unknown_product_behaves_as_the_driver_shows_it(name: str) -> None:
     gpu = model(name)
-    found, notes = observed(shown(gpu, product="NVIDIA X100", pci="0x999910DE", compute_capability=(9, 0)))
+    found, notes = observed_model(shown(gpu, product="NVIDIA X100", pci="0x999910DE", compute_capability=(9, 0)))
     assert (found.name, found.arch, found.memory_mib, found.memory_slices) == (
         "X100",
         "Hopper",
@@ -160,7 +168,7 @@ def test_an_unknown_product_behaves_as_the_driver_shows_it(name: str) -> None:
 
 
 def test_an_unknown_product_without_mig_is_memory_alone() -> None:
-    found, _ = observed(SeenGpu(product="NVIDIA X10", memory_mib=1000))
+    found, _ = observed_model(ObservedGpu(product="NVIDIA X10", memory_mib=1000))
     assert (found.name, found.arch, found.profiles, found.memory_slices, found.pci) == ("X10", "unknown", (), 0, ())
 
 

@@ -17,10 +17,10 @@ from tessera.core.node.layouts import (
     LayoutLimits,
     LayoutRequest,
     LayoutState,
+    NodeObserved,
+    NodeUnobserved,
     NotRebooted,
     Outlook,
-    Seen,
-    Unseen,
     advance,
     outlook,
     resumed,
@@ -36,9 +36,9 @@ USED = (GpuUser(gpu="GPU-0", placement=HALVES[0], pod="ns/p"),)
 
 def look(
     gpu: GpuFacts, users: tuple[GpuUser, ...] = (), name: str = "all-1g.5gb", *, unseen: tuple[int, ...] = ()
-) -> Seen:
+) -> NodeObserved:
     """Return a look at a node with one GPU that shall be cut in seven, and others that were lost before."""
-    return Seen(name, outlook(name, {}, msgspec.structs.replace(node_of(gpu), unseen=unseen), users))
+    return NodeObserved(name, outlook(name, {}, msgspec.structs.replace(node_of(gpu), unseen=unseen), users))
 
 
 ASKED = look(card(layout=SEVEN))
@@ -52,7 +52,7 @@ UNSEEN_YET = look(card(layout=HALVES), unseen=(1,))
 UNKNOWN = look(card(layout=HALVES), name="all-9g")
 NONE = look(card(layout=HALVES), name="")
 BROKEN = Attempted(("GPU 0: create failed",), OTHER.outlook.observed)
-DARK = Unseen("all-1g.5gb", "the kubelet does not answer")
+DARK = NodeUnobserved("all-1g.5gb", "the kubelet does not answer")
 WORKED = Attempted((), ASKED.outlook.observed)
 TAKEN = NotRebooted("pod ns/p came before the node could be rebooted", SWITCHED_BUSY.outlook, tried=False)
 UNHEARD = NotRebooted("the reboot failed", SWITCHED.outlook, tried=True)
@@ -395,7 +395,7 @@ def test_the_label_never_stays_pending_or_rebooting(events: list[tuple[float, La
         request = advance(request, event, now_s, limits)
         if request.state is not before:
             since_s = now_s
-        if isinstance(event, Seen):
+        if isinstance(event, NodeObserved):
             assert request.state is not None
             assert (request.state is LayoutState.SUCCESS) is event.outlook.done
             assert request.reason
@@ -407,7 +407,9 @@ def test_the_label_never_stays_pending_or_rebooting(events: list[tuple[float, La
 
 
 @given(LOOKS, LOOKS, st.booleans())
-def test_whatever_is_seen_for_long_enough_is_told_and_no_more_is_tried(first: Seen, last: Seen, reboots: bool) -> None:
+def test_whatever_is_seen_for_long_enough_is_told_and_no_more_is_tried(
+    first: NodeObserved, last: NodeObserved, reboots: bool
+) -> None:
     limits = REBOOTS if reboots else LIMITS
     request = after((0, first), (1, last), (2000, last), (4000, last), limits=limits)
     if not last.outlook.feasible:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders.fleets import T4, amount, gpu, node
 from builders.shares import whole
 from builders.worlds import Judge, World, worlds
-from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
+from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
 from tessera.core.cluster.snapshot import Node, Snapshot
 from tessera.core.packing.defrag import Asker, DefragProposal, Leave, propose, search
 from tessera.core.packing.fit.admission import refusal
@@ -21,7 +21,7 @@ from tessera.core.workload.need import Isolation, Need, Pod, PodKey
 OWNER = "ReplicaSet/default/made-by"
 
 
-def holder(pod: SeenPod) -> Holder:
+def holder(pod: ObservedPod) -> Holder:
     assert pod.node is not None
     return Holder(pod.uid, pod.pod.key, pod.node, pod.pod.need, pod.shares)
 
@@ -46,14 +46,14 @@ def put(ledger: Ledger, need: Need, nodes: Sequence[Node], name: str) -> Holder 
     return placed
 
 
-def cluster(nodes: Sequence[Node], pods: Sequence[SeenPod]) -> Cluster:
+def cluster(nodes: Sequence[Node], pods: Sequence[ObservedPod]) -> Cluster:
     return Cluster(
-        nodes=tuple(SeenNode(node=spec) for spec in nodes), pods=tuple(pods), snapshot=Snapshot(nodes=tuple(nodes))
+        nodes=tuple(ObservedNode(node=spec) for spec in nodes), pods=tuple(pods), snapshot=Snapshot(nodes=tuple(nodes))
     )
 
 
-def running(placed: Holder, priority: int = 0) -> SeenPod:
-    return SeenPod(
+def running(placed: Holder, priority: int = 0) -> ObservedPod:
+    return ObservedPod(
         pod=Pod(key=placed.key, need=placed.need, priority=priority, owner=OWNER),
         uid=str(placed.id),
         node=placed.node,
@@ -63,7 +63,7 @@ def running(placed: Holder, priority: int = 0) -> SeenPod:
     )
 
 
-def free(*pods: SeenPod) -> dict[PodKey, Leave]:
+def free(*pods: ObservedPod) -> dict[PodKey, Leave]:
     return {pod.pod.key: Leave(pod=pod.pod.key) for pod in pods}
 
 
@@ -82,7 +82,7 @@ def fragmented(draw: st.DrawFn) -> tuple[Cluster, list[Need]]:
     return cluster(nodes, [running(each) for each in kept]), [need for need in kinds if need.asks]
 
 
-def enough(state: Cluster, moved: Sequence[SeenPod], askers: Sequence[Need]) -> bool:
+def enough(state: Cluster, moved: Sequence[ObservedPod], askers: Sequence[Need]) -> bool:
     """Whether these moves are enough, made on a ledger of the test's own."""
     nodes = [each.node for each in state.nodes]
     ledger = Ledger()
@@ -174,7 +174,7 @@ def test_several_askers_take_the_fewest_moves_for_all_of_them(
         assert got.fewest
 
 
-def two_halves(*, priority: int = 0, mib: int = 7_000) -> list[SeenPod]:
+def two_halves(*, priority: int = 0, mib: int = 7_000) -> list[ObservedPod]:
     """Two GPUs with half of each held, or another part."""
     spec = node("n", gpu(0, T4), gpu(1, T4))
     ledger = Ledger()
@@ -202,12 +202,12 @@ def test_the_smaller_of_two_goes_and_the_one_that_comes_takes_its_gpu() -> None:
     assert (got.at_least, got.fewest, got.exhaustive) == (1, True, True)
 
 
-def altered(**fields: object) -> list[SeenPod]:
+def altered(**fields: object) -> list[ObservedPod]:
     return [msgspec.structs.replace(pod, **fields) for pod in two_halves()]
 
 
 # Keyed by a sentence: the pods, what may leave, the asker; desired is a word of the reason.
-STUCK: dict[str, tuple[list[SeenPod], dict[PodKey, Leave], Asker, str]] = {
+STUCK: dict[str, tuple[list[ObservedPod], dict[PodKey, Leave], Asker, str]] = {
     "no pod may leave": (
         two_halves(),
         {pod.pod.key: Leave(pod=pod.pod.key, refused="it is dear") for pod in two_halves()},
@@ -254,7 +254,7 @@ STUCK: dict[str, tuple[list[SeenPod], dict[PodKey, Leave], Asker, str]] = {
 
 
 @pytest.mark.parametrize(("pods", "leaves", "one", "want"), STUCK.values(), ids=STUCK)
-def test_why_nothing_helps(pods: list[SeenPod], leaves: dict[PodKey, Leave], one: Asker, want: str) -> None:
+def test_why_nothing_helps(pods: list[ObservedPod], leaves: dict[PodKey, Leave], one: Asker, want: str) -> None:
     got = propose(cluster(TWO, pods), [one], leaves)
     assert got.moves == ()
     assert want in got.stuck[0].reasons[0]
@@ -283,7 +283,7 @@ def test_two_devices_take_the_pods_of_both_gpus() -> None:
     assert got.fewest
 
 
-def pod_on(name: str, need: Need, *gpus: int) -> SeenPod:
+def pod_on(name: str, need: Need, *gpus: int) -> ObservedPod:
     ledger = Ledger()
     ledger.put_node(node("n", *(gpu(index, T4) for index in range(5))))
     shares = ledger.choose(need, "n")

@@ -30,7 +30,7 @@ from tessera.core.deviceplugin.allocations import (
     uses_of_devices,
 )
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.lastgate import ObservedPods, named
+from tessera.core.deviceplugin.lastgate import GateObservation, named
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Unavailable
@@ -254,7 +254,7 @@ class AllocationRecord:
         pods = self._observer.pods(uids)
         ended = frozenset(uid for uid in uids if uid not in pods or pods[uid].ended)
         if ended:
-            observed = ObservedPods(pods=pods, running=self._view.running(ended), blind=self._view.blind)
+            observed = GateObservation(pods=pods, running=self._view.running(ended), blind=self._view.blind)
             left = lastgate.release(self._entries, observed, complete=complete)
             try:
                 self.keep(left)
@@ -287,7 +287,7 @@ class AllocationRecord:
         # 3. Adopt allocations made before there was a record.
         self.keep((*kept, *self._adopted(held, uses_of, kept)))
 
-    async def _observed(self) -> ObservedPods:
+    async def _observed(self) -> GateObservation:
         return await self._observer.observe({each.uid for each in self._entries})
 
     def _unclaimed(self) -> frozenset[Allocation]:

@@ -18,7 +18,7 @@ from tessera.agent.pods.podsview import PodsInView, by_uid
 from tessera.api.kubernetes.podstates import created_ns
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Use, clashes, replaces
-from tessera.core.deviceplugin.lastgate import GateDecision, ObservedPods
+from tessera.core.deviceplugin.lastgate import GateDecision, GateObservation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, Unavailable
@@ -156,12 +156,12 @@ class Gate:
             await asyncio.sleep(_RETRY_S)  # the terminating pod is soon observed to have ended
         return found
 
-    async def _observe_rivals(self, new: Allocation, *, ids: bool) -> ObservedPods:
+    async def _observe_rivals(self, new: Allocation, *, ids: bool) -> GateObservation:
         """Return the observed pods that conflict with an allocation; nothing where none does.
 
         When this returns no other pod can conflict: pods that were not observed do not exist.
         """
-        observed, checked = ObservedPods(), frozenset[Allocation]()
+        observed, checked = GateObservation(), frozenset[Allocation]()
         while not (rivals := self._rivals(new, ids=ids)) <= checked:
             running = await self._observer.running(frozenset(each.uid for each in rivals))
             observed, checked = await self._observe(running), rivals
@@ -171,7 +171,7 @@ class Gate:
         found = clashes(self.record.entries, new, self._capacity(), ids=ids)
         return frozenset(each.other for each in found if each.other is not None)
 
-    async def _observe(self, running: frozenset[str] = frozenset()) -> ObservedPods:
+    async def _observe(self, running: frozenset[str] = frozenset()) -> GateObservation:
         return await self._observer.observe({each.uid for each in self.record.entries}, running)
 
     def _follow(self, verdict: GateDecision, new: Allocation) -> None:

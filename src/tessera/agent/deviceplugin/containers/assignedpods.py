@@ -13,7 +13,7 @@ from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.tessera.pods.assignedrequests import AssignedRequests, corrected, read_assigned_requests
 from tessera.api.tessera.pods.signatures import is_signed, key_named
 from tessera.clients.kube import Object, annotations_of, name_of, uid_of
-from tessera.core.deviceplugin.allocations import Assigned, Granted, StartedPod
+from tessera.core.deviceplugin.allocations import Assigned, SignedAssignment, StartedPod
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.errors import TesseraError
 from tessera.loops import for_each
@@ -40,12 +40,12 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: Object
     requests: tuple[AssignedRequest, ...]
-    granted: Object | None
+    assigned: Object | None
     """The pod when its assignment last counted; None if it never did."""
     why: str
     """Why its assignment does not count; empty where it does."""
     recorded: bool = False
-    """Whether `granted` comes from the agent's record of what the pod's containers were started with."""
+    """Whether `assigned` comes from the agent's record of what the pod's containers were started with."""
 
 
 class AssignedPods:
@@ -156,38 +156,38 @@ class AssignedPods:
     def is_revoked(self, pod: tuple[str, str]) -> bool:
         """Return whether a running pod's allocation was signed with a key that is revoked by now."""
         self.assigned_requests()
-        granted = self._read[pod].granted if pod in self._read else None
-        if granted is None:
+        assigned = self._read[pod].assigned if pod in self._read else None
+        if assigned is None:
             return False
-        started = self._started(uid_of(granted))
-        return (started is not None and self._is_void(started)) or self._trust.revoked(self._grant(granted).key)
+        started = self._started(uid_of(assigned))
+        return (started is not None and self._is_void(started)) or self._trust.revoked(self._signed(assigned).key)
 
     def revoked(self, key: str) -> bool:
         """Return whether the servers' key of this id is revoked."""
         return self._trust.revoked(key)
 
-    def granted(self, uid: str = "") -> Assigned:
+    def assignments(self, uid: str = "") -> Assigned:
         """Return the assignments of the pods, with the key of each; of one pod if a UID is given."""
         self.assigned_requests()
-        granted = (known.granted for known in self._read.values() if known.granted is not None)
-        return {uid_of(each): self._grant(each) for each in granted if not uid or uid_of(each) == uid}
+        assigned = (known.assigned for known in self._read.values() if known.assigned is not None)
+        return {uid_of(each): self._signed(each) for each in assigned if not uid or uid_of(each) == uid}
 
-    def _grant(self, granted: Object) -> Granted:
-        annotations, started = annotations_of(granted), self._started(uid_of(granted))
+    def _signed(self, assigned: Object) -> SignedAssignment:
+        annotations, started = annotations_of(assigned), self._started(uid_of(assigned))
         text, signature = annotations.get(ASSIGNMENT, ""), annotations.get(SIGNATURE, "")
-        if started is not None and started.granted.assignment == text:
-            return started.granted  # whoever signed the new one
-        return Granted(assignment=text, key=key_named(signature), signature=signature)
+        if started is not None and started.signed.assignment == text:
+            return started.signed  # whoever signed the new one
+        return SignedAssignment(assignment=text, key=key_named(signature), signature=signature)
 
     def _is_void(self, started: StartedPod) -> bool:
-        return not started.granted.assignment or self._trust.revoked(started.granted.key)
+        return not started.signed.assignment or self._trust.revoked(started.signed.key)
 
     def _forget(self) -> None:
         """Parse every pod again; running pods whose assignment does not count keep their allocation."""
         self._read = {
             name: msgspec.structs.replace(known, pod={})
             for name, known in self._read.items()
-            if known.granted is not None
+            if known.assigned is not None
         }
         self._objects, self._requests = (), ()
 
@@ -201,7 +201,7 @@ class AssignedPods:
         recorded = None if started is None else self._recorded(pod, started)
         own = () if recorded is None else self._requests_of(recorded).requests
         if found.requests and _agree(found.requests, own, started):
-            return _Known(pod=pod, requests=found.requests, granted=pod, why=why)
+            return _Known(pod=pod, requests=found.requests, assigned=pod, why=why)
         # 2. The former assignment counts while the pod runs.
         if not found.requests and before is not None and self._holds(pod, before):
             return msgspec.structs.replace(before, pod=pod, why=why)
@@ -210,27 +210,27 @@ class AssignedPods:
         if own and (found.requests or lost):
             namespace, name = name_of(pod)
             why = why or f"assignment of pod {namespace}/{name}: one that it had before it was given another"
-            return _Known(pod=pod, requests=own, granted=recorded, why=why, recorded=True)
-        return _Known(pod=pod, requests=found.requests, granted=pod if found.requests else None, why=why)
+            return _Known(pod=pod, requests=own, assigned=recorded, why=why, recorded=True)
+        return _Known(pod=pod, requests=found.requests, assigned=pod if found.requests else None, why=why)
 
     def _requests_of(self, pod: Object) -> AssignedRequests:
         return read_assigned_requests((pod,), share_unit_mib=self._share_unit_mib, keys=self._keys)
 
     def _recorded(self, pod: Object, started: StartedPod) -> Object:
         """Return a pod with the assignment it was started with, under its former signature, else this agent's."""
-        granted = started.granted
-        first = _annotated(pod, {ASSIGNMENT: granted.assignment, SIGNATURE: granted.signature})
+        signed = started.signed
+        first = _annotated(pod, {ASSIGNMENT: signed.assignment, SIGNATURE: signed.signature})
         if is_signed(first, self._keys):
             return first
-        return _annotated(pod, self._trust.sealed(pod, {ASSIGNMENT: granted.assignment}))
+        return _annotated(pod, self._trust.sealed(pod, {ASSIGNMENT: signed.assignment}))
 
     def _holds(self, pod: Object, before: _Known) -> bool:
         """Return whether a pod keeps its allocation without its assignment: it runs, or the signature still counts."""
-        if before.granted is None or uid_of(pod) != uid_of(before.granted) or is_ended(pod):
+        if before.assigned is None or uid_of(pod) != uid_of(before.assigned) or is_ended(pod):
             return False
         if (pod.get("status") or {}).get("phase") == "Running":
             return True
-        return bool(self._requests_of(before.granted).requests)
+        return bool(self._requests_of(before.assigned).requests)
 
     async def correct(self, correction: Correction) -> None:
         """Write the assignment of a correction on its pod, if it differs and the pod exists.
@@ -245,8 +245,8 @@ class AssignedPods:
         if pod is None or before is None or uid_of(pod) != correction.request.uid:
             return
         self.assigned_requests()
-        granted = self._read[name].granted or pod
-        new = corrected(granted, correction, share_unit_mib=self._share_unit_mib, keys=self._keys)
+        assigned = self._read[name].assigned or pod
+        new = corrected(assigned, correction, share_unit_mib=self._share_unit_mib, keys=self._keys)
         present = annotations_of(pod)
         if all(present.get(key) == text for key, text in new.items()) and is_signed(pod, self._keys):
             return
@@ -284,10 +284,10 @@ class AssignedPods:
         return known.recorded or self._is_unpublished(known)
 
     def _is_unpublished(self, known: _Known) -> bool:
-        return key_named(annotations_of(known.granted or {}).get(SIGNATURE, "")) in self._trust.unpublished
+        return key_named(annotations_of(known.assigned or {}).get(SIGNATURE, "")) in self._trust.unpublished
 
     async def _repair(self, vouched: Callable[[AssignedRequest], bool], known: _Known) -> None:
-        was, now = annotations_of(known.granted or {}), annotations_of(known.pod)
+        was, now = annotations_of(known.assigned or {}), annotations_of(known.pod)
         # The kubelet's record lacks init containers that were followed by others.
         lasting = [each for each in known.requests if not each.initial] or known.requests
         if self._is_lapsed(known) and all(map(vouched, lasting)):

@@ -22,10 +22,10 @@ from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations import Allocation, Granted, Use, device_mismatch, with_grant
+from tessera.core.deviceplugin.allocations import Allocation, SignedAssignment, Use, device_mismatch, with_assignment
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.edits import ShareEdits
-from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, by_cdi, grant, share_name
+from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, by_cdi, container_response, share_name
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import ASSIGNED_HINT, Answer, AssignedRequest, pick, served
 from tessera.core.node.liststrategies import DeviceInjection
@@ -111,7 +111,7 @@ class ShareAllocator:
         """Hand devices over in this way from now on, with these edits for the driver's libraries."""
         self._injection, self._driver = injection, driver
 
-    async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
         """Return what the container of an unserved request of this size gets; with CDI a name, filled in later.
 
         Raises:
@@ -138,7 +138,7 @@ class ShareAllocator:
             if self._injection.fixed_at_allocate:
                 self._log.info("share_awaited", pod=str(request.key), resource=resource, call="Allocate")
                 prepared = await self._maker.prepare(request.shares)
-                given = grant(self._injection, given, prepared.visible, prepared.edits)
+                given = container_response(self._injection, given, prepared.visible, prepared.edits)
             # 4. Remember the chosen pod until the kubelet's record shows the holder.
             self._exchanges.remember(answer)
             self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(request.key), share=name)
@@ -167,7 +167,7 @@ class ShareAllocator:
         self._check(holder, request, answer, fixed=fixed)
         # 3. Record what the container is about to use; no other living pod may have it.
         self._log.info("share_awaited", pod=str(request.key), resource=resource, call="PreStartContainer")
-        holder = with_grant(holder, self._pods.granted(holder.uid).get(holder.uid, Granted()))
+        holder = with_assignment(holder, self._pods.assignments(holder.uid).get(holder.uid, SignedAssignment()))
         await self._gate.start(holder, self._maker.uses(request.shares), ids=False)
         # 4. Create the devices, and write what the container runtime reads next.
         prepared = await self._maker.prepare(request.shares)
@@ -213,7 +213,7 @@ class ShareAllocator:
             await self._find_unassigned(held)
             requests = {(each.uid, each.key.container, each.key.resource): each for each in self.assigned_requests()}
             uses = {key: self._maker.uses(each.shares) for key, each in requests.items()}
-            self._gate.record.complete(self._pods.granted(), uses, self._pods.revoked)
+            self._gate.record.complete(self._pods.assignments(), uses, self._pods.revoked)
             self._exchanges.forget_unheld(await self._exchanges.recorded())
             waiting = {share_name(each.key.resource, each.ids) for each in self._exchanges.answers}
             needed = {share_name(each.resource, each.device_ids) for each in held} | waiting

@@ -40,7 +40,7 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
-__all__ = ["Advertise", "DeviceOffers", "HandOver", "ObservedNode"]
+__all__ = ["Advertise", "DeviceOffers", "HandOver", "OfferableDevices"]
 
 Advertise = Callable[[NodeOffer, frozenset[DeviceId]], Awaitable[bool]]
 """Sends the kubelet new device lists, and serves leaving devices to pods they were already chosen for.
@@ -54,7 +54,7 @@ _TRIES = 4
 """Retries of a write: servers write claims to the same object."""
 
 
-class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
+class OfferableDevices(msgspec.Struct, frozen=True, kw_only=True):
     """One observation of the node, for decisions."""
 
     offered: NodeOffer
@@ -115,7 +115,7 @@ class DeviceOffers:
         """Return whether the kubelet may still allocate something of a GPU: it has not dropped all of it."""
         return self._gpunode.absent or any(gpu == device.gpu for device in self._gpunode.offered())
 
-    async def hand_over(self, observed: ObservedNode, advertise: Advertise) -> HandOver:
+    async def hand_over(self, observed: OfferableDevices, advertise: Advertise) -> HandOver:
         """Move devices as far as possible in one pass.
 
         Raises:
@@ -140,7 +140,7 @@ class DeviceOffers:
             unwritten=unwritten,
         )
 
-    def _unwritten(self, observed: ObservedNode) -> Iterator[tuple[str, str]]:
+    def _unwritten(self, observed: OfferableDevices) -> Iterator[tuple[str, str]]:
         """Yield the resources with devices that could not be written, with the reason."""
         offered = self._gpunode.offered()
         for resource in observed.offered.resources:
@@ -149,7 +149,7 @@ class DeviceOffers:
                 count = f"{len(lacking)} device{'s' if len(lacking) > 1 else ''}"
                 yield resource.name, f"{count} cannot be written to status.offered of the GPUNode: {self.problem}"
 
-    async def plan_advertisement(self, observed: ObservedNode) -> tuple[NodeOffer, OfferPlan]:
+    async def plan_advertisement(self, observed: OfferableDevices) -> tuple[NodeOffer, OfferPlan]:
         """Return what to advertise now and what is moving, after writing what must be written before.
 
         Devices that cannot be written are not advertised until the next observation.
@@ -170,7 +170,7 @@ class DeviceOffers:
         self._last = restricted(offered, plan.advertise)
         return self._last, plan
 
-    async def devices_let_go(self, observed: ObservedNode, plan: OfferPlan) -> frozenset[DeviceId]:
+    async def devices_let_go(self, observed: OfferableDevices, plan: OfferPlan) -> frozenset[DeviceId]:
         """Return the devices that the kubelet has dropped; call it after the kubelet got the new lists.
 
         Raises:
@@ -184,7 +184,7 @@ class DeviceOffers:
         desired, held = by_name(self._last), self._gate.record.by_name
         return released_devices(desired, self._gpunode.offered(), held, known)
 
-    async def release(self, observed: ObservedNode, keys: frozenset[DeviceId]) -> None:
+    async def release(self, observed: OfferableDevices, keys: frozenset[DeviceId]) -> None:
         """Remove devices from `status.offered`; call it when requests for them are refused.
 
         A device allocated in the last moment stays.
@@ -199,7 +199,7 @@ class DeviceOffers:
 
     # To the kubelet
 
-    async def _commit(self, observed: ObservedNode, desired: frozenset[DeviceId]) -> None:
+    async def _commit(self, observed: OfferableDevices, desired: frozenset[DeviceId]) -> None:
         """Write the devices that are the kubelet's from now on: the desired ones without a claim or pod.
 
         Those of a deleted object are still the kubelet's.
@@ -227,7 +227,7 @@ class DeviceOffers:
         )
 
     def _taken(
-        self, observed: ObservedNode, desired: frozenset[DeviceId], claims: Iterable[Claim]
+        self, observed: OfferableDevices, desired: frozenset[DeviceId], claims: Iterable[Claim]
     ) -> frozenset[DeviceId]:
         """Return the desired devices that overlap claims, assignments or allocations."""
         models = {gpu.uuid: gpu.model for gpu in observed.gpus}
@@ -240,7 +240,7 @@ class DeviceOffers:
 
     # To the scheduler
 
-    async def _bound_for(self, observed: ObservedNode) -> frozenset[DeviceId]:
+    async def _bound_for(self, observed: OfferableDevices) -> frozenset[DeviceId]:
         """Return the devices that stay for pods that are already bound to this node for them.
 
         Before devices leave, the Node shows fewer, so that soon no more such pods are bound.

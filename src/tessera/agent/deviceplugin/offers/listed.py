@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin.advertise import ListedDevice
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.listing import (
     Withdrawn,
     asked_for,
@@ -198,7 +198,7 @@ class ListedResource(abc.ABC, Generic[OfferT]):
         """Return the preferred device ids of one container."""
 
     @abc.abstractmethod
-    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         """Return what one container with these devices gets."""
 
     @abc.abstractmethod

@@ -11,7 +11,7 @@ from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import Allocation, uses_of_devices
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.workload.need import Isolation
@@ -19,14 +19,14 @@ from tessera.errors import Conflict, InvalidInput, shown
 
 __all__ = ["OfferedResource", "Shares"]
 
-GiveDevices = Callable[[Resource, tuple[PluginDevice, ...]], Grant]
+GiveDevices = Callable[[Resource, tuple[PluginDevice, ...]], ContainerResponse]
 """Returns what a container with these devices gets."""
 
 
 class Shares(Protocol):
     """Allocates resources by assignment."""
 
-    async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
         """Return what the container gets."""
 
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
@@ -109,7 +109,7 @@ class OfferedResource(ListedResource[Resource]):
             return name not in self._gate.record.allocated_ids(self.resource.name)
         return self._gate.record.is_free(self.resource.name, device)
 
-    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         """Return what a container with these devices gets.
 
         Raises:
@@ -120,7 +120,7 @@ class OfferedResource(ListedResource[Resource]):
         with self._call(ids):
             return await self._allocate(ids)
 
-    async def _allocate(self, ids: tuple[str, ...]) -> Grant:
+    async def _allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         devices = self._known(ids)
         if self.resource.single_request and len(ids) > 1:
             raise InvalidInput(

@@ -42,7 +42,7 @@ class _Server(Generic[OfferT]):
         self.server: PluginServer | None = None
         self.registered: tuple[int, int] | None = None
         """The kubelet it registered with, by its socket."""
-        self.seen_s = 0.0
+        self.checked_s = 0.0
         """When it registered, or last had a stream of the kubelet, on the loop's clock."""
         self.complain = complain
 
@@ -193,11 +193,11 @@ class PluginServers(Generic[OfferT]):
     async def _register(self, name: str, each: _Server[OfferT]) -> None:
         kubelet, now_s = identity(self._kubelet), asyncio.get_running_loop().time()
         if each.plugin.streams:
-            each.seen_s = now_s
-        if kubelet is not None and each.registered == kubelet and now_s - each.seen_s < _STREAM_S:
+            each.checked_s = now_s
+        if kubelet is not None and each.registered == kubelet and now_s - each.checked_s < _STREAM_S:
             return
         await register(self._kubelet, _endpoint(name), name, each.plugin.options)
-        each.registered, each.seen_s = kubelet, now_s
+        each.registered, each.checked_s = kubelet, now_s
         each.complain.settle()
         self._log.info("resource_advertised", resource=name, devices=len(each.plugin.resource.devices))
 

@@ -33,8 +33,8 @@ from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import NODE_MODELS as KIND
 from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
 from tessera.clients.store import ObjectStore
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.edits import ContainerMount
-from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.modeloffers import ModelOffer, offer_of, revisions_held
 from tessera.core.storage.models.cache import DesiredModel, environment_name, folder_name, peers_of
 from tessera.core.storage.models.cacheplan import (
@@ -225,7 +225,7 @@ class ModelKeeper:
                 found.setdefault(each.resource, []).append(each.device_ids[0])
         return found
 
-    def _give(self, resource: str, device: str) -> Grant:
+    def _give(self, resource: str, device: str) -> ContainerResponse:
         """Return the mount that a container gets with a device."""
         name = resource.removeprefix(MODEL_RESOURCE)
         there = self._found.get(name, _ABSENT).there
@@ -237,7 +237,7 @@ class ModelKeeper:
                 hint="recreate the pod, which then gets what is there",
             )
         path = folder_name(name)
-        return Grant(
+        return ContainerResponse(
             env=((environment_name(name), path),),
             mounts=(
                 ContainerMount(host_path=str(self._disk.path(name, revision)), container_path=path, read_only=True),

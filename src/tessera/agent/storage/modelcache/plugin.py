@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tessera.agent.deviceplugin.offers.listed import ListedResource
 from tessera.clients.kubelet import OptionalCalls
-from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.modeloffers import ModelOffer
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import InvalidInput, shown
@@ -24,7 +24,7 @@ class OfferedModel(ListedResource[ModelOffer]):
 
     """
 
-    def __init__(self, offer: ModelOffer, give: Callable[[str, str], Grant]) -> None:
+    def __init__(self, offer: ModelOffer, give: Callable[[str, str], ContainerResponse]) -> None:
         super().__init__(offer)
         self._give = give
 
@@ -37,7 +37,7 @@ class OfferedModel(ListedResource[ModelOffer]):
         """Return any."""
         return tuple(sorted(desired.available))[: desired.size]
 
-    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+    async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         """Return the mount of the revision.
 
         Raises:

@@ -22,7 +22,7 @@ from tessera.api.tessera.pods.assignments import read_shares
 from tessera.api.tessera.pods.runningpods import PodMemory, PodsOfCluster, read_pods
 from tessera.api.tessera.pods.signatures import Authority, Keys
 from tessera.api.tessera.v1alpha1.gpunodes import KIND, read_gpu_node
-from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
+from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.mps import Enforcement
 from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot
@@ -131,7 +131,7 @@ def _keys(authority: Authority, nodes: Mapping[str, Node], states: Mapping[str, 
     }
 
 
-def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str]) -> SeenNode:
+def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str]) -> ObservedNode:
     try:
         node, found = read_node(field, state)
         advertised = _advertised(field)
@@ -141,9 +141,9 @@ def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str])
         except InvalidInput:
             bare = Node(name=NodeName(name), cpu_milli=_NO_LIMIT, memory_mib=_NO_LIMIT)
         bare = msgspec.structs.replace(bare, problem=str(error))
-        return SeenNode(node=bare, address=_address(field), ready=_ready(field), problem=str(error))
+        return ObservedNode(node=bare, address=_address(field), ready=_ready(field), problem=str(error))
     notes.extend(found)
-    return SeenNode(
+    return ObservedNode(
         node=node,
         address=_address(field),
         ready=_ready(field),
@@ -222,16 +222,16 @@ class _Pods:
     def __init__(self, observed: PodsOfCluster, unit_mib: int, keys: Mapping[str, Keys]) -> None:
         self._unit_mib = unit_mib
         self._keys = keys
-        self._ungranted = observed.ungranted
+        self._invalid_assignment = observed.invalid
         self._unread = observed.unread
         self._recorded = observed.recorded
         self._running = {each.pod.key: each for each in observed.running}
         self._pending = {each.key: each for each in observed.pending}
 
-    def read(self, field: Field) -> SeenPod:
+    def read(self, field: Field) -> ObservedPod:
         held = self._held(field, PodKey("/".join(identity(field))))
         scheduler = _spec(field).get("schedulerName") or "default-scheduler"
-        return SeenPod(
+        return ObservedPod(
             pod=held.pod,
             uid=field.get("metadata", "uid").text(""),
             node=held.node,
@@ -252,9 +252,9 @@ class _Pods:
         running = self._running.get(key)
         if running is None:
             return self._left_out(field, key)
-        if key in self._recorded and key not in self._ungranted:
+        if key in self._recorded and key not in self._invalid_assignment:
             return _Held(running.pod, running.assignment.node, self._recorded[key], Record.RECORDED)
-        shares, problem = running.assignment.shares, self._ungranted.get(key, "")
+        shares, problem = running.assignment.shares, self._invalid_assignment.get(key, "")
         return _Held(running.pod, running.assignment.node, shares, Record.GUESSED if shares else Record.NONE, problem)
 
     def _left_out(self, field: Field, key: PodKey) -> _Held:

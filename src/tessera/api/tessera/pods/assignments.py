@@ -9,7 +9,7 @@ import msgspec
 from tessera.api.fields import Field
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
-from tessera.api.tessera.pods.signatures import Keys, Ungranted, assignment_of, check_signature
+from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys, assignment_of, check_signature
 from tessera.api.tessera.shares import AskFields, AssignmentFields, ShareFields, UnversionedShareFields
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, mig_resource
@@ -83,7 +83,7 @@ def read_shares(
         keys: the keys that count on the pod's node; without them assignments are not verified.
 
     Raises:
-        Ungranted: an assignment that Tessera did not write, or that exceeds the pod's request.
+        InvalidAssignment: an assignment that Tessera did not write, or that exceeds the pod's request.
         InvalidInput: an annotation that cannot be read.
 
     """
@@ -95,7 +95,7 @@ def read_shares(
     if annotations.get(ASSIGNMENT).given or (foreign and keys.unsigned == "refused"):
         try:
             check_signature(pod, keys)
-        except Ungranted:
+        except InvalidAssignment:
             if not foreign or keys.unsigned == "refused":
                 raise
         else:
@@ -108,7 +108,7 @@ def read_shares(
     absent = sorted({share.gpu for share in found or ()} - keys.gpus) if keys.gpus is not None else []
     if absent:
         desired = f"one of the node's {len(keys.gpus or ())} GPUs"
-        raise Ungranted(assignment_of(pod), found=f"GPU {absent[0]}", expected=desired)
+        raise InvalidAssignment(assignment_of(pod), found=f"GPU {absent[0]}", expected=desired)
     return found
 
 
@@ -133,7 +133,7 @@ def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Itera
     Resources other than GPUs have no shares, and devices requested by name none before the kubelet's record has them.
 
     Raises:
-        Ungranted: more or fewer shares than requested devices.
+        InvalidAssignment: more or fewer shares than requested devices.
 
     """
     asks = tuple(ask for ask in asks if ask.form is not Form.EXACT or names_device(ask.resource))
@@ -143,7 +143,7 @@ def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Itera
     lone = len(asks) == 1 and asks[0].form is Form.SHARE
     if devices != len(shares) and not (lone and shares):
         found = f"it has {len(shares)} shares, and {devices} devices are requested"
-        raise Ungranted(assignment_of(pod), found=found)
+        raise InvalidAssignment(assignment_of(pod), found=found)
     at = 0
     for ask in asks:
         count = len(shares) if lone else ask.count
@@ -163,7 +163,7 @@ def check_requested(pod: Field, need: Need | None, shares: tuple[Share, ...], *,
         spare: factor by which the memory of a memory share may exceed the request.
 
     Raises:
-        Ungranted: shares that are too many, too large, or of another kind.
+        InvalidAssignment: shares that are too many, too large, or of another kind.
 
     """
     if need is None or not shares:
@@ -173,7 +173,7 @@ def check_requested(pod: Field, need: Need | None, shares: tuple[Share, ...], *,
         if strange is not None:
             found = f"{strange.resource}, mode {strange.mode}"
             accepted = f"{ask.count} {ask.resource}"
-            raise Ungranted(assignment_of(pod), found=found, expected="what is requested", hint=accepted)
+            raise InvalidAssignment(assignment_of(pod), found=found, expected="what is requested", hint=accepted)
         given_mib = sum(
             share.memory_mib
             for share in own
@@ -182,7 +182,7 @@ def check_requested(pod: Field, need: Need | None, shares: tuple[Share, ...], *,
         most_mib = ask.memory_mib * (spare if ask.form is Form.SHARE else len(own))
         if given_mib > most_mib:
             found = f"{given_mib} MiB of {ask.resource} are more than the {most_mib} MiB requested"
-            raise Ungranted(assignment_of(pod), found=found)
+            raise InvalidAssignment(assignment_of(pod), found=found)
 
 
 def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
@@ -190,7 +190,7 @@ def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
     try:
         check_requested(pod, need, shares)
         parts = tuple(dealt(pod, need.asks, shares))
-    except Ungranted:
+    except InvalidAssignment:
         return False
     return all(
         sum(share.memory_mib for share in own) >= ask.memory_mib * ask.count

@@ -11,7 +11,7 @@ from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask, write_shares
-from tessera.api.tessera.pods.signatures import Keys, Ungranted
+from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.workload.need import Ask, Form, Need
@@ -104,7 +104,7 @@ def honored(
         return None
     try:
         read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys)
-    except Ungranted:
+    except InvalidAssignment:
         counts = msgspec.structs.replace(keys, unsigned="counts")
         shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=counts) or ()
         check_requested(field, need, shares)

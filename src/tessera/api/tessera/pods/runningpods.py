@@ -16,7 +16,7 @@ from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.kubernetes.workloads import controller
 from tessera.api.tessera.pods.assignments import read_shares, signed_ask
-from tessera.api.tessera.pods.signatures import Keys, Ungranted
+from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode
 from tessera.core.packing.fit import Fleet
@@ -35,7 +35,7 @@ class PodsOfCluster(msgspec.Struct, frozen=True, kw_only=True):
     """By creation time, then as written."""
     recorded: Mapping[PodKey, tuple[Share, ...]] = {}
     """Shares recorded in annotations, including impossible ones."""
-    ungranted: Mapping[PodKey, str] = {}
+    invalid: Mapping[PodKey, str] = {}
     """Why annotations do not count; such a pod uses nothing, or what the kubelet allocated by name."""
     unread: Mapping[PodKey, str] = {}
     """Why a pod was left out, naming its field."""
@@ -58,7 +58,7 @@ class _Reading(msgspec.Struct, frozen=True):
     """If they are recorded."""
     note: str = ""
     """Why its record is invalid."""
-    ungranted: str = ""
+    invalid: str = ""
     """Why annotations do not count."""
     unread: str = ""
     """Why the pod is invalid, naming the field."""
@@ -109,15 +109,15 @@ class _Found:
         self.on_node: dict[str, list[_Placed]] = {}
         self.pending: list[tuple[str, Pod]] = []
         """Each with its creation time."""
-        self.ungranted: dict[PodKey, str] = {}
+        self.invalid: dict[PodKey, str] = {}
         self.unread: dict[PodKey, str] = {}
 
     def take(self, field: Field, key: PodKey, read: _Reading) -> None:
         """Put a pod on its node; note what is invalid."""
         if read.note:
             self.notes.append(read.note)
-        if read.ungranted:
-            self.ungranted[key] = read.ungranted
+        if read.invalid:
+            self.invalid[key] = read.invalid
         if read.pod is None:
             self.unread[key] = read.unread
             return
@@ -147,7 +147,7 @@ class _Found:
             running=tuple(running),
             pending=tuple(pod for _, pod in sorted(self.pending, key=lambda item: item[0])),
             recorded=recorded,
-            ungranted=self.ungranted,
+            invalid=self.invalid,
             unread=self.unread,
             misread=tuple(self.notes),
             notes=tuple(notes),
@@ -239,9 +239,9 @@ def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> 
         return _Reading(pod)
     try:
         return _Reading(pod, read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys))
-    except Ungranted as error:
+    except InvalidAssignment as error:
         by_name = any(ask.form is Form.EXACT and names_device(ask.resource) for ask in need.asks)
-        return _Reading(pod, None if by_name else (), note=_unused(key, error), ungranted=str(error))
+        return _Reading(pod, None if by_name else (), note=_unused(key, error), invalid=str(error))
     except InvalidInput as error:
         return _Reading(pod, note=_unused(key, error))
 

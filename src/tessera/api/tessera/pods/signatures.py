@@ -27,8 +27,8 @@ __all__ = [
     "KEYS",
     "SECRET",
     "Authority",
+    "InvalidAssignment",
     "Keys",
-    "Ungranted",
     "UnknownKey",
     "assignment_of",
     "check_signature",
@@ -63,11 +63,11 @@ Verify: TypeAlias = Callable[[bytes, bytes, bytes], bool]
 """Returns whether a public key made a signature of a message: key, signature, message."""
 
 
-class Ungranted(InvalidInput):
+class InvalidAssignment(InvalidInput):
     """An assignment that Tessera did not write for this pod on this node, or that exceeds the pod's request."""
 
 
-class UnknownKey(Ungranted):
+class UnknownKey(InvalidAssignment):
     """An assignment signed with a key that is unknown here, or not known yet.
 
     Args:
@@ -163,25 +163,25 @@ def check_signature(pod: Field, keys: Keys) -> None:
 
     Raises:
         UnknownKey: by an unknown key; `Keys.refuses` is ignored here.
-        Ungranted: it has no signature, or an invalid one.
+        InvalidAssignment: it has no signature, or an invalid one.
 
     """
     annotations = pod.get("metadata", "annotations")
     field = annotations.get(SIGNATURE)
     if not field.given:
-        raise _ungranted(pod, "no signature beside it")
+        raise _invalid_assignment(pod, "no signature beside it")
     known = key_named(field.text())
     if not known:
-        raise _ungranted(pod, f"a signature that is not of the form {_VERSION}.KEYID.BASE64")
+        raise _invalid_assignment(pod, f"a signature that is not of the form {_VERSION}.KEYID.BASE64")
     signature = _decoded(field.text().partition(".")[2].partition(".")[2], _SIGNATURE_BYTES)
     if signature is None:
-        raise _ungranted(pod, "a signature that is no base64 of 64 bytes")
+        raise _invalid_assignment(pod, "a signature that is no base64 of 64 bytes")
     public = keys.public.get(known)
     if public is None:
         raise UnknownKey(pod, known)
     uid, node = pod.get("metadata", "uid").text(""), pod.get("spec", "nodeName").text("")
     if not keys.verify(public, signature, signed_text(uid, node, annotations.get(ASSIGNMENT).text(""))):
-        raise _ungranted(pod, "a signature of another pod, node or assignment")
+        raise _invalid_assignment(pod, "a signature of another pod, node or assignment")
 
 
 def is_signed(pod: Mapping[str, Any], keys: Keys) -> bool:
@@ -193,8 +193,8 @@ def is_signed(pod: Mapping[str, Any], keys: Keys) -> bool:
     return True
 
 
-def _ungranted(pod: Field, found: str) -> Ungranted:
-    return Ungranted(_subject(pod), found=found, hint=_FIX)
+def _invalid_assignment(pod: Field, found: str) -> InvalidAssignment:
+    return InvalidAssignment(_subject(pod), found=found, hint=_FIX)
 
 
 def _subject(pod: Field) -> str:

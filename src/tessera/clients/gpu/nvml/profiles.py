@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 
 from tessera.clients.gpu.nvml.faults import optional
-from tessera.core.gpu.gpumodels import SeenProfile
+from tessera.core.gpu.gpumodels import ObservedProfile
 
 __all__ = ["profiles"]
 
@@ -28,14 +28,14 @@ _ATTRIBUTES = {
 """The suffix of a profile's kind. Source: as `_name`."""
 
 
-def profiles(device: Any, total_mib: int) -> tuple[SeenProfile, ...]:
+def profiles(device: Any, total_mib: int) -> tuple[ObservedProfile, ...]:
     """Return the profiles of a GPU in NVML's order; none where the driver lists none, as older ones with MIG off."""
-    found: dict[int, SeenProfile] = {}
+    found: dict[int, ObservedProfile] = {}
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         info = _info(device, number)
         if info is not None and info.id not in found:
             name = getattr(info, "name", "").removeprefix("MIG ") or _name(info, total_mib, number)
-            found[info.id] = _seen(device, info, name)
+            found[info.id] = _observed_profile(device, info, name)
     return tuple(found.values())
 
 
@@ -56,8 +56,8 @@ def _info(device: Any, number: int) -> Any:
     return None
 
 
-def _seen(device: Any, info: Any, name: str) -> SeenProfile:
-    return SeenProfile(
+def _observed_profile(device: Any, info: Any, name: str) -> ObservedProfile:
+    return ObservedProfile(
         name=name,
         profile_id=info.id,
         compute_slices=info.sliceCount,

@@ -9,7 +9,7 @@ import pynvml
 
 from tessera.clients.gpu.nvml.faults import optional
 from tessera.clients.gpu.nvml.profiles import profiles
-from tessera.core.gpu.gpumodels import GpuModel, SeenGpu, observed
+from tessera.core.gpu.gpumodels import GpuModel, ObservedGpu, observed_model
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, GpuProcess, Instance, MigMode
 from tessera.core.gpu.mig import Placement
 from tessera.core.workload.units import MIB
@@ -66,8 +66,8 @@ def read(gpu: KnownGpu, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
     pci_device = f"0x{pci.pciDeviceId:08X}"
     total_mib, free_mib, memory_notes = _memory(device)
     mig, capability = mode(device), tuple(pynvml.nvmlDeviceGetCudaComputeCapability(device))
-    model, notes = observed(
-        SeenGpu(
+    model, notes = observed_model(
+        ObservedGpu(
             product=product,
             pci=pci_device,
             memory_mib=total_mib,

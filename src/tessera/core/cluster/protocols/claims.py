@@ -37,7 +37,7 @@ class ClaimKey(NamedTuple):
     attempt: str
 
 
-class _Seen(msgspec.Struct):
+class _TrackedClaim(msgspec.Struct):
     """A claim that is or was in the object."""
 
     claim: Claim
@@ -69,7 +69,7 @@ class NodeClaims:
         self.version = 0
         self.verified = False
         self._skipped = False
-        self._seen: dict[ClaimKey, _Seen] = {}
+        self._tracked: dict[ClaimKey, _TrackedClaim] = {}
         self._dead: set[ClaimKey] = set()
         self._kept: frozenset[ClaimKey] = frozenset()
         """Claims that were deleted with their object: no server dropped them, so they count until another
@@ -78,7 +78,7 @@ class NodeClaims:
     @property
     def empty(self) -> bool:
         """Whether no claim is known, not even a settled one."""
-        return not self._seen
+        return not self._tracked
 
     def saw(self, version: int, claims: Iterable[Claim], now_s: float, *, skipped: bool = False) -> None:
         """Take the object from a watch or the answer to an own write; ignored if known already.
@@ -104,7 +104,7 @@ class NodeClaims:
     def deleted(self) -> None:
         """Record that the object was deleted. Its claims count until settled: its deletion settles no claim."""
         self.lost()
-        self._kept = frozenset(self._seen)
+        self._kept = frozenset(self._tracked)
 
     def reading(self) -> None:
         """Begin to verify: the object is read after this, and the node's pods after the object."""
@@ -117,16 +117,18 @@ class NodeClaims:
         """
         self._take(version, claims, now_s)
         self.version = max(self.version, version)
-        for key in [key for key, seen in self._seen.items() if seen.version < version and key not in self._kept]:
-            del self._seen[key]
-        self._kept &= self._seen.keys()
-        self._dead &= self._seen.keys()
+        for key in [
+            key for key, tracked in self._tracked.items() if tracked.version < version and key not in self._kept
+        ]:
+            del self._tracked[key]
+        self._kept &= self._tracked.keys()
+        self._dead &= self._tracked.keys()
         self.verified = not self._skipped
 
     def _take(self, version: int, claims: Iterable[Claim], now_s: float) -> None:
         for claim in claims:
-            seen = self._seen.setdefault(key_of(claim), _Seen(claim, now_s, version))
-            seen.claim, seen.version = claim, max(seen.version, version)
+            tracked = self._tracked.setdefault(key_of(claim), _TrackedClaim(claim, now_s, version))
+            tracked.claim, tracked.version = claim, max(tracked.version, version)
             if version > self.version:
                 self._kept -= {key_of(claim)}
 
@@ -139,18 +141,18 @@ class NodeClaims:
 
     def present(self) -> tuple[Claim, ...]:
         """Return the claims in the object."""
-        return tuple(seen.claim for seen in self._seen.values() if seen.version == self.version)
+        return tuple(tracked.claim for tracked in self._tracked.values() if tracked.version == self.version)
 
     def counting(self, fates: Fates) -> tuple[Claim, ...]:
         """Return the claims that count, in the order of their first observation; equal claims for one pod once.
 
         Settled claims that are no longer in the object are forgotten.
         """
-        for key, seen in list(self._seen.items()):
-            if seen.version < self.version and self._settled(seen.claim, fates):
-                del self._seen[key]
+        for key, tracked in list(self._tracked.items()):
+            if tracked.version < self.version and self._settled(tracked.claim, fates):
+                del self._tracked[key]
                 self._dead.discard(key)
-        counting = (seen.claim for seen in self._seen.values() if not self._settled(seen.claim, fates))
+        counting = (tracked.claim for tracked in self._tracked.values() if not self._settled(tracked.claim, fates))
         return tuple({(claim.uid, claim.shares): claim for claim in counting}.values())
 
     def earlier(self, uid: str, fates: Fates) -> Claim | None:
@@ -159,7 +161,7 @@ class NodeClaims:
         An earlier request to bind the pod may still be in flight. If its claim were replaced by other shares, nothing
         would reserve those that it names.
         """
-        kept = (self._seen[key].claim for key in self._kept & self._seen.keys())
+        kept = (self._tracked[key].claim for key in self._kept & self._tracked.keys())
         found = (claim for claim in (*self.present(), *kept) if claim.uid == uid and not self._settled(claim, fates))
         return next(found, None)
 
@@ -170,10 +172,10 @@ class NodeClaims:
         """
         uids = {claim.uid for claim in self.present()}
         return tuple(
-            seen.claim
-            for key, seen in self._seen.items()
-            if key in self._kept and seen.version < self.version and key.uid not in uids
-            if not self._settled(seen.claim, fates)
+            tracked.claim
+            for key, tracked in self._tracked.items()
+            if key in self._kept and tracked.version < self.version and key.uid not in uids
+            if not self._settled(tracked.claim, fates)
         )
 
     def with_claims(self, new: Collection[Claim], fates: Fates) -> tuple[Claim, ...]:
@@ -190,9 +192,9 @@ class NodeClaims:
     def overdue(self, before_s: float, fates: Fates) -> tuple[Claim, ...]:
         """Return the claims that count and were first observed before a time; their pods must be read."""
         return tuple(
-            seen.claim
-            for seen in self._seen.values()
-            if seen.since_s <= before_s and not self._settled(seen.claim, fates)
+            tracked.claim
+            for tracked in self._tracked.values()
+            if tracked.since_s <= before_s and not self._settled(tracked.claim, fates)
         )
 
     def vanished(self, before_s: float, fates: Fates) -> bool:
@@ -201,11 +203,11 @@ class NodeClaims:
         The server that dropped it knew its pod's fate; verifying the node shows it: `read` forgets vanished claims.
         """
         return any(
-            seen.version < self.version
-            and seen.since_s <= before_s
+            tracked.version < self.version
+            and tracked.since_s <= before_s
             and key not in self._kept
-            and not self._settled(seen.claim, fates)
-            for key, seen in self._seen.items()
+            and not self._settled(tracked.claim, fates)
+            for key, tracked in self._tracked.items()
         )
 
     def _settled(self, claim: Claim, fates: Fates) -> bool:

@@ -25,7 +25,7 @@ import msgspec
 
 from tessera.errors import InvalidInput
 
-__all__ = ["Candidate", "Lease", "Terms", "claim", "free_in_s", "granted", "leads", "observed", "pause_s", "released"]
+__all__ = ["Candidate", "Lease", "Terms", "acquired", "claim", "free_in_s", "leads", "observed", "pause_s", "released"]
 
 _JITTER = 1.2
 """Jitter: a candidate waits up to this many times its pause in addition. Source: client-go."""
@@ -113,7 +113,7 @@ def claim(candidate: Candidate, now_s: float) -> Lease | None:
     )
 
 
-def granted(candidate: Candidate, lease: Lease, sent_s: float, answered_s: float) -> Candidate:
+def acquired(candidate: Candidate, lease: Lease, sent_s: float, answered_s: float) -> Candidate:
     """Return the candidate after the server stored its lease."""
     return msgspec.structs.replace(observed(candidate, lease, answered_s), sent_s=sent_s)
 

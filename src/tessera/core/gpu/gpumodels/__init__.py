@@ -3,7 +3,7 @@
 from tessera.core.gpu.gpumodels.drivernames import DRIVER_NAMES, DriverName
 from tessera.core.gpu.gpumodels.instancetypes import INSTANCE_TYPES, InstanceGpus
 from tessera.core.gpu.gpumodels.names import CATALOGUE, is_profile, meant, model, profile, sized_model
-from tessera.core.gpu.gpumodels.observed import SeenGpu, SeenProfile, architecture, observed
+from tessera.core.gpu.gpumodels.observed import ObservedGpu, ObservedProfile, architecture, observed_model
 from tessera.core.gpu.gpumodels.records import GpuModel, Profile
 from tessera.core.gpu.gpumodels.sources import SOURCES
 
@@ -15,14 +15,14 @@ __all__ = [
     "DriverName",
     "GpuModel",
     "InstanceGpus",
+    "ObservedGpu",
+    "ObservedProfile",
     "Profile",
-    "SeenGpu",
-    "SeenProfile",
     "architecture",
     "is_profile",
     "meant",
     "model",
-    "observed",
+    "observed_model",
     "profile",
     "sized_model",
 ]

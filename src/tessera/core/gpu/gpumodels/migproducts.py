@@ -28,7 +28,7 @@ class _Row(NamedTuple):
     graphics: bool = False
 
 
-class _Seen(NamedTuple):
+class _Evidence(NamedTuple):
     """The observations of one product."""
 
     placement: _Known
@@ -41,7 +41,7 @@ class _Seen(NamedTuple):
 
 _ANY_OF_SEVEN = (0, 1, 2, 3, 4, 5, 6)
 
-# Source: ug-profiles, and nvidia-smi mig -lgipp of A100, H100 80GB and H100 94GB; the ids agree on every listing seen.
+# Source: ug-profiles, and nvidia-smi mig -lgipp of A100, H100 80GB and H100 94GB; the ids agree in all listings.
 _SEVEN = (
     _Row("1g.{0}gb", 19, 1, 1, _ANY_OF_SEVEN, 7, "default"),
     _Row("1g.{0}gb+me", 20, 1, 1, _ANY_OF_SEVEN, 1, "me"),
@@ -98,16 +98,16 @@ _RTX_PRO_4500 = (
     _Row("2g.32gb+gfx", None, 2, 2, (), 1, "full", graphics=True),
 )
 
-_UNSEEN: tuple[int | None, ...] = (None,) * 7
+_UNKNOWN_SM: tuple[int | None, ...] = (None,) * 7
 _A100_SM = (14, 14, 14, 28, 42, 56, 98)
 _A100_SOURCES = ("ug-profiles", "go-nvml", "instaslice", "mig-parted")
 
 
 def _profiles(
-    rows: tuple[_Row, ...], gpu_mib: int, of: int, seen: _Seen, names: tuple[int, ...] = ()
+    rows: tuple[_Row, ...], gpu_mib: int, of: int, evidence: _Evidence, names: tuple[int, ...] = ()
 ) -> tuple[Profile, ...]:
     """Return a product's profiles; `of` is the number of memory slices in all."""
-    listed = {slices: int(gib * 1024) for slices, gib in seen.gib.items()}
+    listed = {slices: int(gib * 1024) for slices, gib in evidence.gib.items()}
     return tuple(
         Profile(
             name=row.name.format(*names),
@@ -121,10 +121,10 @@ def _profiles(
             graphics=row.graphics,
             profile_id=row.profile_id,
             sm=sm,
-            placement=seen.placement,
-            sources=seen.sources,
+            placement=evidence.placement,
+            sources=evidence.sources,
         )
-        for row, sm in zip(rows, seen.sm, strict=True)
+        for row, sm in zip(rows, evidence.sm, strict=True)
     )
 
 
@@ -138,7 +138,7 @@ class _Product(NamedTuple):
     """GB in the profiles' names for 1, 2, 4 and 8 memory slices."""
     aliases: tuple[str, ...]
     pci: tuple[str, ...]
-    seen: _Seen
+    evidence: _Evidence
     note: str = ""
 
 
@@ -158,7 +158,7 @@ _SEVEN_SLICE_PRODUCTS = (
             "nvidia-tesla-a100",
         ),
         ("0x20B010DE", "0x20B110DE", "0x20F110DE", "0x20F610DE"),
-        _Seen("observed", _A100_SOURCES, _A100_SM, {1: 4.75, 2: 9.62, 4: 19.5, 8: 39.25}),
+        _Evidence("observed", _A100_SOURCES, _A100_SM, {1: 4.75, 2: 9.62, 4: 19.5, 8: 39.25}),
     ),
     _Product(
         "A100-80GB",
@@ -175,7 +175,7 @@ _SEVEN_SLICE_PRODUCTS = (
             "nvidia-a100-80gb",
         ),
         ("0x20B210DE", "0x20B510DE", "0x20F310DE", "0x20F510DE"),
-        _Seen("observed", _A100_SOURCES, _A100_SM, {1: 9.62, 2: 19.5, 4: 39.25, 8: 78.5}),
+        _Evidence("observed", _A100_SOURCES, _A100_SM, {1: 9.62, 2: 19.5, 4: 39.25, 8: 78.5}),
     ),
     _Product(
         "H100-80GB",
@@ -194,7 +194,7 @@ _SEVEN_SLICE_PRODUCTS = (
             "nvidia-h100-mega-80gb",
         ),
         ("0x233010DE", "0x233110DE", "0x232210DE", "0x232410DE"),
-        _Seen(
+        _Evidence(
             "observed",
             ("ug-profiles", "lgipp-h100-80", "instaslice", "mig-parted"),
             (16, 16, 26, 32, 60, 64, 132),
@@ -208,7 +208,7 @@ _SEVEN_SLICE_PRODUCTS = (
         (12, 24, 47, 94),
         ("H100 NVL", "H100-SXM5-94GB", "H800 NVL"),
         ("0x232110DE", "0x233A10DE"),
-        _Seen(
+        _Evidence(
             "observed",
             ("lgipp-h100-94", "mig-parted"),
             (None, None, None, None, None, 64, 132),
@@ -222,7 +222,7 @@ _SEVEN_SLICE_PRODUCTS = (
         (12, 24, 48, 96),
         ("GH200 96GB", "GH200 480GB", "GH200 120GB", "H20-96GB", "H20"),
         ("0x234210DE", "0x233D10DE", "0x232910DE"),
-        _Seen("inferred", ("ug-profiles", "syseleven", "mig-parted", "die"), _UNSEEN, {}),
+        _Evidence("inferred", ("ug-profiles", "syseleven", "mig-parted", "die"), _UNKNOWN_SM, {}),
         "H20 has fewer SMs than the other Hopper products, so the SM counts are left open",
     ),
     _Product(
@@ -232,7 +232,7 @@ _SEVEN_SLICE_PRODUCTS = (
         (18, 36, 72, 144),
         ("GH200 144G HBM3e",),
         ("0x234810DE",),
-        _Seen(
+        _Evidence(
             "inferred",
             ("lgip-gh200-144", "mig-parted", "die"),
             (16, 16, 26, 32, None, None, None),
@@ -246,7 +246,7 @@ _SEVEN_SLICE_PRODUCTS = (
         (18, 35, 71, 141),
         ("H200", "H200-SXM5", "H200 NVL", "H20-141GB", "nvidia-h200-141gb"),
         ("0x233510DE", "0x233B10DE"),
-        _Seen(
+        _Evidence(
             "published-table",
             ("ug-profiles", "lgip-h200", "instaslice", "mig-parted"),
             (16, 16, None, 32, 60, 64, 132),
@@ -261,13 +261,13 @@ _SEVEN_SLICE_PRODUCTS = (
         (23, 45, 90, 180),
         ("B200", "nvidia-b200"),
         ("0x290110DE",),
-        _Seen(
+        _Evidence(
             "inferred",
             ("ug-profiles", "lgip-b200", "mig-parted", "die"),
             (18, 18, 30, 36, None, None, None),
             {1: 20.5, 2: 44.25},
         ),
-        "free memory of 1g seen as 22.00 and 20.50 GiB in two driver builds; the smaller one counts",
+        "two driver builds show 22.00 and 20.50 GiB of free memory for 1g; the smaller one counts",
     ),
     _Product(
         "GB200-186GB",
@@ -276,7 +276,7 @@ _SEVEN_SLICE_PRODUCTS = (
         (23, 47, 93, 186),
         ("GB200", "nvidia-gb200"),
         ("0x294110DE",),
-        _Seen(
+        _Evidence(
             "inferred",
             ("lgip-gb200", "mig-parted", "ug-gpus", "die"),
             (18, 18, 32, 38, None, None, None),
@@ -291,7 +291,7 @@ _SEVEN_SLICE_PRODUCTS = (
         (34, 67, 135, 269),
         ("B300 SXM6 AC", "nvidia-b300"),
         ("0x318210DE",),
-        _Seen("inferred", ("mig-parted", "die"), _UNSEEN, {}),
+        _Evidence("inferred", ("mig-parted", "die"), _UNKNOWN_SM, {}),
     ),
     _Product(
         "GB300",
@@ -300,7 +300,7 @@ _SEVEN_SLICE_PRODUCTS = (
         (35, 70, 139, 278),
         ("nvidia-gb300",),
         ("0x31C210DE",),
-        _Seen("inferred", ("mig-parted", "die"), _UNSEEN, {}),
+        _Evidence("inferred", ("mig-parted", "die"), _UNKNOWN_SM, {}),
     ),
 )
 
@@ -312,29 +312,29 @@ def _seven_slices(product: _Product) -> GpuModel:
         memory_mib=product.memory_mib,
         memory_slices=8,
         compute_slices=7,
-        profiles=_profiles(_SEVEN, product.memory_mib, 8, product.seen, product.names),
+        profiles=_profiles(_SEVEN, product.memory_mib, 8, product.evidence, product.names),
         at_most_one=("me",),
         aliases=product.aliases,
         pci=product.pci,
         note=product.note,
-        sources=("smi", *product.seen.sources),
+        sources=("smi", *product.evidence.sources),
     )
 
 
-_A30_SEEN = _Seen(
+_A30_EVIDENCE = _Evidence(
     "observed",
     ("ug-profiles", "go-nvml", "lgipp-a30"),
     (14, 14, 28, 28, 56),
     {1: 5.7, 2: 11.4, 4: 23.5},
 )
-_RTX_PRO_6000_SEEN = _Seen(
+_RTX_PRO_6000_EVIDENCE = _Evidence(
     "observed",
     ("ug-profiles", "lgipp-rtxpro6000", "mig-parted"),
     (46, 46, 46, 46, 46, 94, 94, 94, 94, 188, 188),
     {3: 23.12, 6: 47.38, 12: 95.0},
 )
-_RTX_PRO_5000_SEEN = _Seen("unknown", ("ug-profiles", "ug-gpus"), _UNSEEN, {})
-_RTX_PRO_4500_SEEN = _Seen("unknown", ("ug-profiles-2026",), (None,) * 6, {})
+_RTX_PRO_5000_EVIDENCE = _Evidence("unknown", ("ug-profiles", "ug-gpus"), _UNKNOWN_SM, {})
+_RTX_PRO_4500_EVIDENCE = _Evidence("unknown", ("ug-profiles-2026",), (None,) * 6, {})
 
 MIG_PRODUCTS: tuple[GpuModel, ...] = (
     GpuModel(
@@ -343,11 +343,11 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
         memory_mib=24576,
         memory_slices=4,
         compute_slices=4,
-        profiles=_profiles(_A30, 24576, 4, _A30_SEEN),
+        profiles=_profiles(_A30, 24576, 4, _A30_EVIDENCE),
         at_most_one=("me",),
         aliases=("A30",),
         pci=("0x20B710DE",),
-        sources=("smi", *_A30_SEEN.sources),
+        sources=("smi", *_A30_EVIDENCE.sources),
     ),
     *(_seven_slices(product) for product in _SEVEN_SLICE_PRODUCTS),
     GpuModel(
@@ -356,7 +356,7 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
         memory_mib=97887,
         memory_slices=12,
         compute_slices=4,
-        profiles=_profiles(_RTX_PRO_6000, 97887, 12, _RTX_PRO_6000_SEEN),
+        profiles=_profiles(_RTX_PRO_6000, 97887, 12, _RTX_PRO_6000_EVIDENCE),
         at_most_one=("me", "me.all"),
         aliases=(
             "RTX PRO 6000 Blackwell Server Edition",
@@ -368,10 +368,10 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
             "rtx-pro-server-6000",
         ),
         pci=("0x2BB510DE",),
-        note="placements are on a grid of 12 memory slices; free memory of 1g seen as 23.62 and 23.12 GiB in listings, "
+        note="placements are on a grid of 12 memory slices; listings show 23.62 and 23.12 GiB of free memory for 1g, "
         "the smaller one counts; +me.all takes all media engines, so only -me instances may fit beside it; for vGPU "
         "only the +gfx profiles are usable",
-        sources=("smi", *_RTX_PRO_6000_SEEN.sources),
+        sources=("smi", *_RTX_PRO_6000_EVIDENCE.sources),
     ),
     GpuModel(
         name="RTX-PRO-5000-Blackwell-48GB",
@@ -379,12 +379,12 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
         memory_mib=gpu_memory_mib(48),
         memory_known=False,
         compute_slices=4,
-        profiles=_profiles(_RTX_PRO_5000, gpu_memory_mib(48), 4, _RTX_PRO_5000_SEEN),
+        profiles=_profiles(_RTX_PRO_5000, gpu_memory_mib(48), 4, _RTX_PRO_5000_EVIDENCE),
         at_most_one=("me",),
         aliases=("RTX PRO 5000 Blackwell", "RTX-PRO-5000"),
         note="placements were not found, so its instances cannot be planned; the user guide's counts do not fit its "
         "own maximum of 2 instances",
-        sources=("name", *_RTX_PRO_5000_SEEN.sources),
+        sources=("name", *_RTX_PRO_5000_EVIDENCE.sources),
     ),
     GpuModel(
         name="RTX-PRO-4500-Blackwell-32GB",
@@ -392,11 +392,11 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
         memory_mib=gpu_memory_mib(32),
         memory_known=False,
         compute_slices=2,
-        profiles=_profiles(_RTX_PRO_4500, gpu_memory_mib(32), 2, _RTX_PRO_4500_SEEN),
+        profiles=_profiles(_RTX_PRO_4500, gpu_memory_mib(32), 2, _RTX_PRO_4500_EVIDENCE),
         at_most_one=("me.all",),
         aliases=("RTX PRO 4500 Blackwell Server Edition", "RTX PRO 4500 Blackwell", "RTX-PRO-4500"),
         note="placements were not found, so its instances cannot be planned",
-        sources=("name", "ec2", *_RTX_PRO_4500_SEEN.sources),
+        sources=("name", "ec2", *_RTX_PRO_4500_EVIDENCE.sources),
     ),
 )
 """The products of NVIDIA's MIG User Guide and mig-parted, smallest family first."""

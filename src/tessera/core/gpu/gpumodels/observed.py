@@ -9,7 +9,7 @@ from tessera.core.gpu.gpumodels.names import model, profile
 from tessera.core.gpu.gpumodels.records import GpuModel, Media, Profile
 from tessera.errors import InvalidInput
 
-__all__ = ["SeenGpu", "SeenProfile", "architecture", "observed"]
+__all__ = ["ObservedGpu", "ObservedProfile", "architecture", "observed_model"]
 
 _ARCHITECTURES = (
     ((12, 0), "Blackwell"),
@@ -29,7 +29,7 @@ _SHARED_MEDIA: tuple[Media, ...] = ("me", "me.all")
 """Kinds of which every known GPU has at most one instance."""
 
 
-class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedProfile(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU instance profile of the driver."""
 
     name: str
@@ -44,7 +44,7 @@ class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Start and size of each placement; empty where the driver does not report it."""
 
 
-class SeenGpu(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedGpu(msgspec.Struct, frozen=True, kw_only=True):
     """The driver's facts that decide a GPU's model."""
 
     product: str
@@ -53,7 +53,7 @@ class SeenGpu(msgspec.Struct, frozen=True, kw_only=True):
     compute_capability: tuple[int, int] = (0, 0)
     mig: bool = False
     """Whether there is a MIG mode."""
-    profiles: tuple[SeenProfile, ...] = ()
+    profiles: tuple[ObservedProfile, ...] = ()
     """Empty where the driver lists none, as older ones do with MIG off."""
 
 
@@ -63,29 +63,29 @@ def architecture(compute_capability: tuple[int, int]) -> str:
 
 
 @functools.cache
-def observed(seen: SeenGpu) -> tuple[GpuModel, tuple[str, ...]]:
+def observed_model(observed: ObservedGpu) -> tuple[GpuModel, tuple[str, ...]]:
     """Return the model of a GPU and its differences from the catalogue, one clause each; the driver is right.
 
     A product that is not in the catalogue gets a model from the driver's facts alone.
     """
-    known = _known(seen)
+    known = _known(observed)
     if known is None:
-        return _new(seen), ("the catalogue does not have it: its model is what the driver shows",)
+        return _new(observed), ("the catalogue does not have it: its model is what the driver shows",)
     notes: list[str] = []
-    if known.memory_known and known.memory_mib != seen.memory_mib:
-        notes.append(f"{seen.memory_mib} MiB of memory, {known.memory_mib} in the catalogue")
-    profiles = _corrected(known, seen, notes)
-    if profiles == known.profiles and known.memory_mib == seen.memory_mib:
+    if known.memory_known and known.memory_mib != observed.memory_mib:
+        notes.append(f"{observed.memory_mib} MiB of memory, {known.memory_mib} in the catalogue")
+    profiles = _corrected(known, observed, notes)
+    if profiles == known.profiles and known.memory_mib == observed.memory_mib:
         return known, tuple(notes)
     units = max((start + each.size for each in profiles for start in each.starts), default=0)
     corrected = msgspec.structs.replace(
-        known, memory_mib=seen.memory_mib, memory_known=True, profiles=profiles, memory_slices=units
+        known, memory_mib=observed.memory_mib, memory_known=True, profiles=profiles, memory_slices=units
     )
     return corrected, tuple(notes)
 
 
-def _known(seen: SeenGpu) -> GpuModel | None:
-    for text in (seen.product, seen.pci):
+def _known(observed: ObservedGpu) -> GpuModel | None:
+    for text in (observed.product, observed.pci):
         try:
             return model(text)
         except InvalidInput:
@@ -93,20 +93,20 @@ def _known(seen: SeenGpu) -> GpuModel | None:
     return None
 
 
-def _corrected(known: GpuModel, seen: SeenGpu, notes: list[str]) -> tuple[Profile, ...]:
-    if not seen.mig:
+def _corrected(known: GpuModel, observed: ObservedGpu, notes: list[str]) -> tuple[Profile, ...]:
+    if not observed.mig:
         if known.profiles:
             notes.append("no MIG, which the catalogue has")
         return ()
-    if not seen.profiles:
+    if not observed.profiles:
         notes.append("no MIG profiles listed: the catalogue's are taken")
         return known.profiles
     found: dict[str, Profile] = {}
-    for each in seen.profiles:
+    for each in observed.profiles:
         own = _same(known, each.name)
         if own is None:
             notes.append(f"profile {each.name}, which the catalogue does not have")
-            found[each.name] = _profile(each, seen)
+            found[each.name] = _profile(each, observed)
         else:
             found[own.name] = _confirmed(own, each, notes)
     missing = [each.name for each in known.profiles if each.name not in found]
@@ -123,22 +123,22 @@ def _same(known: GpuModel, name: str) -> Profile | None:
         return None
 
 
-def _confirmed(own: Profile, seen: SeenProfile, notes: list[str]) -> Profile:
+def _confirmed(own: Profile, observed: ObservedProfile, notes: list[str]) -> Profile:
     """Return the catalogue's profile with the driver's figures."""
-    starts, size = _places(seen)
+    starts, size = _places(observed)
     taken = {
-        "name": seen.name,
-        "compute_slices": seen.compute_slices,
-        "max_instances": seen.max_instances,
-        "memory_mib": seen.memory_mib,
+        "name": observed.name,
+        "compute_slices": observed.compute_slices,
+        "max_instances": observed.max_instances,
+        "memory_mib": observed.memory_mib,
         "memory_known": True,
-        "profile_id": seen.profile_id,
-        "sm": seen.multiprocessors or own.sm,
+        "profile_id": observed.profile_id,
+        "sm": observed.multiprocessors or own.sm,
     }
-    if seen.places:
+    if observed.places:
         taken |= {"size": size, "starts": starts, "placement": "observed"}
     differing = {field: value for field, value in taken.items() if field in _COMPARED and getattr(own, field) != value}
-    if not own.memory_known or abs(seen.memory_mib - own.memory_mib) <= _ROUNDING_MIB:
+    if not own.memory_known or abs(observed.memory_mib - own.memory_mib) <= _ROUNDING_MIB:
         differing.pop("memory_mib", None)
     for field, after in differing.items():
         if before := getattr(own, field):
@@ -167,25 +167,25 @@ def _text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _places(seen: SeenProfile) -> tuple[tuple[int, ...], int]:
-    return tuple(sorted(start for start, _ in seen.places)), max((size for _, size in seen.places), default=0)
+def _places(observed: ObservedProfile) -> tuple[tuple[int, ...], int]:
+    return tuple(sorted(start for start, _ in observed.places)), max((size for _, size in observed.places), default=0)
 
 
-def _new(seen: SeenGpu) -> GpuModel:
-    profiles = tuple(_profile(each, seen) for each in seen.profiles)
+def _new(observed: ObservedGpu) -> GpuModel:
+    profiles = tuple(_profile(each, observed) for each in observed.profiles)
     return GpuModel(
-        name=seen.product.removeprefix("NVIDIA ").replace(" ", "-"),
-        arch=architecture(seen.compute_capability),
-        memory_mib=seen.memory_mib,
+        name=observed.product.removeprefix("NVIDIA ").replace(" ", "-"),
+        arch=architecture(observed.compute_capability),
+        memory_mib=observed.memory_mib,
         memory_slices=max((start + each.size for each in profiles for start in each.starts), default=0),
         compute_slices=max((each.compute_slices for each in profiles), default=0),
         profiles=profiles,
         at_most_one=tuple(kind for kind in _SHARED_MEDIA if any(each.media == kind for each in profiles)),
-        pci=(seen.pci,) if seen.pci else (),
+        pci=(observed.pci,) if observed.pci else (),
     )
 
 
-def _profile(each: SeenProfile, seen: SeenGpu) -> Profile:
+def _profile(each: ObservedProfile, observed: ObservedGpu) -> Profile:
     starts, size = _places(each)
     return Profile(
         name=each.name,
@@ -194,7 +194,7 @@ def _profile(each: SeenProfile, seen: SeenGpu) -> Profile:
         starts=starts,
         max_instances=each.max_instances,
         memory_mib=each.memory_mib,
-        media=_media(each, whole=each.compute_slices == max(other.compute_slices for other in seen.profiles)),
+        media=_media(each, whole=each.compute_slices == max(other.compute_slices for other in observed.profiles)),
         graphics="+gfx" in each.name,
         profile_id=each.profile_id,
         sm=each.multiprocessors or None,
@@ -202,7 +202,7 @@ def _profile(each: SeenProfile, seen: SeenGpu) -> Profile:
     )
 
 
-def _media(each: SeenProfile, *, whole: bool) -> Media:
+def _media(each: ObservedProfile, *, whole: bool) -> Media:
     """Return the kind of media engines, which NVIDIA puts in the name where it is unusual."""
     parts = _ATTRIBUTES.search(each.name)
     named: dict[str | None, Media] = {"+me": "me", "+me.all": "me.all", "-me": "none"}

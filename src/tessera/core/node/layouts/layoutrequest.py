@@ -44,10 +44,10 @@ __all__ = [
     "LayoutLimits",
     "LayoutRequest",
     "LayoutState",
+    "NodeObserved",
+    "NodeUnobserved",
     "NotRebooted",
     "Outlook",
-    "Seen",
-    "Unseen",
     "advance",
     "outlook",
     "resumed",
@@ -180,7 +180,7 @@ class LayoutCondition(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Seen(msgspec.Struct, frozen=True, tag=True):
+class NodeObserved(msgspec.Struct, frozen=True, tag=True):
     """An observation; comes again and again, even if nothing has happened."""
 
     name: str
@@ -197,7 +197,7 @@ class Attempted(msgspec.Struct, frozen=True, tag=True):
     """The observation afterwards; empty where it failed."""
 
 
-class Unseen(msgspec.Struct, frozen=True, tag=True):
+class NodeUnobserved(msgspec.Struct, frozen=True, tag=True):
     """A failed observation: driver or kubelet did not answer."""
 
     name: str
@@ -213,7 +213,7 @@ class NotRebooted(msgspec.Struct, frozen=True, tag=True):
     """Whether a reboot was requested in vain; it is not requested twice for one request."""
 
 
-LayoutEvent = Seen | Attempted | Unseen | NotRebooted
+LayoutEvent = NodeObserved | Attempted | NodeUnobserved | NotRebooted
 
 
 def outlook(
@@ -263,16 +263,18 @@ def advance(request: LayoutRequest, event: LayoutEvent, now_s: float, limits: La
             return _attempted(request, event, now_s, limits)
         case NotRebooted():
             return _not_rebooted(request, event, now_s, limits)
-        case Seen() | Unseen() if event.name:
+        case NodeObserved() | NodeUnobserved() if event.name:
             return _observed(request, event, now_s, limits)
         case _:
             return LayoutRequest()
 
 
-def _observed(request: LayoutRequest, event: Seen | Unseen, now_s: float, limits: LayoutLimits) -> LayoutRequest:
+def _observed(
+    request: LayoutRequest, event: NodeObserved | NodeUnobserved, now_s: float, limits: LayoutLimits
+) -> LayoutRequest:
     if event.name != request.name:
         request = LayoutRequest(name=event.name)
-    if isinstance(event, Unseen):
+    if isinstance(event, NodeUnobserved):
         return _unseen(request, event, now_s, limits)
     seen = event.outlook
     if seen.invalid:
@@ -382,7 +384,7 @@ def _not_rebooted(request: LayoutRequest, event: NotRebooted, now_s: float, limi
     return _pause(failed, now_s, limits)
 
 
-def _unseen(request: LayoutRequest, event: Unseen, now_s: float, limits: LayoutLimits) -> LayoutRequest:
+def _unseen(request: LayoutRequest, event: NodeUnobserved, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Wait for an answer until the deadline; a reached state stays until another observation."""
     if request.state is None:
         until = now_s + limits.pending_s

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenPod
+from tessera.core.cluster.cluster import Cluster, ObservedPod, Phase, Record
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.defrag.records import Asker, DefragProposal, Leave, Move, NodeShares, Placed, Stuck
 from tessera.core.packing.defrag.trial import Room, free_need
@@ -39,7 +39,7 @@ _MOST_SHOWN: Final = 3
 _EVERYBODY: Final = 1 << 31
 """A priority above every pod's."""
 
-_Set = tuple[SeenPod, ...]
+_Set = tuple[ObservedPod, ...]
 
 
 def propose(
@@ -155,7 +155,7 @@ class _Search:
                 yield name, able
 
     @staticmethod
-    def _below(pod: SeenPod, asker: Asker) -> bool:
+    def _below(pod: ObservedPod, asker: Asker) -> bool:
         return pod.pod.priority <= asker.priority
 
     def _sets(self, moved: _Set, asker: Asker, groups: Iterable[tuple[str, _Set]], count: int) -> list[_Set] | None:
@@ -195,7 +195,7 @@ class _Search:
         self._trials -= 1
         return self.room.outcome(moved, needs) is not None
 
-    def _can_go(self, pod: SeenPod) -> bool:
+    def _can_go(self, pod: ObservedPod) -> bool:
         """Return whether a replacement fits on other GPUs while nothing else moves."""
         uid, need = holder_id(pod), free_need(pod.pod.need)
         if need not in self._anywhere:
@@ -220,7 +220,7 @@ class _Search:
             exhaustive=self.exhaustive,
         )
 
-    def _move(self, pod: SeenPod, fits: NodeShares) -> Move:
+    def _move(self, pod: ObservedPod, fits: NodeShares) -> Move:
         assert pod.node is not None
         return Move(
             pod=pod.pod.key,
@@ -261,7 +261,7 @@ class _Search:
             return len(gone), f"on {name} {_named([pod.pod.key for pod in found])} would have to move, {then}"
         return len(gone), f"on {name} these would have to move and stay: {_named(reasons)}"
 
-    def _bar(self, pod: SeenPod, asker: Asker) -> str:
+    def _bar(self, pod: ObservedPod, asker: Asker) -> str:
         """Return why a pod is not moved; empty where it could be."""
         if pod.pod.key in self.staying:
             return self.staying[pod.pod.key]
@@ -270,7 +270,7 @@ class _Search:
         return "" if self._can_go(pod) else "its replacement fits nowhere else"
 
 
-def _stays(pod: SeenPod, leaves: Mapping[PodKey, Leave]) -> str:
+def _stays(pod: ObservedPod, leaves: Mapping[PodKey, Leave]) -> str:
     """Return why a pod is never moved; empty where it may be."""
     leave = leaves.get(pod.pod.key)
     if pod.ending:
@@ -284,7 +284,7 @@ def _stays(pod: SeenPod, leaves: Mapping[PodKey, Leave]) -> str:
     return leave.refused if leave else "nothing is known of its controller"
 
 
-def _holds(pod: SeenPod) -> tuple[int, int, str]:
+def _holds(pod: ObservedPod) -> tuple[int, int, str]:
     """Return the size of a pod's allocation, to move small ones first."""
     return (
         sum(share.memory_mib for share in pod.shares),
@@ -293,7 +293,7 @@ def _holds(pod: SeenPod) -> tuple[int, int, str]:
     )
 
 
-def _gpus(pod: SeenPod) -> frozenset[int]:
+def _gpus(pod: ObservedPod) -> frozenset[int]:
     return frozenset(share.gpu for share in pod.shares)
 
 

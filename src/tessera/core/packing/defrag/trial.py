@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.core.cluster.cluster import Cluster, SeenPod
+from tessera.core.cluster.cluster import Cluster, ObservedPod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode
 from tessera.core.packing.defrag.records import NodeShares
@@ -61,7 +61,7 @@ class Room:
         assert not isinstance(shares, str)
         return NodeShares(node=name, shares=shares)
 
-    def outcome(self, moved: Sequence[SeenPod], askers: Sequence[Need]) -> TrialOutcome | None:
+    def outcome(self, moved: Sequence[ObservedPod], askers: Sequence[Need]) -> TrialOutcome | None:
         """Return where everything would fit if these pods were recreated; None where something would not.
 
         Replacements are placed one after another while the moved pods still have their places, and none of them
@@ -77,7 +77,7 @@ class Room:
             places = self._place_all(askers, undo)
             return None if places is None else TrialOutcome(replacements, places)
 
-    def helps(self, moved: Iterable[SeenPod], need: Need, node: str) -> bool:
+    def helps(self, moved: Iterable[ObservedPod], need: Need, node: str) -> bool:
         """Return whether a pod would fit on a node if these were gone from there, wherever they went."""
         trial = self.alone(node)
         restore = trial.set_aside(holder_id(pod) for pod in moved if pod.node == node)
@@ -104,7 +104,7 @@ class Room:
             places.append(place)
         return tuple(places)
 
-    def _close(self, moved: Sequence[SeenPod]) -> Callable[[], None]:
+    def _close(self, moved: Sequence[ObservedPod]) -> Callable[[], None]:
         """Keep new pods off the GPUs of these pods until the returned function is called."""
         gpus: dict[NodeName, set[int]] = {}
         for pod in moved:

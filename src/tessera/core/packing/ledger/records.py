@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from tessera.core.cluster.cluster import SeenPod
+from tessera.core.cluster.cluster import ObservedPod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import Need, PodKey
 
@@ -58,12 +58,12 @@ class Holder(msgspec.Struct, frozen=True):
     else is in use, and never conflict with it."""
 
     @classmethod
-    def of(cls, pod: SeenPod, node: NodeName) -> "Holder":
+    def of(cls, pod: ObservedPod, node: NodeName) -> "Holder":
         """Return the holder of a pod of a live cluster, on its node."""
         return cls(holder_id(pod), pod.pod.key, node, pod.pod.need, pod.shares, pod.pod.priority)
 
 
-def holder_id(pod: SeenPod) -> str:
+def holder_id(pod: ObservedPod) -> str:
     """Return the ledger's id of a pod of a live cluster."""
     return pod.uid or pod.pod.key
 

@@ -53,8 +53,8 @@ import os, pathlib, sys, torch
 headroom, model, *options = sys.argv[1:]
 free, total = torch.cuda.mem_get_info()
 first = lambda name: os.environ.get(name, "").split(",")[0]
-granted = min(int(first("TESSERA_GPU_MEMORY_MIB") or 0) << 20 or total, total)
-usable = min(0.92 * granted, free - (256 << 20))
+allocated = min(int(first("TESSERA_GPU_MEMORY_MIB") or 0) << 20 or total, total)
+usable = min(0.92 * allocated, free - (256 << 20))
 if usable <= 0:
     sys.exit(f"{free >> 20} MiB of the GPU are free: too little for vLLM")
 options.append(f"--gpu-memory-utilization={int(10000 * usable / total) / 10000}")
@@ -62,7 +62,7 @@ if first("TESSERA_GPU_MODE") not in ("", "whole", "mig"):
     weights = sum(each.stat().st_size for each in pathlib.Path(model).glob("*.safetensors"))
     cache = int(usable) - weights - (int(headroom) << 20)
     if cache <= 0:
-        sys.exit(f"the model has {weights >> 20} MiB, the share {granted >> 20} MiB: too little for a KV cache")
+        sys.exit(f"the model has {weights >> 20} MiB, the share {allocated >> 20} MiB: too little for a KV cache")
     options.append(f"--kv-cache-memory-bytes={cache}")
 os.execvp("vllm", ["vllm", "serve", model, *options])
 """

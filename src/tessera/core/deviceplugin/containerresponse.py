@@ -4,7 +4,7 @@ import msgspec
 
 from tessera.core.deviceplugin.edits import ContainerMount
 
-__all__ = ["DeviceNode", "Grant"]
+__all__ = ["ContainerResponse", "DeviceNode"]
 
 
 class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,7 +15,7 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
     permissions: str = "rw"
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Environment, mounts, device nodes, annotations for the runtime, and CDI devices by their full names."""
 
     env: tuple[tuple[str, str], ...] = ()
