@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tessera.core.serving.autoscaler import Load, ReplicaProposal
+from tessera.core.serving.autoscaler import ReplicaProposal
+from tessera.core.serving.load import Load
 from tessera.sim.serving.clairvoyant import ClairvoyantPlan, clairvoyant
 from tessera.sim.serving.replicas import Model, Replicas
 from tessera.sim.serving.run import PERIOD_S, ServingRun, run

@@ -177,6 +177,12 @@ def test_a_deployment(case: str) -> None:
     assert read_deployment(each) == want
 
 
+def test_the_revision_of_the_pods_template() -> None:
+    each = deployment()
+    each["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "3"
+    assert (read_deployment(each).revision, read_deployment(deployment()).revision) == ("3", "")
+
+
 def test_a_deployment_that_may_be_scaled_to_zero() -> None:
     found = read_deployment(deployment(idle_seconds="600", wake="2026-11-26T09:00:00+01:00"))
     assert (found.idle_s, found.woken_s, found.trouble) == (600.0, 1_795_680_000.0, "")

@@ -53,6 +53,12 @@ def test_json_log_and_figures(trace: Path, tmp_path: Path) -> None:
     assert sorted(each.name for each in plots.iterdir()) == ["replicas.png", "replicas.svg"]
 
 
+def test_policies_that_are_told_of_more_slots_than_there_are_ask_for_fewer_replicas(trace: Path) -> None:
+    words = [trace, "--policy", "in-flight", "-o", "json"]
+    right, wrong = (json.loads(tessera(*words, *more).stdout)[0] for more in ((), ("--spec-slots", 256)))
+    assert wrong["replica_hours"] < right["replica_hours"]
+
+
 def test_the_same_seed_prints_the_same(tmp_path: Path) -> None:
     rates = tmp_path / "rates.csv"
     rates.write_text("t_s,a_rps,b_rps\n" + "".join(f"{600 * each},{1 + each % 3},1\n" for each in range(12)))

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.serving.autoscaler import AutoscalerMemory, Load, ReplicaProposal, ScaledServer, propose
+from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose
+from tessera.core.serving.load import Load
 
 SERVER = ScaledServer(slots=8, cold_start_s=120.0)
 SERVICE_S = 4.0
@@ -63,6 +65,74 @@ def test_growth_is_met_before_it_comes() -> None:
 def test_bursts_get_a_margin_that_smooth_traffic_of_the_same_mean_does_not() -> None:
     bursty = last(lambda at_s: 24.0 if at_s % 600 < 120 else 1.0, 4, replicas=6)
     assert last(lambda _: 5.6, 4, replicas=6) < bursty
+
+
+def busy(at_s: float, *, running: int, waiting: int, replicas: int = 1) -> Load:
+    """Return the load of a server whose replicas serve so many requests in all; the others wait in each of them."""
+    flying = running + waiting
+    return Load(
+        at_s=at_s,
+        arrived=int(at_s) + flying,
+        completed=int(at_s),
+        served_s=at_s * SERVICE_S,
+        in_flight=flying,
+        waiting=waiting,
+        saturated=running / replicas if waiting else None,
+        replicas=replicas,
+        ready=replicas,
+    )
+
+
+def test_requests_that_wait_in_replicas_that_could_serve_more_by_their_spec_get_replicas() -> None:
+    """vLLM's --max-num-seqs is 256, but the KV cache holds 20."""
+    server = ScaledServer(slots=256, cold_start_s=120.0)
+    found = [asked_last([busy(15.0 * n, running=20, waiting=130) for n in range(count)], server) for count in (3, 4)]
+    assert [each.replicas for each in found] == [1, 2]
+    assert "2 replicas with 20 slots, measured while requests waited (256 by the spec)" in found[1].reason
+
+
+def test_the_capacity_outlasts_counters_that_go_back_and_the_absence_of_replicas() -> None:
+    server = ScaledServer(slots=256, cold_start_s=120.0, least=0)
+    memory = AutoscalerMemory()
+    for number in range(8):
+        memory, _ = propose(memory, busy(15.0 * number, running=20, waiting=130), server)
+    again, _ = propose(memory, idle(120.0), server)
+    without, _ = propose(again, idle(135.0, replicas=0, ready=0), server)
+    assert [each.capacity and each.capacity.requests for each in (memory, again, without)] == [20.0, 20.0, 20.0]
+    other, _ = propose(again, idle(135.0), msgspec.structs.replace(server, revision="2"))
+    assert other.capacity is None
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 300), st.sampled_from([0, 0, 1, 9, 200]), st.integers(0, 300), st.integers(0, 90)),
+        min_size=1,
+        max_size=60,
+    ),
+    replicas=st.integers(1, 6),
+    slots=st.integers(1, 300),
+)
+def test_more_waiting_never_gives_fewer_replicas(
+    steps: list[tuple[int, int, int, int]], replicas: int, slots: int
+) -> None:
+    """Two histories with the same arrivals, ends and requests in service, one with more that wait."""
+    server = ScaledServer(slots=slots, cold_start_s=60.0, most=1000)
+
+    def proposed(extra: int) -> list[int]:
+        memory, arrived, found = AutoscalerMemory(), 0, list[int]()
+        for number, (running, waiting, added, came) in enumerate(steps):
+            arrived += came
+            load = msgspec.structs.replace(
+                busy(15.0 * number, running=running * replicas, waiting=waiting + extra * added, replicas=replicas),
+                arrived=10**6 + arrived,
+                completed=arrived,
+                served_s=arrived * SERVICE_S,
+            )
+            memory, proposal = propose(memory, load, server)
+            found.append(proposal.replicas)
+        return found
+
+    assert all(more >= less for less, more in zip(proposed(0), proposed(1), strict=True))
 
 
 @given(slots=st.integers(1, 64), replicas=st.integers(1, 8), factor=st.floats(1.01, 20), idle_looks=st.integers(1, 300))

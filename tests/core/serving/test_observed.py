@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.serving.autoscaler import Load
+from tessera.core.serving.load import Load
 from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
 from tessera.core.serving.queuetime import Counters, Missing
 
@@ -42,9 +43,20 @@ def test_two_pods() -> None:
         {"a": sample(15, 10), "b": sample(15, 10)},
         {"a": sample(30, 14, in_flight=6, waits_s=1), "b": sample(30, 10, in_flight=2)},
     )
-    assert found.load == Load(at_s=30.0, arrived=32, completed=24, served_s=48.0, in_flight=8, replicas=2, ready=2)
+    assert found.load == Load(
+        at_s=30.0, arrived=32, completed=24, served_s=48.0, in_flight=8, waiting=4, saturated=2.0, replicas=2, ready=2
+    )
     assert (found.waiting, found.in_flight) == (4.0, 8.0)
     assert found.queue_time_s == pytest.approx(3.5), "14 s by 4 requests: the wait of the former ten was not known"
+
+
+def test_the_capacity_is_that_of_the_pods_in_which_requests_wait() -> None:
+    """Clients keep their connections to one pod: that the other serves one request says nothing."""
+    one = {"a": sample(15, 10), "b": sample(15, 10)}
+    two = {"a": sample(30, 14, in_flight=40), "b": msgspec.structs.replace(sample(30, 10), running=1.0)}
+    found = looks(one, two).load
+    assert isinstance(found, Load)
+    assert (found.in_flight, found.waiting, found.saturated) == (41, 20, 20.0)
 
 
 def test_an_idle_server_waits_for_nothing() -> None:

@@ -93,8 +93,34 @@ def test_the_window_has_what_happened() -> None:
         FORMER, counters(queued_s=12.0, dequeued=104.0, served_s=53.0, completed=105.0, waiting=1.0, running=4.0)
     )
     assert found == Window(
-        seconds=15.0, queued_s=2.0, dequeued=4.0, served_s=3.0, completed=5.0, waiting=1.0, running=4.0, stuck=False
+        seconds=15.0,
+        queued_s=2.0,
+        dequeued=4.0,
+        served_s=3.0,
+        completed=5.0,
+        waiting=1.0,
+        running=4.0,
+        stuck=False,
+        saturated=True,
     )
+
+
+SATURATED: dict[str, tuple[float | None, float | None, bool]] = {
+    "no request waits": (0.0, 4.0, False),
+    "one waits where the engine says what it serves": (1.0, 4.0, True),
+    "the next batch is collected while two are served on average": (4.0, None, False),
+    "more than a batch waits": (5.0, None, True),
+    "the wait is an estimate": (None, 4.0, False),
+}
+
+
+@pytest.mark.parametrize("case", SATURATED)
+def test_requests_wait_because_no_more_can_be_served(case: str) -> None:
+    waiting, running, want = SATURATED[case]
+    now = counters(queued_s=40.0, dequeued=110.0, served_s=80.0, completed=110.0, waiting=waiting, running=running)
+    found = between(FORMER, now)
+    assert isinstance(found, Window)
+    assert found.saturated is want
 
 
 @given(

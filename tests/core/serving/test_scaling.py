@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from tessera.core.serving.autoscaler import Load
 from tessera.core.serving.decisions import ScalingDecision
+from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.scaling import Remembered, ServerFacts, scale, to_count
 

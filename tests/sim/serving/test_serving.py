@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from tessera.core.serving.autoscaler import Load, ReplicaProposal
+from tessera.core.serving.autoscaler import ReplicaProposal
+from tessera.core.serving.load import Load
 from tessera.sim.report.replicas import replica_figures
 from tessera.sim.serving.clairvoyant import clairvoyant
 from tessera.sim.serving.compare import Comparison, compare, log_lines, rows
@@ -132,3 +133,13 @@ def test_with_an_idle_time_there_is_no_replica_between_bursts_and_no_request_is_
 def test_an_idle_time_changes_nothing_while_requests_come(found: Comparison) -> None:
     again = compare(found.requests, Model(idle_s=600.0), ["tessera"], 16).runs[0][1]
     assert dict(found.runs)["tessera"] == again
+
+
+def test_a_spec_that_promises_more_slots_than_a_replica_has_costs_one_overload(found: Comparison) -> None:
+    """What the policy is told counts until requests have waited for a minute; then come the replicas, for a while more
+    than enough."""
+    told = compare(found.requests, Model(spec_slots=256), ["in-flight", "tessera"], 16)
+    plain, ours = rows(told)
+    assert plain.within_slo < 0.5
+    assert ours.within_slo > 0.95
+    assert ours.replica_hours < 2 * ours.clairvoyant_replica_hours

@@ -30,6 +30,9 @@ has them at. Set by users; read by `tessera metrics`."""
 _COLD_START: Final = "serving.tessera.dev/cold-start-seconds"
 """Annotation of a Deployment: seconds from asking for a replica until it takes requests; else what is measured. Set by
 users; read by `tessera metrics`."""
+_REVISION: Final = "deployment.kubernetes.io/revision"
+"""Annotation of a Deployment, set by Kubernetes' controller. Source: kubernetes
+`pkg/controller/deployment/util/deployment_util.go` (`RevisionAnnotation`)."""
 _ENGINE_PORTS: Final = (8002, 8000)
 _MOST_PORT, _MOST_SLOTS, _MOST_SECONDS, _MOST_IDLE_SECONDS = 65535, 100_000, 7200, 604_800
 _Time: TypeAlias = Annotated[dt.datetime, msgspec.Meta(tz=True)]
@@ -59,6 +62,8 @@ class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
 
     replicas: int
     slots: int | None
+    revision: str = ""
+    """Changes with the pods' template; empty before the Deployment controller has written it."""
     cold_start_s: float | None
     idle_s: float | None = None
     """It may scale to zero after this long without a request; None if it is not set."""
@@ -238,6 +243,7 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
     return ModelDeployment(
         replicas=replicas,
         slots=slots,
+        revision=annotations.get(_REVISION, ""),
         cold_start_s=None if cold_start_s is None else float(cold_start_s),
         idle_s=None if idle_s is None else float(idle_s),
         woken_s=woken_s,

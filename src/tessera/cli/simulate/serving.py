@@ -57,6 +57,13 @@ model_options = with_options(
         help="Requests that a replica serves at once.",
     ),
     click.option(
+        "--spec-slots",
+        type=click.IntRange(1, 100_000),
+        default=None,
+        metavar="N",
+        help="What policies are told of that, as vLLM's --max-num-seqs where its KV cache is full earlier.",
+    ),
+    click.option(
         "--slo",
         type=Number(0, 86_400),
         default=_DEFAULTS.slo_s,
@@ -148,6 +155,7 @@ def simulate_serving(
     base_s, context_s, generated_s = options["service"]
     model = Model(
         slots=options["slots"],
+        spec_slots=options["spec_slots"],
         base_s=base_s,
         context_s=context_s,
         generated_s=generated_s,

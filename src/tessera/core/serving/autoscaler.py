@@ -21,9 +21,11 @@ from typing import Final
 
 import msgspec
 
+from tessera.core.serving.capacity import Capacity, limit, measure
+from tessera.core.serving.load import Load
 from tessera.core.serving.scaletozero import IDLE_S, awake
 
-__all__ = ["AutoscalerMemory", "Load", "ReplicaProposal", "ScaledServer", "propose"]
+__all__ = ["AutoscalerMemory", "ReplicaProposal", "ScaledServer", "propose"]
 
 _RECENT_S: Final = 240
 """The current rate is that of the last so many seconds."""
@@ -64,33 +66,13 @@ _LEAST: Final = 0.5
 """The smallest margin, in square roots of the forecast."""
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """A model server's metrics at a moment. Counters may start at any time."""
-
-    at_s: float
-    arrived: int
-    """Requests that arrived."""
-    completed: int
-    """Requests that ended."""
-    served_s: float
-    """Sum of their service times in seconds, without the wait."""
-    in_flight: int
-    """Requests in service or waiting now."""
-    replicas: int
-    """Desired replicas."""
-    ready: int
-    """Ready replicas."""
-    unread: int = 0
-    """Replicas whose load is unknown; they are assumed to be as busy as the others."""
-    woken_s: float | None = None
-    """When a wake-up was last requested; None for never."""
-
-
 class ScaledServer(msgspec.Struct, frozen=True, kw_only=True):
     """The static properties of a model server."""
 
     slots: int
-    """Concurrent requests of a replica."""
+    """Most concurrent requests of a replica, by its spec; those that are measured may be fewer."""
+    revision: str = ""
+    """Identifies the pods' template: what was measured of another one is forgotten."""
     cold_start_s: float
     """From requesting a replica until it is ready, as measured."""
     least: int = 1
@@ -128,6 +110,8 @@ class AutoscalerMemory(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[_Error, ...] = ()
     needs: tuple[tuple[float, int], ...] = ()
     """Replicas needed, in each pass that still counts."""
+    capacity: Capacity | None = None
+    """Requests that a replica serves at once, as measured; None while unknown."""
 
 
 def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple[AutoscalerMemory, ReplicaProposal]:
@@ -143,38 +127,48 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
 
     """
     if server.least == 0 and not load.ready:
-        return _without_replicas(load, server)
+        return _without_replicas(memory, load, server)
     # 1. Remember the load. If counters went back, or there was no load for long, start again.
-    former = memory if memory.loads and _goes_on(memory.loads[-1], load) else _begun(load)
+    former = memory if memory.loads and _goes_on(memory.loads[-1], load) else _begun(memory, load)
     busy_s = load.at_s if _is_busy(former, load) else former.busy_s
     loads = (*(each for each in former.loads if each.at_s > load.at_s - _ERRORS_S), load)
-    # 2. Forecast the slots in use when a replica requested now is ready.
+    # 2. Measure how many requests a replica serves at once, if requests wait.
+    capacity = measure(former.capacity, loads, revision=server.revision, slots=server.slots)
+    slots = limit(capacity, server.slots, load.at_s)
+    # 3. Forecast the slots in use when a replica requested now is ready.
     forecast = _forecast(loads, server.cold_start_s)
-    # 3. Compare the present with its forecast, and take a margin from such errors.
-    errors = _errors(former, loads, server)
+    # 4. Compare the present with its forecast, and take a margin from such errors.
+    errors = _errors(former, loads, server.cold_start_s, slots)
     margin = _margin(errors, forecast)
-    # 4. Count the replicas for both, or for the requests that have been there for a minute, or for half of those now.
+    # 5. Count the replicas for both, or for the requests that have been there for a minute, or for half of those now.
     lately = min(each.in_flight for each in loads if each.at_s > load.at_s - _MINUTE_S)
     # At most one more in a pass: much of a queue is gone by the time that replicas requested now are ready.
-    slots = max(lately / _FULL, load.in_flight / _OVERLOAD)
-    present = min(math.ceil(slots / server.slots), load.replicas + 1)
-    needed = max(math.ceil((forecast + margin) / server.slots), present)
+    used = max(lately / _FULL, load.in_flight / _OVERLOAD)
+    present = min(math.ceil(used / slots), load.replicas + 1)
+    needed = max(math.ceil((forecast + margin) / slots), present)
     if load.at_s < former.began_s + _BEGIN_S:
         needed = max(load.replicas, present)
     needed = min(max(needed, server.least), server.most)
     if server.least == 0 and load.at_s - busy_s >= server.idle_s and not _is_awake(load, server):
         proposal = ReplicaProposal(0, f"no request for {server.idle_s:.0f} s, so no replica")
-        return msgspec.structs.replace(former, loads=loads, busy_s=busy_s), proposal
-    # 5. Scale up at once, down only after fewer were enough for a while.
+        return msgspec.structs.replace(former, loads=loads, busy_s=busy_s, capacity=capacity), proposal
+    # 6. Scale up at once, down only after fewer were enough for a while.
     needs = (*(each for each in former.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed))
     held = max(replicas for _, replicas in needs)
     asked = needed if needed >= load.replicas else min(load.replicas, held, server.most)
     expected = f"expects {forecast:.0f} requests in flight in {server.cold_start_s:.0f} s, at times {margin:.0f} more"
     kept = f"; {asked} were needed within {_HOLD_S // 60} minutes" if asked > needed else ""
-    reason = f"{expected}: {needed} replicas with {server.slots} slots{kept}"
+    measured = f", measured while requests waited ({server.slots} by the spec)" if slots < server.slots else ""
+    reason = f"{expected}: {needed} replicas with {slots} slots{measured}{kept}"
     forecasts = (*(each for each in former.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast))
     known = AutoscalerMemory(
-        began_s=former.began_s, busy_s=busy_s, loads=loads, forecasts=forecasts, errors=errors, needs=needs
+        began_s=former.began_s,
+        busy_s=busy_s,
+        loads=loads,
+        forecasts=forecasts,
+        errors=errors,
+        needs=needs,
+        capacity=capacity,
     )
     return known, ReplicaProposal(asked, reason)
 
@@ -184,8 +178,8 @@ def _goes_on(last: Load, load: Load) -> bool:
     return counted and 0 < load.at_s - last.at_s <= _RECENT_S
 
 
-def _begun(load: Load) -> AutoscalerMemory:
-    return AutoscalerMemory(began_s=load.at_s, busy_s=load.at_s)
+def _begun(memory: AutoscalerMemory, load: Load) -> AutoscalerMemory:
+    return AutoscalerMemory(began_s=load.at_s, busy_s=load.at_s, capacity=memory.capacity)
 
 
 def _is_busy(former: AutoscalerMemory, load: Load) -> bool:
@@ -198,18 +192,21 @@ def _is_awake(load: Load, server: ScaledServer) -> bool:
     return awake(load.woken_s, server.idle_s, load.at_s)
 
 
-def _without_replicas(load: Load, server: ScaledServer) -> tuple[AutoscalerMemory, ReplicaProposal]:
+def _without_replicas(
+    memory: AutoscalerMemory, load: Load, server: ScaledServer
+) -> tuple[AutoscalerMemory, ReplicaProposal]:
     """Return the replicas while none is ready, so that there are no metrics either.
 
     A starting replica is awaited, however long its model takes to load: removing it would waste its start.
     """
+    begun = _begun(memory, load)
     if load.replicas:
-        return _begun(load), ReplicaProposal(min(load.replicas, server.most), "the first replica starts")
+        return begun, ReplicaProposal(min(load.replicas, server.most), "the first replica starts")
     if load.in_flight:
-        return _begun(load), ReplicaProposal(1, f"{load.in_flight} waiting, and there is no replica")
+        return begun, ReplicaProposal(1, f"{load.in_flight} waiting, and there is no replica")
     if _is_awake(load, server):
-        return _begun(load), ReplicaProposal(1, "woken")
-    return _begun(load), ReplicaProposal(0, "idle; nothing woke it")
+        return begun, ReplicaProposal(1, "woken")
+    return begun, ReplicaProposal(0, "idle; nothing woke it")
 
 
 def _before(loads: Sequence[Load], seconds: float) -> Load:
@@ -269,17 +266,17 @@ def _dispersion(loads: Sequence[Load]) -> float:
     return max(sum((a - b) ** 2 for a, b in pairwise(counts)) / total, 1.0)
 
 
-def _errors(memory: AutoscalerMemory, loads: Sequence[Load], server: ScaledServer) -> tuple[_Error, ...]:
+def _errors(memory: AutoscalerMemory, loads: Sequence[Load], cold_start_s: float, slots: int) -> tuple[_Error, ...]:
     """Return the errors that still count, with that of the forecast made for now, if there is one."""
     now = loads[-1]
     kept = tuple(each for each in memory.errors if each.at_s > now.at_s - _ERRORS_S)
-    made = [slots for at_s, slots in memory.forecasts if at_s <= now.at_s - server.cold_start_s - _SYNC_S]
+    made = [forecast for at_s, forecast in memory.forecasts if at_s <= now.at_s - cold_start_s - _SYNC_S]
     if not made:
         return kept
     # Queued requests behind too few replicas do not need as many slots.
-    slots = min(now.in_flight, server.slots * now.replicas)
+    used = min(now.in_flight, max(slots * now.replicas, now.in_flight - now.waiting))
     weight = float(now.arrived - loads[-2].arrived) ** _BURSTS
-    return (*kept, _Error(now.at_s, slots - made[-1], weight))
+    return (*kept, _Error(now.at_s, used - made[-1], weight))
 
 
 def _margin(errors: Sequence[_Error], forecast: float) -> float:

@@ -116,8 +116,9 @@ class Autoscaling(_Record, frozen=True, kw_only=True):
     queue_time_millis: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 500
     """Target of `queue-time`, in milliseconds."""
     slots: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
-    """For metric `tessera`: requests that a replica serves at once. With vLLM empty for its `--max-num-seqs`; with
-    Triton the instances of the model times their largest batch."""
+    """For metric `tessera`: most requests that a replica serves at once; fewer count where fewer are measured while
+    requests wait. With vLLM empty for its `--max-num-seqs`; with Triton the instances of the model times their largest
+    batch."""
     idle_seconds: Annotated[int, msgspec.Meta(ge=60, le=604_800)] = IDLE_S
     """With `replicas.min` 0: the last replica is removed when no request came for this long."""
     autoscaler: Literal["HorizontalPodAutoscaler", "KEDA"] = "HorizontalPodAutoscaler"

@@ -6,10 +6,11 @@ drain before they end. A pod that could not be read is assumed to be as busy as 
 
 import math
 from collections.abc import Mapping
+from statistics import mean
 
 import msgspec
 
-from tessera.core.serving.autoscaler import Load
+from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window, between
 
 __all__ = ["ServerMemory", "ServerObservation", "observe"]
@@ -101,8 +102,10 @@ def observe(
         for name, window in windows.items()
         if isinstance(window, Window) or name in busy
     }
-    measured = [window.in_flight for window in windows.values() if isinstance(window, Window)]
-    total = sum(measured) * max(ready, len(measured)) / len(measured) if measured else 0.0
+    measured = [window for window in windows.values() if isinstance(window, Window)]
+    scale = max(ready, len(measured)) / len(measured) if measured else 0.0
+    total = sum(window.in_flight for window in measured) * scale
+    saturated = [window.running for window in measured if window.saturated]
     arrived, ahead_s = (
         _arrivals(former, completed + total, total, at_s) if measured else (former.arrived, former.ahead_s)
     )
@@ -119,6 +122,8 @@ def observe(
             completed=math.floor(completed),
             served_s=served_s,
             in_flight=math.ceil(total),
+            waiting=math.floor(sum(window.waiting for window in measured) * scale),
+            saturated=mean(saturated) if saturated else None,
             replicas=replicas,
             ready=ready,
             unread=max(len(windows), ready) - len(measured),

@@ -13,6 +13,9 @@ __all__ = ["LONGEST_S", "Counters", "Missing", "Window", "between"]
 
 LONGEST_S: Final = 120.0
 """Samples farther apart say nothing about the present wait: eight failed passes."""
+_BATCHES: Final = 2
+"""Where an engine does not report its requests in service, it may collect a batch while it serves another: so many
+times as many requests as are in service on average wait then at most, though it could serve them at once."""
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +60,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """Requests in service at its end."""
     stuck: bool
     """Whether requests waited at both ends and none was started in between."""
+    saturated: bool
+    """Whether requests wait at its end by the engine's own count, because no more can be served at once."""
 
     @property
     def queue_time_s(self) -> float:
@@ -92,6 +97,7 @@ def between(former: Counters | None, now: Counters) -> Window | Missing:
         return Missing(f"no sample for {seconds:.0f} s before this one; the next look compares", early=True)
     served_s, queued_s = now.served_s - base.served_s, now.queued_s - base.queued_s
     dequeued = now.dequeued - base.dequeued
+    running = served_s / seconds if now.running is None else now.running
     return Window(
         seconds=seconds,
         queued_s=queued_s,
@@ -100,8 +106,9 @@ def between(former: Counters | None, now: Counters) -> Window | Missing:
         completed=now.completed - base.completed,
         # Little's law: the average number in a place is the time that was spent there by the time that went by.
         waiting=queued_s / seconds if now.waiting is None else now.waiting,
-        running=served_s / seconds if now.running is None else now.running,
+        running=running,
         stuck=dequeued == 0 and bool(now.waiting) and bool(base.waiting),
+        saturated=(now.waiting or 0.0) > (_BATCHES * running if now.running is None else 0.0),
     )
 
 

@@ -11,8 +11,9 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.autoscaler import AutoscalerMemory, Load, ReplicaProposal, ScaledServer, propose
+from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose
 from tessera.core.serving.decisions import Decided, ScalingDecision, decide
+from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.scaletozero import IDLE_S
 
@@ -43,7 +44,9 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     wanted: float = 0.0
     """Requests that wait in front of it, by an external source; they wake it."""
     slots: int | None = None
-    """Concurrent requests of a replica; None where unknown."""
+    """Most concurrent requests of a replica; None where unknown."""
+    revision: str = ""
+    """Of its pods' template."""
     unschedulable: int = 0
     """Pods that are unschedulable."""
     room: int | None = None
@@ -96,6 +99,7 @@ def scale(
     most, limit = _most(facts, facts.most)
     server = ScaledServer(
         slots=facts.slots,
+        revision=facts.revision,
         cold_start_s=_cold_start(facts),
         least=min(facts.least, most),
         idle_s=facts.idle_s,

@@ -248,6 +248,7 @@ class ModelServerMetrics:
             woken_s=read.woken_s,
             wanted=wanted,
             slots=read.slots,
+            revision=read.revision,
             unschedulable=unschedulable,
             cold_start_s=read.cold_start_s,
             trouble=read.trouble,

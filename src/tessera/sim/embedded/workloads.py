@@ -12,7 +12,8 @@ import msgspec
 
 from tessera.clients.kube import PODS, MemoryKube, Object, Store, name_of
 from tessera.core.explain.fleetview import ScalePoint, Service
-from tessera.core.serving.autoscaler import AutoscalerMemory, Load, ScaledServer, propose
+from tessera.core.serving.autoscaler import AutoscalerMemory, ScaledServer, propose
+from tessera.core.serving.load import Load
 from tessera.core.workload.need import PodKey
 from tessera.sim.serving.replicas import Model, Replicas
 

@@ -7,7 +7,7 @@ with the defaults of autoscaling/v2 unless said.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tessera.core.serving.autoscaler import AutoscalerMemory, Load, ReplicaProposal, ScaledServer, propose
+from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose
 from tessera.core.serving.hpa import (
     Behavior,
     HpaDecision,
@@ -20,6 +20,7 @@ from tessera.core.serving.hpa import (
     average_metric,
     pods_metric,
 )
+from tessera.core.serving.load import Load
 from tessera.core.serving.scaletozero import IDLE_S, ReplicasMetric, step
 from tessera.sim.serving.replicas import Model, Replica, Replicas
 from tessera.sim.serving.run import Scaler
@@ -102,7 +103,7 @@ class _InFlight:
 
     def __init__(self, model: Model, most: int) -> None:
         self._hpa = _Scaled(most)
-        self._target = int(_BUSY * model.slots * _MILLI)
+        self._target = int(_BUSY * model.declared_slots * _MILLI)
 
     def propose(self, load: Load, _replicas: Replicas) -> ReplicaProposal:
         proposed = average_metric(load.in_flight * _MILLI, self._target, replicas=load.replicas)
@@ -119,7 +120,7 @@ class _Tessera:
     def __init__(self, model: Model, most: int) -> None:
         self._hpa = _Scaled(most)
         self._server = ScaledServer(
-            slots=model.slots,
+            slots=model.declared_slots,
             cold_start_s=model.cold_start_s,
             least=1 if model.idle_s is None else 0,
             idle_s=IDLE_S if model.idle_s is None else model.idle_s,

@@ -18,6 +18,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     slots: int = 8
     """Requests that a replica serves at once."""
+    spec_slots: int | None = None
+    """What policies are told of that; None for the truth. vLLM's `--max-num-seqs` is out of reach where its KV cache is
+    full earlier."""
     base_s: float = 0.03
     context_s: float = 0.0003
     """Seconds for each token of the prompt."""
@@ -31,6 +34,11 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """Longest wait for a slot that keeps the objective."""
     idle_s: float | None = None
     """Without a request for so long policy `tessera` has no replica; None to keep one."""
+
+    @property
+    def declared_slots(self) -> int:
+        """What policies are told of the slots."""
+        return self.slots if self.spec_slots is None else self.spec_slots
 
     def service_s(self, context: float, generated: float) -> float:
         """Return how long a request takes in its slot."""
@@ -161,6 +169,10 @@ class Replicas:
     def waiting(self, now_s: float) -> int:
         """Return the requests that wait."""
         return sum(each.waiting(now_s) for each in self.live) + len(self.held) // 2
+
+    def saturated(self, now_s: float) -> bool:
+        """Return whether requests wait in a replica: all its slots are in use then."""
+        return any(each.waiting(now_s) for each in self.live)
 
     def scale(self, now_s: float, count: int, *, start_s: float) -> None:
         """Have so many replicas: new ones start, or some go, first those that have not started, then the least busy.

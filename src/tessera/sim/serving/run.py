@@ -5,7 +5,8 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.core.serving.autoscaler import Load, ReplicaProposal
+from tessera.core.serving.autoscaler import ReplicaProposal
+from tessera.core.serving.load import Load
 from tessera.sim.serving.replicas import Model, Replicas
 from tessera.sim.serving.traces import Floats
 
@@ -105,6 +106,8 @@ def _load(replicas: Replicas, now_s: float, arrived: int) -> Load:
         completed=replicas.completed,
         served_s=replicas.served_s,
         in_flight=replicas.in_flight(),
+        waiting=replicas.waiting(now_s),
+        saturated=float(replicas.model.slots) if replicas.saturated(now_s) else None,
         replicas=len(replicas.live),
         ready=replicas.ready(now_s),
     )

@@ -1,0 +1,76 @@
+"""How many requests a replica serves at once, as measured while requests wait.
+
+The limit of the spec may be out of reach: the KV cache of a vLLM on part of a GPU is full long before as many sequences
+run as `--max-num-seqs` allows. A replica in which requests wait serves what it can.
+
+While none wait, nothing is measured. What was measured then grows by 2 % each hour, so that longer requests of the
+past do not cost replicas for ever, and the replicas become fewer one by one until requests wait again; forgetting it
+all at once would overload the server each time.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from tessera.core.serving.load import Load
+
+__all__ = ["Capacity", "limit", "measure"]
+
+_MINUTE_S: Final = 60
+"""Requests must wait for so long: a burst waits for a moment in a replica with free memory too."""
+_SURE_S: Final = 45
+"""Loads of a minute are at least this far apart: four passes."""
+_GROWTH: Final = 1.02
+_HOUR_S: Final = 3600
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """The measured capacity of a replica."""
+
+    at_s: float
+    requests: float
+    """Requests in service at once."""
+    revision: str
+    """Of the pods' template that was measured."""
+    slots: int
+    """Of the spec then."""
+
+
+def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, slots: int) -> Capacity | None:
+    """Return the capacity of a replica, as measured now or before; None if requests never waited for a minute.
+
+    Args:
+        former: the result of the former pass.
+        loads: of the last minutes, in order; at least one.
+        revision: of the pods' template now.
+        slots: of the spec now.
+
+    """
+    now = loads[-1]
+    if former is not None and (former.revision, former.slots) != (revision, slots):
+        former = None
+    recent = [each for each in loads if each.at_s >= now.at_s - _MINUTE_S]
+    if now.at_s - recent[0].at_s < _SURE_S:
+        return former
+    # 1. Requests waited in all loads of a minute.
+    saturated = [each.saturated for each in recent if each.saturated is not None]
+    found = median(saturated) if len(saturated) == len(recent) else 0.0
+    # 2. They did not, but replicas serve more than was measured before.
+    if former is not None and not found:
+        serving = median((each.in_flight - each.waiting) / max(each.ready, 1) for each in recent)
+        found = serving if serving > _grown(former, now.at_s) else 0.0
+    # A replica that serves nothing while requests wait is broken, and more of them do not help.
+    return Capacity(at_s=now.at_s, requests=found, revision=revision, slots=slots) if found >= 1 else former
+
+
+def limit(capacity: Capacity | None, slots: int, now_s: float) -> int:
+    """Return how many requests a replica serves at once: by its spec, or fewer where that was measured."""
+    return slots if capacity is None else min(slots, max(1, math.floor(_grown(capacity, now_s))))
+
+
+def _grown(capacity: Capacity, now_s: float) -> float:
+    hours = max(now_s - capacity.at_s, 0.0) / _HOUR_S
+    return capacity.requests * math.pow(_GROWTH, min(hours, 1000.0))

@@ -1,0 +1,31 @@
+"""The load of a model server at a moment: the autoscaler's input."""
+
+import msgspec
+
+__all__ = ["Load"]
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """A model server's metrics at a moment. Counters may start at any time."""
+
+    at_s: float
+    arrived: int
+    """Requests that arrived."""
+    completed: int
+    """Requests that ended."""
+    served_s: float
+    """Sum of their service times in seconds, without the wait."""
+    in_flight: int
+    """Requests in service or waiting now."""
+    replicas: int
+    """Desired replicas."""
+    ready: int
+    """Ready replicas."""
+    waiting: int = 0
+    """Those of `in_flight` that wait, where the engine counts them."""
+    saturated: float | None = None
+    """Requests in service in a replica where requests wait, on average; None where none wait."""
+    unread: int = 0
+    """Replicas whose load is unknown; they are assumed to be as busy as the others."""
+    woken_s: float | None = None
+    """When a wake-up was last requested; None for never."""
