@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.folder import ModelFolder
-from tessera.agent.storage.models.peerchunks import PeerChunks
-from tessera.agent.storage.models.peerserver import PeerServer
-from tessera.agent.storage.models.shelf import Given, OpenPiece, Piece, Shelf
+from tessera.agent.storage.models.peers.peerchunks import PeerChunks
+from tessera.agent.storage.models.peers.peerserver import PeerServer
+from tessera.agent.storage.models.peers.shelf import Given, OpenPiece, Piece, Shelf
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.certificates import Tls, asking_context_of, context_of
 from tessera.clients.store import ObjectStore

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tessera.agent.storage.models.folder import ModelFolder
-from tessera.agent.storage.models.peerchunks import PeerChunks
+from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.readers import revisions_in_use
 from tessera.agent.storage.models.sync import hold
 from tessera.clients.disks import HostImages, Images

@@ -7,8 +7,8 @@ from functools import partial
 
 import msgspec
 
-from tessera.agent.storage.models.peerchunks import PeerChunks
-from tessera.agent.storage.models.peerserver import PeerServer
+from tessera.agent.storage.models.peers.peerchunks import PeerChunks
+from tessera.agent.storage.models.peers.peerserver import PeerServer
 from tessera.certificates import Certificates, Tls, asking_context_of, context_of
 from tessera.clients.store.peers import PeerConnections
 from tessera.core.storage.models.peers import PeerPatience

@@ -25,7 +25,7 @@ from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_em
 from tessera.errors import Conflict, Unavailable, Unsupported
 
 if TYPE_CHECKING:
-    from tessera.agent.storage.models.peerchunks import PeerChunks
+    from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 
 __all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "hold", "stage", "sync"]
 
@@ -239,7 +239,7 @@ def stage(
             sharing.read(how[1].fetched)
         if shared and sharing is not None:
             # Imported here because it is slow, and useless on a node without peers.
-            from tessera.agent.storage.models.shared import SharedTransfer  # noqa: PLC0415
+            from tessera.agent.storage.models.peers.shared import SharedTransfer  # noqa: PLC0415
 
             fetched += SharedTransfer(store, staged, how, sharing).run(shared)
         for path, (name, file) in plan.kept.items():

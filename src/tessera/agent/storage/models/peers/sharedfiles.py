@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import ChunkFile
 from tessera.agent.storage.models.digests import start_checksum
-from tessera.agent.storage.models.shelf import Piece
+from tessera.agent.storage.models.peers.shelf import Piece
 from tessera.core.storage.models.multipart import is_assumed
 from tessera.core.storage.models.peers import content_key
 from tessera.core.storage.models.provenance import Provenance

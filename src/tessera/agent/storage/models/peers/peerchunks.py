@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from tessera.agent.storage.models.shelf import Shelf
+from tessera.agent.storage.models.peers.shelf import Shelf
 from tessera.clients.store import Temporary
 from tessera.clients.store.peers import ChunkAbsent, PeerConnections, Pending
 from tessera.core.storage.models.multipart import proof_of

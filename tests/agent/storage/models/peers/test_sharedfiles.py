@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.storage.models.digests import chunk_digest
-from tessera.agent.storage.models.sharedfiles import SharedFile
+from tessera.agent.storage.models.peers.sharedfiles import SharedFile
 from tessera.core.storage.models.provenance import EARLIER, STORE
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 

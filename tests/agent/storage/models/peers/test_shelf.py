@@ -5,7 +5,7 @@ from pathlib import Path
 from harness.flakys3 import FlakyS3
 from harness.peernodes import PeerNode, closing_all, synced_together
 from harness.peersyncs import CONTENTS, QUICK, content, s3
-from tessera.agent.storage.models.shelf import OpenPiece, Shelf
+from tessera.agent.storage.models.peers.shelf import OpenPiece, Shelf
 from tessera.agent.storage.models.sync import Synced
 from tessera.clients.store.peers import Pending
 from tessera.core.storage.models.revisions import CHUNK_BYTES

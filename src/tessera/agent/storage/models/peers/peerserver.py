@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from tessera.agent.storage.models.digests import start_chunk
-from tessera.agent.storage.models.shelf import Piece, Shelf
+from tessera.agent.storage.models.peers.shelf import Piece, Shelf
 from tessera.clients.store.peers import PEER_NAME, ChunkAbsent, Pending
 from tessera.core.storage.models.peers import PeerPatience
 

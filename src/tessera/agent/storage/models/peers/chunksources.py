@@ -1,0 +1,121 @@
+"""Where a chunk comes from: an earlier attempt, the peer that owns or has it, or the store."""
+
+import time
+from collections.abc import Collection
+
+from tessera.agent.storage.models.peers.peerchunks import PeerChunks
+from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
+from tessera.agent.storage.models.reading import Reader
+from tessera.clients.store.peers import Pending
+from tessera.core.storage.models.provenance import STORE
+from tessera.core.storage.models.repairs import Chunk
+
+__all__ = ["ChunkSources"]
+
+
+class ChunkSources:
+    """Fetches chunks, one at a time in each thread; thread-safe.
+
+    Args:
+        chunks: where they are kept.
+        reader: of the store.
+        sharing: the peers.
+
+    """
+
+    def __init__(self, chunks: SharedChunks, reader: Reader, sharing: PeerChunks) -> None:
+        self._chunks = chunks
+        self._reader = reader
+        self._sharing = sharing
+
+    def owner(self, task: Chunk) -> str:
+        """Return who reads a chunk from the store: this node, a peer, or each node for itself."""
+        file = self._chunks.files[task[0]]
+        return STORE if file.alone else self._sharing.owner(file.key, task[1])
+
+    def fetch_own(self, task: Chunk, buffer: memoryview) -> None:
+        """Fetch a chunk that this node owns: from a peer that has the object already, or from the store."""
+        if not self._chunks.resume(task, buffer) and not self._from_holder(task, buffer):
+            self.from_store(task, buffer)
+
+    def fetch_others(self, task: Chunk, since: float, buffer: memoryview) -> float | None:
+        """Fetch a chunk from its owner, which may still have to read it; from others or the store on failure.
+
+        Args:
+            task: the chunk.
+            since: the time of the first vain request for it, or 0.
+            buffer: for its bytes.
+
+        Returns:
+            None if the chunk is there; otherwise since when its owner has been asked for it in vain.
+
+        """
+        if self._chunks.resume(task, buffer):
+            return None
+        file, _, view = self._chunks.span(task, buffer)
+        tried = sorted(file.doubted)
+        while not file.alone and (peer := self._sharing.whom(file.key, task[1], tried)):
+            try:
+                if self._sharing.ask(peer, file.key, task[1], view, lambda: self._is_done(task)):
+                    self._chunks.keep(task, view, peer)
+                    break
+            except Pending:
+                now = time.monotonic()
+                if not since or now - since < self._sharing.patience.chunk_s:
+                    return since or now
+                self._sharing.failed(peer)
+            tried.append(peer)
+        if not self._is_done(task):
+            self.from_store(task, buffer)
+        return None
+
+    def from_store(self, task: Chunk, buffer: memoryview) -> None:
+        """Read a chunk from the store, unless the store's is here.
+
+        Raises:
+            TesseraError: the store does not answer, refuses, or the object has changed; or the transfer ends.
+
+        """
+        chunks = self._chunks
+        file, first, view = chunks.span(task, buffer)
+        with chunks.changed:
+            chunks.changed.wait_for(lambda: task not in chunks.reading or self._reader.stop.is_set())
+            if file.givers.get(task[1]) == STORE or self._reader.stop.is_set():
+                chunks.missing.discard(task)
+                chunks.changed.notify_all()
+                return
+            chunks.reading.add(task)
+        try:
+            is_checksum = self._reader.fill(file.found, first, view)
+            if not is_checksum:
+                chunks.trust_no_etag()
+            self._sharing.read(len(view))
+            chunks.keep(task, view, STORE)
+        finally:
+            with chunks.changed:
+                chunks.reading.discard(task)
+                chunks.changed.notify_all()
+
+    def from_another(self, task: Chunk, not_from: Collection[str], view: memoryview) -> str:
+        """Fill the view with another peer's version of a chunk; return the peer, or nothing if none has it."""
+        file = self._chunks.files[task[0]]
+        other = self._sharing.whom(file.key, task[1], not_from)
+        try:
+            if other and self._sharing.ask(other, file.key, task[1], view, self._reader.stop.is_set):
+                return other
+        except Pending:
+            pass
+        return ""
+
+    def _from_holder(self, task: Chunk, buffer: memoryview) -> bool:
+        """Fetch an own chunk from a peer that has the object already; return whether there is one."""
+        file, _, view = self._chunks.span(task, buffer)
+        if file.alone or not (peer := self._sharing.holder(file.key, task[1])):
+            return False
+        if not self._sharing.ask_holder(peer, file.key, task[1], view, lambda: self._is_done(task)):
+            return False
+        self._chunks.keep(task, view, peer)
+        return not file.alone
+
+    def _is_done(self, task: Chunk) -> bool:
+        return self._reader.stop.is_set() or task not in self._chunks.missing

@@ -1,0 +1,180 @@
+"""Fetches objects together with peers: each chunk is read from the store by its owner, which serves it to the others.
+
+A peer's chunk is unverified until the whole object matches the store's checksum, and is not served before. If an
+object is wrong, its chunks are fetched from other peers, and from the store where they differ: a peer that served a
+wrong one is logged and dropped, and its chunks are fetched again.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from tessera.agent.storage.models.chunkfiles import aligned_buffer
+from tessera.agent.storage.models.peers.chunksources import ChunkSources
+from tessera.agent.storage.models.peers.peerchunks import PeerChunks
+from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
+from tessera.agent.storage.models.peers.wrongobjects import WrongObjects
+from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits
+from tessera.clients.store import ObjectStore
+from tessera.core.storage.models.peers import asking_order
+from tessera.core.storage.models.provenance import STORE
+from tessera.core.storage.models.repairs import Chunk
+from tessera.core.storage.models.revisions import ModelFile, StoredObject
+from tessera.core.storage.models.syncplans import spans
+from tessera.errors import TesseraError, Unavailable
+
+__all__ = ["SharedTransfer"]
+
+_READERS = 32
+"""Concurrent requests to the store, of all nodes together; each makes at least one."""
+_LEAST_ASKERS = 4
+_FOR_OTHERS = 2
+_PAUSE_S = 0.1
+
+
+class SharedTransfer:
+    """Fetches objects with a checksum from one store below one folder.
+
+    Args:
+        store: the source.
+        folder: the destination; its sub-folder `files` gets the files, `journal-shared` lists their complete chunks.
+        how: the limits, and the progress.
+        sharing: the peers.
+
+    """
+
+    def __init__(
+        self, store: ObjectStore, folder: Path, how: tuple[TransferLimits, Progress], sharing: PeerChunks
+    ) -> None:
+        self._sharing = sharing
+        self._threads = how[0].threads
+        self._reader = Reader(store, *how)
+        self._chunks = SharedChunks(folder, self._reader, sharing)
+        self._sources = ChunkSources(self._chunks, self._reader, sharing)
+        self._changed = self._chunks.changed
+        self._own: deque[Chunk] = deque()
+        self._others: deque[tuple[Chunk, float]] = deque()
+        """With the time of the first vain request to a peer, or 0."""
+
+    def run(self, objects: tuple[StoredObject, ...]) -> tuple[ModelFile, ...]:
+        """Fetch the objects and return them as files, in the same order; they are served to peers until the fetch ends.
+
+        Raises:
+            TesseraError: the store does not answer, returns an error, or sends what does not match its own checksum.
+            OSError: the disk is full or broken.
+
+        """
+        helpers: list[threading.Thread] = []
+        repairs = WrongObjects(self._chunks, self._sources, self._sharing)
+        try:
+            # 1. Serve what arrives, and read from the store what peers request.
+            self._chunks.open(objects)
+            helpers += self._started(_FOR_OTHERS, self._read_wanted)
+            tasks: list[Chunk] | None = [
+                (span.object, chunk) for span in spans(objects) for chunk in range(span.first, span.stop)
+            ]
+            buffer, wrong = aligned_buffer(), [0]
+            # 2. Fetch all chunks, and those of wrong objects again, until all objects match the store's checksums.
+            while tasks is not None:
+                self._fetch(tasks)
+                wrong = self._chunks.wrong_objects(buffer)
+                if not wrong:
+                    return tuple(each.as_model_file() for each in self._chunks.files)
+                tasks = repairs.chunks_to_repeat(wrong, buffer)
+            # 3. The store itself sends what does not match: forget it.
+            raise self._mismatch(wrong)
+        finally:
+            self._chunks.end()
+            self._reader.stop.set()
+            for helper in helpers:
+                helper.join()
+            self._chunks.close()
+
+    def _fetch(self, tasks: list[Chunk]) -> None:
+        """Fetch chunks; all are there when it ends."""
+        me, chunks = self._sharing.me, self._chunks
+        own = [each for each in tasks if self._sources.owner(each) in {me, STORE}]
+        others = [each for each in tasks if self._sources.owner(each) not in {me, STORE}]
+        with self._changed:
+            chunks.missing = set(tasks)
+            self._own = deque(own)
+            order = asking_order(len(others), me, self._sharing.members)
+            self._others = deque((others[place], 0.0) for place in order)
+        readers = max(1, min(self._threads, _READERS // max(1, self._sharing.members)))
+        workers = self._started(readers, self._read_own)
+        workers += self._started(max(_LEAST_ASKERS, self._threads - readers), self._ask_others)
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: not chunks.missing or chunks.failure is not None)
+        finally:
+            if chunks.failure is not None or chunks.missing:
+                self._reader.stop.set()
+            for worker in workers:
+                worker.join()
+        if chunks.failure is not None:
+            raise chunks.failure
+
+    def _started(self, count: int, work: Callable[[memoryview], None]) -> list[threading.Thread]:
+        def until_failure() -> None:
+            try:
+                work(aligned_buffer())
+            except BaseException as error:  # noqa: BLE001 - raised again by run()
+                self._chunks.fail(error)
+                self._reader.stop.set()
+
+        threads = [threading.Thread(target=until_failure, daemon=True) for _ in range(count)]
+        for each in threads:
+            each.start()
+        return threads
+
+    def _read_own(self, buffer: memoryview) -> None:
+        """Read the node's own chunks from the store, then help with others."""
+        while not self._reader.stop.is_set():
+            with self._changed:
+                task = self._own.popleft() if self._own else None
+            if task is None:
+                self._ask_others(buffer)
+                return
+            if self._sources.owner(task) not in {self._sharing.me, STORE}:  # a new peer owns it
+                with self._changed:
+                    self._others.append((task, 0.0))
+            else:
+                self._sources.fetch_own(task, buffer)
+
+    def _ask_others(self, buffer: memoryview) -> None:
+        while not self._reader.stop.is_set():
+            with self._changed:
+                task, since = self._others.popleft() if self._others else (None, 0.0)
+            if task is None:
+                return
+            asked_since = self._sources.fetch_others(task, since, buffer)
+            if asked_since is not None:
+                with self._changed:
+                    self._others.append((task, asked_since))
+                self._reader.stop.wait(_PAUSE_S)
+
+    def _read_wanted(self, buffer: memoryview) -> None:
+        """Read chunks requested by peers from the store. It waits for no peer, so no two nodes wait for each other."""
+        chunks = self._chunks
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: chunks.wanted or chunks.ended or chunks.failure is not None)
+                if chunks.ended or chunks.failure is not None:
+                    return
+                task = chunks.wanted.popleft()
+            try:
+                self._sources.from_store(task, buffer)
+            except TesseraError:
+                continue  # they ask another peer; what this node needs itself it retries
+
+    def _mismatch(self, wrong: list[int]) -> Unavailable:
+        """Discard what is wrong, and return the error."""
+        self._chunks.forget(wrong)
+        file = self._chunks.files[wrong[0]]
+        return Unavailable(
+            self._reader.subject(file.found),
+            found=f"content whose checksum is {file.checksum_now}",
+            expected=file.found.checksum,
+            hint="sync again; if it stays so, the object is broken in the store or on the way",
+        )

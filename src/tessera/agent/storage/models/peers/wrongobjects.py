@@ -1,0 +1,69 @@
+"""What is fetched again of objects whose content does not match the store's checksum."""
+
+from collections.abc import Mapping
+
+from tessera.agent.storage.models.digests import chunk_digest
+from tessera.agent.storage.models.peers.chunksources import ChunkSources
+from tessera.agent.storage.models.peers.peerchunks import PeerChunks
+from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
+from tessera.agent.storage.models.peers.sharedfiles import SharedFile
+from tessera.core.storage.models.repairs import Chunk, discarded, from_store_alone, is_stale, suspects
+
+__all__ = ["WrongObjects"]
+
+
+class WrongObjects:
+    """Finds out which chunks of wrong objects to fetch again.
+
+    Args:
+        chunks: of the transfer.
+        sources: other peers, and the store.
+        sharing: knows which peers served wrong chunks before.
+
+    """
+
+    def __init__(self, chunks: SharedChunks, sources: ChunkSources, sharing: PeerChunks) -> None:
+        self._chunks = chunks
+        self._sources = sources
+        self._sharing = sharing
+
+    def chunks_to_repeat(self, wrong: list[int], buffer: memoryview) -> list[Chunk] | None:
+        """Return what to fetch again; None where the store's own content does not match its checksum."""
+        files = {index: self._chunks.files[index] for index in wrong}
+        # 1. Discard what peers served that were wrong before.
+        with self._chunks.changed:
+            tasks = discarded(files, self._sharing.liars)
+        # 2. Ask other peers for the same chunks until one differs.
+        if not tasks and not is_stale(files):
+            doubted = self._doubt({index: each for index, each in files.items() if not each.alone}, buffer)
+            # 3. Where none differs, read everything from the store, unless it has delivered all of it meanwhile.
+            if doubted is None and not is_stale(files):
+                with self._chunks.changed:
+                    doubted = from_store_alone(files)
+                if not doubted:
+                    return [] if any(file.is_right for file in files.values()) else None
+            tasks = doubted or []
+        # 4. Compute the checksums again.
+        self._chunks.sum_again(files.values())
+        return tasks
+
+    def _doubt(self, wrong: Mapping[int, SharedFile], buffer: memoryview) -> list[Chunk] | None:
+        """Fetch chunks of wrong files from other peers until one differs; return what to fetch again, None for nothing.
+
+        All chunks of the first peer in wrong files are discarded: it is the likeliest to be wrong.
+        """
+        for index, chunk, giver in suspects(wrong):
+            file, task = wrong[index], (index, chunk)
+            _, _, view = self._chunks.span(task, buffer)
+            other = self._sources.from_another(task, {giver, *file.doubted}, view)
+            if not other:
+                self._sources.from_store(task, buffer)
+                if giver in self._sharing.liars:
+                    with self._chunks.changed:
+                        return discarded(wrong, [giver])
+            elif chunk_digest(view) != file.digests[chunk]:
+                with self._chunks.changed:
+                    tasks = discarded(wrong, [giver])
+                self._chunks.keep(task, view, other)
+                return [each for each in tasks if each != task]
+        return None
