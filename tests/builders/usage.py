@@ -43,7 +43,7 @@ PARTITIONED = GpuFacts(
 WHOLE = DeviceId(GPU.uuid)
 
 
-def tenant(
+def holder(
     pod: str,
     device: DeviceId = WHOLE,
     *,

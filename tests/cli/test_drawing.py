@@ -19,7 +19,7 @@ from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.lettering import break_lines, clean, counted, elide, gib, listing, percent, width
 from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.sheet import MOST_REASONS, svg
-from tessera.cli.drawing.views import DrawnDevice, DrawnGpu, DrawnTenant, fleet, pod_name
+from tessera.cli.drawing.views import DrawnDevice, DrawnGpu, DrawnPod, fleet, pod_name
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -133,15 +133,15 @@ def test_slices_lie_on_their_strip_and_not_on_each_other(scene: Scene) -> None:
     for gpu, x, y in placed(drawn(scene)):
         if gpu.get("class") != "gpu":
             continue
-        tenants = [
+        holders = [
             box(child, left, top)
             for part, left, top in placed(gpu, x, y)
-            if part.get("class") in {"tenant", "open", "rest", "free"}
+            if part.get("class") in {"pod", "open", "rest", "free"}
             for child in part.findall(f"{SVG}rect")[:1]
         ]
         beds = [box(part, left, top) for part, left, top in placed(gpu, x, y) if part.get("class") in {"bed", "track"}]
-        assert all(within(tenant, beds[0]) for tenant in tenants)
-        assert not [pair for pair in itertools.combinations(tenants, 2) if overlap(*pair)]
+        assert all(within(holder, beds[0]) for holder in holders)
+        assert not [pair for pair in itertools.combinations(holders, 2) if overlap(*pair)]
 
 
 @each_scene
@@ -184,8 +184,8 @@ def test_an_empty_plan_is_a_picture_too() -> None:
 def test_instances_are_as_wide_as_their_units() -> None:
     root = drawn(SCENES["twelve memory slices"]())
     first = classed(root, "strip")[0]
-    tenants = [part.findall(f"{SVG}rect")[0] for part in first if part.get("class") in {"tenant", "open"}]
-    wide = [round(float(tenant.get("width", 0))) for tenant in tenants]
+    holders = [part.findall(f"{SVG}rect")[0] for part in first if part.get("class") in {"pod", "open"}]
+    wide = [round(float(holder.get("width", 0))) for holder in holders]
     assert wide[0] == pytest.approx(wide[1], abs=2)
     assert wide[2] == pytest.approx(2 * wide[0], abs=4)
 
@@ -193,9 +193,9 @@ def test_instances_are_as_wide_as_their_units() -> None:
 def test_a_workload_has_one_colour_and_another_has_another() -> None:
     scene = SCENES["memory shares of many sizes"]()
     fills: dict[str, set[str]] = {}
-    for tenant in classed(drawn(scene), "tenant"):
-        pod = (tenant.findtext(f"{SVG}title") or "").partition(" ")[0]
-        fill = tenant.findall(f"{SVG}rect")[0].get("fill")
+    for holder in classed(drawn(scene), "pod"):
+        pod = (holder.findtext(f"{SVG}title") or "").partition(" ")[0]
+        fill = holder.findall(f"{SVG}rect")[0].get("fill")
         fills.setdefault(pod_name(PodKey(pod)).rpartition("-")[0], set()).add(fill or "")
     assert {name: len(colours) for name, colours in fills.items()} == dict.fromkeys(fills, 1)
     assert len(set.union(*fills.values())) == len(fills) == 5
@@ -203,15 +203,13 @@ def test_a_workload_has_one_colour_and_another_has_another() -> None:
 
 def test_marks_tell_running_new_and_unprotected() -> None:
     root = drawn(SCENES["twelve memory slices"]())
-    outlined = [
-        tenant for tenant in classed(root, "tenant") if any(r.get("stroke") for r in tenant.findall(f"{SVG}rect"))
-    ]
-    assert [tenant.findtext(f"{SVG}title", "").partition(" ")[0] for tenant in outlined] == [
+    outlined = [holder for holder in classed(root, "pod") if any(r.get("stroke") for r in holder.findall(f"{SVG}rect"))]
+    assert [holder.findtext(f"{SVG}title", "").partition(" ")[0] for holder in outlined] == [
         "default/render-0",
         "default/render-1",
     ]
-    new = [tenant for tenant in classed(root, "tenant") if tenant.find(f"{SVG}path") is not None]
-    assert [tenant.findtext(f"{SVG}title", "").partition(" ")[0] for tenant in new] == [
+    new = [holder for holder in classed(root, "pod") if holder.find(f"{SVG}path") is not None]
+    assert [holder.findtext(f"{SVG}title", "").partition(" ")[0] for holder in new] == [
         "default/asr-0",
         "default/asr-1",
     ]
@@ -282,7 +280,7 @@ def test_nodes_past_the_most_tiles_are_counted() -> None:
 def test_pods_that_only_the_plan_names_are_drawn() -> None:
     scene = SCENES["a T4 with 14 clients"]()
     got = fleet(scene.plan, Snapshot(nodes=()))
-    assert len(got.tenants) == 14
+    assert len(got.pods) == 14
     assert [node.name for node in got.nodes] == ["t4-node"]
     assert got.nodes[0].cpu_milli == 0
 
@@ -298,8 +296,8 @@ def gpus(draw: st.DrawFn) -> DrawnGpu:
         if draw(st.booleans()):
             clients = draw(st.integers(0, 20))
             amounts = draw(st.lists(st.integers(0, memory), max_size=24))
-            tenants = tuple(
-                DrawnTenant(pod=PodKey(f"p-{n}"), workload=n, memory_mib=mib, compute_percent=0, running=n % 2 == 0)
+            holders = tuple(
+                DrawnPod(pod=PodKey(f"p-{n}"), workload=n, memory_mib=mib, compute_percent=0, running=n % 2 == 0)
                 for n, mib in enumerate(amounts)
             )
             mode = Mode.MIG if units else Mode.MPS
@@ -312,7 +310,7 @@ def gpus(draw: st.DrawFn) -> DrawnGpu:
                     memory_mib=memory,
                     clients=clients,
                     exists=True,
-                    pods=tenants,
+                    pods=holders,
                 )
             )
         start += max(1, size)
@@ -332,7 +330,7 @@ def cell_box(cell: Cell) -> tuple[float, float, float, float]:
 
 
 @given(gpu=gpus(), flat=st.booleans())
-def test_cells_never_overlap_and_tenant_everyone(gpu: DrawnGpu, *, flat: bool) -> None:
+def test_cells_never_overlap_and_show_everyone(gpu: DrawnGpu, *, flat: bool) -> None:
     wide = 68.0 if flat else 888.0
     got = row(gpu, wide, flat=flat)
     boxes = [cell_box(cell) for cell in got.cells]
@@ -340,9 +338,9 @@ def test_cells_never_overlap_and_tenant_everyone(gpu: DrawnGpu, *, flat: bool) -
     assert all(cell.width > 0 and (cell.height > 0 or flat) for cell in got.cells)
     if not flat:
         assert not [pair for pair in itertools.combinations(boxes, 2) if overlap(*pair)]
-    tenants = [cell.tenant for cell in got.cells if cell.tenant]
-    assert sorted(tenant.pod for tenant in tenants) == sorted(
-        tenant.pod for device in gpu.devices for tenant in device.pods
+    holders = [cell.holder for cell in got.cells if cell.holder]
+    assert sorted(holder.pod for holder in holders) == sorted(
+        holder.pod for device in gpu.devices for holder in device.pods
     )
 
 

@@ -77,7 +77,7 @@ def test_several_pods_take_turns_on_one_instance() -> None:
     shared = cut(0, "1g.5gb", 6, mode=Mode.MIG_TIME_SLICING)
     layout = gpu(0, layout=(place(A100, "1g.5gb", 6),))
     got = only(node(), gpunode("a", layout), pod("p", MIG, shared), pod("q", MIG, shared))
-    assert [tenant.pod for part in got.parts for tenant in part.pods] == ["p", "q"]
+    assert [holder.pod for part in got.parts for holder in part.pods] == ["p", "q"]
 
 
 def test_amounts_lie_one_after_the_other_with_what_is_free_behind_them() -> None:
@@ -254,16 +254,16 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
     def text() -> str:
         return draw(st.sampled_from(TEXTS)).format(*draw(st.sampled_from(hidden)))
 
-    def tenants() -> tuple[PodView, ...]:
+    def holders() -> tuple[PodView, ...]:
         named = [PodView(namespace=namespace, pod=name) for namespace, name in hidden]
         return (*named, PodView(namespace="mine", pod="p"))
 
-    part = GpuPart(start=0, size=1, state="held", pods=tenants())
+    part = GpuPart(start=0, size=1, state="held", pods=holders())
     card = GpuView(
         index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(text(),)
     )
     images = (ImageView(image=text(), state="Present"),)
-    one = NodeView(name="n", problem=text(), gpus=(card,), unplaced=tenants(), images=images)
+    one = NodeView(name="n", problem=text(), gpus=(card,), unplaced=holders(), images=images)
     view = FleetView(
         nodes=(one,),
         pending=(

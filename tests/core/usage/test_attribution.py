@@ -4,12 +4,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, tenant
+from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, holder
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
 from tessera.core.usage.attribution import ContainerUse, DeviceHolder, DeviceUse, Owner, attributed
 
-A, B, C = (tenant(name) for name in "abc")
+A, B, C = (holder(name) for name in "abc")
 
 
 def owner(pod: str, container: str = "main") -> Owner:
@@ -20,13 +20,13 @@ def process(pid: int, memory_mib: int | None, percent: int | None = None, on: in
     return ProcessReading(pid=pid, memory_mib=memory_mib, sm_percent=percent, gpu_instance=on)
 
 
-def device_of(reading: GpuReading, tenants: list[DeviceHolder], owners: dict[int, Owner] | None) -> DeviceUse:
-    (device,) = attributed(GPU, reading, tenants, owners).devices
+def device_of(reading: GpuReading, holders: list[DeviceHolder], owners: dict[int, Owner] | None) -> DeviceUse:
+    (device,) = attributed(GPU, reading, holders, owners).devices
     return device
 
 
 def uses(device: DeviceUse) -> dict[str, tuple[int | None, float | None]]:
-    return {each.tenant.pod: (each.memory_mib, each.gpu_percent) for each in device.containers}
+    return {each.holder.pod: (each.memory_mib, each.gpu_percent) for each in device.containers}
 
 
 def test_three_pods_on_a_shared_gpu_have_what_their_processes_use() -> None:
@@ -42,11 +42,11 @@ def test_three_pods_on_a_shared_gpu_have_what_their_processes_use() -> None:
 
 
 def test_a_container_that_has_a_device_to_itself_uses_all_of_it() -> None:
-    own = tenant("a", exclusive=True)
+    own = holder("a", exclusive=True)
     device = device_of(GpuReading(memory_used_mib=700, gpu_percent=30, processes=(process(1, 300),)), [own], None)
     assert uses(device) == {"a": (700, 30)}
     assert (device.left_mib, device.alone) == (0, own)
-    two = device_of(GpuReading(memory_used_mib=700), [own, tenant("b", exclusive=True)], {})
+    two = device_of(GpuReading(memory_used_mib=700), [own, holder("b", exclusive=True)], {})
     assert (two.alone, uses(two)) == (None, {"a": (0, 0), "b": (0, 0)})
 
 
@@ -66,16 +66,16 @@ def test_where_processes_cannot_be_seen_only_idle_devices_are_known() -> None:
 
 
 def test_a_process_of_which_only_the_pod_is_known_is_its_one_container_s() -> None:
-    other = tenant("b", container="side")
+    other = holder("b", container="side")
     reading = GpuReading(memory_used_mib=10, processes=(process(1, 3, 1), process(2, 4, 1)))
     device = device_of(reading, [A, B, other], {1: owner("a", ""), 2: owner("b", "")})
-    found = [(each.tenant.pod, each.tenant.container, each.memory_mib) for each in device.containers]
+    found = [(each.holder.pod, each.holder.container, each.memory_mib) for each in device.containers]
     assert found == [("a", "main", 3), ("b", "main", None), ("b", "side", None)]
 
 
 def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody() -> None:
     small, large = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
-    tenants = [tenant("a", small), tenant("b", small), tenant("c", large, exclusive=True), tenant("d", WHOLE)]
+    holders = [holder("a", small), holder("b", small), holder("c", large, exclusive=True), holder("d", WHOLE)]
     reading = GpuReading(
         instances=(
             InstanceReading(placement=LARGE, memory_used_mib=900, activity=EngineActivity(sm_percent=40)),
@@ -83,7 +83,7 @@ def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody()
         ),
         processes=(process(1, 40, on=7), process(2, 20, on=7), process(3, 800, on=2)),
     )
-    found = attributed(PARTITIONED, reading, tenants, {1: owner("a"), 2: owner("b"), 3: owner("c")})
+    found = attributed(PARTITIONED, reading, holders, {1: owner("a"), 2: owner("b"), 3: owner("c")})
     first, second = found.devices
     assert (first.device, uses(first)) == (small, {"a": (40, None), "b": (20, None)})
     assert (second.device, uses(second), second.activity) == (
@@ -91,16 +91,16 @@ def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody()
         {"c": (900, None)},
         EngineActivity(sm_percent=40),
     )
-    gone = attributed(PARTITIONED, GpuReading(), tenants, {}).devices
+    gone = attributed(PARTITIONED, GpuReading(), holders, {}).devices
     assert [(each.used_mib, each.activity) for each in gone] == [(None, None), (None, None)]
 
 
 def test_a_container_that_has_a_device_twice_is_counted_once_with_all_that_it_was_granted() -> None:
     twice = [A, msgspec.structs.replace(A, allocated_mib=512), A]
     (found,) = device_of(GpuReading(), twice, {}).containers
-    assert found == ContainerUse(tenant=msgspec.structs.replace(A, allocated_mib=1536), memory_mib=0, gpu_percent=0)
+    assert found == ContainerUse(holder=msgspec.structs.replace(A, allocated_mib=1536), memory_mib=0, gpu_percent=0)
     unknown = device_of(GpuReading(), [A, msgspec.structs.replace(A, allocated_mib=None)], {})
-    assert unknown.containers[0].tenant.allocated_mib is None
+    assert unknown.containers[0].holder.allocated_mib is None
 
 
 PROCESSES = st.lists(
@@ -130,7 +130,7 @@ def test_containers_never_use_more_than_all_processes_do_and_all_memory_is_someb
 
 
 def test_active_multiprocessors_count_where_they_are_measured_else_utilization() -> None:
-    own = [tenant("a", exclusive=True)]
+    own = [holder("a", exclusive=True)]
     for activity, want in ((None, 90), (EngineActivity(tensor_percent=5), 90), (EngineActivity(sm_percent=40), 40)):
         device = device_of(GpuReading(gpu_percent=90, activity=activity), own, {})
         assert (device.busy_percent, device.containers[0].busy_percent) == (want, want)

@@ -6,14 +6,14 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, tenant
+from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, holder
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
 from tessera.core.usage.attribution import GpuUse, Owner, attributed
 from tessera.core.usage.neighbours import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, gpu_load
 
-TENANTS = tuple(tenant(name) for name in "abc")
-A, B, C = (each.name for each in TENANTS)
+HOLDERS = tuple(holder(name) for name in "abc")
+A, B, C = (each.name for each in HOLDERS)
 
 
 def found_on(gpu: GpuUse) -> tuple[Contention, ...]:
@@ -33,12 +33,12 @@ def shared(gpu_percent: int, reasons: int = 0, **loads: int | None) -> GpuUse:
     )
     owners = {pid: Owner(uid=f"uid-{name}", container="main") for pid, name in enumerate(loads, 1)}
     reading = GpuReading(gpu_percent=gpu_percent, clocks_event_reasons=reasons, processes=processes)
-    return attributed(GPU, reading, TENANTS, owners)
+    return attributed(GPU, reading, HOLDERS, owners)
 
 
 def test_a_gpu_that_is_neither_throttled_nor_saturated_has_no_noise() -> None:
     assert (found_on(shared(80, reasons=0x1, a=60, b=20))) == ()
-    alone = attributed(GPU, GpuReading(gpu_percent=100), [tenant("a", exclusive=True)], {})
+    alone = attributed(GPU, GpuReading(gpu_percent=100), [holder("a", exclusive=True)], {})
     assert (found_on(alone)) == ()
 
 
@@ -63,7 +63,7 @@ def test_where_loads_are_not_known_nobody_is_named() -> None:
 
 def test_instances_drive_their_gpu_by_their_part_of_it() -> None:
     small, large = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
-    one, other = tenant("one", small, exclusive=True), tenant("other", large, exclusive=True)
+    one, other = holder("one", small, exclusive=True), holder("other", large, exclusive=True)
     reading = GpuReading(
         clocks_event_reasons=0x4,
         instances=(
@@ -77,7 +77,7 @@ def test_instances_drive_their_gpu_by_their_part_of_it() -> None:
 
 def test_a_saturated_instance_is_found_by_its_activity() -> None:
     device = DeviceId("GPU-1", SMALL)
-    pair = [tenant("a", device), tenant("b", device)]
+    pair = [holder("a", device), holder("b", device)]
     reading = GpuReading(instances=(InstanceReading(placement=SMALL, activity=EngineActivity(sm_percent=97)),))
     (found,) = found_on(attributed(PARTITIONED, reading, pair, {}))
     assert (found.cause, found.affected) == ("saturated", tuple(each.name for each in pair))
@@ -105,7 +105,7 @@ def test_a_container_whose_helper_is_idle_drives_what_its_other_process_does() -
     )
     owners = {pid: Owner(uid=f"uid-{name}", container="main") for pid, name in ((1, "a"), (2, "a"), (3, "b"))}
     reading = GpuReading(gpu_percent=99, clocks_event_reasons=0x4, processes=processes)
-    throttled, saturated = found_on(attributed(GPU, reading, TENANTS[:2], owners))
+    throttled, saturated = found_on(attributed(GPU, reading, HOLDERS[:2], owners))
     assert throttled == Contention(cause="power-cap", drivers=(A,), affected=(B,))
     assert (saturated.cause, saturated.drivers) == ("saturated", (A,))
 
@@ -117,7 +117,7 @@ def test_a_shared_gpu_is_saturated_in_time_or_in_its_multiprocessors() -> None:
         (90, EngineActivity(sm_percent=96)),
     ):
         reading = GpuReading(gpu_percent=percent, activity=activity)
-        (found,) = found_on(attributed(GPU, reading, TENANTS[:2], None))
+        (found,) = found_on(attributed(GPU, reading, HOLDERS[:2], None))
         assert found.cause == "saturated"
 
 

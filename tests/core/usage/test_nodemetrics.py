@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.usage import GPU, INSTANCES, LARGE, PARTITIONED, SMALL, WHOLE, instance, tenant
+from builders.usage import GPU, INSTANCES, LARGE, PARTITIONED, SMALL, WHOLE, holder, instance
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement
@@ -56,13 +56,13 @@ def values(families: tuple[Family, ...], name: str, *labels: str) -> Mapping[tup
     return {tuple(dict(each.labels).get(label, "") for label in labels): each.value for each in samples}
 
 
-def usage(reading: GpuReading, *tenants: object, owners: dict[int, Owner] | None = None) -> NodeUsage:
-    own = attributed(GPU, reading, tenants, {} if owners is None else owners)  # type: ignore[arg-type]  # tenants
+def usage(reading: GpuReading, *holders: object, owners: dict[int, Owner] | None = None) -> NodeUsage:
+    own = attributed(GPU, reading, holders, {} if owners is None else owners)  # type: ignore[arg-type]  # holders
     return NodeUsage(node="n1", gpus=(own,))
 
 
 def test_a_whole_gpu_of_one_pod_has_dcgm_s_labels_and_the_pod_s() -> None:
-    families = node_families(usage(FULL, tenant("a", exclusive=True, allocated_mib=40000)))
+    families = node_families(usage(FULL, holder("a", exclusive=True, allocated_mib=40000)))
     power = next(each for each in families if each.metric.name == "DCGM_FI_DEV_POWER_USAGE")
     assert [dict(each.labels) for each in power.samples] == [
         {
@@ -109,12 +109,12 @@ def test_pods_of_a_shared_gpu_have_their_own_memory_and_the_rest_is_nobody_s() -
     reading = GpuReading(
         memory_used_mib=500, gpu_percent=70, processes=(ProcessReading(pid=1, memory_mib=300, sm_percent=60),)
     )
-    shared = usage(reading, tenant("a"), tenant("b"), owners={1: Owner(uid="uid-a", container="main")})
+    shared = usage(reading, holder("a"), holder("b"), owners={1: Owner(uid="uid-a", container="main")})
     families = node_families(shared)
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("",): 200, ("a",): 300, ("b",): 0}
     assert dict(values(families, "DCGM_FI_DEV_GPU_UTIL", "pod")) == {("",): 70, ("a",): 60, ("b",): 0}
     assert dict(values(families, "tessera_device_containers", "gpu")) == {("0",): 2}
-    unlimited = node_families(usage(GpuReading(), tenant("a", allocated_mib=None), tenant("b")))
+    unlimited = node_families(usage(GpuReading(), holder("a", allocated_mib=None), holder("b")))
     assert dict(values(unlimited, "tessera_container_memory_allocated_bytes", "pod")) == {("b",): 1 << 30}
 
 
@@ -126,7 +126,7 @@ def test_instances_have_their_profile_and_id_and_the_gpu_its_free_slices() -> No
             InstanceReading(placement=LARGE, memory_used_mib=900),
         ),
     )
-    own = attributed(PARTITIONED, reading, [tenant("a", LARGE_ONE, exclusive=True)], {})
+    own = attributed(PARTITIONED, reading, [holder("a", LARGE_ONE, exclusive=True)], {})
     families = node_families(NodeUsage(node="n1", gpus=(own,)))
     labels = ("GPU_I_PROFILE", "GPU_I_ID", "pod")
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", *labels)) == {
@@ -166,7 +166,7 @@ def test_states_and_counts_are_those_of_the_agent() -> None:
 def test_counts_of_memory_errors_go_on_when_the_pod_has_ended() -> None:
     """A double-bit error ends its pod: in a series of the pod it would be the first value, which is no increase."""
     total = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
-    during = node_families(usage(FULL, tenant("a", exclusive=True, allocated_mib=40000)))
+    during = node_families(usage(FULL, holder("a", exclusive=True, allocated_mib=40000)))
     after = node_families(usage(msgspec.structs.replace(FULL, ecc_uncorrected=1)))
     assert dict(values(during, total, "UUID", "pod")) == {("GPU-0", ""): 0}
     assert dict(values(after, total, "UUID", "pod")) == {("GPU-0", ""): 1}
@@ -191,14 +191,14 @@ def test_the_page_about_metrics_says_the_bound_of_series() -> None:
 
 def test_a_lost_gpu_says_so_and_has_no_measurements() -> None:
     gone = msgspec.structs.replace(GPU, lost=True)
-    families = node_families(NodeUsage(node="n1", gpus=(attributed(gone, GpuReading(), [tenant("a")], {}),)))
+    families = node_families(NodeUsage(node="n1", gpus=(attributed(gone, GpuReading(), [holder("a")], {}),)))
     assert dict(values(families, "tessera_gpu_lost")) == {(): 1}
     assert not values(families, "DCGM_FI_DEV_GPU_TEMP")
 
 
 def test_too_many_containers_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodemetrics, "_MOST_CONTAINERS", 2)
-    families = node_families(usage(GpuReading(), *(tenant(name) for name in "abc")))
+    families = node_families(usage(GpuReading(), *(holder(name) for name in "abc")))
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("a",): 0, ("b",): 0}
     assert dict(values(families, "tessera_exporter_containers_left_out", "hostname")) == {("n1",): 1}
 
@@ -240,14 +240,14 @@ READINGS = st.builds(
 @given(
     READINGS,
     st.booleans(),
-    st.lists(st.sampled_from([tenant(n, d) for n in "ab" for d in (WHOLE, SMALL_ONE, LARGE_ONE)])),
+    st.lists(st.sampled_from([holder(n, d) for n in "ab" for d in (WHOLE, SMALL_ONE, LARGE_ONE)])),
     st.one_of(st.none(), st.dictionaries(st.integers(1, 9), st.just(Owner(uid="uid-a", container="main")))),
 )
 def test_whatever_a_driver_says_values_are_possible_series_unique_and_bounded(
-    reading: GpuReading, partitioned: bool, tenants: list[object], owners: dict[int, Owner] | None
+    reading: GpuReading, partitioned: bool, holders: list[object], owners: dict[int, Owner] | None
 ) -> None:
     facts = PARTITIONED if partitioned else GPU
-    own = attributed(facts, reading, tenants, owners)  # type: ignore[arg-type]  # they are tenants
+    own = attributed(facts, reading, holders, owners)  # type: ignore[arg-type]  # they are holders
     states = tuple(DeviceFacts(device=each.device, mode="whole") for each in own.devices)
     families = node_families(NodeUsage(node="n1", gpus=(own,), states=states))
     samples = [each for family in families for each in family.samples]
@@ -257,7 +257,7 @@ def test_whatever_a_driver_says_values_are_possible_series_unique_and_bounded(
         assert len({each.labels for each in family.samples}) == len(family.samples)
     containers = sum(len(each.containers) for each in own.devices)
     assert len(samples) <= series_bound(1, len(facts.instances), containers)
-    allocated = {each.tenant.pod for device in own.devices for each in device.containers if each.memory_mib is not None}
+    allocated = {each.holder.pod for device in own.devices for each in device.containers if each.memory_mib is not None}
     assert allocated == {pod for (pod,) in values(families, "DCGM_FI_DEV_FB_USED", "pod") if pod}
 
 
@@ -290,11 +290,11 @@ DCGM_TABLE = {
 """GPU, profile and id of the instance, FB_USED and FB_FREE in MiB, from the same file."""
 
 
-def dcgm_node(holder: str) -> tuple[Family, ...]:
-    """Return what is exposed of that node; the pod of the table, or one of many on a shared device, is on `holder`.
+def dcgm_node(allocated: str) -> tuple[Family, ...]:
+    """Return what is exposed of that node; the pod of the table, or one of many on a shared device, is on `allocated`.
 
     Args:
-        holder: `11` for that GPU instance of GPU 0, `1` to `7` for a GPU.
+        allocated: `11` for that GPU instance of GPU 0, `1` to `7` for a GPU.
 
     """
     h100 = model("H100-80GB")
@@ -316,20 +316,20 @@ def dcgm_node(holder: str) -> tuple[Family, ...]:
         parts = tuple(InstanceReading(placement=each.placement, memory_used_mib=14) for each in small)
         reading = GpuReading(instances=parts) if number == 0 else GpuReading(memory_used_mib=0)
         device = DeviceId(facts.uuid, small[0].placement if number == 0 else None)
-        holds = (holder == "11") if number == 0 else holder == str(number)
+        holds = (allocated == "11") if number == 0 else allocated == str(number)
         pod = DeviceHolder(namespace="testing", pod="ollama", container="ollama", uid="u", device=device)
         uses.append(attributed(facts, reading, [pod] if holds else [], {}))
     return node_families(NodeUsage(node="localhost", gpus=tuple(uses)))
 
 
-@pytest.mark.parametrize("holder", ["11", "1", "7", ""])
+@pytest.mark.parametrize("allocated", ["11", "1", "7", ""])
 @pytest.mark.parametrize("case", DCGM_TABLE)
-def test_dcgm_exporter_s_table_for_mig(case: str, holder: str) -> None:
+def test_dcgm_exporter_s_table_for_mig(case: str, allocated: str) -> None:
     """Each row has its values and labels, whoever holds what; the pod's labels are on what it was allocated alone."""
     number, profile, part, used, free = DCGM_TABLE[case]
     uuid, address = DCGM_NODE[number]
     instance_labels = {"GPU_I_PROFILE": profile, "GPU_I_ID": part} if profile else {}
-    own = (part or str(number)) == holder
+    own = (part or str(number)) == allocated
     pod = {"namespace": "testing", "pod": "ollama", "container": "ollama", "pod_uid": "u"} if own else {}
     want = {
         "gpu": str(number),
@@ -340,7 +340,7 @@ def test_dcgm_exporter_s_table_for_mig(case: str, holder: str) -> None:
         "Hostname": "localhost",
         "hostname": "localhost",
     }
-    families = {each.metric.name: each.samples for each in dcgm_node(holder)}
+    families = {each.metric.name: each.samples for each in dcgm_node(allocated)}
     for name, value in (("DCGM_FI_DEV_FB_USED", used), ("DCGM_FI_DEV_FB_FREE", free)):
         rows = [(dict(each.labels), each.value) for each in families[name]]
         assert len(rows) == len(DCGM_TABLE)

@@ -42,13 +42,13 @@ def running(fleet: Any) -> dict[str, set[str]]:
     """Return the workloads with a pod that runs on a device that is there, with the modes of these GPUs."""
     found: dict[str, set[str]] = {}
     for workload, mode in (
-        (tenant["pod"].partition("-")[0], gpu["mode"])
+        (holder["pod"].partition("-")[0], gpu["mode"])
         for node in fleet["nodes"]
         for gpu in node.get("gpus", ())
         for part in gpu["parts"]
         if part.get("exists", True)
-        for tenant in part.get("pods", ())
-        if tenant["phase"] == "running"
+        for holder in part.get("pods", ())
+        if holder["phase"] == "running"
     ):
         found.setdefault(workload, set()).add(mode)
     return found

@@ -69,14 +69,14 @@ class NodeContainers:
         """The devices used only by processes of deleted pods."""
         return frozenset(each.device for each in self._orphans.devices_of_orphans)
 
-    def tenants(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[DeviceHolder, ...]:
+    def holders(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[DeviceHolder, ...]:
         """Return the containers that were allocated a device; init containers only until the pod's others start."""
         entries = [each for each in self._record.entries if each.uid]
         lasting = {each.uid for each in entries if not each.initial}
         memory = dict(_memory_mib(inventory))
         replicas = {DeviceId(gpu.uuid, device.placement): device.memory_mib for gpu in gpus for device in gpu.devices}
         return tuple(
-            _tenant(entry, use, memory.get(use.device), replicas.get(use.device))
+            _holder(entry, use, memory.get(use.device), replicas.get(use.device))
             for entry in entries
             if not entry.initial or entry.uid not in lasting
             for use in entry.uses
@@ -113,7 +113,7 @@ def _memory_mib(inventory: Inventory) -> Iterator[tuple[DeviceId, int]]:
         yield from ((DeviceId(facts.uuid, each.placement), each.memory_mib) for each in facts.instances)
 
 
-def _tenant(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: int | None) -> DeviceHolder:
+def _holder(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: int | None) -> DeviceHolder:
     """Return the containers that were allocated a device; of a time-sliced one the fair part, which is not enforced."""
     namespace, _, pod = entry.pod.partition("/")
     allocated_mib = memory_mib

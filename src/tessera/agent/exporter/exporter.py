@@ -123,7 +123,7 @@ class Exporter:
         # 1. The GPUs, and how they are shared.
         inventory = await self._driver.inventory()
         gpus = tuple(self._sharing.gpus)
-        tenants = self._containers.tenants(inventory, gpus)
+        holders = self._containers.holders(inventory, gpus)
         # 2. Measurements of each, and the containers of its processes; a GPU lost meanwhile has no measurements.
         readings = {facts.uuid: await self._measured(facts) for facts in inventory.gpus}
         pids = {each.pid for reading in readings.values() for each in reading.processes}
@@ -133,7 +133,7 @@ class Exporter:
             attributed(
                 facts,
                 readings[facts.uuid],
-                (each for each in tenants if each.device.gpu == facts.uuid),
+                (each for each in holders if each.device.gpu == facts.uuid),
                 owners,
             )
             for facts in inventory.gpus

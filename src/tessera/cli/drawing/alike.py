@@ -5,7 +5,7 @@ from itertools import groupby
 
 import msgspec
 
-from tessera.cli.drawing.views import DrawnFleet, DrawnGpu, DrawnNode, DrawnTenant
+from tessera.cli.drawing.views import DrawnFleet, DrawnGpu, DrawnNode, DrawnPod
 
 __all__ = ["EVERY_GPU", "DrawnKind", "GpuRun", "kinds"]
 
@@ -49,18 +49,16 @@ def kinds(fleet: DrawnFleet) -> tuple[DrawnKind, ...]:
 
 
 def _look(node: DrawnNode) -> object:
-    tenants = tuple(map(_tenant_look, node.others))
+    holders = tuple(map(_pod_look, node.others))
     marks = tuple(mark for mark in node.marks if not mark.startswith("zone="))  # irrelevant for its capabilities
     plain = msgspec.structs.replace(node, name="", marks=marks, gpus=(), others=())
-    return plain, tuple((gpu.index, _gpu_look(gpu)) for gpu in node.gpus), tenants
+    return plain, tuple((gpu.index, _gpu_look(gpu)) for gpu in node.gpus), holders
 
 
 def _gpu_look(gpu: DrawnGpu) -> object:
-    devices = tuple(
-        msgspec.structs.replace(device, pods=tuple(map(_tenant_look, device.pods))) for device in gpu.devices
-    )
+    devices = tuple(msgspec.structs.replace(device, pods=tuple(map(_pod_look, device.pods))) for device in gpu.devices)
     return msgspec.structs.replace(gpu, index=0, devices=devices)
 
 
-def _tenant_look(tenant: DrawnTenant) -> DrawnTenant:
-    return msgspec.structs.replace(tenant, pod="", part=1)
+def _pod_look(holder: DrawnPod) -> DrawnPod:
+    return msgspec.structs.replace(holder, pod="", part=1)

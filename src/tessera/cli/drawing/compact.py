@@ -55,7 +55,7 @@ def _tile(kind: DrawnKind) -> tuple[str, float]:
 
 
 def _strip(node: DrawnNode, gpu: DrawnGpu) -> str:
-    pods = "\n".join(tenant.pod for device in gpu.devices for tenant in device.pods)
+    pods = "\n".join(holder.pod for device in gpu.devices for holder in device.pods)
     words = f"{node.name}, GPU {gpu.index}: {gpu.model}, {gib(gpu.allocated_mib)} of {gib(gpu.memory_mib)} allocated"
     cells = "".join(_cell(cell) for cell in row(gpu, _STRIP, flat=True).cells)
     return group(title(f"{words}\n{pods}") + rect((0, 0, _STRIP, _HEIGHT), class_="track") + cells, class_="gpu")
@@ -63,9 +63,9 @@ def _strip(node: DrawnNode, gpu: DrawnGpu) -> str:
 
 def _cell(cell: Cell) -> str:
     area = (cell.x, 0.0, cell.width, _HEIGHT)
-    if cell.tenant is None:
+    if cell.holder is None:
         return rect(area, class_="bed") if cell.kind == "open" else ""
-    look = tone(cell.tenant.workload)
+    look = tone(cell.holder.workload)
     stripe = rect((cell.x, 0.0, cell.width, 3.0), fill=look.edge) if look.striped else ""
     return rect(area, fill=look.fill) + stripe
 
@@ -73,9 +73,9 @@ def _cell(cell: Cell) -> str:
 def who(node: DrawnNode) -> str:
     """Return the text of a node that is not drawn, with all its pods."""
     gpus = [
-        f"GPU {gpu.index}: {listing((tenant.pod for device in gpu.devices for tenant in device.pods), 10**9)}"
+        f"GPU {gpu.index}: {listing((holder.pod for device in gpu.devices for holder in device.pods), 10**9)}"
         for gpu in node.gpus
         if gpu.used
     ]
-    rest = [f"without a GPU: {listing((tenant.pod for tenant in node.others), 10**9)}"] if node.others else []
+    rest = [f"without a GPU: {listing((holder.pod for holder in node.others), 10**9)}"] if node.others else []
     return f"{node.name}: {'; '.join((*gpus, *rest)) or 'no pods'}"

@@ -13,11 +13,11 @@ text{font-family:Inter,"Segoe UI","Helvetica Neue",Helvetica,Arial,"Liberation S
 .page{fill:#f3f6f9}.card{fill:#fff;stroke:#d9e0e7}.track{fill:#e6ebf0}.bar{fill:#3f7fbf}.warm{fill:#d9822b}
 .bed{fill:#f6f8fa}.band{fill:#e9eef3}.rule{stroke:#d9e0e7}.edge{stroke:#8896a5;fill:none}.hatch{stroke:#cdd6df}
 .mute{fill:#566676}.new{fill:#10202e}.glyph{stroke:#566676;fill:none}.alarm{fill:#8a4b08}.alert{fill:#fff8ec;stroke:#ecd3ab}
-.halo{paint-order:stroke;stroke:#f6f8fa;stroke-width:3px;stroke-linejoin:round}.b{font-weight:600}.h{font-weight:700}.tenant:hover>rect:first-of-type{stroke:#10202e;stroke-width:2}
+.halo{paint-order:stroke;stroke:#f6f8fa;stroke-width:3px;stroke-linejoin:round}.b{font-weight:600}.h{font-weight:700}.pod:hover>rect:first-of-type{stroke:#10202e;stroke-width:2}
 @media (prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1520}.card{fill:#141f2c;stroke:#273444}
 .track{fill:#273444}.bar{fill:#5b9bd9}.bed{fill:#18242f}.band{fill:#22303e}.rule{stroke:#273444}.edge{stroke:#6b7b8c}
 .hatch{stroke:#3a4a5b}.deep{stroke:#6b7b8c}.mute{fill:#9db0c2}.new{fill:#e6edf3}.glyph{stroke:#9db0c2}.alarm{fill:#f0b465}
-.alert{fill:#231c10;stroke:#54421f}.tenant:hover>rect:first-of-type{stroke:#fff}.halo{stroke:#18242f}}
+.alert{fill:#231c10;stroke:#54421f}.pod:hover>rect:first-of-type{stroke:#fff}.halo{stroke:#18242f}}
 """
 """Colours of everything but the workloads, for light and dark mode; no font is fetched."""
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.cli.drawing.views import MIG_MODES, DrawnDevice, DrawnGpu, DrawnTenant
+from tessera.cli.drawing.views import MIG_MODES, DrawnDevice, DrawnGpu, DrawnPod
 
 __all__ = ["BAND", "ROW", "Cell", "Frame", "StripRow", "row"]
 
@@ -23,13 +23,13 @@ _SLIVER = 3.0
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One rectangle of a strip; coordinates within the strip, in pixels."""
 
-    kind: Literal["tenant", "open", "rest", "free"]
+    kind: Literal["pod", "open", "rest", "free"]
     """A pod; an unused device or replica; unallocated memory of a shared device; memory slices of no device."""
     x: float
     y: float
     width: float
     height: float
-    tenant: DrawnTenant | None = None
+    holder: DrawnPod | None = None
     device: int | None = None
     """The device of the GPU that it belongs to."""
     amount: int = 0
@@ -63,8 +63,8 @@ def row(gpu: DrawnGpu, width: float, *, flat: bool = False) -> StripRow:
     height = ROW if not flat else 0.0
     for frame in frames:
         device = gpu.devices[frame.device]
-        if frame.shared and laned and _tenants(device) > 1:
-            height = max(height, BAND + _LANE * min(_tenants(device), _MOST_LANES) + 3)
+        if frame.shared and laned and _holders(device) > 1:
+            height = max(height, BAND + _LANE * min(_holders(device), _MOST_LANES) + 3)
         elif frame.shared:
             height = max(height, BAND + _COLUMN + 3)
     cells: list[Cell] = []
@@ -83,20 +83,20 @@ def _frame(gpu: DrawnGpu, number: int, width: float, *, flat: bool) -> Frame:
     return Frame(x=x + gap, width=extent - 2 * gap, device=number, shared=shared)
 
 
-def _tenants(device: DrawnDevice) -> int:
+def _holders(device: DrawnDevice) -> int:
     return max(device.clients, len(device.pods))
 
 
 def _wants_lanes(device: DrawnDevice, width: float) -> bool:
-    tenants = _tenants(device)
-    return device.clients > 1 and tenants <= _MOST_LANES and width / tenants < _NARROWEST_COLUMN
+    holders = _holders(device)
+    return device.clients > 1 and holders <= _MOST_LANES and width / holders < _NARROWEST_COLUMN
 
 
 def _cells(device: DrawnDevice, frame: Frame, height: float, *, laned: bool) -> list[Cell]:
-    if not frame.shared and _tenants(device) == 1:
-        tenant = device.pods[0] if device.pods else None
-        kind: Literal["tenant", "open"] = "tenant" if tenant else "open"
-        return [Cell(kind=kind, x=frame.x, y=0, width=frame.width, height=height, tenant=tenant, device=frame.device)]
+    if not frame.shared and _holders(device) == 1:
+        holder = device.pods[0] if device.pods else None
+        kind: Literal["pod", "open"] = "pod" if holder else "open"
+        return [Cell(kind=kind, x=frame.x, y=0, width=frame.width, height=height, holder=holder, device=frame.device)]
     if device.clients == 0:
         return _amounts(device, frame, height)
     return _replicas(device, frame, height, laned=laned)
@@ -111,21 +111,21 @@ def _room(frame: Frame, height: float) -> tuple[float, float, float, float]:
 
 def _replicas(device: DrawnDevice, frame: Frame, height: float, *, laned: bool) -> list[Cell]:
     x, y, wide, high = _room(frame, height)
-    tenants = _tenants(device)
-    lanes = laned and tenants <= _MOST_LANES
-    step = (high if lanes else wide) / tenants
+    holders = _holders(device)
+    lanes = laned and holders <= _MOST_LANES
+    step = (high if lanes else wide) / holders
     gap = min(1.5, step / 4)
     cells = []
-    for number in range(tenants):
-        tenant = device.pods[number] if number < len(device.pods) else None
+    for number in range(holders):
+        holder = device.pods[number] if number < len(device.pods) else None
         cells.append(
             Cell(
-                kind="tenant" if tenant else "open",
+                kind="pod" if holder else "open",
                 x=x if lanes else x + number * step,
                 y=y + number * step if lanes else y,
                 width=wide if lanes else step - gap,
                 height=step - gap if lanes else high,
-                tenant=tenant,
+                holder=holder,
                 device=frame.device,
             )
         )
@@ -136,7 +136,7 @@ def _amounts(device: DrawnDevice, frame: Frame, height: float) -> list[Cell]:
     """Return cells as wide as the memory allocated; thin ones are widened at the expense of the rest."""
     x, y, wide, high = _room(frame, height)
     left = max(0, device.memory_mib - device.allocated_mib)
-    weights = [*(tenant.memory_mib for tenant in device.pods), left]
+    weights = [*(holder.memory_mib for holder in device.pods), left]
     scale = wide / max(1, sum(weights))
     thin = min(_SLIVER, wide / max(1, len(weights)))
     widths = [max(thin, weight * scale) for weight in weights[:-1]]
@@ -147,10 +147,10 @@ def _amounts(device: DrawnDevice, frame: Frame, height: float) -> list[Cell]:
         share = min(1.0, over / spare) if spare else 0.0
         widths = [extent - (extent - thin) * share if extent > thin else extent for extent in widths]
     cells = []
-    for tenant, extent in zip((*device.pods, None), widths, strict=True):
+    for holder, extent in zip((*device.pods, None), widths, strict=True):
         gap = min(1.5, extent / 4)
-        if tenant is not None:
-            cells.append(_amount("tenant", (x, y, extent - gap, high), device=frame.device, tenant=tenant))
+        if holder is not None:
+            cells.append(_amount("pod", (x, y, extent - gap, high), device=frame.device, holder=holder))
         elif left and extent > gap:
             cells.append(_amount("rest", (x, y, extent, high), device=frame.device, amount=left))
         x += extent
@@ -158,15 +158,15 @@ def _amounts(device: DrawnDevice, frame: Frame, height: float) -> list[Cell]:
 
 
 def _amount(
-    kind: Literal["tenant", "rest"],
+    kind: Literal["pod", "rest"],
     area: tuple[float, float, float, float],
     *,
     device: int,
-    tenant: DrawnTenant | None = None,
+    holder: DrawnPod | None = None,
     amount: int = 0,
 ) -> Cell:
     x, y, wide, high = area
-    return Cell(kind=kind, x=x, y=y, width=wide, height=high, tenant=tenant, device=device, amount=amount)
+    return Cell(kind=kind, x=x, y=y, width=wide, height=high, holder=holder, device=device, amount=amount)
 
 
 def _free(gpu: DrawnGpu, frames: tuple[Frame, ...], width: float, height: float) -> list[Cell]:

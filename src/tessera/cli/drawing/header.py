@@ -150,7 +150,7 @@ def _marks(fleet: DrawnFleet) -> Iterator[tuple[str, str]]:
     devices = [device for gpu in gpus for device in gpu.devices]
     shared = [device for device in devices if device.clients != 1]
     box = (0.75, 0.75, 10.5, 10.5)
-    if any(tenant.running for device in devices for tenant in device.pods):
+    if any(holder.running for device in devices for holder in device.pods):
         yield rect((1, 1, 10, 10), rx=2, fill="none", class_="edge", stroke_width=2), "running pod"
     if any(device.mode in MIG_MODES and not device.exists for device in devices):
         yield rect(box, rx=2, class_="edge", stroke_width=1) + corner(12, 0, "#5b6b7b"), "MIG instance to be created"

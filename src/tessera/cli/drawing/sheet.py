@@ -138,9 +138,9 @@ def _gauge(amounts: tuple[int, int], words: str, x: float, wide: float) -> str:
 
 
 def _others(node: DrawnNode) -> Block:
-    names = listing((pod_name(tenant.pod) for tenant in node.others), 12)
+    names = listing((pod_name(holder.pod) for holder in node.others), 12)
     words = f"and {counted(len(node.others), 'pod')} without a GPU: {names}"
-    body = hover("\n".join(tenant.pod for tenant in node.others))
+    body = hover("\n".join(holder.pod for holder in node.others))
     return Block(group(body + text(elide(words, INNER - 2 * _PAD, 11), 0, 12, 11, class_="mute")), 16)
 
 

@@ -4,12 +4,12 @@ from tessera.cli.drawing.elements import Block, corner, element, group, lock, re
 from tessera.cli.drawing.geometry import BAND, Cell, Frame, row
 from tessera.cli.drawing.lettering import BOLD, counted, elide, first_fitting, gib, listing, percent, width
 from tessera.cli.drawing.palette import deep, tone
-from tessera.cli.drawing.views import MIG_MODES, DrawnDevice, DrawnFleet, DrawnGpu, DrawnTenant, pod_name
+from tessera.cli.drawing.views import MIG_MODES, DrawnDevice, DrawnFleet, DrawnGpu, DrawnPod, pod_name
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
 
-__all__ = ["STRIP_X", "device_words", "strip", "tenant_words"]
+__all__ = ["STRIP_X", "device_words", "pod_words", "strip"]
 
 STRIP_X = 112
 """Width of the column at the left that names the GPU."""
@@ -57,7 +57,7 @@ def strip(fleet: DrawnFleet, gpus: tuple[DrawnGpu, ...], *, node: str) -> Block:
 
 
 def _gpu_words(node: str, gpu: DrawnGpu) -> str:
-    pods = listing((tenant.pod for device in gpu.devices for tenant in device.pods), 10**9)
+    pods = listing((holder.pod for device in gpu.devices for holder in device.pods), 10**9)
     return f"{node}, GPU {gpu.index}, {gpu.model}, {gib(gpu.memory_mib)}: {pods or 'no pods'}"
 
 
@@ -119,9 +119,9 @@ def _cell(fleet: DrawnFleet, gpu: DrawnGpu, cell: Cell) -> str:
         words = first_fitting((f"{amount} free", amount), cell.width - 2 * _PAD, 11)
         body = rect(area, rx=3, fill="url(#hatch)") + _words(cell, ("", words), "")
         return group(title(f"{gib(cell.amount)} not allocated") + body, class_="rest")
-    if cell.tenant is None:
+    if cell.holder is None:
         return _open(device, cell)
-    return _tenant(fleet, gpu, device, cell)
+    return _pod(fleet, gpu, device, cell)
 
 
 def _free(gpu: DrawnGpu, cell: Cell) -> str:
@@ -156,29 +156,29 @@ def _open(device: DrawnDevice, cell: Cell) -> str:
     return group(title(f"{_device_title(device)}\nunused") + body + new, class_="open")
 
 
-def _tenant(fleet: DrawnFleet, gpu: DrawnGpu, device: DrawnDevice, cell: Cell) -> str:
-    tenant = cell.tenant
-    assert tenant is not None
-    look = tone(tenant.workload)
+def _pod(fleet: DrawnFleet, gpu: DrawnGpu, device: DrawnDevice, cell: Cell) -> str:
+    holder = cell.holder
+    assert holder is not None
+    look = tone(holder.workload)
     area = (cell.x, cell.y, cell.width, cell.height)
     radius = min(4.0, cell.height / 4)
-    body = [title(tenant_words(fleet, gpu, device, tenant)), rect(area, rx=radius, fill=look.fill, **deep(look))]
+    body = [title(pod_words(fleet, gpu, device, holder)), rect(area, rx=radius, fill=look.fill, **deep(look))]
     if look.striped:
         body.append(rect((cell.x, cell.y, min(_STRIPE, cell.width / 2), cell.height), fill=look.edge))
-    if tenant.running and min(cell.width, cell.height) > _OUTLINED:
+    if holder.running and min(cell.width, cell.height) > _OUTLINED:
         inner = (cell.x + 1, cell.y + 1, cell.width - 2, cell.height - 2)
         body.append(rect(inner, rx=max(1.0, radius - 1), fill="none", stroke=look.edge, stroke_width=2))
     alone = cell.y == 0
     if alone and _is_new(device):
         body.append(corner(cell.x + cell.width, 0, look.edge))
-    name = pod_name(tenant.pod) + (f" \u00b7 {tenant.part} of {tenant.parts}" if tenant.parts > 1 else "")
+    name = pod_name(holder.pod) + (f" \u00b7 {holder.part} of {holder.parts}" if holder.parts > 1 else "")
     if alone:
         first = device.label or f"whole GPU \u00b7 {gib(device.memory_mib)}"
     else:
-        compute = f" \u00b7 {tenant.compute_percent} %" if tenant.compute_percent else ""
-        first = f"{gib(tenant.memory_mib)}{compute}" if not device.clients else ""
+        compute = f" \u00b7 {holder.compute_percent} %" if holder.compute_percent else ""
+        first = f"{gib(holder.memory_mib)}{compute}" if not device.clients else ""
     body.append(_words(cell, (first, name), look.ink, indent=_STRIPE * look.striped))
-    return group("".join(body), class_="tenant")
+    return group("".join(body), class_="pod")
 
 
 def _words(cell: Cell, words: tuple[str, str], ink: str, *, indent: float = 0) -> str:
@@ -213,16 +213,16 @@ def _device_title(device: DrawnDevice) -> str:
     return f"{device_words(device)}{place}, {gib(device.memory_mib)}, {_GRADES[device.isolation]}{state}"
 
 
-def tenant_words(fleet: DrawnFleet, gpu: DrawnGpu, device: DrawnDevice, tenant: DrawnTenant) -> str:
+def pod_words(fleet: DrawnFleet, gpu: DrawnGpu, device: DrawnDevice, holder: DrawnPod) -> str:
     """Return everything known about one pod's share of a device, in three lines."""
-    workload = fleet.workloads[tenant.workload]
-    compute = f", {tenant.compute_percent} % of the compute" if tenant.compute_percent else ""
-    part = f", share {tenant.part} of {tenant.parts}" if tenant.parts > 1 else ""
-    state = "running" if tenant.running else "placed by this plan"
+    workload = fleet.workloads[holder.workload]
+    compute = f", {holder.compute_percent} % of the compute" if holder.compute_percent else ""
+    part = f", share {holder.part} of {holder.parts}" if holder.parts > 1 else ""
+    state = "running" if holder.running else "placed by this plan"
     return "\n".join(
         (
-            f"{tenant.pod} ({workload.kind} {workload.name}), {state}{part}".replace("( ", "("),
+            f"{holder.pod} ({workload.kind} {workload.name}), {state}{part}".replace("( ", "("),
             f"GPU {gpu.index}: {_device_title(device)}",
-            f"allocated: {gib(tenant.memory_mib)}{compute}",
+            f"allocated: {gib(holder.memory_mib)}{compute}",
         )
     )

@@ -37,8 +37,8 @@ def totals(fleet: DrawnFleet) -> Totals:
     ranks: dict[str, int] = {}
     for device in devices:
         rank = _WEAKEST_FIRST.index(device.isolation)
-        for tenant in device.pods:
-            ranks[tenant.pod] = min(ranks.get(tenant.pod, rank), rank)
+        for holder in device.pods:
+            ranks[holder.pod] = min(ranks.get(holder.pod, rank), rank)
     found = list(ranks.values())
     return Totals(
         placed=sum(workload.placed for workload in fleet.workloads),

@@ -17,7 +17,7 @@ __all__ = [
     "DrawnFleet",
     "DrawnGpu",
     "DrawnNode",
-    "DrawnTenant",
+    "DrawnPod",
     "DrawnWorkload",
     "Queue",
     "fleet",
@@ -39,7 +39,7 @@ class DrawnWorkload(msgspec.Struct, frozen=True, kw_only=True):
     pending: int = 0
 
 
-class DrawnTenant(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnPod(msgspec.Struct, frozen=True, kw_only=True):
     """One pod on one device."""
 
     pod: PodKey
@@ -67,7 +67,7 @@ class DrawnDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum number of pods; 0 for amounts of memory."""
     exists: bool
     """Whether nothing must be created: the plan says so, or a pod runs on it."""
-    pods: tuple[DrawnTenant, ...] = ()
+    pods: tuple[DrawnPod, ...] = ()
 
     @property
     def isolation(self) -> Isolation:
@@ -77,7 +77,7 @@ class DrawnDevice(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def allocated_mib(self) -> int:
         """Memory allocated to its pods."""
-        return sum(tenant.memory_mib for tenant in self.pods)
+        return sum(holder.memory_mib for holder in self.pods)
 
 
 class DrawnGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ class DrawnNode(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[str, ...] = ()
     """Labels that mattered or are commonly requested, taints, and whether the node is cordoned."""
     gpus: tuple[DrawnGpu, ...] = ()
-    others: tuple[DrawnTenant, ...] = ()
+    others: tuple[DrawnPod, ...] = ()
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,13 +142,13 @@ class DrawnFleet(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(gpu for node in self.nodes for gpu in node.gpus)
 
     @property
-    def tenants(self) -> tuple[DrawnTenant, ...]:
-        """Return all tenants, those of pods without a GPU last in their node."""
+    def pods(self) -> tuple[DrawnPod, ...]:
+        """Return all pods, those without a GPU last in their node."""
         return tuple(
-            tenant
+            holder
             for node in self.nodes
-            for tenant in (
-                *(tenant for gpu in node.gpus for device in gpu.devices for tenant in device.pods),
+            for holder in (
+                *(holder for gpu in node.gpus for device in gpu.devices for holder in device.pods),
                 *node.others,
             )
         )
@@ -310,7 +310,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
         parts = {assignment.pod: list[Share | None](assignment.shares) for assignment, _ in self.held}
         running = {assignment.pod for assignment, runs in self.held if runs}
         gpus = tuple(self._gpu(layout, parts, running) for layout in sorted(layouts, key=lambda layout: layout.gpu))
-        placed = {tenant.pod for gpu in gpus for device in gpu.devices for tenant in device.pods}
+        placed = {holder.pod for gpu in gpus for device in gpu.devices for holder in device.pods}
         needs = [self.pods[assignment.pod].need for assignment, _ in self.held]
         return DrawnNode(
             name=node.name,
@@ -321,7 +321,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             marks=_marks(node, self.selected),
             gpus=gpus,
             others=tuple(
-                DrawnTenant(
+                DrawnPod(
                     pod=assignment.pod,
                     workload=self.numbers[assignment.pod],
                     memory_mib=0,
@@ -333,11 +333,11 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             ),
         )
 
-    def _tenant(self, holding: Holding, parts: list[Share | None], *, running: bool) -> DrawnTenant:
-        """Return a pod's tenant; `parts` are its shares, None for placed ones."""
+    def _drawn_pod(self, holding: Holding, parts: list[Share | None], *, running: bool) -> DrawnPod:
+        """Return a pod's holder; `parts` are its shares, None for placed ones."""
         number = parts.index(holding.share)
         parts[number] = None
-        return DrawnTenant(
+        return DrawnPod(
             pod=holding.pod,
             workload=self.numbers[holding.pod],
             memory_mib=holding.share.memory_mib,
@@ -349,7 +349,9 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
 
     def _gpu(self, layout: GpuLayout, parts: dict[PodKey, list[Share | None]], running: set[PodKey]) -> DrawnGpu:
         devices = [
-            _device(part, [self._tenant(each, parts[each.pod], running=each.pod in running) for each in part.holdings])
+            _device(
+                part, [self._drawn_pod(each, parts[each.pod], running=each.pod in running) for each in part.holdings]
+            )
             for part in layout.slices
         ]
         return DrawnGpu(
@@ -373,7 +375,7 @@ def _openings(layout: GpuLayout, gpu: Gpu | None) -> tuple[Placement, ...] | Non
     return open_placements(gpu.model, planned)
 
 
-def _device(part: Slice, tenants: list[DrawnTenant]) -> DrawnDevice:
+def _device(part: Slice, holders: list[DrawnPod]) -> DrawnDevice:
     placement = part.placement
     return DrawnDevice(
         label=placement.profile if placement else "",
@@ -382,6 +384,6 @@ def _device(part: Slice, tenants: list[DrawnTenant]) -> DrawnDevice:
         mode=part.mode,
         memory_mib=part.memory_mib,
         clients=part.clients,
-        exists=part.exists or any(tenant.running for tenant in tenants),
-        pods=tuple(sorted(tenants, key=lambda tenant: not tenant.running)),
+        exists=part.exists or any(holder.running for holder in holders),
+        pods=tuple(sorted(holders, key=lambda holder: not holder.running)),
     )

@@ -108,21 +108,21 @@ def _shares(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Iterat
     total = max(gpu.memory_mib, gpu.allocated_mib, 1)
     given = 0
     edge = 0
-    for tenant in gpu.pods:
-        given += tenant.share.memory_mib
+    for holder in gpu.pods:
+        given += holder.share.memory_mib
         upto = min(whole, max(edge + 2, whole * given // total))
         if upto > edge:
-            yield _share(tenant, upto - edge, numbers)
+            yield _share(holder, upto - edge, numbers)
         edge = max(edge, upto)
     if edge < whole and given < gpu.memory_mib:
         yield _Piece(whole - edge, ("",), FREE)
 
 
-def _share(tenant: GpuPod, extent: int, numbers: Mapping[str, int]) -> _Piece:
-    pod = clean(tenant.pod.rpartition("/")[2])
-    size = "whole" if tenant.share.mode is Mode.WHOLE else gib(tenant.share.memory_mib)
+def _share(holder: GpuPod, extent: int, numbers: Mapping[str, int]) -> _Piece:
+    pod = clean(holder.pod.rpartition("/")[2])
+    size = "whole" if holder.share.mode is Mode.WHOLE else gib(holder.share.memory_mib)
     words = (f"{size} {pod}", size, size.partition(" ")[0])
-    return _Piece(extent, words, " ", _colour(tenant.pod, numbers))
+    return _Piece(extent, words, " ", _colour(holder.pod, numbers))
 
 
 def _colour(pod: str, numbers: Mapping[str, int]) -> Style:

@@ -61,7 +61,7 @@ def devices(inspection: Inspection, width: int) -> RenderableType:
 def _numbers(inspection: Inspection) -> Mapping[str, int]:
     """Return a number for each pod, in order of appearance."""
     gpus = (gpu for node in inspection.nodes for gpu in node.gpus)
-    return {pod: n for n, pod in enumerate(dict.fromkeys(tenant.pod for gpu in gpus for tenant in gpu.pods))}
+    return {pod: n for n, pod in enumerate(dict.fromkeys(holder.pod for gpu in gpus for holder in gpu.pods))}
 
 
 # One line a GPU
@@ -197,16 +197,16 @@ def _fragmentation(gpu: GpuInspection) -> str:
 
 def _pods(gpu: GpuInspection) -> Text:
     marks: dict[str, str] = {}
-    for tenant in gpu.pods:
-        marks.setdefault(clean(tenant.pod), _marks(tenant))
+    for holder in gpu.pods:
+        marks.setdefault(clean(holder.pod), _marks(holder))
     return Text(listing((f"{pod}{mark}" for pod, mark in marks.items()), _MOST_PODS), "dim")
 
 
-def _marks(tenant: GpuPod) -> str:
+def _marks(holder: GpuPod) -> str:
     states = (
-        "" if tenant.phase is Phase.RUNNING else tenant.phase.value,
-        "ending" if tenant.ending else "",
-        "a guess" if tenant.record is Record.GUESSED else "",
+        "" if holder.phase is Phase.RUNNING else holder.phase.value,
+        "ending" if holder.ending else "",
+        "a guess" if holder.record is Record.GUESSED else "",
     )
     words = ", ".join(word for word in states if word)
     return f" ({words})" if words else ""

@@ -136,8 +136,8 @@ def _node(node: NodeInspection, unit: int) -> str:
     lines = [["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus), *pending]]
     for number, gpu in enumerate(node.gpus):
         held = Counter[str]()
-        for tenant in gpu.pods:
-            held[tenant.pod] += tenant.share.memory_mib
+        for holder in gpu.pods:
+            held[holder.pod] += holder.share.memory_mib
         for pod, mib in held.items():
             lines.append(_line(pod, number, gpu.in_units(mib, unit), len(node.gpus) + len(pending)))
     last = len(node.gpus)

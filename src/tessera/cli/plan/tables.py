@@ -115,7 +115,7 @@ def _name(workload: DrawnWorkload) -> Text:
 
 def _placed(plan: Plan, seen: DrawnFleet) -> Table:
     """Return one line for each workload and kind of share it gets."""
-    numbers = {tenant.pod: tenant.workload for tenant in seen.tenants}
+    numbers = {holder.pod: holder.workload for holder in seen.pods}
     groups: defaultdict[tuple[int, str, str], list[Assignment]] = defaultdict(list)
     for assignment in plan.assignments:
         gets, isolation = _gets(assignment.shares)
@@ -237,7 +237,7 @@ def _together(
 def _device_words(gpu: DrawnGpu, number: int) -> tuple[tuple[str, ...], Style]:
     """Return the possible texts for all clients of a device together, longest first, and the colours of the first."""
     device = gpu.devices[number]
-    counts = Counter(letter(tenant.workload) for tenant in device.pods)
+    counts = Counter(letter(holder.workload) for holder in device.pods)
     if not counts:
         return ("- unused", "-"), Style(dim=True)
     look = tone(device.pods[0].workload)
@@ -253,12 +253,12 @@ def _cell_words(gpu: DrawnGpu, cell: Cell | None) -> tuple[tuple[str, ...], Styl
         return ("",), pale
     device = gpu.devices[cell.device]
     kind = device.label or _MODES[device.mode]
-    if cell.tenant is None:
+    if cell.holder is None:
         return (f"- {kind} unused", f"- {kind}", "-"), pale
-    look = tone(cell.tenant.workload)
-    key = letter(cell.tenant.workload)
-    pod = clean(pod_name(cell.tenant.pod))
-    what = kind if device.clients == 1 else gib(cell.tenant.memory_mib)
+    look = tone(cell.holder.workload)
+    key = letter(cell.holder.workload)
+    pod = clean(pod_name(cell.holder.pod))
+    what = kind if device.clients == 1 else gib(cell.holder.memory_mib)
     short = what.partition(".")[0] if what == device.label else what
     return (f"{key} {what} {pod}", f"{key} {what}", f"{key} {short}", key), Style(color=look.ink, bgcolor=look.fill)
 

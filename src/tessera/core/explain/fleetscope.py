@@ -37,13 +37,13 @@ def in_scope(view: FleetView, scope: Scope) -> FleetView:
 
 
 def _hidden_names(view: FleetView, scope: Scope) -> frozenset[str]:
-    tenants = (
-        tenant
+    holders = (
+        holder
         for node in view.nodes
-        for tenant in (*node.unplaced, *(each for gpu in node.gpus for part in gpu.parts for each in part.pods))
+        for holder in (*node.unplaced, *(each for gpu in node.gpus for part in gpu.parts for each in part.pods))
     )
     named = [
-        *((each.namespace, each.pod) for each in tenants),
+        *((each.namespace, each.pod) for each in holders),
         *((each.namespace, each.pod) for each in view.pending),
         *((each.namespace, each.name) for each in view.services),
         *((each, "") for each in view.namespaces),
@@ -69,28 +69,29 @@ class _Shown:
             node,
             problem=self.text(node.problem),
             gpus=tuple(map(self._gpu, node.gpus)),
-            unplaced=tuple(map(self._tenant, node.unplaced)),
+            unplaced=tuple(map(self._pod_view, node.unplaced)),
             images=(),
             models=(),
         )
 
     def _gpu(self, gpu: GpuView) -> GpuView:
-        own = all(self._scope.shows(tenant.namespace) for part in gpu.parts for tenant in part.pods)
+        own = all(self._scope.shows(holder.namespace) for part in gpu.parts for holder in part.pods)
         return msgspec.structs.replace(
             gpu,
             parts=tuple(map(self._part, gpu.parts)),
             used_mib=gpu.used_mib if own else None,
             problems=tuple(map(self.text, gpu.problems)),
             slowdowns=tuple(
-                msgspec.structs.replace(each, drivers=tuple(map(self._tenant, each.drivers))) for each in gpu.slowdowns
+                msgspec.structs.replace(each, drivers=tuple(map(self._pod_view, each.drivers)))
+                for each in gpu.slowdowns
             ),
         )
 
     def _part(self, part: GpuPart) -> GpuPart:
-        own = all(self._scope.shows(tenant.namespace) for tenant in part.pods)
-        return msgspec.structs.replace(part, idle=part.idle and own, pods=tuple(map(self._tenant, part.pods)))
+        own = all(self._scope.shows(holder.namespace) for holder in part.pods)
+        return msgspec.structs.replace(part, idle=part.idle and own, pods=tuple(map(self._pod_view, part.pods)))
 
-    def _tenant(self, tenant: PodView) -> PodView:
-        if self._scope.shows(tenant.namespace):
-            return tenant
-        return PodView(phase=tenant.phase, isolation=tenant.isolation, memory_mib=tenant.memory_mib)
+    def _pod_view(self, holder: PodView) -> PodView:
+        if self._scope.shows(holder.namespace):
+            return holder
+        return PodView(phase=holder.phase, isolation=holder.isolation, memory_mib=holder.memory_mib)

@@ -10,7 +10,7 @@ import msgspec
 from tessera.core.cluster.cluster import Cluster, ObservedNode
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.explain.inspection import GpuHealth, GpuInspection, NodeInspection, SliceUsage, inspect
-from tessera.core.explain.inspection import GpuPod as InspectedTenant
+from tessera.core.explain.inspection import GpuPod as InspectedPod
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.cache import ObservedModel
@@ -345,12 +345,12 @@ class _Parts:
 
     def of_slices(self) -> Iterator[GpuPart]:
         """Yield the MIG instances and runs of free memory slices."""
-        pods = defaultdict[tuple[str | None, int | None], list[InspectedTenant]](list)
+        pods = defaultdict[tuple[str | None, int | None], list[InspectedPod]](list)
         for each in self._gpu.pods:
             pods[each.share.profile, each.share.start].append(each)
         yield from (self._instance(each, pods[each.profile, each.start]) for each in self._gpu.slices)
 
-    def _instance(self, part: SliceUsage, pods: Sequence[InspectedTenant]) -> GpuPart:
+    def _instance(self, part: SliceUsage, pods: Sequence[InspectedPod]) -> GpuPart:
         return GpuPart(
             start=part.start,
             size=part.size,
@@ -358,7 +358,7 @@ class _Parts:
             state=part.state,
             exists=part.state == "free" or (part.profile, part.start) in self._layout,
             idle=part.state == "held" and self._is_idle(pods, self._used_mib.get(part.start)),
-            pods=tuple(map(self._tenant, pods)),
+            pods=tuple(map(self._pod_view, pods)),
         )
 
     def of_shares(self) -> Iterator[GpuPart]:
@@ -369,27 +369,27 @@ class _Parts:
             size = self._gpu.memory_mib if each.share.mode is Mode.WHOLE else each.share.memory_mib
             label = "whole" if each.share.mode is Mode.WHOLE else f"{round(size / 1024, 1):g} GiB"
             idle = self._is_idle([each], self._used_mib.get(None) if alone else None)
-            yield GpuPart(start=start, size=size, label=label, state="held", idle=idle, pods=(self._tenant(each),))
+            yield GpuPart(start=start, size=size, label=label, state="held", idle=idle, pods=(self._pod_view(each),))
             start += size
         if start < self._gpu.memory_mib:
             yield GpuPart(start=start, size=self._gpu.memory_mib - start, state="free")
 
     def slowdown(self, contention: Contention) -> Slowdown:
         """Return what slows down the pods, with those that drive it; of which some may be elsewhere or gone."""
-        pods = {each.pod: self._tenant(each) for each in self._gpu.pods}
+        pods = {each.pod: self._pod_view(each) for each in self._gpu.pods}
         drivers = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in contention.drivers)
         others = {key: PodView(namespace=_split(key)[0], pod=_split(key)[1]) for key in drivers}
         return Slowdown(
             cause=contention.cause, drivers=tuple((others | pods)[key] for key in drivers), scope=contention.scope
         )
 
-    def _is_idle(self, pods: Iterable[InspectedTenant], used_mib: int | None) -> bool:
+    def _is_idle(self, pods: Iterable[InspectedPod], used_mib: int | None) -> bool:
         """Return whether all are known to be idle; where unknown, whether no process has memory there."""
         active = [self._activity.get(each.pod) for each in pods]
         known = [percent for percent in active if percent is not None]
         return max(known) < _IDLE_PERCENT if len(known) == len(active) else used_mib == 0
 
-    def _tenant(self, each: InspectedTenant) -> PodView:
+    def _pod_view(self, each: InspectedPod) -> PodView:
         namespace, pod = _split(each.pod)
         return PodView(
             namespace=namespace,

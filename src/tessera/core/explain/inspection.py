@@ -281,11 +281,11 @@ class _NodeUsage:
         )
 
     def _gpu(self, gpu: Gpu, rest: Stranded) -> GpuInspection:
-        pods = tuple(self._tenant(gpu, pod, share) for pod, share in self._by_gpu.get(gpu.index, ()))
+        pods = tuple(self._gpu_pod(gpu, pod, share) for pod, share in self._by_gpu.get(gpu.index, ()))
         state = self.seen.state if self.seen.state and self.seen.state.reported else None
         reasons = _reasons(gpu, state) if state else ()
         health = GpuHealth.UNKNOWN if state is None else GpuHealth.UNHEALTHY if reasons else GpuHealth.HEALTHY
-        wrong = holding_faults(gpu, [Holding(tenant.pod, tenant.share) for tenant in pods])
+        wrong = holding_faults(gpu, [Holding(holder.pod, holder.share) for holder in pods])
         return GpuInspection(
             index=gpu.index,
             uuid=gpu.uuid,
@@ -293,15 +293,15 @@ class _NodeUsage:
             # Instances that fill a GPU have more than the driver says is usable of it without MIG.
             memory_mib=max(gpu.memory_mib, sum(each.share.memory_mib for each in pods if each.share.profile)),
             memory_slices=gpu.model.memory_slices,
-            modes=tuple(dict.fromkeys(tenant.share.mode for tenant in pods))
+            modes=tuple(dict.fromkeys(holder.share.mode for holder in pods))
             or tuple(dict.fromkeys(device.mode for device in gpu.devices))
             or gpu.sharing.modes,
             auto=gpu.sharing.managed,
-            level=min((tenant.level for tenant in pods), key=_WEAKEST_FIRST.index, default=None),
+            level=min((holder.level for holder in pods), key=_WEAKEST_FIRST.index, default=None),
             slices=_slices(gpu, pods, _desired(gpu, state)),
             pods=pods,
-            allocated_mib=sum(tenant.share.memory_mib for tenant in pods),
-            allocated_percent=sum(tenant.share.compute_percent for tenant in pods),
+            allocated_mib=sum(holder.share.memory_mib for holder in pods),
+            allocated_percent=sum(holder.share.compute_percent for holder in pods),
             used_mib=_used(gpu, state) if state else None,
             free_percent=rest.free_percent,
             fragmentation_percent=None if reasons else rest.fragmentation_percent,
@@ -310,7 +310,7 @@ class _NodeUsage:
             conflicts=(*wrong, *(_absent(gpu, pods) if state else ())),
         )
 
-    def _tenant(self, gpu: Gpu, pod: ObservedPod, share: Share) -> GpuPod:
+    def _gpu_pod(self, gpu: Gpu, pod: ObservedPod, share: Share) -> GpuPod:
         return GpuPod(
             pod=pod.pod.key,
             phase=pod.phase,
@@ -363,10 +363,10 @@ def _desired(gpu: Gpu, state: GpuNodeState | None) -> Layout:
 def _absent(gpu: Gpu, pods: Sequence[GpuPod]) -> Iterable[str]:
     """Yield the instances that running pods are allocated and the driver does not show."""
     there = {(each.profile, each.start) for each in gpu.sharing.layout or ()}
-    for tenant in pods:
-        profile, start = tenant.share.profile, tenant.share.start
-        if tenant.phase is Phase.RUNNING and profile is not None and (profile, start) not in there:
-            yield f"{tenant.pod} holds {profile} at {start}, which does not exist now"
+    for holder in pods:
+        profile, start = holder.share.profile, holder.share.start
+        if holder.phase is Phase.RUNNING and profile is not None and (profile, start) not in there:
+            yield f"{holder.pod} holds {profile} at {start}, which does not exist now"
 
 
 def _slices(gpu: Gpu, pods: Sequence[GpuPod], desired: Layout) -> tuple[SliceUsage, ...]:
@@ -375,10 +375,10 @@ def _slices(gpu: Gpu, pods: Sequence[GpuPod], desired: Layout) -> tuple[SliceUsa
         (each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))
     }
     holders = defaultdict[Placement, list[PodKey]](list)
-    for tenant in pods:
-        place = known.get((tenant.share.profile, tenant.share.start))
+    for holder in pods:
+        place = known.get((holder.share.profile, holder.share.start))
         if place is not None:
-            holders[place].append(tenant.pod)
+            holders[place].append(holder.pod)
     if gpu.sharing.layout is None and not holders and not desired:
         return ()
     found = [_slice(place, "held", tuple(pods)) for place, pods in holders.items()]

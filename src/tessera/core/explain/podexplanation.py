@@ -190,7 +190,7 @@ def _devices(cluster: Cluster, pod: ObservedPod) -> Iterator[HeldDevice]:
         if gpu is None:
             yield HeldDevice(share=share)
             continue
-        others = dict.fromkeys(tenant.pod for tenant in gpu.pods if tenant.pod != pod.pod.key)
+        others = dict.fromkeys(holder.pod for holder in gpu.pods if holder.pod != pod.pod.key)
         own = (each.level for each in gpu.pods if (each.pod, each.share) == (pod.pod.key, share))
         level = next(own, None)
         yield HeldDevice(uuid=gpu.uuid, model=gpu.model, share=share, level=level, neighbours=tuple(others))

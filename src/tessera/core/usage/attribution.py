@@ -58,7 +58,7 @@ def _busy(activity: EngineActivity | None, gpu_percent: float | None) -> float |
 class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
     """A container's usage of a device."""
 
-    tenant: DeviceHolder
+    holder: DeviceHolder
     memory_mib: int | None = None
     gpu_percent: float | None = None
     activity: EngineActivity | None = None
@@ -93,8 +93,8 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def alone(self) -> DeviceHolder | None:
         """The one container with the exclusive device."""
-        alone = len(self.containers) == 1 and self.containers[0].tenant.exclusive
-        return self.containers[0].tenant if alone else None
+        alone = len(self.containers) == 1 and self.containers[0].holder.exclusive
+        return self.containers[0].holder if alone else None
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 def attributed(
     facts: GpuFacts,
     reading: GpuReading,
-    tenants: Iterable[DeviceHolder],
+    holders: Iterable[DeviceHolder],
     owners: Mapping[int, Owner] | None,
 ) -> GpuUse:
     """Return the usage of a GPU, by container.
@@ -116,15 +116,15 @@ def attributed(
     Args:
         facts: the GPU in the inventory.
         reading: the driver's measurements, plausible or not.
-        tenants: the containers with an allocation on it; those of missing devices are left out.
+        holders: the containers with an allocation on it; those of missing devices are left out.
         owners: the containers of processes by pid, without those that are in no pod or have ended; None where
             processes of other pods cannot be observed.
 
     """
     reading = believed(reading, facts)
     by_device = defaultdict[DeviceId, list[DeviceHolder]](list)
-    for tenant in _merged(tenants):
-        by_device[tenant.device].append(tenant)
+    for holder in _merged(holders):
+        by_device[holder.device].append(holder)
     if facts.layout is None:
         device = DeviceUse(
             device=DeviceId(facts.uuid),
@@ -151,10 +151,10 @@ def attributed(
     return GpuUse(facts=facts, reading=reading, devices=tuple(devices))
 
 
-def _merged(tenants: Iterable[DeviceHolder]) -> Iterable[DeviceHolder]:
+def _merged(holders: Iterable[DeviceHolder]) -> Iterable[DeviceHolder]:
     """Return each container once for each of its devices, sorted, with its total allocation of it."""
     found: dict[tuple[tuple[str, str], DeviceId], DeviceHolder] = {}
-    for each in dict.fromkeys(tenants):
+    for each in dict.fromkeys(holders):
         known = found.setdefault((each.key, each.device), each)
         if known is not each:
             parts = (known.allocated_mib, each.allocated_mib)
@@ -168,29 +168,29 @@ def _merged(tenants: Iterable[DeviceHolder]) -> Iterable[DeviceHolder]:
 
 def _shared_out(
     device: DeviceUse,
-    tenants: list[DeviceHolder],
+    holders: list[DeviceHolder],
     processes: Iterable[ProcessReading],
     owners: Mapping[int, Owner] | None,
 ) -> DeviceUse:
     """Return a device with the usage of each of its containers."""
     processes = tuple(processes)
-    if len(tenants) == 1 and tenants[0].exclusive:
+    if len(holders) == 1 and holders[0].exclusive:
         alone = ContainerUse(
-            tenant=tenants[0],
+            holder=holders[0],
             memory_mib=device.used_mib,
             gpu_percent=device.gpu_percent,
             activity=device.activity,
         )
         return msgspec.structs.replace(device, containers=(alone,), left_mib=0)
     if owners is None and processes:
-        unknown = tuple(ContainerUse(tenant=each) for each in tenants)
+        unknown = tuple(ContainerUse(holder=each) for each in holders)
         return msgspec.structs.replace(device, containers=unknown)
     own = defaultdict[tuple[str, str], list[ProcessReading]](list)
     for process in processes:
         owner = (owners or {}).get(process.pid)
         if owner is not None:
             own[owner.uid, owner.container].append(process)
-    containers = tuple(_use_of(tenant, tenants, own) for tenant in tenants)
+    containers = tuple(_use_of(holder, holders, own) for holder in holders)
     known = [each.memory_mib for each in containers if each.memory_mib is not None]
     complete = device.used_mib is not None and len(known) == len(containers)
     left_mib = max((device.used_mib or 0) - sum(known), 0) if complete else None
@@ -198,17 +198,17 @@ def _shared_out(
 
 
 def _use_of(
-    tenant: DeviceHolder, tenants: list[DeviceHolder], own: Mapping[tuple[str, str], list[ProcessReading]]
+    holder: DeviceHolder, holders: list[DeviceHolder], own: Mapping[tuple[str, str], list[ProcessReading]]
 ) -> ContainerUse:
     """Return the usage of a container's processes; None if some may belong to another container of its pod."""
-    vague, same_pod = own.get((tenant.uid, ""), []), [each for each in tenants if each.uid == tenant.uid]
+    vague, same_pod = own.get((holder.uid, ""), []), [each for each in holders if each.uid == holder.uid]
     if vague and len(same_pod) > 1:
-        return ContainerUse(tenant=tenant)
-    processes = [*own.get(tenant.key, []), *vague]
+        return ContainerUse(holder=holder)
+    processes = [*own.get(holder.key, []), *vague]
     memory_mib = [each.memory_mib for each in processes if each.memory_mib is not None]
     percent = [each.sm_percent for each in processes if each.sm_percent is not None]
     return ContainerUse(
-        tenant=tenant,
+        holder=holder,
         memory_mib=sum(memory_mib) if len(memory_mib) == len(processes) else None,
         gpu_percent=min(sum(percent), 100) if len(percent) == len(processes) else None,
     )

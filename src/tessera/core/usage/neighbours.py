@@ -148,7 +148,7 @@ def gpu_load(gpu: GpuUse) -> GpuLoad:
             percent=device.busy_percent if device.alone else _saturation(device),
             part=1.0 if device.instance is None else instance_part(gpu.facts.model, device.instance.placement.profile),
             containers=tuple(
-                ContainerLoad(name=each.tenant.name, percent=each.busy_percent) for each in device.containers
+                ContainerLoad(name=each.holder.name, percent=each.busy_percent) for each in device.containers
             ),
         )
         for device in gpu.devices

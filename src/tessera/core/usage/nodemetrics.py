@@ -259,12 +259,12 @@ def _of_instance(profile: str, gpu_instance: int) -> Labels:
     return (("GPU_I_PROFILE", profile[:_LONGEST]), ("GPU_I_ID", str(gpu_instance)))
 
 
-def _pod_labels(tenant: DeviceHolder) -> Labels:
+def _pod_labels(holder: DeviceHolder) -> Labels:
     return (
-        ("namespace", tenant.namespace),
-        ("pod", tenant.pod),
-        ("container", tenant.container),
-        ("pod_uid", tenant.uid),
+        ("namespace", holder.namespace),
+        ("pod", holder.pod),
+        ("container", holder.container),
+        ("pod_uid", holder.uid),
     )
 
 
@@ -334,12 +334,12 @@ def _add_device(samples: _Samples, device: DeviceUse, labels: Labels) -> None:
     elif alone is None and device.left_mib:
         _add(samples, FB_USED, own, device.left_mib)
     for each in device.containers:
-        pod = (*own, *_pod_labels(each.tenant))
+        pod = (*own, *_pod_labels(each.holder))
         _add(samples, FB_USED, pod, each.memory_mib)
         if alone is None and device.instance is None:  # under MIG nobody has a utilization
             _add(samples, GPU_UTIL, pod, each.gpu_percent)
-        _add(samples, ALLOCATED, pod, None if each.tenant.allocated_mib is None else each.tenant.allocated_mib * _MIB)
-    allocated = [each.tenant.allocated_mib or 0 for each in device.containers]
+        _add(samples, ALLOCATED, pod, None if each.holder.allocated_mib is None else each.holder.allocated_mib * _MIB)
+    allocated = [each.holder.allocated_mib or 0 for each in device.containers]
     _add(samples, _MEMORY, own, device.memory_mib * _MIB)
     _add(samples, _USED, own, None if device.used_mib is None else device.used_mib * _MIB)
     _add(samples, _DEVICE_ALLOCATED, own, sum(allocated) * _MIB)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.usage import GPU, LARGE, PARTITIONED, tenant
+from builders.usage import GPU, LARGE, PARTITIONED, holder
 from builders.usagereports import BUSY, FINE, REPORT, SMALL
 from tessera.api.tessera.usage.usagereports import (
     DeviceReport,
@@ -35,7 +35,7 @@ def test_a_report_is_read_as_it_was_written() -> None:
 
 
 def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
-    own, other = tenant("a", exclusive=True), tenant("b", DeviceId("GPU-1", LARGE), exclusive=True)
+    own, other = holder("a", exclusive=True), holder("b", DeviceId("GPU-1", LARGE), exclusive=True)
     uses = (
         attributed(GPU, GpuReading(memory_used_mib=70, gpu_percent=5, clocks_event_reasons=0x4), [own], {}),
         attributed(
@@ -60,9 +60,9 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
 
 
 def test_an_exclusive_instance_s_container_is_as_busy_as_its_instance() -> None:
-    holder = tenant("b", DeviceId("GPU-1", LARGE), exclusive=True)
+    own = holder("b", DeviceId("GPU-1", LARGE), exclusive=True)
     instance = InstanceReading(placement=LARGE, activity=EngineActivity(sm_percent=77))
-    gpu = attributed(PARTITIONED, GpuReading(instances=(instance,)), [holder], {})
+    gpu = attributed(PARTITIONED, GpuReading(instances=(instance,)), [own], {})
     histories = remembered({}, [gpu], 10.0)
     (report,) = usage_report(NodeUsage(node="n1", gpus=(gpu,)), histories, 10.0).gpus
     device = report.devices[1]

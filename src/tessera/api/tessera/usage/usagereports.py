@@ -132,14 +132,14 @@ def _device(device: DeviceUse, histories: Histories, now_s: float) -> DeviceRepo
 
 
 def _container(each: ContainerUse, device: DeviceUse, histories: Histories, now_s: float) -> ContainerReport:
-    tenant = each.tenant
-    history = histories.get((tenant.key, device.device))
+    holder = each.holder
+    history = histories.get((holder.key, device.device))
     return ContainerReport(
-        namespace=tenant.namespace,
-        pod=tenant.pod,
-        container=tenant.container,
-        exclusive=tenant.exclusive,
-        allocated_mib=tenant.allocated_mib,
+        namespace=holder.namespace,
+        pod=holder.pod,
+        container=holder.container,
+        exclusive=holder.exclusive,
+        allocated_mib=holder.allocated_mib,
         used_mib=each.memory_mib,
         gpu_percent=each.busy_percent,
         peak_mib=None if history is None else history.peak_mib,

@@ -52,9 +52,9 @@ export function workload(pod) {
   return pod.replace(/-[a-z0-9]{8,10}-[a-z0-9]{5}$/, "").replace(/-([a-z0-9]{5}|[0-9]+)$/, "");
 }
 
-export function owner(tenant, by) {
-  if (!tenant.pod) return "";
-  return by === "workload" ? `${tenant.namespace}/${workload(tenant.pod)}` : tenant.namespace;
+export function owner(holder, by) {
+  if (!holder.pod) return "";
+  return by === "workload" ? `${holder.namespace}/${workload(holder.pod)}` : holder.namespace;
 }
 
 export function gib(mib) {
@@ -78,7 +78,7 @@ export function matcher(filters) {
     (!name || node.name.includes(name)) &&
     (!model || gpu.model === model) &&
     (!state || (state === "problem" && (!node.ready || node.problem)) || STATES[state]?.(gpu)) &&
-    (!namespace || gpu.parts.some((part) => part.pods.some((tenant) => tenant.namespace === namespace)));
+    (!namespace || gpu.parts.some((part) => part.pods.some((holder) => holder.namespace === namespace)));
 }
 
 export function totals(fleet) {
@@ -92,7 +92,7 @@ export function totals(fleet) {
       if (gpu.allocated_mib > 0) sum.used += 1;
       if (gpu.problems.length) sum.problems += 1;
       for (const part of gpu.parts) {
-        if (part.idle) sum.idle += part.pods.reduce((mib, tenant) => mib + (tenant.memory_mib ?? 0), 0);
+        if (part.idle) sum.idle += part.pods.reduce((mib, holder) => mib + (holder.memory_mib ?? 0), 0);
       }
     }
   }

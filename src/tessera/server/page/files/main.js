@@ -95,8 +95,8 @@ function drawLegend() {
       for (const part of gpu.parts) {
         idle ||= part.idle;
         planned ||= !part.exists;
-        for (const tenant of part.pods) {
-          const name = owner(tenant, filters.color);
+        for (const holder of part.pods) {
+          const name = owner(holder, filters.color);
           if (name) present.add(name);
           else others = true;
         }

@@ -140,11 +140,11 @@ export class Mosaic {
     if (part.idle) drawn.classList.add("idle");
     const names = [];
     const shades = [];
-    for (const tenant of part.pods) {
-      const color = this.palette.number(owner(tenant, filters.color));
+    for (const holder of part.pods) {
+      const color = this.palette.number(owner(holder, filters.color));
       const strand = element("span", `strand c-${color}`);
-      if (filters.namespace && tenant.namespace !== filters.namespace) strand.classList.add("aside");
-      names.push(tenant.pod ? workload(tenant.pod) : HIDDEN);
+      if (filters.namespace && holder.namespace !== filters.namespace) strand.classList.add("aside");
+      names.push(holder.pod ? workload(holder.pod) : HIDDEN);
       shades.push(`c-${color}`);
       drawn.append(strand);
     }
@@ -193,7 +193,7 @@ function label(text, shade) {
 // What a screen reader says of a GPU.
 export function describe(gpu) {
   const parts = gpu.parts.map((part) => {
-    const names = part.pods.map((tenant) => (tenant.pod ? `${tenant.namespace}/${tenant.pod}` : HIDDEN)).join(", ");
+    const names = part.pods.map((holder) => (holder.pod ? `${holder.namespace}/${holder.pod}` : HIDDEN)).join(", ");
     const state = part.state === "held" ? names : { unused: "unused", desired: "to be created", free: "free" }[part.state];
     return [part.label, state, part.idle && "idle", part.state === "held" && !part.exists && "to be created"]
       .filter(Boolean)

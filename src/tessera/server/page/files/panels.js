@@ -260,19 +260,19 @@ function table(gpu, palette, filters) {
   for (const part of gpu.parts) {
     const label = part.label || gib(part.size > 64 ? part.size : (part.size * gpu.memory_mib) / gpu.width);
     const state = part.exists ? part.state : "to be created";
-    for (const tenant of part.pods.length ? part.pods : [null]) {
+    for (const holder of part.pods.length ? part.pods : [null]) {
       const row = element("tr");
       row.append(element("td", "", label));
       const pod = element("td");
-      if (tenant) {
-        pod.append(element("i", `swatch c-${palette.number(owner(tenant, filters.color))}`));
-        pod.append(tenant.pod ? `${tenant.namespace}/${tenant.pod}` : "other namespaces");
-        const more = [tenant.isolation && `${tenant.isolation} isolation`, tenant.phase !== "running" && tenant.phase, !part.exists && state];
+      if (holder) {
+        pod.append(element("i", `swatch c-${palette.number(owner(holder, filters.color))}`));
+        pod.append(holder.pod ? `${holder.namespace}/${holder.pod}` : "other namespaces");
+        const more = [holder.isolation && `${holder.isolation} isolation`, holder.phase !== "running" && holder.phase, !part.exists && state];
         pod.append(element("small", "", more.filter(Boolean).join(", ")));
       } else {
         pod.append(state);
       }
-      const active = tenant?.active_percent;
+      const active = holder?.active_percent;
       row.append(pod, element("td", "", active === undefined ? (part.idle ? "idle" : "") : `${Math.round(active)} %`));
       made.tBodies[0].append(row);
     }
