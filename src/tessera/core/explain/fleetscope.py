@@ -1,5 +1,6 @@
 """Restricts the dashboard page to what a viewer may see."""
 
+import re
 from typing import Final
 
 import msgspec
@@ -8,7 +9,17 @@ from tessera.core.explain.fleetview import FleetView, GpuPart, GpuView, NodeView
 
 __all__ = ["in_scope"]
 
-_WITHHELD: Final = "withheld: it names pods of other namespaces"
+_NAME: Final = re.compile(r"(?<![\w./-])([a-z0-9][-a-z0-9]*)/[a-z0-9](?:[-a-z0-9./]*[a-z0-9])?")
+"""`namespace/pod`, also with a container; no part of a path, an address or a name with a domain."""
+_NO_NAMES: Final = re.compile(
+    r"affinity/(selector|anti-affinity)\b|[0-9]+/[0-9]+(?= nodes are available)|(?<=taint {)"
+    r"|(?<=see )docs/[-a-z]+\.md\b|[a-z0-9][-a-z0-9./]*="
+)
+"""What looks like such a name in messages: kube-scheduler's words, pages of the documentation, and labels with values.
+
+Source: kubernetes/kubernetes `pkg/scheduler/framework/plugins`, the reasons of `nodeaffinity` and `interpodaffinity`.
+"""
+_HIDDEN: Final = "(another namespace)"
 
 
 def in_scope(view: FleetView, scope: Scope) -> FleetView:
@@ -19,7 +30,7 @@ def in_scope(view: FleetView, scope: Scope) -> FleetView:
     """
     if scope.everything:
         return view
-    shown = _Shown(scope, _hidden_names(view, scope))
+    shown = _Shown(scope)
     pending = tuple(each for each in view.pending if scope.shows(each.namespace))
     return FleetView(
         nodes=tuple(map(shown.node, view.nodes)),
@@ -36,33 +47,22 @@ def in_scope(view: FleetView, scope: Scope) -> FleetView:
     )
 
 
-def _hidden_names(view: FleetView, scope: Scope) -> frozenset[str]:
-    holders = (
-        holder
-        for node in view.nodes
-        for holder in (*node.unplaced, *(each for gpu in node.gpus for part in gpu.parts for each in part.pods))
-    )
-    named = [
-        *((each.namespace, each.pod) for each in holders),
-        *((each.namespace, each.pod) for each in view.pending),
-        *((each.namespace, each.name) for each in view.services),
-        *((each, "") for each in view.namespaces),
-    ]
-    hidden = {name for pair in named if not scope.shows(pair[0]) for name in pair}
-    return frozenset(part for name in hidden for part in (name, *name.split(".")) if part)
-
-
 class _Shown:
     """Redacts a view."""
 
-    def __init__(self, scope: Scope, hidden: frozenset[str]) -> None:
+    def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._hidden = hidden
 
     def text(self, text: str) -> str:
-        """Return a text, or that it is withheld if a word of it is a hidden name."""
-        words = "".join(each if each.isalnum() or each == "-" else " " for each in text).split()
-        return _WITHHELD if not self._hidden.isdisjoint(word.strip("-") for word in words) else text
+        """Return a text without the names of other namespaces' pods.
+
+        By their form, not by comparing with the pods that exist, so that no viewer learns from the result which do.
+        """
+        return _NAME.sub(self._name, text)
+
+    def _name(self, found: re.Match[str]) -> str:
+        known = self._scope.shows(found[1]) or _NO_NAMES.match(found.string, found.start())
+        return found[0] if known else _HIDDEN
 
     def node(self, node: NodeView) -> NodeView:
         return msgspec.structs.replace(
