@@ -1,6 +1,5 @@
 """What the page shows by a real Prometheus, which has what agents, kube-state-metrics and our rules write."""
 
-import asyncio
 import time
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from builders.exposed import node_metrics
 from harness.prometheusserver import history, serving_history
+from harness.refreshes import refreshed
 from tessera.cli.usage.asking import asked
 from tessera.core.usage.neighbours import Contention
 from tessera.log import logger
@@ -31,11 +31,7 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
     with serving_history(tmp_path, samples) as url:
         connect = partial(asked, url, None, None, deadline_s=30, most_bytes=1 << 20)
         found = PrometheusHistory(connect, connect, url, logger())
-        await found.refresh()
-        for _ in range(1000):
-            if found.recommendations():
-                break
-            await asyncio.sleep(0.02)
+        await refreshed(found)
     assert {pod.rpartition("/")[2]: percent for pod, percent in found.activity().items()} == {
         "busy": 20,
         "idle": 0,

@@ -1,12 +1,11 @@
 """What the page knows by the nodes' agents: asked while somebody looks, kept for a while, and trouble said once."""
 
-import asyncio
-
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from builders.usagereports import REPORT
+from harness.refreshes import refreshed
 from tessera.api.tessera.usage.usagereports import UsageReport, write_usage
 from tessera.clients.kube import PODS, MemoryKube
 from tessera.clients.nodeusage import MemoryUsage, ProxiedUsage
@@ -25,11 +24,9 @@ class Scene:
         self.memory = AgentsMemory(self.usages, logger(), lambda: self.now_s)
 
     async def refresh(self, seconds: float) -> dict[str, float]:
-        """Let time go by and look twice: the first look waits for nobody."""
+        """Let time go by and look."""
         self.now_s += seconds
-        await self.memory.refresh()
-        await asyncio.sleep(0.05)
-        await self.memory.refresh()
+        await refreshed(self.memory)
         return {str(pod): percent for pod, percent in self.memory.activity().items()}
 
 

@@ -1,7 +1,7 @@
 """The page in headless Chromium: content, filters, live updates, keys, 1,000 GPUs, and a silent console."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -246,7 +246,7 @@ async def test_the_chosen_gpu_is_shown_wherever_the_page_is_scrolled_to(width: i
 class Judged:
     """What is measured: two replicas that were allocated too much memory, and that one heats its GPU."""
 
-    async def refresh(self) -> None:
+    def refresh(self, changed: Callable[[], None]) -> None:
         pass
 
     def activity(self) -> dict[PodKey, float]:

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from tessera.api.tessera.usage.usagereports import UsageReport, recommendations
 from tessera.clients.nodeusage import NodeUsages
@@ -13,12 +13,18 @@ from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.log import Complaint, Logger
-from tessera.loops import one_turn
+from tessera.server.page.keptanswer import KeptAnswer
 
 __all__ = ["AgentsMemory"]
 
 _STALE_S: Final = 180.0
 """Older values are not shown."""
+
+
+class _Reported(NamedTuple):
+    activity: Mapping[PodKey, float] = {}
+    contention: Mapping[str, tuple[Contention, ...]] = {}
+    advice: tuple[Recommendation, ...] = ()
 
 
 class AgentsMemory:
@@ -36,41 +42,28 @@ class AgentsMemory:
         self, usages: NodeUsages, log: Logger, clock_s: Callable[[], float] = monotonic, every_s: float = 60.0
     ) -> None:
         self._usages = usages
-        self._every_s = every_s
-        self._clock_s = clock_s
-        self._complain = Complaint(log, "agents_not_read")
-        self._asking: asyncio.Task[None] | None = None
-        self._asked_s = self._known_s = -float("inf")
-        self._forget()
+        complain = Complaint(log, "agents_not_read")
+        self._reported = KeptAnswer(self._read, _Reported(), complain, clock_s, every_s=every_s, stale_s=_STALE_S)
 
-    def _forget(self) -> None:
-        self._activity: Mapping[PodKey, float] = {}
-        self._contention: Mapping[str, tuple[Contention, ...]] = {}
-        self._advice: tuple[Recommendation, ...] = ()
+    def refresh(self, changed: Callable[[], None]) -> None:
+        """Read again if the last read is old."""
+        self._reported.refresh(changed)
 
-    async def refresh(self) -> None:
-        """Start reading again if the last read is old."""
-        now_s = self._clock_s()
-        if now_s - self._known_s >= _STALE_S:
-            self._forget()
-        if now_s - self._asked_s >= self._every_s and (self._asking is None or self._asking.done()):
-            self._asked_s = now_s
-            self._asking = asyncio.create_task(one_turn(self._ask, self._complain, self._complain.settle))
-
-    async def _ask(self) -> None:
+    async def _read(self) -> _Reported:
         reports = await self._usages.read()
-        self._advice = tuple(await asyncio.to_thread(recommendations, reports))
-        self._activity = _activity(reports)
-        self._contention = {gpu.uuid: gpu.contention for each in reports for gpu in each.gpus if gpu.contention}
-        self._known_s = self._clock_s()
+        return _Reported(
+            activity=_activity(reports),
+            contention={gpu.uuid: gpu.contention for each in reports for gpu in each.gpus if gpu.contention},
+            advice=tuple(await asyncio.to_thread(recommendations, reports)),
+        )
 
     def activity(self) -> Mapping[PodKey, float]:
         """Return how much of its compute each pod uses, in percent: of its busiest device."""
-        return self._activity
+        return self._reported.value.activity
 
     def contention(self) -> Mapping[str, tuple[Contention, ...]]:
         """Return what slows down the pods of GPUs, by UUID."""
-        return self._contention
+        return self._reported.value.contention
 
     def services(self) -> tuple[Service, ...]:
         """Return nothing: agents do not measure model servers."""
@@ -78,7 +71,7 @@ class AgentsMemory:
 
     def recommendations(self) -> tuple[Recommendation, ...]:
         """Return recommendations for containers, by their usage since the agent started; the most urgent first."""
-        return self._advice
+        return self._reported.value.advice
 
 
 def _activity(reports: Iterable[UsageReport]) -> Mapping[PodKey, float]:

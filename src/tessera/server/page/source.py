@@ -29,8 +29,8 @@ _Read = TypeVar("_Read")
 class PageMetrics(Protocol):
     """Measurements for the page, if there is a source of them."""
 
-    async def refresh(self) -> None:
-        """Measure again if it is due; called before the other methods."""
+    def refresh(self, changed: Callable[[], None]) -> None:
+        """Begin to measure again if it is due, and call `changed` when there are other values."""
         ...
 
     def activity(self) -> Mapping[PodKey, float]:
@@ -51,7 +51,7 @@ class PageMetrics(Protocol):
 
 
 class _NoMetrics:
-    async def refresh(self) -> None:
+    def refresh(self, changed: Callable[[], None]) -> None:
         pass
 
     def activity(self) -> Mapping[PodKey, float]:
@@ -86,7 +86,7 @@ class Source:
 
     Args:
         sources: of the data.
-        changed: called when images or models changed.
+        changed: called when images, models or measurements changed.
         log: records errors.
 
     """
@@ -94,6 +94,7 @@ class Source:
     def __init__(self, sources: PageSources, changed: Callable[[], None], log: Logger) -> None:
         self._view = sources.view
         self._metrics = sources.metrics
+        self._changed = changed
         self._memory = PodMemory()
         images, models = Complaint(log, "images_not_read"), Complaint(log, "models_not_read")
         self._images = Store(sources.kube, NODE_IMAGES, wake=changed, on_trouble=partial(_unless_absent, images))
@@ -107,7 +108,7 @@ class Source:
 
     async def observe(self) -> FleetView:
         """Return the current fleet, unfiltered."""
-        await self._metrics.refresh()
+        self._metrics.refresh(self._changed)
         objects, authority = self._view.objects(), self._view.keys.authority
         images = {each.name: each.observed for each in _readable(self._images, read_node_images)}
         models = {each.name: each.observed for each in _readable(self._models, read_node_models)}
