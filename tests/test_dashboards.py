@@ -55,6 +55,19 @@ NOT_EMBEDDED = {
 }
 """Panels that the embedded cluster leaves empty: it has no quota, ModelCache or ImageWarmup.
 """
+NOT_WITH_VLLM = {
+    "Age of the decision",
+    "Images by state",
+    "Pods that no change of layouts would place",
+    "Queries for rules of prometheus-adapter, by result",
+    "Quota borrowed",
+    "Quota in use",
+    "Replicas",
+    "Wake-up queries, by result",
+}
+"""Panels that docs/walkthroughs/vllm-on-3g40gb.md leaves empty: it has no quota, pending pod, ImageWarmup, autoscaler
+or rules of a prometheus-adapter.
+"""
 NVIDIA_DASHBOARD = {
     "GPU Temperature": f"DCGM_FI_DEV_GPU_TEMP{CHOSEN}",
     "GPU Avg. Temp": f"avg(DCGM_FI_DEV_GPU_TEMP{CHOSEN})",
@@ -105,6 +118,12 @@ def as_labelled(text: bytes, **labels: str) -> bytes:
         text,
         flags=re.MULTILINE,
     )
+
+
+def test_the_panels_that_may_be_empty_are_panels() -> None:
+    assert {
+        panel["title"] for board in DASHBOARDS.values() for panel in board["panels"]
+    } >= NOT_EMBEDDED | NOT_WITH_VLLM
 
 
 def test_they_are_what_grafana_imports() -> None:

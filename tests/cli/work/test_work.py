@@ -13,11 +13,14 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from builders.usagereports import BUSY
 from tessera.api.kubernetes.jobs import JobRequest, job_object, job_selection
+from tessera.api.tessera.usagereports import DeviceReport, GpuReport, UsageReport, write_usage
 from tessera.cli import main
 from tessera.cli.work.following import follow_job, print_log, state_of
 from tessera.cli.work.stop import stop_jobs
@@ -257,6 +260,29 @@ async def test_a_job_is_followed_to_the_end_of_its_command(capsys: pytest.Captur
     assert "j: Failed on n: its command ended with 3" in "".join(capsys.readouterr())
     await print_log(one.kube, await state_of(one.kube, "j", "ns"))
     assert capsys.readouterr().out == "epoch 1\nepoch 2\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("limits", [{"tessera.dev/gpu-memory": "8"}, {"models.tessera.dev/llama": "1"}, {}])
+async def test_gpu_usage_is_followed_of_a_job_that_asks_for_gpus(
+    limits: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = Cluster()
+    await one.kube.create(JOBS, job_object(JobRequest(name="j", namespace="ns", image="a", limits=limits)))
+    agent = {"app.kubernetes.io/name": "tessera", "app.kubernetes.io/component": "agent"}
+    metadata = {"name": "agent", "namespace": "tessera-system", "labels": agent}
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    await one.kube.create(PODS, {"metadata": metadata, "spec": {"nodeName": "n"}, "status": status})
+    device = DeviceReport(containers=(msgspec.structs.replace(BUSY, namespace="ns", pod="j-1"),))
+    report = UsageReport(node="n", gpus=(GpuReport(index=3, devices=(device,)),))
+    one.kube.answers["tessera-system", "agent"] = {(9400, "usage"): msgspec.json.decode(write_usage(report))}
+    await one.pod(RUNS, "n")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    if "tessera.dev/gpu-memory" in limits:
+        await said(capsys, "j: uses GPU 3: 7.9 GiB of 8 GiB, 90 % busy\n")
+    await one.ends(0)
+    assert await task == 0
+    assert "uses" not in "".join(capsys.readouterr())
 
 
 @pytest.mark.anyio

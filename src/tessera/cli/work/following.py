@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from tessera.api.kubernetes.jobs import QUEUED_JOB, JobStage, JobState, job_selection, read_job
+from tessera.cli.work.gpuusage import gpu_usage
 from tessera.clients.kube import (
     EVENTS,
     JOBS,
@@ -21,6 +22,7 @@ from tessera.clients.kube import (
     Store,
     uid_of,
 )
+from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported
 from tessera.wakeup import WakeUp
 
@@ -103,7 +105,7 @@ async def print_log(kube: Kube, state: JobState, *, follow: bool = False) -> Non
 async def follow_job(
     kube: Kube, name: str, namespace: str, meanwhile: Callable[[JobState], Coroutine[Any, Any, None]] | None = None
 ) -> int:
-    """Report a Job's progress, print its log, and return the exit code of its command.
+    """Report a Job's progress, print its log and its GPU usage, and return the exit code of its command.
 
     Args:
         kube: the cluster.
@@ -117,6 +119,7 @@ async def follow_job(
     """
     observed = _Observed(kube, name, namespace)
     doing: asyncio.Task[None] | None = None
+    beside: asyncio.Task[None] | None = None
     said = ""
     try:
         await observed.synced()
@@ -126,10 +129,11 @@ async def follow_job(
             if (words := _words(state)) != said:
                 said = words
                 say(words)
-            # 2. Once it runs, print its log, or do the alternative.
+            # 2. Once it runs, print its log, or do the alternative, and its GPU usage beside that.
             if doing is None and state.pod and (state.stage is JobStage.RUNNING or state.exit_code is not None):
                 doing = asyncio.create_task(meanwhile(state) if meanwhile else _log(kube, state))
                 doing.add_done_callback(lambda _: observed.changed.set())
+                beside = asyncio.create_task(_usage(kube, state))
             if doing is not None and doing.done():
                 doing.result()
             # 3. When it has ended, return the exit code of its command.
@@ -137,7 +141,7 @@ async def follow_job(
                 return await _code(state, None if meanwhile else doing)
             await observed.changed.wait(60.0)
     finally:
-        for task in (*observed.following, *([doing] if doing else [])):
+        for task in (*observed.following, *filter(None, (doing, beside))):
             task.cancel()
             with suppress(asyncio.CancelledError, TesseraError):
                 await task
@@ -205,6 +209,14 @@ async def _log(kube: Kube, state: JobState) -> None:
         await print_log(kube, state, follow=True)
     except TesseraError as error:
         say(f"the log broke off ({error}); tessera logs {state.name} -n {state.namespace} prints it from its start")
+
+
+async def _usage(kube: Kube, state: JobState) -> None:
+    """Print the GPU usage of a Job that asks for GPUs; nothing if that cannot be known."""
+    if all(resource.startswith(MODEL_RESOURCE) for resource, _ in state.asks):
+        return
+    async for words in gpu_usage(kube, state):
+        say(f"{state.name}: uses {words}")
 
 
 async def _code(state: JobState, log: asyncio.Task[None] | None) -> int:
