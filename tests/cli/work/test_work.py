@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 
 from builders.usagereports import BUSY
 from tessera.api.kubernetes.jobs import JobRequest, job_object, job_selection
-from tessera.api.tessera.usagereports import DeviceReport, GpuReport, UsageReport, write_usage
+from tessera.api.tessera.usage.usagereports import DeviceReport, GpuReport, UsageReport, write_usage
 from tessera.cli import main
 from tessera.cli.work.following import follow_job, print_log, state_of
 from tessera.cli.work.stop import stop_jobs
