@@ -22,7 +22,7 @@ COMMANDS: dict[str, str] = {
     "inspect": "Show GPU usage in a live cluster: pods, memory, layout, isolation, health, fragmentation.",
     "top": "Show live who uses the GPUs: memory used of what was allocated, load, throttling, and who drives it.",
     "recommend": "Recommend GPU memory and MIG profiles by what containers used.",
-    "run": "Run COMMAND in an image on part of a GPU: submit a Job, say why it is pending, follow its log and GPU usage.",
+    "run": "Run COMMAND in an image on part of a GPU: submit a Job, say why it is pending, follow log and GPU usage.",
     "notebook": "Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.",
     "environments": "List the environments of `tessera run` and `notebook`: images by name, and what is in them.",
     "jobs": "List what `tessera run` and `notebook` submitted: their status, and why they are pending.",
