@@ -58,6 +58,7 @@ NOT_EMBEDDED = {
 NOT_WITH_VLLM = {
     "Age of the decision",
     "Images by state",
+    "Models read, by source",
     "Pods that no change of layouts would place",
     "Queries for rules of prometheus-adapter, by result",
     "Quota borrowed",
@@ -66,7 +67,7 @@ NOT_WITH_VLLM = {
     "Wake-up queries, by result",
 }
 """Panels that docs/walkthroughs/vllm-on-3g40gb.md leaves empty: it has no quota, pending pod, ImageWarmup, autoscaler
-or rules of a prometheus-adapter.
+or rules of a prometheus-adapter, and its one node has no peers.
 """
 NVIDIA_DASHBOARD = {
     "GPU Temperature": f"DCGM_FI_DEV_GPU_TEMP{CHOSEN}",
