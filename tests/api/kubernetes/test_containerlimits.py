@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers, was_created
+from tessera.api.kubernetes.containerlimits import (
+    asks_of,
+    containers_in_order,
+    holds_devices,
+    lasting_containers,
+    was_created,
+)
 
 POD: dict[str, Any] = {
     "spec": {
@@ -16,6 +22,7 @@ POD: dict[str, Any] = {
 
 def test_init_containers_end_and_sidecars_last() -> None:
     assert lasting_containers(POD) == {"sidecar", "main"}
+    assert containers_in_order(POD) == ("init", "sidecar", "main")
     assert list(asks_of(POD)) == [("main", "nvidia.com/gpu", "2")]
 
 
@@ -38,6 +45,7 @@ def test_who_has_devices(limits: dict[str, Any], *, want: bool) -> None:
 def test_a_pod_that_says_nothing() -> None:
     assert not holds_devices({})
     assert lasting_containers({}) == frozenset()
+    assert containers_in_order({}) == ()
 
 
 # sentence: a pod's status, and whether its container `c` was created

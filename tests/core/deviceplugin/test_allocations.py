@@ -1,6 +1,7 @@
 """What may not be allocated beside what: by ids, by silicon, by memory."""
 
 import itertools
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -189,6 +190,52 @@ def test_what_passes_one_after_the_other_is_no_conflict(uses: list[Use]) -> None
         assert later.at_ns >= new.at_ns
     for a, b in itertools.combinations(record, 2):
         assert not a.uses[0].excludes(b.uses[0])
+
+
+class Container(NamedTuple):
+    """A container that asks for an amount of one GPU: `init` ends, `sidecar` starts then and stays, `main` is last."""
+
+    kind: str
+    memory_mib: int
+
+
+PODS = st.tuples(
+    st.lists(st.builds(Container, st.sampled_from(["init", "sidecar"]), st.integers(1, 40)), max_size=4),
+    st.lists(st.builds(Container, st.just("main"), st.integers(1, 40)), min_size=1, max_size=3),
+).map(lambda parts: [*parts[0], *parts[1]])
+
+
+def lived_through(pod: list[Container]) -> int:
+    """Let a pod start container by container; return the most memory that what ran at one time had."""
+    running: list[Container] = []
+    most = 0
+    for each in pod:
+        running.append(each)
+        most = max(most, sum(other.memory_mib for other in running))
+        if each.kind == "init":
+            running.remove(each)
+    return most
+
+
+@given(PODS, st.lists(st.integers(1, 9), min_size=7, max_size=7), st.booleans(), st.integers(1, 200))
+def test_a_pod_counts_for_what_its_containers_have_at_one_time(
+    pod: list[Container], times: list[int], known: bool, beside: int
+) -> None:
+    """Whenever the containers were recorded, as after the record was lost; or in their order, where it is unknown."""
+    record = [
+        msgspec.structs.replace(
+            entry("a", amount(each.memory_mib), ids=str(place), container=str(place), initial=each.kind == "init"),
+            order=place if known else -1,
+            at_ns=times[place] if known else place,
+        )
+        for place, each in enumerate(pod)
+    ]
+    fits = lived_through(pod) + beside <= 100
+    found = list(clashes(record, entry("b", amount(beside), at=99), {DeviceId(GPU): 100}, ids=True))
+    assert (not found) == fits
+    *before, last = record
+    alone = list(clashes(before, last, {DeviceId(GPU): lived_through(pod)}, ids=True))
+    assert alone == [], "what a pod was assigned is never more than it has"
 
 
 def test_answers_of_no_pod_are_no_conflict() -> None:

@@ -41,10 +41,11 @@ def entry(pod: str, ids: str, uses: tuple[Use, ...] = (), container: str = "main
     return msgspec.structs.replace(answered, uid=pod, pod=f"ns/{pod}", container=container) if pod else answered
 
 
-def shown(*containers: str, resource: str = NAMED, **more: bool) -> GatePod:
+def shown(*containers: str, resource: str = NAMED, ended: bool = False, ending: bool = False) -> GatePod:
     """Return a pod whose containers ask for one resource; of these `init` ends before the others start."""
     asks = frozenset((each, resource) for each in containers or ("main",))
-    return GatePod(name="ns/a", asks=asks, lasting=frozenset(containers or ("main",)) - {"init"}, **more)
+    lasting = frozenset(containers or ("main",)) - {"init"}
+    return GatePod(name="ns/a", asks=asks, lasting=lasting, order=containers or ("main",), ended=ended, ending=ending)
 
 
 def recorded(pod: str, ids: str, container: str = "main", resource: str = NAMED) -> KubeletAllocation:
@@ -204,7 +205,7 @@ def test_who_holds_ids_lasts_and_lives() -> None:
         recorded("a", "y"),
     )
     found = holders(NAMED, ("x",), seen(pods, *record))
-    assert [(each.uid, each.container, each.initial) for each in found] == [("a", "main", False), ("a", "init", True)]
+    assert [(each.container, each.initial, each.order) for each in found] == [("main", False, 1), ("init", True, 0)]
 
 
 # sentence: pods with the same ids, the record as pods and times, when pods were made, and who must go

@@ -14,6 +14,7 @@ from tessera.agent.deviceplugin.offers.resource import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.agent.pods.podsview import PodsInView
+from tessera.agent.sharing.mpsdaemons import recorded_daemons
 from tessera.api import documents
 from tessera.api.nvidia import cdi
 from tessera.core.cluster.snapshot import Share
@@ -106,7 +107,7 @@ class Plugins:
         """
         if not self._adopted:
             self._maker.see(inventory)
-            await self.gate.record.tidy(self._uses_of)
+            await self._tidy_record()
             self._adopted = True
 
     async def offer(
@@ -165,8 +166,11 @@ class Plugins:
         await self._servers.close()
 
     async def _tidy(self) -> None:
-        await self.gate.record.tidy(self._uses_of)
+        await self._tidy_record()
         await self.shares.tidy()
+
+    async def _tidy_record(self) -> None:
+        await self.gate.record.tidy(self._uses_of, recorded_daemons(self._paths.mps_root))
 
     def _uses_of(self, held: KubeletAllocation) -> tuple[Use, ...]:
         """Return what a container uses by its ids: by its assignment, or the devices of these names."""

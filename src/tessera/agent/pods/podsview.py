@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
+from tessera.api.kubernetes.containerlimits import asks_of, containers_in_order, holds_devices, lasting_containers
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
@@ -255,6 +255,7 @@ def observed_pod(pod: Object) -> GatePod:
         ending=is_ending(pod),
         asks=frozenset((container, resource) for container, resource, _ in asks_of(pod)),
         lasting=lasting_containers(pod),
+        order=containers_in_order(pod),
     )
 
 

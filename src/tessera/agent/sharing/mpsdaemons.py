@@ -20,7 +20,7 @@ from tessera.core.node.doctor import Daemon
 from tessera.core.node.mpsdaemon import DaemonRecord, unlimited
 from tessera.errors import Unavailable
 
-__all__ = ["MpsDaemons", "MpsSettings", "Sight", "running"]
+__all__ = ["MpsDaemons", "MpsSettings", "Sight", "recorded_daemons", "running"]
 
 _RECORD = "daemon.json"
 _LOG_TAIL = 300
@@ -53,6 +53,11 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it has other files than this process: those of the agent's former container."""
 
 
+def recorded_daemons(root: Path) -> frozenset[str]:
+    """Return the keys of the daemons on record below a folder, by this agent or one before."""
+    return frozenset(path.parent.name for path in root.glob(f"*/{_RECORD}"))
+
+
 class MpsDaemons:
     """Finds daemons by their records, and sends them commands."""
 
@@ -68,9 +73,9 @@ class MpsDaemons:
         """Return why no daemon can be started on this node; empty where one can."""
         return "" if self.program else f"{self.settings.program} is not installed or not on PATH"
 
-    def recorded(self) -> set[str]:
+    def recorded(self) -> frozenset[str]:
         """Return the keys of all recorded daemons."""
-        return {path.parent.name for path in self.settings.root.glob(f"*/{_RECORD}")}
+        return recorded_daemons(self.settings.root)
 
     async def inspect(self) -> tuple[Daemon, ...]:
         """Return the recorded daemons, sorted by key; read-only."""

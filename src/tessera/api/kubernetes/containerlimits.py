@@ -6,7 +6,7 @@ from typing import Any
 from tessera.api.kubernetes.asks import names_device
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["asks_of", "holds_devices", "lasting_containers", "was_created"]
+__all__ = ["asks_of", "containers_in_order", "holds_devices", "lasting_containers", "was_created"]
 
 
 def lasting_containers(pod: Mapping[str, Any]) -> frozenset[str]:
@@ -14,6 +14,14 @@ def lasting_containers(pod: Mapping[str, Any]) -> frozenset[str]:
     spec = pod.get("spec") or {}
     sidecars = (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always")
     return frozenset(str(each.get("name")) for each in (*(spec.get("containers") or ()), *sidecars))
+
+
+def containers_in_order(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a pod's containers in the order in which they start, and in which the kubelet allocates for them."""
+    spec = pod.get("spec") or {}
+    return tuple(
+        str(each.get("name")) for each in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    )
 
 
 def was_created(pod: Mapping[str, Any], container: str) -> bool:

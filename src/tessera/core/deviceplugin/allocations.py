@@ -106,6 +106,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     container: str = ""
     initial: bool = False
     """Whether the container ends before the pod's others start, which get its devices then."""
+    order: int = -1
+    """Its place among the pod's containers in the order in which they start; -1 while unknown."""
     at_ns: int = 0
     """When it was allocated, in nanoseconds since 1970; the later of two gives way."""
     guessed: bool = False
@@ -406,10 +408,21 @@ def _same_pod(each: Allocation, known: Allocation) -> bool:
 
 
 def _most_mib(pod: Sequence[Allocation], device: DeviceId) -> int:
-    """Return the most memory that a pod uses of a device at once; the kubelet allocates in starting order."""
+    """Return the most memory that a pod uses of a device at once, by Kubernetes' rule.
+
+    Init containers run one after another, each beside the sidecars that start before it; then all others run beside
+    all sidecars. Source: kubernetes/component-helpers `resource/helpers.go` (`AggregateContainerRequests`).
+    """
     lasting = [each for each in pod if not each.initial]
-    steps = ([*(other for other in lasting if other.at_ns < each.at_ns), each] for each in pod if each.initial)
+    steps = ([*(other for other in lasting if _starts_before(other, each)), each] for each in pod if each.initial)
     return max(sum(_memory_mib(each, device) for each in step) for step in (lasting, *steps))
+
+
+def _starts_before(other: Allocation, each: Allocation) -> bool:
+    """Return whether a container of a pod starts before another; the kubelet allocates in that order."""
+    if other.order < 0 or each.order < 0:
+        return other.at_ns < each.at_ns
+    return other.order < each.order
 
 
 def _memory_mib(entry: Allocation, device: DeviceId) -> int:

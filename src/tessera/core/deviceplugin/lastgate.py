@@ -45,6 +45,12 @@ class GatePod(msgspec.Struct, frozen=True, kw_only=True):
     """Containers, and the resources they request."""
     lasting: frozenset[str] = frozenset()
     """Containers that run as long as the pod."""
+    order: tuple[str, ...] = ()
+    """All containers, in the order in which they start."""
+
+    def place(self, container: str) -> int:
+        """Return the place of a container in the starting order; -1 where it is unknown."""
+        return self.order.index(container) if container in self.order else -1
 
 
 class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +237,13 @@ def holders(resource: str, ids: tuple[str, ...], observed: GateObservation) -> t
     ]
     return tuple(
         Allocation(
-            resource=resource, ids=ids, uid=uid, pod=observed.pods[uid].name, container=container, initial=initial
+            resource=resource,
+            ids=ids,
+            uid=uid,
+            pod=observed.pods[uid].name,
+            container=container,
+            initial=initial,
+            order=observed.pods[uid].place(container),
         )
         for initial, uid, container in sorted(found)
     )

@@ -2,13 +2,15 @@
 
 import contextlib
 import os
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from builders.gpunodes import facts
-from harness.pluginnode import CDI, GPU, MEMORY, NEED, WHOLE, Node, share
+from harness.pluginnode import CDI, GPU, MEMORY, MPS, NEED, SLICED, WHOLE, Node, share
 from tessera.clients.kubelet import Container
+from tessera.core.deviceplugin.allocations import without_other_forms
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict
 
@@ -41,6 +43,74 @@ async def test_what_pods_had_before_there_was_a_record_is_taken_in(node: Node) -
     node.kubelet.forgotten.add(facts(0).uuid)
     with pytest.raises(Conflict, match="of pod default/p"):
         await node.run("q")
+
+
+FORMER = sorted((Path(__file__).parents[3] / "data" / "agentstate" / "allocations").iterdir())
+TURNS = facts(1).uuid
+
+
+def of_an_earlier_agent(node: Node, path: Path) -> None:
+    """Give a node the record of an earlier agent, and a pod that takes turns on a GPU, which the kubelet has, too."""
+    text = path.read_text().replace("GPU-00000001", TURNS).replace("ns/", "default/")
+    (node.root / "allocations.json").write_text(text)
+    node.ask("turns")
+    pod = node.pods["default", "turns"]
+    main = {"name": "main", "containerID": "containerd://a"}
+    pod |= {"status": {"phase": "Running", "containerStatuses": [main]}}
+    node.process_of("turns")
+    container = Container(name="main", limits=((GPU, 1),))
+    node.kubelet.record("default", "turns", container, (f"{TURNS}::0",))
+    node.plugins = node.started()
+
+
+@pytest.mark.parametrize("path", FORMER, ids=lambda path: path.stem)
+async def test_a_replica_that_an_earlier_agent_gave_is_nobody_elses(node: Node, path: Path) -> None:
+    """Neither under its id, nor in another form, nor by a daemon under which it could start nothing more."""
+    of_an_earlier_agent(node, path)
+    await node.offer((facts(1), SLICED))
+    record = node.plugins.gate.record
+    assert DeviceId(TURNS) in record.without_mps
+    kept, (reason,) = without_other_forms(node.offered((facts(1), MPS)), record.allocated)
+    assert [device.id for each in kept.resources for device in each.devices] == [f"{TURNS}::0"]
+    assert "container main of pod default/turns has it in another form" in reason
+    node.kubelet.forgotten.add(f"{TURNS}::0")
+    for number in range(3):
+        await node.run(f"q{number}")
+    with pytest.raises(Conflict, match="of pod default/turns"):
+        await node.run("r")
+
+
+async def test_a_client_of_mps_of_an_earlier_agent_goes_on_as_one(node: Node) -> None:
+    daemon = node.root / "mps" / TURNS / "daemon.json"
+    daemon.parent.mkdir(parents=True)
+    daemon.write_text("{}")
+    of_an_earlier_agent(node, FORMER[0])
+    await node.offer((facts(1), MPS))
+    record = node.plugins.gate.record
+    assert record.without_mps == frozenset()
+    assert without_other_forms(node.offered((facts(1), MPS)), record.allocated)[1] == ()
+
+
+async def test_an_init_container_runs_again_where_the_record_was_lost(node: Node) -> None:
+    """As after a reboot: the others of its pod are on record before it, and do not run beside it."""
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 25, share(0, 30720))
+    pod = node.pods["default", "p"]
+    pod["spec"]["initContainers"] = [{"name": "init", "resources": {"limits": {NEED: "30"}}}]
+    init, main = Container(name="init", limits=((NEED, 30),)), Container(name="main", limits=((NEED, 25),))
+    await node.kubelet.admit("default", "p", init)
+    (answered,) = node.plugins.gate.record.entries
+    await node.kubelet.allocate("default", "p", main, answered.ids[:25])
+    await node.kubelet.create("default", "p", "init")
+    await node.kubelet.create("default", "p", "main")
+    await node.kill()
+    (node.root / "allocations.json").unlink()
+    node.plugins = node.started()
+    await node.offer((facts(0), MEMORY), how=CDI)
+    assert [each.container for each in node.plugins.gate.record.entries] == ["main"]
+    await node.kubelet.create("default", "p", "init")
+    await node.kubelet.create("default", "p", "main")
+    assert node.plugins.gate.refusals.double_allocations() == ()
 
 
 async def test_an_answer_that_no_container_used_is_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The record of allocations on the disk: what is broken in it costs nothing else of it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def test_what_can_be_read_counts_and_the_file_is_kept(tmp_path: Path, case: str)
     read_allocations(path, logger())
     kept = {each.read_bytes() for each in tmp_path.glob("allocations.json.*.bad")}
     assert kept == {content, content[:-1] + b"?"}, "the second that is spoiled as well"
+
+
+def test_ten_spoiled_files_are_kept_the_newest(tmp_path: Path) -> None:
+    path = tmp_path / "allocations.json"
+    for number in range(12):
+        path.write_text(f"spoiled {number}")
+        read_allocations(path, logger())
+        for each in tmp_path.glob("*.bad"):  # those of before are older, however coarse the file system's clock is
+            os.utime(each, ns=(0, each.stat().st_mtime_ns - 10**9))
+    kept = {each.read_text() for each in tmp_path.glob("allocations.json.*.bad")}
+    assert kept == {f"spoiled {number}" for number in range(2, 12)}
 
 
 def test_without_what_is_on_the_disk_nothing_is_read_nor_written(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the agent keeps on the disk: read as it was written, by this version and by those of before."""
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import InvalidInput
 
+NEED = "tessera.dev/gpu-memory"
 TEXT, FLAG, AMOUNT = st.text(max_size=5), st.booleans(), st.integers(0, 1 << 50)
 PLACEMENTS = st.none() | st.builds(Placement, start=AMOUNT, size=AMOUNT, profile=TEXT)
 SHARES = st.lists(st.builds(Share, gpu=AMOUNT, memory_mib=AMOUNT, compute_percent=AMOUNT), max_size=2).map(tuple)
@@ -32,6 +34,7 @@ ALLOCATIONS = st.builds(
     pod=TEXT,
     container=TEXT,
     initial=FLAG,
+    order=st.integers(-1, 9),
     at_ns=AMOUNT,
     guessed=FLAG,
     started=FLAG,
@@ -79,6 +82,7 @@ def test_version_1_has_these_names() -> None:
         "pod": "ns/p",
         "container": "c",
         "initial": False,
+        "order": -1,
         "at_ns": 5,
         "guessed": False,
         "started": True,
@@ -118,6 +122,57 @@ def test_what_was_written_before_there_were_versions_is_read() -> None:
         exchanges=(Correction(request=AssignedRequest(key=key, units=1, shares=()), shares=()),),
     )
     assert read_answers(FORMER_ANSWERS, "shares.json") == kept
+
+
+STATE = Path(__file__).parents[3] / "data" / "agentstate"
+"""Each file is what the agent of one day wrote, named by what was new in it."""
+FILES = {
+    kind: sorted((STATE / kind).iterdir(), key=lambda each: int(each.name.partition("-")[0]))
+    for kind in ("allocations", "shares")
+}
+
+
+def test_there_is_a_file_of_what_this_version_writes() -> None:
+    """A field that is new here needs a file with it: the versions to come read it then."""
+    newest = json.loads(FILES["allocations"][-1].read_text())
+    assert json.loads(write_allocations(read_allocations(FILES["allocations"][-1].read_bytes())[0])) == newest
+    newest = json.loads(FILES["shares"][-1].read_text())
+    assert json.loads(write_answers(read_answers(FILES["shares"][-1].read_bytes(), "shares.json"))) == newest
+
+
+@pytest.mark.parametrize("path", FILES["allocations"], ids=lambda path: path.stem)
+def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) -> None:
+    """Nothing of it is forgotten: what it lacks is not yet known."""
+    found, problem = read_allocations(path.read_bytes())
+    assert problem == ""
+    number = int(path.name.partition("-")[0])
+    turns = Use(gpu="GPU-00000001", exclusivity=Exclusivity.REPLICA, mps=False if number > 8 else None)
+    part = msgspec.structs.replace(turns, gpu="GPU-00000002", exclusivity=Exclusivity.MEMORY, memory_mib=2048)
+    assert [(each.resource, each.ids, each.uses, each.uid, each.pod, each.container, each.at_ns) for each in found] == [
+        (
+            "nvidia.com/mig-1g.5gb",
+            ("MIG-1",),
+            (Use(gpu="GPU-00000000", placement=Placement(0, 1, "1g.5gb")),),
+            *("uid-slice", "ns/slice", "main", 5),
+        ),
+        ("nvidia.com/gpu", ("GPU-00000001::0",), (turns,), "uid-turns", "ns/turns", "main", 6),
+        (NEED, ("GPU-00000002-_-0", "GPU-00000002-_-1"), (part,), "uid-memory", "ns/memory", "main", 7),
+        (NEED, ("GPU-00000002-_-2",), (msgspec.structs.replace(part, memory_mib=1024),), "", "", "", 8),
+    ]
+    assert [each.started for each in found] == [number > 4] * 3 + [False]
+    assert [each.guessed for each in found] == [False] * 3 + [number > 3]
+    assert found[2].assignment == ("{}" if number > 5 else "")
+
+
+@pytest.mark.parametrize("path", FILES["shares"], ids=lambda path: path.stem)
+def test_all_answers_that_were_ever_written_are_read(path: Path) -> None:
+    kept = read_answers(path.read_bytes(), "shares.json")
+    key = RequestKey("ns", "p", "main", NEED)
+    first, second = (share(gpu, 2048, Mode.MEMORY_SHARE, resource=NEED, container="main") for gpu in (0, 1))
+    assert kept.answers == (Answer(ids=frozenset({"GPU-00000001-_-0"}), key=key, specification="[]", shares=(second,)),)
+    uid = "uid-p" if int(path.name.partition("-")[0]) > 6 else ""
+    request = AssignedRequest(key=key, uid=uid, units=2, shares=(first,), since_ns=7)
+    assert kept.exchanges == (Correction(request=request, shares=(second,)),)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"version": 2}', b"\xff", b"[" * 100_000], ids=str)

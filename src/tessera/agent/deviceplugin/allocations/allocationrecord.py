@@ -4,6 +4,7 @@ An entry is created when `Allocate` or `PreStartContainer` is answered, and stay
 ended (docs/decisions/0014-last-gate.md).
 """
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -29,6 +30,7 @@ from tessera.core.deviceplugin.allocations import (
     started_pod,
     uses_of_devices,
 )
+from tessera.core.deviceplugin.formerentries import is_vague, settled
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import GateObservation, named
 from tessera.core.gpu.deviceids import DeviceId
@@ -262,11 +264,12 @@ class AllocationRecord:
                 self._log.warning("release_not_kept", reason=str(error))
                 self._entries = left
 
-    async def tidy(self, uses_of: Callable[[KubeletAllocation], tuple[Use, ...]]) -> None:
-        """Release the allocations of ended pods, and record unrecorded ones of the others.
+    async def tidy(self, uses_of: Callable[[KubeletAllocation], tuple[Use, ...]], daemons: Container[str] = ()) -> None:
+        """Release the allocations of ended pods, record unrecorded ones of the others, and complete former entries.
 
         Args:
             uses_of: returns what a container uses by its ids; nothing where that is not known yet.
+            daemons: keys of the MPS daemons on record.
 
         Raises:
             Unavailable: the kubelet's record cannot be read, or this one cannot be written.
@@ -277,6 +280,7 @@ class AllocationRecord:
         held = await self._view.held()
         self.release(complete=complete)
         # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.
+        running = await self._running_vague(held)
         observed, late = await self._observed(), self._unclaimed()
         if any(map(observed.is_of_a_pod_unseen, late)):
             if not await self._observer.refresh():
@@ -284,8 +288,16 @@ class AllocationRecord:
             observed = await self._observed()
         known = tuple(named(each, observed) if each in late else each for each in self._entries)
         kept = tuple(each for each in known if each.uid or each not in late)
-        # 3. Adopt allocations made before there was a record.
-        self.keep((*kept, *self._adopted(held, uses_of, kept)))
+        # 3. Adopt allocations made before there was a record, and complete entries of former versions.
+        every = (*kept, *self._adopted(held, uses_of, kept))
+        pods = self._observer.pods({each.uid for each in every})
+        self.keep(settled(every, pods, _assigned_uses(every, held, uses_of), running, daemons))
+
+    async def _running_vague(self, held: Iterable[KubeletAllocation]) -> frozenset[str]:
+        """Return the pods with processes of which it may be unknown whether an MPS daemon serves them."""
+        known = {each.uid for each in self._entries if not is_vague(each)}
+        uids = {each.uid for each in self._entries}.union(each.uid for each in held) - known
+        return await asyncio.to_thread(self._view.running, uids) if uids else frozenset()
 
     async def _observed(self) -> GateObservation:
         return await self._observer.observe({each.uid for each in self._entries})
@@ -327,3 +339,14 @@ class AllocationRecord:
                 late = any(clashes(record, entry, self._capacity(), ids=each.resource not in SHARE_RESOURCES))
                 at_ns = max(entry.at_ns, self.next_ns()) if late else entry.at_ns
                 yield msgspec.structs.replace(entry, at_ns=at_ns)
+
+
+def _assigned_uses(
+    record: Iterable[Allocation],
+    held: Iterable[KubeletAllocation],
+    uses_of: Callable[[KubeletAllocation], tuple[Use, ...]],
+) -> AssignedUses:
+    """Return what containers use by their assignment, of entries that do not say whether by an MPS daemon."""
+    vague = {(each.uid, each.container, each.resource) for each in record if is_vague(each)}
+    keys = {(each.uid, each.container, each.resource): each for each in held if each.resource in SHARE_RESOURCES}
+    return {key: uses_of(each) for key, each in keys.items() if key in vague}

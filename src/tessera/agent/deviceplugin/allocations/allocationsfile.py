@@ -4,6 +4,7 @@ Unreadable data is never overwritten: a damaged file is kept beside the new one,
 counts, whatever is wrong with the others.
 """
 
+import contextlib
 import hashlib
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from tessera.errors import Unavailable
 from tessera.log import Logger
 
 __all__ = ["read_allocations", "write_allocations"]
+
+_MOST_BAD = 10
+"""How many damaged files are kept."""
 
 
 def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
@@ -35,8 +39,7 @@ def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
         ) from error
     found, problem = nodefiles.read_allocations(content)
     if problem:
-        aside = path.with_name(f"{path.name}.{hashlib.sha256(content).hexdigest()[:10]}.bad")
-        _write(aside, content)
+        aside = _keep_aside(path, content)
         log.warning("allocations_unreadable", reason=f"{path}: {problem}", left=len(found), kept=str(aside))
     return found
 
@@ -49,6 +52,17 @@ def write_allocations(path: Path, record: tuple[Allocation, ...]) -> None:
 
     """
     _write(path, nodefiles.write_allocations(record))
+
+
+def _keep_aside(path: Path, content: bytes) -> Path:
+    """Keep a damaged file beside the new one, and the newest of those before it."""
+    aside = path.with_name(f"{path.name}.{hashlib.sha256(content).hexdigest()[:10]}.bad")
+    _write(aside, content)
+    kept = sorted(path.parent.glob(f"{path.name}.*.bad"), key=lambda each: (each != aside, -each.lstat().st_mtime_ns))
+    for each in kept[_MOST_BAD:]:
+        with contextlib.suppress(OSError):
+            each.unlink()
+    return aside
 
 
 def _write(path: Path, content: bytes) -> None:

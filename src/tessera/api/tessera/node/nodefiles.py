@@ -10,12 +10,14 @@ Each entry has its version, so that an unreadable one affects no other, and an o
 without a version are read as version 1.
 """
 
+import contextlib
+import enum
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from tessera.core.deviceplugin.allocations import Allocation, Exclusivity
+from tessera.core.deviceplugin.allocations import Allocation
 from tessera.core.deviceplugin.matching import Answer, Correction
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
@@ -37,10 +39,28 @@ class _PlacementFields(msgspec.Struct, frozen=True):
     profile: str
 
 
+class _Sharer(enum.StrEnum):
+    EXCLUSIVE = "exclusive"
+    REPLICA = "replica"
+    MEMORY = "memory"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "_Sharer | None":
+        """Read the words of the first version."""
+        return _FORMER_SHARERS.get(value)
+
+
+_FORMER_SHARERS: dict[object, _Sharer] = {
+    "nobody": _Sharer.EXCLUSIVE,
+    "clients": _Sharer.REPLICA,
+    "amounts": _Sharer.MEMORY,
+}
+
+
 class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str
     placement: _PlacementFields | None = None
-    exclusivity: Exclusivity = msgspec.field(name="sharer", default=Exclusivity.EXCLUSIVE)
+    exclusivity: _Sharer = msgspec.field(name="sharer", default=_Sharer.EXCLUSIVE)
     memory_mib: int = 0
     mps: bool | None = None
 
@@ -54,6 +74,7 @@ class _AllocationFields(msgspec.Struct, frozen=True, kw_only=True):
     pod: str = ""
     container: str = ""
     initial: bool = False
+    order: int = -1
     at_ns: int = 0
     guessed: bool = False
     started: bool = False
@@ -116,9 +137,21 @@ class _AnswersFields(msgspec.Struct, frozen=True, kw_only=True):
     exchanges: tuple[_CorrectionFields, ...] = ()
 
 
+class _FormerCorrectionFields(msgspec.Struct, frozen=True, kw_only=True):
+    request: _RequestFields = msgspec.field(name="claim")
+    shares: tuple[_ShareFields, ...]
+
+
+class _FormerAnswersFields(_AnswersFields, frozen=True, kw_only=True):
+    """As the first version wrote them."""
+
+    exchanges: tuple[_FormerCorrectionFields, ...] = ()  # type: ignore[assignment]
+
+
 _ENTRIES = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
 _ENTRY = msgspec.json.Decoder(_AllocationFields)
 _ANSWERS = msgspec.json.Decoder(_AnswersFields)
+_FORMER_ANSWERS = msgspec.json.Decoder(_FormerAnswersFields)
 
 
 def write_allocations(record: Iterable[Allocation]) -> bytes:
@@ -154,8 +187,14 @@ def read_answers(content: bytes, source: str) -> Answers:
 
     """
     try:
-        return msgspec.convert(_ANSWERS.decode(content), Answers, from_attributes=True)
+        return _answers(_ANSWERS, content)
     except UNDECODABLE as error:
+        with contextlib.suppress(*UNDECODABLE):
+            return _answers(_FORMER_ANSWERS, content)
         raise InvalidInput(
             source, found=str(error), expected="the answers that an agent of this version keeps"
         ) from error
+
+
+def _answers(decoder: msgspec.json.Decoder[Any], content: bytes) -> Answers:
+    return msgspec.convert(decoder.decode(content), Answers, from_attributes=True)

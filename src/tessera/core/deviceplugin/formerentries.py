@@ -1,0 +1,68 @@
+"""Completes entries of the record that agents of earlier versions wrote, with less in them than is needed now."""
+
+from collections.abc import Container, Iterable, Mapping
+
+import msgspec
+
+from tessera.core.cluster.mps import mps_key
+from tessera.core.deviceplugin.allocations import Allocation, AssignedUses, Exclusivity, Use
+from tessera.core.deviceplugin.lastgate import GatePod
+from tessera.core.workload.resources import SHARE_RESOURCES
+
+__all__ = ["is_vague", "settled"]
+
+
+def is_vague(entry: Allocation) -> bool:
+    """Return whether it is unknown if an MPS daemon serves a shared device of a container."""
+    return any(use.mps is None and use.exclusivity is not Exclusivity.EXCLUSIVE for use in entry.uses)
+
+
+def settled(
+    record: Iterable[Allocation],
+    pods: Mapping[str, GatePod],
+    assigned: AssignedUses,
+    running: Container[str],
+    daemons: Container[str],
+) -> tuple[Allocation, ...]:
+    """Return the record with what it lacks, as far as that can be known.
+
+    That is where a container stands among those of its pod, by the pod; and whether an MPS daemon serves it: by its
+    assignment, or, of replicas, by whether its device has a daemon while the pod runs. A pod without a process, as
+    after a reboot, says nothing about daemons.
+
+    Args:
+        record: the allocations.
+        pods: by UID.
+        assigned: what containers use by their assignment.
+        running: UIDs of the pods that have processes.
+        daemons: the keys (`mps_key`) of the MPS daemons on record.
+
+    """
+    return tuple(_settled(each, pods.get(each.uid), assigned, running, daemons) for each in record)
+
+
+def _settled(
+    each: Allocation,
+    pod: GatePod | None,
+    assigned: AssignedUses,
+    running: Container[str],
+    daemons: Container[str],
+) -> Allocation:
+    place = pod.place(each.container) if pod is not None else -1
+    if pod is not None and place >= 0:
+        each = msgspec.structs.replace(each, order=place, initial=each.container not in pod.lasting)
+    if not is_vague(each):
+        return each
+    if each.resource in SHARE_RESOURCES:
+        uses = assigned.get((each.uid, each.container, each.resource), ())
+        same = [msgspec.structs.replace(use, mps=None) for use in uses] == list(each.uses)
+        return msgspec.structs.replace(each, uses=uses) if same else each
+    if each.uid not in running:
+        return each
+    return msgspec.structs.replace(each, uses=tuple(_with_daemon(use, daemons) for use in each.uses))
+
+
+def _with_daemon(use: Use, daemons: Container[str]) -> Use:
+    if use.mps is not None or use.exclusivity is Exclusivity.EXCLUSIVE:
+        return use
+    return msgspec.structs.replace(use, mps=mps_key(*use.device) in daemons)
