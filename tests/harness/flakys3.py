@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data[: len(data) // 2])
             self.wfile.flush()
             if fault == "stall":
-                self.rfile.read(1)  # until the client leaves
+                self.rfile.read()  # until the client leaves
             for each in data[len(data) // 2 :] if fault == "drip" else b"":
                 time.sleep(0.05)
                 self.wfile.write(bytes((each,)))

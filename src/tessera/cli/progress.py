@@ -7,9 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
 __all__ = ["Report", "progress_bar"]
 
 Report: TypeAlias = Callable[[str, int, int], None]
@@ -30,6 +27,10 @@ def progress_bar(step: str = "reading", *, after_s: float = _PATIENCE_S) -> Iter
     if not sys.stderr.isatty():
         yield lambda _step, _done, _total: None
         return
+    # Imported here: most commands run without a terminal, or end before a bar would show.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
 

@@ -2,6 +2,6 @@
 
 from tessera.clients.store.memory import MemoryStore
 from tessera.clients.store.opening import open_store
-from tessera.clients.store.protocol import Body, Changed, ObjectStore, Refused, Temporary
+from tessera.clients.store.protocol import SMALL_BYTES, Body, Changed, ObjectStore, Refused, Temporary
 
-__all__ = ["Body", "Changed", "MemoryStore", "ObjectStore", "Refused", "Temporary", "open_store"]
+__all__ = ["SMALL_BYTES", "Body", "Changed", "MemoryStore", "ObjectStore", "Refused", "Temporary", "open_store"]

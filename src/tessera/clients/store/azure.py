@@ -9,7 +9,7 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from email.utils import format_datetime
@@ -19,8 +19,9 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
-from tessera.clients.store.http1 import Endpoint, Response
-from tessera.clients.store.protocol import Refused, Temporary
+from tessera.clients.store.http1 import Endpoint, Response, request_of
+from tessera.clients.store.pipelines import pipelined
+from tessera.clients.store.protocol import Contents, Refused, Temporary
 from tessera.clients.store.ranges import condition, read_range
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import InvalidInput
@@ -124,7 +125,7 @@ class AzureStore:
 
     """
 
-    asks_ahead = True
+    pipelines = True
 
     def __init__(
         self,
@@ -206,16 +207,18 @@ class AzureStore:
     def _target(self, found: StoredObject) -> str:
         return self._signed(f"{self._root}/{quote(self._prefix + found.path, safe='/-_.~')}")
 
-    def ask_ahead(self, found: StoredObject) -> None:
-        """Send the request for a blob; `read` takes the answer."""
+    def _request(self, found: StoredObject) -> bytes:
         target = self._target(found)
-        self._endpoint.ask_ahead(target, self._headers(target, condition(found, 0, found.size)))
+        return request_of("GET", target, self._headers(target, condition(found, 0, found.size)))
+
+    def read_small(self, objects: Iterable[StoredObject]) -> Contents:
+        """Yield small blobs with their content, if they still have the listed ETag."""
+        return pipelined(self._endpoint, objects, self._request)
 
     def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
         """Open a range of the blob, if it still has the listed ETag."""
-        target, whole = self._target(found), (start, stop) == (0, found.size)
-        headers = self._endpoint.requested(target) if whole else None
-        headers = headers or self._headers(target, condition(found, start, stop))
+        target = self._target(found)
+        headers = self._headers(target, condition(found, start, stop))
         return read_range(self._endpoint, target, headers, found, (start, stop))
 
     def close(self) -> None:

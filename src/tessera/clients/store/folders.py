@@ -4,10 +4,10 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tessera.clients.store.protocol import Changed, Refused, Temporary
+from tessera.clients.store.protocol import Changed, Contents, Refused, Temporary
 from tessera.core.storage.models.revisions import StoredObject
 
 __all__ = ["FolderStore"]
@@ -23,7 +23,7 @@ class FolderStore:
 
     """
 
-    asks_ahead = False
+    pipelines = False
 
     def __init__(self, folder: Path, *, root: Path = Path("/"), within: Path | None = None) -> None:
         self._folder = root / folder.relative_to("/")
@@ -58,8 +58,9 @@ class FolderStore:
                 found.append(StoredObject(path[above:], status.st_size, _etag(status)))
         return tuple(found)
 
-    def ask_ahead(self, found: StoredObject) -> None:
-        """Do nothing."""
+    def read_small(self, objects: Iterable[StoredObject]) -> Contents:
+        """Yield the objects without their content."""
+        return ((each, None) for each in objects)
 
     @contextlib.contextmanager
     def read(self, found: StoredObject, start: int, stop: int) -> Iterator["_Range"]:

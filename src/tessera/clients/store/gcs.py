@@ -7,7 +7,7 @@ import base64
 import contextlib
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote, urlsplit
 
 import google.auth
@@ -17,8 +17,9 @@ import google.auth.transport.requests
 import msgspec
 from google.oauth2 import service_account
 
-from tessera.clients.store.http1 import Endpoint, Response
-from tessera.clients.store.protocol import Changed, Refused, Temporary
+from tessera.clients.store.http1 import Endpoint, Response, request_of
+from tessera.clients.store.pipelines import pipelined
+from tessera.clients.store.protocol import Changed, Contents, Refused, Temporary
 from tessera.clients.store.ranges import read_range
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import UNDECODABLE, InvalidInput
@@ -118,7 +119,7 @@ class GcsStore:
 
     """
 
-    asks_ahead = True
+    pipelines = True
 
     def __init__(
         self, bucket: str, prefix: str, endpoint: str, token: GoogleToken | None, timeout_s: float = 10.0
@@ -178,16 +179,17 @@ class GcsStore:
         name = quote(self._prefix + found.path, safe="")
         return f"{self._root}/{name}?alt=media&generation={found.etag}"
 
-    def ask_ahead(self, found: StoredObject) -> None:
-        """Send the request for an object; `read` takes the answer."""
-        with contextlib.suppress(Temporary):
-            self._endpoint.ask_ahead(self._target(found), self._headers(found, 0, found.size))
+    def _request(self, found: StoredObject) -> bytes:
+        return request_of("GET", self._target(found), self._headers(found, 0, found.size))
+
+    def read_small(self, objects: Iterable[StoredObject]) -> Contents:
+        """Yield small objects of the listed generations with their content."""
+        return pipelined(self._endpoint, objects, self._request, checks_etag=False)
 
     @contextlib.contextmanager
     def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Response]:
         """Open a range of the listed generation."""
-        target, whole = self._target(found), (start, stop) == (0, found.size)
-        headers = (self._endpoint.requested(target) if whole else None) or self._headers(found, start, stop)
+        target, headers = self._target(found), self._headers(found, start, stop)
         any_etag = msgspec.structs.replace(found, etag="")  # the header's ETag is not the generation
         try:
             with read_range(self._endpoint, target, headers, any_etag, (start, stop)) as response:

@@ -11,20 +11,69 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 from urllib.parse import SplitResult
 
 from tessera.clients.store.protocol import Refused, Temporary
 
-__all__ = ["Endpoint", "Response"]
+__all__ = ["HEAD_BYTES", "Endpoint", "Head", "Response", "acknowledge_at_once", "read_head", "request_of"]
 
-_HEADER_BYTES = 64 * 1024
+HEAD_BYTES = 64 * 1024
 _SMALL_BYTES = 64 * 2**20
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: |$)")
 _OK, _LEAST_ERROR, _LEAST_SERVER_ERROR = 200, 400, 500
 _AGAIN = frozenset({408, 425, 429})
-_AHEAD_CONNECT_S = 2.0
-"""A slower server is left to the request itself, whose timeout counts."""
 _NO_BODY = frozenset({204, 304})
+
+
+class Head(NamedTuple):
+    """The head of a response.
+
+    Args:
+        status: the code.
+        headers: by lower-case name.
+        chunked: whether the body comes in chunks, each with its length.
+        length: bytes of the body; None where no header says it.
+        stays: whether the connection stays open.
+
+    """
+
+    status: int
+    headers: dict[str, str]
+    chunked: bool
+    length: int | None
+    stays: bool
+
+    @property
+    def etag_is_checksum(self) -> bool:
+        """Whether an ETag that looks like a checksum is one: the store has encrypted with no key of its own."""
+        return not (
+            self.headers.get("x-amz-server-side-encryption", "").startswith("aws:kms")
+            or "x-amz-server-side-encryption-customer-algorithm" in self.headers
+        )
+
+
+def read_head(data: bytes) -> Head:
+    """Return the head of a response, from all before the empty line that ends it.
+
+    Raises:
+        Temporary: it is none of HTTP/1.
+
+    """
+    status, *lines = data.decode("latin-1").split("\r\n")
+    if (found := _STATUS.match(status)) is None:
+        raise Temporary(f"no HTTP status: {status[:40]!r}")
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+    length = headers.get("content-length")
+    if length is not None and not (length.isascii() and length.isdigit()):
+        raise Temporary(f"Content-Length {length[:40]!r} is no number")
+    # HTTP/1.0 closes the connection, unless it says otherwise.
+    stays = headers.get("connection", "" if found[1] == "1" else "close").lower() != "close"
+    return Head(int(found[2]), headers, chunked, None if chunked or length is None else int(length), stays)
 
 
 class Response:
@@ -37,28 +86,17 @@ class Response:
 
     """
 
-    etag_is_checksum = True
-
     def __init__(self, connection: socket.socket, method: str, until_s: float = math.inf) -> None:
         self._socket = connection
         self._until_s = until_s
         self._rest = b""
-        self._keeps = True
-        self.status, self.headers = self._head()
-        self._chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
-        length = self.headers.get("content-length")
-        if length is not None and not (length.isascii() and length.isdigit()):
-            raise Temporary(f"Content-Length {length[:40]!r} is no number")
+        self.head = self._head()
+        self.status, self.headers, self._chunked, self.length, stays = self.head
+        self.etag_is_checksum = self.head.etag_is_checksum
         if method == "HEAD" or self.status in _NO_BODY:
-            self._chunked, length = False, "0"
-        self.length = None if self._chunked or length is None else int(length)
+            self._chunked, self.length = False, 0
         self._left = self.length
-        stays = self.headers.get("connection", "" if self._keeps else "close").lower() != "close"
-        self.kept = stays and (self._chunked or length is not None)
-        self.etag_is_checksum = not (
-            self.headers.get("x-amz-server-side-encryption", "").startswith("aws:kms")
-            or "x-amz-server-side-encryption-customer-algorithm" in self.headers
-        )
+        self.kept = stays and (self._chunked or self.length is not None)
 
     @property
     def complete(self) -> bool:
@@ -69,29 +107,21 @@ class Response:
         if time.monotonic() > self._until_s:
             raise Temporary("it comes too slowly")
 
-    def _receive(self, size: int = _HEADER_BYTES) -> bytes:
+    def _receive(self, size: int = HEAD_BYTES) -> bytes:
         self._check_time()
         data = self._socket.recv(size)
         if not data:
             raise Temporary("the connection ended too early")
         return data
 
-    def _head(self) -> tuple[int, dict[str, str]]:
+    def _head(self) -> Head:
         data = self._receive()
         while (end := data.find(b"\r\n\r\n")) < 0:
-            if len(data) > _HEADER_BYTES:
+            if len(data) > HEAD_BYTES:
                 raise Temporary("more than 64 KiB of headers")
             data += self._receive()
         self._rest = data[end + 4 :]
-        status, *lines = data[:end].decode("latin-1").split("\r\n")
-        if (found := _STATUS.match(status)) is None:
-            raise Temporary(f"no HTTP status: {status[:40]!r}")
-        headers = {}
-        for line in lines:
-            name, _, value = line.partition(":")
-            headers[name.strip().lower()] = value.strip()
-        self._keeps = found[1] == "1"  # what speaks HTTP/1.0 closes, unless it says otherwise
-        return int(found[2]), headers
+        return read_head(data[:end])
 
     def readinto(self, view: memoryview) -> int:
         """Fill the view's beginning; 0 after the last byte. A body of unknown length ends with the connection."""
@@ -168,10 +198,8 @@ class Endpoint:
         self._tls = tls or own
         self._server = (address.hostname, address.port or (443 if self._tls else 80))
         self.host = address.netloc.rpartition("@")[2]
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._idle: list[socket.socket] = []
-        self._full = False
-        self._requested: dict[str, tuple[socket.socket, Mapping[str, str]]] = {}
         self.requests = 0
 
     @contextlib.contextmanager
@@ -193,8 +221,7 @@ class Endpoint:
         """
         connection: socket.socket | None = None
         try:
-            taken = self._taken(target, headers)
-            connection, response = taken or self._exchange(_message(method, target, headers), method, until_s)
+            connection, response = self._exchange(request_of(method, target, headers), method, until_s)
             if response.status >= _LEAST_ERROR:
                 _refuse(response)
             try:
@@ -204,52 +231,15 @@ class Endpoint:
                     self._idle.append(connection)
                     connection = None
         except (TimeoutError, ssl.SSLError, ConnectionError, socket.gaierror) as error:
-            reason = f"nothing came for {self._timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+            reason = f"nothing came for {self.timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
             raise Temporary(f"{self.host}: {reason}") from error
         finally:
             if connection is not None:
                 connection.close()
 
-    def ask_ahead(self, target: str, headers: Mapping[str, str]) -> None:
-        """Send a GET request now; the next `request` for the target takes the response. It never fails."""
-        with contextlib.suppress(Temporary, Refused, OSError):
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                if self._full:
-                    return
-                self._full = True  # unless this works: what cannot be reached is waited for once
-                connection = self._connect(min(self._timeout_s, _AHEAD_CONNECT_S))
-                self._full = False
-            try:
-                _send_message(connection, _message("GET", target, headers))
-            except BaseException:
-                connection.close()
-                raise
-            self.requests += 1
-            self._requested[target] = (connection, headers)
-
-    def requested(self, target: str) -> Mapping[str, str] | None:
-        """Return the headers of the request that was sent ahead for a target."""
-        return self._requested[target][1] if target in self._requested else None
-
-    def _taken(self, target: str, headers: Mapping[str, str]) -> tuple[socket.socket, Response] | None:
-        """Return the response to a request that was sent ahead; None if there is none, or it broke."""
-        if target not in self._requested:
-            return None
-        connection, sent = self._requested.pop(target)
-        try:
-            if headers is sent:
-                return connection, Response(connection, "GET")
-        except (Temporary, OSError) as error:
-            if isinstance(error, TimeoutError):
-                connection.close()
-                raise
-        except BaseException:
-            connection.close()
-            raise
-        connection.close()
-        return None
+    def keep(self, connection: socket.socket) -> None:
+        """Keep a connection that nothing more comes on for the next request."""
+        self._idle.append(connection)
 
     def _exchange(self, message: bytes, method: str, until_s: float) -> tuple[socket.socket, Response]:
         """Send on a kept connection, or on a new one if the server has closed that meanwhile."""
@@ -263,23 +253,31 @@ class Endpoint:
                     kept.close()
                     if isinstance(error, TimeoutError):
                         raise
-        connection = self._connect(self._timeout_s)
+        connection = self.connect(self.timeout_s)
         try:
             return connection, self._send(connection, message, method, until_s)
         except BaseException:
             connection.close()
             raise
 
-    def _send(self, connection: socket.socket, message: bytes, method: str, until_s: float) -> Response:
-        _send_message(connection, message)
+    def _send(self, connection: socket.socket, sent: bytes, method: str, until_s: float) -> Response:
+        connection.sendall(sent)
+        acknowledge_at_once(connection)
         return Response(connection, method, until_s)
 
-    def _connect(self, timeout_s: float) -> socket.socket:
+    def connect(self, timeout_s: float) -> socket.socket:
+        """Return a new connection.
+
+        Raises:
+            Temporary: the server does not accept it within the timeout.
+            Refused: its certificate is not trusted.
+
+        """
         try:
             raw = socket.create_connection(self._server, timeout_s)
         except OSError as error:
             raise Temporary(f"{self.host}: {error.strerror or error}") from error
-        raw.settimeout(self._timeout_s)
+        raw.settimeout(self.timeout_s)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is None:
             return raw
@@ -295,20 +293,19 @@ class Endpoint:
 
     def close(self) -> None:
         """Close the connections that are kept."""
-        for connection in (*self._idle, *(connection for connection, _ in self._requested.values())):
+        for connection in self._idle:
             connection.close()
         self._idle.clear()
-        self._requested.clear()
 
 
-def _message(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+def request_of(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    """Return a request without a body, as it is sent."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1")
 
 
-def _send_message(connection: socket.socket, message: bytes) -> None:
-    connection.sendall(message)
-    # Ceph's RGW waits 40 ms for our acknowledgement of a small object's headers, unless it is sent at once.
+def acknowledge_at_once(connection: socket.socket) -> None:
+    """Acknowledge what comes next: Ceph's RGW waits up to 40 ms for that of a small object's headers."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 

@@ -6,14 +6,14 @@ Source: https://huggingface.co/docs/hub/api and `huggingface_hub` 2.4, looked up
 import contextlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, NamedTuple, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 import msgspec
 
 from tessera.clients.store.http1 import Endpoint, Response
-from tessera.clients.store.protocol import Refused, Temporary
+from tessera.clients.store.protocol import Contents, Refused, Temporary
 from tessera.clients.store.ranges import read_range
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import UNDECODABLE, InvalidInput, shown
@@ -92,7 +92,7 @@ class HubStore:
 
     """
 
-    asks_ahead = False
+    pipelines = False
 
     def __init__(self, repository: Repository, endpoint: str, token: str, timeout_s: float = 10.0) -> None:
         self._hub = urlsplit(endpoint.rstrip("/"))
@@ -209,8 +209,9 @@ class HubStore:
         top = f"{self._hub.geturl()}{'' if kind == 'models' else f'/{kind}'}"
         return f"{top}/{name}/resolve/{self._commit}/{path}"
 
-    def ask_ahead(self, found: StoredObject) -> None:
-        """Do nothing."""
+    def read_small(self, objects: Iterable[StoredObject]) -> Contents:
+        """Yield the objects without their content."""
+        return ((each, None) for each in objects)
 
     @contextlib.contextmanager
     def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Response]:

@@ -2,9 +2,9 @@
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from tessera.clients.store.protocol import Changed, Refused
+from tessera.clients.store.protocol import Changed, Contents, Refused
 from tessera.core.storage.models.revisions import StoredObject
 
 __all__ = ["MemoryStore"]
@@ -19,7 +19,7 @@ class MemoryStore:
 
     """
 
-    asks_ahead = False
+    pipelines = False
 
     def __init__(self, contents: Mapping[str, bytes], source: str = "memory://models") -> None:
         self.contents = dict(contents)
@@ -31,8 +31,9 @@ class MemoryStore:
         self.requests += 1
         return tuple(_listed(path, content) for path, content in sorted(self.contents.items()))
 
-    def ask_ahead(self, found: StoredObject) -> None:
-        """Do nothing."""
+    def read_small(self, objects: Iterable[StoredObject]) -> Contents:
+        """Yield the objects without their content."""
+        return ((each, None) for each in objects)
 
     @contextlib.contextmanager
     def read(self, found: StoredObject, start: int, stop: int) -> Iterator["_Bytes"]:

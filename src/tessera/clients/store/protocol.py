@@ -1,11 +1,17 @@
 """The interface of a store of objects: list them, read a range of one."""
 
+from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from tessera.core.storage.models.revisions import StoredObject
 
-__all__ = ["Body", "Changed", "ObjectStore", "Refused", "Temporary"]
+__all__ = ["SMALL_BYTES", "Body", "Changed", "Contents", "ObjectStore", "Refused", "Temporary"]
+
+SMALL_BYTES = 64 * 1024
+"""Of objects whose requests cost more than their bytes."""
+Contents = Generator[tuple[StoredObject, memoryview | None], None, None]
+"""Objects with their content, or None in place of one."""
 
 
 class Temporary(Exception):
@@ -71,14 +77,18 @@ class ObjectStore(Protocol):
         """Number of requests."""
 
     @property
-    def asks_ahead(self) -> bool:
-        """Whether `ask_ahead` has an effect: the store is remote, and answers while we do other work."""
+    def pipelines(self) -> bool:
+        """Whether many small objects arrive faster by `read_small` than by a `read` each."""
 
     def objects(self) -> tuple[StoredObject, ...]:
         """Return all objects, with names below the source."""
 
-    def ask_ahead(self, found: StoredObject) -> None:
-        """Request a whole object that `read` is called for soon. It never fails: `read` then requests it again."""
+    def read_small(self, objects: Iterable[StoredObject]) -> Contents:
+        """Yield objects of 1 to `SMALL_BYTES` bytes with their content, in any order.
+
+        A content is valid until the next one is taken. What has to be read alone, by `read`, comes without: nothing is
+        raised here.
+        """
 
     def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Body]:
         """Open the bytes from `start` to before `stop` of the listed object."""

@@ -3,11 +3,11 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from tessera.clients.store.http1 import Endpoint, Response
+from tessera.clients.store.http1 import Endpoint, Head, Response
 from tessera.clients.store.protocol import Changed, Refused, Temporary
 from tessera.core.storage.models.revisions import StoredObject
 
-__all__ = ["condition", "read_range"]
+__all__ = ["check_range", "condition", "read_range"]
 
 _PARTIAL, _PRECONDITION_FAILED, _LEAST_REDIRECT = 206, 412, 300
 _DISCARDED = 2**20
@@ -36,7 +36,7 @@ def read_range(
     start, stop = bounds
     try:
         with endpoint.request("GET", target, headers) as response:
-            partial = _check(response, found, start, stop)
+            partial = check_range(response.head, found, start, stop)
             if not partial and start:
                 _discard(response, start)
             yield response
@@ -55,8 +55,14 @@ def _discard(response: Response, size: int) -> None:
         size -= count
 
 
-def _check(response: Response, found: StoredObject, start: int, stop: int) -> bool:
-    """Reject an answer that is not the listed object; return whether it is a part of it."""
+def check_range(response: Head, found: StoredObject, start: int, stop: int) -> bool:
+    """Return whether a response has a part of the listed object; it has all of it otherwise.
+
+    Raises:
+        Changed: another object, or another part of it.
+        Refused: it leads elsewhere.
+
+    """
     if response.status >= _LEAST_REDIRECT:
         raise Refused(f"status {response.status}, which leads elsewhere: {response.headers.get('location')}")
     etag = response.headers.get("etag", "").strip('"')

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from urllib.parse import quote, unquote, urlsplit
@@ -12,8 +12,9 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
-from tessera.clients.store.http1 import Endpoint, Response
-from tessera.clients.store.protocol import Refused, Temporary
+from tessera.clients.store.http1 import Endpoint, Response, request_of
+from tessera.clients.store.pipelines import pipelined
+from tessera.clients.store.protocol import Contents, Refused, Temporary
 from tessera.clients.store.ranges import condition, read_range
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import InvalidInput
@@ -22,6 +23,7 @@ __all__ = ["S3Settings", "S3Store", "sign"]
 
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _MD5 = re.compile(r"[0-9a-f]{32}")
+_SIZE = re.compile(r"[0-9]{1,15}")
 _PAGES = 100_000
 
 
@@ -109,7 +111,7 @@ class S3Store:
 
     """
 
-    asks_ahead = True
+    pipelines = True
 
     def __init__(self, bucket: str, prefix: str, settings: S3Settings, clock: Callable[[], datetime]) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", bucket):
@@ -163,31 +165,35 @@ class S3Store:
 
     def _page(self, page: "ET.Element") -> Iterator[StoredObject]:
         encoded = page.findtext("{*}EncodingType") == "url"
-        space = page.tag.removesuffix("ListBucketResult")  # by its whole name a field is found five times as fast
+        space = page.tag.removesuffix("ListBucketResult")
+        names = [f"{space}{name}" for name in ("Key", "Size", "ETag")]
         for row in page.iterfind(f"{space}Contents"):
-            key, size = row.findtext(f"{space}Key") or "", row.findtext(f"{space}Size") or ""
+            texts = {each.tag: each.text for each in row}
+            key, size, etag = (texts.get(name) or "" for name in names)
             key = unquote(key.replace("+", " ")) if encoded else key
-            if not key.startswith(self._prefix) or not re.fullmatch(r"[0-9]{1,15}", size):
+            if not key.startswith(self._prefix) or not _SIZE.fullmatch(size):
                 raise Temporary(f"a listing with key {key[:60]!r} and size {size[:20]!r}")
             if key == self._prefix:
                 continue
-            etag = (row.findtext(f"{space}ETag") or "").strip('"')
+            etag = etag.strip('"')
             checksum = f"md5:{etag}" if _MD5.fullmatch(etag) else ""
             yield StoredObject(key.removeprefix(self._prefix), int(size), etag, checksum)
 
     def _target(self, found: StoredObject) -> str:
         return f"{self._root}/{quote(self._prefix + found.path, safe='/-_.~')}"
 
-    def ask_ahead(self, found: StoredObject) -> None:
-        """Send the request for an object; `read` takes the answer."""
+    def _request(self, found: StoredObject) -> bytes:
         target = self._target(found)
-        self._endpoint.ask_ahead(target, self._headers(target, condition(found, 0, found.size)))
+        return request_of("GET", target, self._headers(target, condition(found, 0, found.size)))
+
+    def read_small(self, objects: Iterable[StoredObject]) -> Contents:
+        """Yield small objects with their content, if they still have the listed ETag."""
+        return pipelined(self._endpoint, objects, self._request)
 
     def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
         """Open a range of the object, if it still has the listed ETag."""
-        target, whole = self._target(found), (start, stop) == (0, found.size)
-        headers = self._endpoint.requested(target) if whole else None
-        headers = headers or self._headers(target, condition(found, start, stop))
+        target = self._target(found)
+        headers = self._headers(target, condition(found, start, stop))
         return read_range(self._endpoint, target, headers, found, (start, stop))
 
     def close(self) -> None:

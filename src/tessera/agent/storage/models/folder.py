@@ -182,7 +182,7 @@ class ModelFolder:
             if target.exists():
                 self._discard(target)
             written.replace(self._images / f"{revision}.erofs")
-        write_whole(self._manifests / f"{revision}.json", write_manifest(manifest))
+        self._note(revision, manifest)
         target.mkdir(mode=0o555, exist_ok=True)
         sync_file_system(self.versions)
         self.host_images.mount(self._images / f"{revision}.erofs", target)
@@ -224,8 +224,7 @@ class ModelFolder:
 
         """
         path = self._manifests / f"{revision}.json"
-        status = path.stat()
-        known = (revision, status.st_ino, status.st_size)  # it is never overwritten, but replaced
+        known = _identity(path)
         if known not in self._read:
             manifest = read_manifest(path.read_bytes(), subject=str(path))
             if manifest.revision != revision:
@@ -298,18 +297,24 @@ class ModelFolder:
     def publish(self, manifest: Manifest, staged: Path) -> None:
         """Make a staged folder a revision; readers see all of it or nothing."""
         self.versions.mkdir(exist_ok=True)
-        target = self.versions / manifest.revision
+        revision = manifest.revision
+        target = self.versions / revision
         if target.exists():  # the same content again: damaged files are replaced, one by one
             for file in manifest.files:
                 if (staged / file.path).lstat().st_ino != _inode(target / file.path):
                     (target / file.path).parent.mkdir(parents=True, exist_ok=True)
                     (staged / file.path).replace(target / file.path)
-            write_whole(self._manifests / f"{manifest.revision}.json", write_manifest(manifest))
+            self._note(revision, manifest)
             return
         sync_file_system(staged)
-        write_whole(self._manifests / f"{manifest.revision}.json", write_manifest(manifest))
+        self._note(revision, manifest)
         staged.rename(target)
         sync_file_system(self.versions)
+
+    def _note(self, revision: str, manifest: Manifest) -> None:
+        path = self._manifests / f"{revision}.json"
+        write_whole(path, write_manifest(manifest))
+        self._read[_identity(path)] = manifest
 
     def flip(self, revision: str) -> None:
         """Make a revision the current one, atomically, and the most recently used."""
@@ -378,6 +383,12 @@ def sync_file_system(path: Path) -> None:
             raise OSError(code, os.strerror(code), str(path))
     finally:
         os.close(number)
+
+
+def _identity(path: Path) -> tuple[str, int, int]:
+    """Return what tells a manifest from others: it is never overwritten, but replaced."""
+    status = path.stat()
+    return path.stem, status.st_ino, status.st_size
 
 
 def _inode(path: Path) -> int:

@@ -34,9 +34,9 @@ class Journal:
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         os.write(self._file, b"\n")  # ends a line torn by a crash
 
-    def add(self, index: int, chunk: int, digest: str) -> None:
-        """Note a chunk of an object."""
-        os.write(self._file, write_journal_line(index, chunk, digest))
+    def add(self, *chunks: tuple[int, int, str]) -> None:
+        """Note chunks: index of the object, index in it, digest."""
+        os.write(self._file, b"".join(write_journal_line(*each) for each in chunks))
 
     def forget(self, wrong: Container[int]) -> None:
         """Remove objects; nothing may be added after it until it is opened again."""

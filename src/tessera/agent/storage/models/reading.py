@@ -101,9 +101,9 @@ class Reader:
         """Return an object's name for errors."""
         return f"{self.store.source}: object {found.path}"
 
-    def attempts(self) -> Attempts:
-        """Return the attempts to read a range, starting now."""
-        return Attempts(self._patience, time.monotonic())
+    def attempts(self, since: float) -> Attempts:
+        """Return the attempts to read a range that is waited for since then, on the monotonic clock."""
+        return Attempts(self._patience, since)
 
     def receive(self, body: Body, view: memoryview, attempts: Attempts) -> int:
         """Read the next bytes, within the limit.
@@ -154,7 +154,7 @@ class Reader:
             TesseraError: the store does not answer, refuses, or the object has changed; or the transfer ends.
 
         """
-        attempts, done, proves = self.attempts(), 0, True
+        attempts, done, proves = self.attempts(time.monotonic()), 0, True
         while done < len(view):
             if self.stop.is_set():
                 raise unavailable(self.subject(found), "the transfer ended")

@@ -104,16 +104,17 @@ def sync(
         folder.clear_staging(plan.identity)
         # 3. Fetch the rest, if there is room.
         progress = Progress(report, plan.bytes_to_fetch)
-        manifest = _unchanged(plan, objects, manifests, store.source)
-        if manifest is None:
+        revision = _unchanged(plan, objects, manifests, store.source)
+        if not revision:
             staged = folder.staging / plan.identity
             clear_room(folder, plan, staged, options, make_room, copied=_copied(plan, folder, packed=packed))
             fetched = stage(store, folder, plan, staged, (options.limits, progress), sharing)
             kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
             manifest = Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
             # 4. Publish it to readers.
-            plain = (folder.versions / manifest.revision).exists()
-            if folder.image(manifest.revision) is not None or (packed and not plain):
+            revision = manifest.revision
+            plain = (folder.versions / revision).exists()
+            if folder.image(revision) is not None or (packed and not plain):
                 with _full_disk_named(folder, staged):
                     write_image(manifest, staged / "files", staged / "image")
                 folder.publish_image(manifest, staged / "image")
@@ -122,14 +123,14 @@ def sync(
             if sharing is not None:
                 hold(sharing, folder)
             shutil.rmtree(staged)
-        folder.make_readable(manifest.revision)
-        folder.flip(manifest.revision)
+        folder.make_readable(revision)
+        folder.flip(revision)
         # 5. Remove superseded revisions.
         if len(folder.manifests()) > options.keep:
             for name in superseded(folder.kept(folder.revisions()), options.keep):
                 folder.evict(name)
     seconds = time.monotonic() - begun
-    return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
+    return Synced(revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
 
 
 def hold(sharing: "PeerChunks", folder: ModelFolder) -> None:
@@ -170,16 +171,14 @@ def desired_objects(store: ObjectStore, options: SyncOptions) -> tuple[StoredObj
     return objects
 
 
-def _unchanged(
-    plan: SyncPlan, objects: tuple[StoredObject, ...], manifests: dict[str, Manifest], source: str
-) -> Manifest | None:
-    """Return the revision on the disk that equals the listing; None for none."""
+def _unchanged(plan: SyncPlan, objects: tuple[StoredObject, ...], manifests: dict[str, Manifest], source: str) -> str:
+    """Return the revision on the disk that equals the listing; empty for none."""
     if plan.fetched:
-        return None
+        return ""
     names = {name for name, _ in plan.kept.values()}
-    manifest = manifests[next(iter(names))]
-    same = len(names) == 1 and manifest.source == source and len(manifest.files) == len(objects)
-    return manifest if same and all(plan.kept[path][1].path == path for path in plan.kept) else None
+    name = next(iter(names))
+    same = len(names) == 1 and manifests[name].source == source and len(manifests[name].files) == len(objects)
+    return name if same and all(file.path == path for path, (_, file) in plan.kept.items()) else ""
 
 
 def clear_room(

@@ -1,17 +1,17 @@
 """Fetches objects into files: in parallel, by chunks, verified, resumable."""
 
+import contextlib
 import random
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small
 from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
 from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits, unavailable
-from tessera.clients.store import Body, Changed, ObjectStore, Refused, Temporary
+from tessera.clients.store import SMALL_BYTES, Body, Changed, ObjectStore, Refused, Temporary
 from tessera.core.storage.models.retries import Attempts, Patience
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
 from tessera.core.storage.models.syncplans import Span, spans
@@ -19,11 +19,11 @@ from tessera.errors import Unavailable
 
 __all__ = ["Transfer", "listed"]
 
-_SMALL_BYTES = 64 * 1024
 _MANY = 100
-_AHEAD = 32
-"""More than a hundred small objects are fetched by one thread, which requests the next 32 ahead: eight
-threads spend as much time contending for the interpreter's lock as on everything else."""
+"""More small objects than these are fetched by one thread, which requests several at a time: eight threads spend as
+much time contending for the interpreter's lock as on everything else."""
+_NOTED = 64
+"""Small files noted in the journal at once; after a kill they are fetched again."""
 
 
 def listed(store: ObjectStore, patience: Patience) -> tuple[StoredObject, ...]:
@@ -57,8 +57,9 @@ class _File:
         # An empty object is not read, so no answer says whether its ETag is a checksum.
         self.checksum: Checksum | None = start_checksum(found.checksum, found.size) if found.size else None
         self.in_order = 0
-        self.turn = threading.Condition()
         self.chunks = ChunkFile(path, found.size) if len(self.digests) > 1 else None
+        if self.chunks is not None:
+            self.turn = threading.Condition()
 
     @property
     def is_right(self) -> bool:
@@ -96,9 +97,8 @@ class Transfer:
             OSError: the disk is full or broken.
 
         """
-        files = self._folder / "files"
-        for folder in sorted({(files / each.path).parent for each in objects}):
-            folder.mkdir(parents=True, exist_ok=True)
+        for folder in sorted({each.path.rpartition("/")[0] for each in objects}):
+            (self._folder / "files" / folder).mkdir(parents=True, exist_ok=True)
         # 1. Fetch what no earlier attempt has. Its chunks may be wrong: they were not compared with a checksum yet.
         wrong = self._fetch(objects)
         # 2. Fetch wrong objects again, without reusing anything.
@@ -111,10 +111,10 @@ class Transfer:
 
     def _fetch(self, objects: tuple[StoredObject, ...]) -> set[int]:
         """Fetch what is not in the journal; return the indices of wrong files, which are removed from it."""
-        self._files = [_File(each, str(self._folder / "files" / each.path)) for each in objects]
+        self._files = [_File(each, f"{self._folder}/files/{each.path}") for each in objects]
         self._journal.open()
         self._stop.clear()
-        workers = [threading.Thread(target=self._work, args=each, daemon=True) for each in self._shares(objects)]
+        workers = [threading.Thread(target=self._work, args=each, daemon=True) for each in self._shares()]
         try:
             for worker in workers:
                 worker.start()
@@ -143,49 +143,68 @@ class Transfer:
             hint="sync again; if it stays so, the object is broken in the store or on the way",
         )
 
-    def _shares(self, objects: tuple[StoredObject, ...]) -> list[tuple[Iterator[Span], int]]:
-        """Return the objects of each thread, and how many it requests ahead."""
-        row, threads = spans(objects), self._limits.threads
-        small = {index for index, each in enumerate(objects) if each.size <= _SMALL_BYTES}
-        if not self._store.asks_ahead or self._limits.bytes_per_second or len(small) <= _MANY:
-            return [(row, 0)] * threads
-        all_spans = tuple(row)
-        others = iter([span for span in all_spans if span.object not in small])
-        asked = iter([span for span in all_spans if span.object in small])
-        return [(others, 0)] * (threads if len(small) < len(objects) else 0) + [(asked, _AHEAD)]
+    def _shares(self) -> list[tuple[Callable[..., None], Iterable[Span]]]:
+        """Return what each thread does, and with which chunks."""
+        threads = self._limits.threads
+        all_spans = tuple(spans(tuple(file.found for file in self._files)))
+        small = [span for span in all_spans if 0 < self._files[span.object].found.size <= SMALL_BYTES]
+        if not self._store.pipelines or self._limits.bytes_per_second or len(small) <= _MANY:
+            return [(self._read, iter(all_spans))] * threads
+        others = [span for span in all_spans if not 0 < self._files[span.object].found.size <= SMALL_BYTES]
+        return [(self._read, iter(others))] * min(threads, len(others)) + [(self._read_small, small)]
 
-    def _work(self, row: Iterator[Span], ahead: int) -> None:
-        buffer = aligned_buffer()
-        coming: deque[Span] = deque()
-        depth = 0  # grows by one with each object: a server may accept few connections at once
+    def _work(self, read: Callable[..., None], row: Iterable[Span]) -> None:
         try:
-            while not self._stop.is_set():
-                while len(coming) <= depth:
-                    with self._lock:
-                        span = next(row, None)
-                    if span is None:
-                        break
-                    found = self._files[span.object].found
-                    if ahead and found.size and not self._is_known(span):
-                        self._store.ask_ahead(found)
-                    coming.append(span)
-                if not coming:
-                    return
-                span = coming.popleft()
-                self._span(span, buffer)
-                if not self._is_known(span):
-                    depth = min(depth + 1, ahead)
+            read(row, aligned_buffer())
         except BaseException as error:  # noqa: BLE001 - raised again by run()
             with self._lock:
                 self._failure = self._failure or error
             self._stop.set()
 
-    def _is_known(self, span: Span) -> bool:
-        return (span.object, span.first) in self._journal.known
+    def _read(self, row: Iterator[Span], buffer: memoryview) -> None:
+        while not self._stop.is_set():
+            with self._lock:
+                span = next(row, None)
+            if span is None:
+                return
+            self._span(span, buffer, time.monotonic())
 
-    def _span(self, span: Span, buffer: memoryview) -> None:
+    def _read_small(self, row: Iterable[Span], buffer: memoryview) -> None:
+        """Fetch objects of one chunk each, except those of an earlier attempt."""
+        missing = {self._files[span.object].found.path: span for span in row if not self._has(span.object, 0, buffer)}
+        contents = self._store.read_small(self._files[span.object].found for span in missing.values())
+        written: list[tuple[int, int, str]] = []
+        begun = time.monotonic()
+        with contextlib.closing(contents):
+            for found, content in contents:
+                span = missing[found.path]
+                if content is not None:
+                    file = self._files[span.object]
+                    write_small(file.path, content)
+                    file.digests[0] = digest = chunk_digest(content)
+                    if file.checksum is not None:
+                        file.checksum.update(content)
+                    written.append((span.object, 0, digest))
+                if content is None or len(written) == _NOTED:
+                    self._note_small(written)
+                    written.clear()
+                if content is None:
+                    self._span(span, buffer, begun)
+                if self._stop.is_set():
+                    break
+                begun = time.monotonic()
+        self._note_small(written)
+
+    def _note_small(self, written: list[tuple[int, int, str]]) -> None:
+        size = sum(self._files[index].found.size for index, _, _ in written)
+        self._journal.add(*written)
+        self._progress.received(size)
+        self._progress.add(size, fetched=True)
+
+    def _span(self, span: Span, buffer: memoryview, since: float) -> None:
+        """Fetch chunks; `since` is when waiting for them began."""
         file = self._files[span.object]
-        attempts = self._reader.attempts()
+        attempts = self._reader.attempts(since)
         chunk, done = span.first, 0
         stop = chunk_range(file.found.size, span.stop - 1)[1]
         while chunk < span.stop and self._has(span.object, chunk, buffer):
@@ -234,7 +253,7 @@ class Transfer:
         else:
             file.chunks.write(data, chunk_range(file.found.size, chunk)[0])
         digest = chunk_digest(data)
-        self._journal.add(index, chunk, digest)
+        self._journal.add((index, chunk, digest))
         self._note(file, chunk, digest, data)
         self._progress.add(len(data), fetched=True)
 

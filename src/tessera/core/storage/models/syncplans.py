@@ -99,9 +99,7 @@ def plan_sync(
         if found is None:
             fetched.append(each)
         else:
-            file = found[1]
-            renewed = msgspec.structs.replace(file, etag=each.etag, checksum=each.checksum or file.checksum)
-            kept[each.path] = (found[0], msgspec.structs.replace(renewed, path=file.path))
+            kept[each.path] = (found[0], _renewed(found[1], each))
     return SyncPlan(kept, tuple(fetched))
 
 
@@ -127,7 +125,7 @@ def plan_mirror(
         if file is None or set(known).isdisjoint(_keys(source, each)):
             fetched.append(each)
         else:
-            kept[each.path] = msgspec.structs.replace(file, etag=each.etag, checksum=each.checksum or file.checksum)
+            kept[each.path] = _renewed(file, each)
     removed = here.keys() - {each.path for each in objects}
     return MirrorPlan(kept, SyncPlan({}, tuple(fetched)), tuple(sorted(removed)))
 
@@ -136,6 +134,14 @@ def parents_of(path: str) -> tuple[str, ...]:
     """Return the parent folders of a path, the nearest first."""
     parts = path.split("/")
     return tuple("/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+
+
+def _renewed(file: ModelFile, found: StoredObject) -> ModelFile:
+    """Return an unchanged file as the listing has it now."""
+    checksum = found.checksum or file.checksum
+    if (file.etag, file.checksum) == (found.etag, checksum):
+        return file  # all of them, most often
+    return msgspec.structs.replace(file, etag=found.etag, checksum=checksum)
 
 
 def _keys(source: str, file: StoredObject | ModelFile) -> Iterator[tuple[str, ...]]:

@@ -120,7 +120,7 @@ class SharedChunks:
         if write:
             try:
                 file.chunks.write(view, chunk_range(file.found.size, chunk)[0])
-                self._journal.add(*task, digest)
+                self._journal.add((*task, digest))
             finally:
                 with self.changed:
                     self._writing.discard(task)
