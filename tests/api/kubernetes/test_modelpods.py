@@ -160,6 +160,10 @@ DEPLOYMENTS = {
         vllm("serve", "--max_num_seqs=16"),
         ModelDeployment(replicas=1, slots=16, cold_start_s=None, trouble=""),
     ),
+    "vLLM's sequences twice: the last counts": (
+        vllm("serve", "--max-num-seqs=16", "--max-num-seqs=32"),
+        ModelDeployment(replicas=1, slots=32, cold_start_s=None, trouble=""),
+    ),
     "vLLM's sequences left out": (
         vllm("serve", "--max-num-seqs"),
         ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble=""),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from builders.rendered import VLLM, container, rendered
-from tessera.core.serving.engineflags import check_options, options_of
+from tessera.core.serving.engineflags import check_options, given_options
 from tessera.errors import InvalidInput
 
 RECORDED = Path(__file__).parents[2] / "data" / "servermetrics"
@@ -29,6 +29,116 @@ BAD_ARGS = {
 }
 
 
+ONE = "a replica is one vLLM"
+DEFEATING: dict[str, tuple[str, str]] = {
+    "-pp": ("vllm", ONE),
+    "-dp": ("vllm", ONE),
+    "-dpl": ("vllm", ONE),
+    "-dpa": ("vllm", ONE),
+    "-dpb": ("vllm", ONE),
+    "-dpe": ("vllm", ONE),
+    "-dph": ("vllm", ONE),
+    "-dpm": ("vllm", ONE),
+    "-dpn": ("vllm", ONE),
+    "-dpp": ("vllm", ONE),
+    "-dpr": ("vllm", ONE),
+    "-pcp": ("vllm", ONE),
+    "-n": ("vllm", ONE),
+    "-r": ("vllm", ONE),
+    "-tp": ("vllm", "spec.gpu.count"),
+    "--pipeline-parallel-size": ("vllm", ONE),
+    "--data-parallel-size": ("vllm", ONE),
+    "--data-parallel-size-local": ("vllm", ONE),
+    "--data-parallel-rank": ("vllm", ONE),
+    "--data-parallel-hybrid-lb": ("vllm", ONE),
+    "--prefill-context-parallel-size": ("vllm", ONE),
+    "--nnodes": ("vllm", ONE),
+    "--node-rank": ("vllm", ONE),
+    "--headless": ("vllm", ONE),
+    "--disable-log-stats": ("vllm", "the autoscaler needs these metrics"),
+    "--uds": ("vllm", "the Service and the probes reach the pod"),
+    "--grpc": ("vllm", "the Service and the probes reach the pod"),
+    "--host": ("vllm", "the Service and the probes reach the pod"),
+    "--ssl-keyfile": ("vllm", "plain HTTP"),
+    "--ssl-certfile": ("vllm", "plain HTTP"),
+    "--ssl-ca-certs": ("vllm", "plain HTTP"),
+    "--enable-ssl-refresh": ("vllm", "plain HTTP"),
+    "--allow-http": ("triton", "the probes need HTTP"),
+    "--allow-grpc": ("triton", "a port for gRPC"),
+    "--allow-metrics": ("triton", "the autoscaler needs these metrics"),
+    "--http-address": ("triton", "the Service and the probes reach the pod"),
+    "--metrics-address": ("triton", "the Service and the probes reach the pod"),
+}
+
+
+@pytest.mark.parametrize("option", DEFEATING)
+def test_options_that_defeat_what_is_rendered_are_refused_however_they_are_spelled(option: str) -> None:
+    engine, want = DEFEATING[option]
+    underscored = option[:2] + option[2:].replace("-", "_")
+    spellings = [[option], [option, "0"], [f"{option}=0"], [underscored, "0"], [f"{underscored}=0"]]
+    for words in spellings if engine == "vllm" else spellings[1:3]:
+        for unknown in (False, True):
+            with pytest.raises(InvalidInput, match=re.escape(want)) as caught:
+                rendered({"engine": engine, "args": ["--log-verbose=1", *words][engine == "vllm" :]} | accept(unknown))
+            assert caught.value.subject == f"server: spec.args[{int(engine == 'triton')}]", words
+
+
+def accept(unknown: bool) -> dict[str, bool]:  # one of two
+    return {"allowUnknownArgs": unknown}
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("vllm", ["--pipeline-parallel", "2"]),
+        ("vllm", ["--data_parallel_size_l=2"]),
+        ("vllm", ["--disable-log-st"]),
+        ("triton", ["--allow-met=false"]),
+        ("triton", ["--allow-ht", "0"]),
+    ],
+)
+def test_an_abbreviation_that_the_engine_accepts_is_the_option(engine: str, words: list[str]) -> None:
+    with pytest.raises(InvalidInput, match="does not go with what Tessera renders"):
+        rendered({"engine": engine, "args": words, "allowUnknownArgs": True})
+
+
+BAD_VALUES = [
+    ["--metrics-config=counter_latencies=false"],
+    ["--metrics-config", "counter_latencies=0"],
+    ["--metrics-config", "COUNTER_LATENCIES=False"],
+    ["--http-restricted-api=health:key=secret"],
+    ["--http-restricted-api", "metadata,health:key=secret"],
+    ["--allow-metrics", "FALSE"],
+    ["--allow-metrics"],
+]
+
+
+@pytest.mark.parametrize("words", BAD_VALUES)
+def test_values_that_switch_off_what_is_needed_are_refused(words: list[str]) -> None:
+    with pytest.raises(InvalidInput, match="does not go with what Tessera renders"):
+        rendered({"args": words})
+
+
+HARMLESS = {
+    "triton": [
+        ["--allow-metrics=true", "--allow-http", "1", "--allow-grpc=TRUE"],
+        ["--metrics-config=summary_latencies=true", "--metrics-config", "counter_latencies=true"],
+        ["--http-restricted-api=metadata:key=secret", "--http-address=0.0.0.0"],
+    ],
+    "vllm": [
+        ["--host=0.0.0.0"],
+        ["--host", "::", "--no-disable-log-stats", "--no-headless"],
+        ["--disable-uvicorn-access-log", "--distributed-executor-backend=mp", "-q", "fp8"],
+    ],
+}
+
+
+@pytest.mark.parametrize("engine", HARMLESS)
+def test_values_that_change_nothing_are_taken(engine: str) -> None:
+    for words in HARMLESS[engine]:
+        assert container({"engine": engine, "args": words})["args"][-len(words) :] == words
+
+
 @pytest.mark.parametrize("case", BAD_ARGS)
 def test_options_that_cannot_be_are_refused_with_their_place(case: str) -> None:
     engine, args, want = BAD_ARGS[case]
@@ -45,7 +155,7 @@ def test_options_of_another_version_are_taken_where_that_is_said() -> None:
 def test_the_options_that_tessera_writes_are_those_of_the_engine(engine: str) -> None:
     args = container({"engine": engine})["args"]
     check_options(engine, args, "args")  # type: ignore[arg-type]  # a parameter is a plain text
-    assert len(options_of(args)) > 4
+    assert len(given_options(engine, args)) > 4  # type: ignore[arg-type]  # the same
 
 
 def test_the_options_of_a_vllm_that_ran_are_known_and_those_that_tessera_writes_are_among_them() -> None:
@@ -55,4 +165,4 @@ def test_the_options_of_a_vllm_that_ran_are_known_and_those_that_tessera_writes_
     check_options("vllm", recorded, "args")
     for gpu in ({"memoryGiB": 20}, {"resource": "nvidia.com/gpu", "count": 2}):
         written = container(VLLM | {"gpu": gpu})["args"]
-        assert {f"--{each}" for each in options_of(written)} <= {*recorded}
+        assert {f"--{each.name}" for each in given_options("vllm", written)} <= {*recorded}

@@ -206,6 +206,41 @@ def test_sums_never_go_back(rounds: list[list[tuple[int, float, bool] | Missing 
             assert found.load.arrived >= found.load.completed
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.sampled_from([None, None, 0, 1, 2, 5])), min_size=2, max_size=15),
+    st.sampled_from([0.0, -40.0]),
+)
+def test_no_request_counts_twice_however_late_a_restart_is_reported(
+    passes: list[tuple[int, int | None]], clock_s: float
+) -> None:
+    """A pod is scraped directly each 15 s: requests that ended, and whether it restarted 10 s before, which its status
+    says so many passes late, by a clock that differs from ours."""
+    memory, counted, ended, late = ServerMemory(), 0, 0, list[tuple[int, float]]()
+    started_s = 1000.0 + clock_s
+    for number, (came, restart) in enumerate(passes):
+        at_s = 2000.0 + 15 * number
+        if restart is not None:
+            counted = 0
+            late.append((number + restart, at_s - 10 + clock_s))
+        counted, ended = counted + came, ended + (came if number or restart is not None else 0)
+        started_s = max([started_s, *(each_s for due, each_s in late if due <= number)])
+        pods = {"a": sample(at_s, counted, started_s=started_s)}
+        memory, _ = observe(memory, pods, at_s=at_s, replicas=1, ready=1)
+        assert memory.completed <= ended
+
+
+def test_a_restart_that_is_reported_late_by_a_clock_ahead_of_ours_counts_once() -> None:
+    """The counters went back two passes before the pod's status has the start of the new process."""
+    memory = ServerMemory()
+    passes = ((100, 0.0), (7, 0.0), (8, 0.0), (9, 99_999.0), (10, 99_999.0))
+    for number, (counted, started_s) in enumerate(passes):
+        pods = {"a": sample(2000.0 + 15 * number, counted, started_s=started_s)}
+        memory, _ = observe(memory, pods, at_s=2000.0 + 15 * number, replicas=1, ready=1)
+    assert memory.completed == 10
+    _, found = observe(memory, {"a": DOWN}, at_s=2075.0, replicas=1, ready=1)
+    assert isinstance(found.load, Missing)
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 20), st.integers(1, 4)), min_size=1, max_size=12))
 def test_who_looks_more_often_than_is_scraped_counts_the_same(scrapes: list[tuple[int, float, int]]) -> None:
     once = often = ServerMemory()

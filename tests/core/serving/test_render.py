@@ -76,7 +76,9 @@ LIMITS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a MIG instance": ({"resource": "nvidia.com/mig-2g.35gb"}, ["256", "8192"]),
     "a need": (NEED, ["256", "2048"]),
     "a large need": ({"memoryGiB": 70}, ["1024", "8192"]),
-    "whole GPUs, of which vLLM knows the memory": ({"resource": "nvidia.com/gpu", "count": 2}, []),
+    "whole GPUs, of which vLLM knows the memory": ({"resource": "nvidia.com/gpu", "count": 2}, ["256"]),
+    "whole GPUs of known models": ({"resource": "nvidia.com/gpu", "models": ["L4", "H100-80GB"]}, ["256", "2048"]),
+    "a whole large GPU": ({"resource": "nvidia.com/gpu", "models": ["H100-80GB"]}, ["1024", "8192"]),
 }
 
 

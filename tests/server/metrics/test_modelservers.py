@@ -310,6 +310,18 @@ async def test_without_a_decision_there_is_a_reason(case: str) -> None:
         assert want in str(caught.value)
 
 
+@pytest.mark.parametrize("metric", ["tessera_replicas", "other"])
+async def test_slots_that_nothing_says_are_an_event_where_the_autoscaler_asks(metric: str) -> None:
+    asking = autoscaler()
+    asking["spec"]["metrics"] = [{"type": "External", "external": {"metric": {"name": metric}}}, {"type": "Pods"}]
+    async with scene((DEPLOYMENTS, deployment()), (AUTOSCALERS, asking), *WHOLE[2:]) as one:
+        for _ in range(3):
+            await one.reconcile(triton(ended=1), triton(ended=1))
+        bad = [message for reason, message in await one.events() if reason == "ScalingInputBad"]
+        assert len(bad) == (metric == "tessera_replicas")
+        assert all("annotate its Deployment with serving.tessera.dev/slots" in each for each in bad)
+
+
 async def test_a_selector_that_selects_no_pod_has_a_reason() -> None:
     async with scene(*WHOLE) as one:
         await one.reconcile(triton(ended=1), triton(ended=1))

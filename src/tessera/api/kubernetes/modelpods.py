@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from tessera.core.serving.metricnames import REPLICAS
 from tessera.core.serving.render.pods import IDLE, SLOTS, WAKE
 from tessera.errors import InvalidInput, shown
 
@@ -79,6 +80,8 @@ class HpaBounds(msgspec.Struct, frozen=True, kw_only=True):
     deployment: str
     least: int
     most: int
+    decided: bool = False
+    """Whether it asks for Tessera's decision."""
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -156,10 +159,23 @@ class _Target(msgspec.Struct, frozen=True):
     name: str
 
 
+class _MetricName(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _External(msgspec.Struct, frozen=True):
+    metric: _MetricName = _MetricName()
+
+
+class _Metric(msgspec.Struct, frozen=True):
+    external: _External | None = None
+
+
 class _AutoscalerSpec(msgspec.Struct, frozen=True, rename="camel"):
     scale_target_ref: _Target
     max_replicas: int
     min_replicas: int | None = None
+    metrics: tuple[_Metric, ...] | None = None
 
 
 class _Autoscaler(msgspec.Struct, frozen=True):
@@ -288,15 +304,16 @@ def more_pods(deployment: Mapping[str, Any], count: int) -> tuple[dict[str, Any]
 
 
 def _sequences(containers: Sequence[_Container]) -> int | None:
-    """Return vLLM's `--max-num-seqs`, where it is written out."""
+    """Return vLLM's `--max-num-seqs`, where it is written out; of several the last, as vLLM does."""
+    found = None
     for each in containers:
         words = [*(each.command or ()), *(each.args or ())]
         for place, word in enumerate(words):
             name, _, value = word.partition("=")
             if name.replace("_", "-") == "--max-num-seqs":
                 text = value or (words[place + 1] if place + 1 < len(words) else "")
-                return _positive(text, _MOST_SLOTS)
-    return None
+                found = _positive(text, _MOST_SLOTS)
+    return found
 
 
 def _number(annotations: Mapping[str, str], name: str, most: int) -> int | None:
@@ -321,7 +338,10 @@ def read_bounds(each: Mapping[str, Any]) -> HpaBounds | None:
     except msgspec.ValidationError:
         return None
     least = 1 if spec.min_replicas is None else spec.min_replicas
-    return HpaBounds(deployment=spec.scale_target_ref.name, least=least, most=spec.max_replicas)
+    names = {each.external.metric.name for each in spec.metrics or () if each.external is not None}
+    return HpaBounds(
+        deployment=spec.scale_target_ref.name, least=least, most=spec.max_replicas, decided=REPLICAS in names
+    )
 
 
 def _converted(each: Mapping[str, Any], kind: type[Any], name: str) -> Any:

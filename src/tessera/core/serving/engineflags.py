@@ -3,11 +3,11 @@
 import difflib
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["VERSIONS", "Engine", "check_options", "options_of"]
+__all__ = ["VERSIONS", "Engine", "GivenOption", "check_options", "given_options", "options_like"]
 
 Engine = Literal["triton", "vllm"]
 
@@ -83,8 +83,24 @@ weight-transfer-config worker-cls worker-extension-cls
 _VLLM_SHORT: Final = (
     "-ac -asc -cc -dc -dcp -dp -dpa -dpb -dpe -dph -dpl -dpm -dpn -dpp -dpr -ep -n -pcp -pp -q -r -sc -tp"
 )
-_ALIASES: Final = {"-tp": "tensor-parallel-size"}
-"""The short form of an option that another field sets."""
+_ALIASES: Final = {
+    "-dp": "data-parallel-size",
+    "-dpa": "data-parallel-address",
+    "-dpb": "data-parallel-backend",
+    "-dpe": "data-parallel-external-lb",
+    "-dph": "data-parallel-hybrid-lb",
+    "-dpl": "data-parallel-size-local",
+    "-dpm": "data-parallel-multi-port-external-lb",
+    "-dpn": "data-parallel-rank",
+    "-dpp": "data-parallel-rpc-port",
+    "-dpr": "data-parallel-start-rank",
+    "-n": "nnodes",
+    "-pcp": "prefill-context-parallel-size",
+    "-pp": "pipeline-parallel-size",
+    "-r": "node-rank",
+    "-tp": "tensor-parallel-size",
+}
+"""Short forms of vLLM's options that cannot be given."""
 
 # Source: triton-inference-server/server@e1db8a60 (2.73.0, August 2026), `src/command_line_parser.cc`.
 _TRITON: Final = """
@@ -108,9 +124,38 @@ trace-file trace-level trace-log-frequency trace-rate vertex-ai-default-model ve
 _KNOWN: Final = {"vllm": frozenset(_VLLM.split()), "triton": frozenset(_TRITON.split())}
 
 
-def options_of(args: Sequence[str]) -> dict[str, int]:
-    """Return the long options among arguments, without dashes and values, with their positions."""
-    return {name: place for place, each in enumerate(args) if (name := _ALIASES.get(each) or _long(each))}
+class GivenOption(NamedTuple):
+    """An option among arguments."""
+
+    name: str
+    """Its long name, without dashes."""
+    place: int
+    value: str
+    """What stands after `=`, or else the next argument; empty for none."""
+
+
+def given_options(engine: Engine, args: Sequence[str]) -> tuple[GivenOption, ...]:
+    """Return the options among arguments; engines accept a long one's first letters too, where these are of one."""
+    found = []
+    for place, argument in enumerate(args):
+        head, sign, value = argument.partition("=")
+        name = _ALIASES.get(head) if engine == "vllm" else None
+        name = name or _whole(engine, _long(argument))
+        if name:
+            following = args[place + 1] if place + 1 < len(args) else ""
+            found.append(GivenOption(name, place, value if sign else following))
+    return tuple(found)
+
+
+def options_like(engine: Engine, *beginnings: str) -> tuple[str, ...]:
+    """Return the long options that begin so."""
+    return tuple(sorted(each for each in _KNOWN[engine] if each.startswith(beginnings)))
+
+
+def _whole(engine: Engine, name: str) -> str:
+    """Return the option that a name abbreviates; the name itself if that is none, or not only one."""
+    known = options_like(engine, name)
+    return known[0] if name and name not in known and len(known) == 1 else name
 
 
 def _long(argument: str) -> str:
@@ -137,7 +182,7 @@ def check_options(engine: Engine, args: Sequence[str], subject: str) -> None:
     known = _KNOWN[engine]
     for place, argument in enumerate(args):
         name = _long(argument)
-        short = engine == "vllm" and argument in _VLLM_SHORT.split()
+        short = engine == "vllm" and argument.partition("=")[0] in _VLLM_SHORT.split()
         if not argument.startswith("-") or re.match(r"-\d", argument) or short or name in known:
             continue
         if engine == "vllm" and name.startswith("no-") and name[3:] in known:

@@ -11,7 +11,7 @@ from statistics import mean
 import msgspec
 
 from tessera.core.serving.load import Load
-from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window, between
+from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window, between, went_back
 
 __all__ = ["ServerMemory", "ServerObservation", "observe"]
 
@@ -29,6 +29,8 @@ class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The last sample of each pod."""
     windows: tuple[tuple[str, Window], ...] = ()
     """The window before it, if there was a sample before: a pass that finds the same sample learns nothing."""
+    resets: frozenset[str] = frozenset()
+    """Pods whose counters went back, and whose status does not say yet when the new process started."""
     in_flight: tuple[tuple[str, float], ...] = ()
     """Requests of each pod as last observed."""
     arrived: float = 0.0
@@ -91,8 +93,9 @@ def observe(
     known, last, busy = dict(former.samples), dict(former.windows), dict(former.in_flight)
     windows, completed, served_s = dict[str, Window | Missing](), former.completed, former.served_s
     for name, each in pods.items():
-        windows[name] = window = _window(each, known.get(name), last.get(name, _ONCE), at_s)
-        if isinstance(window, Window) and known.get(name) != each:
+        before = known.get(name)
+        windows[name] = window = _window(each, before, last.get(name, _ONCE), at_s, reset=name in former.resets)
+        if isinstance(window, Window) and before != each:
             completed += window.completed
             served_s += window.served_s
     completed += sum(number for name, number in busy.items() if name not in pods)
@@ -129,19 +132,34 @@ def observe(
             unread=max(len(windows), ready) - len(measured),
         )
     # 4. Keep the samples, and the windows before them.
-    samples = {name: known[name] for name in pods if name in known}
-    samples |= {name: each for name, each in pods.items() if isinstance(each, Counters)}
-    compared = {name: each for name, each in last.items() if not isinstance(pods.get(name), Counters)}
-    compared |= {name: each for name, each in windows.items() if isinstance(each, Window)}
-    return ServerMemory(
-        samples=tuple(samples.items()),
-        windows=tuple((name, each) for name, each in compared.items() if name in pods),
+    kept = _with_samples(former, pods, windows)
+    return msgspec.structs.replace(
+        kept,
         in_flight=tuple(in_flight.items()),
         arrived=arrived,
         ahead_s=ahead_s,
         completed=completed,
         served_s=served_s,
     ), ServerObservation(pods=windows, load=load)
+
+
+def _with_samples(
+    former: ServerMemory, pods: Mapping[str, Counters | Missing], windows: Mapping[str, Window | Missing]
+) -> ServerMemory:
+    """Return the state with the last sample of each pod, and the window before it; deleted pods are forgotten."""
+    known, last = dict(former.samples), dict(former.windows)
+    samples = {name: known[name] for name in pods if name in known}
+    samples |= {name: each for name, each in pods.items() if isinstance(each, Counters)}
+    compared = {name: each for name, each in last.items() if not isinstance(pods.get(name), Counters)}
+    compared |= {name: each for name, each in windows.items() if isinstance(each, Window)}
+    return msgspec.structs.replace(
+        former,
+        samples=tuple(samples.items()),
+        resets=frozenset(
+            name for name, each in pods.items() if _is_reset(each, known.get(name), reset=name in former.resets)
+        ),
+        windows=tuple((name, each) for name, each in compared.items() if name in pods),
+    )
 
 
 def _arrivals(former: ServerMemory, counted: float, in_flight: float, at_s: float) -> tuple[float, float | None]:
@@ -155,13 +173,22 @@ def _arrivals(former: ServerMemory, counted: float, in_flight: float, at_s: floa
     return (counted, None) if at_s - ahead_s >= _WRONG_S else (former.arrived, ahead_s)
 
 
-def _window(each: Counters | Missing, former: Counters | None, last: Window | Missing, at_s: float) -> Window | Missing:
+def _is_reset(each: Counters | Missing, former: Counters | None, *, reset: bool) -> bool:
+    """Return whether a pod's counters went back, now or before, while the start of its process remained the same."""
+    if isinstance(each, Missing) or former is None:
+        return reset
+    return each.started_s <= former.started_s and (reset or went_back(former, each))
+
+
+def _window(
+    each: Counters | Missing, former: Counters | None, last: Window | Missing, at_s: float, *, reset: bool
+) -> Window | Missing:
     """Return the window before a pod's last sample; that of the former pass if it is the same sample."""
     if isinstance(each, Missing):
         return each
     if at_s - each.at_s > LONGEST_S:
         return Missing(f"its last sample is {at_s - each.at_s:.0f} s old")
-    return last if each == former else between(former, each)
+    return last if each == former else between(former, each, reset=reset)
 
 
 def _nothing(pods: Mapping[str, Window | Missing]) -> Missing:

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["LONGEST_S", "Counters", "Missing", "Window", "between"]
+__all__ = ["LONGEST_S", "Counters", "Missing", "Window", "between", "went_back"]
 
 LONGEST_S: Final = 120.0
 """Samples farther apart say nothing about the present wait: eight failed passes."""
@@ -76,7 +76,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return self.waiting + self.running
 
 
-def between(former: Counters | None, now: Counters) -> Window | Missing:
+def between(former: Counters | None, now: Counters, *, reset: bool = False) -> Window | Missing:
     """Return the window since the former sample.
 
     After a restart, or if the process is so young that nothing came before, everything that it counted happened since.
@@ -84,12 +84,14 @@ def between(former: Counters | None, now: Counters) -> Window | Missing:
     Args:
         former: the sample before; None for the first one of a pod.
         now: the sample.
+        reset: whether the process is known to be another one since before the former sample, though the start that
+            came with it was the old one's: a kubelet reports a restart after the new process may be scraped.
 
     """
     begun = _new(now)
     if former is None and now.at_s - now.started_s > LONGEST_S:
         return Missing("seen for the first time; the next look compares", early=True)
-    base = begun if former is None or _restarted(former, now) else former
+    base = begun if former is None or _restarted(former, now, reset=reset) else former
     seconds = now.at_s - (former or begun).at_s
     if seconds <= 0:
         return Missing("its samples are not in order: a clock went back")
@@ -119,10 +121,17 @@ def _new(now: Counters) -> Counters:
     )
 
 
-def _restarted(former: Counters, now: Counters) -> bool:
+def went_back(former: Counters, now: Counters) -> bool:
+    """Return whether a counter went back."""
+    names = ("queued_s", "dequeued", "served_s", "completed")
+    return any(getattr(now, each) < getattr(former, each) for each in names)
+
+
+def _restarted(former: Counters, now: Counters, *, reset: bool) -> bool:
     """Return whether the process is another one: it started later, or a counter went back before that is known.
 
-    The start is by the node's clock, the samples are by ours: the two are not compared.
+    The former sample may be the new process's already: a kubelet reports a restart late. Where the node's clock, which
+    gives the start, hides that, too few requests are counted rather than some of them twice.
     """
-    names = ("queued_s", "dequeued", "served_s", "completed")
-    return now.started_s > former.started_s or any(getattr(now, each) < getattr(former, each) for each in names)
+    later = now.started_s > former.started_s and former.at_s <= now.started_s
+    return went_back(former, now) or (later and not reset)

@@ -37,6 +37,8 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """0 if it may scale to zero, by its HorizontalPodAutoscaler or by Tessera."""
     most: int | None = None
     """Of its HorizontalPodAutoscaler; None if it has none."""
+    decided: bool = False
+    """Whether the HorizontalPodAutoscaler asks for the decision."""
     idle_s: float = IDLE_S
     """How long it must be without requests before it scales to zero."""
     woken_s: float | None = None
@@ -85,10 +87,11 @@ def scale(
     if facts.trouble:
         return Remembered(), ScalingDecision(replicas=None, reason=facts.trouble, bad=True)
     if facts.slots is None:
-        return Remembered(), _none(
+        reason = (
             "nothing says how many requests a replica serves at once; annotate its Deployment with "
             "serving.tessera.dev/slots"
         )
+        return Remembered(), ScalingDecision(replicas=None, reason=reason, bad=facts.decided)
     if facts.replicas == 0 and facts.least > 0:
         return Remembered(), _none("its Deployment is scaled to zero by hand, and its autoscaler leaves it so")
     if facts.least == 0:

@@ -20,6 +20,7 @@ __all__ = [
     "Fit",
     "batch_for",
     "fit",
+    "headroom_mib",
     "overhead_bytes",
     "parameters_of",
     "sequence_bytes",
@@ -115,6 +116,24 @@ def overhead_bytes(model: Architecture, batch: Batch) -> int:
     """Return everything but weights and KV cache: activations and logits of the batch, CUDA graphs, the rest."""
     token = (3 * model.intermediate + 4 * model.hidden) * model.element_bytes
     return batch.tokens * token + batch.sequences * model.vocabulary * _LOGITS + _GRAPHS + _OTHER
+
+
+_USUAL: Final = Architecture(
+    layers=32,
+    kv_heads=8,
+    head_dim=128,
+    hidden=4096,
+    intermediate=14_336,
+    vocabulary=128_256,
+    context=8192,
+    weight_bytes=16_060_522_496,
+)
+"""Llama 3 8B. Source: its `config.json`."""
+
+
+def headroom_mib(batch: Batch) -> int:
+    """Return the MiB for everything but weights and KV cache, where the model is unknown: those of an 8B model."""
+    return -(-overhead_bytes(_USUAL, batch) // _MIB)
 
 
 def fit(

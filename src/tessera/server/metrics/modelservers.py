@@ -244,6 +244,7 @@ class ModelServerMetrics:
             ready=ready,
             least=0 if sleeps else bounds.least if bounds else 1,
             most=bounds.most if bounds else None,
+            decided=bounds is not None and bounds.decided,
             idle_s=IDLE_S if read.idle_s is None else read.idle_s,
             woken_s=read.woken_s,
             wanted=wanted,

@@ -1,13 +1,15 @@
 """How an engine is started: its program and options, its ports, its liveness and readiness."""
 
 import re
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
-from tessera.core.serving.engineflags import check_options, options_of
+from tessera.core.gpu.gpumodels import model
+from tessera.core.serving.engineflags import Engine, check_options, given_options, options_like
 from tessera.core.serving.modelserver import MODELS, ModelServer
-from tessera.core.serving.sizing import BATCHES, Batch, batch_for
+from tessera.core.serving.sizing import BATCHES, Batch, batch_for, headroom_mib
 from tessera.errors import InvalidInput
 
 __all__ = ["DRAIN_SECONDS", "HTTP_PORT", "METRICS_PORT", "EngineProgram", "Port", "batch_limits", "program"]
@@ -71,24 +73,62 @@ os.execvp("vllm", ["vllm", "serve", model, *options])
 Its arguments: MiB for everything but weights and KV cache, the model's folder, and options of `vllm serve`.
 """
 
-_HEADROOM_MIB: Final = dict(zip((batch for _, batch in BATCHES), (1280, 1536, 2048, 2560), strict=True))
-"""For activations and CUDA graphs of a batch."""
 _MEMORY_SIZED = ("gpu-memory-utilization", "kv-cache-memory-bytes")
-_OWN: Final = {
+_WHOLE_SEQUENCES: Final = 256
+"""`--max-num-seqs` on whole GPUs of any model: vLLM's own below 70 GiB, and on an A100."""
+
+
+class _Owned(NamedTuple):
+    """An option that other fields or the objects around the pod decide."""
+
+    instead: str
+    """What to do instead."""
+    harmless: str = "(?!)"
+    """A pattern of the values that change nothing."""
+
+
+_TRUE: Final = "(?i)true|1"
+_ANY_ADDRESS: Final = r"0\.0\.0\.0|::|\[::\]"
+_ONE_PROCESS: Final = "a replica is one vLLM on spec.gpu.count GPUs: take it out, and set replicas.max for more"
+_PLAIN: Final = "the probes and the Service speak plain HTTP: take it out, and end TLS in a gateway or mesh"
+_LISTENS: Final = "the Service and the probes reach the pod by its address: take it out"
+_SCRAPED: Final = "the autoscaler needs these metrics: take it out"
+_OWN: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
     "vllm": {
-        "port": "the Service and the probes expect 8000",
-        "model": "say the model in spec.model",
-        "tensor-parallel-size": "say the number of GPUs in spec.gpu.count",
+        "port": _Owned("the Service and the probes expect 8000"),
+        "model": _Owned("say the model in spec.model"),
+        "tensor-parallel-size": _Owned("say the number of GPUs in spec.gpu.count"),
+        "disable-log-stats": _Owned(_SCRAPED),
+        "headless": _Owned(_ONE_PROCESS),
+        "host": _Owned(_LISTENS, _ANY_ADDRESS),
+        "uds": _Owned(_LISTENS),
+        "grpc": _Owned(_LISTENS),
+        **dict.fromkeys(options_like("vllm", "ssl-", "enable-ssl-refresh"), _Owned(_PLAIN)),
+        **dict.fromkeys(
+            (
+                *options_like("vllm", "data-parallel-"),
+                "nnodes",
+                "node-rank",
+                "pipeline-parallel-size",
+                "prefill-context-parallel-size",
+            ),
+            _Owned(_ONE_PROCESS),
+        ),
     },
     "triton": {
-        "model-repository": "say the repository in spec.model",
-        "model-store": "say the repository in spec.model",
-        "http-port": "the Service and the probes expect 8000",
-        "grpc-port": "the Service expects 8001",
-        "metrics-port": "the Service expects 8002",
+        "model-repository": _Owned("say the repository in spec.model"),
+        "model-store": _Owned("say the repository in spec.model"),
+        "http-port": _Owned("the Service and the probes expect 8000"),
+        "grpc-port": _Owned("the Service expects 8001"),
+        "metrics-port": _Owned("the Service expects 8002"),
+        "allow-http": _Owned("the probes need HTTP: take it out", _TRUE),
+        "allow-grpc": _Owned("the Service has a port for gRPC: take it out", _TRUE),
+        "allow-metrics": _Owned(_SCRAPED, _TRUE),
+        "metrics-config": _Owned(_SCRAPED, "(?i)(?!counter_latencies=).*|counter_latencies=(true|1)"),
+        "http-restricted-api": _Owned("the probes need `health`: take that out", "(?!([^:]*,)?health[,:]).*"),
+        **dict.fromkeys(("http-address", "grpc-address", "metrics-address"), _Owned(_LISTENS, _ANY_ADDRESS)),
     },
 }
-"""Options that follow from other fields, and what to do instead."""
 
 
 def program(server: ModelServer, subject: str) -> EngineProgram:
@@ -101,13 +141,16 @@ def program(server: ModelServer, subject: str) -> EngineProgram:
     spec, place = server.spec, f"{subject}: spec.args"
     if not spec.allow_unknown_args:
         check_options(spec.engine, spec.args, place)
-    given = options_of(spec.args)
-    for name in given.keys() & _OWN[spec.engine].keys():
-        hint = _OWN[spec.engine][name]
-        raise InvalidInput(f"{place}[{given[name]}]", found=f"--{name} is set by Tessera", hint=hint)
-    found = _triton(server) if spec.engine == "triton" else _vllm(server)
-    head = tuple(each for each in found.args if options_of([each]).keys().isdisjoint(given))
-    return msgspec.structs.replace(found, command=spec.command or found.command, args=(*head, *spec.args))
+    given = given_options(spec.engine, spec.args)
+    for each in given:
+        own = _OWN[spec.engine].get(each.name)
+        if own is not None and not re.fullmatch(own.harmless, each.value):
+            found = f"--{each.name} does not go with what Tessera renders"
+            raise InvalidInput(f"{place}[{each.place}]", found=found, hint=own.instead)
+    names = {each.name for each in given}
+    runs = _triton(server) if spec.engine == "triton" else _vllm(server, names)
+    head = [each for each in runs.args if names.isdisjoint(own.name for own in given_options(spec.engine, [each]))]
+    return msgspec.structs.replace(runs, command=spec.command or runs.command, args=(*head, *spec.args))
 
 
 def _ending_seconds(server: ModelServer) -> int:
@@ -136,13 +179,14 @@ def _triton(server: ModelServer) -> EngineProgram:
     )
 
 
-def _vllm(server: ModelServer) -> EngineProgram:
+def _vllm(server: ModelServer, given: Collection[str]) -> EngineProgram:
     limits = batch_limits(server)
-    by_share = not set(_MEMORY_SIZED) & options_of(server.spec.args).keys() and not server.spec.command
-    start = ("python3", "-c", START, str(_HEADROOM_MIB[limits or BATCHES[-1][1]])) if by_share else ("vllm", "serve")
+    by_share = not any(each in given for each in _MEMORY_SIZED) and not server.spec.command
+    start = ("python3", "-c", START, str(headroom_mib(limits or BATCHES[-1][1]))) if by_share else ("vllm", "serve")
     # Inside a MIG container vLLM cannot ask NVML for the memory and takes the smallest GPU's limits, which costs 28 to
     # 53 % of the throughput: vllm-project/vllm#55381.
-    batches = (f"--max-num-seqs={limits.sequences}", f"--max-num-batched-tokens={limits.tokens}") if limits else ()
+    batches = [f"--max-num-seqs={limits.sequences if limits else _WHOLE_SEQUENCES}"]
+    batches += [f"--max-num-batched-tokens={limits.tokens}"] if limits else []
     return EngineProgram(
         command=start,
         args=(
@@ -160,8 +204,11 @@ def _vllm(server: ModelServer) -> EngineProgram:
 
 
 def batch_limits(server: ModelServer) -> Batch | None:
-    """Return the largest batch of vLLM on a part of a GPU; None on whole GPUs."""
+    """Return the largest batch of vLLM by the memory of the device; None on whole GPUs of any model."""
     gpu = server.spec.gpu
-    size = re.search(r"\.([0-9]+)gb", gpu.resource or "")
-    gib = gpu.memory_gib or (int(size[1]) if size else 0)
-    return batch_for(gib) if gib else None
+    if gpu.memory_gib is not None:
+        return batch_for(gpu.memory_gib)
+    if size := re.search(r"\.([0-9]+)gb", gpu.resource or ""):
+        return batch_for(int(size[1]))
+    memory_mib = min((model(product).memory_mib for product in gpu.models), default=None)
+    return None if memory_mib is None else batch_for(memory_mib / 1024)
