@@ -46,7 +46,7 @@ def prometheus_rules() -> Plain:
         "annotations": {
             "summary": f"Requests of model server {{{{ $labels.{SERVER} }}}} in namespace {{{{ $labels.namespace }}}} "
             "have waited {{ $value | humanizeDuration }} on average for ten minutes.",
-            "runbook_url": "docs/troubleshoot.md#tesserarequestswaitlong",
+            "runbook": "docs/troubleshoot.md#tesserarequestswaitlong",
         },
     }
     return {"groups": [{"name": "tessera-model-servers", "rules": [*recorded, alert]}]}
