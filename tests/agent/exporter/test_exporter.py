@@ -191,6 +191,25 @@ async def test_layout_changes_and_errors_are_counted(node: Node) -> None:
     assert values("tessera_gpu_layout_changes_total", "gpu") == {("0",): 0, ("1",): 2}
 
 
+async def test_an_event_that_breaks_the_exporter_is_said_and_later_ones_are_counted(node: Node) -> None:
+    t4, _ = await node.uuids()
+    await node.scrape()
+    with capture_logs() as logs:
+        running = asyncio.ensure_future(node.exporter.run(0.01))
+        node.driver.report(GpuEvent(gpu=t4, xid=[13]))  # type: ignore[arg-type]  # no driver should
+        node.driver.report(GpuEvent(gpu=t4, xid=79))
+        values = await node.scrape()
+        async with asyncio.timeout(10):
+            while not (counted := values("DCGM_FI_DEV_XID_ERRORS", "gpu")[("0",)]):
+                values = await node.scrape()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    assert counted == 79
+    assert values("tessera_exporter_failures_total") == {(): 1}
+    assert [each["event"] for each in logs] == ["gpu_event_not_counted"]
+
+
 async def test_a_gpu_that_vanishes_while_it_is_measured_has_no_values_and_the_others_have(node: Node) -> None:
     t4, _ = await node.uuids()
     lost = Unavailable("GPU 0", found="lost", expected="an answer")

@@ -52,6 +52,19 @@ def test_the_peak_is_that_of_the_window_and_not_of_now(url: str) -> None:
     assert {each["pod"]: (each["peakMib"], each["fits"]) for each in recent}["busy"] == (700, "1 GiB")
 
 
+def test_a_pod_has_no_history_of_an_earlier_one_of_its_name(tmp_path: Path) -> None:
+    now_s = int(time.time())
+    former = node_metrics(1900).replace(b'pod_uid="uid-busy"', b'pod_uid="uid-former"')
+    samples = history(former, range(now_s - 7200, now_s - 3600, 60))
+    samples += history(node_metrics(700), range(now_s - 1800, now_s + 1, 60))
+    with serving_history(tmp_path, samples) as url:
+        result = call("--prometheus", url, "--window", "1d", "--all", "-o", "json")
+    assert result.exit_code == 0, result.output
+    busy = {each["pod"]: each for each in json.loads(result.stdout)}["busy"]
+    assert (busy["peakMib"], busy["fits"]) == (700, "1 GiB")
+    assert busy["observedS"] <= 2100
+
+
 def test_a_server_whose_certificate_nobody_signed_gets_no_question(url: str) -> None:
     result = call("--prometheus", url.partition(" ")[0])
     assert (result.exit_code, "SSLCertVerif" in result.stderr) == (4, True), result.output

@@ -25,7 +25,7 @@ from tessera.core.usage.nodemetrics import DeviceFacts, GpuCounts, NodeUsage, no
 from tessera.core.usage.processmetrics import EXPORTER_AGE, EXPORTER_FAILURES, EXPORTER_TIME
 from tessera.errors import TesseraError
 from tessera.log import Logger, defect
-from tessera.loops import one_turn
+from tessera.loops import one_turn, until_done
 
 __all__ = ["Exporter"]
 
@@ -92,7 +92,7 @@ class Exporter:
     async def run(self, every_s: float) -> None:
         """Observe at intervals until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(one_turn(self._count, self._trouble))
+            tasks.create_task(until_done(self._count, self._events_trouble, every_s))
             while True:
                 await one_turn(self.observe, self._trouble)
                 await asyncio.sleep(every_s)
@@ -101,8 +101,12 @@ class Exporter:
         self._failures += 1
         self._log.warning("gpus_not_observed", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
+    def _events_trouble(self, error: BaseException) -> None:
+        self._failures += 1
+        self._log.warning("gpu_event_not_counted", reason=str(error) or type(error).__name__, exc_info=defect(error))
+
     async def _count(self) -> None:
-        """Count the driver's events; an unknown GPU is not counted, so that series stay bounded."""
+        """Count the driver's events until it is closed; an unknown GPU is not counted, so that series stay bounded."""
         async for event in self._events:
             self._count_event(event)
 

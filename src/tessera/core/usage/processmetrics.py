@@ -44,7 +44,9 @@ __all__ = [
 
 EXPORTER_AGE = Metric("tessera_exporter_age_seconds", "gauge", "Time since the GPUs were observed.")
 EXPORTER_TIME = Metric("tessera_exporter_duration_seconds", "gauge", "How long the last observation of the GPUs took.")
-EXPORTER_FAILURES = Metric("tessera_exporter_failures_total", "counter", "Observations of the GPUs that failed.")
+EXPORTER_FAILURES = Metric(
+    "tessera_exporter_failures_total", "counter", "Observations of the GPUs that failed, and events not counted."
+)
 LOOP_AGE = Metric("tessera_loop_age_seconds", "gauge", "Time since a loop of the process did its work.", ("loop",))
 IMAGES = Metric("tessera_node_images", "gauge", "Images that the node is to have, by state.", ("state",))
 MODELS = Metric("tessera_node_models", "gauge", "Models that the node is to have, by state.", ("state",))

@@ -63,3 +63,21 @@ async def test_a_driver_whose_events_cannot_be_read_works_and_reports_them_once_
     event = await soon(events, lambda _: True)
     assert (event.gpu, event.xid) == (a100.uuid, 48)
     assert world.machine.describe()["faults"] == []
+
+
+async def test_a_defect_in_reading_events_ends_no_reading(world: NvmlWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    a100, _ = (await world.driver.inventory()).gpus
+    events, broken = world.driver.events(), asyncio.Event()
+    wait, loop = pynvml.nvmlEventSetWait_v2, asyncio.get_running_loop()
+
+    def breaks(events: object, timeout_ms: int) -> object:
+        if not broken.is_set():
+            loop.call_soon_threadsafe(broken.set)
+            raise ValueError
+        return wait(events, timeout_ms)
+
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", breaks)
+    async with asyncio.timeout(20):
+        await broken.wait()
+    world.xid(a100, 48)
+    assert (await soon(events, lambda event: event.xid is not None)).xid == 48

@@ -26,7 +26,8 @@ _MOST_SAMPLES: Final = 100_000
 _INDEX: Final = re.compile("[0-9]{1,3}")
 _EXCLUSIVE: Final = frozenset({"whole", "mig"})
 """Modes with exclusive devices. Source: core/gpu/sharing."""
-_OWNER: Final = "hostname, gpu, UUID, modelName, GPU_I_ID, GPU_I_PROFILE, namespace, pod, container"
+_OWNER: Final = "hostname, gpu, UUID, modelName, GPU_I_ID, GPU_I_PROFILE, pod_uid, namespace, pod, container"
+"""By UID, so that a pod has no history of another that had its name."""
 _USED: Final = f'{FB_USED.name}{{pod!=""}}'
 
 
