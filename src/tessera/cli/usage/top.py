@@ -40,7 +40,7 @@ Examples:
 def top(
     agent: tuple[str, ...], kubeconfig: Path | None, context: str | None, *, once: bool, interval_s: float, output: str
 ) -> None:
-    """Show live who uses the GPUs: memory used of what was allocated, load, throttling, and the containers that cause it.
+    """Show GPU usage live: memory used of what was allocated, load, throttling, and the containers that cause it.
 
     It asks the agents of all nodes by way of the cluster's API, which needs the right to get pods/proxy in their
     namespace; or those that --agent names. Agents observe their GPUs every 15 s.
