@@ -1,7 +1,7 @@
 """Reports of GPU usage, for those who read them."""
 
-from tessera.api.tessera.usage.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 
 BUSY = ContainerReport(
     namespace="team", pod="train", container="main", allocated_mib=8192, used_mib=8100, gpu_percent=90, peak_mib=8150,

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 
-from tessera.api.tessera.usage.usagereports import UsageReport, write_usage
+from tessera.api.tessera.usage.usagereports import write_usage
+from tessera.core.usage.usagereport import UsageReport
 from tessera.probes import MetricsPort, exposing
 
 __all__ = ["serving_reports"]

@@ -20,7 +20,7 @@ COMMANDS: dict[str, str] = {
     "plan": "Plan a cluster: GPU layouts, a node and GPU for each pod, and why the others stay pending.",
     "explain": "Explain WORKLOAD: what it needs, which GPUs could serve it, where it goes, or why it stays pending.",
     "inspect": "Show GPU usage in a live cluster: pods, memory, layout, isolation, health, fragmentation.",
-    "top": "Show GPU usage live: memory used of what was allocated, load, throttling, and the containers that cause it.",
+    "top": "Show GPU usage live: memory used of what was allocated, load, throttling, and its causes.",
     "recommend": "Recommend GPU memory and MIG profiles by what containers used.",
     "run": "Run COMMAND in an image on part of a GPU: submit a Job, say why it is pending, follow log and GPU usage.",
     "notebook": "Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.",

@@ -14,7 +14,7 @@ from builders.gpunodes import shared
 from builders.nodeviews import SaidPods, of_the_host
 from tessera.agent.exporter import Exporter, NodeContainers, exporter
 from tessera.agent.pods.podsview import PodsView
-from tessera.api.tessera.usage.usagereports import UsageReport, read_usage
+from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
@@ -26,6 +26,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.health import Health
 from tessera.core.usage.attribution import Owner
+from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
 from tessera.log import logger
 

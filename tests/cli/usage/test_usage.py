@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 
 from builders.usagereports import REPORT
 from harness.agents import serving_reports
-from tessera.api.tessera.usage.usagereports import GpuReport, UsageReport
 from tessera.cli import main
 from tessera.cli.usage.tables import contention_words
 from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.usagereport import GpuReport, UsageReport
 
 HOSTILE = UsageReport(node="[red]n2\x1b[31m", gpus=(GpuReport(index=0, model="[bold]", lost=True),))
 EMPTY = UsageReport(node="n3")

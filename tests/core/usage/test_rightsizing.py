@@ -4,8 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import usagereports
+from builders.usagereports import BUSY, FINE, REPORT
 from tessera.core.gpu.gpumodels import GpuModel, model
-from tessera.core.usage.rightsizing import Advice, DeviceUsage, Sizing, advise
+from tessera.core.usage.rightsizing import Advice, DeviceUsage, Sizing, advice_of, advise, recommendations
+from tessera.core.usage.usagereport import DeviceReport, GpuReport
 
 A100, T4 = model("A100-40GB"), model("T4")
 SMALL, LARGE, WHOLE = (
@@ -105,3 +108,24 @@ def test_what_is_advised_holds_the_peak_with_a_fifth_to_spare(allocated_mib: int
         left_mib = allocated_mib - advice.saved_mib
         assert left_mib >= peak_mib * 1.2
         assert advice.saved_mib > 0
+
+
+def test_recommendations_are_those_of_all_containers_the_most_urgent_first() -> None:
+    found = [
+        (each.gpu, each.device, each.pod, each.verdict.value, each.saved_mib) for each in recommendations([REPORT])
+    ]
+    assert found == [
+        (0, "whole", "train", "too-little", 0),
+        (0, "whole", "notebook", "unused", 8192),
+        (1, "whole", "serve", "too-much", 36096),
+        (2, "1g.5gb", "fine", "fits", 0),
+    ]
+
+
+def test_advice_is_by_the_gpu_s_model_where_it_is_known() -> None:
+    assert advice_of(usagereports.SMALL, DeviceReport(), GpuReport(index=1, model="A100-40GB")).fits == "1g.5gb"
+    assert (
+        advice_of(usagereports.SMALL, DeviceReport(), GpuReport(index=1, model="something")).verdict is Sizing.UNKNOWN
+    )
+    assert advice_of(BUSY, DeviceReport(), GpuReport(index=0, model="T4")).fits == "10 GiB"
+    assert advice_of(FINE, DeviceReport(profile="1g.5gb"), GpuReport(index=0, model="A100-40GB")).verdict is Sizing.FITS

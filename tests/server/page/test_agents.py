@@ -6,9 +6,10 @@ from structlog.testing import capture_logs
 
 from builders.usagereports import REPORT
 from harness.refreshes import refreshed
-from tessera.api.tessera.usage.usagereports import UsageReport, write_usage
+from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.clients.kube import PODS, MemoryKube
 from tessera.clients.nodeusage import MemoryUsage, ProxiedUsage
+from tessera.core.usage.usagereport import UsageReport
 from tessera.log import logger
 from tessera.server.page import AgentsMemory
 

@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.agent.exporter.containers import NodeContainers
 from tessera.api.prometheus.exposition import exposition
-from tessera.api.tessera.usage.usagereports import usage_report, write_usage
+from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.mps import enforcements
 from tessera.core.cluster.snapshot import Gpu
@@ -23,6 +23,7 @@ from tessera.core.usage.families import Family, MetricSample
 from tessera.core.usage.history import Histories, remembered
 from tessera.core.usage.nodemetrics import DeviceFacts, GpuCounts, NodeUsage, node_families
 from tessera.core.usage.processmetrics import EXPORTER_AGE, EXPORTER_FAILURES, EXPORTER_TIME
+from tessera.core.usage.usagereport import usage_report
 from tessera.errors import TesseraError
 from tessera.log import Logger, defect
 from tessera.loops import one_turn, until_done

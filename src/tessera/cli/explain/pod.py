@@ -13,7 +13,6 @@ from rich.text import Text
 
 from tessera.api.kubernetes.podevents import ObservedEvent, read_events
 from tessera.api.tessera.pods.finishedpods import read_finished_pod
-from tessera.api.tessera.usage.usagereports import PodContention, contention_around
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explain.tables import node_table, ways_tables
 from tessera.cli.livecluster import ClusterSource, cluster_options, connected, events_of, observe, place_of, read_file
@@ -25,6 +24,7 @@ from tessera.clients.kube import PODS, Kube, Object
 from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.cluster.cluster import Cluster, Phase
 from tessera.core.explain.podexplanation import HeldDevice, PodExplanation, explain_finished, explain_pod, share_words
+from tessera.core.usage.usagereport import PodContention, contention_around
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, Unavailable
 

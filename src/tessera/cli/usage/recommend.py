@@ -8,14 +8,13 @@ import click
 import msgspec
 from rich.text import Text
 
-from tessera.api.tessera.usage.usagereports import recommendations
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.cli.usage.agents import agents, agents_options, refuse_two_sources
 from tessera.cli.usage.history import prometheus, prometheus_options, refuse_without_prometheus
-from tessera.core.usage.rightsizing import Sizing
+from tessera.core.usage.rightsizing import Sizing, recommendations
 
 __all__ = ["recommend"]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tessera.api.tessera.usage.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.printing import ruled_table
 from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 
 __all__ = ["contention_words", "top_table"]
 

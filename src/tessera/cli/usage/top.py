@@ -11,7 +11,6 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from tessera.api.tessera.usage.usagereports import UsageReport
 from tessera.cli.inspect.watching import Screen
 from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import Seconds, output_option
@@ -19,6 +18,7 @@ from tessera.cli.printing import print_document, trimmed, wide_console, yaml_tex
 from tessera.cli.usage.agents import agents, agents_options, refuse_two_sources
 from tessera.cli.usage.tables import top_table
 from tessera.clients.nodeusage import NodeUsages
+from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import TesseraError
 
 __all__ = ["top"]
@@ -40,7 +40,7 @@ Examples:
 def top(
     agent: tuple[str, ...], kubeconfig: Path | None, context: str | None, *, once: bool, interval_s: float, output: str
 ) -> None:
-    """Show GPU usage live: memory used of what was allocated, load, throttling, and the containers that cause it.
+    """Show GPU usage live: memory used of what was allocated, load, throttling, and its causes.
 
     It asks the agents of all nodes by way of the cluster's API, which needs the right to get pods/proxy in their
     namespace; or those that --agent names. Agents observe their GPUs every 15 s.

@@ -4,8 +4,8 @@ import asyncio
 from urllib.parse import urlencode
 
 from tessera.api.tessera.usage.usagehistory import history_queries, read_history
-from tessera.api.tessera.usage.usagereports import UsageReport
 from tessera.clients.prometheus import MetricsServers
+from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["PrometheusUsage"]

@@ -1,6 +1,6 @@
 """In-memory reports, for demos and tests."""
 
-from tessera.api.tessera.usage.usagereports import UsageReport
+from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
 
 __all__ = ["MemoryUsage"]

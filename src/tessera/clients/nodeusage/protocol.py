@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from tessera.api.tessera.usage.usagereports import UsageReport
+from tessera.core.usage.usagereport import UsageReport
 
 __all__ = ["NodeUsages"]
 

@@ -7,9 +7,10 @@ import msgspec
 
 from tessera.api.kubernetes.conditions import is_true
 from tessera.api.kubernetes.podstates import is_terminating
-from tessera.api.tessera.usage.usagereports import UsageReport, read_usage
+from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import PODS, Forbidden, Kube, Object, Selection, annotations_of, name_of
+from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["ProxiedUsage"]

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from tessera.api.tessera.usage.usagereports import UsageReport, read_usage
+from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.clients.connections import Broken, Connections, Unreachable, reached
+from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["HttpUsage"]

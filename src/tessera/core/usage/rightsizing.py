@@ -1,12 +1,16 @@
 """Right-sizing: containers with too much or too little GPU memory, what would fit, and the savings."""
 
 import enum
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
-from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
+from tessera.errors import InvalidInput
 
-__all__ = ["Advice", "DeviceUsage", "Recommendation", "Sizing", "advise"]
+__all__ = ["Advice", "DeviceUsage", "Recommendation", "Sizing", "advice_of", "advise", "recommendations"]
 
 _HEADROOM = 1.2
 """A fitting size has a fifth more than the observed peak: the next one may be higher."""
@@ -37,6 +41,10 @@ class Sizing(enum.StrEnum):
     def settled(self) -> bool:
         """Whether there is nothing to recommend."""
         return self in {Sizing.FITS, Sizing.UNKNOWN}
+
+
+_ORDER: Final = (Sizing.TOO_LITTLE, Sizing.UNUSED, Sizing.TOO_MUCH, Sizing.IDLE, Sizing.FITS, Sizing.UNKNOWN)
+"""The most urgent first."""
 
 
 class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,3 +137,51 @@ def _profile(needed_mib: float, model: GpuModel | None, *, within_gpu: bool = Fa
         if each.memory_mib >= needed_mib and usual and not (within_gpu and model and each.size == model.memory_slices):
             return each.name, each.memory_mib
     return "", 0
+
+
+def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) -> Advice:
+    """Return the recommendation for a container of a report."""
+    try:
+        known = model(gpu.model)
+    except InvalidInput:
+        known = None
+    observed = DeviceUsage(
+        amount=not container.exclusive,
+        whole=container.exclusive and not device.profile,
+        allocated_mib=container.allocated_mib,
+        peak_mib=container.peak_mib,
+        mean_percent=container.mean_percent,
+        observed_s=container.observed_s,
+    )
+    return advise(observed, known)
+
+
+def recommendations(reports: Iterable[UsageReport]) -> list[Recommendation]:
+    """Return the recommendation for each container of these nodes, the most urgent and what saves most first."""
+    return sorted(
+        _recommendations(reports),
+        key=lambda each: (_ORDER.index(each.verdict), -each.saved_mib, each.namespace, each.pod),
+    )
+
+
+def _recommendations(reports: Iterable[UsageReport]) -> Iterator[Recommendation]:
+    for report in reports:
+        for gpu in report.gpus:
+            for device in gpu.devices:
+                for each in device.containers:
+                    advice = advice_of(each, device, gpu)
+                    yield Recommendation(
+                        node=report.node,
+                        gpu=gpu.index,
+                        device=device.profile or "whole",
+                        namespace=each.namespace,
+                        pod=each.pod,
+                        container=each.container,
+                        allocated_mib=each.allocated_mib,
+                        peak_mib=each.peak_mib,
+                        mean_percent=each.mean_percent,
+                        observed_s=each.observed_s,
+                        verdict=advice.verdict,
+                        fits=advice.fits,
+                        saved_mib=advice.saved_mib,
+                    )

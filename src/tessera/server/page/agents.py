@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import Final, NamedTuple
 
-from tessera.api.tessera.usage.usagereports import UsageReport, recommendations
 from tessera.clients.nodeusage import NodeUsages
 from tessera.core.explain.fleetview import Service
 from tessera.core.usage.neighbours import Contention
-from tessera.core.usage.rightsizing import Recommendation
+from tessera.core.usage.rightsizing import Recommendation, recommendations
+from tessera.core.usage.usagereport import UsageReport
 from tessera.core.workload.need import PodKey
 from tessera.log import Complaint, Logger
 from tessera.server.page.keptanswer import KeptAnswer

@@ -9,11 +9,10 @@ from urllib.parse import urlencode
 
 from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads, read_services
 from tessera.api.tessera.usage.usagehistory import history_queries, read_history
-from tessera.api.tessera.usage.usagereports import recommendations
 from tessera.clients.prometheus import MetricsServers
 from tessera.core.explain.fleetview import Service
 from tessera.core.usage.neighbours import Contention
-from tessera.core.usage.rightsizing import Recommendation
+from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.core.workload.need import PodKey
 from tessera.errors import Unavailable
 from tessera.log import Complaint, Logger

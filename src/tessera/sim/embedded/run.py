@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from tessera.api.tessera.usage.usagereports import ContainerReport, DeviceReport, UsageReport
 from tessera.clients.kube import GPU_NODES, GPU_POLICIES, MemoryKube, Store
 from tessera.controller.run import Controller
 from tessera.controller.settings import ControllerSettings
 from tessera.core.explain.fleetview import Service
+from tessera.core.usage.usagereport import ContainerReport, DeviceReport, UsageReport
 from tessera.errors import TesseraError
 from tessera.log import logger
 from tessera.measures import Measures

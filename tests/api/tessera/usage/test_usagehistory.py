@@ -7,7 +7,7 @@ import pytest
 
 from tessera.api.tessera.usage import usagehistory
 from tessera.api.tessera.usage.usagehistory import history_queries, read_history
-from tessera.api.tessera.usage.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
+from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
 
 BUSY = {

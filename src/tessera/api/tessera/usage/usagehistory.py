@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from tessera.api.prometheus.answers import Series, read_series
-from tessera.api.tessera.usage.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.core.gpu.gpumodels import model
 from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SHARING, SM_ACTIVE
+from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
 
 __all__ = ["history_queries", "read_history"]

@@ -1,0 +1,148 @@
+"""GPU usage of a node as its agent reports it, for `tessera top`, `tessera recommend` and the page.
+
+The records are the JSON of the agents' `/usage`, which `api/tessera/usage/usagereports` reads and writes.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tessera.core.usage.attribution import ContainerUse, DeviceUse
+from tessera.core.usage.history import Histories
+from tessera.core.usage.neighbours import Contention, contention_of, gpu_load
+from tessera.core.usage.nodemetrics import NodeUsage
+
+__all__ = [
+    "ContainerReport",
+    "DeviceReport",
+    "GpuReport",
+    "PodContention",
+    "UsageReport",
+    "contention_around",
+    "usage_report",
+]
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Part of the report; unknown fields are left out."""
+
+
+class ContainerReport(_Record, frozen=True, kw_only=True):
+    """A container that was allocated a device, or a part of one."""
+
+    namespace: str
+    pod: str
+    container: str
+    exclusive: bool = False
+    allocated_mib: int | None = None
+    used_mib: int | None = None
+    gpu_percent: float | None = None
+    peak_mib: int | None = None
+    """The peak memory since `observedS` ago."""
+    mean_percent: float | None = None
+    observed_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """`namespace/pod`, with the container."""
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+class DeviceReport(_Record, frozen=True, kw_only=True):
+    """A GPU without MIG, or a MIG instance."""
+
+    profile: str = ""
+    start: int = 0
+    memory_mib: int = 0
+    used_mib: int | None = None
+    gpu_percent: float | None = None
+    containers: tuple[ContainerReport, ...] = ()
+
+
+class PodContention(Contention, frozen=True, kw_only=True):
+    """A cause on one GPU that slows down a pod or is caused by it."""
+
+    gpu: int
+    """Index."""
+
+
+class GpuReport(_Record, frozen=True, kw_only=True):
+    """A GPU."""
+
+    index: int
+    uuid: str = ""
+    model: str = ""
+    lost: bool = False
+    temperature_c: float | None = None
+    power_watts: float | None = None
+    throttled: tuple[str, ...] = ()
+    devices: tuple[DeviceReport, ...] = ()
+    contention: tuple[Contention, ...] = msgspec.field(default=(), name="noise")
+    """`noise` in the JSON of every release; see docs/metrics.md."""
+
+
+class UsageReport(_Record, frozen=True, kw_only=True):
+    """The GPUs of one node."""
+
+    node: str
+    age_s: float | None = None
+    """Age of the observation; none without one."""
+    gpus: tuple[GpuReport, ...] = ()
+
+
+def usage_report(usage: NodeUsage, histories: Histories, now_s: float) -> UsageReport:
+    """Return the report of an observation, made at `now_s` on the clock of the histories."""
+    return UsageReport(node=usage.node, age_s=0.0, gpus=tuple(_gpus(usage, histories, now_s)))
+
+
+def _gpus(usage: NodeUsage, histories: Histories, now_s: float) -> Iterator[GpuReport]:
+    loads = tuple(map(gpu_load, usage.gpus))
+    for gpu, load, contention in zip(usage.gpus, loads, contention_of(loads), strict=True):
+        yield GpuReport(
+            index=gpu.facts.index,
+            uuid=gpu.facts.uuid,
+            model=gpu.facts.model.name,
+            lost=gpu.facts.lost,
+            temperature_c=gpu.reading.temperature_c,
+            power_watts=gpu.reading.power_watts,
+            throttled=load.causes,
+            devices=tuple(_device(each, histories, now_s) for each in gpu.devices),
+            contention=contention,
+        )
+
+
+def _device(device: DeviceUse, histories: Histories, now_s: float) -> DeviceReport:
+    placement = None if device.instance is None else device.instance.placement
+    return DeviceReport(
+        profile="" if placement is None else placement.profile,
+        start=0 if placement is None else placement.start,
+        memory_mib=device.memory_mib,
+        used_mib=device.used_mib,
+        gpu_percent=device.busy_percent,
+        containers=tuple(_container(each, device, histories, now_s) for each in device.containers),
+    )
+
+
+def _container(each: ContainerUse, device: DeviceUse, histories: Histories, now_s: float) -> ContainerReport:
+    holder = each.holder
+    history = histories.get((holder.key, device.device))
+    return ContainerReport(
+        namespace=holder.namespace,
+        pod=holder.pod,
+        container=holder.container,
+        exclusive=holder.exclusive,
+        allocated_mib=holder.allocated_mib,
+        used_mib=each.memory_mib,
+        gpu_percent=each.busy_percent,
+        peak_mib=None if history is None else history.peak_mib,
+        mean_percent=None if history is None else history.mean_percent,
+        observed_s=0.0 if history is None else now_s - history.since_s,
+    )
+
+
+def contention_around(report: UsageReport, pod: str) -> Iterator[PodContention]:
+    """Yield what slows down a pod, `namespace/pod`, or is caused by it."""
+    for gpu in report.gpus:
+        for each in gpu.contention:
+            if any(name.rpartition("/")[0] == pod for name in (*each.drivers, *each.affected)):
+                yield PodContention(gpu=gpu.index, **msgspec.structs.asdict(each))

@@ -1,0 +1,57 @@
+"""What a report says of each device and pod."""
+
+import pytest
+
+from builders.usage import GPU, LARGE, PARTITIONED, holder
+from builders.usagereports import REPORT
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading
+from tessera.core.usage.attribution import attributed
+from tessera.core.usage.history import remembered
+from tessera.core.usage.nodemetrics import NodeUsage
+from tessera.core.usage.usagereport import PodContention, contention_around, usage_report
+
+
+def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
+    own, other = holder("a", exclusive=True), holder("b", DeviceId("GPU-1", LARGE), exclusive=True)
+    uses = (
+        attributed(GPU, GpuReading(memory_used_mib=70, gpu_percent=5, clocks_event_reasons=0x4), [own], {}),
+        attributed(
+            PARTITIONED,
+            GpuReading(
+                instances=(InstanceReading(placement=LARGE, memory_used_mib=9, activity=EngineActivity(sm_percent=40)),)
+            ),
+            [other],
+            {},
+        ),
+    )
+    histories = remembered({}, uses[:1], 10.0)
+    first, second = usage_report(NodeUsage(node="n1", gpus=uses), histories, 25.0).gpus
+    (device,) = first.devices
+    assert (first.throttled, device.profile, device.used_mib, device.gpu_percent) == (("power-cap",), "", 70, 5)
+    (container,) = device.containers
+    assert (container.name, container.peak_mib, container.observed_s) == ("team/a/main", 70, 15.0)
+    assert [(each.cause, each.drivers) for each in first.contention] == [("power-cap", ("team/a/main",))]
+    small, large = second.devices
+    assert (small.containers, large.profile, large.start, large.gpu_percent) == ((), "3g.20gb", 4, 40)
+    assert (large.containers[0].peak_mib, large.containers[0].observed_s) == (None, 0.0)
+
+
+def test_an_exclusive_instance_s_container_is_as_busy_as_its_instance() -> None:
+    own = holder("b", DeviceId("GPU-1", LARGE), exclusive=True)
+    instance = InstanceReading(placement=LARGE, activity=EngineActivity(sm_percent=77))
+    gpu = attributed(PARTITIONED, GpuReading(instances=(instance,)), [own], {})
+    histories = remembered({}, [gpu], 10.0)
+    (report,) = usage_report(NodeUsage(node="n1", gpus=(gpu,)), histories, 10.0).gpus
+    device = report.devices[1]
+    (container,) = device.containers
+    assert (device.gpu_percent, container.gpu_percent, container.mean_percent) == (77, 77, 77)
+
+
+@pytest.mark.parametrize(
+    ("pod", "gpus"), [("team/train", [0]), ("team/notebook", [0]), ("team/trai", []), ("train", [])]
+)
+def test_contention_is_said_of_pods_that_drive_it_and_of_those_that_it_slows_down(pod: str, gpus: list[int]) -> None:
+    driver, other = ("team/train/main",), ("team/notebook/main",)
+    want = [PodContention(gpu=each, cause="thermal", drivers=driver, affected=other) for each in gpus]
+    assert list(contention_around(REPORT, pod)) == want
