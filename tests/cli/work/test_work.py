@@ -20,11 +20,12 @@ from click.testing import CliRunner, Result
 
 from builders.usagereports import BUSY
 from tessera.api.kubernetes.jobs import JobRequest, job_object, job_selection
-from tessera.api.tessera.usage.usagereports import DeviceReport, GpuReport, UsageReport, write_usage
+from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.cli import main
 from tessera.cli.work.following import follow_job, print_log, state_of
 from tessera.cli.work.stop import stop_jobs
 from tessera.clients.kube import EVENTS, JOBS, PODS, WORKLOADS, MemoryKube, uid_of
+from tessera.core.usage.usagereport import DeviceReport, GpuReport, UsageReport
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 from tessera.api.kubernetes.jobs import JobState
-from tessera.api.tessera.usage.usagereports import ContainerReport, UsageReport
 from tessera.cli.drawing.lettering import clean, gib
 from tessera.clients.kube import Kube
 from tessera.clients.nodeusage import ProxiedUsage
+from tessera.core.usage.usagereport import ContainerReport, UsageReport
 from tessera.errors import Unavailable
 
 __all__ = ["gpu_usage"]
