@@ -1,11 +1,12 @@
 """Chunks of files on a disk, in any order, whatever lay there before."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small
+from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small, writing_back
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 
 
@@ -51,3 +52,12 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         ChunkFile(str(tmp_path / "large"), 3)
     assert (tmp_path / "elsewhere").read_bytes() == b"theirs"
+
+
+def test_what_cannot_be_written_back_is_told_at_the_end(tmp_path: Path) -> None:
+    with writing_back(tmp_path):
+        time.sleep(0.5)  # it syncs meanwhile
+    with pytest.raises(FileNotFoundError, match="gone"), writing_back(tmp_path / "gone"):
+        time.sleep(0.5)
+    with pytest.raises(IsADirectoryError), writing_back(tmp_path / "gone"):
+        tmp_path.read_bytes()  # what happens inside is told, not what follows

@@ -5,15 +5,22 @@ Buffered writes cost three times the time and are charged to the memory of the a
 """
 
 import contextlib
+import ctypes
 import errno
 import mmap
 import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 
-__all__ = ["ChunkFile", "aligned_buffer", "write_small"]
+__all__ = ["ChunkFile", "aligned_buffer", "sync_file_system", "write_small", "writing_back"]
 
 _BLOCK = 4096
+_LIBC = ctypes.CDLL(None, use_errno=True)
+"""For syncfs, which Python does not have."""
+_WRITE_BACK_S = 0.2
 
 
 def aligned_buffer() -> memoryview:
@@ -28,6 +35,47 @@ def write_small(path: str, data: memoryview) -> None:
         _write_all(number, data, 0)
     finally:
         os.close(number)
+
+
+def sync_file_system(path: Path) -> None:
+    """Sync a file system to its disk."""
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _LIBC.syncfs(number) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+    finally:
+        os.close(number)
+
+
+@contextlib.contextmanager
+def writing_back(path: Path) -> Iterator[None]:
+    """Write small files to their disk while more of them come, so that little is left to wait for at the end.
+
+    Raises:
+        OSError: some were not written; the kernel says it once.
+
+    """
+    ended = threading.Event()
+    problems: list[OSError] = []
+
+    def write_back() -> None:
+        while not ended.wait(_WRITE_BACK_S):
+            try:
+                sync_file_system(path)
+            except OSError as error:
+                problems.append(error)
+                return
+
+    thread = threading.Thread(target=write_back, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if problems:
+        raise problems[0]
 
 
 class ChunkFile:

@@ -11,7 +11,6 @@ current -> versions/REVISION      switched atomically
 """
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.packed import copy_out, damaged_in_image, layout_of
 from tessera.agent.storage.models.readers import revisions_in_use
 from tessera.agent.storage.models.verify import damaged_files
@@ -31,10 +31,8 @@ from tessera.core.storage.models.retention import Kept
 from tessera.core.storage.models.revisions import Manifest, ModelFile
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported, shown
 
-__all__ = ["ModelFolder", "Revision", "sync_file_system", "write_whole"]
+__all__ = ["ModelFolder", "Revision", "write_whole"]
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-"""For syncfs, which Python does not have."""
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
@@ -372,17 +370,6 @@ def write_whole(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)
-
-
-def sync_file_system(path: Path) -> None:
-    """Sync a file system to its disk."""
-    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        if _LIBC.syncfs(number) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(path))
-    finally:
-        os.close(number)
 
 
 def _identity(path: Path) -> tuple[str, int, int]:

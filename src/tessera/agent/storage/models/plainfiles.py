@@ -12,7 +12,8 @@ import stat
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from tessera.agent.storage.models.folder import Revision, sync_file_system, write_whole
+from tessera.agent.storage.models.chunkfiles import sync_file_system
+from tessera.agent.storage.models.folder import Revision, write_whole
 from tessera.agent.storage.models.verify import damaged_files
 from tessera.api.tessera.storage.modelmanifests import read_manifest, write_manifest
 from tessera.core.storage.models.paths import NOTES

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small
+from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small, writing_back
 from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
 from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits, unavailable
@@ -175,7 +175,7 @@ class Transfer:
         contents = self._store.read_small(self._files[span.object].found for span in missing.values())
         written: list[tuple[int, int, str]] = []
         begun = time.monotonic()
-        with contextlib.closing(contents):
+        with contextlib.closing(contents), writing_back(self._folder):
             for found, content in contents:
                 span = missing[found.path]
                 if content is not None:
