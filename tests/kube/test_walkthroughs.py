@@ -328,7 +328,7 @@ def test_team_gpu_cloud(
     assert lines[-1] == "digits of the team"
     assert re.search(r"MPS +20/39.4 GiB", walk.step("5."))
     gpu, processes = keep_busy(cluster, "team-a", noisy=93, quiet=4)
-    blamed = r"thermal, driven by team-a/noisy-\w+(/main)?; slowed down: team-a/quiet-"
+    blamed = r"thermal, caused by team-a/noisy-\w+(/main)?; slowed down: team-a/quiet-"
     until("the noisy one is named", lambda: re.search(blamed, top(cluster)) is not None, timeout_s=_S)
     said = walk.step("6.")
     assert re.search(blamed, " ".join(said.split()))

@@ -209,7 +209,7 @@ TRAIN = [
 def test_who_slows_down_the_gpus_of_a_pod(agent: str) -> None:
     options = ("-n", "team", "--cluster", "-", "--agent", agent)
     got = words(run("pod", "train", *options, objects=TRAIN))
-    want = "What slows down its GPUs - GPU 0: thermal, driven by team/train/main; slowed down: team/notebook/main"
+    want = "What slows down its GPUs - GPU 0: thermal, caused by team/train/main; slowed down: team/notebook/main"
     assert want in got
     found = json.loads(run("pod", "train", *options, "-o", "json", objects=TRAIN).stdout)["noise"]
     assert found == [{"gpu": 0, "cause": "thermal", "drivers": ["team/train/main"], "affected": ["team/notebook/main"]}]

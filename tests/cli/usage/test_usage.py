@@ -47,8 +47,8 @@ def test_top_shows_devices_containers_and_who_drives_a_throttled_gpu(ports: list
     assert "n1 1 A100-40GB whole █░░░░░░░░░░░ 2.0 GiB / 40.0 GiB 12 web/serve/llm" in found
     assert "n1 2 A100-40GB 1g.5gb@1 - / 4.8 GiB - nobody" in found
     assert "n1 3 A100-40GB lost" in found
-    assert "node n1, GPU 0: thermal, driven by team/train/main; slowed down: team/notebook/main" in found
-    assert "node n1, GPU 2: saturated, driven by unknown pods" in found
+    assert "node n1, GPU 0: thermal, caused by team/train/main; slowed down: team/notebook/main" in found
+    assert "node n1, GPU 2: saturated, caused by unknown pods" in found
 
 
 def test_what_an_agent_says_is_no_markup_and_no_escape_sequence(ports: list[str]) -> None:
@@ -119,4 +119,4 @@ def test_recommendations_have_the_most_urgent_first_and_what_is_saved(ports: lis
 
 def test_drivers_on_other_gpus_of_the_node_are_said_to_be_there() -> None:
     contention = Contention(cause="thermal", drivers=("a/b/c",), affected=("d/e/f",), scope="node")
-    assert contention_words(contention) == "thermal, driven by a/b/c on this node; slowed down: d/e/f"
+    assert contention_words(contention) == "thermal, caused by a/b/c on this node; slowed down: d/e/f"

@@ -52,7 +52,7 @@ class _Answer(msgspec.Struct, frozen=True):
     explanation: PodExplanation
     events: tuple[ObservedEvent, ...]
     contention: tuple[PodContention, ...] = msgspec.field(default=(), name="noise")
-    """What slows it down, or is driven by it, by the agent of its node."""
+    """What slows it down, or is slowed by it, by the agent of its node."""
 
 
 @click.command(

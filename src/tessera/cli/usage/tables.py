@@ -99,4 +99,4 @@ def contention_words(each: Contention) -> str:
     drivers = ", ".join(map(clean, each.drivers)) or "unknown pods"
     others = f"; slowed down: {', '.join(map(clean, each.affected))}" if each.affected else ""
     where = " on this node" if each.scope == "node" else ""
-    return f"{clean(each.cause)}, driven by {drivers}{where}{others}"
+    return f"{clean(each.cause)}, caused by {drivers}{where}{others}"

@@ -86,7 +86,7 @@ function driven(slowdown) {
     return first.pod ? `${first.namespace}/${first.pod}` : name;
   });
   const where = slowdown.scope === "node" ? " on this node" : "";
-  return names.length ? `Driven by ${names.join(", ")}${where}.` : "Driven by unknown pods.";
+  return names.length ? `Caused by ${names.join(", ")}${where}.` : "Caused by unknown pods.";
 }
 
 export function drawNotes(section, rest) {
