@@ -12,7 +12,9 @@ user's first policy does.
 `cpu` waits for nothing of Tessera: it is what this machine takes to start any pod, and every other figure is to be read
 beside it. `cpu beside misrouted` creates 50 pods first that ask for shares by the default scheduler: admission routes
 them to Tessera's; with `--no-admission` they reach the node, and its agent refuses them. `cpu beside too large` has 50
-pods first that the kubelet refuses by itself, and `cpu beside cpu` 50 that run: what each takes without Tessera.
+pods first that the kubelet refuses by itself, and `cpu beside cpu` 50 that run: what each takes without Tessera. Of
+misrouted pods it also prints how often the kubelet has called `Allocate` for them, and how long a call took: that is
+all of their time that is Tessera's.
 
 `tessera run` is from the start of that program until it has printed the first line of its command, with the start of
 Python, the forecast of where it would run, the Job's controller and the log on the way.
@@ -53,6 +55,8 @@ class Case(NamedTuple):
     """What is there: `instance`, `none`, or `whole` for two GPUs that a pod had by name."""
     crowd: str = ""
     """Which pods come first: `misrouted`, `too large` for the node, which the kubelet itself refuses, or `cpu`."""
+    times: int = 1
+    """How many times `--misrouted` pods these are."""
     scheduler: str = OURS
 
 
@@ -70,6 +74,8 @@ CASES = (
     Case("cpu beside cpu", {}, crowd="cpu", scheduler="default-scheduler"),
     Case("cpu beside too large", {}, crowd="too large", scheduler="default-scheduler"),
     Case("cpu beside misrouted", {}, crowd="misrouted", scheduler="default-scheduler"),
+    Case("cpu beside ten times too large", {}, crowd="too large", times=10, scheduler="default-scheduler"),
+    Case("cpu beside ten times misrouted", {}, crowd="misrouted", times=10, scheduler="default-scheduler"),
 )
 
 TYPED = {
@@ -123,7 +129,7 @@ class Bench:
         if case.crowd:
             limits = {"misrouted": {NEED: 1}, "too large": {"cpu": 10_000}, "cpu": {}}[case.crowd]
             crowd = Case("", limits, "none", scheduler="default-scheduler")
-            for each in range(self._misrouted):
+            for each in range(self._misrouted * case.times):
                 pod = self._pod(crowd, f"crowd-{self._number}-{each}")
                 if case.crowd == "too large":  # no scheduler would place it
                     pod["spec"]["nodeName"] = "node1"
@@ -139,6 +145,16 @@ class Bench:
         node = self._cluster.nodes[0]
         until("no instance", lambda: not seen(node).instances and not self._of_node("claims"), timeout_s=60)
         self._keep_idle(600)
+
+    def allocate_calls(self) -> tuple[int, float]:
+        """Return how often the kubelet has called `Allocate` for units, and the seconds of all calls."""
+        status, text = self._api.insist("GET", "/api/v1/nodes/node1/proxy/metrics")
+        found = dict.fromkeys(("count", "sum"), 0.0)
+        for key in found:
+            name = f'kubelet_device_plugin_alloc_duration_seconds_{key}{{resource_name="{NEED}"}} '
+            lines = (line for line in text.decode().splitlines() if line.startswith(name))
+            found[key] = sum(float(line.removeprefix(name)) for line in lines)
+        return int(found["count"]), found["sum"] if status == 200 else float("nan")
 
     def _keep_idle(self, seconds: int) -> None:
         patch = {"spec": {"repartition": {"keepIdleSeconds": seconds}}}
@@ -221,8 +237,13 @@ def main() -> None:
         for number in range(given.rounds):
             for case in cases:
                 if not case.crowd or number % 4 == 0 or given.no_admission:
+                    calls, spent_s = bench.allocate_calls()
                     seconds[case.name].append(bench.timed(case))
                     print(f"round {number + 1}: {case.name}: {seconds[case.name][-1]}", file=sys.stderr)
+                    if case.crowd == "misrouted":
+                        later, until_s = bench.allocate_calls()
+                        each_ms = 1000 * (until_s - spent_s) / max(later - calls, 1)
+                        print(f"{later - calls} calls of Allocate, {each_ms:.1f} ms each", file=sys.stderr)
             for name, options in typed.items():
                 seconds[name].append(bench.typed(options))
                 print(f"round {number + 1}: {name}: {seconds[name][-1]}", file=sys.stderr)

@@ -37,8 +37,11 @@ async def test_it_has_its_own_node_and_the_pods_that_are_bound_to_it() -> None:
         assert [name_of(each) for each in watched.pods()] == [("x", "on-n1")]
         await kube.create(PODS, pod("another", "n1"))
         assert {name_of(each)[1] for each in (await watched.relist()).objects} == {"on-n1", "another"}
+        for phase in ("Failed", "Succeeded"):
+            await kube.create(PODS, pod(phase.lower(), "n1") | {"status": {"phase": phase}})
+        assert {name_of(each)[1] for each in (await watched.relist()).objects} == {"on-n1", "another"}
         async with asyncio.timeout(5):
-            while len(watched.pods()) != 2:
+            while len(watched.pods()) != 4:
                 await wakeup.wait(1)
 
 

@@ -191,6 +191,8 @@ class KubeSuite:
         assert names == ["one", "two"]
         field = Selection(namespace=NAMESPACE, fields=(("metadata.name", "two"),))
         assert [name_of(each)[1] for each in (await kube.list(CONFIG_MAPS, field)).objects] == ["two"]
+        others = Selection(namespace=NAMESPACE, other_fields=(("metadata.name", "two"), ("metadata.name", "x")))
+        assert [name_of(each)[1] for each in (await kube.list(CONFIG_MAPS, others)).objects][-1:] == ["one"]
         assert (await kube.list(CONFIG_MAPS, Selection(labels=(("suite", "other"),)))).objects == ()
         labelled = Selection(namespace=NAMESPACE, having=("suite",))
         assert [name_of(each)[1] for each in (await kube.list(CONFIG_MAPS, labelled)).objects] == ["one", "two"]

@@ -31,9 +31,10 @@ class WatchedNode:
 
         self._kube = kube
         self._name = name
-        self._bound = Selection(fields=(("spec.nodeName", name),))
+        bound = (("spec.nodeName", name),)
+        self._living = Selection(fields=bound, other_fields=(("status.phase", "Failed"), ("status.phase", "Succeeded")))
         self._node_store = store(NODES, Selection(fields=(("metadata.name", name),)))
-        self._pod_store = store(PODS, self._bound)
+        self._pod_store = store(PODS, Selection(fields=bound))
 
     async def run(self, measures: Measures) -> None:
         """Watch until cancelled."""
@@ -61,7 +62,9 @@ class WatchedNode:
         return tuple(self._pod_store.objects.values())
 
     async def relist(self) -> Listing:
-        """Return the pods that are bound to this node, read from the API server.
+        """Return the pods that are bound to this node and have not ended, read from the API server.
+
+        Those that have ended are left out: there may be thousands, and the kubelet waits for each list.
 
         Raises:
             TesseraError: it does not answer.
@@ -69,4 +72,4 @@ class WatchedNode:
 
         """
         async with asyncio.timeout(_RELIST_S):
-            return await self._kube.list(PODS, self._bound)
+            return await self._kube.list(PODS, self._living)

@@ -99,6 +99,7 @@ async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
         await kube.bind("p", "ns", uid="u", node="n", annotations={"k": "v"})
         await kube.delete(PODS, "p", namespace="ns", grace_s=0)
         await kube.evict("p", "ns")
+        await kube.list(PODS, Selection(fields=(("a", "b"),), other_fields=(("c", "d"), ("c", "e"))))
         lines = [f"{each.method} {each.target}" for each in server.requested]
         assert lines == [
             "GET /api/v1/namespaces/ns/pods?labelSelector=a%3Db%2Cc%3Dd&fieldSelector=spec.nodeName%3Dn+1&limit=500",
@@ -107,6 +108,7 @@ async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
             "POST /api/v1/namespaces/ns/pods/p/binding",
             "DELETE /api/v1/namespaces/ns/pods/p?gracePeriodSeconds=0&propagationPolicy=Background",
             "POST /api/v1/namespaces/ns/pods/p/eviction",
+            "GET /api/v1/pods?fieldSelector=a%3Db%2Cc%21%3Dd%2Cc%21%3De&limit=500",
         ]
         assert {each.headers["authorization"] for each in server.requested} == {"Bearer t"}
         assert server.requested[2].headers["content-type"] == "application/apply-patch+yaml"

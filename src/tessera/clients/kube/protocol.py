@@ -162,6 +162,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Labels with any value."""
     fields: tuple[tuple[str, str], ...] = ()
     """Fields with exactly these values: `metadata.name`, and what the API offers for the kind, as `spec.nodeName`."""
+    other_fields: tuple[tuple[str, str], ...] = ()
+    """Fields with any value but these."""
 
 
 EVERYTHING = Selection()

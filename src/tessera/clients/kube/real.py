@@ -324,6 +324,7 @@ class _Absent(Conflict):
 def _conditions(selection: Selection) -> dict[str, str]:
     labels = [*(f"{key}={value}" for key, value in selection.labels), *selection.having]
     fields = [f"{key}={value}" for key, value in selection.fields]
+    fields += [f"{key}!={value}" for key, value in selection.other_fields]
     return {name: ",".join(each) for name, each in (("labelSelector", labels), ("fieldSelector", fields)) if each}
 
 

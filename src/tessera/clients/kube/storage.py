@@ -214,6 +214,8 @@ def _selects(selection: Selection, each: Object) -> bool:
         return False
     if not set(selection.having) <= labels_of(each).keys():
         return False
+    if any(_at(each, path) == value for path, value in selection.other_fields):
+        return False
     return all(_at(each, path) == value for path, value in selection.fields)
 
 
