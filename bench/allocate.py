@@ -133,11 +133,6 @@ def pod(name: str, gpu: int) -> dict[str, Any]:
     }
 
 
-async def unwritten(*_: object) -> Any:
-    """Write on no pod: none is mistaken here."""
-    raise AssertionError
-
-
 class Unchanged:
     """GPUs of which no pod here needs more than that its shares are enforced."""
 
@@ -163,9 +158,9 @@ class Bench:
     def __init__(self, case: Case, kubelet: MemoryKubelet, record: PodResources, root: Path) -> None:
         self.case = case
         self.kubelet = kubelet
-        self.pods: dict[str, dict[str, Any]] = {}
-        view = PodsView(self.pods.values, self.relist, DeviceCheckpoint(kubelet.plugins), record, proc=root / "proc")
-        assigned = AssignedPods(view.pods, unwritten, Trusted())
+        self.present: dict[str, dict[str, Any]] = {}
+        view = PodsView(self, DeviceCheckpoint(kubelet.plugins), record, proc=root / "proc")
+        assigned = AssignedPods(self, Trusted())
         self.plugins = Plugins(paths(kubelet, root), view, assigned, Unchanged(), logger())
         self.inventory = inventory(case.gpus)
         gpus = (
@@ -176,9 +171,17 @@ class Bench:
         (resource,) = (each for each in self.offered.resources if each.name == case.resource)
         self.ids = tuple(device.id for device in resource.devices)
 
+    def pods(self) -> tuple[dict[str, Any], ...]:
+        """Return the pods as the watch shows them."""
+        return tuple(self.present.values())
+
+    async def annotate(self, *_: object) -> Any:
+        """Write on no pod: none is mistaken here."""
+        raise AssertionError
+
     async def relist(self) -> Listing:
         """Return the pods as an API server has them."""
-        return Listing(objects=tuple(self.pods.values()), resource_version="1")
+        return Listing(objects=tuple(self.present.values()), resource_version="1")
 
     async def start(self) -> None:
         """Advertise the devices."""
@@ -189,8 +192,8 @@ class Bench:
     async def serve(self, number: int) -> float:
         """Return the milliseconds to serve a container of a new pod; the oldest of 110 leaves."""
         name, last = f"p{number:06d}", f"p{number - PODS:06d}"
-        self.pods[name] = pod(name, number % 16)
-        self.pods.pop(last, None)
+        self.present[name] = pod(name, number % 16)
+        self.present.pop(last, None)
         self.kubelet.remove("default", last)
         first = number * self.case.per_container % DEVICES
         ids = self.ids[first : first + self.case.per_container]

@@ -1,14 +1,14 @@
 """The pods of a node, of what their record, assignments and kubelet say."""
 
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 
 from tessera.agent.pods.nodepods import NodePods
-from tessera.clients.kube import Object
+from tessera.clients.kube import Listing, Object
 from tessera.core.deviceplugin.allocations import Allocation
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.matching import AssignedRequest
 
-__all__ = ["KnownResources", "node_pods"]
+__all__ = ["AnnotatedPods", "KnownResources", "ListedPods", "node_pods"]
 
 
 class KnownResources:
@@ -16,6 +16,32 @@ class KnownResources:
 
     def __init__(self, *resources: str) -> None:
         self.resources: Container[str] = resources
+
+
+class ListedPods:
+    """Pods bound to a node, as functions return them."""
+
+    def __init__(self, pods: Callable[[], Iterable[Object]], relist: Callable[[], Awaitable[Listing]]) -> None:
+        self.pods = pods
+        self._relist = relist
+
+    async def relist(self) -> Listing:
+        return await self._relist()
+
+
+class AnnotatedPods:
+    """Pods of a node, as one function returns them and another annotates them."""
+
+    def __init__(
+        self,
+        pods: Callable[[], Iterable[Object]],
+        annotate: Callable[[Object, Mapping[str, str]], Awaitable[Object | None]],
+    ) -> None:
+        self.pods = pods
+        self._annotate = annotate
+
+    async def annotate(self, pod: Object, annotations: Mapping[str, str]) -> Object | None:
+        return await self._annotate(pod, annotations)
 
 
 class _View:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from builders.gpunodes import facts, shared
+from builders.nodepods import AnnotatedPods, ListedPods
 from builders.nodeviews import of_the_host
 from builders.signed import Trusting, signed
 from judges.grants import shares_of
@@ -93,8 +94,10 @@ class Node:
             mps_root=self.root / "mps",
             dev=self.root / "dev",
         )
-        view = PodsView(self.seen, self.relist, DeviceCheckpoint(self.kubelet.plugins), self.record, proc=self.proc)
-        assigned = AssignedPods(view.pods, self.correct, self.trust)
+        view = PodsView(
+            ListedPods(self.seen, self.relist), DeviceCheckpoint(self.kubelet.plugins), self.record, proc=self.proc
+        )
+        assigned = AssignedPods(AnnotatedPods(view.pods, self.correct), self.trust)
         return Plugins(paths, view, assigned, self, logger())
 
     def seen(self) -> Iterable[dict[str, Any]]:

@@ -6,15 +6,12 @@ Each reconciles when something changed, and every few seconds in any case, and c
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from tessera.agent.advertiser import Advertiser, Enforced, OfferSources, OfferTargets
-from tessera.agent.declarations.configuration import APPLIED, ConfigurationFiles
+from tessera.agent.advertiser import Advertiser, OfferSources, OfferTargets
+from tessera.agent.declarations.configuration import ConfigurationFiles
 from tessera.agent.declarations.declared import Declarations
 from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
 from tessera.agent.deviceplugin.conflicts import Conflicts
@@ -27,7 +24,7 @@ from tessera.agent.deviceplugin.containers.changerequests import (
 )
 from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers
 from tessera.agent.exporter import Exporter, NodeContainers
-from tessera.agent.nodefiles import first_line
+from tessera.agent.gpureports import GpuReports, ReportSources, ReportTargets
 from tessera.agent.nodestate.deviceevents import DeviceEvents
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.health import HealthWatch
@@ -44,27 +41,13 @@ from tessera.agent.settings import AgentSettings
 from tessera.agent.sharing.enforcer import Enforcer
 from tessera.agent.strategychoice import StrategyChoice
 from tessera.agent.watchednode import WatchedNode
-from tessera.api.nvidia.gpulabels import Labelling, gpu_labels, owns, stamped
-from tessera.api.tessera.node.nodereports import (
-    DEVICE_LIST,
-    ENFORCEMENT,
-    REVISION,
-    enforcement_text,
-    gpu_revision,
-)
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import Kube, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.cluster.byname import shares_by_id
-from tessera.core.cluster.gpunodestate import Impairment
-from tessera.core.cluster.mps import enforcements
-from tessera.core.cluster.protocols.allocators import devices_by_gpu
-from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.gpushare import gpus_to_count
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.health import HealthChange
 from tessera.core.node.nodelabels import MIG_CONFIG
-from tessera.core.node.reported import reported, unenforced
+from tessera.core.node.reported import unenforced
 from tessera.errors import Unavailable
 from tessera.log import defect, logger
 from tessera.loops import one_turn, until_done
@@ -104,10 +87,9 @@ class Agent:
         self._own_pods = OwnPods(kube, self._view)
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
         self._keys = AssignmentKeys(kube, settings.node, settings.paths.assignment_key, self._log, wake=self._ring)
-        self._used = UsedMemory(driver)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
-        files, asked, no_mps = ConfigurationFiles(settings.sources), self._gpunode.asked, self._enforcer.no_mps
-        self._declarations = Declarations(driver, files, node=self._watched.node, asked=asked, no_mps=no_mps)
+        files = ConfigurationFiles(settings.sources)
+        self._declarations = Declarations(driver, files, self._watched, self._gpunode, self._enforcer)
         self._health = HealthWatch(driver, settings.health, on_change=self._judged)
         self._device_events = DeviceEvents(self._record)
         self._sign_tries = 0
@@ -121,7 +103,8 @@ class Agent:
         gpus = NodeGpus(driver=driver, users=self._pods, advertised=self._advertiser)
         evict = self._own_pods.evict
         self._layouts = Layouts(settings, gpus, self._record, self._declarations, self._pods, evict)
-        self._recorder = Recorder(kube, self._view, self._devices, self._keys, self._log)
+        self._recorder = Recorder(kube, self._view, self._declarations, self._keys, self._log)
+        self._reports = self._own_reports()
         self._conflicts = Conflicts(kube, settings.node, self._gate, self._log)
         containers = NodeContainers(self._gate.record, self._view, settings.paths.proc, self._gate.refusals)
         self.exporter = Exporter(settings.node, driver, containers, self._advertiser, self._health, self._log)
@@ -129,7 +112,7 @@ class Agent:
     def _own_view(self) -> PodsView:
         paths = self._settings.paths
         checkpoint = DeviceCheckpoint(paths.plugins)
-        return PodsView(self._watched.pods, self._watched.relist, checkpoint, self._kubelet, proc=paths.proc)
+        return PodsView(self._watched, checkpoint, self._kubelet, proc=paths.proc)
 
     def _own_plugins(self) -> Plugins:
         paths = PluginPaths(
@@ -142,7 +125,7 @@ class Agent:
             allocations=self._settings.paths.state / "allocations.json",
             mps_root=self._settings.mps.root,
         )
-        assigned = AssignedPods(self._view.pods, self._own_pods.annotate, self._keys)
+        assigned = AssignedPods(self._own_pods, self._keys)
         return Plugins(paths, self._view, assigned, self._changes, self._log)
 
     def _own_advertiser(self) -> Advertiser:
@@ -151,6 +134,15 @@ class Agent:
             OfferSources(self._declarations, self._health, self._pods, self._view, self._watched),
             OfferTargets(self._enforcer, self._plugins, device_offers, self._strategies, self._record),
             wake=self._offer_wakeup.set,
+        )
+
+    def _own_reports(self) -> GpuReports:
+        used = UsedMemory(self._driver)
+        return GpuReports(
+            self._settings,
+            ReportSources(self._advertiser, self._plugins, self._strategies, self._health, used, self._watched),
+            ReportTargets(self._record, self._device_events, self._gpunode),
+            self._keys,
         )
 
     def waiting_for(self) -> str:
@@ -249,7 +241,7 @@ class Agent:
         impaired = self._advertiser.impaired
         if self._advertiser.enforced is not None:
             impaired += unenforced((*self._layouts.unmet, *self._enforcer.problems))
-            await self._report_gpus(self._advertiser.enforced, impaired)
+            await self._reports.report(self._advertiser.enforced, impaired)
         await self._record.report_impaired(self._watched.node(), impaired)
 
     async def _change(self, request: ChangeRequest) -> Inventory:
@@ -264,49 +256,6 @@ class Agent:
                 await self._advertiser.reconcile()
                 self._enforcer.check(shares, await self._driver.inventory())
         return await self._driver.inventory()
-
-    # Reports
-
-    async def _report_gpus(self, enforced: Enforced, impaired: tuple[Impairment, ...]) -> None:
-        declared, said, gpus = enforced
-        inventory = declared.inventory
-        # 1. Report what happened to devices, by events.
-        orphaned = self._gate.refusals.devices_of_orphans
-        await self._device_events.write(inventory, orphaned)
-        # 2. Describe the GPUs on the Node object: labels, annotations, counts.
-        if self._settings.labels:
-            machine = await asyncio.to_thread(first_line, self._settings.paths.machine)
-            labels = gpu_labels(inventory, declared.gpus, Labelling(strategy=said.strategy or "mixed", machine=machine))
-            labels = stamped(labels, labels_of(self._watched.node()), now_s=int(time.time()))
-            await self._record.set_labels(labels, owned=owns)
-        levels = enforcement_text(enforcements(gpus, inventory))
-        handed_over = ",".join(self._strategies.strategies)
-        noted = {APPLIED: declared.generation or None, ENFORCEMENT: levels, DEVICE_LIST: handed_over or None}
-        await self._record.annotate(noted)
-        counted = gpus_to_count(self._advertiser.advertised.resources, self._shares.assigned_requests())
-        await self._record.count_gpus(self._watched.node(), counted)
-        # 3. Report them in the GPUNode.
-        used, health = await self._used.read(declared.gpus, inventory), self._health.health
-        node = self._settings.node
-        state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
-        self._keys.keep(self._gpunode.assignment_keys or ())
-        state = msgspec.structs.replace(
-            state,
-            unhealthy=(*state.unhealthy, *orphaned),
-            impaired=impaired,
-            assignment_keys=self._keys.published,
-        )
-        self._record.note("assignments", self._shares.refused)
-        await self._gpunode.report(state, self._watched.node(), generation=declared.asked.generation)
-        # 4. Show on the Node object that the GPUNode has changed.
-        revision = gpu_revision(state, devices_by_gpu(self._gpunode.offered()))
-        if labels_of(self._watched.node()).get(REVISION) != revision:  # after the GPUNode, by which servers answer then
-            await self._record.set_labels({REVISION: revision}, owned=lambda key: key == REVISION)
-
-    async def _devices(self) -> Mapping[str, Share]:
-        """Return the share of each device id."""
-        declared = await self._declarations.observe()
-        return shares_by_id(declared.gpus, declared.inventory)
 
     async def _listen(self) -> None:
         """Follow the driver's events; unhealthy devices are no longer advertised."""

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from builders.gpunodes import shared
+from builders.nodepods import ListedPods
 from builders.nodeviews import SaidPods, of_the_host
 from tessera.agent.exporter import Exporter, NodeContainers, exporter
 from tessera.agent.pods.podsview import PodsView
@@ -120,7 +121,7 @@ async def test_processes_have_their_pods_also_when_these_were_just_read_anew(nod
         return pods
 
     unused = tmp_path / "none"
-    view = PodsView(tuple, relist, DeviceCheckpoint(unused), PodResources(unused), proc=node.proc)
+    view = PodsView(ListedPods(tuple, relist), DeviceCheckpoint(unused), PodResources(unused), proc=node.proc)
     await view.refresh()
     node.run("GPU-1", 101, "a", 1)
     owners = await NodeContainers(node, view, node.proc, node).owners({101, 102})

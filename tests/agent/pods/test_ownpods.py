@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.nodepods import ListedPods
 from tessera.agent.pods.ownpods import OwnPods
 from tessera.agent.pods.podsview import PodsView
 from tessera.clients.kube import PODS, Listing, MemoryKube, Object, annotations_of
@@ -24,7 +25,7 @@ async def test_the_next_pod_of_a_name_is_neither_annotated_nor_evicted(tmp_path:
         return await kube.list(PODS)
 
     resources = PodResources(tmp_path / "pod-resources.sock")
-    view = PodsView(lambda: watched, relist, DeviceCheckpoint(tmp_path), resources, proc=tmp_path)
+    view = PodsView(ListedPods(lambda: watched, relist), DeviceCheckpoint(tmp_path), resources, proc=tmp_path)
     own = OwnPods(kube, view)
     first = await pod(kube)
     watched.append(first)

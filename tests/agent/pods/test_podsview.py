@@ -1,11 +1,12 @@
 """What an agent sees of its node's pods: lists that overtake each other, and processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from builders.kubeobjects import pod
+from builders.nodepods import ListedPods
 from builders.nodeviews import of_the_host
 from tessera.agent.pods.podsview import PodsView, by_uid
 from tessera.clients.kube import Listing, Object
@@ -18,12 +19,12 @@ def versioned(name: str, version: int = 1) -> Object:
     return pod(name, metadata={"resourceVersion": str(version)})
 
 
-def view(folder: Path, watched: tuple[Object, ...] = (), lists: Callable[[], Listing] | None = None) -> PodsView:
+def view(folder: Path, watched: Sequence[Object] = (), lists: Callable[[], Listing] | None = None) -> PodsView:
     async def relist() -> Listing:
         return lists() if lists else Listing(objects=(), resource_version="1")
 
     resources = PodResources(folder / "pod-resources.sock")
-    return PodsView(lambda: watched, relist, DeviceCheckpoint(folder), resources, proc=folder / "proc")
+    return PodsView(ListedPods(lambda: watched, relist), DeviceCheckpoint(folder), resources, proc=folder / "proc")
 
 
 def names(seen: PodsView) -> list[str]:
@@ -52,10 +53,7 @@ async def test_a_pod_that_was_made_anew_since_the_list_is_the_one_of_its_name(tm
     old = versioned("p", 5)
     new = {"metadata": {**old["metadata"], "uid": "uid-new", "resourceVersion": "9"}}
     watched = [old]
-    seen = view(tmp_path, lists=lambda: Listing(objects=(old,), resource_version="6"))
-    seen = PodsView(
-        lambda: watched, seen._relist, DeviceCheckpoint(tmp_path), PodResources(tmp_path / "s.sock"), proc=tmp_path
-    )
+    seen = view(tmp_path, watched, lambda: Listing(objects=(old,), resource_version="6"))
     await seen.refresh()
     watched[:] = [new]
     assert seen.pods() == (new,)

@@ -57,7 +57,7 @@ class Node:
         self.recorder = Recorder(
             self.kube,
             self,
-            self.devices,
+            self,
             Trusting("n1"),
             logger(),
             now_ns=lambda: 7,
@@ -72,7 +72,7 @@ class Node:
         self.requested += 1
         return tuple(self.allocated)
 
-    async def devices(self) -> Mapping[str, Share]:
+    async def shares_by_id(self) -> Mapping[str, Share]:
         await asyncio.sleep(0)
         return DEVICES
 

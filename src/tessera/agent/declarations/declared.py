@@ -1,22 +1,25 @@
 """The declared sharing of this node's GPUs at one moment: by files, labels and the GPUNode."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import msgspec
 
 from tessera.agent.declarations.configuration import Configuration, ConfigurationFiles, GivenPolicy
-from tessera.agent.nodestate.gpunode import GpuNodeRequest
+from tessera.agent.nodestate.gpunode import GpuNodeLink, GpuNodeRequest
+from tessera.agent.watchednode import WatchedNode
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import Object, labels_of
+from tessera.clients.kube import labels_of
+from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.gpunodestate import Impairment
-from tessera.core.cluster.snapshot import Gpu
+from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import without_mps
 from tessera.core.node.desired import fixed
 from tessera.core.node.nodelabels import MIG_CONFIG
 from tessera.core.node.nodesharing import NodeSharing, effective, notes
 
-__all__ = ["Declarations", "Declared"]
+__all__ = ["Declarations", "Declared", "MpsSupport"]
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,15 +41,23 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them that last until a declaration is changed."""
 
 
+class MpsSupport(Protocol):
+    """Whether a node can run MPS."""
+
+    def no_mps(self) -> str:
+        """Return why not; empty where it can."""
+        ...
+
+
 class Declarations:
     """Reads the declarations.
 
     Args:
         driver: the node's GPU driver.
         files: the node's files.
-        node: returns the last observed Node object.
-        asked: returns the GPUNode's spec.
-        no_mps: returns why the node cannot run MPS; empty where it can.
+        watched: the Node object.
+        gpunode: the GPUNode's spec.
+        mps: whether the node can run it.
 
     """
 
@@ -54,16 +65,15 @@ class Declarations:
         self,
         driver: GpuDriver,
         files: ConfigurationFiles,
-        *,
-        node: Callable[[], Object],
-        asked: Callable[[], GpuNodeRequest],
-        no_mps: Callable[[], str],
+        watched: WatchedNode,
+        gpunode: GpuNodeLink,
+        mps: MpsSupport,
     ) -> None:
         self._driver = driver
         self._files = files
-        self._node = node
-        self._asked = asked
-        self._no_mps = no_mps
+        self._watched = watched
+        self._gpunode = gpunode
+        self._mps = mps
 
     async def observe(self) -> Declared:
         """Return the current declarations.
@@ -73,7 +83,7 @@ class Declarations:
 
         """
         inventory = await self._driver.inventory()
-        labels, asked = labels_of(self._node()), self._asked()
+        labels, asked = labels_of(self._watched.node()), self._gpunode.asked()
         policy = GivenPolicy(name=asked.policy_name, text=asked.policy) if asked.policy else None
         found = self._files.read(labels, inventory.gpus, policy)
         impaired = tuple(_impairments(found, asked))
@@ -94,9 +104,19 @@ class Declarations:
             impaired=impaired,
         )
 
+    async def shares_by_id(self) -> Mapping[str, Share]:
+        """Return the share of each device id, as declared now.
+
+        Raises:
+            TesseraError: the driver does not answer.
+
+        """
+        declared = await self.observe()
+        return shares_by_id(declared.gpus, declared.inventory)
+
     def _possible(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
         """Return the GPUs; managed ones without MPS where the node cannot run it."""
-        if not self._no_mps():
+        if not self._mps.no_mps():
             return gpus
         return tuple(
             msgspec.structs.replace(gpu, sharing=without_mps(gpu.sharing)) if gpu.sharing.managed else gpu

@@ -9,7 +9,7 @@ __all__ = ["OwnPods"]
 
 
 class OwnPods:
-    """Writes to the pods of this node.
+    """The pods of this node, and writes to them.
 
     Args:
         kube: the Kubernetes API.
@@ -20,6 +20,10 @@ class OwnPods:
     def __init__(self, kube: Kube, view: PodsView) -> None:
         self._kube = kube
         self._view = view
+
+    def pods(self) -> tuple[Object, ...]:
+        """Return the pods of this node."""
+        return self._view.pods()
 
     async def annotate(self, pod: Object, annotations: Mapping[str, str]) -> Object:
         """Set annotations of this very pod and return it as stored.

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from tessera.core.deviceplugin.lastgate import GatePod
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = [
+    "BoundPods",
     "PodsInView",
     "PodsView",
     "by_uid",
@@ -68,12 +69,23 @@ class PodsInView(Protocol):
         """Whether processes of pods cannot be observed."""
 
 
+class BoundPods(Protocol):
+    """The pods that are bound to a node."""
+
+    def pods(self) -> Iterable[Object]:
+        """Return them as the watch shows them."""
+        ...
+
+    async def relist(self) -> Listing:
+        """Return them as the API server has them now (a quorum read)."""
+        ...
+
+
 class PodsView:
     """The pods of this node.
 
     Args:
-        watched: returns the Pod objects of this node as the watch shows them.
-        relist: returns them as the API server has them now (a quorum read).
+        bound: the pods of this node, as watched and as listed.
         checkpoint: the kubelet's record of devices.
         resources: the kubelet's PodResources, for where the checkpoint cannot be read.
         proc: the host's process table.
@@ -82,15 +94,13 @@ class PodsView:
 
     def __init__(
         self,
-        watched: Callable[[], Iterable[Object]],
-        relist: Callable[[], Awaitable[Listing]],
+        bound: BoundPods,
         checkpoint: DeviceCheckpoint,
         resources: PodResources,
         *,
         proc: Path = Path("/proc"),
     ) -> None:
-        self._watched = watched
-        self._relist = relist
+        self._bound = bound
         self._checkpoint = checkpoint
         self._resources = resources
         self._proc = proc
@@ -103,7 +113,7 @@ class PodsView:
 
     def pods(self) -> tuple[Object, ...]:
         """Return the pods that are bound to this node, as of the watch or the last `refresh`."""
-        watched = tuple(self._watched())
+        watched = tuple(self._bound.pods())
         if not self._listed and not self._moment:
             return watched
         if asyncio.get_running_loop().time() > self._until_s:
@@ -135,11 +145,11 @@ class PodsView:
             TesseraError: the API server does not answer.
 
         """
-        listing = await self._relist()
+        listing = await self._bound.relist()
         moment = int(listing.resource_version or 0)
         if moment < self._moment:
             return  # a later read has come before
-        known = {uid_of(pod): pod for pod in (*self._listed.values(), *self._watched())}
+        known = {uid_of(pod): pod for pod in (*self._listed.values(), *self._bound.pods())}
         # An unchanged pod stays the same object, so that it is not parsed again.
         self._listed = {uid_of(pod): _unchanged(known.get(uid_of(pod)), pod) for pod in listing.objects}
         self._moment = moment

@@ -7,7 +7,7 @@ annotations, as its own device plugin writes them.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -39,13 +39,21 @@ class PodRecord(Protocol):
         """Return the containers' devices by the kubelet's record."""
 
 
+class DeviceShares(Protocol):
+    """The declared sharing of a node's devices."""
+
+    async def shares_by_id(self) -> Mapping[str, Share]:
+        """Return the share of each device id of the kubelet (`core.cluster.byname.shares_by_id`)."""
+        ...
+
+
 class Recorder:
     """Compares pods with the kubelet's record; call `record` when something changed, and every few seconds.
 
     Args:
         kube: the Kubernetes API.
         view: the pods of this node.
-        devices: returns the share of each device id of the kubelet (`core.cluster.byname.shares_by_id`).
+        devices: which share a device id is.
         trust: the keys that count, and how assignments are signed.
         log: for writes.
         now_ns: the time, in nanoseconds since 1970.
@@ -56,7 +64,7 @@ class Recorder:
         self,
         kube: Kube,
         view: PodRecord,
-        devices: Callable[[], Awaitable[Mapping[str, Share]]],
+        devices: DeviceShares,
         trust: Trust,
         log: Logger,
         *,
@@ -86,7 +94,7 @@ class Recorder:
         named, waiting = self._open(pod for name, pod in pods.items() if name not in self._settled)
         if not named and not waiting:
             return
-        held, devices = await self._view.held(), await self._devices() if named else {}
+        held, devices = await self._view.held(), await self._devices.shares_by_id() if named else {}
 
         async def write(name: _Name) -> None:
             pod, keys = pods[name], self._trust.keys

@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from builders.kubeobjects import amount, pod
+from builders.nodepods import AnnotatedPods, ListedPods
 from builders.signed import Trusting, signed
 from harness.pluginnode import Unchanged
 from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
@@ -34,11 +35,13 @@ def started(folder: Path) -> Plugins:
     async def write(_: Object, __: object) -> None:
         raise AssertionError
 
-    view = PodsView(lambda: (POD,), relist, DeviceCheckpoint(folder), PodResources(folder / "none"), proc=folder)
+    view = PodsView(
+        ListedPods(lambda: (POD,), relist), DeviceCheckpoint(folder), PodResources(folder / "none"), proc=folder
+    )
     paths = PluginPaths(
         plugins=folder, cdi=folder, memory=folder / "shares.json", allocations=folder / "allocations.json"
     )
-    return Plugins(paths, view, AssignedPods(view.pods, write, Trusting("a")), Unchanged(), logger())
+    return Plugins(paths, view, AssignedPods(AnnotatedPods(view.pods, write), Trusting("a")), Unchanged(), logger())
 
 
 async def test_files_without_a_version_are_read(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from builders.kubeobjects import amount, pod
+from builders.nodepods import AnnotatedPods
 from builders.signed import AGENT, SERVER, STRANGER, Trusting, keys, public, signed
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
@@ -28,13 +29,19 @@ class Node:
         self.trust = Trusting("a")
         self.pods: list[Object] = [HONEST]
         self.written: dict[str, str] = {}
+        self.annotated: list[str] = []
+        self.full: set[str] = set()
+        """Pods that take no annotation."""
         self.started: dict[str, StartedPod] = {}
         self.vouched = False
         """Whether a container was started with just what is assigned."""
-        self.assigned = AssignedPods(lambda: self.pods, self.write, self.trust)
+        self.assigned = AssignedPods(AnnotatedPods(lambda: self.pods, self._annotate), self.trust)
         self.assigned.keep_to(self.started.get)
 
-    async def write(self, _: Object, annotations: Mapping[str, str]) -> Object | None:
+    async def _annotate(self, each: Object, annotations: Mapping[str, str]) -> Object | None:
+        if each["metadata"]["name"] in self.full:
+            raise InvalidInput("pod a", found="annotations of 256 KiB", expected="less")
+        self.annotated.append(each["metadata"]["name"])
         self.written = dict(annotations)
         return None
 
@@ -168,18 +175,10 @@ async def test_a_pod_that_cannot_be_given_its_assignment_back_keeps_no_other_fro
     node.pods = list(others)
     assert node.gpus() == [0, 0, 0]
     node.pods = [spoiled(each) for each in others]
-    written: list[str] = []
-
-    async def write(each: Object, _: Mapping[str, str]) -> Object | None:
-        if each["metadata"]["name"] == "a":
-            raise InvalidInput("pod a", found="annotations of 256 KiB", expected="less")
-        written.append(each["metadata"]["name"])
-        return None
-
-    node.assigned._write = write
+    node.full = {"a"}
     with pytest.raises(InvalidInput, match="256 KiB"):
         await node.repair()
-    assert written == ["b", "c"]
+    assert node.annotated == ["b", "c"]
 
 
 # What containers were started with, by the agent's record

@@ -10,7 +10,7 @@ import pytest
 from builders.formerkind import FormerKind
 from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
-from builders.nodepods import KnownResources
+from builders.nodepods import AnnotatedPods, KnownResources, ListedPods
 from builders.nodeviews import of_the_host
 from builders.signed import SERVER, Trusting
 from harness.pluginnode import Unchanged
@@ -136,11 +136,11 @@ class Node:
         log, record = logger(), PodResources(kubelet.pod_resources)
         self.link = GpuNodeLink(kube, "n1", log, wake=lambda: None)
         checkpoint, proc = DeviceCheckpoint(kubelet.plugins), of_the_host(folder / "proc")
-        view = PodsView(lambda: self.watched, self._relist, checkpoint, record, proc=proc)
+        view = PodsView(ListedPods(lambda: self.watched, self._relist), checkpoint, record, proc=proc)
         paths = PluginPaths(
             plugins=kubelet.plugins, cdi=folder / "cdi", driver_specs=(), memory=None, allocations=None, dev=folder
         )
-        assigned = AssignedPods(view.pods, self._correct, Trusting("n1"))
+        assigned = AssignedPods(AnnotatedPods(view.pods, self._correct), Trusting("n1"))
         self.plugins = Plugins(paths, view, assigned, Unchanged(), log)
         self.gate = self.plugins.gate
         pods = NodePods(view, self.gate.record, self.plugins.shares, KnownResources(RESOURCE))

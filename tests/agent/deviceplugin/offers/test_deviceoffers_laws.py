@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
-from builders.nodepods import KnownResources
+from builders.nodepods import AnnotatedPods, KnownResources, ListedPods
 from builders.signed import SERVER, Trusting
 from harness.virtualtime import run
 from tessera.agent.deviceplugin import Gate, OfferedResource
@@ -145,12 +145,14 @@ class Node:
         self.advertised = False
         log = logger()
         self.checkpoint, self.kubelet = Checkpoint(), Kubelet(self.kube)
-        self.view = PodsView(lambda: self.shown, self._relist, self.checkpoint, self.kubelet, proc=Path("no-proc"))
+        self.view = PodsView(
+            ListedPods(lambda: self.shown, self._relist), self.checkpoint, self.kubelet, proc=Path("no-proc")
+        )
         self.gate = Gate(self.view, dict, log)
         nothing = Resource(name=RESOURCE, devices=())
         self.plugin = OfferedResource(nothing, lambda *_: ContainerResponse(), self.gate, Units())
         self.link = GpuNodeLink(self.kube, "n1", log, wake=lambda: None)
-        assigned = Assigned(self.view, AssignedPods(self.view.pods, self._correct, Trusting("n1")))
+        assigned = Assigned(self.view, AssignedPods(AnnotatedPods(self.view.pods, self._correct), Trusting("n1")))
         pods = NodePods(self.view, self.gate.record, assigned, KnownResources(RESOURCE))
         self.offers = DeviceOffers(self.link, NodeRecord(self.kube, "n1", log), self.kubelet, self.gate, pods, log)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from builders.nodepods import ListedPods
 from conformance.kubesuite import definition
 from harness.peernodes import PeerNode, peer_tls
 from harness.serving import running
@@ -79,7 +80,7 @@ class Node:
             interval_s=0.05,
             now_s=lambda: self.now_s,
         )
-        view = PodsView(tuple, self._list, DeviceCheckpoint(self.kubelet.plugins), self.record)
+        view = PodsView(ListedPods(tuple, self._list), DeviceCheckpoint(self.kubelet.plugins), self.record)
         async with running(keeper.run(view, self.measures)):
             yield
 

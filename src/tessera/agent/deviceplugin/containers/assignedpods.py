@@ -2,8 +2,9 @@
 
 import asyncio
 import operator
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -18,7 +19,7 @@ from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.errors import TesseraError
 from tessera.loops import for_each
 
-__all__ = ["AssignedPods"]
+__all__ = ["AssignedPods", "WritablePods"]
 
 
 _PAUSE_S = 0.05
@@ -48,6 +49,18 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `assigned` comes from the agent's record of what the pod's containers were started with."""
 
 
+class WritablePods(Protocol):
+    """The pods of a node, whose annotations may be set."""
+
+    def pods(self) -> Iterable[Object]:
+        """Return the pods as they are known."""
+        ...
+
+    async def annotate(self, pod: Object, annotations: Mapping[str, str]) -> Object | None:
+        """Set annotations of this very pod, by UID; return it as stored, or None if the result is unknown."""
+        ...
+
+
 class AssignedPods:
     """The watched pods, and the writes of their annotations.
 
@@ -56,21 +69,14 @@ class AssignedPods:
     its assignment is spoiled, or replaced by a signed one that it had before.
 
     Args:
-        watched: the current Pod objects of this node.
-        write: sets annotations of this very pod, by UID, and returns it as stored, or None if the result is unknown.
+        pods: those of this node, and their annotations.
         trust: the keys that count, and how assignments are signed.
 
     """
 
-    def __init__(
-        self,
-        watched: Callable[[], Iterable[Object]],
-        write: Callable[[Object, Mapping[str, str]], Awaitable[Object | None]],
-        trust: Trust,
-    ) -> None:
+    def __init__(self, pods: WritablePods, trust: Trust) -> None:
         self._share_unit_mib = 1024
-        self._watched = watched
-        self._write = write
+        self._pods = pods
         self._trust = trust
         self._keys = trust.keys
         self._started: Callable[[str], StartedPod | None] = lambda _: None
@@ -93,9 +99,9 @@ class AssignedPods:
     def objects(self) -> Iterator[Object]:
         """Yield the pods with all our writes."""
         if not self._written:
-            yield from self._watched()
+            yield from self._pods.pods()
             return
-        for pod in self._watched():
+        for pod in self._pods.pods():
             name = name_of(pod)
             written = self._written.get(name)
             if written is not None and _shows(pod, written):
@@ -240,7 +246,7 @@ class AssignedPods:
 
         """
         name = (correction.request.key.namespace, correction.request.key.pod)
-        before = next((pod for pod in self._watched() if name_of(pod) == name), None)
+        before = next((pod for pod in self._pods.pods() if name_of(pod) == name), None)
         pod = next((pod for pod in self.objects() if name_of(pod) == name), None)
         if pod is None or before is None or uid_of(pod) != correction.request.uid:
             return
@@ -251,7 +257,7 @@ class AssignedPods:
         if all(present.get(key) == text for key, text in new.items()) and is_signed(pod, self._keys):
             return
         annotations = self._trust.sealed(pod, new)
-        stored = await self._write(pod, annotations)
+        stored = await self._pods.annotate(pod, annotations)
         after = stored or _annotated(pod, annotations)
         self._written[name] = _Written(before=before, after=after, stored=stored is not None)
 
@@ -297,7 +303,7 @@ class AssignedPods:
         elif known.recorded:
             return
         if any(was.get(key) != now.get(key) for key in (ASSIGNMENT, SIGNATURE) if key in was):
-            await self._write(known.pod, {key: was[key] for key in (ASSIGNMENT, SIGNATURE) if key in was})
+            await self._pods.annotate(known.pod, {key: was[key] for key in (ASSIGNMENT, SIGNATURE) if key in was})
 
 
 def _annotated(pod: Object, annotations: Mapping[str, str]) -> Object:
