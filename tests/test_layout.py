@@ -50,7 +50,6 @@ BY_PACKAGE = {
     "core/packing/pack": "fgd packer policies slicescores",
     "core/packing/partitioning": "managedgpus matches observing turn",
     "core/serving/render": "engines objects pods queuetime",
-    "server/page": "app feed served signin source",
     "sim/embedded": "nodes run scheduling workloads",
     "sim/nvmlsim": "building products tree",
     "sim/report": "figures lines replicas style table",

@@ -211,16 +211,6 @@ async def test_a_pod_is_given_its_assignment_back_while_another_cannot_be_writte
             before = kube.requested
 
 
-async def test_gpus_that_do_not_share_their_memory_are_not_counted_for_gpushare(machine: Machine) -> None:
-    await machine.label(gpushare="true")
-    (machine.folder / "policy.yaml").write_text(POLICY)
-    async with machine.agent():
-        await machine.kubelet.until_allocatable("aliyun.com/gpu-mem", 40)
-        amounts = {"aliyun.com/gpu-mem": "40"}
-        await machine.kube.patch(NODES, "n1", {"status": {"capacity": amounts}}, subresource="status")
-        await machine.until(lambda node: node["status"]["capacity"].get("aliyun.com/gpu-count") == "1")
-
-
 async def test_a_pod_without_assignment_gets_no_share(machine: Machine) -> None:
     await machine.label(gpushare="true")
     async with machine.agent():
@@ -329,17 +319,6 @@ async def test_what_is_offered_is_offered_to_a_kubelet_that_starts_anew(machine:
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
 
 
-async def test_labels_describe_the_gpus(machine: Machine) -> None:
-    async with machine.agent():
-        node = await machine.until(lambda node: "nvidia.com/gpu.count" in labels_of(node))
-        labels = labels_of(node)
-        assert (labels["nvidia.com/gpu.count"], labels["nvidia.com/mig.capable"]) == ("2", "true")
-        assert labels["nvidia.com/gfd.timestamp"].isdecimal()
-        await machine.label(config="all-balanced")
-        await machine.until(lambda node: labels_of(node).get("nvidia.com/mig-2g.10gb.count") == "2")
-        assert labels_of(await machine.node())[CONFIG] == "all-balanced"
-
-
 async def test_a_loop_outlives_a_call_that_was_cancelled_under_it(machine: Machine) -> None:
     agent = Agent(machine.settings, machine.driver, machine.kube)
     calls = 0
@@ -405,30 +384,6 @@ async def test_an_agent_that_cannot_be_locked_says_so(machine: Machine) -> None:
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
     (reason,) = [each["reason"] for each in logs if each["event"] == "agent_not_locked"]
     assert "agent.lock: Is a directory" in reason
-
-
-async def test_a_gpu_that_a_pod_left_processes_on_is_said_once_when_somebody_is_refused_for_it(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.gate._TERMINATION_WAIT_S", 0.0)
-    async with machine.agent():
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-        await machine.pod("gone", {"nvidia.com/gpu": 2})
-        await machine.start("gone", "nvidia.com/gpu", 2)
-        uid = (await machine.until_object(PODS, "gone", bool))["metadata"]["uid"]
-        (machine.folder / "proc/77").mkdir()
-        (machine.folder / "proc/77/cgroup").write_text(f"0::/kubepods/pod{uid}/abc\n")
-        await machine.kube.delete(PODS, "gone", namespace="default")
-        machine.kubelet.remove("default", "gone")
-        await machine.pod("next", {"nvidia.com/gpu": 2})
-        with pytest.raises(Conflict, match="of pod default/gone uses"):
-            await machine.start("next", "nvidia.com/gpu", 2)
-        text = await machine.event("DeviceOrphaned")
-        assert "pod default/gone is gone, and processes that it left still use it; no pod is sent to it" in text
-        (machine.folder / "proc/77/cgroup").unlink()
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-        events = [each for each in (await machine.kube.list(EVENTS)).objects if each["reason"] == "DeviceOrphaned"]
-        assert [(each["involvedObject"]["kind"], each["count"]) for each in events] == [("Node", 1)] * 2
 
 
 # sentence: how each GPU is shared; GPUs by name that are offered then

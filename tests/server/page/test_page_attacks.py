@@ -11,8 +11,8 @@ import httpx2
 import pytest
 
 from harness.certificates import make_certificates
+from harness.pageserver import MIG, cluster, served
 from harness.servers import make_pod
-from server.page.test_page import MIG, cluster, served
 from tessera.certificates import Tls
 from tessera.clients.kube import PODS
 from tessera.server.run import Server

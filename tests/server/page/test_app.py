@@ -1,0 +1,127 @@
+"""The page's routes: its files, what they answer to whom, and how streams of updates end."""
+
+import asyncio
+
+import pytest
+
+from harness.pageserver import cluster, served
+from tessera.clients.kube import MemoryKube
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_its_files_come_with_headers_that_keep_others_out() -> None:
+    async with served(MemoryKube()) as page:
+        answer = await page.get("/")
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        for path in ("/none.js", "/app.py", "/..%2fapp.py", "/api/none"):
+            assert (await page.get(path)).status_code == 404
+        assert (await page.client.post("/api/fleet")).status_code == 405
+
+
+async def test_without_sign_in_this_machine_alone_sees_everything() -> None:
+    async with served(await cluster()) as page:
+        fleet = await page.fleet()
+        assert fleet["namespaces"] == ["hidden", "ns"]
+        assert [part["state"] for part in fleet["nodes"][0]["gpus"][0]["parts"]] == ["free", "held", "held", "free"]
+        rebound = await page.get("/api/fleet", Host="elsewhere.example")
+        assert (rebound.status_code, "127.0.0.1" in rebound.json()["error"]) == (421, True)
+        assert (await page.get("/api/fleet", Host="localhost:1")).status_code == 200
+
+
+async def test_viewers_see_what_they_may_list() -> None:
+    kube = await cluster()
+    async with served(kube, sign_in=True) as page:
+        for token in ("", "unknown", "x" * 20000):
+            refused = await page.get("/api/fleet", token)
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert (await page.get("/api/events", token)).status_code == 401
+        assert (await page.get("/api/fleet", "token-of-nobody")).status_code == 403
+        assert (await page.fleet("token-of-admin"))["namespaces"] == ["hidden", "ns"]
+        answer = await page.get("/api/fleet", "token-of-viewer")
+        assert b"hidden" not in answer.content
+        assert b"secret" not in answer.content
+        assert (answer.json()["namespaces"], answer.json()["partial"]) == (["ns"], True)
+        # No other host's page can have sent a token that it does not have: any name may lead here.
+        assert (await page.get("/api/fleet", "token-of-viewer", Host="gpus.example")).status_code == 200
+
+
+async def test_who_may_list_every_pod_or_the_nodes_alone() -> None:
+    kube = await cluster()
+    kube.accounts.allow("nobody", "list", "nodes")
+    async with served(kube, sign_in=True) as page:
+        assert "namespaces" not in await page.fleet("token-of-nobody")
+        kube.accounts.allow("system:authenticated", "list", "pods")
+        page.clock.now_s += 31
+        assert (await page.fleet("token-of-viewer"))["namespaces"] == ["hidden", "ns"]
+
+
+async def test_a_revoked_token_ends_the_updates() -> None:
+    kube = await cluster()
+    async with served(kube, sign_in=True, heartbeat_s=0.05) as page, page.events("token-of-viewer") as events:
+        assert await events.next() == ("viewer", {"name": "viewer", "signed_in": True})
+        assert (await events.next())[0] == "fleet"
+        kube.accounts.drop("token-of-viewer")
+        page.clock.now_s += 31
+        assert await events.next() == ("", None)
+
+
+async def test_an_api_server_that_does_not_answer_is_said_and_ends_updates() -> None:
+    kube = await cluster()
+    async with served(kube, sign_in=True, heartbeat_s=0.05) as page, page.events("token-of-admin") as events:
+        await events.next()
+        await events.next()
+        kube.stop()
+        page.clock.now_s += 31
+        assert await events.next() == ("", None)
+        assert (await page.get("/api/fleet", "token-of-admin")).status_code == 503
+        kube.start()
+
+
+async def test_viewers_beyond_the_limit_are_refused_until_one_goes() -> None:
+    async with served(await cluster(), streams=1) as page:
+        async with page.events() as events:
+            await events.next()
+            async with page.events() as second:
+                assert second.status == 503
+        async with asyncio.timeout(20):
+            while True:
+                async with page.events() as events:
+                    if events.status == 200:
+                        break
+
+
+async def test_hundreds_that_come_at_once_get_no_more_streams_than_one_after_the_other() -> None:
+    """Each over a connection of its own, and none reads: the limit counts who was let in, not who was sent anything."""
+    async with served(await cluster(), streams=4) as page:
+        port = page.server.page_port
+        requested = b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+        async def begin() -> tuple[bytes, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(requested)
+            return await reader.readline(), writer
+
+        found = await asyncio.gather(*(begin() for _ in range(200)))
+        answers = [line.split()[1] for line, _ in found]
+        assert (answers.count(b"200"), answers.count(b"503")) == (4, 196)
+        async with asyncio.timeout(20):
+            line, writers = b"HTTP/1.1 503 ", [writer for _, writer in found]
+            while line.split()[1] != b"200":
+                for each in writers:
+                    each.close()
+                    await asyncio.gather(each.wait_closed(), return_exceptions=True)
+                line, last = await begin()
+                writers = [last]
+        for each in writers:
+            each.close()
+            await asyncio.gather(each.wait_closed(), return_exceptions=True)
+
+
+async def test_a_stream_ends_after_a_while() -> None:
+    async with served(await cluster(), stream_s=0.2, heartbeat_s=0.05) as page, page.events() as events:
+        while (await events.next())[0]:
+            pass

@@ -1,0 +1,149 @@
+"""The page's channels: which events a viewer gets, and when the fleet is observed."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from harness.virtualtime import run
+from tessera.api.tessera.cluster.fleetviews import write_change, write_event, write_fleet
+from tessera.core.explain.fleetview import EVERYTHING, FleetChange, FleetView, Scope
+from tessera.errors import Unavailable
+from tessera.log import logger
+from tessera.measures import Measures
+from tessera.server.page.feed import Channel, FleetFeed
+
+ML = Scope(namespaces=frozenset({"ml"}))
+
+
+def view(*notes: str) -> FleetView:
+    return FleetView(nodes=(), namespaces=("ml", "vision"), notes=notes)
+
+
+def changed(channel: Channel, *notes: str) -> bytes:
+    """Let a channel take a view that differs; return the change."""
+    change = write_change(FleetChange(rest=view(*notes)))
+    channel.take(view(*notes), change)
+    return change
+
+
+def test_a_new_viewer_gets_the_whole_fleet_and_then_each_change_once() -> None:
+    channel = Channel(EVERYTHING, "c")
+    assert channel.since("") == ([], "")
+    changed(channel, "first")
+    assert channel.since("") == ([write_event("fleet", write_fleet(view("first")), "c-1")], "c-1")
+    assert channel.since("c-1") == ([], "c-1")
+    second, third = changed(channel, "second"), changed(channel, "third")
+    assert channel.since("c-1") == (
+        [write_event("change", second, "c-2"), write_event("change", third, "c-3")],
+        "c-3",
+    )
+    assert channel.since("c-3") == ([], "c-3")
+
+
+def test_a_view_without_a_change_is_no_event() -> None:
+    channel = Channel(EVERYTHING, "c")
+    changed(channel, "first")
+    channel.take(view("first"), b"")
+    assert channel.since("c-1") == ([], "c-1")
+
+
+@pytest.mark.parametrize("last", ["", "-", "c-", "c-0", "c--1", "c-99", "d-2", "c-two", "c-" + "9" * 5000])
+def test_whoever_names_no_event_of_the_channel_gets_the_whole_fleet(last: str) -> None:
+    channel = Channel(EVERYTHING, "c")
+    for note in ("first", "second", "third"):
+        changed(channel, note)
+    assert channel.since(last) == ([write_event("fleet", write_fleet(view("third")), "c-3")], "c-3")
+
+
+def test_whoever_missed_more_changes_than_are_kept_gets_the_whole_fleet() -> None:
+    channel = Channel(EVERYTHING, "c")
+    for number in range(66):
+        changed(channel, str(number))
+    assert [len(channel.since(last)[0]) for last in ("c-1", "c-2", "c-65")] == [1, 64, 1]
+    assert channel.since("c-1")[0][0].startswith(b"event: fleet")
+    assert channel.since("c-2")[0][0].startswith(b"event: change")
+
+
+@pytest.mark.anyio
+async def test_a_channel_is_that_of_all_viewers_with_the_same_permissions() -> None:
+    feed = FleetFeed(never, Measures(), logger())
+    with feed.joined(ML) as one, feed.joined(ML) as other, feed.joined(EVERYTHING) as third:
+        assert one is other is not third
+        assert feed.viewers == 3
+    assert feed.viewers == 0
+    with feed.joined(ML) as again:
+        assert again is one, "who reconnects goes on where they were"
+
+
+@pytest.mark.anyio
+async def test_of_many_channels_without_viewers_those_used_last_are_kept() -> None:
+    feed = FleetFeed(never, Measures(), logger())
+    with feed.joined(ML) as first:
+        for number in range(100):
+            with feed.joined(Scope(namespaces=frozenset({str(number)}))):
+                pass
+    with feed.joined(ML) as again:
+        assert again is first, "it has a viewer"
+    for number in range(100, 200):
+        with feed.joined(Scope(namespaces=frozenset({str(number)}))):
+            pass
+    with feed.joined(ML) as late:
+        assert late is not first
+
+
+async def never() -> FleetView:
+    raise AssertionError
+
+
+@pytest.mark.anyio
+async def test_viewers_are_given_what_is_in_their_scope() -> None:
+    async def observe() -> FleetView:
+        return view("known")
+
+    feed = FleetFeed(observe, Measures(), logger())
+    with feed.joined(ML) as scoped, feed.joined(EVERYTHING) as full:
+        running = asyncio.create_task(feed.run())
+        async with asyncio.timeout(20):
+            await asyncio.gather(scoped.refreshed(), full.refreshed())
+        assert scoped.view is not None
+        assert (full.view, scoped.view.namespaces, scoped.view.partial) == (view("known"), ("ml",), True)
+        assert feed.namespaces == ("ml", "vision")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def test_the_fleet_is_observed_once_while_nobody_looks_and_again_until_it_can_be_read() -> None:
+    failures = [Unavailable("API server", found="silence", expected="an answer"), ValueError("a defect")]
+    observed: list[float] = []
+
+    async def observe() -> FleetView:
+        observed.append(asyncio.get_running_loop().time())
+        if failures:
+            raise failures.pop()
+        return view()
+
+    async def hour() -> None:
+        feed = FleetFeed(observe, Measures(), logger())
+        running = asyncio.create_task(feed.run())
+        await asyncio.sleep(3600)
+        assert feed.refreshed.is_set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    with capture_logs() as logs:
+        run(hour())
+    assert observed == [0.0, 31.0, 62.0]
+    assert [each["event"] for each in logs] == ["page_not_renewed"] * 2
+
+
+@pytest.mark.anyio
+async def test_a_feed_that_closes_wakes_all_viewers() -> None:
+    feed = FleetFeed(never, Measures(), logger())
+    with feed.joined(ML) as channel:
+        waiting = asyncio.create_task(channel.refreshed())
+        await asyncio.sleep(0)
+        feed.close()
+        async with asyncio.timeout(20):
+            await waiting
+    assert feed.closed
