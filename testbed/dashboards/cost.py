@@ -1,0 +1,75 @@
+"""The dashboard `cost`: GPU hours by namespace, and memory that is allocated and not used."""
+
+from testbed.dashboards.panels import ALLOCATED, GPU_MEMORY, Dashboard, Panel
+
+__all__ = ["COST"]
+
+_OWN = "(namespace, pod, container, UUID, GPU_I_ID)"
+
+COST = Dashboard(
+    "cost",
+    "Tessera: cost",
+    (
+        Panel(
+            "GPU hours by namespace",
+            "none",
+            (
+                (
+                    (
+                        f"sum by (namespace) (sum_over_time(({ALLOCATED} / on (UUID) group_left () {GPU_MEMORY})"
+                        "[$__range:5m])) / 12"
+                    ),
+                    "{{namespace}}",
+                ),
+            ),
+            "stat",
+            "Over the time shown. A part of a GPU counts by its part of the GPU's memory.",
+        ),
+        Panel(
+            "GPU memory allocated by namespace, in GiB hours",
+            "none",
+            (
+                (
+                    f"sum by (namespace) (sum_over_time({ALLOCATED}[$__range:5m])) / 12 / 2^30",
+                    "{{namespace}}",
+                ),
+            ),
+            "stat",
+            "Over the time shown.",
+        ),
+        Panel(
+            "Energy, in kWh",
+            "kwatth",
+            (("sum(increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[$__range])) / 3.6e9", ""),),
+            "stat",
+            "Of all GPUs over the time shown.",
+        ),
+        Panel(
+            "Memory allocated to containers that used none for an hour",
+            "bytes",
+            (
+                (
+                    (
+                        f"sum by (namespace) ({ALLOCATED} and on {_OWN} "
+                        '(max_over_time(DCGM_FI_DEV_FB_USED{pod!=""}[1h]) == 0))'
+                    ),
+                    "{{namespace}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Most memory used in a day, as a part of what is allocated",
+            "percentunit",
+            (
+                (
+                    (
+                        f'max_over_time(DCGM_FI_DEV_FB_USED{{pod!=""}}[1d]) * 2^20 / on {_OWN} '
+                        "(tessera_container_memory_allocated_bytes > 0)"
+                    ),
+                    "{{namespace}}/{{pod}}/{{container}}",
+                ),
+            ),
+            text="`tessera recommend --prometheus` says what would fit.",
+        ),
+    ),
+)

@@ -1,0 +1,88 @@
+"""The dashboard `nodes`: the devices and containers, models and images of chosen nodes."""
+
+from testbed.dashboards.panels import RATE, Dashboard, Panel
+
+__all__ = ["NODES"]
+
+_NODE = 'hostname=~"$node"'
+_OF_NODE = 'node=~"$node"'
+"""Of an agent's own metrics: the label that the PodMonitor gives them."""
+_DEVICE = "GPU {{gpu}} {{GPU_I_PROFILE}} {{GPU_I_ID}}"
+_CONTAINER = "{{namespace}}/{{pod}}/{{container}}, GPU {{gpu}} {{GPU_I_ID}}"
+
+NODES = Dashboard(
+    "nodes",
+    "Tessera: nodes and devices",
+    (
+        Panel("Memory in use by device", "bytes", ((f"tessera_device_memory_used_bytes{{{_NODE}}}", _DEVICE),)),
+        Panel("Memory allocated by device", "bytes", ((f"tessera_device_memory_allocated_bytes{{{_NODE}}}", _DEVICE),)),
+        Panel(
+            "Memory in use by container",
+            "bytes",
+            ((f'DCGM_FI_DEV_FB_USED{{{_NODE}, pod!=""}} * 2^20', _CONTAINER),),
+        ),
+        Panel(
+            "GPU utilization by container",
+            "percent",
+            (
+                (
+                    (f'DCGM_FI_DEV_GPU_UTIL{{{_NODE}, pod!=""}} or DCGM_FI_PROF_SM_ACTIVE{{{_NODE}, pod!=""}} * 100'),
+                    _CONTAINER,
+                ),
+            ),
+            text="Where the driver samples processes; of a MIG instance the SMs that were busy, from Hopper on.",
+        ),
+        Panel(
+            "SMs that were busy",
+            "percentunit",
+            ((f"DCGM_FI_PROF_SM_ACTIVE{{{_NODE}}}", _DEVICE),),
+            text="From Hopper on.",
+        ),
+        Panel("Containers by device", "none", ((f"tessera_device_containers{{{_NODE}}}", _DEVICE),)),
+        Panel("Temperature", "celsius", ((f"DCGM_FI_DEV_GPU_TEMP{{{_NODE}}}", "GPU {{gpu}}"),)),
+        Panel("Power", "watt", ((f"DCGM_FI_DEV_POWER_USAGE{{{_NODE}}}", "GPU {{gpu}}"),)),
+        Panel("SM clock", "rotmhz", ((f"DCGM_FI_DEV_SM_CLOCK{{{_NODE}}}", "GPU {{gpu}}"),)),
+        Panel("Throttled, by cause", "none", ((f"tessera_gpu_throttled{{{_NODE}}}", "GPU {{gpu}}: {{cause}}"),)),
+        Panel(
+            "XIDs in an hour",
+            "none",
+            ((f"increase(tessera_gpu_xid_errors_total{{{_NODE}}}[1h])", "GPU {{gpu}}: {{class}}"),),
+        ),
+        Panel(
+            "Memory errors in an hour",
+            "none",
+            (
+                (f"increase(DCGM_FI_DEV_ECC_SBE_VOL_TOTAL{{{_NODE}}}[1h])", "GPU {{gpu}}, corrected"),
+                (f"increase(DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{{{_NODE}}}[1h])", "GPU {{gpu}}, uncorrected"),
+            ),
+        ),
+        Panel(
+            "Changes of MIG layouts in an hour",
+            "none",
+            ((f"increase(tessera_gpu_layout_changes_total{{{_NODE}}}[1h])", "GPU {{gpu}}"),),
+        ),
+        Panel(
+            "Models by state",
+            "none",
+            ((f"sum by (node, state) (tessera_node_models{{{_OF_NODE}}})", "{{node}}: {{state}}"),),
+            text="That a ModelCache asks for. Needs the label `node`, which the PodMonitor gives.",
+        ),
+        Panel(
+            "Images by state",
+            "none",
+            ((f"sum by (node, state) (tessera_node_images{{{_OF_NODE}}})", "{{node}}: {{state}}"),),
+            text="That an ImageWarmup asks for.",
+        ),
+        Panel(
+            "Models read, by source",
+            "Bps",
+            (
+                (
+                    f"sum by (node, source) (rate(tessera_node_models_read_bytes_total{{{_OF_NODE}}}{RATE}))",
+                    "{{node}}: {{source}}",
+                ),
+            ),
+        ),
+    ),
+    by_node=True,
+)
