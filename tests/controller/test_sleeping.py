@@ -8,9 +8,9 @@ import pytest
 
 from harness.modelservercluster import COMMAND, NOW, NS, Cluster, Looked, failed, is_there
 from tessera.clients.kube import (
-    ASKED_REPLICAS,
     AUTOSCALERS,
     DEPLOYMENTS,
+    DESIRED_REPLICAS,
     EVERYTHING,
     MODEL_SERVERS,
     Kind,
@@ -36,10 +36,10 @@ def wake(moment: dt.datetime) -> dict[str, Any]:
 async def say(kube: MemoryKube, replicas: int, at_s: int) -> None:
     """Let the metric say how many replicas are needed."""
     said = {"value": f"{replicas}", "timestamp": dt.datetime.fromtimestamp(at_s, dt.UTC).isoformat()}
-    if await kube.get(ASKED_REPLICAS, "ranker", NS) is None:
-        await kube.create(ASKED_REPLICAS, {"metadata": {"name": "ranker", "namespace": NS, "labels": SERVER}, **said})
+    if await kube.get(DESIRED_REPLICAS, "ranker", NS) is None:
+        await kube.create(DESIRED_REPLICAS, {"metadata": {"name": "ranker", "namespace": NS, "labels": SERVER}, **said})
     else:
-        await kube.patch(ASKED_REPLICAS, "ranker", said, namespace=NS)
+        await kube.patch(DESIRED_REPLICAS, "ranker", said, namespace=NS)
 
 
 def has(replicas: int) -> Callable[[Any], bool]:
@@ -77,7 +77,7 @@ async def test_where_a_replica_is_asked_for_a_server_that_sleeps_gets_one(cluste
 
 
 async def test_while_nobody_says_how_many_are_needed_the_replicas_stay_and_that_is_said(cluster: Cluster) -> None:
-    cluster.kube.withhold(NS, ASKED_REPLICAS)
+    cluster.kube.withhold(NS, DESIRED_REPLICAS)
     await cluster.make(SLEEPS)
     async with cluster.running():
         said = await cluster.condition("Applied", lambda each: "scaled to zero" in each["message"])
@@ -97,7 +97,7 @@ class Silent(MemoryKube):
         self.asked = 0
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
-        if kind is ASKED_REPLICAS:
+        if kind is DESIRED_REPLICAS:
             self.asked += 1
             raise Unavailable("tessera_replicas", found=f"last measured {60 + self.asked} s ago", expected="a look")
         return await super().list(kind, selection)

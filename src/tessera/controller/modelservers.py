@@ -188,7 +188,7 @@ class ModelServers:
         failure: Exception | None = None
         servers = sorted(self._servers.objects.values(), key=name_of)
         alive = [each for each in servers if not is_terminating(each)]
-        await self._sleeping.ask(server for each in alive if (server := self._sleeper(each)) is not None)
+        await self._sleeping.read(server for each in alive if (server := self._sleeper(each)) is not None)
         for found in alive:
             try:
                 former = _status(found)
@@ -318,7 +318,7 @@ class ModelServers:
                 found="there is one that is not this ModelServer's",
                 hint="rename one of the two, or delete the other",
             )
-        if live is not None and _shall_wake_up(live, body):
+        if live is not None and _must_leave_zero(live, body):
             live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
         if live is None or self._applied.get(key) != (body, version_of(live)):
             before = version_of(live or {})
@@ -368,7 +368,7 @@ def _problem(server: ModelServer, error: TesseraError) -> str:
     return missing_rights(server.namespace, str(error)) if isinstance(error, Forbidden) else str(error)
 
 
-def _shall_wake_up(live: Object, body: Object) -> bool:
+def _must_leave_zero(live: Object, body: Object) -> bool:
     """Return whether a Deployment still has zero replicas though its server may no longer scale to zero.
 
     Its autoscaler would leave it at zero.

@@ -12,11 +12,11 @@ from typing import Final
 
 import msgspec
 
-from tessera.api.kubernetes.metrics.values import read_asked
+from tessera.api.kubernetes.metrics.values import read_desired_replicas
 from tessera.api.tessera.v1alpha1.modelservers import missing_rights
 from tessera.clients.kube import (
-    ASKED_REPLICAS,
     DEPLOYMENTS,
+    DESIRED_REPLICAS,
     Forbidden,
     Kube,
     Object,
@@ -43,9 +43,9 @@ class _Known(msgspec.Struct, frozen=True):
     """What is known about a server."""
 
     uid: str
-    asked_s: float
+    read_s: float
     """When it was last read, on the loop's clock."""
-    asked: ReplicasMetric | None = None
+    desired: ReplicasMetric | None = None
     trouble: str = ""
     """Why the number of replicas needed is unknown; empty where it is known."""
     zero_s: float | None = None
@@ -69,7 +69,7 @@ class Sleeping:
         self._log = logger()
         self._known: dict[Name, _Known] = {}
 
-    async def ask(self, servers: Iterable[ModelServer]) -> None:
+    async def read(self, servers: Iterable[ModelServer]) -> None:
         """Read the replicas these servers need, where the last read is old; forget all other servers."""
         sleeping = {(each.namespace, each.name): each for each in servers}
         self._known = {
@@ -79,31 +79,31 @@ class Sleeping:
         due = [
             each
             for name, each in sleeping.items()
-            if name not in self._known or now_s - self._known[name].asked_s >= self._pause_s
+            if name not in self._known or now_s - self._known[name].read_s >= self._pause_s
         ]
-        found = await asyncio.gather(*(self._ask(each) for each in due))
-        for each, (asked, trouble) in zip(due, found, strict=True):
+        found = await asyncio.gather(*(self._read(each) for each in due))
+        for each, (desired, trouble) in zip(due, found, strict=True):
             name = each.namespace, each.name
-            former = self._known.get(name, _Known(uid=each.uid, asked_s=now_s))
+            former = self._known.get(name, _Known(uid=each.uid, read_s=now_s))
             # "61 s ago" and "76 s ago" are no news: the status stays the same.
             same = _NUMBER.sub("", trouble) == _NUMBER.sub("", former.trouble)
-            said = former.trouble if same else trouble
-            self._known[name] = msgspec.structs.replace(former, asked_s=now_s, asked=asked, trouble=said)
+            shown_trouble = former.trouble if same else trouble
+            self._known[name] = msgspec.structs.replace(former, read_s=now_s, desired=desired, trouble=shown_trouble)
 
-    async def _ask(self, server: ModelServer) -> tuple[ReplicasMetric | None, str]:
+    async def _read(self, server: ModelServer) -> tuple[ReplicasMetric | None, str]:
         selection = Selection(namespace=server.namespace, labels=((SERVER_LABEL, server.name),))
-        subject = f"{ASKED_REPLICAS.plural} of {server.namespace}/{server.name}"
+        subject = f"{DESIRED_REPLICAS.plural} of {server.namespace}/{server.name}"
         try:
             async with asyncio.timeout(_DEADLINE_S):
-                listing = await self._kube.list(ASKED_REPLICAS, selection)
-            asked = read_asked(listing.objects, subject)
+                listing = await self._kube.list(DESIRED_REPLICAS, selection)
+            desired = read_desired_replicas(listing.objects, subject)
         except Forbidden as error:
             return None, missing_rights(server.namespace, str(error))
         except TimeoutError:
             return None, f"{subject}: no answer in {_DEADLINE_S:g} s"
         except TesseraError as error:
             return None, str(error)
-        return asked, "" if asked is not None else f"{subject}: none"
+        return desired, "" if desired is not None else f"{subject}: none"
 
     async def step(self, server: ModelServer, deployment: Object) -> tuple[str, ...]:
         """Scale to zero or to one; return the message for the status.
@@ -122,7 +122,7 @@ class Sleeping:
             return ()  # the next pass reads it again
         replicas = (deployment.get("spec") or {}).get("replicas", 1)
         idle_s, now_s = server.spec.autoscaling.idle_seconds, self._now().timestamp()
-        found = step(known.zero_s, replicas, known.asked, woken=awake(server.woken_s, idle_s, now_s))
+        found = step(known.zero_s, replicas, known.desired, woken=awake(server.woken_s, idle_s, now_s))
         self._known[name] = msgspec.structs.replace(known, zero_s=found.zero_s)
         if found.replicas is not None:
             patch = {"metadata": {"resourceVersion": version_of(deployment)}, "spec": {"replicas": found.replicas}}

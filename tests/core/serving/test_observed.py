@@ -87,18 +87,18 @@ def test_a_pod_that_cannot_be_read_is_as_busy_as_the_others_and_counts_again_lat
 @pytest.mark.parametrize(
     ("pods", "want"),
     [
-        ({}, "it has no pod that could be asked"),
+        ({}, "it has no running pod"),
         ({"a": DOWN}, "1 of 1 pods (a): connection refused"),
         (
             {"a": DOWN, "b": Missing("no series"), "c": DOWN},
             "2 of 3 pods (a): connection refused; 1 of 3 pods (b): no series",
         ),
-        ({"a": sample(20_000, 1)}, "1 of 1 pods (a): seen for the first time; the next look compares"),
+        ({"a": sample(20_000, 1)}, "1 of 1 pods (a): scraped once so far; the next scrape compares"),
     ],
 )
 def test_nothing_to_go_by(pods: dict[str, Counters | Missing], want: str) -> None:
     found = looks(pods)
-    early = "the next look compares" in want
+    early = "the next scrape compares" in want
     assert found.load == Missing(want, early=early or not pods)
     for each in (found.queue_time_s, found.waiting, found.in_flight):
         assert each == Missing(want, early=early)

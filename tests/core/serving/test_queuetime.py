@@ -65,7 +65,7 @@ def test_queue_time(case: str) -> None:
 
 
 MISSING: dict[str, tuple[Counters | None, Counters, str]] = {
-    "the first sample of a pod that ran before": (None, counters(), "seen for the first time"),
+    "the first sample of a pod that ran before": (None, counters(), "scraped once so far"),
     "a gap": (FORMER, counters(85.1 + LONGEST_S), "no sample for 120 s"),
     "the same moment": (FORMER, counters(85.0), "a clock went back"),
     "a clock that went back": (FORMER, counters(80.0), "a clock went back"),

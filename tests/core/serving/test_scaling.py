@@ -125,12 +125,12 @@ WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
     [
         (WITHOUT, 0, "idle; nothing woke it"),
         (msgspec.structs.replace(WITHOUT, woken_s=0.0), 1, "woken"),
-        (msgspec.structs.replace(WITHOUT, wanted=0.4), 1, "1 waiting, and there is no replica"),
+        (msgspec.structs.replace(WITHOUT, pending_requests=0.4), 1, "1 waiting, and there is no replica"),
         (msgspec.structs.replace(WITHOUT, replicas=1), 1, "the first replica starts"),
     ],
 )
 def test_without_a_replica_nothing_is_bad_and_what_wakes_it_is_said(facts: ServerFacts, want: int, reason: str) -> None:
-    _, found = scale(Remembered(), facts, Missing("it has no pod that could be asked"), 15.0)
+    _, found = scale(Remembered(), facts, Missing("it has no running pod"), 15.0)
     assert (found.replicas, found.reason, found.bad) == (want, reason, False)
 
 

@@ -102,7 +102,7 @@ async def test_files_that_are_gone_are_told_and_nobody_is_asked_about_no_pods() 
     assert await samples.read({}) == {}
     (found,) = (await samples.read(pods("a"))).values()
     assert isinstance(found, Missing)
-    assert "is not asked: " in found.reason
+    assert "is not queried: " in found.reason
 
 
 def test_the_question_is_one_for_all_pods() -> None:

@@ -141,8 +141,8 @@ def simulate_serving(
     clients), known by its header. A file of rates needs --mean-rate, and --column where it has several.
 
     A replica serves --slots requests at once and others in order; a request goes to the replica that serves it first,
-    and takes 0.03 s, 0.3 ms for each token of its prompt and 20 ms for each of its answer (--service). Policies look
-    each 15 s, through the arithmetic of Kubernetes' HorizontalPodAutoscaler. A new replica serves after --cold-start;
+    and takes 0.03 s, 0.3 ms for each token of its prompt and 20 ms for each of its answer (--service). Policies decide
+    every 15 s, through the arithmetic of Kubernetes' HorizontalPodAutoscaler. A new replica serves after --cold-start;
     one that is taken away serves what it has, then goes. All policies begin with the same replicas, ready: the most
     that the clairvoyant plan has in its first ten minutes. That plan knows all requests, starts replicas in no time,
     and lets 1 % of the requests wait too long. Replica-hours count replicas that are asked for or drain, until the last

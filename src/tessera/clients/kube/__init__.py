@@ -7,12 +7,12 @@ from tessera.clients.kube.follow import Change, Store, follow, watch_loop
 from tessera.clients.kube.memory import MemoryKube
 from tessera.clients.kube.protocol import (
     API_SERVICES,
-    ASKED_REPLICAS,
     AUTOSCALERS,
     CLUSTER_QUEUES,
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     DEPLOYMENTS,
+    DESIRED_REPLICAS,
     DISRUPTION_BUDGETS,
     ENVIRONMENTS,
     EVENTS,
@@ -60,12 +60,12 @@ from tessera.clients.kube.real import HttpKube
 
 __all__ = [
     "API_SERVICES",
-    "ASKED_REPLICAS",
     "AUTOSCALERS",
     "CLUSTER_QUEUES",
     "CONFIG_MAPS",
     "CUSTOM_RESOURCE_DEFINITIONS",
     "DEPLOYMENTS",
+    "DESIRED_REPLICAS",
     "DISRUPTION_BUDGETS",
     "ENVIRONMENTS",
     "EVENTS",

@@ -11,12 +11,12 @@ from tessera.errors import Conflict, Unavailable, Unsupported
 
 __all__ = [
     "API_SERVICES",
-    "ASKED_REPLICAS",
     "AUTOSCALERS",
     "CLUSTER_QUEUES",
     "CONFIG_MAPS",
     "CUSTOM_RESOURCE_DEFINITIONS",
     "DEPLOYMENTS",
+    "DESIRED_REPLICAS",
     "DISRUPTION_BUDGETS",
     "ENVIRONMENTS",
     "EVENTS",
@@ -145,7 +145,7 @@ POD_MONITORS = Kind(group="monitoring.coreos.com", name="PodMonitor", plural="po
 """Of the Prometheus operator."""
 SCALED_OBJECTS = Kind(group="keda.sh", version="v1alpha1", name="ScaledObject", plural="scaledobjects")
 """KEDA's."""
-ASKED_REPLICAS = Kind(group="external.metrics.k8s.io", version="v1beta1", name="ExternalMetricValue", plural=REPLICAS)
+DESIRED_REPLICAS = Kind(group="external.metrics.k8s.io", version="v1beta1", name="ExternalMetricValue", plural=REPLICAS)
 """How many replicas model servers need; an external metric, which is listed like objects and has none of their
 metadata."""
 GPU_POLICIES = Kind(group="tessera.dev", version="v1alpha1", name="GPUPolicy", plural="gpupolicies", namespaced=False)

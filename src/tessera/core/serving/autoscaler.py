@@ -155,9 +155,9 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
     # 6. Scale up at once, down only after fewer were enough for a while.
     needs = (*(each for each in former.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed))
     held = max(replicas for _, replicas in needs)
-    asked = needed if needed >= load.replicas else min(load.replicas, held, server.most)
+    proposed = needed if needed >= load.replicas else min(load.replicas, held, server.most)
     expected = f"expects {forecast:.0f} requests in flight in {server.cold_start_s:.0f} s, at times {margin:.0f} more"
-    kept = f"; {asked} were needed within {_HOLD_S // 60} minutes" if asked > needed else ""
+    kept = f"; {proposed} were needed within {_HOLD_S // 60} minutes" if proposed > needed else ""
     measured = f", measured while requests waited ({server.slots} by the spec)" if slots < server.slots else ""
     reason = f"{expected}: {needed} replicas with {slots} slots{measured}{kept}"
     forecasts = (*(each for each in former.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast))
@@ -170,7 +170,7 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
         needs=needs,
         capacity=capacity,
     )
-    return known, ReplicaProposal(asked, reason)
+    return known, ReplicaProposal(proposed, reason)
 
 
 def _goes_on(last: Load, load: Load) -> bool:

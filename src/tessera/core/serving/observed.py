@@ -132,9 +132,8 @@ def observe(
             unread=max(len(windows), ready) - len(measured),
         )
     # 4. Keep the samples, and the windows before them.
-    kept = _with_samples(former, pods, windows)
     return msgspec.structs.replace(
-        kept,
+        _with_samples(former, pods, windows),
         in_flight=tuple(in_flight.items()),
         arrived=arrived,
         ahead_s=ahead_s,
@@ -198,6 +197,6 @@ def _nothing(pods: Mapping[str, Window | Missing]) -> Missing:
     for name, each in missing.items():
         reasons.setdefault(each.reason, []).append(name)
     if not reasons:
-        return Missing("it has no pod that could be asked")
+        return Missing("it has no running pod")
     texts = (f"{len(names)} of {len(pods)} pods ({names[0]}): {reason}" for reason, names in reasons.items())
     return Missing("; ".join(texts), early=all(each.early for each in missing.values()))

@@ -90,13 +90,13 @@ def between(former: Counters | None, now: Counters, *, reset: bool = False) -> W
     """
     begun = _new(now)
     if former is None and now.at_s - now.started_s > LONGEST_S:
-        return Missing("seen for the first time; the next look compares", early=True)
+        return Missing("scraped once so far; the next scrape compares", early=True)
     base = begun if former is None or _restarted(former, now, reset=reset) else former
     seconds = now.at_s - (former or begun).at_s
     if seconds <= 0:
         return Missing("its samples are not in order: a clock went back")
     if seconds > LONGEST_S:
-        return Missing(f"no sample for {seconds:.0f} s before this one; the next look compares", early=True)
+        return Missing(f"no sample for {seconds:.0f} s before this one; the next scrape compares", early=True)
     served_s, queued_s = now.served_s - base.served_s, now.queued_s - base.queued_s
     dequeued = now.dequeued - base.dequeued
     running = served_s / seconds if now.running is None else now.running

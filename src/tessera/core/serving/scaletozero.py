@@ -46,7 +46,7 @@ def awake(woken_s: float | None, idle_s: float, now_s: float) -> bool:
     return woken_s is not None and now_s < woken_s + idle_s
 
 
-def step(zero_s: float | None, replicas: int, asked: ReplicasMetric | None, *, woken: bool) -> ZeroStep:
+def step(zero_s: float | None, replicas: int, desired: ReplicasMetric | None, *, woken: bool) -> ZeroStep:
     """Return the step between zero and one.
 
     A single measurement of zero removes no replica: it may be older than a replica that was just requested.
@@ -54,16 +54,16 @@ def step(zero_s: float | None, replicas: int, asked: ReplicasMetric | None, *, w
     Args:
         zero_s: `zero_s` of the former step; None in the first.
         replicas: desired by the Deployment now.
-        asked: the metric; None where unknown.
+        desired: the metric; None where unknown.
         woken: whether the server was woken.
 
     """
-    needed = woken or (asked is not None and asked.replicas > 0)
+    needed = woken or (desired is not None and desired.replicas > 0)
     if replicas == 0:
         return ZeroStep(replicas=1 if needed else None)
-    if needed or asked is None:
+    if needed or desired is None:
         return ZeroStep(replicas=None)
-    first_s = asked.at_s if zero_s is None else min(zero_s, asked.at_s)
-    if asked.at_s - first_s < _SURE_S:
+    first_s = desired.at_s if zero_s is None else min(zero_s, desired.at_s)
+    if desired.at_s - first_s < _SURE_S:
         return ZeroStep(replicas=None, zero_s=first_s)
     return ZeroStep(replicas=0)

@@ -43,7 +43,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How long it must be without requests before it scales to zero."""
     woken_s: float | None = None
     """When a wake-up was last requested; None for never."""
-    wanted: float = 0.0
+    pending_requests: float = 0.0
     """Requests that wait in front of it, by an external source; they wake it."""
     slots: int | None = None
     """Most concurrent requests of a replica; None where unknown."""
@@ -117,9 +117,9 @@ def scale(
 def _from_zero(facts: ServerFacts, load: Load | Missing, now_s: float) -> Load | Missing:
     """Return the load of a server without replicas: only an external source counts its requests."""
     if facts.ready == 0:
-        wanted = math.ceil(facts.wanted)
+        pending = math.ceil(facts.pending_requests)
         load = Load(
-            at_s=now_s, arrived=0, completed=0, served_s=0.0, in_flight=wanted, replicas=facts.replicas, ready=0
+            at_s=now_s, arrived=0, completed=0, served_s=0.0, in_flight=pending, replicas=facts.replicas, ready=0
         )
     return load if isinstance(load, Missing) else msgspec.structs.replace(load, woken_s=facts.woken_s)
 

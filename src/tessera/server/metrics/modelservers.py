@@ -106,8 +106,8 @@ class ModelServerMetrics:
         }
         self._observed: dict[_Name, ServerMemory] = {}
         self._remembered: dict[_Name, Remembered] = {}
-        self._seen: dict[_Name, MeasuredServer] = {}
-        self._said: dict[_Name, tuple[int | None, bool]] = {}
+        self._measured: dict[_Name, MeasuredServer] = {}
+        self._reported: dict[_Name, tuple[int | None, bool]] = {}
         """The last reported decision of each server, and whether it was for lack of valid input."""
         self._measured_s = 0.0
         self._complaint = ""
@@ -143,16 +143,16 @@ class ModelServerMetrics:
         # 1. Read the pods of each server, and their counters.
         pods = self._pods()
         running = {(server[0], name): pod for server, each in pods.items() for name, pod in each.items() if pod.running}
-        counted, wanted = await asyncio.gather(self._samples.read(running), self._wanted())
+        counted, pending = await asyncio.gather(self._samples.read(running), self._pending_requests())
         samples = {
             server: {name: counted[server[0], name] for name in each if (server[0], name) in counted}
             for server, each in pods.items()
         }
         # 2. Sum the counters of each server's pods, and decide.
-        deployments, now_s, seen = self._deployments(), self._now_s(), dict[_Name, MeasuredServer]()
+        deployments, now_s, measured = self._deployments(), self._now_s(), dict[_Name, MeasuredServer]()
         places = FreePlaces(self._kube)
         for server in sorted(pods.keys() | deployments.keys()):
-            facts = self._facts(deployments.get(server), pods.get(server, {}).values(), wanted.get(server, 0.0))
+            facts = self._facts(deployments.get(server), pods.get(server, {}).values(), pending.get(server, 0.0))
             observed, found = observe(
                 self._observed.get(server, ServerMemory()),
                 samples.get(server, {}),
@@ -171,21 +171,21 @@ class ModelServerMetrics:
                     places.promise(deployments[server][0], coming + min(max(growth, 0), facts.room))
             self._observed[server], self._remembered[server] = observed, remembered
             decided_s = None if remembered.decided is None else remembered.decided.at_s
-            seen[server] = MeasuredServer(
+            measured[server] = MeasuredServer(
                 at_s=now_s, facts=facts, observation=found, decision=decision, decided_s=decided_s
             )
             for window in found.pods.values():
                 result = "counted" if isinstance(window, Window) else "early" if window.early else "failed"
                 self._measures.count(METRICS_SAMPLES, result=result)
-        publish(self._measures, seen)
+        publish(self._measures, measured)
         # 3. Forget deleted servers, and report changes.
-        first, self._seen, self._measured_s = seen.keys() - self._seen.keys(), seen, now_s
-        memories: tuple[dict[_Name, Any], ...] = (self._observed, self._remembered, self._said)
+        first, self._measured, self._measured_s = measured.keys() - self._measured.keys(), measured, now_s
+        memories: tuple[dict[_Name, Any], ...] = (self._observed, self._remembered, self._reported)
         for memory in memories:
-            for server in memory.keys() - seen.keys():
+            for server in memory.keys() - measured.keys():
                 del memory[server]
         for server, (deployment, _) in sorted(deployments.items()):
-            decision = seen[server].decision
+            decision = measured[server].decision
             # The first sample of a server has no predecessor to compare with: not an error.
             if not (server in first and decision.bad):
                 await self._report(server, deployment, decision)
@@ -210,7 +210,7 @@ class ModelServerMetrics:
                 self._trouble(error)
         return found
 
-    async def _wanted(self) -> Mapping[_Name, float]:
+    async def _pending_requests(self) -> Mapping[_Name, float]:
         """Return the queued requests, if any server has no replica."""
         if self._fronts is None or all(read.replicas for _, read in self._deployments().values()):
             return {}
@@ -224,7 +224,7 @@ class ModelServerMetrics:
         return found
 
     def _facts(
-        self, found: tuple[Object, ModelDeployment] | None, pods: Iterable[ModelPod], wanted: float
+        self, found: tuple[Object, ModelDeployment] | None, pods: Iterable[ModelPod], pending: float
     ) -> ServerFacts:
         each = [*pods]
         ready, unschedulable = sum(pod.ready for pod in each), sum(pod.unschedulable for pod in each)
@@ -247,7 +247,7 @@ class ModelServerMetrics:
             decided=bounds is not None and bounds.decided,
             idle_s=IDLE_S if read.idle_s is None else read.idle_s,
             woken_s=read.woken_s,
-            wanted=wanted,
+            pending_requests=pending,
             slots=read.slots,
             revision=read.revision,
             unschedulable=unschedulable,
@@ -269,9 +269,9 @@ class ModelServerMetrics:
 
     async def _report(self, server: _Name, deployment: Object, decision: ScalingDecision) -> None:
         """Report the decision if it differs from the last one."""
-        if self._said.get(server) == (decision.replicas, decision.bad):
+        if self._reported.get(server) == (decision.replicas, decision.bad):
             return
-        self._said[server] = decision.replicas, decision.bad
+        self._reported[server] = decision.replicas, decision.bad
         fields = {"namespace": server[0], "server": server[1], "replicas": decision.replicas}
         if decision.bad:
             self._log.warning("replicas_not_decided", reason=decision.reason, **fields)
@@ -306,7 +306,7 @@ class ModelServerMetrics:
         self._check_fresh(subject)
         windows = {
             name: (found.at_s, window)
-            for (namespace, _), found in self._seen.items()
+            for (namespace, _), found in self._measured.items()
             if namespace == requested.namespace
             for name, window in found.observation.pods.items()
         }
@@ -343,20 +343,20 @@ class ModelServerMetrics:
         subject = f"external metric {requested.metric} in namespace {requested.namespace}"
         self._check_fresh(subject)
         series, reasons = list[ExternalSeries](), list[str]()
-        for (namespace, server), seen in sorted(self._seen.items()):
+        for (namespace, server), measured in sorted(self._measured.items()):
             labels = {SERVER_LABEL: server}
             if namespace != requested.namespace or not selects(requested.selector, labels):
                 continue
             found: float | Missing
             if requested.metric == REPLICAS:
-                decision = seen.decision
+                decision = measured.decision
                 found = Missing(decision.reason) if decision.replicas is None else float(decision.replicas)
             else:
-                found = _SERVER_METRICS[requested.metric](seen.observation)
+                found = _SERVER_METRICS[requested.metric](measured.observation)
             if isinstance(found, Missing):
                 reasons.append(f"{server}: {found.reason}")
             else:
-                series.append(ExternalSeries(labels=labels, value=found, at_s=seen.at_s))
+                series.append(ExternalSeries(labels=labels, value=found, at_s=measured.at_s))
         if reasons or not series:  # a sum without one of its servers would be too small
             found_text = "; ".join(reasons) or "no such server"
             raise MetricAbsent(subject, found=found_text, hint=f"check the pods with the label {SERVER_LABEL}")

@@ -131,7 +131,7 @@ class RuledMetrics:
         self._found = Discovered()
         self._custom = frozenset[tuple[str, str]]()
         self._external = frozenset[str]()
-        self._said: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._discovered_s = 0.0
         self._bad: dict[str, bool] = {}
         self.tried = asyncio.Event()
@@ -183,9 +183,9 @@ class RuledMetrics:
 
     def _say(self, event: str, reason: str) -> None:
         """Log a reason if it differs from the last one; an empty reason is none."""
-        if reason and self._said.get(event) != reason:
+        if reason and self._reported.get(event) != reason:
             self._log.warning(event, reason=reason)
-        self._said[event] = reason
+        self._reported[event] = reason
 
     async def discover(self) -> None:
         """Discover the series of all rules once, and serve the metrics that result."""
@@ -217,7 +217,10 @@ class RuledMetrics:
 
     async def _ask_series(self, queries: Collection[str]) -> tuple[dict[str, frozenset[Labelled]], dict[str, str]]:
         """Return the series of each query, and the error of each failed one."""
-        found, failed = dict[str, frozenset[Labelled]](), dict.fromkeys(queries, f"not asked within {_DISCOVERY_S:g} s")
+        found, failed = (
+            dict[str, frozenset[Labelled]](),
+            dict.fromkeys(queries, f"not queried within {_DISCOVERY_S:g} s"),
+        )
         turns, start = asyncio.Semaphore(_AT_ONCE), f"{time.time() - _WINDOW_S:.0f}"
 
         async def ask(metrics: MetricsServers, query: str) -> None:

@@ -18,7 +18,7 @@ __all__ = ["PodName", "PodSamples", "PrometheusSamples", "ScrapedSamples"]
 
 PodName: TypeAlias = tuple[str, str]
 """Namespace and name."""
-_ASKING_S: Final = 12.0
+_SCRAPING_S: Final = 12.0
 """Pods not scraped by then have no sample."""
 
 
@@ -50,7 +50,7 @@ class ScrapedSamples:
         await self._metrics.keep(frozenset(pod.url.removesuffix("/metrics") for pod in pods.values() if pod.url))
         # Pods that failed come last: pods that hang do not keep others from being scraped.
         names = sorted(pods, key=lambda each: each in self._silent)
-        deadline_s = asyncio.get_running_loop().time() + _ASKING_S
+        deadline_s = asyncio.get_running_loop().time() + _SCRAPING_S
         answers = await asyncio.gather(*(self._ask(each[1], pods[each], deadline_s) for each in names))
         found = dict(zip(names, answers, strict=True))
         self._silent = frozenset(name for name, answer in found.items() if isinstance(answer, Missing))
@@ -64,7 +64,7 @@ class ScrapedSamples:
                 content = await self._metrics.get(pod.url)
             return read_counters(f"pod {name}", content, at_s=self._now_s(), started_s=pod.started_s)
         except TimeoutError:
-            return Missing(f"not asked within {_ASKING_S:.0f} s, because other pods did not answer")
+            return Missing(f"not scraped within {_SCRAPING_S:.0f} s, because other pods did not answer")
         except TesseraError as error:
             return Missing(error.cause)
 
@@ -96,7 +96,7 @@ class PrometheusSamples:
         except TesseraError as error:
             return dict.fromkeys(pods, Missing(f"{self._subject}: {error.cause}"))
         except OSError as error:  # files with the token and the CA
-            return dict.fromkeys(pods, Missing(f"{self._subject} is not asked: {shown(error)}"))
+            return dict.fromkeys(pods, Missing(f"{self._subject} is not queried: {shown(error)}"))
         found = dict[PodName, Counters | Missing]()
         for name, pod in pods.items():
             scrape = scrapes.get(name)

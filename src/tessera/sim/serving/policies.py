@@ -132,8 +132,8 @@ class _Tessera:
     def propose(self, load: Load, _replicas: Replicas) -> ReplicaProposal:
         self._memory, found = propose(self._memory, load, self._server)
         if self._server.least == 0:
-            asked = ReplicasMetric(replicas=found.replicas, at_s=load.at_s)
-            taken = step(self._zero_s, load.replicas, asked, woken=False)
+            desired = ReplicasMetric(replicas=found.replicas, at_s=load.at_s)
+            taken = step(self._zero_s, load.replicas, desired, woken=False)
             self._zero_s = taken.zero_s
             if taken.replicas is not None:
                 return ReplicaProposal(taken.replicas, found.reason)

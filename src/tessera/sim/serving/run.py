@@ -1,4 +1,4 @@
-"""One policy under a trace of requests: the policy looks each 15 seconds, replicas start and drain, requests wait."""
+"""One policy under a trace of requests: it decides every 15 seconds, replicas start and drain, requests wait."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -13,7 +13,7 @@ from tessera.sim.serving.traces import Floats
 __all__ = ["PERIOD_S", "ReplicaChange", "Scaler", "ServingRun", "run"]
 
 PERIOD_S = 15.0
-"""Between two looks: the HPA's sync period, and a usual scrape interval."""
+"""Between two passes: the HPA's sync period, and a usual scrape interval."""
 
 
 class Scaler(Protocol):
@@ -89,7 +89,7 @@ def run(
         charged_s += (len(replicas.live) + len(replicas.draining)) * (end_s - now_s)
         report(at - before)
         now_s = end_s
-        # 3. The policy looks.
+        # 3. The policy decides.
         desired = len(replicas.live)
         found = scaler.propose(_load(replicas, now_s, at), replicas)
         if found.replicas != desired:

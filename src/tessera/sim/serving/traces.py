@@ -37,7 +37,7 @@ _GENERATED: Final = (
 _MOST: Final = 20_000_000
 """Requests of a trace; more do not fit in memory."""
 _LONGEST_S: Final = 366 * 86_400.0
-"""Of a trace: policies look each 15 s, whatever happens."""
+"""Of a trace: policies decide every 15 s, whatever happens."""
 
 
 class Requests(msgspec.Struct, frozen=True):

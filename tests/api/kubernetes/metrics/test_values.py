@@ -6,7 +6,7 @@ import pytest
 
 from tessera.api.kubernetes.metrics.answers import ExternalSeries, external_values
 from tessera.api.kubernetes.metrics.paths import External
-from tessera.api.kubernetes.metrics.values import read_asked
+from tessera.api.kubernetes.metrics.values import read_desired_replicas
 from tessera.core.serving.scaletozero import ReplicasMetric
 from tessera.errors import InvalidInput
 
@@ -19,9 +19,9 @@ def items(*found: tuple[float, float]) -> list[dict[str, Any]]:
 
 
 def test_what_is_answered_is_read() -> None:
-    assert read_asked(items((2, 1000.0)), "m") == ReplicasMetric(replicas=2.0, at_s=1000.0)
-    assert read_asked(items((0, 1030.0), (0.5, 1015.0)), "m") == ReplicasMetric(replicas=0.5, at_s=1015.0)
-    assert read_asked([], "m") is None
+    assert read_desired_replicas(items((2, 1000.0)), "m") == ReplicasMetric(replicas=2.0, at_s=1000.0)
+    assert read_desired_replicas(items((0, 1030.0), (0.5, 1015.0)), "m") == ReplicasMetric(replicas=0.5, at_s=1015.0)
+    assert read_desired_replicas([], "m") is None
 
 
 BAD: dict[str, dict[str, Any]] = {
@@ -36,4 +36,4 @@ BAD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_no_answer_is_refused(case: str) -> None:
     with pytest.raises(InvalidInput, match="tessera_replicas of ns/llm"):
-        read_asked([BAD[case]], "tessera_replicas of ns/llm")
+        read_desired_replicas([BAD[case]], "tessera_replicas of ns/llm")

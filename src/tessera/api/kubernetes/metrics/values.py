@@ -10,7 +10,7 @@ from tessera.core.serving.scaletozero import ReplicasMetric
 from tessera.core.workload.units import quantity
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["read_asked"]
+__all__ = ["read_desired_replicas"]
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -18,7 +18,7 @@ class _Item(msgspec.Struct, frozen=True):
     timestamp: Annotated[dt.datetime, msgspec.Meta(tz=True)]
 
 
-def read_asked(items: Iterable[Mapping[str, Any]], subject: str) -> ReplicasMetric | None:
+def read_desired_replicas(items: Iterable[Mapping[str, Any]], subject: str) -> ReplicasMetric | None:
     """Return the proposed replicas; None without a value.
 
     Args:

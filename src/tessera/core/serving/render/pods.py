@@ -69,9 +69,9 @@ def pod_template(server: ModelServer, program: EngineProgram, *, serving: bool =
 
     """
     spec = server.spec
-    asked = isolation(server)
+    requested = isolation(server)
     annotations = {
-        **({_ISOLATION: asked.value} if asked is not None else {}),
+        **({_ISOLATION: requested.value} if requested is not None else {}),
         **({_GPU_MODEL: ", ".join(spec.gpu.models)} if spec.gpu.models else {}),
     }
     carried = {each: text for each, text in labels(server).items() if serving or each != SERVER_LABEL}
