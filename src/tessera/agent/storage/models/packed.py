@@ -103,7 +103,7 @@ def copy_out(image: Path, file: ModelFile, offset: int, target: Path) -> None:
 
     """
     with image.open("rb", buffering=0) as source, target.open("xb", buffering=0) as copy:
-        for view, start in _checked(source.fileno(), file, offset, aligned_buffer()):
+        for view, start in _checked(source.fileno(), file, offset, aligned_buffer(file.size)):
             _write(copy.fileno(), view, start)
 
 

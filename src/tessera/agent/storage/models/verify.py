@@ -41,7 +41,7 @@ def found_file(path: Path, expected: StoredObject) -> ModelFile | None:
     except OSError:
         return None
     with os.fdopen(number, "rb", buffering=0) as source:
-        buffer = aligned_buffer()
+        buffer = aligned_buffer(expected.size)
         for index in range(chunk_count(expected.size)):
             first, last = chunk_range(expected.size, index)
             done = _fill(source, buffer[: last - first])
