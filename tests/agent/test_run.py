@@ -57,7 +57,7 @@ async def test_each_loop_and_watch_has_an_age(machine: Machine) -> None:
 
 
 async def test_the_label_cuts_the_gpus(machine: Machine) -> None:
-    async with machine.agent():
+    async with machine.agent() as agent:
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
         await machine.label(config="all-1g.5gb")
         node = await machine.until_state("success")
@@ -65,6 +65,9 @@ async def test_the_label_cuts_the_gpus(machine: Machine) -> None:
         assert machine.kubelet.allocatable("nvidia.com/gpu") == 0
         (condition,) = node["status"]["conditions"]
         assert (condition["status"], condition["reason"]) == ("True", "LayoutApplied")
+        async with asyncio.timeout(20):
+            while 'tessera_repartitions_total{outcome="done"} 2\n' not in agent.measures.render().decode():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         reasons = {each["reason"] for each in (await machine.kube.list(EVENTS)).objects}
         assert "LayoutApplied" in reasons
         uuids = set()

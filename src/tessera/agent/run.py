@@ -48,6 +48,7 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.health import HealthChange
 from tessera.core.node.nodelabels import MIG_CONFIG
 from tessera.core.node.reported import unenforced
+from tessera.core.usage.processmetrics import REPARTITIONS
 from tessera.errors import Unavailable
 from tessera.log import defect, logger
 from tessera.loops import one_turn, until_done
@@ -223,7 +224,11 @@ class Agent:
             self._log.error("assignment_not_signed", reason=str(error))
 
     async def _follow(self) -> None:
-        await self._layouts.follow(labels_of(self._watched.node()).get(MIG_CONFIG, ""))
+        try:
+            await self._layouts.follow(labels_of(self._watched.node()).get(MIG_CONFIG, ""))
+        finally:
+            outcomes = self._layouts.outcomes.items()
+            self.measures.set(REPARTITIONS, {(("outcome", stage.value),): count for stage, count in outcomes})
         self._offer_wakeup.set()
 
     # Offers

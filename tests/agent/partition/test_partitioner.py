@@ -29,6 +29,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts, MigMode
 from tessera.core.gpu.mig import Layout
 from tessera.core.node.layouts import LayoutTarget, Recorded, exact
+from tessera.core.node.repartition import Stage
 from tessera.errors import Conflict, Unavailable
 from tessera.log import configure
 
@@ -238,6 +239,8 @@ def test_what_could_not_be_restored_is_restored_later_and_offered_only_then() ->
         await partitioner.settle(800)
         assert machine.offered == {"GPU-0": None}
         assert await machine.layouts() == {"GPU-0": SEVEN}
+        assert partitioner.outcomes[Stage.FAILED] >= 1
+        assert partitioner.outcomes[Stage.RESTORED] == 1
 
     run(attempt())
 
@@ -332,6 +335,7 @@ def test_one_instance_is_added_where_unused_ones_stand_in_its_way() -> None:
             await partitioner.add("GPU-0", at(A100, ("4g.20gb", 0))[0], 200)
         with pytest.raises(Unavailable, match="lost or gone, or has no MIG"):
             await partitioner.add("GPU-1", place, 200)
+        assert partitioner.outcomes == {Stage.DONE: 1}, "what is there already is no repartition"
 
     run(add())
 

@@ -40,6 +40,7 @@ from tessera.core.node.layouts import (
 )
 from tessera.core.node.nodelabels import MIG_CONFIG, MIG_CONFIG_STATE
 from tessera.core.node.nodesharing import NodeSharing
+from tessera.core.node.repartition import Stage
 from tessera.errors import Conflict, InvalidInput
 from tessera.log import logger
 
@@ -86,6 +87,11 @@ class Layouts:
         locks = NodeLocks(settings.paths.locks)
         self._partitioner = Partitioner(gpus, self._recorded(checkpoint), checkpoint.write, locks)
         self._follower = self._following(evict)
+
+    @property
+    def outcomes(self) -> Mapping[Stage, int]:
+        """How many repartitions ended how, since the agent started."""
+        return self._partitioner.outcomes
 
     async def begin(self, labels: Mapping[str, str]) -> None:
         """Restore the layouts of before a reboot, and resume the former agent's work for the label."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import msgspec
@@ -71,6 +71,8 @@ class Partitioner:
         self._unrestored: dict[str, Procedure] = {}
         self._to_lift: set[str] = set()
         self._log = logger()
+        self.outcomes = Counter[Stage]()
+        """How many repartitions ended how: done, restored or failed."""
 
     async def restore(self, by_s: float) -> tuple[str, ...]:
         """Recreate recorded instances that are missing, as after a reboot; call it before anything is advertised.
@@ -294,6 +296,7 @@ class Partitioner:
             self._unrestored[gpu] = carried.procedure
         else:
             self._unrestored.pop(gpu, None)
+        self.outcomes[carried.procedure.phase] += 1
         self._log.info("layout_changed", gpu=gpu, phase=carried.procedure.phase.value, reason=carried.trouble)
         return carried
 

@@ -37,6 +37,7 @@ __all__ = [
     "QUOTA_LEFT_OUT",
     "QUOTA_USED",
     "RECONCILE_TIME",
+    "REPARTITIONS",
     "REQUESTS",
     "REQUEST_TIME",
     "SERVER_READY",
@@ -46,6 +47,12 @@ EXPORTER_AGE = Metric("tessera_exporter_age_seconds", "gauge", "Time since the G
 EXPORTER_TIME = Metric("tessera_exporter_duration_seconds", "gauge", "How long the last observation of the GPUs took.")
 EXPORTER_FAILURES = Metric(
     "tessera_exporter_failures_total", "counter", "Observations of the GPUs that failed, and events not counted."
+)
+REPARTITIONS = Metric(
+    "tessera_repartitions_total",
+    "counter",
+    "Repartitions of GPUs that the agent carried out since it started, by how they ended.",
+    ("outcome",),
 )
 LOOP_AGE = Metric("tessera_loop_age_seconds", "gauge", "Time since a loop of the process did its work.", ("loop",))
 IMAGES = Metric("tessera_node_images", "gauge", "Images that the node is to have, by state.", ("state",))
@@ -168,6 +175,7 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     EXPORTER_AGE,
     EXPORTER_TIME,
     EXPORTER_FAILURES,
+    REPARTITIONS,
     LOOP_AGE,
     IMAGES,
     MODELS,
