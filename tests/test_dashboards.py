@@ -67,7 +67,7 @@ NOT_WITH_VLLM = {
     "Wake-up queries, by result",
 }
 """Panels that docs/walkthroughs/vllm-on-3g40gb.md leaves empty: it has no quota, pending pod, ImageWarmup, autoscaler
-or rules of a prometheus-adapter, and its one node has no peers.
+or rules of a prometheus-adapter, and its nodes give each other no models.
 """
 NVIDIA_DASHBOARD = {
     "GPU Temperature": f"DCGM_FI_DEV_GPU_TEMP{CHOSEN}",

@@ -18,13 +18,17 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from builders.kubeobjects import gpu, gpunode, node, share
+from builders.kubeobjects import pod as object_of_pod
 from builders.usagereports import BUSY
 from tessera.api.kubernetes.jobs import JobRequest, job_object, job_selection
 from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.cli import main
 from tessera.cli.work.following import follow_job, print_log, state_of
 from tessera.cli.work.stop import stop_jobs
-from tessera.clients.kube import EVENTS, JOBS, PODS, WORKLOADS, MemoryKube, uid_of
+from tessera.cli.work.submitting import forecast_job
+from tessera.clients.kube import EVENTS, GPU_NODES, JOBS, NODES, PODS, WORKLOADS, MemoryKube, name_of, uid_of
+from tessera.core.gpu.sharing import Mode
 from tessera.core.usage.usagereport import DeviceReport, GpuReport, UsageReport
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
@@ -67,6 +71,40 @@ def test_a_command_its_environment_and_secrets() -> None:
     assert found["command"] == ["python", "-c", "print(1)", "--image"]
     secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "key"}}}
     assert found["env"] == [{"name": "A", "value": "b=c"}, secret]
+
+
+FORECASTS: dict[str, tuple[dict[str, str], str]] = {
+    "room": ({"tessera.dev/gpu-memory": "10"}, "n1 could take it now, n1 best: 10240 MiB of GPU 0 (mps)"),
+    "no room": (
+        {"tessera.dev/gpu-memory": "37"},
+        "it would be pending: too little free GPU memory: 37 GiB requested, at most 32 GiB free on one GPU",
+    ),
+    "no such GPU": (
+        {"nvidia.com/gpu": "2"},
+        "it would be pending: too few devices: 2 x nvidia.com/gpu requested, the node can provide 1 (n1); no node",
+    ),
+    "nothing asked": ({}, "n1 could take it now, n1 best: no GPU"),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", FORECASTS)
+async def test_where_it_would_run_or_why_not_is_known_before_it_is_submitted(case: str) -> None:
+    limits, want = FORECASTS[case]
+    job = job_object(JobRequest(namespace="ns", image="a", limits=limits, scheduler="tessera-scheduler"))
+    one = Cluster()
+    for kind, body in (
+        (NODES, node("n1", {"tessera.dev/gpu-memory": "40"})),
+        (PODS, object_of_pod("other", {"tessera.dev/gpu-memory": 8}, share(0, 8192, Mode.MPS), node="n1")),
+        (GPU_NODES, gpunode("n1", gpu(0, node="n1"))),
+    ):
+        await one.kube.create(kind, body)
+        if "status" in body:
+            patch, (namespace, name) = {"status": body["status"]}, name_of(body)
+            await one.kube.patch(kind, name, patch, namespace=namespace, subresource="status")
+    assert (await forecast_job(one.kube, job)).startswith(want)
+    one.kube.withhold("", NODES)
+    assert "ClusterRole tessera-viewer" in await forecast_job(one.kube, job)
 
 
 def pod(*options: str) -> Any:

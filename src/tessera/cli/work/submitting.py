@@ -24,10 +24,11 @@ from tessera.cli.work.asking import WorkOptions, place_of
 from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted
 from tessera.clients.kube import JOBS, SECRETS, Forbidden, Kube, Object, Selection, Unanswered, name_of
 from tessera.core.explain.podexplanation import explain_pod
+from tessera.core.packing.reasons import summarize
 from tessera.core.workload.need import PodKey
 from tessera.errors import TesseraError
 
-__all__ = ["Follow", "create_job", "settle_secrets", "submit"]
+__all__ = ["Follow", "create_job", "forecast_job", "settle_secrets", "submit"]
 
 Follow = Callable[[Kube, str], Awaitable[int]]
 """Follows the Job of this name to its end, and returns the exit code of its command."""
@@ -49,11 +50,12 @@ def submit(given: WorkOptions, asked: JobRequest, files: Mapping[str, bytes], fo
         click.echo(b"---\n".join(map(yaml_text, objects)), nl=False)
 
     async def work() -> int:
-        if not given["detach"]:
-            click.echo(await _forecast(place, job_object(asked)), err=True)
         if given["dry_run"]:
+            click.echo(await _forecast_unless_away(place, job_object(asked)), err=True)
             return 0
         async with connected(place) as kube:
+            if not given["detach"]:
+                click.echo(await forecast_job(kube, job_object(asked)), err=True)
             creating = asyncio.ensure_future(create_job(kube, asked, files))
             try:
                 await asyncio.shield(creating)
@@ -137,10 +139,19 @@ async def _interrupted(place: ClusterSource, names: list[str], namespace: str, *
     return INTERRUPTED
 
 
-async def _forecast(place: ClusterSource, body: Object) -> str:
+async def _forecast_unless_away(place: ClusterSource, job: Object) -> str:
+    """Return the same where there may be no cluster."""
+    try:
+        async with connected(place) as kube:
+            return await forecast_job(kube, job)
+    except TesseraError as error:
+        return f"where it would run is not known: {error}"
+
+
+async def forecast_job(kube: Kube, job: Object) -> str:
     """Return where a Job's pod would run now, or why it would be pending."""
-    template: dict[str, Any] = body["spec"]["template"]
-    named = {"name": "this", "namespace": body["metadata"]["namespace"], "uid": "this"}
+    template: dict[str, Any] = job["spec"]["template"]
+    named = {"name": "this", "namespace": job["metadata"]["namespace"], "uid": "this"}
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -149,10 +160,13 @@ async def _forecast(place: ClusterSource, body: Object) -> str:
         "status": {"phase": "Pending"},
     }
     try:
-        async with connected(place) as kube:
-            found = explain_pod(await observe(kube, pod), PodKey(f"{named['namespace']}/this"))
+        found = explain_pod(await observe(kube, pod), PodKey(f"{named['namespace']}/this"))
     except Forbidden as error:
         return f"where it would run is not known ({error.found}): the ClusterRole tessera-viewer lets you see it"
     except TesseraError as error:
         return f"where it would run is not known: {error}"
-    return "; ".join(found.sentences) if found is not None else ""
+    if found is None:
+        return "where it would run is not known"
+    if any(each.obstacle is None for each in found.nodes):
+        return "; ".join(found.sentences)
+    return "; ".join((f"it would be pending: {summarize(found.nodes)[1]}", *found.sentences))

@@ -16,7 +16,7 @@ from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Need
 from tessera.core.workload.resources import MODEL_RESOURCE
 
-__all__ = ["NodeFit", "Reasons", "describe_need"]
+__all__ = ["NodeFit", "Reasons", "describe_need", "summarize"]
 
 _EXAMPLES = 2
 """Nodes named for each obstacle; the others are counted."""
@@ -63,16 +63,7 @@ class Reasons:
 
     def why(self, need: Need) -> tuple[Cause, str]:
         """Return the nearest miss, and in one sentence what a pod needs and the obstacles, the nearest miss first."""
-        alike = defaultdict[str, list[tuple[Obstacle, NodeFit]]](list)
-        for verdict in self.verdicts(need):
-            if verdict.obstacle is not None:
-                cause = verdict.obstacle.cause
-                alike[verdict.obstacle.text if cause.rank > Cause.DEVICES_FEW.rank else cause].append(
-                    (verdict.obstacle, verdict)
-                )
-        ranked = sorted(alike.values(), key=lambda nodes: (nodes[0][0].cause.rank, -len(nodes)))
-        summary = "; ".join(map(_summary, ranked)) or "there are no nodes"
-        cause = ranked[0][0][0].cause if ranked else Cause.NO_GPU
+        cause, summary = summarize(self.verdicts(need))
         return cause, "; ".join((f"needs {describe_need(need)}", summary, *foreign_names(need.asks)))
 
     def _verdict(self, need: Need, column: int, devices: Obstacle | None) -> NodeFit:
@@ -88,6 +79,20 @@ class Reasons:
             return NodeFit(node=node.name, obstacle=devices, detail=detail)
         cpu_milli, memory_mib, pods = self._fleet.room[:, column].tolist()
         return NodeFit(node=node.name, obstacle=node_obstacle(need, cpu_milli, memory_mib, pods) or devices)
+
+
+def summarize(verdicts: Sequence[NodeFit]) -> tuple[Cause, str]:
+    """Return the nearest miss, and the obstacles of all nodes in one sentence, the nearest miss first."""
+    alike = defaultdict[str, list[tuple[Obstacle, NodeFit]]](list)
+    for verdict in verdicts:
+        if verdict.obstacle is not None:
+            cause = verdict.obstacle.cause
+            alike[verdict.obstacle.text if cause.rank > Cause.DEVICES_FEW.rank else cause].append(
+                (verdict.obstacle, verdict)
+            )
+    ranked = sorted(alike.values(), key=lambda nodes: (nodes[0][0].cause.rank, -len(nodes)))
+    summary = "; ".join(map(_summary, ranked)) or "there are no nodes"
+    return ranked[0][0][0].cause if ranked else Cause.NO_GPU, summary
 
 
 def _summary(nodes: Sequence[tuple[Obstacle, NodeFit]]) -> str:
