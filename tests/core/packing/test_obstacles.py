@@ -275,6 +275,16 @@ def test_a_reason_names_the_devices_of_the_first_gpu_whatever_was_seen_before() 
     assert found.startswith("its devices are allocated by name (nvidia.com/mig-1g.5gb)")
 
 
+def test_a_reason_is_about_the_modes_of_its_own_node_whatever_others_serve() -> None:
+    ledger = Ledger()
+    ledger.put_node(node("mps", gpu(0, T4, Sharing(modes=(Mode.MPS,))), gpu(1, T4, Sharing(modes=(Mode.MPS,)))))
+    ledger.put_node(node("turns", gpu(0, A30, Sharing(modes=(Mode.TIME_SLICING,)))))
+    hopeless = ledger.filter(amount(1_024, count=2), ["mps", "turns"]).hopeless
+    said = "no GPU of the node can provide 1 GiB on 2 GPUs"
+    assert hopeless["mps"] == f"{said}: MPS gives a container a part of one GPU alone"
+    assert hopeless["turns"] == "no GPU of the node can provide 1 GiB"
+
+
 @pytest.mark.parametrize(("spec", "pods", "need", "where", "want"), REASONS.values(), ids=REASONS)
 def test_ledger_and_plan_name_one_obstacle_in_the_same_words(
     spec: Node, pods: tuple[Holder, ...], need: Need, where: str, want: str

@@ -168,6 +168,8 @@ class Obstacles:
             np.array([bool(_other_s(each, devices.ask)) for each in self._types]) & self._models
             for devices in demand.devices
         ]
+        self._single = [np.array([_by_mps(each, devices.ask) for each in self._types]) for devices in demand.devices]
+        """The types of which one GPU would serve by MPS what an ask for several wants of each."""
         self._known: dict[int, Obstacle] = {}
         self._rests: dict[tuple[int, ...], int] = {(): 0}
         """The rest of a node by number: the types of its unable GPUs, sorted, then the number of others."""
@@ -199,13 +201,14 @@ class Obstacles:
 
     def _unable(self, number: int, ask: Ask, kinds: Ints) -> Ints:
         """Return that no GPU serves an ask, or the type of the first whose devices would, if its allocator did."""
+        none = _code(Cause.NO_DEVICE, number, (self._single[number] & self._models)[kinds].any(axis=0))
         if not self._others[number].any():
-            return _code(Cause.NO_DEVICE, number)
+            return none
         others = self._others[number][kinds]
         rest = self._rest(kinds, ~others)
         first = np.take_along_axis(kinds, others.argmax(axis=0)[np.newaxis], axis=0)[0]
         cause = Cause.BY_SCHEDULER if ask.form is Form.EXACT else Cause.BY_NAME
-        return np.where(others.any(axis=0), _code(cause, number, first, rest=rest), _code(Cause.NO_DEVICE, number))
+        return np.where(others.any(axis=0), _code(cause, number, first, rest=rest), none)
 
     def _now(self, number: int, devices: Devices, most: Ints, nodes: Ints) -> Ints:
         """Return what is short for one ask on nodes that could serve it if they were empty; -1 for nothing."""
@@ -302,7 +305,7 @@ class Obstacles:
         text = _TEXTS[cause].format(
             models=" or ".join(self._demand.need.models),
             one=_one(ask),
-            alone=self._alone(ask),
+            alone=f" on {ask.count} GPUs: MPS gives a container a part of one GPU alone" if value else "",
             count=ask.count,
             memory=size(ask.memory_mib, up=True),
             compute=ask.compute_percent,
@@ -314,12 +317,6 @@ class Obstacles:
             **parts,
         )
         return Obstacle(cause, "; ".join((text, *self._rest_texts(cause, ask, rest))), near)
-
-    def _alone(self, ask: Ask) -> str:
-        """Return that several GPUs are requested where MPS would serve one."""
-        single = msgspec.structs.replace(ask, count=1)
-        modes = {option.mode for each in self._types for option in each.options(single)} if ask.count > 1 else set()
-        return f" on {ask.count} GPUs: MPS gives a container a part of one GPU alone" if modes & MPS_MODES else ""
 
     def _rest_texts(self, cause: Cause, ask: Ask, number: int) -> Iterator[str]:
         """Yield the text about the GPUs that an obstacle leaves out."""
@@ -410,6 +407,12 @@ def _most(fleet: Fleet, demand: Demand) -> list[Ints]:
         for most, devices in zip(found, Demand(demand.need, healthy, devices_only=True).devices, strict=True):
             most[list(unhealthy)] = np.array(_of_types(healthy, devices), dtype=np.int64)[healthy.kind[:, 0]]
     return found
+
+
+def _by_mps(gpu: GpuType, ask: Ask) -> bool:
+    """Return whether one GPU would serve by MPS what an ask for several wants of each."""
+    single = msgspec.structs.replace(ask, count=1)
+    return ask.count > 1 and bool({option.mode for option in gpu.options(single)} & MPS_MODES)
 
 
 def _of_types(fleet: Fleet, devices: Devices) -> list[int]:
