@@ -278,3 +278,114 @@ async def test_inspect_tells_who_holds_what_as_gpushare_does(kube: MemoryKube, s
     assert msgspec.json.decode(text)["nodes"] == [found["b"]]
     code, text = await server.get("/gpushare-scheduler/inspect/none")
     assert (code, "not found" in text) == (200, True)
+
+
+def replicas(*, renamed: bool = False) -> Sharing:
+    return Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),), renamed=renamed)
+
+
+WHOLE = Sharing(modes=(Mode.WHOLE,))
+SINGLE = "nvidia.com/gpu"
+SHARED = "nvidia.com/gpu.shared"
+
+# Keyed by a sentence: the GPUs of the node, the resource, the pod's annotation, and words of the obstacle if any.
+RESTRICTED: dict[str, tuple[tuple[Gpu, ...], str, dict[str, str], str | None]] = {
+    "a replica for one that wants its own slices": (
+        (gpu(0, sharing=replicas()),),
+        SINGLE,
+        {"tessera.dev/isolation": "hardware"},
+        "no GPU of the node can provide nvidia.com/gpu",
+    ),
+    "a renamed replica for one that wants its own slices": (
+        (gpu(0, sharing=replicas(renamed=True)),),
+        SHARED,
+        {"tessera.dev/isolation": "hardware"},
+        "no GPU of the node can provide nvidia.com/gpu.shared",
+    ),
+    "a time-sliced replica for one that wants limits": (
+        (gpu(0, sharing=replicas(renamed=True)),),
+        SHARED,
+        {"tessera.dev/isolation": "driver"},
+        "no GPU of the node can provide nvidia.com/gpu.shared",
+    ),
+    "a replica for one that wants nothing": (
+        (gpu(0, sharing=replicas(renamed=True)),),
+        SHARED,
+        {"tessera.dev/isolation": "none"},
+        None,
+    ),
+    "another model": ((gpu(0),), SINGLE, {"tessera.dev/gpu-model": "H100-80GB"}, "no GPU of model H100-80GB"),
+    "its model": ((gpu(0),), SINGLE, {"tessera.dev/gpu-model": "A100-40GB"}, None),
+    "a whole GPU": ((gpu(0, sharing=WHOLE),), SINGLE, {"tessera.dev/isolation": "hardware"}, None),
+    "a whole GPU beside replicas of its name": (
+        (gpu(0, sharing=WHOLE), gpu(1, sharing=replicas())),
+        SINGLE,
+        {"tessera.dev/isolation": "hardware"},
+        "not every nvidia.com/gpu of the node is one with hardware isolation, and the kubelet chooses by name alone",
+    ),
+    "a whole GPU beside replicas of another name": (
+        (gpu(0, sharing=WHOLE), gpu(1, sharing=replicas(renamed=True))),
+        SINGLE,
+        {"tessera.dev/isolation": "hardware"},
+        None,
+    ),
+    "a GPU beside one of another model": (
+        (gpu(0, sharing=WHOLE), gpu(1, "H100-80GB", sharing=WHOLE)),
+        SINGLE,
+        {"tessera.dev/gpu-model": "A100-40GB"},
+        "not every nvidia.com/gpu of the node is one of model A100-40GB",
+    ),
+}
+
+
+@pytest.mark.parametrize("path", ["/choose", "/filter"])
+@pytest.mark.parametrize("sentence", RESTRICTED)
+async def test_a_pod_by_name_is_sent_where_every_device_of_the_name_is_what_it_says(sentence: str, path: str) -> None:
+    gpus, resource, annotations, want = RESTRICTED[sentence]
+    kube = MemoryKube()
+    await make_node(kube, "a", *gpus)
+    async with servers(kube) as (server,):
+        asking = await make_pod(kube, "p", {resource: 1}, annotations=annotations)
+        await settle()
+        _, answer = await server.post(path, {"Pod": asking, "NodeNames": ["a", "new"]})
+        victims = {"a": {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}
+        _, preempted = await server.post("/preempt", {"Pod": asking, "NodeNameToMetaVictims": victims})
+        view = server.server.view
+        cluster = read_cluster(as_fields([*view.objects(), asking]), authority=view.keys.authority)
+    explained = explain_pod(cluster, PodKey("ns/p"))
+    assert explained is not None
+    (told,) = [each.obstacle and each.obstacle.text for each in explained.nodes]
+    refused = answer["FailedAndUnresolvableNodes"]
+    if want is None:
+        known = annotations == {"tessera.dev/isolation": "none"}  # it restricts nothing, so that any node will do
+        assert answer["NodeNames"] == (["a", "new"] if known and path == "/filter" else ["a"])
+        assert preempted["NodeNameToMetaVictims"] == victims
+        assert told is None
+    else:
+        assert answer["NodeNames"] in ([], None)
+        assert want in refused["a"]
+        assert "not known here yet" in refused["new"]
+        assert preempted["NodeNameToMetaVictims"] == {}
+        assert told == refused["a"]
+
+
+async def test_where_the_right_nodes_are_full_a_pod_by_name_goes_to_no_wrong_one() -> None:
+    kube = MemoryKube()
+    await make_node(kube, "right", gpu(0, sharing=WHOLE))
+    await make_node(kube, "wrong", gpu(0, sharing=replicas()))
+    async with servers(kube) as (server,):
+        await hold(kube, "held", {SINGLE: 1}, share(0, 40960, Mode.WHOLE), node="right")
+        annotations = {"tessera.dev/isolation": "hardware"}
+        asking = await make_pod(kube, "p", {SINGLE: 1}, annotations=annotations)
+        both = {SINGLE: 1, "tessera.dev/gpu-memory": 4}
+        containers = [
+            {"name": name, "resources": {"limits": {resource: str(count)}}}
+            for name, (resource, count) in zip("mn", both.items(), strict=True)
+        ]
+        mixed = await make_pod(kube, "q", {}, annotations=annotations, spec={"containers": containers})
+        await settle()
+        names = ["right", "wrong"]
+        # kube-scheduler counts what is free: it asks about the full node only to see who could end there.
+        assert await server.fitting(asking, *names, path="/choose") == ["right"]
+        assert await server.fitting(asking, "wrong", path="/choose") == []
+        assert await server.fitting(mixed, *names, path="/choose") == []

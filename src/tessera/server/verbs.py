@@ -46,7 +46,9 @@ class Verbs:
         # 2. Choose the best node, with the pod's own claims set aside.
         self._view.ledger.arrive(live.uid, live.need)
         with self._view.claims.set_aside(live.uid) as claimed:
-            best = self._view.ledger.best(live.need, args.names, self._held_images(args))
+            unsuited = self._view.ledger.unsuited(live.need, args.names)
+            suited = [name for name in args.names if name not in unsuited] if unsuited else args.names
+            best = self._view.ledger.best(live.need, suited, self._held_images(args))
         if best is None:
             return self._filter(args, live)
         # 3. Reserve the place for the pod, unless it is claimed already.
@@ -57,7 +59,8 @@ class Verbs:
     def filter(self, args: Args) -> Filtered:
         """Return the nodes on which a pod fits, and why it does not fit on the others.
 
-        Pods without GPUs fit everywhere. So do those that request devices by name alone: the kubelet counts these.
+        Pods without GPUs fit everywhere. Those that request devices by name alone fit where a device of the name is
+        what the pod restricts it to; how many are free the kubelet counts.
         """
         return self._filter(args, self._requested_pod(args.pod))
 
@@ -68,11 +71,14 @@ class Verbs:
         if live.wrong:
             return Filtered((), {}, dict.fromkeys(args.names, live.wrong))
         self._view.ledger.arrive(live.uid, live.need)
-        if not live.claiming:
-            return Filtered(args.names, {}, {})
         # 2. Ask the ledger, with the pod's own claims set aside.
         with self._view.claims.set_aside(live.uid) as claimed:
-            found = self._view.ledger.filter(live.need, args.names)
+            unsuited = {name: each.text for name, each in self._view.ledger.unsuited(live.need, args.names).items()}
+            suited = tuple(name for name in args.names if name not in unsuited)
+            if not live.claiming:
+                return Filtered(suited, {}, unsuited)
+            found = self._view.ledger.filter(live.need, suited)
+            found = found._replace(hopeless=found.hopeless | unsuited)
         # 3. Reserve the place if only one node is left: kube-scheduler asks for no scores then.
         if len(found.fitting) == 1 and found.fitting[0] not in claimed:
             self._nominations.add(live.uid, live.key, live.need, found.fitting[0])
@@ -99,9 +105,13 @@ class Verbs:
         Victims of kube-scheduler that are not needed are left out; it counts units, not devices.
         """
         live = self._requested_pod(requested.pod)
+        if live.gpus and live.wrong:
+            return ()
+        unsuited = self._view.ledger.unsuited(live.need, [each.node for each in requested.candidates])
+        suited = (each for each in requested.candidates if each.node not in unsuited)
         if not live.claiming:
-            return () if live.gpus and live.wrong else requested.candidates
-        found = (self._victims(live, each) for each in requested.candidates)
+            return tuple(suited)
+        found = (self._victims(live, each) for each in suited)
         return tuple(each for each in found if each is not None)
 
     def _victims(self, live: LivePod, candidate: PreemptionCandidate) -> PreemptionCandidate | None:

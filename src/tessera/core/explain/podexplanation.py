@@ -132,7 +132,8 @@ class _WithoutPod:
         if self.pod.unread:
             unread = Obstacle(Cause.REQUEST, self.pod.unread)
             return tuple(NodeFit(node=each.node.name, obstacle=unread) for each in self.cluster.nodes)
-        obstacles = self.ledger.obstacles(self.need, [each.node.name for each in self.cluster.nodes])
+        names = [each.node.name for each in self.cluster.nodes]
+        obstacles = self.ledger.obstacles(self.need, names) | self.ledger.unsuited(self.need, names)
         return tuple(
             NodeFit(node=each.node.name, obstacle=self._obstacle(each, obstacles.get(each.node.name)))
             for each in self.cluster.nodes

@@ -59,6 +59,7 @@ class Cause(enum.StrEnum):
     DEVICES_FEW = "devices-few"
     BY_NAME = "allocated-by-name"
     BY_SCHEDULER = "allocated-by-scheduler"
+    MIXED = "devices-mixed"
     WITHHELD = "withheld"
     UNREADABLE = "unreadable"
     REFUSED = "refused"

@@ -13,6 +13,7 @@ from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.byname import mixtures, restricts
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
 from tessera.core.packing.ledger.held import by_gpu, taken
 from tessera.core.packing.ledger.records import Filtered, Hold, Holder, HolderId, ImpossibleUse, Purpose, holder_id
@@ -220,6 +221,24 @@ class Ledger:
         fits, codes, obstacles = self._judged(need, requested)
         unfit = compress(requested, (~fits).tolist())
         return {name: obstacles[code] for name, code in zip(unfit, codes.tolist(), strict=True)}
+
+    def unsuited(self, need: Need, names: Sequence[str]) -> dict[str, Obstacle]:
+        """Return the obstacle on each of the named nodes where a device by name may not be what the pod requires.
+
+        Empty for pods that require nothing but the name. How many devices are free is kube-scheduler's to count.
+        """
+        if not any(restricts(ask, need.models) for ask in need.asks):
+            return {}
+        lasting_ones = {
+            name: each for name, each in self.obstacles(need, names).items() if each.cause.lasting or each is _UNKNOWN
+        }
+        columns = self._columns(names)
+        mixed = mixtures(need, self._fleet, columns)
+        return {
+            name: lasting_ones.get(name) or mixed[column]
+            for name, column in zip(names, columns.tolist(), strict=True)
+            if name in lasting_ones or column in mixed
+        }
 
     def scores(self, need: Need, names: Sequence[str], held: Mapping[str, int] = _NOTHING) -> tuple[int, ...]:
         """Return 10 for the node that the packer would choose of these, and 0 to 9 for the others by their scores.
