@@ -25,7 +25,6 @@ ELSEWHERE = {
 """Modules whose tests are elsewhere: lazy imports of another, the inside of one, one for all clients, a real one."""
 
 BY_PACKAGE = {
-    "agent/declarations": "declared",
     "agent/exporter": "containers",
     "agent/storage/disks": "keeper preparing",
     "agent/storage/modelcache": "disk keeper peers plugin sources",
@@ -41,7 +40,7 @@ BY_PACKAGE = {
     "cli/usage": "agents asking history tables top",
     "cli/work": "asking attach following forwarding inputs jobs logs naming stop",
     "clients/gpu": "feed refusals",
-    "clients/store": "folders http1 hub memory opening peers ranges web",
+    "clients/store": "http1 peers ranges",
     "core/explain": "fleetscope",
     "core/gpu/gpumodels": "estimates migproducts",
     "core/packing/defrag": "search trial",
@@ -51,7 +50,7 @@ BY_PACKAGE = {
     "core/packing/partitioning": "managedgpus matches observing turn",
     "core/serving/render": "engines objects pods queuetime",
     "sim/embedded": "nodes run scheduling workloads",
-    "sim/nvmlsim": "building products tree",
+    "sim/nvmlsim": "products tree",
     "sim/report": "figures lines replicas style table",
     "sim/serving": "clairvoyant compare policies run",
 }

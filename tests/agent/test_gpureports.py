@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from harness.agentmachine import CONFIG, Machine
+from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.run import Agent
 from tessera.api.tessera.node.nodereports import REVISION, gpu_revision
 from tessera.api.tessera.v1alpha1.gpunodes import read_gpu_node
@@ -48,9 +49,9 @@ async def test_labels_describe_the_gpus(machine: Machine) -> None:
 
 
 async def test_a_gpu_that_a_pod_left_processes_on_is_said_once_when_somebody_is_refused_for_it(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine,
 ) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.gate._TERMINATION_WAIT_S", 0.0)
+    machine.times = AgentTimes(termination_s=0.0)
     async with machine.agent():
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
         await machine.pod("gone", {"nvidia.com/gpu": 2})

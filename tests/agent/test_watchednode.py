@@ -53,8 +53,7 @@ class SilentKube(MemoryKube):
         return await super().list(kind, selection)
 
 
-async def test_a_list_that_is_not_answered_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessera.agent.watchednode._RELIST_S", 0.01)
-    watched = WatchedNode(SilentKube(), "n1", wake=lambda: None, on_trouble=on_trouble)
+async def test_a_list_that_is_not_answered_ends() -> None:
+    watched = WatchedNode(SilentKube(), "n1", wake=lambda: None, on_trouble=on_trouble, relist_s=0.01)
     with pytest.raises(TimeoutError):
         await watched.relist()

@@ -1,5 +1,6 @@
 """The pods of a node, of what their record, assignments and kubelet say."""
 
+import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 
 from tessera.agent.pods.nodepods import NodePods
@@ -86,6 +87,7 @@ def node_pods(
     *,
     resources: Iterable[str] = (),
     entries: Iterable[Allocation] = (),
+    clock_s: Callable[[], float] = time.monotonic,
 ) -> NodePods:
     """Return the pods of a node without assignments.
 
@@ -94,6 +96,7 @@ def node_pods(
         held: returns the kubelet's record.
         resources: that the kubelet knows.
         entries: of the agent's own record.
+        clock_s: a monotonic clock.
 
     """
-    return NodePods(_View(pods, held), _Record(entries), _Unassigned(), KnownResources(*resources))
+    return NodePods(_View(pods, held), _Record(entries), _Unassigned(), KnownResources(*resources), clock_s=clock_s)

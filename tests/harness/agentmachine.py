@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from builders.signed import SERVER, config_map
+from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.declarations.configuration import Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import AgentSettings, Paths
@@ -49,6 +50,7 @@ class Machine(msgspec.Struct, kw_only=True):
     reboot: tuple[str, ...] = ()
     mig_config: Path | None = None
     driver_folder: str = ""
+    times: AgentTimes = AgentTimes()
 
     @property
     def settings(self) -> AgentSettings:
@@ -75,7 +77,7 @@ class Machine(msgspec.Struct, kw_only=True):
     @contextlib.asynccontextmanager
     async def agent(self) -> AsyncIterator[Agent]:
         """Run an agent; at the end it is cut off at whatever it does, as by a signal."""
-        one = Agent(self.settings, self.driver, self.kube)
+        one = Agent(self.settings, self.driver, self.kube, times=self.times)
         running = asyncio.ensure_future(one.run())
         try:
             yield one

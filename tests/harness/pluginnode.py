@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from builders.nodepods import AnnotatedPods, ListedPods
 from builders.nodeviews import of_the_host
 from builders.signed import Trusting, signed
 from judges.grants import shares_of
+from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
 from tessera.agent.deviceplugin.containers.changerequests import ChangeRequest, CreateInstance, DisableMig
 from tessera.agent.pods.podsview import PodsView
@@ -78,8 +80,16 @@ class Node:
         self.record = PodResources(kubelet.pod_resources)
         self.proc = of_the_host(root / "proc")
         self.trust = Trusting()
+        self.passed_s = 0.0
+        """By how much the agent's clock is ahead of this machine's."""
+        self.times = AgentTimes(clock_s=lambda: time.monotonic() + self.passed_s)
         self.plugins = self.started()
         self.task: asyncio.Task[None] | None = None
+
+    def hurry(self, **waits: float) -> None:
+        """Let calls of the kubelet wait as long as this, from now on."""
+        self.times = msgspec.structs.replace(self.times, **waits)
+        self.plugins = self.started()
 
     def started(self, *, driver_folder: str = "") -> Plugins:
         """Return the plugins of an agent that has just started."""
@@ -95,10 +105,14 @@ class Node:
             dev=self.root / "dev",
         )
         view = PodsView(
-            ListedPods(self.seen, self.relist), DeviceCheckpoint(self.kubelet.plugins), self.record, proc=self.proc
+            ListedPods(self.seen, self.relist),
+            DeviceCheckpoint(self.kubelet.plugins),
+            self.record,
+            proc=self.proc,
+            clock_s=self.times.clock_s,
         )
         assigned = AssignedPods(AnnotatedPods(view.pods, self.correct), self.trust)
-        return Plugins(paths, view, assigned, self, logger())
+        return Plugins(paths, view, assigned, self, logger(), times=self.times)
 
     def seen(self) -> Iterable[dict[str, Any]]:
         """Return the pods to the agent."""

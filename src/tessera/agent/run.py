@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from tessera.agent.advertiser import Advertiser, OfferSources, OfferTargets
+from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.declarations.configuration import ConfigurationFiles
 from tessera.agent.declarations.declared import Declarations
 from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
@@ -58,6 +59,7 @@ from tessera.wakeup import WakeUp
 __all__ = ["Agent", "Beside"]
 
 _SIGN_TRIES = 5
+_TIMES = AgentTimes()
 Beside = Callable[[PodsView, Measures], Coroutine[Any, Any, None]]
 """A loop beside those of the agent, called with the pods of the node and the measures."""
 
@@ -70,12 +72,22 @@ class Agent:
         driver: the node's GPU driver.
         kube: the Kubernetes API.
         beside: loops that start once this is the node's agent, and end with it.
+        times: its clock, and how long calls of the kubelet wait.
 
     """
 
-    def __init__(self, settings: AgentSettings, driver: GpuDriver, kube: Kube, beside: Iterable[Beside] = ()) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        driver: GpuDriver,
+        kube: Kube,
+        beside: Iterable[Beside] = (),
+        *,
+        times: AgentTimes = _TIMES,
+    ) -> None:
         self._settings = settings
         self._beside = tuple(beside)
+        self._times = times
         self._driver = driver
         self._kube = kube
         self._log = logger(node=settings.node)
@@ -87,7 +99,8 @@ class Agent:
         self._view = self._own_view()
         self._own_pods = OwnPods(kube, self._view)
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
-        self._keys = AssignmentKeys(kube, settings.node, settings.paths.assignment_key, self._log, wake=self._ring)
+        key = settings.paths.assignment_key
+        self._keys = AssignmentKeys(kube, settings.node, key, self._log, wake=self._ring, clock_s=times.clock_s)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
         files = ConfigurationFiles(settings.sources)
         self._declarations = Declarations(driver, files, self._watched, self._gpunode, self._enforcer)
@@ -99,7 +112,7 @@ class Agent:
         """GPU changes for containers that are about to start."""
         self._plugins = self._own_plugins()
         self._gate, self._shares = self._plugins.gate, self._plugins.shares
-        self._pods = NodePods(self._view, self._gate.record, self._shares, self._watched)
+        self._pods = NodePods(self._view, self._gate.record, self._shares, self._watched, clock_s=times.clock_s)
         self._advertiser = self._own_advertiser()
         gpus = NodeGpus(driver=driver, users=self._pods, advertised=self._advertiser)
         evict = self._own_pods.evict
@@ -113,7 +126,7 @@ class Agent:
     def _own_view(self) -> PodsView:
         paths = self._settings.paths
         checkpoint = DeviceCheckpoint(paths.plugins)
-        return PodsView(self._watched, checkpoint, self._kubelet, proc=paths.proc)
+        return PodsView(self._watched, checkpoint, self._kubelet, proc=paths.proc, clock_s=self._times.clock_s)
 
     def _own_plugins(self) -> Plugins:
         paths = PluginPaths(
@@ -127,7 +140,7 @@ class Agent:
             mps_root=self._settings.mps.root,
         )
         assigned = AssignedPods(self._own_pods, self._keys)
-        return Plugins(paths, self._view, assigned, self._changes, self._log)
+        return Plugins(paths, self._view, assigned, self._changes, self._log, times=self._times)
 
     def _own_advertiser(self) -> Advertiser:
         device_offers = DeviceOffers(self._gpunode, self._record, self._kubelet, self._gate, self._pods, self._log)

@@ -9,7 +9,6 @@ from tessera.measures import Measures
 __all__ = ["WatchedNode"]
 
 _RELIST_S = 5.0
-"""Timeout of a list of this node's pods; the kubelet waits for it."""
 
 
 class WatchedNode:
@@ -20,17 +19,25 @@ class WatchedNode:
         name: of the Node object.
         wake: called after each change.
         on_trouble: called with what keeps the watches from going on.
+        relist_s: timeout of a list of this node's pods; the kubelet waits for it.
 
     """
 
     def __init__(
-        self, kube: Kube, name: str, *, wake: Callable[[], None], on_trouble: Callable[[Exception], None]
+        self,
+        kube: Kube,
+        name: str,
+        *,
+        wake: Callable[[], None],
+        on_trouble: Callable[[Exception], None],
+        relist_s: float = _RELIST_S,
     ) -> None:
         def store(kind: Kind, selection: Selection) -> Store:
             return Store(kube, kind, selection, wake=wake, on_trouble=on_trouble)
 
         self._kube = kube
         self._name = name
+        self._relist_s = relist_s
         bound = (("spec.nodeName", name),)
         self._living = Selection(fields=bound, other_fields=(("status.phase", "Failed"), ("status.phase", "Succeeded")))
         self._node_store = store(NODES, Selection(fields=(("metadata.name", name),)))
@@ -71,5 +78,5 @@ class WatchedNode:
             TimeoutError: nor within a few seconds.
 
         """
-        async with asyncio.timeout(_RELIST_S):
+        async with asyncio.timeout(self._relist_s):
             return await self._kube.list(PODS, self._living)

@@ -9,6 +9,7 @@ import pytest
 from builders.kubeobjects import amount
 from builders.nodeviews import SaidPods
 from harness.agentmachine import Machine
+from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin import Gate
 from tessera.agent.deviceplugin.conflicts import Conflicts
 from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, Kind, MemoryKube, Object
@@ -38,12 +39,13 @@ class RefusingEvents(MemoryKube):
 class Node:
     """A node with pods that have what the kubelet recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, termination_s: float = 5.0) -> None:
         self.kube = RefusingEvents()
         self.view = Pods()
         self.now_ns = 0
         self.clock_s = 0.0
-        self.gate = Gate(self.view, dict, logger(), now_ns=lambda: self.now_ns, clock_s=lambda: self.clock_s)
+        times = AgentTimes(clock_s=lambda: self.clock_s, termination_s=termination_s)
+        self.gate = Gate(self.view, dict, logger(), now_ns=lambda: self.now_ns, times=times)
         self.now = dt.datetime(2026, 11, 26, tzinfo=dt.UTC)
         self.conflicts = Conflicts(self.kube, "n1", self.gate, logger(), now=lambda: self.now)
 
@@ -185,12 +187,9 @@ async def test_units_are_counted_and_never_in_conflict_by_their_ids() -> None:
     assert await node.conflicts.end({}, evict=True) == ()
 
 
-async def test_the_later_of_two_pods_with_the_same_units_is_evicted_when_one_is_to_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_later_of_two_pods_with_the_same_units_is_evicted_when_one_is_to_start() -> None:
     """The kubelet gave ids of a pod again that it had forgotten, and nobody can tell whose container it starts."""
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.gate._TERMINATION_WAIT_S", 0.0)
-    node = Node()
+    node = Node(termination_s=0.0)
     for name in ("honest", "again"):
         uid = (await node.pod(name))["metadata"]["uid"]
         node.view.recorded.append(KubeletAllocation(uid=uid, container="main", resource=NEED, device_ids=("unit-1",)))

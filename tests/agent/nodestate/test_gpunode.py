@@ -75,16 +75,13 @@ async def following(kube: MemoryKube) -> AsyncIterator[GpuNodeLink]:
             await running
 
 
-async def test_an_agent_that_may_not_ask_goes_on_asking_and_says_so_until_it_is_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tessera.agent.nodestate.gpunode._REMIND_S", 0.01)
+async def test_an_agent_that_may_not_ask_goes_on_asking_and_says_so_until_it_is_answered() -> None:
     kube = Counting()
     await kube.create(GPU_NODES, {"metadata": {"name": "n1"}})
     await kube.patch(GPU_NODES, "n1", {"status": {"assignmentKeys": ["v1.a"]}}, subresource="status")
     kube.stop()
     with capture_logs() as lines:
-        link = GpuNodeLink(kube, "n1", logger(), wake=lambda: None)
+        link = GpuNodeLink(kube, "n1", logger(), wake=lambda: None, remind_s=0.01)
         running, known = asyncio.ensure_future(link.run()), asyncio.ensure_future(link.known())
         await kube.often.wait()
         assert (known.done(), link.assignment_keys) == (False, None)

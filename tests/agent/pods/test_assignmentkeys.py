@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from builders.kubeobjects import amount
 from builders.signed import SERVER, STRANGER, config_map, public
 from builders.signed import keys as keys_of
 from harness.agentmachine import Machine
+from harness.servers import Clock
+from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.pods.assignmentkeys import AssignmentKeys
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import KEYS, Keys, is_signed, key_id, public_keys
@@ -42,8 +45,10 @@ NEED = "tessera.dev/gpu-memory"
 ASSIGNMENT = "tessera.dev/assignment"
 
 
-def keys_at(path: Path, kube: MemoryKube | None = None) -> AssignmentKeys:
-    return AssignmentKeys(kube or MemoryKube(), "n1", path, logger(), wake=lambda: None)
+def keys_at(
+    path: Path, kube: MemoryKube | None = None, clock_s: Callable[[], float] = time.monotonic
+) -> AssignmentKeys:
+    return AssignmentKeys(kube or MemoryKube(), "n1", path, logger(), wake=lambda: None, clock_s=clock_s)
 
 
 # The key
@@ -408,12 +413,10 @@ async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(machi
         assert await told_keys(machine)
 
 
-async def test_a_key_that_counts_and_that_no_server_has_published_for_a_minute_is_known_as_such(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_key_that_counts_and_that_no_server_has_published_for_a_minute_is_known_as_such(tmp_path: Path) -> None:
     """The ConfigMap was deleted while no server ran, and another server made a new one."""
-    kube, former = MemoryKube(), key_id(SERVER.public)
-    keys = keys_at(tmp_path / "key", kube)
+    kube, former, clock = MemoryKube(), key_id(SERVER.public), Clock()
+    keys = keys_at(tmp_path / "key", kube, clock)
     keys.open(())
     await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
     await keys.refresh()
@@ -423,7 +426,7 @@ async def test_a_key_that_counts_and_that_no_server_has_published_for_a_minute_i
     await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="two")
     await keys.refresh()
     assert (keys.unpublished, keys.revoked(former)) == (frozenset(), False), "who knows it may publish it still"
-    monkeypatch.setattr("tessera.agent.pods.assignmentkeys._UNPUBLISHED_S", 0.0)
+    clock.now_s += 61
     assert keys.unpublished == {former}
     await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
     await keys.refresh()
@@ -433,11 +436,9 @@ async def test_a_key_that_counts_and_that_no_server_has_published_for_a_minute_i
     assert (keys.unpublished, keys.revoked(former)) == (frozenset(), True)
 
 
-async def test_what_lost_keys_signed_counts_for_every_server_once_the_agent_has_signed_it(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_lost_keys_signed_counts_for_every_server_once_the_agent_has_signed_it(machine: Machine) -> None:
     """Somebody deletes ConfigMap and Secret while no server runs; one that starts publishes a key of its own."""
-    monkeypatch.setattr("tessera.agent.pods.assignmentkeys._UNPUBLISHED_S", 0.0)
+    machine.times = AgentTimes(clock_s=lambda: 1000 * time.monotonic())
     await machine.label(gpushare="true")
     async with machine.agent():
         await machine.kubelet.until_allocatable(NEED, 80)

@@ -1,6 +1,5 @@
 """What pods hold by the kubelet's record, and when that is not to be believed."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 
 from builders.gpunodes import facts
 from builders.nodepods import node_pods
+from harness.servers import Clock
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.inventory import Inventory
@@ -37,9 +37,10 @@ def record(*answers: tuple[KubeletAllocation, ...]) -> Callable[[], Awaitable[tu
     return read
 
 
-async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute() -> None:
+    clock = Clock()
     objects: list[dict[str, Any]] = [RUNNING]
-    pods = node_pods(lambda: objects, record((RECORD,), (), (), (RECORD,), (), ()), resources=KNOWN)
+    pods = node_pods(lambda: objects, record((RECORD,), (), (), (RECORD,), (), ()), resources=KNOWN, clock_s=clock)
     nothing = Inventory(gpus=())
     assert [(each.pod, each.devices) for each in await pods.held(nothing)] == [("default/p", ("GPU-1",))]
     for _ in range(2):
@@ -48,7 +49,7 @@ async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(mo
     assert await pods.held(nothing)
     with pytest.raises(Unavailable):
         await pods.held(nothing)
-    monkeypatch.setattr("tessera.agent.pods.nodepods._LACKING_S", -1.0)
+    clock.now_s += 61
     assert await pods.held(nothing) == ()
 
 
@@ -76,16 +77,14 @@ async def test_a_pod_that_asks_what_the_kubelet_does_not_know_is_in_nobodys_way(
     assert await pods.held(Inventory(gpus=())) == ()
 
 
-async def test_each_pod_that_the_record_lacks_is_waited_for_a_minute_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now_s = 0.0
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+async def test_each_pod_that_the_record_lacks_is_waited_for_a_minute_of_its_own() -> None:
+    clock = Clock()
+    begin_s = clock.now_s
     named = {name: {**RUNNING, "metadata": {"namespace": "default", "name": name}} for name in ("p", "q")}
     objects = [named["p"]]
-    pods = node_pods(lambda: objects, record(*[()] * 9), resources=KNOWN)
+    pods = node_pods(lambda: objects, record(*[()] * 9), resources=KNOWN, clock_s=clock)
     for seconds, there, lacks in ((0, "p", "p"), (50, "pq", "p"), (61, "pq", "q"), (111, "pq", ""), (112, "q", "")):
-        now_s, objects = float(seconds), [named[name] for name in there]
+        clock.now_s, objects = begin_s + seconds, [named[name] for name in there]
         if lacks:
             with pytest.raises(Unavailable, match=f"default/{lacks}"):
                 await pods.held(Inventory(gpus=()))

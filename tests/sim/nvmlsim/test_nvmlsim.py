@@ -1,9 +1,7 @@
 """How the library is built, and what it shows to those who load it."""
 
 import ctypes
-import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,12 +12,9 @@ import pynvml
 import pytest
 
 from harness.nvmlcalls import cut_whole
-from tessera.errors import Unavailable, Unsupported
 from tessera.sim.nvmlsim import library
-from tessera.sim.nvmlsim.building import FLAGS, compiler, environment, sources
+from tessera.sim.nvmlsim.building import sources
 from tessera.sim.nvmlsim.faults import CODES, functions
-
-STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
 
 
 def exported(path: Path) -> set[str]:
@@ -58,32 +53,12 @@ def test_codes_are_those_of_nvidia_ml_py() -> None:
     assert {name: code for name, code in CODES.items() if name != "SUCCESS"} == want
 
 
-def test_the_sources_compile_without_a_warning(tmp_path: Path) -> None:
-    files = map(str, sorted(sources().glob("*.c")))
-    command = [compiler(), *FLAGS, *STRICT, "-o", str(tmp_path / "strict.so"), *files]
-    result = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, "")
-
-
 def test_files_of_the_library_are_small_and_say_what_they_are() -> None:
     for path in sources().glob("*.[ch]"):
         lines = path.read_text().splitlines()
         assert lines[0].startswith("/*"), path.name
         assert len(lines) <= 600, path.name
         assert max(map(len, lines)) <= 120, path.name
-
-
-def test_it_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CFLAGS", "-O0")
-    first = library()
-    made = first.stat().st_mtime_ns
-    assert library() == first
-    assert first.stat().st_mtime_ns == made
-    assert first.name == "libnvidia-ml.so.1"
-    assert [each.name for each in first.parent.iterdir()] == ["libnvidia-ml.so.1"]
-    monkeypatch.setenv("CFLAGS", "-O0 -DANOTHER=1")
-    assert library() != first
 
 
 def test_before_initialisation_every_call_says_so() -> None:
@@ -100,43 +75,6 @@ for name in sys.argv[2:]:
     codes = {int(line.split()[1]) for line in result.stdout.splitlines()}
     assert codes <= {pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_INVALID_ARGUMENT}
     assert len(result.stdout.splitlines()) == len(names)
-
-
-def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(Unsupported, match="install gcc or clang"):
-        compiler()
-
-
-def test_a_compiler_that_refuses_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CFLAGS", "-include nothing-of-that-name.h")
-    with pytest.raises(Unsupported, match=r"nothing-of-that-name\.h"):
-        library()
-    assert list(tmp_path.rglob("*.so*")) == []
-
-
-def test_a_compiler_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    slow = tmp_path / "slow-cc"
-    slow.write_text("#!/bin/sh\nexec sleep 600\n")
-    slow.chmod(0o755)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CC", str(slow))
-    monkeypatch.setattr("tessera.sim.nvmlsim.building._TIMEOUT_S", 0.2)
-    with pytest.raises(Unavailable, match="it did not end within"):
-        library()
-
-
-def test_the_environment_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder = str(library().parent)
-    monkeypatch.setenv("LD_LIBRARY_PATH", f"/opt/one:{folder}:/opt/two")
-    got = environment(tmp_path / "state")
-    assert got["LD_LIBRARY_PATH"] == f"{folder}:/opt/one:/opt/two"
-    assert got["TESSERA_NVMLSIM_STATE"] == str(tmp_path / "state")
-    programs, _, former = got["PATH"].partition(":")
-    assert former.split(":") == [each for each in os.environ["PATH"].split(":") if each != programs]
-    assert shutil.which("nvidia-cuda-mps-control", path=programs)
 
 
 @pytest.mark.parametrize("name", sorted(functions()))

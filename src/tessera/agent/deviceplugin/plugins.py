@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.cdisupport import first_file
 from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
@@ -41,6 +42,9 @@ __all__ = ["Plugins"]
 _TEND_S = 0.2
 """A restarted kubelet must have its plugins before it syncs its pods (docs/kubelet-races.md)."""
 _TIDY_S = 30.0
+_TIMES = AgentTimes()
+_STRATEGIES: tuple[ListStrategy, ...] = ("envvar",)
+"""Device list strategies where the node's configuration sets none."""
 
 
 class Plugins:
@@ -52,7 +56,7 @@ class Plugins:
         assigned: the assignments of these pods.
         changes: takes requests to create devices and enforce shares.
         log: for what was applied.
-        strategies: device list strategies where the node's configuration sets none.
+        times: the clock, and how long calls of the kubelet wait.
 
     """
 
@@ -64,22 +68,21 @@ class Plugins:
         changes: GpuChanges,
         log: Logger,
         *,
-        strategies: tuple[ListStrategy, ...] = ("envvar",),
+        times: AgentTimes = _TIMES,
     ) -> None:
         self._paths = paths
         self._log = log
-        self._strategies = strategies
         self._maker = DeviceMaker(paths, changes, self._complain)
         self._options = PluginOptions()
         self._driver = cdi.NOTHING
-        self._injection = DeviceInjection(strategies=strategies)
+        self._injection = DeviceInjection(strategies=_STRATEGIES)
         self._complained: set[str] = set()
         self._unwritten = ""
         """Why CDI specifications are outdated; empty where they are not."""
         self._adopted = False
         """Whether allocations made before there was a record are recorded."""
         self._folder = CdiFolder(paths.cdi)
-        self.gate = Gate(view, self._maker.capacity, log, file=paths.allocations)
+        self.gate = Gate(view, self._maker.capacity, log, file=paths.allocations, times=times)
         self.shares = ShareAllocator(self.gate, self._maker, assigned, self._folder, log, memory=paths.memory)
         self._servers = PluginServers(paths.plugins, self._plugin, view.allocatable, log)
 
@@ -129,7 +132,7 @@ class Plugins:
         """
         self._options = options
         self._injection = DeviceInjection(
-            strategies=options.list_strategies or self._strategies,
+            strategies=options.list_strategies or _STRATEGIES,
             pass_device_specs=options.pass_device_specs,
             annotation_prefix=options.cdi_annotation_prefix,
             dev_root=options.driver_root,

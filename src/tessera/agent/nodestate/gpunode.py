@@ -22,7 +22,6 @@ from tessera.measures import Measures
 __all__ = ["GpuNodeLink", "GpuNodeRequest"]
 
 _REMIND_S = 60.0
-"""How often an agent logs that it does not know yet whether the CRD is installed."""
 
 
 class GpuNodeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,14 +47,18 @@ class GpuNodeLink:
         node: the node's name.
         log: for changes.
         wake: called after each change.
+        remind_s: how often it is logged that nobody knows yet whether the CRD is installed.
 
     """
 
-    def __init__(self, kube: Kube, node: str, log: Logger, *, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, kube: Kube, node: str, log: Logger, *, wake: Callable[[], None], remind_s: float = _REMIND_S
+    ) -> None:
         self._kube = kube
         self._node = node
         self._log = log
         self._wake = wake
+        self._remind_s = remind_s
         self._complain = Complaint(log, "gpunode_not_followed")
         selection = Selection(fields=(("metadata.name", node),))
         self.store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._changed, on_trouble=self._trouble)
@@ -99,7 +102,7 @@ class GpuNodeLink:
         """
         while not self._known.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_REMIND_S):
+                async with asyncio.timeout(self._remind_s):
                     await self._known.wait()
                     return
             fix = "upgrade the chart, so that the agent may list and watch gpunodes, and let it reach the API server"

@@ -87,14 +87,25 @@ class AssignmentKeys:
         path: where the private key is kept.
         log: for created keys; never a private key.
         wake: called when the servers' keys changed.
+        clock_s: a monotonic clock.
 
     """
 
-    def __init__(self, kube: Kube, node: str, path: Path, log: Logger, *, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        node: str,
+        path: Path,
+        log: Logger,
+        *,
+        wake: Callable[[], None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._kube = kube
         self._node = node
         self._path = path
         self._log = log
+        self._clock_s = clock_s
         selection = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
         self.store = Store(
             kube, CONFIG_MAPS, selection, wake=wake, on_change=self._take_change, on_trouble=self._trouble
@@ -169,7 +180,7 @@ class AssignmentKeys:
         The object that publishes them was deleted. Servers that know them write them again at once; if none ran, their
         signatures appear forged to every server.
         """
-        now_s = time.monotonic()
+        now_s = self._clock_s()
         missing = self._ring.public.keys() - self._ring.shown
         self._missing_s = {key: self._missing_s.get(key, now_s) for key in missing}
         return frozenset(key for key, since_s in self._missing_s.items() if now_s - since_s >= _UNPUBLISHED_S)

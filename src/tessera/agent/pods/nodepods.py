@@ -1,7 +1,7 @@
 """The pods of this node: their assignments, and their devices by the kubelet's record."""
 
-import asyncio
-from collections.abc import Container, Iterable, Sequence
+import time
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Protocol
 
 from tessera.api.tessera.pods.assignedrequests import unshown
@@ -68,16 +68,21 @@ class Lacking:
     """Running pods missing from the kubelet's record: a restarted kubelet has not read its pods yet.
 
     A pod that is missing for a minute never comes, such as one that ran before its resource was registered.
+
+    Args:
+        clock_s: a monotonic clock.
+
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
         self._since_s: dict[str, float] = {}
 
     def pods(
         self, objects: Iterable[Object], record: Iterable[KubeletAllocation], names: Container[str]
     ) -> tuple[str, ...]:
         """Return those missing for less than a minute; the arguments are those of `unshown`."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._clock_s()
         self._since_s = {each: self._since_s.get(each, now_s) for each in unshown(objects, record, names)}
         return tuple(each for each, since_s in self._since_s.items() if now_s - since_s <= _LACKING_S)
 
@@ -90,15 +95,24 @@ class NodePods:
         record: the agent's own record.
         assignments: of these pods.
         node: whose kubelet it is.
+        clock_s: a monotonic clock.
 
     """
 
-    def __init__(self, view: RecordedPods, record: OwnRecord, assignments: Assignments, node: KubeletResources) -> None:
+    def __init__(
+        self,
+        view: RecordedPods,
+        record: OwnRecord,
+        assignments: Assignments,
+        node: KubeletResources,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._view = view
         self._record = record
         self._assignments = assignments
         self._node = node
-        self._lacking = Lacking()
+        self._lacking = Lacking(clock_s)
 
     async def refresh(self) -> None:
         """Read the pods and their assignments from the API server.

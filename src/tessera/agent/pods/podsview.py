@@ -1,8 +1,8 @@
 """An agent's view of its node's pods: the API server's objects, the kubelet's record, running processes."""
 
-import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -89,6 +89,7 @@ class PodsView:
         checkpoint: the kubelet's record of devices.
         resources: the kubelet's PodResources, for where the checkpoint cannot be read.
         proc: the host's process table.
+        clock_s: a monotonic clock.
 
     """
 
@@ -99,11 +100,13 @@ class PodsView:
         resources: PodResources,
         *,
         proc: Path = Path("/proc"),
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bound = bound
         self._checkpoint = checkpoint
         self._resources = resources
         self._proc = proc
+        self._clock_s = clock_s
         self._sees = False
         self._listed: dict[str, Object] = {}
         self._moment = 0
@@ -116,7 +119,7 @@ class PodsView:
         watched = tuple(self._bound.pods())
         if not self._listed and not self._moment:
             return watched
-        if asyncio.get_running_loop().time() > self._until_s:
+        if self._clock_s() > self._until_s:
             return watched
         return tuple(self._merged(watched))
 
@@ -153,7 +156,7 @@ class PodsView:
         # An unchanged pod stays the same object, so that it is not parsed again.
         self._listed = {uid_of(pod): _unchanged(known.get(uid_of(pod)), pod) for pod in listing.objects}
         self._moment = moment
-        self._until_s = asyncio.get_running_loop().time() + _FRESH_S
+        self._until_s = self._clock_s() + _FRESH_S
 
     # The kubelet's allocations
 

@@ -44,26 +44,17 @@ def _add_gpu(add_row: Callable[..., None], node: str, gpu: GpuReport) -> None:
         name = f"{clean(device.profile)}@{device.start}" if device.profile else "whole"
         shared = len(device.containers) != 1 or not device.containers[0].exclusive
         if shared:
-            add_row(clean(node), _named(gpu), name, *_use_of(device), _count(device), state)
+            used_by = f"{len(device.containers)} containers" if device.containers else "nobody"
+            use = _use(device.used_mib, device.memory_mib, device.gpu_percent)
+            add_row(clean(node), _named(gpu), name, *use, used_by, state)
         for each in device.containers:
             place = ("", "", "") if shared else (clean(node), _named(gpu), name)
-            add_row(*place, *_use_by(each), clean(each.name), "" if shared else state)
+            use = _use(each.used_mib, each.allocated_mib, each.gpu_percent)
+            add_row(*place, *use, clean(each.name), "" if shared else state)
 
 
 def _named(gpu: GpuReport) -> str:
     return f"{gpu.index} {clean(gpu.model)}"
-
-
-def _count(device: DeviceReport) -> str:
-    return f"{len(device.containers)} containers" if device.containers else "nobody"
-
-
-def _use_of(device: DeviceReport) -> tuple[str, str, str]:
-    return _use(device.used_mib, device.memory_mib, device.gpu_percent)
-
-
-def _use_by(each: ContainerReport) -> tuple[str, str, str]:
-    return _use(each.used_mib, each.allocated_mib, each.gpu_percent)
 
 
 def _use(used_mib: int | None, of_mib: int | None, percent: float | None) -> tuple[str, str, str]:

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import click
 
@@ -68,10 +68,6 @@ async def follow_notebook(kube: Kube, job: tuple[str, str], token: str, port: in
     return code
 
 
-def _tunnel(kube: Kube, state: JobState) -> AbstractAsyncContextManager[Tunnel]:
-    return kube.tunnel(state.pod, state.namespace, port=NOTEBOOK_PORT)
-
-
 async def _answering(kube: Kube, state: JobState) -> None:
     """Return when the notebook answers; print the obstacle if that takes long.
 
@@ -108,7 +104,7 @@ async def _forwarded(kube: Kube, state: JobState, port: int | None) -> AsyncIter
 
     async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with _tunnel(kube, state) as tunnel:
+            async with kube.tunnel(state.pod, state.namespace, port=NOTEBOOK_PORT) as tunnel:
                 await _both_ways(reader, writer, tunnel)
         except TesseraError as error:
             if str(error) not in troubles:

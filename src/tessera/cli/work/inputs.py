@@ -56,7 +56,8 @@ def secrets_of(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, 
         InvalidInput: an invalid name or folder.
 
     """
-    found = [(checked("--secret", name, WordForm.OBJECT), colon, folder) for name, colon, folder in map(_split, words)]
+    parts = (word.partition(":") for word in words)
+    found = [(checked("--secret", name, WordForm.OBJECT), colon, folder) for name, colon, folder in parts]
     folders = tuple((name, checked_folder("--secret", folder)) for name, colon, folder in found if colon)
     return tuple(name for name, colon, _ in found if not colon), folders
 
@@ -76,10 +77,6 @@ def check_folders(folders: Iterable[tuple[str, str]]) -> None:
         if (other := there.setdefault(folder, name)) != name:
             found = f"{shown(folder)} is already the folder of {other}"
             raise InvalidInput(name, found=found, hint="name another folder for one of them")
-
-
-def _split(word: str) -> tuple[str, str, str]:
-    return word.partition(":")
 
 
 def _variable(name: str) -> str:

@@ -38,14 +38,10 @@ class QuotaUse(msgspec.Struct, frozen=True, kw_only=True, order=True):
 def quota_metrics(uses: Iterable[QuotaUse]) -> Mapping[Metric, Mapping[Labels, float]]:
     """Return the values of each metric; nothing that is guaranteed to none and used by none."""
     found = sorted(each for each in uses if each.guaranteed or each.used)
-    shown = {_labels(each): each for each in found[:_MOST]}
+    shown = {tuple((name, getattr(each, name)) for name in QUOTA_USED.labels): each for each in found[:_MOST]}
     return {
         QUOTA_GUARANTEED: {labels: each.guaranteed for labels, each in shown.items()},
         QUOTA_USED: {labels: each.used for labels, each in shown.items()},
         QUOTA_BORROWED: {labels: each.borrowed for labels, each in shown.items() if each.cohort},
         QUOTA_LEFT_OUT: {(): len(found) - len(found[:_MOST])},
     }
-
-
-def _labels(each: QuotaUse) -> Labels:
-    return tuple((name, getattr(each, name)) for name in QUOTA_USED.labels)

@@ -35,10 +35,6 @@ class MeasuredServer(msgspec.Struct, frozen=True, kw_only=True):
     """When the last valid decision that still counts was made; None for none."""
 
 
-def _age(each: MeasuredServer) -> float | None:
-    return None if each.decided_s is None else each.at_s - each.decided_s
-
-
 def _known(found: float | Missing) -> float | None:
     return None if isinstance(found, Missing) else found
 
@@ -49,7 +45,7 @@ _GAUGES: Final[Mapping[Metric, Callable[[MeasuredServer], float | None]]] = {
     MODEL_SERVER_REPLICAS: lambda each: each.facts.replicas,
     MODEL_SERVER_READY: lambda each: each.facts.ready,
     MODEL_SERVER_PROPOSED: lambda each: each.decision.replicas,
-    MODEL_SERVER_DECISION_AGE: _age,
+    MODEL_SERVER_DECISION_AGE: lambda each: None if each.decided_s is None else each.at_s - each.decided_s,
     MODEL_SERVER_INPUT_BAD: lambda each: each.decision.bad,
 }
 """Unknown values have no series."""

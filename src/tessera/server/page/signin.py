@@ -51,12 +51,12 @@ class SignIn:
         if nodes and everywhere:
             return Viewer(name=user.username, scope=EVERYTHING, welcome=True)
         requested = sorted(namespaces)
-        allowed = [True] * len(requested) if everywhere else await self._each(user, requested)
-        shown = frozenset(name for name, may in zip(requested, allowed, strict=True) if may)
+        if everywhere:
+            shown = frozenset(requested)
+        else:
+            allowed = await asyncio.gather(*(self._may_list(user, "pods", each) for each in requested))
+            shown = frozenset(name for name, may in zip(requested, allowed, strict=True) if may)
         return Viewer(name=user.username, scope=Scope(namespaces=shown), welcome=nodes or everywhere or bool(shown))
-
-    async def _each(self, user: ReviewedUser, namespaces: Iterable[str]) -> list[bool]:
-        return await asyncio.gather(*(self._may_list(user, "pods", each) for each in namespaces))
 
     async def _may_list(self, user: ReviewedUser, resource: str, namespace: str = "") -> bool:
         requested = Attributes(verb="list", resource=resource, namespace=namespace)

@@ -61,16 +61,19 @@ def compiler() -> str:
     )
 
 
-def library() -> Path:
+def library(*, timeout_s: float = _TIMEOUT_S) -> Path:
     """Return the path of the built `libnvidia-ml.so.1`; builds it when these sources and flags are not built yet.
 
     One that lies beside its sources, as in Tessera's image, is taken as it is: no compiler is needed.
     The flags are `FLAGS` and those of the environment's CFLAGS. The cache is `$XDG_CACHE_HOME/tessera/nvmlsim/<hash>/`.
     Several processes may build at once: each builds aside and the result appears whole.
 
+    Args:
+        timeout_s: of the compiler.
+
     Raises:
         Unsupported: no compiler, or it refuses the sources.
-        Unavailable: the compiler did not end within two minutes.
+        Unavailable: the compiler did not end in time.
 
     """
     folder = sources()
@@ -80,7 +83,7 @@ def library() -> Path:
     flags = (*FLAGS, *shlex.split(os.environ.get("CFLAGS", "")))
     target = _cache() / _key(folder, cc, flags) / _NAME
     if not target.is_file():
-        _build(folder, (cc, *flags), target)
+        _build(folder, (cc, *flags), target, timeout_s)
     return target
 
 
@@ -116,11 +119,11 @@ def _key(folder: Path, cc: str, flags: tuple[str, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _build(folder: Path, command: tuple[str, ...], target: Path) -> None:
+def _build(folder: Path, command: tuple[str, ...], target: Path, timeout_s: float) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as aside:
         built = Path(aside) / _NAME
-        result = _compile([*command, "-o", str(built), *map(str, sorted(folder.glob("*.c")))])
+        result = _compile([*command, "-o", str(built), *map(str, sorted(folder.glob("*.c")))], timeout_s)
         if result.returncode != 0:
             raise Unsupported(
                 f"building {_NAME} with {command[0]}",
@@ -130,12 +133,12 @@ def _build(folder: Path, command: tuple[str, ...], target: Path) -> None:
         built.replace(target)
 
 
-def _compile(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _compile(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(  # noqa: S603 - the compiler the user's environment names
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise Unavailable(
-            command[0], found=f"it did not end within {_TIMEOUT_S} s", hint="try again, or set CC to another compiler"
+            command[0], found=f"it did not end within {timeout_s:g} s", hint="try again, or set CC to another compiler"
         ) from error

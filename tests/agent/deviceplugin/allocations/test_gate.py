@@ -60,8 +60,8 @@ def left(node: Node) -> list[tuple[DeviceId, str]]:
     return [(each.device, each.reason) for each in node.plugins.gate.refusals.devices_of_orphans]
 
 
-async def test_processes_that_do_not_end_keep_the_device(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.gate._TERMINATION_WAIT_S", 0.2)
+async def test_processes_that_do_not_end_keep_the_device(node: Node) -> None:
+    node.hurry(termination_s=0.2)
     await node.offer((facts(0, "T4"), WHOLE))
     await node.run("p")
     node.process_of("p")

@@ -39,16 +39,14 @@ async def test_nobody_is_unassigned_while_no_server_s_key_is_known(node: Node, *
     assert list(node.plugins.shares.unassigned.values()) == (["default/p"] if known else [])
 
 
-async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_the_end(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_the_end(node: Node) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)
     node.assign("p", 2, share(0, 2048))
     await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
     node.assign("p", 3, share(0, 3072))
     with pytest.raises(Conflict, match="an assignment to 3 units"):
         await node.kubelet.create("default", "p", "main")
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.refusals._BLOCKED_S", -1.0)
+    node.passed_s += 61
     assert node.plugins.gate.refusals.blocked_pods() == {
         "uid-p": ("default/p", "it has an assignment to 3 units, and it asks 2")
     }
@@ -84,10 +82,8 @@ def left(node: Node) -> list[tuple[DeviceId, str]]:
     return [(each.device, each.reason) for each in node.plugins.gate.refusals.devices_of_orphans]
 
 
-async def test_what_a_pod_that_is_gone_left_is_closed_to_others_until_it_ends(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.gate._TERMINATION_WAIT_S", 0.0)
+async def test_what_a_pod_that_is_gone_left_is_closed_to_others_until_it_ends(node: Node) -> None:
+    node.hurry(termination_s=0.0)
     await node.offer((facts(0, "T4"), WHOLE))
     await node.run("p")
     process = node.process_of("p")

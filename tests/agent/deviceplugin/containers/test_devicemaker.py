@@ -91,8 +91,8 @@ IMPOSSIBLE: dict[str, tuple[tuple[int, list[Share]] | None, int, str]] = {
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
-async def test_shares_that_cannot_be_given(node: Node, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.containers.shares._LATE_S", 0.1)
+async def test_shares_that_cannot_be_given(node: Node, case: str) -> None:
+    node.hurry(late_s=0.1)
     assignment, units, want = IMPOSSIBLE[case]
 
     node.able = False

@@ -76,9 +76,7 @@ async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgo
     assert sorted(node.assigned(f"p{number}")[0]["gpu"] for number in range(3)) == [0, 0, 1]
 
 
-async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(node: Node) -> None:
     """As one whose annotations are as long as they may be: the API server takes no change of it, ever."""
     await node.offer(*((facts(index, "T4"), MEMORY) for index in range(4)))
     for number in range(4):
@@ -94,7 +92,7 @@ async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(
         got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
     assert got == {name: facts(node.assigned(name)[0]["gpu"], "T4").uuid for name in got}
     assert len(set(got.values())) == 3
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.refusals._BLOCKED_S", -1.0)
+    node.passed_s += 61
     assert node.plugins.gate.refusals.blocked_pods().keys() == {"uid-p1"}
 
 

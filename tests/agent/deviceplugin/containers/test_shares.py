@@ -81,10 +81,8 @@ async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:
 @pytest.mark.parametrize(
     ("units", "want"), [(None, "does not list these devices for any container"), (3, "an assignment to 3 units")]
 )
-async def test_an_assignment_that_went_or_changed(
-    node: Node, monkeypatch: pytest.MonkeyPatch, units: int | None, want: str
-) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.containers.shares._LATE_S", 0.1)
+async def test_an_assignment_that_went_or_changed(node: Node, units: int | None, want: str) -> None:
+    node.hurry(late_s=0.1)
     await node.offer((facts(0), MEMORY), how=CDI)
     node.assign("p", 2, share(0, 2048))
     await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
@@ -159,7 +157,7 @@ async def test_a_container_that_ran_starts_again_though_all_records_are_lost(nod
 
 
 async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since_they_were_renumbered(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node,
 ) -> None:
     """A GPU fell out and the node was rebooted: what the kubelet has of a container names the GPU of before."""
     await node.offer(*((facts(index, "T4"), MEMORY) for index in range(3)))
@@ -174,25 +172,22 @@ async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since
     node.assign("next", 10, share(0, 10240))
     with pytest.raises(Conflict, match="of pod default/p"):
         await node.kubelet.admit("default", "next", Container(name="main", limits=((NEED, 10),)))
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.refusals._BLOCKED_S", -1.0)
+    node.passed_s += 61
     assert [pod for pod, _ in node.plugins.gate.refusals.blocked_pods().values()] == ["default/p"], "it is evicted"
 
 
-async def test_an_answer_for_a_pod_that_the_watch_is_a_minute_late_to_show_is_kept(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.allocationrecord._UNCLAIMED_S", -1.0)
+async def test_an_answer_for_a_pod_that_the_watch_is_a_minute_late_to_show_is_kept(node: Node) -> None:
     await node.offer((facts(0, "T4"), MEMORY))
     node.assign("p", 10, share(0, 10240))
     del node.watched["default", "p"]
     await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 10),)))
-    monkeypatch.setattr("tessera.agent.pods.podsview._FRESH_S", -1.0)
     await node.plugins.shares.refresh()
     node.silent = True
     await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    node.passed_s += 61
+    await node.plugins.gate.record.tidy(node.plugins._uses_of)
     assert [(each.uid, len(each.uses)) for each in node.plugins.gate.record.entries] == [("", 1)]
     node.silent = False
-    monkeypatch.setattr("tessera.agent.pods.podsview._FRESH_S", 2.0)
     await node.plugins.gate.record.tidy(node.plugins._uses_of)
     assert [(each.uid, len(each.uses)) for each in node.plugins.gate.record.entries] == [("uid-p", 1)]
 
@@ -239,7 +234,7 @@ async def test_while_the_api_server_is_silent_the_watch_is_waited_for(node: Node
     assert node.spec(await running)
 
 
-async def test_what_no_container_needs_is_removed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_no_container_needs_is_removed(node: Node) -> None:
     await node.offer((facts(0), AUTO), how=CDI)
     (node.cdi / "nvidia.json").write_text("{}")
     (node.cdi / "tessera.dev-share-stale.json").write_text("{}")
@@ -254,8 +249,8 @@ async def test_what_no_container_needs_is_removed(node: Node, monkeypatch: pytes
     node.end("p")
     node.end("q")
     await desk.tidy()
-    monkeypatch.setattr("tessera.agent.deviceplugin.containers.exchanges._UNHELD_S", -1.0)
     await desk.tidy()
+    node.passed_s += 61
     await desk.tidy()
     assert list(node.cdi.glob("tessera.dev-share-*")) == []
 
@@ -272,9 +267,7 @@ async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Nod
     assert node.spec(got)
 
 
-async def test_a_running_pod_that_the_record_never_shows_is_waited_for_no_longer_than_a_minute(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_running_pod_that_the_record_never_shows_is_waited_for_no_longer_than_a_minute(node: Node) -> None:
     """It named its node before the agent had registered its resource: the kubelet records nothing of it, ever."""
     await node.offer((facts(0), MEMORY), how=CDI)
     node.assign("honest", 2, share(0, 2048))
@@ -284,7 +277,7 @@ async def test_a_running_pod_that_the_record_never_shows_is_waited_for_no_longer
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
     await node.plugins.shares.tidy()
     assert node.plugins.shares.unassigned == {}
-    monkeypatch.setattr("tessera.agent.pods.nodepods._LACKING_S", -1.0)
+    node.passed_s += 61
     await node.plugins.shares.tidy()
     assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
 
@@ -366,15 +359,14 @@ async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_w
     assert dict((await node.run("p", NEED, 10)).env)["TESSERA_GPU_UUIDS"] == facts(0, "T4").uuid
 
 
-async def test_a_pod_whose_image_never_comes_keeps_nothing_that_it_was_mistaken_for(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pod_whose_image_never_comes_keeps_nothing_that_it_was_mistaken_for(node: Node) -> None:
     """It named its node. What `Allocate` answered it was meant for an honest pod, whose turn comes after a minute."""
     await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
     node.assign("p", 10, share(0, 10240))
     node.ask("stray", NEED, 10)
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 10),)))
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.allocationrecord._UNCLAIMED_S", -1.0)
+    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    node.passed_s += 61
     await node.plugins.gate.record.tidy(node.plugins._uses_of)
     assert [(each.pod, len(each.uses)) for each in node.plugins.gate.record.entries] == [("default/stray", 1)]
     node.end("p")

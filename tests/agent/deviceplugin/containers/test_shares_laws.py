@@ -118,6 +118,8 @@ class Churn:
 
     async def tidy(self) -> None:
         await self.node.plugins._tidy()
+        self.node.passed_s += 61
+        await self.node.plugins._tidy()
 
     def check(self) -> None:
         """Check that no GPU is told to more than it has, and that the record says of each what it was told."""
@@ -133,13 +135,8 @@ class Churn:
 
 @pytest.mark.parametrize("how", [PluginOptions(), CDI], ids=["envvar", "cdi"])
 @pytest.mark.parametrize("seed", range(int(os.environ.get("TESSERA_SHARES_SEEDS", "8"))))
-async def test_no_gpu_is_told_to_more_than_it_holds(
-    node: Node, how: PluginOptions, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.gate._TERMINATION_WAIT_S", 0.0)
-    monkeypatch.setattr("tessera.agent.deviceplugin.containers.shares._LATE_S", 0.0)
-    monkeypatch.setattr("tessera.agent.deviceplugin.containers.exchanges._UNHELD_S", 0.0)
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.allocationrecord._UNCLAIMED_S", 0.0)
+async def test_no_gpu_is_told_to_more_than_it_holds(node: Node, how: PluginOptions, seed: int) -> None:
+    node.hurry(termination_s=0.0, late_s=0.0)
     churn = Churn(node, random.Random(seed), how)
     await churn.offer()
     events: dict[Callable[[], object], int] = {

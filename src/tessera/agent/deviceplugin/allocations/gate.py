@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
 from tessera.agent.deviceplugin.allocations.refusals import Refusals
 from tessera.agent.pods.observing import PodObserver
@@ -26,9 +27,7 @@ from tessera.log import Logger
 
 __all__ = ["Gate"]
 
-_TERMINATION_WAIT_S = 5.0
-"""How long a container waits for the processes of a terminating pod; the kubelet kills them after two seconds at
-least, and retries a refused container."""
+_TIMES = AgentTimes()
 _RETRY_S = 0.1
 
 
@@ -41,7 +40,7 @@ class Gate:
         log: for refusals.
         file: keeps the record across restarts of the agent; None keeps it in memory.
         now_ns: the time, in nanoseconds since 1970.
-        clock_s: a monotonic clock for durations.
+        times: the clock for durations, and how long to wait for pods that terminate.
 
     """
 
@@ -53,12 +52,13 @@ class Gate:
         *,
         file: Path | None = None,
         now_ns: Callable[[], int] = time.time_ns,
-        clock_s: Callable[[], float] = time.monotonic,
+        times: AgentTimes = _TIMES,
     ) -> None:
         self.view = view
+        self.times = times
         self._observer = PodObserver(view, log)
-        self.record = AllocationRecord(self._observer, capacity, log, file=file, now_ns=now_ns, clock_s=clock_s)
-        self.refusals = Refusals(self.record, view, capacity, clock_s)
+        self.record = AllocationRecord(self._observer, capacity, log, file=file, now_ns=now_ns, clock_s=times.clock_s)
+        self.refusals = Refusals(self.record, view, capacity, times.clock_s)
         self._capacity = capacity
         self._log = log
 
@@ -129,7 +129,7 @@ class Gate:
         new = msgspec.structs.replace(holder, uses=uses, at_ns=min(before_ns, default=self.record.next_ns()))
         # 2. Decide, a little later if a conflicting pod is terminating.
         loop = asyncio.get_running_loop()
-        last_s = loop.time() + _TERMINATION_WAIT_S
+        last_s = loop.time() + self.times.termination_s
         while True:
             observed = await self._observe_rivals(new, ids=ids)
             verdict = lastgate.start(self.record.entries, new, observed, self._capacity(), ids=ids)
@@ -146,7 +146,7 @@ class Gate:
     async def _holders(self, resource: str, ids: tuple[str, ...]) -> tuple[Allocation, ...]:
         """Return the containers with these ids; of several pods those that are not terminating."""
         loop = asyncio.get_running_loop()
-        last_s = loop.time() + _TERMINATION_WAIT_S
+        last_s = loop.time() + self.times.termination_s
         found = lastgate.holders(resource, ids, await self._observe())
         while len({each.uid for each in found}) != 1:
             await self._observer.refresh()

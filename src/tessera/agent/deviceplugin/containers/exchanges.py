@@ -4,7 +4,7 @@
 (docs/decisions/0009-pod-identity-at-prestart.md).
 """
 
-import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -33,14 +33,18 @@ class Exchanges:
         pods: the assignments that count.
         log: for exchanges.
         memory: file that keeps answers across a restart of the agent between two calls; None keeps them in memory.
+        clock_s: a monotonic clock.
 
     """
 
-    def __init__(self, view: PodsInView, pods: AssignedPods, log: Logger, memory: Path | None) -> None:
+    def __init__(
+        self, view: PodsInView, pods: AssignedPods, log: Logger, memory: Path | None, clock_s: Callable[[], float]
+    ) -> None:
         self._view = view
         self._pods = pods
         self._log = log
         self._memory = memory
+        self._clock_s = clock_s
         remembered = read_answers(memory, log)
         self._answers = {each.ids: each for each in remembered.answers}
         self._exchanges = {each.request.key: each for each in remembered.exchanges}
@@ -80,7 +84,7 @@ class Exchanges:
             known: the kubelet's record, from `recorded`.
 
         """
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._clock_s()
         self._unheld_s = {ids: self._unheld_s.get(ids, now_s) for ids in self._answers if ids not in known}
         stale = [ids for ids, since_s in self._unheld_s.items() if now_s - since_s > _UNHELD_S]
         for ids in stale:

@@ -35,8 +35,6 @@ from tessera.log import Logger
 
 __all__ = ["DevicePreparer", "Prepared", "ShareAllocator"]
 
-_LATE_S = 3.0
-"""How long an assignment may take from the API server to this agent after the kubelet has it."""
 _RETRY_S = 0.05
 _PREFIX = "share-"
 
@@ -95,10 +93,10 @@ class ShareAllocator:
         self._folder = folder
         self._log = log
         self._turn = asyncio.Lock()
-        self._exchanges = Exchanges(self._view, pods, log, memory)
+        self._exchanges = Exchanges(self._view, pods, log, memory, gate.times.clock_s)
         self._needed: set[str] = set()
         """CDI names that were in use at the last cleanup."""
-        self._lacking = Lacking()
+        self._lacking = Lacking(gate.times.clock_s)
         self.unassigned: dict[str, str] = {}
         """Pods with units and without an assignment, by UID: another scheduler placed
         them, or they named their node. Assignments are written when a pod is bound, so none will come."""
@@ -335,7 +333,7 @@ class ShareAllocator:
             await self.refresh()
         except (TesseraError, TimeoutError) as error:
             self._log.warning("pods_not_read", reason=str(error))
-            return _LATE_S
+            return self._gate.times.late_s
         return 0.0
 
     async def _own(self, holder: Allocation, units: int) -> AssignedRequest:

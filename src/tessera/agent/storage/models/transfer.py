@@ -11,7 +11,7 @@ from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, w
 from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
 from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits, unavailable
-from tessera.clients.store import SMALL_BYTES, Body, Changed, ObjectStore, Refused, Temporary
+from tessera.clients.store import SMALL_BYTES, Changed, ObjectStore, Refused, Temporary
 from tessera.core.storage.models.retries import Attempts, Patience
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
 from tessera.core.storage.models.syncplans import Span, spans
@@ -217,7 +217,8 @@ class Transfer:
                     self._store_chunk(span.object, chunk, buffer[:done])
                     return
                 with self._store.read(file.found, start, stop) as body:
-                    self._check_etag(file, body)
+                    if not body.etag_is_checksum and file.found.checksum == f"md5:{file.found.etag}":
+                        file.checksum = None
                     while chunk < span.stop:
                         first, last = chunk_range(file.found.size, chunk)
                         while done < last - first:
@@ -227,10 +228,6 @@ class Transfer:
             except (Temporary, Refused, Changed) as error:
                 if problem := self._reader.failed(file.found, error, attempts):
                     raise problem from error
-
-    def _check_etag(self, file: _File, body: Body) -> None:
-        if not body.etag_is_checksum and file.found.checksum == f"md5:{file.found.etag}":
-            file.checksum = None
 
     def _has(self, index: int, chunk: int, buffer: memoryview) -> bool:
         """Reuse a chunk of an earlier attempt, if it matches the journal."""

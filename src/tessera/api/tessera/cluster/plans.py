@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.core.cluster.snapshot import LeftOut, Share
+from tessera.core.cluster.snapshot import Share
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 from tessera.core.packing.savings import cost, gpu_use
 from tessera.core.packing.sizing import FleetSizing, NodeType
@@ -186,7 +186,9 @@ def document(
         warnings=plan.warnings,
         notes=plan.notes,
         skipped=plan.skipped,
-        left_out=tuple(map(_left_out, plan.left_out)),
+        left_out=tuple(
+            LeftOutDocument(object=part.object, reason=part.reason, resources=part.resources) for part in plan.left_out
+        ),
         cost=_cost(plan, prices) if prices else None,
         fit=_fit(*fit) if fit else None,
     )
@@ -233,10 +235,6 @@ def _device(share: Share, *, guessed: bool) -> DeviceDocument:
         start=share.start,
         guessed=guessed,
     )
-
-
-def _left_out(part: LeftOut) -> LeftOutDocument:
-    return LeftOutDocument(object=part.object, reason=part.reason, resources=part.resources)
 
 
 def _layout(layout: GpuLayout) -> LayoutDocument:

@@ -45,16 +45,12 @@ _Tally = Annotated[int, msgspec.Meta(ge=0)]
 _MODEL_SOURCES: Final = ("cache", "claim", "nfs", "hostPath")
 
 
-def _sources(each: core.ModelLocation) -> int:
-    return sum(one is not None for one in (each.cache, each.claim, each.nfs, each.host_path))
-
-
 RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
     core.ModelLocation: (
         ValidationRule(
             f"[{', '.join(f'has(self.{each})' for each in _MODEL_SOURCES)}].exists_one(each, each)",
             "say where the model is in exactly one way: cache, claim, nfs or hostPath",
-            lambda each: _sources(each) == 1,
+            lambda each: sum(one is not None for one in (each.cache, each.claim, each.nfs, each.host_path)) == 1,
         ),
         ValidationRule(
             "!(has(self.cache) && has(self.name))",

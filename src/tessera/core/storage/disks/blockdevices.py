@@ -139,9 +139,5 @@ def selected(devices: Iterable[BlockDevice], patterns: Iterable[str]) -> tuple[B
         paths = (device.path, *(f"{_BY_ID}{link}" for link in device.links))
         return any(fnmatchcase(path, pattern) for path in paths for pattern in full)
 
-    return tuple(sorted((each for each in devices if each.kind == "disk" and named(each)), key=_order))
-
-
-def _order(device: BlockDevice) -> tuple[int, str]:
-    """Return a sort key that puts nvme10n1 behind nvme9n1."""
-    return len(device.name), device.name
+    found = (each for each in devices if each.kind == "disk" and named(each))
+    return tuple(sorted(found, key=lambda device: (len(device.name), device.name)))  # nvme10n1 behind nvme9n1

@@ -340,12 +340,8 @@ def _lost(scene: _Scene, members: list[BlockDevice], expected: int, unused: list
     devices = " ".join(each.path for each in members)
     advice = f"to begin anew, end what uses it, then {stop}`wipefs --all {devices}`, and apply again"
     return DiskPlan(
-        state=DiskState.LOST, reasons=(reason,), advice=advice, device="".join(map(_path, scene.arrays[:1]))
+        state=DiskState.LOST, reasons=(reason,), advice=advice, device="".join(array.path for array in scene.arrays[:1])
     )
-
-
-def _path(device: BlockDevice) -> str:
-    return device.path
 
 
 def _plan_use(scene: _Scene, device: BlockDevice, array: str = "") -> DiskPlan:
