@@ -8,7 +8,7 @@ from rich.text import Text
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.printing import ruled_table
 from tessera.core.usage.neighbours import Contention
-from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
+from tessera.core.usage.usagereport import GpuReport, UsageReport
 
 __all__ = ["contention_words", "top_table"]
 
