@@ -41,7 +41,6 @@ BY_PACKAGE = {
     "cli/work": "asking attach following forwarding inputs jobs logs naming stop",
     "clients/gpu": "feed refusals",
     "clients/store": "http1 peers ranges",
-    "core/explain": "fleetscope",
     "core/gpu/gpumodels": "estimates migproducts",
     "core/packing/defrag": "search trial",
     "core/packing/fit": "demand fleet onenode spread ways",

@@ -1,38 +1,25 @@
 """The page's view of a fleet: strips, who is on them, what a viewer may see, and what changed."""
 
-import re
 from typing import Any
 
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
 
 from builders.kubeobjects import Object, cut, gpu, gpunode, node, place, pod, share
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
-from tessera.api.tessera.cluster.fleetviews import write_change, write_fleet
-from tessera.core.cluster.compatibility import Rule
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
-from tessera.core.explain.fleetscope import in_scope
 from tessera.core.explain.fleetview import (
-    EVERYTHING,
     FleetView,
-    GpuPart,
     GpuView,
     ImageView,
-    NodeView,
     PageObservation,
     PendingView,
     PodView,
     ScalePoint,
-    Scope,
     Service,
     Slowdown,
-    changes,
     fleet_view,
 )
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.packing.fit.admission import Refusal
-from tessera.core.packing.obstacles import refused
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
@@ -168,70 +155,6 @@ def test_images_services_and_pods_without_a_known_gpu() -> None:
 UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "no room"}
 
 
-def test_who_sees_everything_gets_the_view_itself() -> None:
-    view = seen(node(), gpunode("a", gpu(0)))
-    assert in_scope(view, EVERYTHING) is view
-
-
-def test_others_are_parts_without_names() -> None:
-    holder = PodView(namespace="theirs", pod="secret", phase="running", isolation="hardware", memory_mib=5)
-    mine = msgspec.structs.replace(holder, namespace="mine", pod="open", active_percent=3.0)
-    part = GpuPart(start=0, size=1, label="1g", state="held", idle=True, pods=(holder, mine))
-    card = GpuView(
-        index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
-        slowdowns=(Slowdown(cause="thermal", drivers=(mine, holder)),),
-        problems=("Xid 79", "theirs/secret and mine/open overlap", "pod gone/x.y-1/main is gone, mine/p/c is not"),
-    )  # fmt: skip
-    point = ScalePoint(1.0, 1, 1, 1.0)
-    view = FleetView(
-        nodes=(
-            NodeView(
-                name="n",
-                problem="of theirs/secret.",
-                gpus=(card,),
-                unplaced=(holder,),
-                images=(ImageView(image="i", state="s"),),
-            ),
-        ),
-        pending=(
-            PendingView(namespace="theirs", pod="w", need="1"),
-            PendingView(namespace="mine", pod="w2", need="1", reason="once theirs/secret ends"),
-            PendingView(namespace="mine", pod="w3", need="1", reason="no node is large enough"),
-        ),
-        services=(
-            Service(namespace="theirs", name="llm", points=(point,)),
-            Service(namespace="mine", name="chat", points=(point,), reason="as theirs/llm-"),
-        ),
-        recommendations=tuple(
-            Recommendation(node="n", gpu=0, device="1g", namespace=each, pod="p", container="c", verdict=Sizing.UNUSED)
-            for each in ("theirs", "mine")
-        ),
-        namespaces=("mine", "theirs"),
-        notes=("theirs/secret cannot be read",),
-    )
-    got = in_scope(view, Scope(namespaces=frozenset({"mine"})))
-    (one,) = got.nodes
-    hidden, shown = one.gpus[0].parts[0].pods
-    assert (one.gpus[0].parts[0].idle, one.gpus[0].used_mib) == (False, None)
-    assert hidden == PodView(phase="running", isolation="hardware", memory_mib=5)
-    assert shown == mine
-    assert one.gpus[0].slowdowns == (Slowdown(cause="thermal", drivers=(mine, hidden)),)
-    assert one.gpus[0].problems == (
-        "Xid 79",
-        "(another namespace) and mine/open overlap",
-        "pod (another namespace) is gone, mine/p/c is not",
-    )
-    assert (one.problem, one.images, one.unplaced) == ("of (another namespace).", (), (hidden,))
-    assert [(each.pod, each.reason) for each in got.pending] == [
-        ("w2", "once (another namespace) ends"),
-        ("w3", "no node is large enough"),
-    ]
-    assert got.pending_elsewhere == 1
-    assert [(each.name, each.reason) for each in got.services] == [("chat", "as (another namespace)-")]
-    assert [each.namespace for each in got.recommendations] == ["mine"]
-    assert (got.namespaces, got.partial, got.notes) == (("mine",), True, ())
-
-
 def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
     objects = (node(), *(pod(each, NEED, share(0, 8192, Mode.MPS)) for each in "pq"), gpunode("a", gpu(0)))
     found = Contention(cause="thermal", drivers=("ns/q/one", "ns/gone/c", "ns/q/two"), affected=("ns/p/c",))
@@ -254,116 +177,6 @@ def test_what_was_observed_for_long_enough_is_recommended_for_pods_that_are_ther
 
 
 # Laws
-
-HIDDEN = st.from_regex(r"zq[a-z0-9]{1,4}([-.][a-z0-9]{1,3})?", fullmatch=True)
-NAMESPACE = st.from_regex(r"zq[a-z0-9]{1,4}(-[a-z0-9]{1,3})?", fullmatch=True)
-TEXTS = (
-    "once {0}/{1} ends",
-    "on n {0}/{1}, {0}/{1} and 3 more would have to move",
-    "on n these would have to move and stay: {0}/{1} (its priority 5 is above 0)",
-    "4096 MiB are held of 1024 MiB, held by mine/p, {0}/{1}",
-    "({0}/{1})",
-    '"{0}/{1}/main"',
-    "{0}/{1} holds GPU 9, which the node does not have",
-    "is held by {0}/{1}.",
-    "the pod {0}/{1}: it has ended",
-)
-
-
-@st.composite
-def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
-    """Return a view of which a viewer sees the namespace `mine`, and the names that must not be seen."""
-    hidden = [(draw(NAMESPACE), draw(HIDDEN)) for _ in range(draw(st.integers(1, 4)))]
-
-    def text() -> str:
-        return draw(st.sampled_from(TEXTS)).format(*draw(st.sampled_from(hidden)))
-
-    def holders() -> tuple[PodView, ...]:
-        named = [PodView(namespace=namespace, pod=name) for namespace, name in hidden]
-        return (*named, PodView(namespace="mine", pod="p"))
-
-    part = GpuPart(start=0, size=1, state="held", pods=holders())
-    card = GpuView(
-        index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(text(),)
-    )
-    images = (ImageView(image=text(), state="Present"),)
-    one = NodeView(name="n", problem=text(), gpus=(card,), unplaced=holders(), images=images)
-    view = FleetView(
-        nodes=(one,),
-        pending=(
-            *(PendingView(namespace=namespace, pod=name, need="1") for namespace, name in hidden),
-            PendingView(namespace="mine", pod="w", need="1", reason=text()),
-        ),
-        services=(
-            *(Service(namespace=namespace, name=name, points=()) for namespace, name in hidden),
-            Service(namespace="mine", name="s", points=(), reason=text()),
-        ),
-        namespaces=("mine", *(namespace for namespace, _ in hidden)),
-        notes=(text(),),
-    )
-    return view, {name for pair in hidden for name in pair}
-
-
-@given(fleets())
-def test_no_hidden_name_is_in_any_byte(drawn_fleet: tuple[FleetView, set[str]]) -> None:
-    view, hidden = drawn_fleet
-    shown = in_scope(view, Scope(namespaces=frozenset({"mine"})))
-    sent = write_fleet(shown) + write_change(changes(FleetView(nodes=()), shown))
-    assert not [name for name in hidden if name.encode() in sent]
-    assert b"mine" in sent
-
-
-MESSAGES = (
-    *(rule.value for rule in Rule),
-    *(refused(rule, "team/gpu=a100").text for rule in Refusal),
-    "0/3 nodes are available: 1 Insufficient tessera.dev/gpu-memory. preemption: 0/3 nodes are available: none",
-    "1 node(s) didn't match Pod's node affinity/selector, 1 node(s) had untolerated taint {gpu/dedicated: true}",
-    "the pod selects team/gpu=a100, the node has /dev/nvidia0: see docs/mig.md or https://tessera.dev/mig",
-)
-
-
-@given(st.sampled_from(MESSAGES), st.data())
-def test_a_message_reads_the_same_whatever_other_pods_are_called(message: str, data: st.DataObject) -> None:
-    """Otherwise a viewer learns which exist, and anyone's pod blanks the messages of all others."""
-    words = sorted(set(re.findall("[a-z0-9][-a-z0-9]*", message)))
-    named = [
-        PodView(namespace=data.draw(st.sampled_from(words)), pod=data.draw(st.sampled_from(words)))
-        for _ in range(data.draw(st.integers(0, 5)))
-    ]
-    part = GpuPart(start=0, size=1, state="held", pods=tuple(named))
-    card = GpuView(
-        index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(message,)
-    )
-    view = FleetView(
-        nodes=(NodeView(name="n", problem=message, gpus=(card,)),),
-        pending=(PendingView(namespace="mine", pod="p", need="1", reason=message),),
-        namespaces=tuple(each.namespace for each in named),
-    )
-    got = in_scope(view, Scope(namespaces=frozenset({"mine"})))
-    assert (got.nodes[0].problem, got.nodes[0].gpus[0].problems, got.pending[0].reason) == (
-        message, (message,), message,
-    )  # fmt: skip
-
-
-ORPHANS = "pod zq-gone/zqz is gone, and processes that it left still use it"
-
-
-def test_pods_whose_devices_contradict_are_named_to_those_who_may_see_them() -> None:
-    objects = (
-        node(),
-        pod("mine", WHOLE, share(0, 40000, Mode.WHOLE)),
-        *(
-            pod(each, WHOLE, share(index, 40000, Mode.WHOLE), metadata={"namespace": "zq"})
-            for each, index in (("zqx", 0), ("zqy", 9))
-        ),
-        gpunode("a", gpu(0), unhealthy=(UnhealthyDevice(gpu="GPU-a-0", reason=ORPHANS),)),
-    )
-    view = seen(*objects)
-    texts = [view.nodes[0].problem, *view.nodes[0].gpus[0].problems]
-    assert [name for name in ("zq/zqx", "zq/zqy", "zq-gone/zqz") if not any(name in each for each in texts)] == []
-    got = in_scope(view, Scope(namespaces=frozenset({"ns"})))
-    assert b"zq" not in write_fleet(got)
-    assert "ns/mine" in "".join(got.nodes[0].gpus[0].problems)
 
 
 def test_sharing_fixed_by_an_administrator_is_a_strip_too() -> None:
