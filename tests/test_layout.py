@@ -47,10 +47,8 @@ BY_PACKAGE = {
     "core/packing/ledger": "held records",
     "core/packing/pack": "fgd packer policies slicescores",
     "core/packing/partitioning": "managedgpus matches observing turn",
-    "core/serving/render": "engines objects pods queuetime",
     "sim/embedded": "nodes run scheduling workloads",
     "sim/nvmlsim": "products tree",
-    "sim/report": "figures lines replicas style table",
     "sim/serving": "clairvoyant compare policies run",
 }
 """Modules that only the tests of their package test, by folder. A new one has tests of its own: none is added here."""

@@ -7,7 +7,6 @@ import pytest
 
 from tessera.core.serving.autoscaler import ReplicaProposal
 from tessera.core.serving.load import Load
-from tessera.sim.report.replicas import replica_figures
 from tessera.sim.serving.clairvoyant import clairvoyant
 from tessera.sim.serving.compare import Comparison, compare, log_lines, rows
 from tessera.sim.serving.policies import POLICIES
@@ -50,12 +49,6 @@ def test_replica_hours_follow_from_the_log_but_for_what_drains(found: Comparison
         ends = [*(line["time_s"] for line in own[1:]), found.requests.span_s]
         hours = sum(line["desired"] * (end - line["time_s"]) for line, end in zip(own, ends, strict=True)) / 3600
         assert hours - 0.001 <= each.replica_hours <= hours * 1.1
-
-
-def test_figures(found: Comparison) -> None:
-    drawn = dict(replica_figures(found))
-    assert drawn["replicas.png"].startswith(b"\x89PNG")
-    assert b"tessera" in drawn["replicas.svg"]
 
 
 class Fixed:

@@ -1,0 +1,136 @@
+"""The objects beside the pods: services, budgets, monitors, autoscalers, Jobs."""
+
+from typing import Any
+
+import pytest
+
+from builders.modelservers import server
+from builders.rendered import VLLM, pod_template, rendered
+from tessera.core.serving.render import SERVER_LABEL, job
+from tessera.errors import InvalidInput
+
+NEED = {"memoryGiB": 20}
+ALONE = {"memoryGiB": 20, "isolation": "hardware"}
+KEDA = {"replicas": {"max": 3}, "autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}}
+
+
+def test_a_server_is_a_deployment_a_service_a_budget_and_a_monitor() -> None:
+    found = rendered()
+    assert list(found) == ["Deployment", "Service", "PodDisruptionBudget", "PodMonitor"]
+    assert {each["metadata"]["name"] for each in found.values()} == {"ranker"}
+    assert all("namespace" not in each["metadata"] for each in found.values())
+    assert all("ownerReferences" not in each["metadata"] for each in found.values())
+    selector = {"matchLabels": {SERVER_LABEL: "ranker"}}
+    assert found["Deployment"]["spec"]["selector"] == selector
+    assert found["PodDisruptionBudget"]["spec"]["selector"] == selector
+    assert found["Service"]["spec"]["selector"] == selector["matchLabels"]
+    assert selector["matchLabels"].items() <= pod_template()["metadata"]["labels"].items()
+
+
+def test_in_a_cluster_the_server_owns_them_without_a_right_to_its_finalizers() -> None:
+    found = rendered(namespace="serving", uid="u1")
+    owner = {"apiVersion": "tessera.dev/v1alpha1", "kind": "ModelServer", "name": "ranker", "uid": "u1"}
+    assert all(each["metadata"]["ownerReferences"] == [owner | {"controller": True}] for each in found.values())
+    assert {each["metadata"]["namespace"] for each in found.values()} == {"serving"}
+
+
+def test_services_for_clients_outside_and_for_those_that_balance_themselves() -> None:
+    outside = rendered({"expose": {"type": "LoadBalancer", "annotations": {"a": "b"}}})["Service"]
+    assert outside["spec"]["type"] == "LoadBalancer"
+    assert [each["name"] for each in outside["spec"]["ports"]] == ["http", "grpc"], "metrics stay inside"
+    assert outside["metadata"]["annotations"] == {"a": "b"}
+    assert rendered({"expose": {"type": "Headless"}})["Service"]["spec"]["clusterIP"] == "None"
+
+
+def test_a_monitor_has_the_labels_that_prometheus_selects_by_or_there_is_none() -> None:
+    found = rendered({"monitor": {"labels": {"release": "prometheus"}}})["PodMonitor"]
+    assert found["metadata"]["labels"]["release"] == "prometheus"
+    assert found["spec"]["podTargetLabels"] == [SERVER_LABEL]
+    assert "PodMonitor" not in rendered({"monitor": {"enabled": False}})
+
+
+def test_the_number_of_replicas_is_fixed_or_the_autoscalers() -> None:
+    fixed = rendered({"replicas": {"min": 3}})
+    assert (fixed["Deployment"]["spec"]["replicas"], "HorizontalPodAutoscaler" in fixed) == (3, False)
+    scaled = rendered({"replicas": {"min": 1, "max": 7}})
+    assert scaled["Deployment"]["metadata"]["annotations"] == {"serving.tessera.dev/slots": "8"}
+    assert "annotations" not in rendered({"autoscaling": {}})["Deployment"]["metadata"]
+    assert "replicas" not in scaled["Deployment"]["spec"]
+    found = scaled["HorizontalPodAutoscaler"]["spec"]
+    assert (found["minReplicas"], found["maxReplicas"]) == (1, 7)
+    (metric,) = found["metrics"]
+    assert metric["external"]["metric"]["selector"] == {"matchLabels": {SERVER_LABEL: "ranker"}}
+    assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "1"}
+
+
+def test_a_server_that_sleeps_has_an_autoscaler_that_every_cluster_takes() -> None:
+    spec = {"replicas": {"min": 0, "max": 3}, "autoscaling": {"slots": 8, "idleSeconds": 600}}
+    found = rendered(spec, annotations={"serving.tessera.dev/wake": "2026-11-26T09:00:00+01:00"})
+    bounds = found["HorizontalPodAutoscaler"]["spec"]
+    assert (bounds["minReplicas"], bounds["maxReplicas"]) == (1, 3)
+    assert found["Deployment"]["metadata"]["annotations"] == {
+        "serving.tessera.dev/slots": "8",
+        "serving.tessera.dev/idle-seconds": "600",
+        "serving.tessera.dev/wake": "2026-11-26T08:00:00Z",
+    }
+    assert "replicas" not in found["Deployment"]["spec"]
+    never = rendered({"replicas": {"min": 0}})
+    assert (
+        never["HorizontalPodAutoscaler"]["spec"]["minReplicas"],
+        never["Deployment"]["metadata"]["annotations"],
+    ) == (
+        1,
+        {"serving.tessera.dev/slots": "8", "serving.tessera.dev/idle-seconds": "1200"},
+    )
+
+
+def test_replicas_that_may_be_the_only_ones_are_replaced_by_ready_ones() -> None:
+    def unavailable(replicas: dict[str, int]) -> int | str:
+        found: int | str = rendered({"replicas": replicas})["Deployment"]["spec"]["strategy"]["rollingUpdate"][
+            "maxUnavailable"
+        ]
+        return found
+
+    bounds = ({"min": 1}, {"min": 2}, {"min": 0, "max": 1}, {"min": 1, "max": 4})
+    assert [unavailable(each) for each in bounds] == [0, 1, "25%", "25%"], "rounded down: 0 of up to 3"
+
+
+def test_replicas_that_may_share_a_gpu_start_one_after_another() -> None:
+    def policies(gpu: dict[str, Any]) -> list[dict[str, Any]]:
+        spec = {"gpu": gpu, "replicas": {"max": 3}, "autoscaling": {"metric": "queue-time"}}
+        found = rendered(spec)["HorizontalPodAutoscaler"]["spec"]
+        assert found["metrics"][0]["pods"]["target"]["averageValue"] == "500m"
+        assert found["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 600
+        return list(found["behavior"]["scaleUp"]["policies"])
+
+    assert policies(NEED) == [{"type": "Pods", "value": 1, "periodSeconds": 180}]
+    assert len(policies(ALONE)) == 2
+
+
+def test_keda_asks_the_prometheus_of_the_installation() -> None:
+    found = rendered(KEDA, prometheus="http://prometheus:9090", namespace="serving")["ScaledObject"]["spec"]
+    (trigger,) = found["triggers"]
+    assert trigger["metadata"]["serverAddress"] == "http://prometheus:9090"
+    assert trigger["metadata"]["threshold"] == "0.5"
+    assert 'serving_tessera_dev_server="ranker",namespace="serving"' in trigger["metadata"]["query"]
+    assert (found["minReplicaCount"], found["maxReplicaCount"]) == (1, 3)
+    with pytest.raises(InvalidInput, match="--prometheus") as caught:
+        rendered(KEDA)
+    with pytest.raises(InvalidInput, match="KEDA's query would count servers of this name in all namespaces"):
+        rendered(KEDA, prometheus="http://prometheus:9090")
+    assert caught.value.subject == "server: spec.autoscaling.autoscaler"
+
+
+def test_a_job_has_the_servers_model_and_gpu_and_is_not_found_by_its_service() -> None:
+    found = job(server(VLLM | {"gpu": ALONE}), ("python3", "run.py"), parallelism=4, completions=60)
+    assert (found["kind"], found["spec"]["parallelism"], found["spec"]["completions"]) == ("Job", 4, 60)
+    template = found["spec"]["template"]
+    (one,) = template["spec"]["containers"]
+    assert one["command"] == ["python3", "run.py"]
+    assert (
+        one["resources"]["limits"].items() >= {"tessera.dev/gpu-memory": "20", "models.tessera.dev/llama": "1"}.items()
+    )
+    assert not {"args", "ports", "readinessProbe", "lifecycle"} & one.keys()
+    assert SERVER_LABEL not in template["metadata"]["labels"]
+    assert template["spec"]["restartPolicy"] == "Never"
+    assert "command" not in job(server(), (), parallelism=1, completions=1)["spec"]["template"]["spec"]["containers"][0]
