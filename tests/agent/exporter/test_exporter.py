@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from builders.gpunodes import shared
 from builders.nodepods import ListedPods
 from builders.nodeviews import SaidPods, of_the_host
-from tessera.agent.exporter import Exporter, NodeContainers, exporter
+from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.clients.gpu import MemoryDriver
@@ -249,7 +249,9 @@ async def test_what_was_observed_too_long_ago_is_not_shown(node: Node, monkeypat
     assert b"tessera_exporter_age_seconds" not in node.exporter.render()
     await node.exporter.observe()
     assert b"DCGM_FI_DEV_FB_USED" in node.exporter.render()
-    monkeypatch.setattr(exporter, "_STALE_S", -1.0)
+    loop = asyncio.get_running_loop()
+    later_s = loop.time() + 61
+    monkeypatch.setattr(loop, "time", lambda: later_s)
     text = node.exporter.render()
     assert b"DCGM_FI_DEV_FB_USED" not in text
     assert b"tessera_exporter_age_seconds " in text

@@ -17,7 +17,6 @@ from cli.work.test_work import RUNS, Cluster, said
 from harness.jupyterlab import jupyterlab, kernel
 from tessera.api.kubernetes.jobs import JobRequest, notebook_command
 from tessera.cli import main
-from tessera.cli.work import forwarding
 from tessera.cli.work.following import state_of
 from tessera.cli.work.forwarding import follow_notebook, token_of
 from tessera.cli.work.submitting import create_job
@@ -125,13 +124,9 @@ async def test_who_may_not_reach_it_is_told_at_once(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.anyio
-async def test_one_that_does_not_answer_says_why(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forwarding, "_PATIENCE_S", 0.1)
-    monkeypatch.setattr(forwarding, "_AGAIN_S", 0.01)
+async def test_one_that_does_not_answer_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     one = await begun()
-    task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", None))
+    task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", None, patience_s=0.1))
     await said(capsys, "the notebook does not answer yet: port 8888 of Pod ns/j-1: no container listens on the port")
     await one.ends(0)
     assert await task == 0

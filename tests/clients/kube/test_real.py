@@ -25,18 +25,22 @@ from tessera.clients.kube import (
     Selection,
     Unanswered,
     WatchEvent,
-    real,
 )
+from tessera.clients.kube.cluster import find_access
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def connected(folder: Path, play: Play, user: dict[str, Any]) -> AsyncIterator[tuple[Server, HttpKube]]:
+async def connected(
+    folder: Path, play: Play, user: dict[str, Any], **waits: float
+) -> AsyncIterator[tuple[Server, HttpKube]]:
     """Give a server that plays, and a client of it."""
-    async with serving(play) as server, HttpKube.connect(kubeconfig(folder, user, server.url)) as kube:
-        yield server, kube
+    async with serving(play) as server:
+        access = find_access(kubeconfig(folder, user, server.url), None)
+        async with HttpKube(access, **waits) as kube:
+            yield server, kube
 
 
 def status(code: int, message: str = "so it is") -> bytes:
@@ -292,14 +296,11 @@ async def test_a_watch_ends_with_an_error_that_says_how_to_go_on(case: str, tmp_
             await anext(aiter(stream))
 
 
-async def test_a_server_that_is_silent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(real, "_DEADLINE_S", 0.05)
-    monkeypatch.setattr(real, "_SILENCE_S", 0.05)
-
+async def test_a_server_that_is_silent_is_given_up(tmp_path: Path) -> None:
     def play(requested: Asked) -> bytes:
         return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" if "watch" in requested.target else b"HTTP/1.1 "
 
-    async with connected(tmp_path, play, {}) as (server, kube):
+    async with connected(tmp_path, play, {}, deadline_s=0.05, silence_s=0.05) as (server, kube):
         server.waits = True
         with pytest.raises(Unanswered, match=r"no answer in 0\.05 s"):
             await kube.create(NODES, {"metadata": {"name": "n"}})

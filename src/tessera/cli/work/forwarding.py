@@ -20,7 +20,7 @@ _PIECE = 65_536
 _AGAIN_S = 0.5
 _ANSWER_S = 10.0
 _PATIENCE_S = 20.0
-"""JupyterLab needs some seconds; after this time the obstacle is printed."""
+"""JupyterLab needs some seconds."""
 _QUESTION = b"GET /api HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
 
 port_option = click.option(
@@ -44,7 +44,9 @@ async def token_of(kube: Kube, state: JobState) -> str:
         raise Unavailable(subject, found="its notebook has no token", hint=hint) from error
 
 
-async def follow_notebook(kube: Kube, job: tuple[str, str], token: str, port: int | None) -> int:
+async def follow_notebook(
+    kube: Kube, job: tuple[str, str], token: str, port: int | None, *, patience_s: float = _PATIENCE_S
+) -> int:
     """Report the progress of a notebook's Job, keep its port open, and return the exit code.
 
     Args:
@@ -52,13 +54,14 @@ async def follow_notebook(kube: Kube, job: tuple[str, str], token: str, port: in
         job: namespace and name.
         token: of the notebook.
         port: of this machine; None for the default, or a free one if that is in use.
+        patience_s: how long the notebook may take to answer before the obstacle is printed.
 
     """
     namespace, name = job
 
     async def hold(state: JobState) -> None:
         async with _forwarded(kube, state, port) as there:
-            await _answering(kube, state)
+            await _answering(kube, state, patience_s)
             click.echo(f"http://{_HOST}:{there}/lab?token={token}")
             await asyncio.Event().wait()
 
@@ -68,7 +71,7 @@ async def follow_notebook(kube: Kube, job: tuple[str, str], token: str, port: in
     return code
 
 
-async def _answering(kube: Kube, state: JobState) -> None:
+async def _answering(kube: Kube, state: JobState, patience_s: float) -> None:
     """Return when the notebook answers; print the obstacle if that takes long.
 
     Raises:
@@ -76,7 +79,7 @@ async def _answering(kube: Kube, state: JobState) -> None:
 
     """
     loop, troubles = asyncio.get_running_loop(), set[str]()
-    patient_s = loop.time() + _PATIENCE_S
+    patient_s = loop.time() + patience_s
     while True:
         try:
             async with (

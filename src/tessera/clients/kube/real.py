@@ -38,7 +38,6 @@ _DEADLINE_S = 30.0
 _WATCH_S = 240
 """The server ends a watch after this time and the client resumes it, so that a dead connection is noticed."""
 _SILENCE_S = 150.0
-"""A watch that is silent for this long is given up: the server sends a bookmark each minute."""
 _CHUNK = 500
 """Objects per response, as in kubectl."""
 _LONGEST_MESSAGE = 500
@@ -55,10 +54,16 @@ class HttpKube:
 
     Args:
         access: server and user.
+        deadline_s: of an answer.
+        silence_s: how long a watch may be silent: the server sends a bookmark each minute.
 
     """
 
-    def __init__(self, access: ClusterAccess) -> None:
+    def __init__(
+        self, access: ClusterAccess, *, deadline_s: float = _DEADLINE_S, silence_s: float = _SILENCE_S
+    ) -> None:
+        self._deadline_s = deadline_s
+        self._silence_s = silence_s
         self._connections = Connections(access.server, access.tls)
         self._credentials = access.credentials
 
@@ -211,7 +216,7 @@ class HttpKube:
         subject = f"port {port} of {_subject(PODS, name, namespace)}"
         requested = _Request(subject, PODS, name, namespace, "portforward")
         async with AsyncExitStack() as stack:
-            async with _translated(subject, _DEADLINE_S):
+            async with _translated(subject, self._deadline_s):
                 headers, target = await self._headers(), requested.target({"ports": str(port)})
                 opened = self._connections.websocket(target, headers, protocol=PROTOCOL)
                 socket = await stack.enter_async_context(opened)
@@ -236,8 +241,8 @@ class HttpKube:
         content = b"" if body is None else msgspec.json.encode(body)
         target = requested.target(parameters or {})
         loop = asyncio.get_running_loop()
-        last_s = loop.time() + _DEADLINE_S
-        async with _translated(requested.subject, _DEADLINE_S):
+        last_s = loop.time() + self._deadline_s
+        async with _translated(requested.subject, self._deadline_s):
             headers = await self._headers()
             answer = await self._connections.ask(method, target, headers | {"Content-Type": content_type}, content)
             if answer.status == _UNAUTHORIZED and await self._credentials.renew(headers.get(_WHO, "")):
@@ -259,7 +264,7 @@ class HttpKube:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Yield the lines of a streaming response."""
         async with self._opened(requested, parameters) as pieces:
-            yield _lines(pieces, requested)
+            yield _lines(pieces, requested, self._silence_s)
 
     @asynccontextmanager
     async def _opened(
@@ -267,7 +272,7 @@ class HttpKube:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Yield the pieces of a streaming response."""
         async with AsyncExitStack() as stack:
-            async with _translated(requested.subject, _DEADLINE_S):
+            async with _translated(requested.subject, self._deadline_s):
                 headers = await self._headers()
                 stream = await stack.enter_async_context(
                     self._connections.stream(requested.target(parameters), headers)
@@ -343,11 +348,11 @@ def _without_managers(each: Object) -> Object:
     return each
 
 
-async def _lines(chunks: AsyncIterator[bytes], requested: _Request) -> AsyncIterator[bytes]:
+async def _lines(chunks: AsyncIterator[bytes], requested: _Request, silence_s: float) -> AsyncIterator[bytes]:
     """Yield the lines of a stream; it is given up when it is silent for too long."""
     begun = b""
     while True:
-        async with _translated(requested.subject, _SILENCE_S):
+        async with _translated(requested.subject, silence_s):
             chunk = await anext(chunks, None)
         if chunk is None:
             return
