@@ -18,7 +18,7 @@ from tessera.api.documents import Plain
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.hami.annotations import REGISTERED, read_registered
 from tessera.api.kubernetes.asks import is_zero, names_device
-from tessera.api.kubernetes.gpulabels import INSTANCE_TYPE_LABELS, LabelledGpus, read_labelled_gpus
+from tessera.api.kubernetes.labelledgpus import INSTANCE_TYPE_LABELS, LabelledGpus, read_labelled_gpus
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, MemoryUnits, Node, NodeName, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model, profile

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tessera.agent.deviceplugin.allocations.allocationsfile import read_allocations, write_allocations
-from tessera.api.tessera.node import nodefiles
+from tessera.api.tessera.node import agentfiles
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.errors import Unavailable
 from tessera.log import logger
@@ -24,7 +24,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 ODD = b'{"resource": "r", "ids": ["x"], "uses": [{"gpu": "g", "placement": "of tomorrow"}]}'
-GOOD = nodefiles.write_allocations(RECORD)
+GOOD = agentfiles.write_allocations(RECORD)
 
 # Keyed by a sentence: content, entries that count.
 BROKEN: dict[str, tuple[bytes, tuple[Allocation, ...]]] = {

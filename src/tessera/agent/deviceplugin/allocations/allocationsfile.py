@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 
 from tessera.agent.nodefiles import write_through
-from tessera.api.tessera.node import nodefiles
+from tessera.api.tessera.node import agentfiles
 from tessera.core.deviceplugin.allocations import Allocation
 from tessera.errors import Unavailable
 from tessera.log import Logger
@@ -37,7 +37,7 @@ def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
             found=error.strerror or str(error),
             hint="give a --state-dir that the agent may read; no device is offered before",
         ) from error
-    found, problem = nodefiles.read_allocations(content)
+    found, problem = agentfiles.read_allocations(content)
     if problem:
         aside = _keep_aside(path, content)
         log.warning("allocations_unreadable", reason=f"{path}: {problem}", left=len(found), kept=str(aside))
@@ -51,7 +51,7 @@ def write_allocations(path: Path, record: tuple[Allocation, ...]) -> None:
         Unavailable: it cannot be written; the former one stays.
 
     """
-    _write(path, nodefiles.write_allocations(record))
+    _write(path, agentfiles.write_allocations(record))
 
 
 def _keep_aside(path: Path, content: bytes) -> Path:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from tessera.agent.nodefiles import UNREADABLE, write_through
-from tessera.api.tessera.node import nodefiles
-from tessera.api.tessera.node.nodefiles import Answers
+from tessera.api.tessera.node import agentfiles
+from tessera.api.tessera.node.agentfiles import Answers
 from tessera.errors import InvalidInput
 from tessera.log import Logger
 
@@ -19,7 +19,7 @@ def read_answers(path: Path | None, log: Logger) -> Answers:
     if path is None or not path.exists():
         return Answers()
     try:
-        return nodefiles.read_answers(path.read_bytes(), str(path))
+        return agentfiles.read_answers(path.read_bytes(), str(path))
     except (InvalidInput, *UNREADABLE) as error:
         log.warning("answers_forgotten", reason=str(error))
         return Answers()
@@ -30,6 +30,6 @@ def write_answers(path: Path | None, kept: Answers, log: Logger) -> None:
     if path is None:
         return
     try:
-        write_through(path, nodefiles.write_answers(kept))
+        write_through(path, agentfiles.write_answers(kept))
     except OSError as error:
         log.warning("answers_not_kept", reason=f"{path}: {error.strerror}")

@@ -12,7 +12,7 @@ import msgspec
 from tessera.agent.deviceplugin.containers.answersfile import read_answers, write_answers
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.pods.podsview import PodsInView, by_uid
-from tessera.api.tessera.node.nodefiles import Answers
+from tessera.api.tessera.node.agentfiles import Answers
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Ids, reconcile
 from tessera.core.workload.resources import SHARE_RESOURCES

@@ -4,7 +4,7 @@ import pytest
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field
-from tessera.api.kubernetes.gpulabels import model_rules, read_labelled_gpus
+from tessera.api.kubernetes.labelledgpus import model_rules, read_labelled_gpus
 from tessera.core.gpu.gpumodels import model
 from tessera.errors import InvalidInput
 

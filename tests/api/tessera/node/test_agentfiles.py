@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.shares import share
-from tessera.api.tessera.node.nodefiles import Answers, read_allocations, read_answers, write_allocations, write_answers
+from tessera.api.tessera.node.agentfiles import (
+    Answers,
+    read_allocations,
+    read_answers,
+    write_allocations,
+    write_answers,
+)
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.kubeletallocations import RequestKey
