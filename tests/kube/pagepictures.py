@@ -7,7 +7,10 @@ from pathlib import Path
 
 from harness.browser import browser, find_browser
 from tessera.clients.kube import HttpKube
+from tessera.clients.nodeusage import ProxiedUsage
+from tessera.log import logger
 from tessera.server.binder import ServerClocks
+from tessera.server.page import AgentsMemory
 from tessera.server.run import Server
 from tessera.server.settings import Page, ServerSettings
 from testbed.cluster import Cluster
@@ -16,7 +19,7 @@ __all__ = ["take_page"]
 
 _SYNCED_S = 60
 _SETTLED_S = 5
-"""By then the page has what the agents say of memory in use."""
+"""By then the page has what the agents say of use and throttling."""
 
 
 def take_page(cluster: Cluster, name: str, *, height: int = 800) -> None:
@@ -29,7 +32,8 @@ def take_page(cluster: Cluster, name: str, *, height: int = 800) -> None:
 async def _take(cluster: Cluster, program: str, height: int) -> bytes:
     async with HttpKube.connect(cluster.kubeconfig) as kube:
         page = Page(port=0, sign_in=False)
-        server = Server(ServerSettings(port=0, page=page), kube, ServerClocks(time.monotonic, time.time_ns))
+        clocks, activity = ServerClocks(time.monotonic, time.time_ns), AgentsMemory(ProxiedUsage(kube), logger())
+        server = Server(ServerSettings(port=0, page=page), kube, clocks, metrics=activity)
         running = asyncio.create_task(server.run())
         try:
             async with asyncio.timeout(_SYNCED_S):

@@ -333,7 +333,7 @@ def test_team_gpu_cloud(
     said = walk.step("6.")
     assert re.search(blamed, " ".join(said.split()))
     assert re.search(r"^noisy: uses GPU \d: 4 GiB of 10 GiB, 93 % busy$", said, re.MULTILINE)
-    take_page(cluster, "team-gpu-cloud.png", height=640)
+    take_page(cluster, "team-gpu-cloud.png", height=360)
     let_go(cluster, gpu, processes)
     said = walk.step("7.")
     assert re.search(r"MIG +", said)
