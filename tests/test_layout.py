@@ -49,7 +49,6 @@ BY_PACKAGE = {
     "core/packing/partitioning": "managedgpus matches observing turn",
     "sim/embedded": "nodes run scheduling workloads",
     "sim/nvmlsim": "products tree",
-    "sim/serving": "clairvoyant compare policies run",
 }
 """Modules that only the tests of their package test, by folder. A new one has tests of its own: none is added here."""
 

@@ -1,0 +1,40 @@
+"""A comparison of policies: the published rule swings, Tessera's holds, the plan is below all of them."""
+
+import json
+
+import numpy as np
+
+from tessera.sim.serving.compare import Comparison, compare, log_lines, rows
+from tessera.sim.serving.policies import POLICIES
+from tessera.sim.serving.replicas import Model
+from tessera.sim.serving.traces import Requests
+
+MODEL = Model()
+
+
+def test_each_policy_has_a_row_and_costs_more_than_the_plan(found: Comparison) -> None:
+    table = {each.policy: each for each in rows(found)}
+    assert list(table) == ["published", "waiting", "in-flight", "tessera"]
+    assert found.plan.within_slo >= 0.99
+    assert all(each.replica_hours > each.clairvoyant_replica_hours for each in table.values())
+    assert table["tessera"].within_slo >= 0.99 > table["published"].within_slo
+    assert table["tessera"].replica_hours < table["published"].replica_hours
+    assert [each.lost for each in table.values()] == [0, 0, 0, 0]
+
+
+def test_replica_hours_follow_from_the_log_but_for_what_drains(found: Comparison) -> None:
+    lines = [json.loads(line) for line in log_lines(found)]
+    for each in rows(found):
+        own = [line for line in lines if line["policy"] == each.policy]
+        assert own[0]["time_s"] == 0.0
+        assert own[0]["desired"] == own[0]["ready"] == found.plan.warm
+        assert len(own) == each.changes + 1
+        ends = [*(line["time_s"] for line in own[1:]), found.requests.span_s]
+        hours = sum(line["desired"] * (end - line["time_s"]) for line, end in zip(own, ends, strict=True)) / 3600
+        assert hours - 0.001 <= each.replica_hours <= hours * 1.1
+
+
+def test_a_trace_of_one_request_has_a_plan_and_rows() -> None:
+    one = np.zeros(1)
+    found = rows(compare(Requests(one, one, one), MODEL, tuple(POLICIES), 16))
+    assert {(each.within_slo, each.changes, each.replica_hours) for each in found} == {(1.0, 0, 0.0)}
