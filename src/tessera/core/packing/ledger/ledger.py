@@ -15,6 +15,7 @@ from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.byname import mixtures, restricts
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
+from tessera.core.packing.ledger.cached import KnownObstacles, ReservedNode
 from tessera.core.packing.ledger.held import by_gpu, taken
 from tessera.core.packing.ledger.records import Filtered, Hold, Holder, HolderId, ImpossibleUse, Purpose, holder_id
 from tessera.core.packing.ledger.schedulable import MOST, bounded_node, schedulable_node
@@ -41,22 +42,6 @@ _NO_CODE: Final = -1
 _UNKNOWN: Final = Obstacle(Cause.NOT_KNOWN, "the node is not known here yet")
 
 
-class _Reserved(msgspec.Struct, frozen=True):
-    """A node with its reservations."""
-
-    node: Node
-    shares: tuple[Share, ...]
-
-
-class _Why:
-    """The obstacles of one need, by node, with the length of the change log when each was computed."""
-
-    def __init__(self, obstacles: Obstacles, nodes: int) -> None:
-        self.obstacles = obstacles
-        self.codes: Ints = np.zeros(nodes, dtype=np.int64)
-        self.fresh: Ints = np.full(nodes, -1)
-
-
 class Ledger:
     """The working state of a live cluster: the nodes' resources, the pods' allocations, and where the next pod goes.
 
@@ -76,7 +61,7 @@ class Ledger:
 
     def __init__(self, policy: str = "tessera", *, mix: Mix | None = None) -> None:
         self._policy = policy
-        self._nodes: dict[str, _Reserved] = {}
+        self._nodes: dict[str, ReservedNode] = {}
         self._pods: dict[HolderId, Holder] = {}
         self._on: dict[str, dict[HolderId, Holder]] = {}
         self._held: dict[str, dict[int, dict[HolderId, tuple[Share, ...]]]] = {}  # by node and GPU
@@ -84,7 +69,7 @@ class Ledger:
         self._impossible: dict[tuple[str, int], ImpossibleUse] = {}
         self._arrived: dict[HolderId, None] = {}
         self._kinds: dict[Need, int] = {}
-        self._whys: dict[int, _Why] = {}
+        self._whys: dict[int, KnownObstacles] = {}
         self._fleet = Fleet(())
         self._place: Ints = np.zeros(0, dtype=np.int64)  # by column: smaller for what was put sooner
         self._puts = 0
@@ -124,9 +109,9 @@ class Ledger:
         """
         node = bounded_node(node)
         known = self._nodes.get(node.name)
-        if known == _Reserved(node, reserved):
+        if known == ReservedNode(node, reserved):
             return
-        self._nodes[node.name] = _Reserved(node, reserved)
+        self._nodes[node.name] = ReservedNode(node, reserved)
         self._changed = True
         free = self._fleet.put(node)
         column = self._fleet.index[node.name]
@@ -503,14 +488,14 @@ class Ledger:
         found = {code: why.obstacles.of_code(code) for code in np.unique(codes[known]).tolist()}
         return fits, codes, found | {_NO_CODE: _UNKNOWN}
 
-    def _why(self, kind: int, columns: Ints) -> _Why:
+    def _why(self, kind: int, columns: Ints) -> KnownObstacles:
         """Return the obstacles of a need, up to date for `columns`, where it does not fit."""
         why = self._whys.get(kind)
         if why is None:
             if len(self._whys) >= _MOST_WHYS:
                 del self._whys[next(iter(self._whys))]
             obstacles = Obstacles(self._fleet, self._scores.demand(kind))
-            why = self._whys[kind] = _Why(obstacles, len(self._place))
+            why = self._whys[kind] = KnownObstacles(obstacles, len(self._place))
         old = columns[why.fresh.take(columns) < self._scores.stamp.take(columns)]
         if len(old):
             why.codes[old] = why.obstacles.codes(old)
