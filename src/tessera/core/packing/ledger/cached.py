@@ -1,13 +1,19 @@
 """What the ledger keeps of a node and of a need, so that it is not computed again."""
 
+from typing import Final
+
 import msgspec
 import numpy as np
 
 from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Node, Share
-from tessera.core.packing.obstacles import Obstacles
+from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles
 
-__all__ = ["KnownObstacles", "ReservedNode"]
+__all__ = ["NO_CODE", "UNKNOWN_NODE", "KnownObstacles", "ReservedNode"]
+
+NO_CODE: Final = -1
+"""Stands for an unknown node."""
+UNKNOWN_NODE: Final = Obstacle(Cause.NOT_KNOWN, "the node is not known here yet")
 
 
 class ReservedNode(msgspec.Struct, frozen=True):

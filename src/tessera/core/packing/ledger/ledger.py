@@ -15,11 +15,11 @@ from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.byname import mixtures, restricts
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
-from tessera.core.packing.ledger.cached import KnownObstacles, ReservedNode
+from tessera.core.packing.ledger.cached import NO_CODE, UNKNOWN_NODE, KnownObstacles, ReservedNode
 from tessera.core.packing.ledger.held import by_gpu, taken
 from tessera.core.packing.ledger.records import Filtered, Hold, Holder, HolderId, ImpossibleUse, Purpose, holder_id
 from tessera.core.packing.ledger.schedulable import MOST, bounded_node, schedulable_node
-from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, lasting
+from tessera.core.packing.obstacles import Obstacle, Obstacles, lasting
 from tessera.core.packing.pack import UNFIT, Mix
 from tessera.core.packing.pack.policies import make_policy
 from tessera.core.packing.pack.scores import Scores
@@ -37,9 +37,6 @@ _MOST_WRITTEN: Final = 1 << 13
 _MOST_WHYS: Final = 256
 """Needs whose obstacles are cached."""
 _NOTHING: Final[Mapping[str, int]] = {}
-_NO_CODE: Final = -1
-"""Stands for an unknown node."""
-_UNKNOWN: Final = Obstacle(Cause.NOT_KNOWN, "the node is not known here yet")
 
 
 class Ledger:
@@ -214,9 +211,8 @@ class Ledger:
         """
         if not any(restricts(ask, need.models) for ask in need.asks):
             return {}
-        lasting_ones = {
-            name: each for name, each in self.obstacles(need, names).items() if each.cause.lasting or each is _UNKNOWN
-        }
+        found = self.obstacles(need, names).items()
+        lasting_ones = {name: each for name, each in found if each.cause.lasting or each is UNKNOWN_NODE}
         columns = self._columns(names)
         mixed = mixtures(need, self._fleet, columns)
         return {
@@ -260,7 +256,7 @@ class Ledger:
         self._refresh()
         column = self._fleet.index.get(node)
         if column is None:
-            return _UNKNOWN.text
+            return UNKNOWN_NODE.text
         kind = self._kind(need)
         shares = self._scores.shares(kind, column) if self._scores.row(kind)[column] != UNFIT else None
         if shares is None:
@@ -483,10 +479,10 @@ class Ledger:
         unfit = columns[~fits]
         known = unfit >= 0
         why = self._why(kind, unfit[known])
-        codes = np.full(len(unfit), _NO_CODE)
+        codes = np.full(len(unfit), NO_CODE)
         codes[known] = why.codes.take(unfit[known])
         found = {code: why.obstacles.of_code(code) for code in np.unique(codes[known]).tolist()}
-        return fits, codes, found | {_NO_CODE: _UNKNOWN}
+        return fits, codes, found | {NO_CODE: UNKNOWN_NODE}
 
     def _why(self, kind: int, columns: Ints) -> KnownObstacles:
         """Return the obstacles of a need, up to date for `columns`, where it does not fit."""
