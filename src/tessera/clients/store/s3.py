@@ -73,14 +73,13 @@ def sign(settings: S3Settings, now: datetime, target: str, headers: Mapping[str,
     """
     if not settings.access_key:
         return dict(headers)
-    time = f"{now.year:04}{now.month:02}{now.day:02}T{now.hour:02}{now.minute:02}{now.second:02}Z"
+    time = now.strftime("%Y%m%dT%H%M%SZ")
     signed = {**headers, "x-amz-content-sha256": _EMPTY, "x-amz-date": time}
     if settings.session_token:
         signed["x-amz-security-token"] = settings.session_token
     path, _, query = target.partition("?")
-    rows = sorted((name.lower(), value.strip()) for name, value in signed.items())
-    names = ";".join(name for name, _ in rows)
-    fields = "".join(f"{name}:{value}\n" for name, value in rows)
+    order, names = _signed_names(tuple(signed))
+    fields = "".join([f"{lower}:{signed[name].strip()}\n" for lower, name in order])
     canonical = f"GET\n{path}\n{query}\n{fields}\n{names}\n{_EMPTY}"
     scope = f"{time[:8]}/{settings.region}/s3/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
@@ -89,6 +88,13 @@ def sign(settings: S3Settings, now: datetime, target: str, headers: Mapping[str,
     credential = f"AWS4-HMAC-SHA256 Credential={settings.access_key}/{scope}"
     signed["Authorization"] = f"{credential}, SignedHeaders={names}, Signature={signature.hexdigest()}"
     return signed
+
+
+@functools.lru_cache(maxsize=16)
+def _signed_names(names: tuple[str, ...]) -> tuple[list[tuple[str, str]], str]:
+    """Return the names of headers in the order of a signature, in lower case and as given, and their list there."""
+    order = sorted((name.lower(), name) for name in names)
+    return order, ";".join(lower for lower, _ in order)
 
 
 @functools.lru_cache(maxsize=4)
