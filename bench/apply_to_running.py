@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kube import pods
-from kube.observing import Api, NoAnswerError, seen
+from kube.observing import Api, NoAnswerError, used_node
 from testbed.cluster import Cluster, Desired, default_folder
 from testbed.images import BUSYBOX
 from testbed.processes import until
@@ -143,7 +143,7 @@ class Bench:
         self._run(self._pod(amounts, f"amounts-{self._number}"))
         self.clean()
         node = self._cluster.nodes[0]
-        until("no instance", lambda: not seen(node).instances and not self._of_node("claims"), timeout_s=60)
+        until("no instance", lambda: not used_node(node).instances and not self._of_node("claims"), timeout_s=60)
         self._keep_idle(600)
 
     def allocate_calls(self) -> tuple[int, float]:

@@ -51,7 +51,7 @@ SHAPES = (
     ({"nvidia.com/gpu": 1}, "none"),
     ({MEMORY: 96}, "none"),
 )
-"""The last fits nowhere: there a reason is told for every node."""
+"""The last fits nowhere: there every node gets a reason."""
 
 
 class Answered(NamedTuple):

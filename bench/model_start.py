@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.plugins import ScriptedPlugin, connect
-from kube.observing import seen
+from kube.observing import used_node
 from kube.pods import busybox, until_allocatable
 from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
@@ -86,7 +86,7 @@ done
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Sends so many bytes a second to all clients; its folder has which version it serves, and what it was told."""
+    """Sends so many bytes a second to all clients; its folder has the served version and the log of requests."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -335,11 +335,11 @@ class Bench:
     def _run(self, way: str, nodes: int) -> Found:
         """Run the Job of 60, and remove it."""
         name, load = f"{way}-{nodes}", os.getloadavg()[0]
-        before, begun, wall = len(self._told()), time.monotonic(), time.time()
+        before, begun, wall = len(self._logged()), time.monotonic(), time.time()
         self._cluster.apply(*self._keeps(way, name, nodes), self._job(way, name, nodes))
         self._follow(before)
         self._cluster.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=60s")
-        found = self._found(way, nodes, self._told()[before:], begun, wall)
+        found = self._found(way, nodes, self._logged()[before:], begun, wall)
         selected = ("jobs,daemonsets,modelcaches", "--selector=made-by=test")
         self._cluster.kubectl("delete", *selected, "--cascade=foreground", "--timeout=120s")
         for each in self._cluster.nodes:
@@ -354,16 +354,16 @@ class Bench:
 
         def done() -> bool:
             nonlocal changed
-            told = [str(words[0]) for _, _, *words in self._told()[before:]]
+            told = [str(words[0]) for _, _, *words in self._logged()[before:]]
             if not changed and told.count("works") >= PODS // 2:
                 self._version, changed = self._version + 1, True
                 (self._folder / "version.new").write_text(str(self._version))
                 (self._folder / "version.new").replace(self._folder / "version")
             return told.count("looked") >= PODS
 
-        until("pods that have worked", done, timeout_s=WAIT_S, found=lambda: str(self._told()[before:][-5:]))
+        until("pods that have worked", done, timeout_s=WAIT_S, found=lambda: str(self._logged()[before:][-5:]))
 
-    def _told(self) -> list[list[Any]]:
+    def _logged(self) -> list[list[Any]]:
         return [json.loads(line) for line in (self._folder / "told").read_text().splitlines()]
 
     def _keeps(self, way: str, name: str, nodes: int) -> list[dict[str, Any]]:
@@ -427,7 +427,9 @@ class Bench:
 
     def _found(self, way: str, nodes: int, told: list[list[Any]], begun: float, wall: float) -> Found:
         items = self._cluster.get("pods", f"--selector=job-name={way}-{nodes}")["items"]
-        gpus = {one.uuid: one.gpu for each in self._cluster.nodes if way != "recipe" for one in seen(each).instances}
+        gpus = {
+            one.uuid: one.gpu for each in self._cluster.nodes if way != "recipe" for one in used_node(each).instances
+        }
         heard = {(who, words[0]): (at - begun, words[1:]) for at, who, *words in told}
         pods = []
         for each in items:

@@ -68,7 +68,7 @@ def batch(count: int) -> tuple[Pod, ...]:
     return tuple(pods)
 
 
-def seen(pods: tuple[Pod, ...]) -> PartitioningState:
+def state_of(pods: tuple[Pod, ...]) -> PartitioningState:
     """Return the cluster with these pods waiting and nothing cut."""
     nodes = fleet()
     states = tuple(GpuNodeState(name=node.name, gpus=node.gpus, reported=True) for node in nodes)
@@ -102,7 +102,7 @@ def main() -> int:
     print(f"{'case':8} {'pods':>6} {'waiting':>8} {'s':>8} {'plan, s':>8} {'refs':>6} {'floor':>6}")
     broken = []
     for case, (count, most) in CASES.items():
-        observed = seen(batch(count))
+        observed = state_of(batch(count))
         decisions = [advance(PartitioningMemory(), observed, 0.0, LIMITS)[1] for _ in range(2)]
         if decisions[0] != decisions[1]:
             broken.append(f"{case}: two decisions about the same differ")

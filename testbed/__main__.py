@@ -120,7 +120,7 @@ def up(name: str, /, *, source: Source | None, **given: Any) -> None:
             admission=given["admission"],
             source=source or ("image" if given["nodes"] else "source"),
         )
-        report = _told(console, status.update)
+        report = _reporter(console, status.update)
         testbed.up(desired, report)
         if given["notebooks"]:
             archive = jupyterlab_image(report)
@@ -139,7 +139,7 @@ def up(name: str, /, *, source: Source | None, **given: Any) -> None:
     click.echo(f"export KUBECONFIG={testbed.kubeconfig}")
 
 
-def _told(console: Console, update: Callable[[str], None]) -> Callable[[str], None]:
+def _reporter(console: Console, update: Callable[[str], None]) -> Callable[[str], None]:
     """Return what shows a step: in place in a terminal, as a line elsewhere."""
     return update if console.is_terminal else lambda step: console.print(f"{step} ...", soft_wrap=True)
 

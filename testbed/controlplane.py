@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
     real_nodes: bool
     """Whether kubelets run; without them nodes are objects that nobody renews, and nobody marks them as lost."""
     services: bool = False
-    """Whether Services lead to pods. The API server's machine is no node and has no kube-proxy: it asks pods itself."""
+    """Whether Services lead to pods. The API server runs on no node and has no kube-proxy: it calls pods itself."""
 
     @property
     def scheduler_configuration(self) -> Path:

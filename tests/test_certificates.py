@@ -140,7 +140,7 @@ def watched(mounted: Mounted) -> Certificates:
     return Certificates(mounted.tls, context, logger())
 
 
-async def test_files_that_cannot_be_used_are_told_once_and_change_nothing(pki: Path, mounted: Mounted) -> None:
+async def test_files_that_cannot_be_used_are_reported_once_and_change_nothing(pki: Path, mounted: Mounted) -> None:
     async with serving(mounted) as port:
         client = Client(port, pki)
         mounted.put("renewed", key="server")

@@ -179,7 +179,7 @@ def asked(url: str, path: str, **parameters: object) -> Any:
 
 
 def found_by(url: str, expr: str) -> list[Any]:
-    """Return the series that a query finds; none where a value of one is no number."""
+    """Return the series that a query finds; none where a value of one is not a number."""
     found: list[Any] = asked(url, "query", query=expr, time=NOW_S)["result"]
     return [] if any(each["value"][1] == "NaN" for each in found) else found
 

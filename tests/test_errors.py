@@ -16,7 +16,6 @@ PHRASE = re.compile(r"(no|none|nothing|neither|it|its|there|another|several) ", 
 NOUN = re.compile(r"(a|an) |\w+ing ")
 LIMIT = re.compile(r"\b(not|more than|cannot|need|needed)\b")
 """What a cause has that itself says what would be accepted."""
-"""How a fix does not begin: it is what to do."""
 
 
 def text_of(node: ast.expr | None) -> str:

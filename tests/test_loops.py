@@ -79,7 +79,7 @@ async def test_at_the_end_nothing_is_being_done_any_more_nor_begun() -> None:
     assert ended == ["act"]
 
 
-async def test_a_loop_goes_on_when_a_call_is_ended_and_ends_when_it_is_told_to() -> None:
+async def test_a_loop_goes_on_when_a_call_is_ended_and_ends_on_request() -> None:
     said: list[BaseException] = []
 
     async def ended() -> None:

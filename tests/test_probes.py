@@ -57,7 +57,7 @@ async def test_who_holds_connections_open_ends_their_own_and_the_kubelet_is_answ
             writer.close()
 
 
-async def test_a_port_that_is_taken_is_told() -> None:
+async def test_a_port_that_is_taken_is_reported() -> None:
     async with answering(0, str) as port:
         with pytest.raises(Unavailable, match=r"choose another --health-port"):
             async with answering(port, str):
@@ -152,7 +152,7 @@ async def test_a_renewed_certificate_is_shown(pki: Path, tmp_path: Path) -> None
                 pass
 
 
-async def test_files_that_are_none_are_told_before_anything_listens(pki: Path) -> None:
+async def test_files_that_are_none_are_reported_before_anything_listens(pki: Path) -> None:
     broken = Tls(certificate=pki / "server.crt", key=pki / "client.key")
     with pytest.raises(InvalidInput, match=r"TLS files: .*give a certificate, its key and an authority in PEM"):
         async with exposing(MetricsPort(port=0, tls=broken), bytes):

@@ -375,7 +375,7 @@ def test_published_rules_are_read_as_the_adapter_reads_them(tmp_path: Path) -> N
         assert alike(address, one, "pods/*/http_requests", "verb=GET,instance notin (2,3)") == 1
         assert alike_external(address, one, "queue_depth") == 1
         assert alike_external(address, one, "queue_depth", "instance=2,name") == 1
-        # A namespace without a label for it: both refuse, and here the reason is told.
+        # A namespace without a label for it: both refuse, and here the reason is reported.
         with pytest.raises(urllib.error.HTTPError, match="500"):
             asked(address, "external.metrics.k8s.io/v1beta1/namespaces/default/queue_consumer_lag")
         with pytest.raises(InvalidInput, match="the rule says no label that names namespaces"):

@@ -180,7 +180,7 @@ def _assumed_models(nodes: Sequence[Node], pods: Iterable[Pod]) -> Iterator[str]
     if any(node.cached_models is None for node in nodes):
         names = sorted({f"{MODEL_RESOURCE}{name}" for pod in pods for name in pod.need.cached_models})
         if names:
-            yield f"{', '.join(names)}: taken to be on each node whose models the fleet does not say"
+            yield f"{', '.join(names)}: presumed on each node whose models the fleet does not list"
 
 
 def _looks_like_mib(nodes: Sequence[Node], pods: Iterable[Pod]) -> bool:

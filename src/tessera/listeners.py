@@ -10,7 +10,7 @@ class BoundedListener(socket.socket):
     """A listening socket for an event loop that closes a connection for each one above the limit.
 
     It closes the oldest connection of the address with the most: a client with many closes its own, and others are
-    served as ever. A closed connection is shut down here, and released by its owner.
+    not affected. A closed connection is shut down here, and released by its owner.
 
     Args:
         listener: a listening socket, which this one replaces.

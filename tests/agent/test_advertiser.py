@@ -56,8 +56,8 @@ async def test_a_gpu_that_a_pod_has_whole_is_not_offered_as_replicas_until_the_p
             (machine.folder / "sharing" / "default").write_text(SHARING)
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
             used = env["NVIDIA_VISIBLE_DEVICES"]
-            text = f"GPU {used}: container c of pod default/p has it in another form than as nvidia.com/gpu"
-            await until_logged(logs, "impaired", what="other-form", reason=[f"{text}, until that has ended"])
+            text = f"GPU {used}: container c of pod default/p still uses it as a resource other than nvidia.com/gpu"
+            await until_logged(logs, "impaired", what="other-form", reason=[text])
         assert text in await machine.event("ResourceNotAdvertised")
         for name in ("a", "b", "c"):
             await machine.pod(name, {"nvidia.com/gpu": 1})
@@ -110,7 +110,7 @@ async def test_a_gpu_that_a_pod_uses_in_another_way_is_not_made_mps_s_under_it(m
             (machine.folder / "policy.yaml").unlink(missing_ok=True)
             (machine.folder / "sharing" / "default").write_text(SHARING.replace("timeSlicing", "mps"))
             text = await machine.event("EnforcementImpaired")
-            assert f"MPS of {used}: pods use it in another way, until they have ended" in text
+            assert f"MPS of {used}: pods still use the GPU in another mode" in text
             modes = {each.uuid: each.compute_mode for each in (await machine.driver.inventory()).gpus}
             assert {uuid for uuid, mode in modes.items() if mode is ComputeMode.DEFAULT} == {used}
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
@@ -145,7 +145,7 @@ async def test_a_gpu_with_errors_is_offered_no_more(machine: Machine) -> None:
 
 
 async def test_it_is_ready_when_it_offers_what_is_declared(machine: Machine) -> None:
-    """What a probe is told: nothing is offered by a file that cannot be read, so that an upgrade stops at this node."""
+    """An unreadable file advertises nothing, and the probe fails, so that an upgrade stops at this node."""
     file = machine.folder / "sharing" / "default"
     file.write_text("version: v7")
     agent = Agent(machine.settings, machine.driver, machine.kube)

@@ -89,7 +89,7 @@ TOOLKIT = {
 
 @pytest.mark.parametrize(("text", "want"), TOOLKIT.values(), ids=TOOLKIT)
 @pytest.mark.parametrize("place", [0, 1])
-async def test_what_nvidias_runtime_is_told(
+async def test_the_settings_of_nvidias_runtime(
     places: DoctorPaths, text: str, want: tuple[bool, bool, str], place: int
 ) -> None:
     path = places.toolkit_configs[place]
@@ -174,7 +174,7 @@ async def test_daemons_that_are_gone(places: DoctorPaths) -> None:
     daemons = seen.daemons
     assert [(each.key, each.problem) for each in daemons] == [
         ("GPU-0", "its process has ended"),
-        ("GPU-1", "there is no record of it that can be read"),
+        ("GPU-1", "there is no readable record of it"),
         ("GPU-2", "its process has ended"),
     ]
 

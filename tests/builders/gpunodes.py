@@ -1,4 +1,4 @@
-"""A node's GPUs as the driver shows them and as they are shared, for tests of what the kubelet is offered."""
+"""A node's GPUs as the driver reports them and as they are shared, for tests of what the kubelet is offered."""
 
 import uuid
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from builders.shares import amount, cut, share
+from builders.shares import amount, mig_share, share
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.v1alpha1.gpunodes import claims_field, desired_field, new_object, status_fields
 from tessera.core.cluster.gpunodestate import GpuNodeState
@@ -13,7 +13,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.gpu.sharing import AUTO, Sharing
 
-__all__ = ["Object", "amount", "containers", "cut", "gpu", "gpunode", "kubectl", "node", "place", "pod", "share"]
+__all__ = ["Object", "amount", "containers", "gpu", "gpunode", "kubectl", "mig_share", "node", "place", "pod", "share"]
 
 Object = dict[str, Any]
 

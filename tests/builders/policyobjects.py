@@ -93,13 +93,13 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "modes beside whole": (
         shared(mode="whole", modes=["mig"]),
-        "take it out for the others",
-        "take it out for the others",
+        "remove it for the others",
+        "remove it for the others",
     ),
     "allowRepartition beside replicas": (
         shared(mode="mig-mps", layout=LAYOUT, replicas=2, allowRepartition=True),
-        "allowRepartition goes with mode mig",
-        "allowRepartition goes with mode mig",
+        "allowRepartition requires mode mig",
+        "allowRepartition requires mode mig",
     ),
     "renamed without replicas": (
         shared(mode="whole", renamed=True),
@@ -108,18 +108,18 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "an allocator of what is managed": (
         shared(mode="auto", allocator="kubelet"),
-        "take it out for auto, memory-share and allowRepartition",
-        "take it out for auto, memory-share and allowRepartition",
+        "remove it for auto, memory-share and allowRepartition",
+        "remove it for auto, memory-share and allowRepartition",
     ),
     "an allocator of amounts": (
         shared(mode="memory-share", allocator="scheduler"),
-        "take it out for auto, memory-share and allowRepartition",
-        "take it out for auto, memory-share and allowRepartition",
+        "remove it for auto, memory-share and allowRepartition",
+        "remove it for auto, memory-share and allowRepartition",
     ),
     "an allocator of a layout that may change": (
         shared(mode="mig", layout=LAYOUT, allowRepartition=True, allocator="scheduler"),
-        "take it out for auto, memory-share and allowRepartition",
-        "take it out for auto, memory-share and allowRepartition",
+        "remove it for auto, memory-share and allowRepartition",
+        "remove it for auto, memory-share and allowRepartition",
     ),
     "another allocator": (
         shared(mode="whole", allocator="nobody"),
@@ -152,8 +152,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "Exists with values": (
         {"nodeSelector": {"matchExpressions": [{"key": "pool", "operator": "Exists", "values": ["a"]}]}},
-        "take values out for Exists",
-        "take values out for Exists",
+        "remove values for Exists",
+        "remove values for Exists",
     ),
     "a text as priority": ({"priority": "high"}, "must be of type integer", "Expected `int`, got `str`"),
 }

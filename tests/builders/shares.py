@@ -36,7 +36,7 @@ def amount(gpu: int, placement: Placement | None = None, memory_mib: int = 4096,
     return share(gpu, memory_mib, at=f"{placement.profile}@{placement.start}" if placement else "", container=container)
 
 
-def cut(gpu: int, profile: str, start: int, kind: str = "A100-40GB", mode: Mode = Mode.MIG) -> Share:
+def mig_share(gpu: int, profile: str, start: int, kind: str = "A100-40GB", mode: Mode = Mode.MIG) -> Share:
     """Return a MIG instance as a share."""
     known = model(kind)
     found = next(each for each in known.profiles if each.name == profile)

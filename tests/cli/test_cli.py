@@ -103,7 +103,7 @@ def test_a_command_ends_quietly_as_others_do_whose_output_is_read_no_more(argume
 
 CLOSED = {
     "standard error, and all is well": ("plan --gpus T4 2>&-", 0),
-    "standard error, where an error is told": ("plan --gpus T4 -f nothing.yaml 2>&-", 2),
+    "standard error, where an error is printed": ("plan --gpus T4 -f nothing.yaml 2>&-", 2),
     "standard input, which is read": ("plan --gpus T4 -f - <&-", 0),
     "standard output": ("plan --gpus T4 >&-", 0),
     "all": ("plan --gpus T4 -f - <&- >&- 2>&-", 0),

@@ -231,7 +231,7 @@ def test_isolation_shows_at_the_edge(name: str, dashes: str | None, words: str) 
     assert words in "".join(frame.itertext())
 
 
-def test_what_waits_is_told_with_the_reason() -> None:
+def test_what_waits_is_reported_with_the_reason() -> None:
     scene = SCENES["a Job of 60 on eight GPUs in sevenths"]()
     words = " ".join(" ".join(drawn(scene).itertext()).split())
     assert "Pending: 4 pods" in words

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from builders.kubeobjects import Object, cut, gpu, gpunode, kubectl, node, place, pod, share
+from builders.kubeobjects import Object, gpu, gpunode, kubectl, mig_share, node, place, pod, share
 from judges import gpusharecli
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.cli import main
@@ -48,8 +48,8 @@ CLUSTER: list[Object] = [
     ),
     node(LONG),
     gpunode(LONG, gpu(0, "T4", SLICED, node=LONG), gpu(1, "T4", SLICED, node=LONG)),
-    pod("embed-7d9f-x2x4", {"nvidia.com/mig-1g.5gb": 1}, cut(0, "1g.5gb", 6), node="gpu-a"),
-    pod("train-0", {"nvidia.com/mig-2g.10gb": 1}, cut(0, "2g.10gb", 0), node="gpu-a"),
+    pod("embed-7d9f-x2x4", {"nvidia.com/mig-1g.5gb": 1}, mig_share(0, "1g.5gb", 6), node="gpu-a"),
+    pod("train-0", {"nvidia.com/mig-2g.10gb": 1}, mig_share(0, "2g.10gb", 0), node="gpu-a"),
     pod("vllm-0", {"tessera.dev/gpu-memory": 16}, share(1, 16384, Mode.MPS, percent=40), node="gpu-a"),
     pod("vllm-1", {"tessera.dev/gpu-memory": 8}, share(1, 8192, Mode.MPS, percent=20), node="gpu-a", phase="Pending"),
     pod("big", {"nvidia.com/gpu": 1}, share(2, 40960, Mode.WHOLE, percent=100), node="gpu-a"),
@@ -64,8 +64,8 @@ BROKEN: list[Object] = [
     node("a"),
     gpunode("a", gpu(0), gpu(1)),
     node("odd", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "GeForce-9999"}),
-    pod("p0", NEED, cut(0, "3g.20gb", 0)),
-    pod("p1", NEED, cut(0, "2g.10gb", 2)),
+    pod("p0", NEED, mig_share(0, "3g.20gb", 0)),
+    pod("p1", NEED, mig_share(0, "2g.10gb", 2)),
     pod("p2", NEED, share(1, 50000)),
     pod("p3", NEED, share(9, 1)),
     pod("p4", NEED),
@@ -163,8 +163,8 @@ def test_what_is_wrong_is_shown_below() -> None:
         "!!!!!",
         "! allocated twice",
         "conflict",
-        "a: ns/p3 holds GPU 9, which the node does not have",
-        "a GPU 0: held at once: 3g.20gb at 0 and 2g.10gb at 2 share memory slice 2",
+        "a: ns/p3 is allocated GPU 9, which the node does not have",
+        "a GPU 0: conflicting MIG instances: 3g.20gb at 0 and 2g.10gb at 2 share memory slice 2",
         "a GPU 1: 50000 MiB is more than the GPU's 40960 MiB",
         "a: ns/p4 runs here, and its GPU is not recorded",
         "GeForce-9999",
@@ -337,7 +337,7 @@ def test_bad_input_is_one_clear_error(sentence: str, tmp_path: Path, monkeypatch
     assert [word for word in named if word not in error] == []
 
 
-def test_notes_are_told_apart_from_the_table() -> None:
+def test_notes_are_distinguished_from_the_table() -> None:
     odd = [pod(f"odd-{n}", {"nvidia.com/gpu": "-1"}, node="gpu-a") for n in range(12)]
     result = run(objects=[*CLUSTER, *odd])
     assert result.stderr.count("note: pod ns/odd-") == 10

@@ -52,7 +52,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_rendered_is_told(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_rendered_is_reported(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments, want = REFUSED[case]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "list.yaml").write_text("[a]")

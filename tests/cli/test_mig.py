@@ -40,7 +40,7 @@ UNITS = "tessera.dev/gpu-memory"
 NO_KUBELET = ("--kubelet-socket", "/nowhere/kubelet.sock")
 
 
-def _held(name: tuple[str, str], devices: str) -> KubeletAllocation:
+def _allocation(name: tuple[str, str], devices: str) -> KubeletAllocation:
     ids = tuple(sorted(devices.split(",")))
     resource = UNITS if "-_-" in devices else "nvidia.com/mig"
     return KubeletAllocation(namespace=name[0], pod=name[1], container="main", resource=resource, device_ids=ids)
@@ -62,7 +62,11 @@ class Node:
 
     async def record(self) -> list[KubeletAllocation]:
         pods = (await self.kube.list(PODS)).objects
-        return [_held(name_of(each), annotations_of(each)["holds"]) for each in pods if "holds" in annotations_of(each)]
+        return [
+            _allocation(name_of(each), annotations_of(each)["holds"])
+            for each in pods
+            if "holds" in annotations_of(each)
+        ]
 
     def run(self, *arguments: str, code: int = 0) -> Result:
         means = Means(driver=self.driver, record=self.record, kube=self.kube)
@@ -159,7 +163,7 @@ DOWN = Unavailable("the API server", found="no answer", expected="one")
 WITHOUT: dict[str, tuple[tuple[str, ...], TesseraError | TimeoutError, str]] = {
     "no name": ((), DOWN, "no node name, from --node or NODE_NAME"),
     "no API": (("--node", "n1"), DOWN, "the API server: no answer"),
-    "a silent API": (("--node", "n1"), TimeoutError(), "the API server did not answer within 10 s"),
+    "a silent API": (("--node", "n1"), TimeoutError(), "the API server did not respond within 10 s"),
 }
 
 
@@ -248,7 +252,10 @@ def test_used_instances_are_refused(tmp_path: Path) -> None:
     node = Node(card(layout=SEVEN), folder=tmp_path)
     node.driver.start_process("GPU-0", 77, SEVEN[1])
     result = node.run("apply", "-f", str(node.file), code=5)
-    assert "1g.5gb at 1 is in use and holds unit 1, needed for 3g.20gb at 0; held by process 77" in result.stderr
+    assert (
+        "1g.5gb at 1 is in use and occupies memory slice 1, needed for 3g.20gb at 0; used by process 77"
+        in result.stderr
+    )
     assert node.layouts() == [SEVEN]
 
 
@@ -370,12 +377,12 @@ def test_refusals_say_what_to_do(
     assert node.layouts() == [gpu.layout]
 
 
-def test_a_failed_step_is_told_and_the_former_layout_restored(tmp_path: Path) -> None:
+def test_a_failed_step_is_reported_and_the_former_layout_restored(tmp_path: Path) -> None:
     node = Node(card(layout=SEVEN), folder=tmp_path)
     node.driver.fail("create_instance", Unavailable("GPU 0", found="a fault", expected="no fault"))
     result = node.run("apply", "-f", str(node.file), "--checkpoint", str(tmp_path / "mig.json"), code=4)
     assert "failed: GPU 0: creating 3g.20gb at 0 failed: a fault" in result.stderr
-    assert "the former layout is in force" in result.stderr
+    assert "the previous layout is in force" in result.stderr
     assert node.layouts() == [SEVEN]
     assert not (tmp_path / "mig.json").exists()
 

@@ -60,7 +60,7 @@ def test_placements_are_drawn_under_their_memory_slices() -> None:
         pytest.param("A100-40GB", r"sources\n  smi: memory total", id="sources"),
         pytest.param("A100-40GB", r"observed +placements as nvidia-smi lists them", id="how placements are known"),
         pytest.param("B300", r"1g\.34gb +1 +~30942 ", id="an estimate is marked"),
-        pytest.param("B300", r"memory +~ is a low estimate", id="and explained"),
+        pytest.param("B300", r"memory +~ marks a low estimate", id="and explained"),
         pytest.param("RTX-PRO-5000", r"2g\.24gb-me +2 +~\d+ +1 +\? +unknown", id="placements not known"),
         pytest.param("RTX-PRO-5000", r"memory slices unknown", id="an axis not known"),
         pytest.param("RTX-PRO-5000", r"note +placements were not found", id="a note"),
@@ -79,7 +79,7 @@ def test_without_a_model_all_are_listed() -> None:
     assert table["H100-80GB"] == ["H100-80GB", "Hopper", "81559", "7", "8", "observed"]
     assert table["T4"] == ["T4", "Turing", "15360", "no", "MIG"]
     assert "~45776" in text
-    assert "~ is a low estimate" in text
+    assert "~ marks a low estimate" in text
 
 
 def test_json_of_all_models_is_a_summary_each() -> None:

@@ -62,7 +62,7 @@ WANT = {
         gpus={"A10G 23028": 4, "T4 15360": 1},
         placed=("next ip-10-0-0-12 [0] whole",),
         guessed=("ip-10-0-0-11",),
-        told=("ip-10-0-0-11: nobody recorded which GPUs running pods use",),
+        told=("ip-10-0-0-11: the GPUs of running pods are not recorded",),
     ),
     "eks-time-slicing-without-discovery": Want(
         gpus={"T4 15360": 4}, placed=("notebook ip-10-0-0-21 [0] time-slicing",)
@@ -75,7 +75,7 @@ WANT = {
         gpus={"T4 15360": 4},
         pending={"one": "all 4 places are allocated"},
         guessed=("gpu-1",),
-        told=("gpu-1: nobody recorded which GPUs running pods use",),
+        told=("gpu-1: the GPUs of running pods are not recorded",),
     ),
     "gke-autopilot-new-machine": Want(
         gpus={"B200-180GB 183359": 8, "RTX-PRO-6000-Blackwell-96GB 97887": 2},
@@ -115,7 +115,7 @@ WANT = {
         placed=("one gpu-1 [1] whole",),
         pending={"quarter": "gpu-fraction is a name of KAI", "two": "no room for nvidia.com/gpu"},
         guessed=("gpu-1",),
-        told=("gpu-1: nobody recorded which GPUs running pods use",),
+        told=("gpu-1: the GPUs of running pods are not recorded",),
     ),
     "karpenter-eks": Want(
         gpus={"A100-40GB 40960": 8, "A100-80GB 81920": 8, "H100-80GB 81559": 8, "L4 23034": 1},
@@ -149,7 +149,7 @@ WANT = {
         placed=("whole gpu-1 [0] whole",),
         pending={"three": "3 x nvidia.com/gpu requested, 2 free"},
         guessed=("gpu-1",),
-        told=("1 of its 4 GPUs is not offered (3 allocatable of 4)", "nobody recorded which GPUs are lost"),
+        told=("1 of its 4 GPUs is not offered (3 allocatable of 4)", "the lost GPUs are not recorded"),
     ),
     "lost-instance": Want(
         gpus={"A100-40GB 40960": 1},
@@ -167,7 +167,7 @@ WANT = {
     "nos-mps": Want(
         gpus={},
         pending={
-            "next": "nvidia.com/gpu-10gb is a name of nos, which Tessera does not read: ask for tessera.dev/gpu-memory"
+            "next": "nvidia.com/gpu-10gb is a name of nos, which Tessera does not read: request tessera.dev/gpu-memory"
         },
         told=("gpu-1: it is labelled nvidia.com/gpu.product=NVIDIA-A100-PCIE-40GB but advertises no GPU",),
     ),
@@ -186,7 +186,7 @@ WANT = {
         gpus={"A100-40GB 40960": 4},
         placed=("slice gpu-1 [0] mig",),
         guessed=("gpu-1",),
-        told=("labels do not say which GPU has which MIG instances",),
+        told=("labels do not show which GPU has which MIG instances",),
     ),
     "operator-mig-single": Want(gpus={"A100-40GB 40960": 2}, placed=("slice gpu-1 [0] mig",)),
     "operator-mig-time-sliced": Want(gpus={"A100-80GB 81920": 1}, placed=("shared gpu-1 [0] mig-time-slicing",)),
@@ -196,7 +196,7 @@ WANT = {
         gpus={"H100-80GB 81559": 8},
         placed=("slice gpu-1 [6] mig",),
         guessed=("gpu-1",),
-        told=("run tessera agent there",),
+        told=("run `tessera agent` there",),
     ),
     "other-vendors": Want(
         gpus={"L40S 46068": 2},
@@ -305,7 +305,7 @@ def test_what_is_left_out_and_guessed_stands_in_the_table_and_the_closing_line()
     assert "1 node left out: GPUs not known" in left_out
     guessed = " ".join(run("--fleet", path("operator-whole-gpus")).stdout.split())
     assert "gpu-1 GPU 6?" in guessed
-    assert "Warning: gpu-1: nobody recorded which GPUs running pods use" in guessed
+    assert "Warning: gpu-1: the GPUs of running pods are not recorded" in guessed
 
 
 def test_the_drawing_marks_guesses_too(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_no_files_partition_gpus_by_guess(name: str, want: str, tmp_path: Path) 
     result = run("--fleet", path(name), "--write", str(tmp_path / "out"))
     assert result.exit_code == 2
     assert want in result.stderr
-    assert ": run tessera agent there, drain the node, or label it" in result.stderr
+    assert ": run `tessera agent` there, drain the node, or label it" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

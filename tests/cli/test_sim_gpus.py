@@ -47,7 +47,7 @@ def described() -> Any:
 
 
 @pytest.fixture
-def cut(state: Path) -> str:
+def partitioned(state: Path) -> str:
     """Make a machine whose A100 has two instances, one of them whole; return the MIG device's UUID."""
     done("create", "--gpus", "A100-40GB", "--gpus", "2xT4", "--seed", "x")
     tests = str(Path(__file__).parents[1])
@@ -136,7 +136,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_told_in_one_line(cut: str, case: str) -> None:
+def test_what_is_wrong_is_reported_in_one_line(cut: str, case: str) -> None:
     arguments, code, want = WRONG[case]
     before = described()
     result = call(*[cut if each == "CUT" else each for each in arguments])

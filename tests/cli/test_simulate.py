@@ -156,9 +156,9 @@ def test_a_made_up_workload_runs_on_plain_nodes_and_on_a_given_fleet() -> None:
     "words",
     [
         pytest.param(["--demand", 0, 0, 0], id="no demand at all"),
-        pytest.param(["--demand", "nan", 1, 1], id="a weight that is no number"),
+        pytest.param(["--demand", "nan", 1, 1], id="a weight that is not a number"),
         pytest.param(["--demand", 1, 1, "inf"], id="a weight without end"),
-        pytest.param(["--without-gpu", "nan"], id="a percentage that is no number"),
+        pytest.param(["--without-gpu", "nan"], id="a percentage that is not a number"),
         pytest.param(["--nodes", 3, "--gpus", "T4"], id="a number of nodes beside a fleet"),
     ],
 )

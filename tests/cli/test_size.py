@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 def test_weights_are_as_large_as_what_says_most_of_them(folder: Path) -> None:
     counted = facts(folder)
     assert counted["weight_bytes"] == 2 * 8_030_261_248
-    assert "counted from the widths" in counted["notes"][0]
+    assert "computed from the widths" in counted["notes"][0]
     with (folder / "a.safetensors").open("wb") as file:
         file.truncate(1000)
     assert (facts(folder)["weight_bytes"], facts(folder)["notes"]) == (1000, [])

@@ -42,7 +42,7 @@ async def test_who_is_awake_stays_so() -> None:
         MODEL_SERVERS, "ranker", {"status": {"readyReplicas": 2}}, namespace="serving", subresource="status"
     )
     said = await wake_server(kube, "ranker", "serving", NOW)
-    assert said == "serving/ranker is awake, and stays so for 1200 s: 2 ready"
+    assert said == "serving/ranker is awake, for at least 1200 s: 2 ready"
 
 
 async def test_who_never_sleeps_and_who_is_not_there_are_refused() -> None:

@@ -39,7 +39,7 @@ async def test_a_connection_serves_again() -> None:
 
 
 @pytest.mark.parametrize("case", NO_ANSWERS)
-async def test_what_is_no_answer_is_told_and_sent_once(case: str) -> None:
+async def test_what_is_no_answer_is_reported_and_sent_once(case: str) -> None:
     raw = NO_ANSWERS[case]
     async with serving(lambda _: raw) as server, connected(server.url) as client:
         server.hang_up_after_s = 0.1

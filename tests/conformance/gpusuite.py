@@ -63,7 +63,7 @@ async def read(world: World) -> tuple[GpuFacts, GpuFacts]:
     return a100, t4
 
 
-async def cut(world: World, *placements: Placement) -> GpuFacts:
+async def partition(world: World, *placements: Placement) -> GpuFacts:
     """Return the A100 with MIG on and these instances."""
     a100, _ = await read(world)
     await world.driver.set_mig(a100.uuid, enabled=True)
@@ -87,7 +87,7 @@ class GpuSuite:
 
     # Reading
 
-    async def test_gpus_are_told_apart_and_known(self, world: World) -> None:
+    async def test_gpus_are_distinguished_and_known(self, world: World) -> None:
         inventory = await world.driver.inventory()
         a100, t4 = inventory.gpus
         assert [each.index for each in inventory.gpus] == [0, 1]
@@ -125,7 +125,7 @@ class GpuSuite:
         assert (await read(world))[0].layout is None
 
     async def test_turning_mig_on_twice_is_harmless(self, world: World) -> None:
-        a100 = await cut(world, SMALL)
+        a100 = await partition(world, SMALL)
         await world.driver.set_mig(a100.uuid, enabled=True)
         assert (await read(world))[0] == a100
 
@@ -152,7 +152,7 @@ class GpuSuite:
         assert (await read(world))[0].mig == a100.mig
 
     async def test_mig_stays_on_while_there_are_instances(self, world: World) -> None:
-        a100 = await cut(world, SMALL)
+        a100 = await partition(world, SMALL)
         with pytest.raises(Conflict, match="1 MIG instances"):
             await world.driver.set_mig(a100.uuid, enabled=False)
         assert (await read(world))[0] == a100
@@ -167,7 +167,7 @@ class GpuSuite:
     # Instances
 
     async def test_an_instance_is_made_exactly_where_it_is_desired(self, world: World) -> None:
-        a100 = await cut(world)
+        a100 = await partition(world)
         made = await world.driver.create_instance(a100.uuid, LARGE)
         after, _ = await read(world)
         assert after.instances == (made,)
@@ -178,13 +178,13 @@ class GpuSuite:
         assert made.multiprocessors == 42
 
     async def test_instances_are_sorted_by_placement(self, world: World) -> None:
-        a100 = await cut(world, LARGE, SMALL, MIDDLE)
+        a100 = await partition(world, LARGE, SMALL, MIDDLE)
         assert a100.layout == (SMALL, MIDDLE, LARGE)
         assert [each.placement for each in a100.instances] == [SMALL, MIDDLE, LARGE]
         assert len({each.gpu_instance for each in a100.instances}) == 3
 
     async def test_every_maximal_layout_can_be_made_and_unmade(self, world: World) -> None:
-        a100 = await cut(world)
+        a100 = await partition(world)
         for layout in maximal_layouts(A100):
             for each in layout:
                 await world.driver.create_instance(a100.uuid, each)
@@ -194,20 +194,20 @@ class GpuSuite:
         assert (await read(world))[0] == a100
 
     async def test_no_room_is_a_conflict_and_changes_nothing(self, world: World) -> None:
-        a100 = await cut(world, LARGE)
+        a100 = await partition(world, LARGE)
         for each in (LARGE, Placement(4, 1, "1g.5gb"), Placement(0, 8, "7g.40gb")):
             with pytest.raises(Conflict, match="share memory"):
                 await world.driver.create_instance(a100.uuid, each)
         assert (await read(world))[0] == a100
 
     async def test_a_media_engine_that_a_gpu_has_once_is_given_once(self, world: World) -> None:
-        a100 = await cut(world, Placement(0, 1, "1g.5gb+me"))
+        a100 = await partition(world, Placement(0, 1, "1g.5gb+me"))
         with pytest.raises(Conflict, match="media engines"):
             await world.driver.create_instance(a100.uuid, Placement(1, 1, "1g.5gb+me"))
 
     @pytest.mark.parametrize("placement", [NOWHERE, STRANGE], ids=["no such start", "no such profile"])
     async def test_what_no_gpu_of_the_model_could_hold_is_invalid(self, world: World, placement: Placement) -> None:
-        a100 = await cut(world)
+        a100 = await partition(world)
         with pytest.raises(InvalidInput, match=placement.profile):
             await world.driver.create_instance(a100.uuid, placement)
 
@@ -217,20 +217,20 @@ class GpuSuite:
             await world.driver.create_instance(a100.uuid, SMALL)
 
     async def test_an_instance_made_again_has_another_uuid(self, world: World) -> None:
-        a100 = await cut(world, SMALL)
+        a100 = await partition(world, SMALL)
         await world.driver.destroy_instance(a100.uuid, SMALL)
         again = await world.driver.create_instance(a100.uuid, SMALL)
         assert again.uuid != a100.instances[0].uuid
 
     async def test_what_is_not_there_is_not_destroyed(self, world: World) -> None:
-        a100 = await cut(world, SMALL, LARGE)
+        a100 = await partition(world, SMALL, LARGE)
         await world.driver.destroy_instance(a100.uuid, SMALL)
         with pytest.raises(Conflict, match=r"1g\.5gb at 0 on GPU 0 .*no such instance"):
             await world.driver.destroy_instance(a100.uuid, SMALL)
         assert (await read(world))[0].layout == (LARGE,)
 
     async def test_a_used_instance_is_not_destroyed(self, world: World) -> None:
-        a100 = await cut(world, SMALL, LARGE)
+        a100 = await partition(world, SMALL, LARGE)
         world.start_process(a100, 7, SMALL)
         with pytest.raises(Conflict, match=r"1g\.5gb at 0 on GPU 0 .*7"):
             await world.driver.destroy_instance(a100.uuid, SMALL)
@@ -241,7 +241,7 @@ class GpuSuite:
         assert (await read(world))[0].layout == ()
 
     async def test_a_half_made_instance_is_shown_and_can_be_destroyed(self, world: World) -> None:
-        a100 = await cut(world, LARGE)
+        a100 = await partition(world, LARGE)
         world.fail_half_way()
         with pytest.raises(Unavailable):
             await world.driver.create_instance(a100.uuid, SMALL)
@@ -252,13 +252,13 @@ class GpuSuite:
 
     async def test_the_other_gpu_is_not_touched(self, world: World) -> None:
         _, before = await read(world)
-        await cut(world, SMALL, LARGE)
+        await partition(world, SMALL, LARGE)
         assert (await read(world))[1] == before
 
     # Processes and use
 
-    async def test_processes_are_told_with_their_instance(self, world: World) -> None:
-        a100 = await cut(world, SMALL, LARGE)
+    async def test_processes_are_reported_with_their_instance(self, world: World) -> None:
+        a100 = await partition(world, SMALL, LARGE)
         _, t4 = await read(world)
         world.start_process(a100, 9, LARGE, 100)
         world.start_process(a100, 7, SMALL, 200)
@@ -269,8 +269,8 @@ class GpuSuite:
         (other,) = await world.driver.processes(t4.uuid)
         assert (other.pid, other.memory_mib, other.gpu_instance) == (8, 300, None)
 
-    async def test_memory_in_use_is_told_by_gpu_and_instance(self, world: World) -> None:
-        a100 = await cut(world, SMALL, LARGE)
+    async def test_memory_in_use_is_reported_by_gpu_and_instance(self, world: World) -> None:
+        a100 = await partition(world, SMALL, LARGE)
         empty = (await world.driver.use(a100.uuid, SMALL)).memory_used_mib
         world.start_process(a100, 9, LARGE, 100)
         world.start_process(a100, 7, SMALL, 200)
@@ -279,10 +279,10 @@ class GpuSuite:
         with pytest.raises(Conflict, match="no such instance"):
             await world.driver.use(a100.uuid, MIDDLE)
 
-    async def test_with_mig_on_utilization_is_not_told(self, world: World) -> None:
+    async def test_with_mig_on_utilization_is_not_reported(self, world: World) -> None:
         a100, t4 = await read(world)
         assert (await world.driver.use(a100.uuid)).gpu_percent is not None
-        await cut(world, SMALL)
+        await partition(world, SMALL)
         assert (await world.driver.use(a100.uuid)).gpu_percent is None
         assert (await world.driver.use(a100.uuid, SMALL)).gpu_percent is None
         assert (await world.driver.use(t4.uuid)).gpu_percent is not None
@@ -298,7 +298,7 @@ class GpuSuite:
     async def test_with_mig_on_the_compute_mode_is_the_default(self, world: World) -> None:
         a100, _ = await read(world)
         await world.driver.set_compute_mode(a100.uuid, ComputeMode.EXCLUSIVE_PROCESS)
-        a100 = await cut(world)
+        a100 = await partition(world)
         assert a100.compute_mode is ComputeMode.DEFAULT
         with pytest.raises(Unsupported, match="MIG is on"):
             await world.driver.set_compute_mode(a100.uuid, ComputeMode.EXCLUSIVE_PROCESS)
@@ -336,7 +336,7 @@ class GpuSuite:
         assert (await world.driver.memory_limit(t4.uuid, CGROUP)).hard_mib is None
 
     async def test_with_mig_on_memory_is_not_limited(self, world: World) -> None:
-        a100 = await cut(world)
+        a100 = await partition(world)
         with pytest.raises(Unsupported, match="MIG"):
             await world.driver.set_memory_limit(a100.uuid, CGROUP, 2048)
         with pytest.raises(Unsupported, match="MIG"):
@@ -365,7 +365,7 @@ class GpuSuite:
             await world.driver.set_mig(before.uuid, enabled=True)
 
     async def test_errors_come_with_the_instance_they_are_about(self, world: World) -> None:
-        a100 = await cut(world, SMALL, LARGE)
+        a100 = await partition(world, SMALL, LARGE)
         _, t4 = await read(world)
         events, others = world.driver.events(), world.driver.events()
         world.xid(t4, 48)
@@ -379,7 +379,7 @@ class GpuSuite:
 
     async def test_a_new_mig_configuration_is_reported(self, world: World) -> None:
         events = world.driver.events()
-        a100 = await cut(world)
+        a100 = await partition(world)
         event = await soon(events, lambda event: event.xid is None)
         assert (event.gpu, event.lost) == (a100.uuid, False)
 
@@ -412,7 +412,7 @@ class GpuSuite:
         assert found.instances == ()
 
     async def test_a_reading_under_mig_is_of_each_instance_and_has_no_utilization(self, world: World) -> None:
-        gpu = await cut(world, SMALL, LARGE)
+        gpu = await partition(world, SMALL, LARGE)
         world.start_process(gpu, 7, LARGE, memory_mib=200)
         found = await world.driver.measure(gpu.uuid)
         assert found.gpu_percent is None

@@ -227,7 +227,9 @@ class KubeSuite:
         await kube.evict("suite-pod", NAMESPACE, uid=uid)
         assert await kube.get(PODS, "suite-pod", NAMESPACE) is None
 
-    async def test_a_kind_that_is_not_installed_is_told_from_an_object_that_is_not_there(self, kube: Kube) -> None:
+    async def test_a_kind_that_is_not_installed_is_distinguished_from_an_object_that_is_not_there(
+        self, kube: Kube
+    ) -> None:
         calls = {
             "list": kube.list(GHOSTS),
             "watch": anext(aiter(kube.watch(GHOSTS, "1"))),

@@ -11,7 +11,7 @@ from tessera.errors import Unavailable
 
 @pytest.mark.anyio
 class NodeUsageSuite:
-    """Subclasses give `usages`, of node n1's agent, and `silence`, after which it does not answer."""
+    """Subclasses give `usages`, of node n1's agent, and `silence`, after which it does not respond."""
 
     async def test_reports_are_as_the_agent_gives_them(self, usages: NodeUsages) -> None:
         assert await usages.read() == (REPORT,)

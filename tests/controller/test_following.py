@@ -38,7 +38,7 @@ POOL = {"nodeSelector": {"matchLabels": {"pool": "gpu"}}}
 
 
 class LateNodes(MemoryKube):
-    """An API that lists nodes when it is told to."""
+    """An API that lists nodes on request."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -62,7 +62,7 @@ class Cluster:
         return await until_object(self.kube, kind, name, ready)
 
     async def told(self, node: str, *names: str) -> None:
-        """Return when a node was told to have these models, in this order."""
+        """Return when a node was assigned these models, in this order."""
 
         def ready(found: Object) -> bool:
             desired = read_node_models(found).desired
@@ -78,7 +78,7 @@ async def cluster() -> Cluster:
     return one
 
 
-async def test_selected_nodes_are_told_those_of_pending_pods_first(cluster: Cluster) -> None:
+async def test_selected_nodes_get_those_of_pending_pods_first(cluster: Cluster) -> None:
     await cluster.add("n2", pool="other")
     limits = {"resources": {"limits": {"models.tessera.dev/mistral": "1", "cpu": "1"}}}
     pod = {"metadata": {"name": "p", "namespace": "x"}, "spec": {"containers": [{"name": "a", **limits}]}}

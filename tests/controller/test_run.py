@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from builders.kubeobjects import cut, gpu, gpunode, node, pod, share
+from builders.kubeobjects import gpu, gpunode, mig_share, node, pod, share
 from builders.policyobjects import gpu_policy
 from builders.signed import AGENT, SERVER, STRANGER, config_map, signed
 from harness import virtualtime
@@ -164,7 +164,7 @@ async def test_pods_that_ask_no_gpu_or_end_wait_for_none(kube: MemoryKube) -> No
     """Only pods without node that ask a GPU make it act; a pod that runs is as its record says."""
     await kube.create(PODS, pod("plain", {"cpu": 1}, node=None))
     await kube.create(PODS, pod("ends", SLICE, node=None, metadata={"deletionTimestamp": "2026-11-21T12:00:00Z"}))
-    await kube.create(PODS, pod("held", SLICE, cut(0, "1g.5gb", 2)))
+    await kube.create(PODS, pod("held", SLICE, mig_share(0, "1g.5gb", 2)))
     await kube.create(PODS, pod("new", SLICE))
     async with running(kube):
         found = await until(kube, lambda each: desired(each) != [])

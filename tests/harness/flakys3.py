@@ -1,4 +1,4 @@
-"""A store that speaks S3 and fails as it is told."""
+"""A store that speaks S3 and fails as configured."""
 
 import hashlib
 import socket

@@ -1,4 +1,4 @@
-"""A node with GPUs, pods and a kubelet that fail as they are told to, and that see whether a rule is broken."""
+"""A node with GPUs, pods and a kubelet that fail as configured, and check the rules."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence

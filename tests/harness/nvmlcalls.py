@@ -15,7 +15,7 @@ def placements(gpu: Any, profile_id: int) -> list[tuple[int, int]]:
     return [(each.start, each.size) for each in array]
 
 
-def cut(gpu: Any, profile_id: int, start: int, size: int) -> Any:
+def create_instance(gpu: Any, profile_id: int, start: int, size: int) -> Any:
     """Return a new GPU instance at a place."""
     return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
         gpu, profile_id, byref(pynvml.c_nvmlGpuInstancePlacement_t(start, size))
@@ -24,7 +24,7 @@ def cut(gpu: Any, profile_id: int, start: int, size: int) -> Any:
 
 def cut_whole(gpu: Any, profile_id: int, start: int, size: int) -> tuple[Any, Any]:
     """Return a new GPU instance at a place and a compute instance that fills it."""
-    instance = cut(gpu, profile_id, start, size)
+    instance = create_instance(gpu, profile_id, start, size)
     slices = pynvml.nvmlDeviceGetGpuInstanceProfileInfoById(gpu, profile_id).sliceCount
     profile = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}[slices]
     return instance, pynvml.nvmlGpuInstanceCreateComputeInstance(instance, profile)

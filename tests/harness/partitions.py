@@ -46,10 +46,10 @@ def apply(
     return run(once())
 
 
-UNRESTORED = "; the former layout could not be restored, so only what pods hold is offered until it is"
+UNRESTORED = "; the previous layout could not be restored; until it is, only devices in use are advertised"
 
 
-FORMER = "; the former layout is in force, as far as nothing used stands in its way"
+FORMER = "; the previous layout is in force, except where used instances prevent it"
 
 
 class Between(Machine):

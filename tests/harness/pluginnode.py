@@ -139,7 +139,7 @@ class Node:
         self.kubelet.remove("default", name)
 
     async def correct(self, changed: dict[str, Any], annotations: Mapping[str, str]) -> dict[str, Any] | None:
-        """Change a pod; whoever watches is told at once, or later."""
+        """Change a pod; watchers receive it at once, or later."""
         if self.silent:
             raise Unavailable("API server", found="silence", expected="an answer")
         if changed["metadata"]["name"] in self.full:

@@ -1,4 +1,4 @@
-"""A device plugin that answers as it is told, and folders short enough for sockets."""
+"""A device plugin that answers as configured, and folders short enough for sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -35,7 +35,7 @@ class Gpu(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What the driver shows on a node; `capabilities` has the MIG device behind each file of /dev/nvidia-caps."""
+    """What the driver reports on a node; `capabilities` has the MIG device behind each file of /dev/nvidia-caps."""
 
     name: str
     gpus: tuple[Gpu, ...]
@@ -53,9 +53,9 @@ class Container(NamedTuple):
     files: frozenset[str] = frozenset()
     """Names of NVIDIA's device files in its /dev and /dev/nvidia-caps."""
     asked_mib: int | None = None
-    """The memory that it asks for as an amount; None where it asks for devices by name, 0 where for nothing."""
+    """The memory that it requests as an amount; None where it requests devices by name, 0 where for nothing."""
     asked_devices: int = 0
-    """How many devices it asks for; 0 where that is not known, or is none."""
+    """How many devices it requests; 0 where that is not known, or is none."""
     forged: bool = False
     """Whether its pod says itself what it gets, and so must get nothing."""
     deleted: bool = False

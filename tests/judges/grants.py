@@ -79,7 +79,7 @@ def faults(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> list[str]:
     found = [f"{pod['metadata']['name']}: {text}" for pod in pods for text in _unlike_asked(pod)]
     for place, held in ledger_of(pods).items():
         texts = _of_gpu(gpus[place], held) if place in gpus else ["no such GPU"]
-        found += [f"{place}: {text}, held by {[(each.pod, each.share) for each in held]}" for text in texts]
+        found += [f"{place}: {text}, used by {[(each.pod, each.share) for each in held]}" for text in texts]
     return found
 
 

@@ -57,7 +57,7 @@ class Breaker:
     Args:
         cluster: one that runs.
         agent: what starts the agent of a node.
-        log: is told each trouble.
+        log: receives each trouble.
 
     """
 

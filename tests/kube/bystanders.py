@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
 
 from judges.deviceuse import Container, Fault, doubled, judged, uses_of
-from kube.observing import Api, Living, NoAnswerError, checkpoint, containers_of, living, mps_daemons, seen
+from kube.observing import Api, Living, NoAnswerError, checkpoint, containers_of, living, mps_daemons, used_node
 from testbed.cluster import Cluster
 
 __all__ = ["Bystanders"]
@@ -101,7 +101,7 @@ class Bystanders:
         pods = {each["metadata"]["name"]: each for each in self._api.list(_PODS)}
         self._uids |= {each["metadata"]["uid"]: name for name, each in pods.items()}
         first = living(self._cluster.cgroup)
-        driver, entries = seen(self._node), checkpoint(self._node)
+        driver, entries = used_node(self._node), checkpoint(self._node)
         after = living(self._cluster.cgroup)
         # What lives before and after lived while the driver was read.
         lasting = {key: each for key, each in first.items() if key in after and each.pod_uid in self._uids}

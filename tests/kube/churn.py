@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     forged: bool = False
     """Whether the pod says itself what it gets; it must get nothing."""
     misrouted: bool = False
-    """Whether it asks a share by the default scheduler: it gets nothing unless somebody routes it."""
+    """Whether it requests a share by the default scheduler: it gets nothing unless somebody routes it."""
     bound: bool = False
     """Whether it names its node, past every scheduler."""
     init: Mapping[str, int] | None = None
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
     """Limits of a second container that runs beside the main one; None: the pod has none."""
 
     def asked_mib(self, container: str) -> int | None:
-        """Return the memory that a container may have; None where it asks for devices by name.
+        """Return the memory that a container may have; None where it requests devices by name.
 
         Where a pod asks for an amount, its init container uses the share that the main container has after it.
         """

@@ -21,7 +21,7 @@ from tessera.sim.nvmlsim import Machine
 from testbed.cluster import Cluster
 from testbed.node import Node
 
-__all__ = ["Api", "Living", "NoAnswerError", "checkpoint", "containers_of", "living", "mps_daemons", "seen"]
+__all__ = ["Api", "Living", "NoAnswerError", "checkpoint", "containers_of", "living", "mps_daemons", "used_node"]
 
 OF_CONTAINER = re.compile(r"/(node[0-9]+)/kubepods(?:/[a-z]+)?/pod([0-9a-f-]{36})/([0-9a-f]{64})$")
 CAPABILITY = re.compile(r"gpu([0-9]+)/gi([0-9]+)/")
@@ -155,7 +155,7 @@ def _nvidia_files(path: Path, folder: str) -> list[str]:
         return []
 
 
-def seen(node: Node) -> UsedNode:
+def used_node(node: Node) -> UsedNode:
     """Return the devices that the driver of a node shows."""
     with Machine(node.gpu_state) as machine:
         gpus = machine.describe()["gpus"]

@@ -47,7 +47,7 @@ def scheduler_of(cluster: Cluster, pod: dict[str, Any], namespace: str = "defaul
 
 @pytest.fixture(scope="module", params=["policy", "webhook"])
 def routing(control_plane: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Give a cluster where the API server routes by itself, then one where it asks the server."""
+    """Give a cluster where the API server routes by itself, then one where it calls the server."""
     if request.param == "policy":
         admission.install(control_plane, admission.FILES[:1])
         yield control_plane

@@ -86,11 +86,11 @@ class Left:
         """Return the shares written on a pod, as soon as there are any."""
         found: list[dict[str, Any]] = []
 
-        def told() -> bool:
+        def is_published() -> bool:
             found[:] = shares_of(self.cluster.get("pod", name))
             return bool(found)
 
-        until(f"assignment of {name}", told, timeout_s=60, found=self.node.agent_log)
+        until(f"assignment of {name}", is_published, timeout_s=60, found=self.node.agent_log)
         return found
 
     def until_layouts(self, *want: Layout | None) -> None:
@@ -113,7 +113,7 @@ def left(gpu_node: GpuNode) -> Left:
     return Left(gpu_node)
 
 
-def test_desired_devices_are_allocatable_and_a_pod_is_told_its_instance(left: Left) -> None:
+def test_desired_devices_are_allocatable_and_a_pod_gets_its_instance(left: Left) -> None:
     first, second = left.node.gpu_uuids()
     left.want(DesiredDevices(gpu=first, instances=SMALL), DesiredDevices(gpu=second, whole=True))
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 2), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
@@ -155,7 +155,7 @@ def test_a_slice_is_cut_for_a_need_and_goes_for_an_amount(left: Left) -> None:
     left.until_layouts(None, None)
 
 
-def test_a_pod_with_both_is_told_all_in_the_order_it_asks(left: Left) -> None:
+def test_a_pod_with_both_gets_all_in_the_order_it_asks(left: Left) -> None:
     first, _ = left.node.gpu_uuids()
     left.want(DesiredDevices(gpu=first, instances=SMALL))
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 2))

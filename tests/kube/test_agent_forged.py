@@ -67,7 +67,7 @@ def test_a_pod_that_gives_itself_a_gpu_is_refused_and_honest_ones_are_left_alone
         until(f"end of {name}", partial(failed, gpu_node, name), timeout_s=60)
         status = cluster.get("pod", name)["status"]
         assert status["reason"] == "UnexpectedAdmissionError"
-        assert "assignments that Tessera did not make: " in status["message"]
+        assert "assignments not signed by Tessera: " in status["message"]
         assert "default/" not in status["message"], "whose they are is nobody else's business"
         assert "schedulerName: tessera-scheduler" in status["message"]
         assert conflicts(gpu_node) == []

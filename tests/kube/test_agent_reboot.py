@@ -13,7 +13,7 @@ HALF = "nvidia.com/mig-3g.20gb"
 
 
 def reboots(mark: Path) -> int:
-    """Return how often the node was told to reboot."""
+    """Return how often a reboot was requested."""
     return len(mark.read_text().splitlines()) if mark.exists() else 0
 
 

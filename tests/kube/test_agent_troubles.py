@@ -160,7 +160,7 @@ def plugins_mounted(node: GpuNode, folder: str) -> Iterator[None]:
         node.node.run("umount", folder)
 
 
-def read_only_is_told(node: GpuNode) -> bool:
+def read_only_is_reported(node: GpuNode) -> bool:
     """Return whether the agent that was started last says that it cannot make the socket, why, and what would do."""
     lines = [line for line in node.log_lines() if "resource_not_advertised" in line and SLICE in line]
     return any("Read-only file system" in line and "host path without readOnly" in line for line in lines)
@@ -189,7 +189,7 @@ def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
             if restarted:
                 gpu_node.kill_agent()
                 gpu_node.start_again()
-            until("a word about it", lambda: read_only_is_told(gpu_node), timeout_s=60, found=gpu_node.agent_log)
+            until("a word about it", lambda: read_only_is_reported(gpu_node), timeout_s=60, found=gpu_node.agent_log)
         gpu_node.until_offered((SLICE, 0))
         said = doctor(gpu_node, f"--plugins-dir={folder}")
         assert "Read-only file system" in event(gpu_node, "ResourceNotAdvertised")

@@ -220,11 +220,11 @@ async def equals_the_api(kube: Kube, replicas: Replicas) -> None:
         while different := await differences(kube, replicas, each):
             if time.monotonic() > deadline_s:
                 texts = [f"{key}: {text}" for key, text in different.items()]
-                pytest.fail("\n".join([each.server, *texts, *await told(kube, {name for name, _ in different})]))
+                pytest.fail("\n".join([each.server, *texts, *await published(kube, {name for name, _ in different})]))
             await asyncio.sleep(0.5)
 
 
-async def told(kube: Kube, nodes: set[str]) -> list[str]:
+async def published(kube: Kube, nodes: set[str]) -> list[str]:
     """Return what the API has of nodes, for the message of a test that fails."""
     gpu_nodes, pods = await look(kube)
     there = [each for each in pods if each["spec"].get("nodeName") in nodes]
@@ -314,7 +314,7 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("case", TROUBLES)
-async def test_nothing_is_granted_twice_and_no_pod_is_lost(replicas: Replicas, kube: HttpKube, case: str) -> None:
+async def test_nothing_is_allocated_twice_and_no_pod_is_lost(replicas: Replicas, kube: HttpKube, case: str) -> None:
     rng, observed = random.Random(case + SEED), Observed(kube)
     await insisting(lambda: delete_pods(kube))
     async with beside(observed.run(), kubelets(kube)):

@@ -281,7 +281,7 @@ def _ends_well(cluster: Cluster, api: Api, book: Book, log: Log) -> list[str]:
     for path in (JOBS, f"{NAMESPACE}/pods"):
         api.insist("DELETE", f"{path}?labelSelector=made-by%3Dtest&propagationPolicy=Background")
     kept = _settled("not gone", lambda: [each["metadata"]["name"] for each in _pods(api)], 60, log)
-    kept += _settled("not free", partial(_held, api), 90, log)
+    kept += _settled("not free", partial(_used, api), 90, log)
     left += kept
     if not kept:
         left += _settled("not all to be had", partial(_not_had, cluster, full(cluster)), 120, log)
@@ -359,7 +359,7 @@ def _fits(pod: dict[str, Any], nodes: list[dict[str, Any]], found: list[dict[str
     return False
 
 
-def _held(api: Api) -> list[str]:
+def _used(api: Api) -> list[str]:
     """Return what GPUNodes still keep for pods that are gone."""
     found = []
     for each in _objects(api, "/apis/tessera.dev/v1alpha1/gpunodes"):

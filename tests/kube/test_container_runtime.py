@@ -53,16 +53,16 @@ class TestContainerd(RuntimeSuite):
         if names:
             node.run(*node._ctr(), "images", "rm", "--sync", *names)
         for each in map(read_reference, names):
-            await self.seen(one, each, lambda found: found is None)
+            await self.observed(one, each, lambda found: found is None)
         await one.close()
 
     async def is_pinned(self, runtime: Runtime, image: Reference, *, want: bool) -> bool:
         """Return whether an image is pinned; CRI hears of it from containerd's events, a moment later."""
-        found = await self.seen(runtime, image, lambda found: found is not None and found.pinned == want)
+        found = await self.observed(runtime, image, lambda found: found is not None and found.pinned == want)
         assert found is not None
         return found.pinned
 
-    async def seen(
+    async def observed(
         self, runtime: Runtime, image: Reference, ready: Callable[[LocalImage | None], bool]
     ) -> LocalImage | None:
         """Return an image as CRI has it when it is as desired, or at the latest after a while."""

@@ -57,7 +57,7 @@ def environment(control_plane: Cluster) -> dict[str, str]:
     return {**os.environ, "KUBECONFIG": str(control_plane.kubeconfig), "PATH": path, "COLUMNS": "120"}
 
 
-async def told(control_plane: Cluster, *command: str) -> str:
+async def printed(control_plane: Cluster, *command: str) -> str:
     """Return what a program prints that must not fail."""
     process = await asyncio.create_subprocess_exec(
         *command, env=environment(control_plane), stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -80,7 +80,7 @@ async def test_the_table_of_a_live_cluster_is_what_the_published_program_shows(c
         for each in objects:
             each["status"].setdefault("addresses", [])
         want = gpusharecli.shown(objects)
-        table = (await told(control_plane, "kubectl", "tessera", "inspect", "-o", "gpushare")).splitlines()
+        table = (await printed(control_plane, "kubectl", "tessera", "inspect", "-o", "gpushare")).splitlines()
         rows = [row for row in (line.split() for line in table[1:]) if row[0].startswith("gpu-")]
         assert [[row[0], *row[2:]] for row in rows] == [
             [
@@ -97,10 +97,10 @@ async def test_the_table_of_a_live_cluster_is_what_the_published_program_shows(c
 async def test_a_saved_cluster_shows_the_same(control_plane: Cluster, tmp_path: Path) -> None:
     async with cluster_with(control_plane, *PODS_THERE):
         saved = tmp_path / "cluster.json"
-        saved.write_text(await told(control_plane, "kubectl", "get", "nodes,pods,gpunodes", "-A", "-o", "json"))
+        saved.write_text(await printed(control_plane, "kubectl", "get", "nodes,pods,gpunodes", "-A", "-o", "json"))
         for output in ("table", "wide", "json"):
-            live = await told(control_plane, "tessera", "inspect", "-o", output)
-            assert await told(control_plane, "tessera", "inspect", "-o", output, "--cluster", str(saved)) == live
+            live = await printed(control_plane, "tessera", "inspect", "-o", output)
+            assert await printed(control_plane, "tessera", "inspect", "-o", output, "--cluster", str(saved)) == live
 
 
 async def test_a_watch_shows_changes_and_ends_by_an_interrupt(control_plane: Cluster) -> None:
@@ -175,15 +175,15 @@ async def test_a_pod_that_waits_is_explained(control_plane: Cluster) -> None:
         on("gpu-0", "one", {"tessera.dev/gpu-memory": 36}, **annotated(share(0, 36864))),
         on(None, "large", {"tessera.dev/gpu-memory": 90}),
     ):
-        text = await told(control_plane, "kubectl", "tessera", "explain", "pod", "large")
+        text = await printed(control_plane, "kubectl", "tessera", "explain", "pod", "large")
         assert "pending" in text
         assert "no GPU of the node can provide" in " ".join(text.split())
-        got = json.loads(await told(control_plane, "tessera", "explain", "pod", "one", "-o", "json"))
+        got = json.loads(await printed(control_plane, "tessera", "explain", "pod", "one", "-o", "json"))
         assert got["explanation"]["node"] == "gpu-0"
         assert [each["share"]["gpu"] for each in got["explanation"]["devices"]] == [0]
         ended = json.dumps({"status": {"phase": "Failed", "reason": "Evicted"}})
         control_plane.kubectl("patch", "pod", "one", "--subresource=status", "--type=merge", "-p", ended)
-        text = " ".join((await told(control_plane, "tessera", "explain", "pod", "one")).split())
+        text = " ".join((await printed(control_plane, "tessera", "explain", "pod", "one")).split())
         assert "finished on gpu-0 Why - it has failed: Evicted - its assignment was 36864 MiB of GPU 0" in text
 
 

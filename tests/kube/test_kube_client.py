@@ -49,7 +49,7 @@ class TestHttpKube(KubeSuite):
 
 
 class Followed:
-    """A store behind a wire, what it was told since it was asked last, and its troubles."""
+    """A store behind a wire, what it received since the last call, and its troubles."""
 
     def __init__(self, kube: HttpKube) -> None:
         self.told: list[str] = []
@@ -188,7 +188,7 @@ async def test_a_field_that_the_kind_does_not_have_is_refused_for_good(kube: Htt
 
 
 @pytest.mark.anyio
-async def test_the_rights_that_lack_are_told(control_plane: Cluster) -> None:
+async def test_the_rights_that_lack_are_reported(control_plane: Cluster) -> None:
     """A kubeconfig of the scheduler may not write ConfigMaps."""
     path = control_plane.pki.folder / "limited.kubeconfig"
     admin = control_plane.kubeconfig.read_text()

@@ -54,7 +54,7 @@ class Scene:
         self._load.write_text(text)
 
     def told(self) -> str:
-        """Return what Prometheus is told, over TLS."""
+        """Return what Prometheus gets, over TLS."""
         holder = self.cluster.processes.get("namespaces")
         assert holder is not None
         authority = str(self.cluster.folder / "serving.crt")
@@ -225,7 +225,7 @@ def test_kubectl_reads_what_is_served(scene: Scene) -> None:
     assert "tessera_replicas" in {each["name"] for each in external["resources"]}
 
 
-def test_prometheus_is_told_over_tls(scene: Scene) -> None:
+def test_prometheus_gets_metrics_over_tls(scene: Scene) -> None:
     said = scene.told()
     for each in ('tessera_loop_age_seconds{loop="reconcile"}', "tessera_metrics_reconcile_duration_seconds_count"):
         assert each in said

@@ -200,7 +200,7 @@ def test_keda_and_the_prometheus_operator_know_every_field(node_cluster: Cluster
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two models": ({"model": {"cache": "a", "claim": "b"}}, "exactly one way: cache, claim, nfs or hostPath"),
     "two slices": ({"gpu": {"resource": "nvidia.com/mig-1g.5gb", "count": 2}}, "a process sees one MIG instance"),
-    "KEDA for Tessera's metric": ({"autoscaling": {"autoscaler": "KEDA"}}, "with it metric is queue-time"),
+    "KEDA for Tessera's metric": ({"autoscaling": {"autoscaler": "KEDA"}}, "with it metric must be queue-time"),
     "a value and a source": ({"env": [{"name": "A", "value": "b", "valueFrom": {"x": 1}}]}, "value or valueFrom"),
     "more than the most": ({"replicas": {"min": 3, "max": 2}}, "min is at most max"),
 }

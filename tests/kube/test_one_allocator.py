@@ -5,7 +5,7 @@ import json
 from judges.deviceuse import Container, judged, uses_of
 from kube import pods
 from kube.gpunode import GpuNode
-from kube.observing import containers_of, living, seen
+from kube.observing import containers_of, living, used_node
 from tessera.api.tessera.node.nodereports import REVISION
 from testbed.cluster import Cluster
 from testbed.processes import until
@@ -34,7 +34,7 @@ def test_three_by_name_and_three_needs_share_no_instance(whole_cluster: Cluster)
     there = containers_of(
         living(cluster.cgroup), lambda each, environment: Container(each.node, environment["HOSTNAME"], each.id)
     )
-    found, driver = list(there), seen(node.node)
+    found, driver = list(there), used_node(node.node)
     assert judged(driver, found) == []
     got = {each.pod: [use.device for use in uses_of(each, driver)] for each in found}
     assert {name: len(uuids) for name, uuids in got.items()} == dict.fromkeys(got, 1), got

@@ -116,7 +116,7 @@ def test_who_leaves_may_come_back_and_stop_it(user: User) -> None:
     assert process.stdout.readline() == "here\n"
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
-    assert (process.returncode, "it goes on; tessera attach long -n run-here" in error) == (130, True), error
+    assert (process.returncode, "it is still running; tessera attach long -n run-here" in error) == (130, True), error
     assert user.stage("long") == "Running"
     again = user.start("attach", "long", "-n", NAMESPACE)
     assert again.stdout is not None
@@ -203,7 +203,7 @@ def test_a_notebook_is_at_an_address_of_this_machine_and_is_opened_again(user: U
     finally:
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
-    assert (process.returncode, "it goes on; tessera attach book" in error) == (130, True), error
+    assert (process.returncode, "it is still running; tessera attach book" in error) == (130, True), error
     again = user.start("attach", "book", where, "--port=18888")
     assert again.stdout is not None
     opened = again.stdout.readline().strip()
@@ -261,7 +261,7 @@ def test_the_context_says_the_namespace(user: User, tmp_path: Path) -> None:
     assert user.call("stop", "unnamed", *options)[:2] == (0, f"deleted {NAMESPACE}/unnamed\n")
 
 
-def test_a_pod_that_a_quota_forbids_is_told_with_its_cause(user: User) -> None:
+def test_a_pod_that_a_quota_forbids_is_reported_with_its_cause(user: User) -> None:
     where = f"--namespace={NAMESPACE}"
     user.cluster.kubectl("create", "quota", "none", "--hard=requests.nvidia.com/gpu=0", where)
     process = user.start(*user.run("greedy", "exit 0", "--gpus=1", "--cancel-on-interrupt"))
@@ -308,7 +308,7 @@ def test_a_secret_is_variables_and_files_and_a_claim_is_only_read(user: User, no
     user.cluster.kubectl("delete", "pv", "shared-data", "--timeout=90s")
 
 
-def test_code_that_the_image_cannot_unpack_is_told_with_its_cause(user: User, folder: Path) -> None:
+def test_code_that_the_image_cannot_unpack_is_reported_with_its_cause(user: User, folder: Path) -> None:
     where = f"--namespace={NAMESPACE}"
     code, _, error = user.call(
         "run", "--name=tarless", where, f"--image={PAUSE}", "--code", str(folder), "--", "/pause"

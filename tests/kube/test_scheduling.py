@@ -109,7 +109,7 @@ def test_what_fits_nowhere_waits_with_a_reason(whole: GpuNode) -> None:
     assert "A100" in said() or "GiB" in said(), said()
 
 
-def test_a_pod_that_counts_in_mib_on_a_node_that_counts_in_gib_is_told_so(whole: GpuNode) -> None:
+def test_a_pod_that_counts_in_mib_on_a_node_that_counts_in_gib_gets_the_reason(whole: GpuNode) -> None:
     """kube-scheduler asks nobody about the node, and says no more than that there are too few units."""
     odd = ours("mib", {"tessera.dev/gpu-memory": 6000})
     odd["metadata"]["annotations"]["tessera.dev/gpu-memory-unit"] = "MiB"

@@ -13,7 +13,7 @@ from rich.console import Console
 from judges.deviceuse import Container, judged, uses_of
 from kube.busy import keep_busy, keep_instances_busy, let_go, top
 from kube.modelstore import put, serve_bucket, small_disk
-from kube.observing import containers_of, living, seen
+from kube.observing import containers_of, living, used_node
 from kube.pagepictures import take_page
 from kube.registry import RealRegistry, serve_on
 from kube.servingmetrics import Prometheus, draw
@@ -259,7 +259,7 @@ def instances_of_replicas(cluster: Cluster) -> dict[str, str]:
     pods = cluster.get("pods", "--namespace=serving", "--selector=serving.tessera.dev/server=chat")["items"]
     uids = {each["metadata"]["uid"] for each in pods}
     replicas = {key: each for key, each in alive.items() if each.pod_uid in uids}
-    driver = seen(node)
+    driver = used_node(node)
     found = [*containers_of(replicas, lambda each, _: Container(each.node, each.pod_uid, each.id, asked_devices=1))]
     assert judged(driver, found) == []
     used = {each.pod: uses_of(each, driver) for each in found}
@@ -339,9 +339,7 @@ def test_team_gpu_cloud(
     assert re.search(r"MIG +", said)
     assert re.search(r"MPS +10/39.4 GiB", said)
     said = walk.step("8.")
-    waits = (
-        "waits in queue default: .*insufficient unused quota for tessera.dev/gpu-memory in flavor gpus, 10 more needed"
-    )
+    waits = "pending in queue default: .*insufficient unused quota for tessera.dev/gpu-memory in flavor gpus, 10 more"
     assert re.search(f"large: Queued: {waits}", said)
     for kind, quota in (("ClusterQueue", "team-a"), ("ResourceQuota", "team-a/gpus")):
         assert re.search(rf'^tessera_quota_used.*kind="{kind}".*quota="{quota}".*gpu-memory.* 40', said, re.MULTILINE)

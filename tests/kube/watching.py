@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from judges.deviceuse import Container, Fault, doubled, judged, uses_of
 from kube.churn import CONTAINER, DEFAULT, MAIN, Act
-from kube.observing import Api, Living, NoAnswerError, checkpoint, containers_of, living, seen
+from kube.observing import Api, Living, NoAnswerError, checkpoint, containers_of, living, used_node
 from testbed.cluster import Cluster
 
 __all__ = ["START_S", "Book", "Found", "Seen", "Watcher"]
@@ -113,7 +113,7 @@ class Watcher:
     Args:
         cluster: one that runs.
         book: what is made.
-        log: is told what is found.
+        log: receives the findings.
         away_s: gives for how long what a node's pods need to start has been broken since a time.
 
     """
@@ -164,7 +164,7 @@ class Watcher:
             self._silent.append((self._looks[-1], time.monotonic()))
         self._looks.append(time.monotonic())
         before = living(self._cluster.cgroup)
-        nodes = [(seen(node), checkpoint(node)) for node in self._cluster.nodes]
+        nodes = [(used_node(node), checkpoint(node)) for node in self._cluster.nodes]
         after = living(self._cluster.cgroup)
         # What lives before and after lived while the driver was read.
         lasting = {key: each for key, each in before.items() if key in after}

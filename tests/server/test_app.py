@@ -125,7 +125,7 @@ async def test_a_server_that_has_not_read_the_cluster_says_so(kube: MemoryKube) 
         await settle()
         code, text = await server.get("/readyz")
         assert code == 503
-        assert "it comes with the chart, see docs/install.md" in text
+        assert "the chart installs it, see docs/install.md" in text
         assert (await server.get("/healthz"))[0] == 200
         code, answer = await server.post("/filter", {"Pod": {}, "NodeNames": ["a"]})
         assert code == 503
@@ -155,7 +155,7 @@ async def test_a_request_has_a_deadline_and_the_binding_goes_on() -> None:
 
 
 class SlowKube(MemoryKube):
-    """An API that carries bindings out when it is told to."""
+    """An API that executes bindings on request."""
 
     def __init__(self) -> None:
         super().__init__()

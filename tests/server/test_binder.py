@@ -77,7 +77,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_cannot_be_bound_is_told_and_nothing_is_claimed(kube: FaultyKube, case: str) -> None:
+async def test_what_cannot_be_bound_is_reported_and_nothing_is_claimed(kube: FaultyKube, case: str) -> None:
     changed, want = REFUSED[case]
     async with servers(kube) as (server,):
         waiting = await make_pod(kube, "p", NEED)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from builders.kubeobjects import cut, gpu, node, pod, share
+from builders.kubeobjects import gpu, mig_share, node, pod, share
 from builders.signed import SERVER, STRANGER, config_map, signed
 from harness.servers import (
     FULL,
@@ -132,7 +132,7 @@ async def test_doubted_shares_close_no_gpu_for_others() -> None:
         waiting, view = await make_pod(kube, "p", LARGE), server.server.view
         await settle()
         kube.faults["get"] = [Unavailable("API", found="silence", expected="an answer")] * 99
-        forged = {"whole": WHOLE, "much": share(0, 40000), "absent": share(7, 1024), "mig": cut(0, "1g.5gb", 0)}
+        forged = {"whole": WHOLE, "much": share(0, 40000), "absent": share(7, 1024), "mig": mig_share(0, "1g.5gb", 0)}
         for name, shares in forged.items():
             await kube.create(PODS, signed(pod(name, FULL, shares, node="a"), STRANGER))
         await settle()
@@ -247,7 +247,7 @@ async def test_what_an_earlier_attempt_claimed_is_signed_for_no_other_ask(unit: 
         await MemoryKube.patch(kube, PODS, "p", {"metadata": {"annotations": notes}}, namespace="ns")
         await settle()
         error = await server.bind(waiting, "a")
-        assert ("annotations that were changed" in error) == ((unit, isolation) != ("GiB", "none"))
+        assert ("the annotations changed" in error) == ((unit, isolation) != ("GiB", "none"))
         clock.now_s += 121
         await server.server.claimer.sweep()
         assert await server.bind(waiting, "a") == ""

@@ -142,7 +142,7 @@ async def test_without_a_webhook_it_is_shown_at_once(tmp_path: Path) -> None:
     assert await replica(MemoryKube(), tmp_path, Clock()).renew()
 
 
-async def test_a_secret_that_goes_while_it_is_made_is_told(tmp_path: Path) -> None:
+async def test_a_secret_that_goes_while_it_is_made_is_reported(tmp_path: Path) -> None:
     class Going(MemoryKube):
         """Another server makes the Secret at the same moment, and somebody deletes it at once."""
 
@@ -150,7 +150,7 @@ async def test_a_secret_that_goes_while_it_is_made_is_told(tmp_path: Path) -> No
             del args, words
             raise Conflict("Secret", found="another's", expected="ours")
 
-    with pytest.raises(Unavailable, match="made and deleted at once"):
+    with pytest.raises(Unavailable, match="created and deleted at once"):
         await replica(Going(), tmp_path, Clock()).renew()
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from builders.kubeobjects import cut, gpu, pod, share
+from builders.kubeobjects import gpu, mig_share, pod, share
 from harness.servers import (
     FULL,
     NEED,
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 ALL = ("a", "b", "plain")
 
 
-async def test_reasons_are_told_by_node_and_hopeless_ones_apart(kube: MemoryKube, server: Asked) -> None:
+async def test_reasons_are_reported_by_node_and_hopeless_ones_apart(kube: MemoryKube, server: Asked) -> None:
     for index in range(2):
         await hold(kube, f"full-{index}", FULL, share(index, 40000), node="a")
     await settle()
@@ -61,10 +61,10 @@ OBSTACLES: dict[str, tuple[tuple[Gpu, ...], tuple[Share, ...], int, str, str]] =
     ),
     "memory slices": (
         (gpu(0),),
-        (cut(0, "1g.5gb", 1), cut(0, "3g.20gb", 4)),
+        (mig_share(0, "1g.5gb", 1), mig_share(0, "3g.20gb", 4)),
         16,
         "hardware",
-        "no place for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but it starts at 0, 4",
+        "no room for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but it starts at 0, 4",
     ),
     "a GPU that is shared otherwise": (
         (gpu(0), gpu(1, sharing=Sharing(modes=(Mode.MEMORY_SHARE,)))),
@@ -204,7 +204,7 @@ async def test_of_equal_nodes_the_one_with_the_image_is_chosen_and_explained(kub
         assert chosen["NodeNames"] == [holder]
         explained = explain_pod(read_cluster(as_fields([*server.server.view.objects(), waiting])), PodKey("ns/p"))
         assert explained is not None
-        assert f"could take it now, {holder} best" in " ".join(explained.sentences)
+        assert f"it fits on {holder} now, best on {holder}" in " ".join(explained.sentences)
 
 
 NONSENSE: dict[str, tuple[dict[str, str | int], dict[str, str], str]] = {

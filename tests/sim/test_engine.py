@@ -84,7 +84,7 @@ def follow(gpus: list[int], pods: list[tuple[Want, float, float]], log: Log) -> 
 
 
 @given(GPUS, PODS, QUEUES, st.integers(0, 3))
-def test_nothing_is_granted_twice_and_pods_are_conserved(
+def test_nothing_is_allocated_twice_and_pods_are_conserved(
     gpus: list[int], gaps: list[tuple[Want, int, float]], queue: str, moves: int
 ) -> None:
     pods = in_time(gaps)
@@ -155,7 +155,7 @@ def test_time_stops_at_the_end_of_measuring_though_someone_waits() -> None:
     assert log.placed_s == (0.0, math.inf)
 
 
-def test_progress_is_told_now_and_then_and_at_the_end() -> None:
+def test_progress_is_reported_now_and_then_and_at_the_end() -> None:
     workload = workload_of([1], [(WHOLE, 0.0, math.inf)] * 300)
     told: list[int] = []
     run(workload, Packer(Fleet.of(workload.snapshot), "first-fit"), RunRules(), progress=told.append)

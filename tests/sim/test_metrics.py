@@ -81,7 +81,7 @@ def test_the_guards_tell_who_was_dropped() -> None:
     assert got.first_drop_percent == 12.5
 
 
-def test_nothing_dropped_is_told_as_such() -> None:
+def test_nothing_dropped_is_reported_as_such() -> None:
     got = measured(["none", "one"], [True, True])
     assert (got.first_drop_percent, got.dropped_demand_percent, got.dropped) == (None, 0.0, 0)
     assert [group.percent for group in got.groups] == [0.0] * 4
@@ -112,7 +112,7 @@ def test_what_only_fills_the_cluster_is_not_measured() -> None:
     assert got.mean_unallocated_percent == 50.0
 
 
-def test_waits_are_told() -> None:
+def test_waits_are_reported() -> None:
     log = log_of(["one", "one"], [True, True], [1.0, 1.0], gpus=1)
     got = measure(msgspec.structs.replace(log, placed_s=(0.0, 4.0), left_s=(1.0, 5.0)))
     assert (got.mean_wait_s, got.longest_wait_s) == (1.5, 3.0)

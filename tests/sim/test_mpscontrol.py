@@ -18,7 +18,7 @@ ANSWERS = {
         ["set_default_active_thread_percentage 25", "set_default_device_pinned_mem_limit 0 4096M"],
         "25.0\n",
     ),
-    "limits are told": (
+    "limits are set": (
         [
             "get_default_device_pinned_mem_limit 0",
             "set_default_device_pinned_mem_limit 0 2G",

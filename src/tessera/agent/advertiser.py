@@ -33,7 +33,10 @@ _RETRY_S = 0.2
 """Interval of checks whether the kubelet has dropped a device."""
 _OFFER_TRIES = 5
 """Passes after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
-_BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
+_BLIND = (
+    "processes of other pods are not visible (set hostPID: true): "
+    "the agent relies on the API server for the end of a pod"
+)
 
 
 class Enforced(NamedTuple):

@@ -19,7 +19,7 @@ __all__ = ["COMMANDS", "EXIT_CODES", "main"]
 
 COMMANDS: dict[str, str] = {
     "plan": "Plan a cluster: GPU layouts, a node and GPU for each pod, and why the others stay pending.",
-    "explain": "Explain WORKLOAD: what it needs, which GPUs could serve it, where it goes, or why it stays pending.",
+    "explain": "Explain WORKLOAD: its requests, the GPUs that can serve it, its node, or why it is pending.",
     "inspect": "Show GPU usage in a live cluster: pods, memory, layout, isolation, health, fragmentation.",
     "top": "Show GPU usage live: memory used of what was allocated, load, throttling, and its causes.",
     "recommend": "Recommend GPU memory and MIG profiles by what containers used.",
@@ -28,7 +28,7 @@ COMMANDS: dict[str, str] = {
     "environments": "List the environments of `tessera run` and `notebook`: images by name, and what is in them.",
     "jobs": "List what `tessera run` and `notebook` submitted: their status, and why they are pending.",
     "attach": "Follow Job NAME: why it is pending, its log from the start or the address of its notebook, its end.",
-    "logs": "Print what the command of Job NAME has written so far; `tessera attach` goes on.",
+    "logs": "Print the output of Job NAME so far; `tessera attach` follows it.",
     "stop": "Delete the Jobs NAME with their pods and logs.",
     "defrag": "Find the fewest running pods to move so that pending pods fit; move them with --execute.",
     "profiles": "List the known GPU models, or one MODEL's MIG profiles and placements.",
@@ -44,7 +44,7 @@ COMMANDS: dict[str, str] = {
     "images": "Show what container images have in common, and what nodes would pull.",
     "render": "Print the Kubernetes objects of ModelServers, for kubectl apply.",
     "wake": "Wake the ModelServers NAME: each has a replica until it is idle again.",
-    "size": "Say which GPUs and MIG instances hold a language model, and how many tokens beside it.",
+    "size": "Print the GPUs and MIG instances that fit a language model, and the tokens of its KV cache.",
     "simulate": "Replay a workload under several packing policies and compare the results.",
     "doctor": "Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.",
     "sim-gpus": "Simulate GPUs with MIG for any program that uses NVML (libnvidia-ml.so.1).",
@@ -246,7 +246,7 @@ def _let_go_of_output() -> None:
 
 
 def _open_what_was_closed() -> None:
-    """Replace standard streams that whoever started this closed: reading finds nothing, writing goes nowhere."""
+    """Replace standard streams that the parent process closed: reads are empty, writes are dropped."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  to the end

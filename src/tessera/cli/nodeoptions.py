@@ -24,7 +24,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "device-list-strategy": {
         "type": click.Choice(get_args(ListStrategy)),
         "multiple": True,
-        "help": "How containers get devices, unless a file says.  [default: cdi-cri where supported, else envvar]",
+        "help": "How containers get devices, unless a file sets it.  [default: cdi-cri where supported, else envvar]",
     },
     "node-policy": {
         "type": _FILE,

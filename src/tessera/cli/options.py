@@ -86,7 +86,7 @@ def refuse_beside(option: str, other: str) -> None:
     """
     given, over = _source(option), _source(other)
     if over is not None and given in {ParameterSource.COMMANDLINE, over}:
-        raise InvalidInput(option, found=f"it has no effect beside {other}", hint="leave out one of the two")
+        raise InvalidInput(option, found=f"it has no effect with {other}", hint="leave out one of the two")
 
 
 def refuse_without(option: str, other: str) -> None:

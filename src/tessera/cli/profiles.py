@@ -56,7 +56,7 @@ def profiles(gpu: str | None, output: str) -> None:
     console = wide_console(output=output)
     if gpu is None:
         console.print(trimmed(_catalogue()))
-        console.print("~ is a low estimate; `tessera profiles MODEL` shows the profiles")
+        console.print("~ marks a low estimate; `tessera profiles MODEL` lists the profiles")
         return
     _print_model(console, model(gpu))
 
@@ -183,13 +183,13 @@ def _notes(gpu: GpuModel) -> list[tuple[str, str]]:
     """Return the notes below the tables: subject and text."""
     lines = [("media", f"at most one +{kind} instance per GPU") for kind in gpu.at_most_one]
     if ALL_MEDIA in gpu.at_most_one:
-        lines.append(("", f"+{ALL_MEDIA} takes all media engines: other instances must have none"))
+        lines.append(("", f"+{ALL_MEDIA} takes all media engines: no other instance may have any"))
     if gpu.memory_slices:
         layouts, counts = len(maximal_layouts(gpu)), len(maximal_counts(gpu))
         lines.append(
             (
                 "layouts",
-                f"{layouts} maximal layouts (no instance fits beside), with {counts} maximal profile counts",
+                f"{layouts} maximal layouts (no other instance fits), with {counts} maximal profile counts",
             )
         )
         lines.append(("mig-parted", ", ".join(named_layouts(gpu))))

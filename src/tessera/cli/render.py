@@ -27,7 +27,7 @@ Examples:
 
 @click.command(epilog=_EPILOG)
 @click.option("-f", "--filename", multiple=True, required=True, metavar="PATH", help="ModelServers; - is stdin.")
-@click.option("--prometheus", default="", metavar="URL", help="Prometheus that KEDA asks.")
+@click.option("--prometheus", default="", metavar="URL", help="Prometheus that KEDA queries.")
 @click.option("--job", is_flag=True, help="A Job that runs COMMAND on the server's image, model and part of a GPU.")
 @click.option(
     "--parallelism", type=click.IntRange(1, 100_000), help="Pods of the Job at once.  [default: replicas.max]"

@@ -37,8 +37,10 @@ _KV_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 @click.command(epilog=_EPILOG)
 @click.argument("path", metavar="[MODEL]", required=False, type=click.Path(path_type=Path))
 @click.option("--gpu", multiple=True, metavar="MODEL", shell_complete=complete_models, help="GPU model; repeatable.")
-@click.option("--parameters", metavar="N", help="Number of parameters, as 8.03B.  [default: what MODEL says]")
-@click.option("--dtype", type=click.Choice(sorted(WEIGHT_BYTES)), help="Of the weights.  [default: what MODEL says]")
+@click.option("--parameters", metavar="N", help="Number of parameters, as 8.03B.  [default: from MODEL]")
+@click.option(
+    "--dtype", type=click.Choice(sorted(WEIGHT_BYTES)), help="Data type of the weights.  [default: from MODEL]"
+)
 @click.option("--kv-dtype", type=click.Choice(sorted(_KV_BYTES)), default="bf16", show_default=True, help="KV cache.")
 @click.option(
     "--context", type=click.IntRange(1, 1 << 24), help="Tokens of a sequence.  [default: 8192, or the model's]"
@@ -51,11 +53,11 @@ _KV_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
     type=Number(0.01, 1),
     default=UTILIZATION,
     show_default=True,
-    help="Part of the memory that vLLM takes (--gpu-memory-utilization).",
+    help="Fraction of the memory that vLLM uses (--gpu-memory-utilization).",
 )
 @output_option()
 def size(path: Path | None, gpu: tuple[str, ...], output: str, **given: Any) -> None:
-    """Say which GPUs and MIG instances hold a language model, and how many tokens beside it.
+    """Print the GPUs and MIG instances that fit a language model, and the tokens of its KV cache.
 
     The figures are those of vLLM. MODEL is a folder of Hugging Face's, or its config.json. The size of the weights is
     that of the files, or what model.safetensors.index.json says; --parameters come first. Weights and KV cache follow
@@ -154,7 +156,7 @@ def _by_files(path: Path, given: dict[str, Any]) -> ModelConfig:
         weights = _stored(file.parent) or weights
     notes = config.notes
     if weights == config.architecture.weight_bytes:
-        notes = (*notes, "the size of the weights is counted from the widths in config.json; --parameters says it")
+        notes = (*notes, "the size of the weights is computed from the widths in config.json; --parameters sets it")
     architecture = msgspec.structs.replace(config.architecture, weight_bytes=weights)
     return ModelConfig(architecture=architecture, parameters=parameters, dtype=dtype, notes=notes)
 

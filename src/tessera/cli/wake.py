@@ -66,7 +66,5 @@ async def wake_server(kube: Kube, name: str, namespace: str, now: dt.datetime) -
     await kube.patch(MODEL_SERVERS, name, patch, namespace=namespace)
     ready = (found.get("status") or {}).get("readyReplicas", 0)
     if ready:
-        return f"{namespace}/{name} is awake, and stays so for {server.spec.autoscaling.idle_seconds} s: {ready} ready"
-    return (
-        f"woke {namespace}/{name}; it serves when `kubectl get modelserver {name} -n {namespace}` says that it is ready"
-    )
+        return f"{namespace}/{name} is awake, for at least {server.spec.autoscaling.idle_seconds} s: {ready} ready"
+    return f"woke {namespace}/{name}; it serves when `kubectl get modelserver {name} -n {namespace}` shows it as ready"

@@ -33,7 +33,7 @@ __all__ = ["Sleeping"]
 
 _DEADLINE_S: Final = 5.0
 _NUMBER: Final = re.compile(r"\d+")
-_LEFT: Final = "nothing is scaled to zero while it is unknown how many replicas are needed"
+_LEFT: Final = "nothing is scaled to zero while the number of needed replicas is unknown"
 
 Name = tuple[str, str]
 """Namespace and name."""

@@ -107,7 +107,7 @@ class Binder:
         self._under_way.pop(uid, None)
         if task.cancelled():
             self.counts["unanswered"] += 1
-            self._log.warning("not_bound", pod=key, reason="cancelled, as a server's end does; it may be bound still")
+            self._log.warning("not_bound", pod=key, reason="cancelled, as a server's end does; it may still be bound")
         elif (error := task.exception()) is not None:
             self.counts["refused" if not isinstance(error, Unanswered) else "unanswered"] += 1
             if isinstance(error, TesseraError):
@@ -159,7 +159,7 @@ class Binder:
             raise Conflict(_subject(args), found=found, hint="the pod is scheduled again")
         if made.taken_over and not serves(object_field("Pod", pod), live.need, made.claim.shares):
             # An earlier Binding with these shares may still be in flight: never sign them for a different request.
-            found = "annotations that were changed since an earlier attempt claimed what it asked then"
+            found = "the annotations changed after an earlier attempt had claimed devices"
             raise Conflict(_subject(args), found=found, hint="kube-scheduler tries again when that attempt is over")
         annotations = binding_annotations(
             pod,

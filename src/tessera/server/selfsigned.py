@@ -152,7 +152,7 @@ class SelfSigned:
         if found is None:
             raise Unavailable(
                 f"Secret {NAMESPACE}/{self._authority.secret}",
-                found="it was made and deleted at once",
+                found="it was created and deleted at once",
                 hint="see who deletes it",
             )
         return found

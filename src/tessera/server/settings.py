@@ -134,7 +134,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         raise InvalidInput(
             f"address {self.host}",
             found=f"{found}, without {desired}",
-            hint=f"{hint}, or --host 127.0.0.1 beside the scheduler",
+            hint=f"{hint}, or --host 127.0.0.1 next to the scheduler",
         )
 
 

@@ -114,6 +114,6 @@ class SigningKey:
             found = await self._kube.get(SECRETS, SECRET, NAMESPACE)
         if found is None:
             raise Unavailable(
-                f"Secret {NAMESPACE}/{SECRET}", found="it was made and deleted at once", hint="see who deletes it"
+                f"Secret {NAMESPACE}/{SECRET}", found="it was created and deleted at once", hint="see who deletes it"
             )
         return found

@@ -66,7 +66,7 @@ class View:
         self.claims = ClaimedShares(ledger, self.pods)
         """The claims, counted in the ledger."""
         self.images = HeldImages()
-        """The GPUs and allocations of nodes."""
+        """The images that nodes have."""
         self.lacking = WakeUp()
         """Set when a recreated GPUNode lacks claims of the deleted one."""
 

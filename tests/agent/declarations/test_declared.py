@@ -1,4 +1,4 @@
-"""Labels, files, options and GPUPolicies together: what the kubelet is offered, and who is told what has no effect."""
+"""Labels, files, options and GPUPolicies together: the advertised devices, and the settings without effect."""
 
 import asyncio
 import contextlib
@@ -145,7 +145,7 @@ async def test_a_unit_that_is_too_small_makes_the_policy_not_ready(socket_folder
         await machine.policy({"unit": "MiB"})
         async with machine.agent():
             ready = await machine.until_policy("Ready", lambda found: found["reason"] == "Withheld")
-            want = "tessera.dev/gpu-memory is not offered: 81920 units of 1 MiB are more than the 40000 a kubelet takes"
+            want = "tessera.dev/gpu-memory is not offered: 81920 units of 1 MiB exceed the kubelet's limit of 40000"
             assert ready["status"] == "False"
             assert want in ready["message"]
             assert "set unit: GiB" in ready["message"]

@@ -97,7 +97,7 @@ async def test_the_later_of_two_pods_is_evicted_and_its_event_says_why() -> None
     ((name, reason, message),) = await node.events()
     assert (name, reason, message) == ("second", "DeviceConflict", text)
     assert text.startswith("pod ml/second and pod ml/first both use device GPU-1 of nvidia.com/gpu: ")
-    assert text.endswith("evicting ml/second, which came later")
+    assert text.endswith("evicting ml/second, created later")
     assert await node.names() == ["first"]
 
 
@@ -127,7 +127,7 @@ async def test_memory_that_is_too_much_is_said_of_those_who_use_it(sizes: tuple[
     assert text.startswith(said)
 
 
-async def test_a_pod_that_its_budget_keeps_is_told_so() -> None:
+async def test_a_pod_that_its_budget_keeps_gets_the_reason() -> None:
     """Two pods have one device for as long as that lasts: who is asked to do something about it must learn of it."""
     node = Node()
     await node.pod("first", "GPU-1")
@@ -136,7 +136,7 @@ async def test_a_pod_that_its_budget_keeps_is_told_so() -> None:
     await node.kube.create(DISRUPTION_BUDGETS, forbids)
     conflict, refused = await node.conflicts.end({}, evict=True)
     assert await node.conflicts.end({}, evict=True) == (conflict, refused), "said once"
-    assert conflict.endswith("evicting ml/second, which came later")
+    assert conflict.endswith("evicting ml/second, created later")
     assert refused.startswith("pod ml/second is not evicted: ")
     assert [(name, reason) for name, reason, _ in await node.events()] == [
         ("second", "DeviceConflict"),
@@ -204,7 +204,7 @@ async def test_the_later_of_two_pods_with_the_same_units_is_evicted_when_one_is_
     assert (name, reason, message) == ("again", "DeviceConflict", text)
     assert text == (
         "pod ml/again and pod ml/honest both use device unit-1 of tessera.dev/gpu-memory: "
-        "evicting ml/again, which came later"
+        "evicting ml/again, created later"
     )
     assert await node.names() == ["honest"]
     del node.view.objects["again"]
@@ -288,7 +288,7 @@ async def test_who_came_first_stays_though_the_clock_was_set_back_since() -> Non
     node.view.objects["other"]["metadata"]["creationTimestamp"] = "1970-01-01T00:59:59Z"
     await node.gives("other", "GPU-1")
     (text,) = await node.conflicts.end({}, evict=True)
-    assert "evicting ml/other, which came later" in text
+    assert "evicting ml/other, created later" in text
     assert await node.names() == ["honest"]
 
 
@@ -345,7 +345,7 @@ async def test_a_pod_that_started_after_all_is_let_be() -> None:
     node = Node()
     late = await node.pod("late")
     holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
-    node.gate.refusals.refuse(holder, "it was given what another is assigned")
+    node.gate.refusals.refuse(holder, "it was started with the devices of another pod")
     await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
     node.clock_s = 1000
     await node.conflicts.end({}, evict=True)

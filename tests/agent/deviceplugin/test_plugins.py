@@ -230,9 +230,7 @@ async def test_a_cdi_folder_that_is_none_is_a_problem_until_it_is_one(node: Node
     node.cdi.write_text("a file")
     node.impaired = True
     await node.offer((facts(0), WHOLE), how=CDI)
-    assert node.plugins.problems[0].startswith(
-        "the CDI specification by which containers are handed GPUs is not written"
-    )
+    assert node.plugins.problems[0].startswith("the CDI specification of the node's GPUs cannot be written")
     node.cdi.unlink()
     await node.offer((facts(0), WHOLE), how=CDI)
     assert node.plugins.problems == ()

@@ -87,7 +87,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-async def test_three_pods_on_a_shared_gpu_are_told_apart(node: Node) -> None:
+async def test_three_pods_on_a_shared_gpu_are_distinguished(node: Node) -> None:
     t4, _ = await node.uuids()
     for name in "abc":
         node.allocate(name, Use(gpu=t4, exclusivity=Exclusivity.MEMORY, memory_mib=4096))

@@ -199,7 +199,7 @@ async def test_without_the_kind_it_says_once_what_to_install() -> None:
             async with asyncio.timeout(20):
                 await kube.often.wait()
             (line,) = [each for each in logs if each["event"] == "gpunode_not_followed"]
-            assert "it comes with the chart, see docs/install.md" in line["reason"]
+            assert "the chart installs it, see docs/install.md" in line["reason"]
             await kube.create(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": "gpunodes.tessera.dev"}})
             await until(link, GpuNodeRequest(desired=()))
             await link.report(STATE, NODE, generation=0)
@@ -217,7 +217,7 @@ async def test_an_object_that_another_made_meanwhile_is_taken() -> None:
         await link.report(STATE, NODE, generation=0)
 
 
-async def test_an_api_that_refuses_is_told_to_the_caller() -> None:
+async def test_an_api_that_refuses_is_reported_to_the_caller() -> None:
     kube = MemoryKube()
     async with following(kube) as link:
         kube.stop()

@@ -18,7 +18,7 @@ async def test_it_is_owned_by_the_node_and_made_once() -> None:
     node = await kube.create(NODES, {"metadata": {"name": "n1"}})
     made = await create_own(kube, GPU_NODES, "n1", new)
     assert made["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
-    with pytest.raises(Unavailable, match=r"n1: another process made it: the agent tries again"):
+    with pytest.raises(Unavailable, match=r"n1: another process created it: the agent tries again"):
         await create_own(kube, GPU_NODES, "n1", new)
 
 

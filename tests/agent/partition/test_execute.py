@@ -52,7 +52,7 @@ class Half(Machine):
 
 def test_a_driver_that_never_gets_there_is_not_driven_for_ever() -> None:
     machine = Half(MemoryDriver((card(layout=()),)))
-    assert apply(machine, TWO)[0] == ("GPU 0: the driver takes every step and shows another layout",)
+    assert apply(machine, TWO)[0] == ("GPU 0: the driver accepts every step and reports another layout",)
 
 
 def start_process(machine: Between) -> None:
@@ -68,8 +68,8 @@ def start_process(machine: Between) -> None:
         ),
         pytest.param(
             lambda machine: machine.refuses.add("held"),
-            "destroying 1g.5gb at 1 failed: it is not known whether it is in use; the former layout could not be "
-            "restored, so only what pods hold is offered until it is",
+            "destroying 1g.5gb at 1 failed: whether it is in use is unknown; the previous layout could not "
+            "be restored; until it is, only devices in use are advertised",
             id="the kubelet falls silent",
         ),
     ],
@@ -105,5 +105,5 @@ def test_what_is_left_by_half_stays_while_a_process_may_use_it() -> None:
 def test_a_driver_that_says_one_thing_and_shows_another_is_not_believed() -> None:
     machine = Forgetful(MemoryDriver((card(layout=()),)))
     failures, layouts = apply(machine, TWO)
-    assert failures == (f"GPU 0: the driver shows another layout than was made{FORMER}",)
+    assert failures == (f"GPU 0: the driver reports a layout other than the one created{FORMER}",)
     assert layouts == {"GPU-0": ()}

@@ -432,7 +432,7 @@ def test_nothing_is_rebooted_while_driver_or_kubelet_do_not_answer(tmp_path: Pat
         it.deafens = "held"
         await it.follow("all-3g.20gb")
         assert (it.told, it.reboots) == ([REBOOTING, HELD], 0)
-        assert "it is not known who uses the GPUs" in it.follower.request.reason
+        assert "the users of the GPUs are unknown" in it.follower.request.reason
 
     run(scene())
 

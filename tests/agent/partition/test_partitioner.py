@@ -122,7 +122,7 @@ def eager(machine: Machine) -> None:
             card(layout=SEVEN),
             TWO,
             eager,
-            f"1g.5gb at 0 came into use before it was withdrawn{FORMER}",
+            f"1g.5gb at 0 was allocated before it was withdrawn{FORMER}",
             id="a pod was quicker",
         ),
         pytest.param(
@@ -136,7 +136,7 @@ def eager(machine: Machine) -> None:
             card(layout=HALVES[:1]),
             TWO,
             refuses("offer"),
-            "what pods are offered could not be held fast; nothing was changed",
+            "the advertised devices could not be fixed; nothing was changed",
             id="no plugin to keep what is made from pods",
         ),
         pytest.param(
@@ -179,13 +179,13 @@ def eager(machine: Machine) -> None:
             card(layout=SEVEN),
             TWO,
             hangs("held"),
-            "GPU driver and kubelet: no answer in time: try again; see `tessera doctor` if it stays so",
+            "GPU driver and kubelet: no answer in time: try again; if it persists, see `tessera doctor`",
             id="a kubelet that does not answer",
         ),
-        pytest.param(card(index=1), TWO, lambda _: None, "the driver does not show it", id="gone"),
+        pytest.param(card(index=1), TWO, lambda _: None, "the driver does not report it", id="gone"),
     ],
 )
-def test_a_failure_is_told_and_the_former_layout_stays(
+def test_a_failure_is_reported_and_the_former_layout_stays(
     gpu: GpuFacts, target: LayoutTarget, spoil: Callable[[Machine], None], want: str
 ) -> None:
     machine = machine_of(gpu)
@@ -215,7 +215,7 @@ def test_mig_is_not_switched_on_a_gpu_that_came_into_use() -> None:
         driver_of(machine).start_process("GPU-0", 77)
         return await apply
 
-    assert run(come()) == ("GPU 0: process 77 came before MIG could be switched; MIG is off as before",)
+    assert run(come()) == ("GPU 0: process 77 was admitted before MIG could be switched; MIG is off as before",)
     assert machine.offered == {"GPU-0": None}
 
 
@@ -229,7 +229,9 @@ def test_what_could_not_be_restored_is_restored_later_and_offered_only_then() ->
     async def attempt() -> None:
         machine.pods = {}
         (failed,) = await partitioner.apply((TWO,), 200)
-        assert failed.endswith("the former layout could not be restored, so only what pods hold is offered until it is")
+        assert failed.endswith(
+            "the previous layout could not be restored; until it is, only devices in use are advertised"
+        )
         assert machine.offered == {"GPU-0": ()}
         await partitioner.settle(400)
         assert machine.offered == {"GPU-0": ()}
@@ -331,9 +333,9 @@ def test_one_instance_is_added_where_unused_ones_stand_in_its_way() -> None:
         await partitioner.add("GPU-0", place, 200)
         await partitioner.add("GPU-0", place, 200)
         assert await machine.layouts() == {"GPU-0": tuple(sorted((*SEVEN[:2], place, *SEVEN[4:])))}
-        with pytest.raises(Conflict, match=r"1g.5gb at 0 is in use .*, needed for 4g.20gb at 0; held by pod ns/a"):
+        with pytest.raises(Conflict, match=r"1g.5gb at 0 is in use .*, needed for 4g.20gb at 0; used by pod ns/a"):
             await partitioner.add("GPU-0", at(A100, ("4g.20gb", 0))[0], 200)
-        with pytest.raises(Unavailable, match="lost or gone, or has no MIG"):
+        with pytest.raises(Unavailable, match="lost, missing, or has no MIG"):
             await partitioner.add("GPU-1", place, 200)
         assert partitioner.outcomes == {Stage.DONE: 1}, "what is there already is no repartition"
 
@@ -348,7 +350,7 @@ def test_mig_is_switched_on_for_one_more_instance() -> None:
         partitioner = Partitioner(machine.gpus)
         await partitioner.add("GPU-0", HALVES[1], 20)
         assert await machine.layouts() == {"GPU-0": HALVES[1:], "GPU-1": None}
-        with pytest.raises(Conflict, match="switching MIG on needs a GPU that nobody uses; it is in use by pod ns/a"):
+        with pytest.raises(Conflict, match="switching MIG on requires an idle GPU; it is in use by pod ns/a"):
             await partitioner.add("GPU-1", HALVES[1], 20)
         driver_of(machine).hold_mode_changes("GPU-1")
         machine.pods = {}
@@ -377,7 +379,7 @@ def test_mig_is_switched_off_for_those_who_use_the_whole_gpu() -> None:
             await partitioner.free("GPU-1", 100)
         assert (await machine.layouts())["GPU-1"] == HALVES
         driver_of(machine).lose("GPU-1")
-        with pytest.raises(Unavailable, match="lost or gone"):
+        with pytest.raises(Unavailable, match="lost or missing"):
             await partitioner.free("GPU-1", 100)
 
     run(free())
@@ -395,12 +397,12 @@ class Undone(Machine):
             await self.driver.destroy_instance(gpu, facts.instances[-1].placement)
 
 
-def test_what_others_undo_meanwhile_is_told() -> None:
+def test_what_others_undo_meanwhile_is_reported() -> None:
     async def act() -> None:
         partitioner = Partitioner(Undone(MemoryDriver((card(layout=HALVES[:1]),))).gpus)
-        with pytest.raises(Conflict, match="another layout than was made"):
+        with pytest.raises(Conflict, match="a layout other than the one created"):
             await partitioner.add("GPU-0", HALVES[1], 100)
-        with pytest.raises(Conflict, match="another layout than was made"):
+        with pytest.raises(Conflict, match="a layout other than the one created"):
             await partitioner.free("GPU-0", 100)
 
     run(act())
@@ -456,7 +458,7 @@ def test_what_a_reboot_took_comes_back_at_its_places_before_anything_is_offered(
         assert await second.restore(200) == ()
         assert await machine.layouts() == {"GPU-0": layout, "GPU-1": layout, "GPU-2": HALVES}
         again = Partitioner(machine.gpus, (*written[-1], Recorded(uuid="GPU-9", model="A30", mig=True)), remember)
-        assert await again.restore(200) == ("recorded GPU GPU-9 (A30) is not there; its record is kept",)
+        assert await again.restore(200) == ("recorded GPU GPU-9 (A30) is missing; its record is kept",)
 
     run(reboot())
 
@@ -509,7 +511,7 @@ def test_the_former_layout_is_not_in_force_while_an_instance_is_incomplete() -> 
     run(come())
 
 
-def test_what_was_incomplete_before_is_told_and_keeps_nothing_else_from_pods() -> None:
+def test_what_was_incomplete_before_is_reported_and_keeps_nothing_else_from_pods() -> None:
     machine = machine_of(card(layout=HALVES[:1], incomplete=HALVES[1:]))
     for _ in range(2):
         driver_of(machine).fail("destroy_instance", FAULT)
@@ -523,4 +525,4 @@ def test_a_gpu_that_is_lost_meanwhile_is_left_alone() -> None:
     machine = Between(MemoryDriver((card(layout=SEVEN),)), lambda machine: driver_of(machine).lose("GPU-0"))
     (failed,), _ = apply(machine, TWO)
     assert failed.startswith("GPU 0: destroying 1g.5gb at 1 failed: ")
-    assert failed.endswith("so only what pods hold is offered until it is")
+    assert failed.endswith("until it is, only devices in use are advertised")

@@ -71,7 +71,7 @@ async def is_met(machine: Machine, target: LayoutTarget) -> bool:
     return not differences(await machine.driver.inventory(), (target,))
 
 
-def held(machine: Machine) -> Layout:
+def used_layout(machine: Machine) -> Layout:
     return tuple(sorted(place for _, place in machine.pods.values() if place))
 
 
@@ -93,10 +93,10 @@ def test_after_one_fault_the_gpu_has_the_target_or_the_former_layout(
         failures = await partitioner.apply((target,), 120.0)
         await partitioner.settle(now() + 120)
         assert now() < 120 + SLACK_S
-        assert set(used) <= set(held(machine))
+        assert set(used) <= set(used_layout(machine))
         layout = (await machine.layouts())["GPU-0"]
         if not await is_met(machine, target):
-            assert layout == (present and restorable(model(name), present, held(machine)))
+            assert layout == (present and restorable(model(name), present, used_layout(machine)))
             assert layout == present or failures
         assert (await machine.driver.inventory()).gpus[0].incomplete == ()
         assert machine.offered.get("GPU-0") is None
@@ -117,9 +117,9 @@ def test_after_many_faults_nothing_used_is_gone_and_all_is_offered_again(
         assert now() < 120 + SLACK_S
         machine.fate = lambda: 0
         await partitioner.settle(now() + 120)
-        assert set(situation[3]) <= set(held(machine))
+        assert set(situation[3]) <= set(used_layout(machine))
         layout = (await machine.layouts())["GPU-0"]
-        assert set(held(machine)) <= set(layout or ())
+        assert set(used_layout(machine)) <= set(layout or ())
         assert machine.offered.get("GPU-0") is None
 
     run(attempt())
@@ -163,7 +163,7 @@ def test_the_label_ends_in_success_or_failed_though_the_agent_dies_again_and_aga
         told = await life(machine, LIMITS.pending_s + SLACK_S + 2 * LIMITS.retry_most_s)
         last = told[-1]
         met = await is_met(machine, target)
-        assert set(situation[3]) <= set(held(machine))
+        assert set(situation[3]) <= set(used_layout(machine))
         assert last.state is (LayoutState.SUCCESS if met else LayoutState.FAILED)
         if not met:
             assert last.cause is LayoutCause.BLOCKED, last
@@ -229,7 +229,7 @@ def test_the_node_is_rebooted_once_at_most_and_never_under_a_pod(
                 died = True
         assert labels[-1] == (LayoutState.SUCCESS if await is_met(machine, target) else LayoutState.FAILED)
         assert len(reboots) <= 1
-        assert set(situation[3]) <= set(held(machine))
+        assert set(situation[3]) <= set(used_layout(machine))
 
     with tempfile.TemporaryDirectory() as folder:
         run(lifetimes(Path(folder)))
@@ -237,7 +237,7 @@ def test_the_node_is_rebooted_once_at_most_and_never_under_a_pod(
 
 @settings(max_examples=30)
 @given(situations(), st.lists(st.sampled_from([0, 1, 2, 3, 4, 7]), min_size=1, max_size=30))
-def test_no_state_but_success_and_failed_is_told_for_long(situation: Situation, fate: list[int]) -> None:
+def test_no_state_but_success_and_failed_is_reported_for_long(situation: Situation, fate: list[int]) -> None:
     """The faults come again and again, for half an hour."""
 
     async def half_an_hour() -> None:

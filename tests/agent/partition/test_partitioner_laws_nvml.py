@@ -63,7 +63,7 @@ async def uuids(driver: NvmlDriver, used: Layout) -> dict[object, str]:
     return {each.placement: each.uuid for each in gpu.instances if each.placement in used}
 
 
-async def cut(driver: NvmlDriver, layout: Layout | None) -> str:
+async def partition(driver: NvmlDriver, layout: Layout | None) -> str:
     """Give the GPU a layout to begin with, and return its UUID."""
     (gpu,) = (await driver.inventory()).gpus
     if layout is not None:
@@ -87,7 +87,7 @@ def test_whatever_nvml_refuses_what_is_used_stays_and_the_label_ends(
     async def scene() -> None:
         simulated.renew()
         async with await NvmlDriver.open() as driver:
-            gpu = await cut(driver, present)
+            gpu = await partition(driver, present)
             before = await uuids(driver, used)
             machine = Instant(driver)
             machine.pods = {f"ns/p{number}": (gpu, each) for number, each in enumerate(used)}

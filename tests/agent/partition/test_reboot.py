@@ -1,4 +1,4 @@
-"""The node is told to reboot by a program, and what was told survives it."""
+"""A program reboots the node, and the request survives the reboot."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_what_is_written_down_is_found_by_the_next_agent(tmp_path: Path) -> None
     RebootRecord(path).forget()
 
 
-def test_in_doubt_the_node_was_told(tmp_path: Path) -> None:
+def test_in_doubt_a_reboot_was_requested(tmp_path: Path) -> None:
     """A record that cannot be read keeps the node from a reboot."""
     path = tmp_path / "rebooted"
     path.mkdir()

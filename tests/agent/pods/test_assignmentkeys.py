@@ -77,7 +77,7 @@ def test_a_state_folder_that_was_lost_voids_nothing(tmp_path: Path) -> None:
     assert not is_signed({**pod, "spec": {"nodeName": "n2"}}, second.keys)
 
 
-def test_no_more_former_keys_are_told_than_the_object_takes(tmp_path: Path) -> None:
+def test_no_more_former_keys_are_reported_than_the_object_takes(tmp_path: Path) -> None:
     keys = keys_at(tmp_path / "key")
     keys.open(tuple(str(number) for number in range(20)))
     assert len(keys.published) == 8
@@ -121,7 +121,7 @@ async def test_the_servers_keys_are_followed_and_outlive_their_object(tmp_path: 
     keys = AssignmentKeys(kube, "n1", tmp_path / "key", logger(), wake=changed.set)
     running = asyncio.ensure_future(keys.run())
 
-    async def told(holds: Callable[[], bool]) -> None:
+    async def until_published(holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
             while not holds():
                 changed.clear()
@@ -132,22 +132,22 @@ async def test_the_servers_keys_are_followed_and_outlive_their_object(tmp_path: 
     own = keys.keys
     assert keys.keys is own
     await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
-    await told(lambda: public(SERVER).items() <= keys.keys.public.items())
+    await until_published(lambda: public(SERVER).items() <= keys.keys.public.items())
     assert keys.keys is keys.keys
     await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="two")
-    await told(lambda: public(SERVER, STRANGER).items() <= keys.keys.public.items())
+    await until_published(lambda: public(SERVER, STRANGER).items() <= keys.keys.public.items())
     changed.clear()  # what it was set by has been told
     await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
-    await told(changed.is_set)
+    await until_published(changed.is_set)
     assert public(SERVER, STRANGER).items() <= keys.keys.public.items()
     changed.clear()
     await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="three")
-    await told(changed.is_set)
+    await until_published(changed.is_set)
     assert public(SERVER, STRANGER).items() <= keys.keys.public.items(), "another object revokes nothing"
     await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="two")
-    await told(lambda: keys.keys is not own and len(keys._ring.shown) == 2)
+    await until_published(lambda: keys.keys is not own and len(keys._ring.shown) == 2)
     await kube.patch(CONFIG_MAPS, KEYS, {"data": {key_id(SERVER.public): None}}, namespace=NAMESPACE)
-    await told(lambda: not public(SERVER).items() <= keys.keys.public.items())
+    await until_published(lambda: not public(SERVER).items() <= keys.keys.public.items())
     running.cancel()
 
 
@@ -302,8 +302,8 @@ async def test_a_forged_assignment_gets_nothing_and_its_event_says_why(machine: 
             await bound(machine, name, annotations, units=1)
             with pytest.raises(Conflict) as raised:
                 await machine.start(name, NEED, 1)
-            assert "assignments that Tessera did not make: a signature of key" in str(raised.value) or (
-                "assignments that Tessera did not make: no signature beside it" in str(raised.value)
+            assert "assignments not signed by Tessera: a signature of key" in str(raised.value) or (
+                "assignments not signed by Tessera: no signature" in str(raised.value)
             )
             assert "default/" not in str(raised.value), "whose they are is nobody else's business"
             assert "schedulerName: tessera-scheduler" in str(raised.value)
@@ -312,7 +312,7 @@ async def test_a_forged_assignment_gets_nothing_and_its_event_says_why(machine: 
         assert (await machine.start("other", NEED, 4))["NVIDIA_VISIBLE_DEVICES"] == held["NVIDIA_VISIBLE_DEVICES"]
 
 
-async def test_the_key_is_told_before_anything_is_signed_and_devices_by_name_are_signed(machine: Machine) -> None:
+async def test_the_key_is_reported_before_anything_is_signed_and_devices_by_name_are_signed(machine: Machine) -> None:
     async with machine.agent():
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
         told = await told_keys(machine)

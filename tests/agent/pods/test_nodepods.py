@@ -54,7 +54,7 @@ async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute() 
 
 
 async def test_what_allocate_answered_is_held_though_no_pod_is_known_for_it_yet() -> None:
-    """Its container was told the UUID: an instance that is destroyed and made again has another."""
+    """Its container has the UUID: an instance that is destroyed and made again has another."""
     made = facts(0)
     answered = Allocation(resource="tessera.dev/gpu-memory", ids=("u",), at_ns=1, uses=(Use(gpu=made.uuid),))
     pods = node_pods(lambda: (), record(()), resources=KNOWN, entries=[answered])

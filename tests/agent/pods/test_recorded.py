@@ -102,7 +102,7 @@ class Node:
         return list(msgspec.convert(msgspec.convert(shares, list[ShareFields]), list[Share], from_attributes=True))
 
 
-async def test_each_pod_is_told_what_it_has_and_then_left_alone() -> None:
+async def test_each_pod_is_annotated_with_its_devices_once() -> None:
     node = Node()
     await node.add(asking("none", {}))
     await node.add(asking("one", {SLICE: 1}), IDS[1])
@@ -112,7 +112,7 @@ async def test_each_pod_is_told_what_it_has_and_then_left_alone() -> None:
     assert await node.annotation("none") is None
     assert await node.recorded("one") == [of(IDS[1])]
     assert await node.recorded("wrong") == [of(IDS[0])]
-    assert node.requested == 2  # to tell, and to see that it is told
+    assert node.requested == 2  # to write, and to see it written
     await node.reconcile()
     assert node.requested == 2
 
@@ -129,7 +129,7 @@ async def test_a_pod_that_the_kubelet_does_not_show_is_waited_for() -> None:
     assert await node.recorded("late") == [of(IDS[0])]
 
 
-async def test_gpushare_memory_is_told_to_be_allocated_once() -> None:
+async def test_gpushare_memory_is_marked_as_allocated_once() -> None:
     node = Node()
     waiting = asking("p", {"aliyun.com/gpu-mem": 2})
     waiting["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "false", "a": "b"}
@@ -149,7 +149,7 @@ async def test_gpushare_memory_is_told_to_be_allocated_once() -> None:
     assert node.requested == requested
 
 
-async def test_a_pod_with_memory_and_a_device_by_name_is_told_of_the_memory_first() -> None:
+async def test_a_pod_with_memory_and_a_device_by_name_is_annotated_with_the_memory_first() -> None:
     node = Node()
     both = asking("p", {"aliyun.com/gpu-mem": 2})
     both["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}

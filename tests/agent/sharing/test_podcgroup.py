@@ -80,7 +80,7 @@ def test_a_new_folder_gets_the_processors_of_the_one_above(tmp_path: Path) -> No
     assert (own / "tessera-mps" / "cpuset.cpus").read_text() == "0-1\n"
 
 
-def test_what_keeps_a_process_in_its_pod_is_told(tmp_path: Path) -> None:
+def test_what_keeps_a_process_in_its_pod_is_reported(tmp_path: Path) -> None:
     machine(tmp_path, "", f"3:cpuset:{POD}")
     assert leave_pod(PID, tmp_path) == "the host's control groups (cpuset) are not mounted"
     top = machine(tmp_path, VERSION_1, f"3:cpuset:/elsewhere{POD}")

@@ -48,7 +48,7 @@ async def test_a_limit_somebody_else_set_is_what_is_put_back(tmp_path: Path) -> 
     assert await watts(driver) == default - 5
 
 
-async def test_what_fails_is_told_and_the_rest_is_done(tmp_path: Path) -> None:
+async def test_what_fails_is_reported_and_the_rest_is_done(tmp_path: Path) -> None:
     driver = MemoryDriver.of("T4", "T4")
     first, second = (await driver.inventory()).gpus
     refused = Unavailable("GPU 0", found="a timeout", expected="an answer")

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.kubeobjects import Object, cut, gpu, gpunode, node, pod, share
+from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, pod, share
 from judges import gpusharecli
 from tessera.api.gpushare.inspect import gpushare_inspect
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
@@ -43,7 +43,7 @@ def test_the_answer_has_gpushares_fields() -> None:
 
 
 def test_what_is_held_otherwise_counts_with_its_memory_rounded_up() -> None:
-    objects = (node(), gpunode("a", gpu(0)), pod("p", {"nvidia.com/mig-1g.5gb": 1}, cut(0, "1g.5gb", 6)))
+    objects = (node(), gpunode("a", gpu(0)), pod("p", {"nvidia.com/mig-1g.5gb": 1}, mig_share(0, "1g.5gb", 6)))
     assert answer(*objects)["nodes"][0]["usedGPU"] == 5
 
 

@@ -36,7 +36,7 @@ def test_latent_attention_keeps_the_latent_and_the_rotary_part() -> None:
     assert config(DEEPSEEK_V2_LITE).parameters == pytest.approx(15.7e9, rel=0.1), "an estimate"
 
 
-def test_layers_are_told_by_what_they_keep() -> None:
+def test_layers_are_reported_by_what_they_keep() -> None:
     found = config(GEMMA)
     assert (found.architecture.layers, found.architecture.windowed_layers, found.architecture.window) == (1, 4, 512)
     assert found.notes == ("1 layers keep a state of fixed size for each sequence, which is not counted",)

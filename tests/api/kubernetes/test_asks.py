@@ -151,7 +151,7 @@ BAD_NEEDS = {
         "{}",
         "101 is not a percentage from 1 to 100",
     ),
-    "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "tessera.dev/gpu-memory beside it"),
+    "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "set tessera.dev/gpu-memory as well"),
     "no memory": (
         "{tessera.dev/gpu-memory: 0}",
         "{}",

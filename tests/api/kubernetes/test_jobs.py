@@ -113,7 +113,7 @@ def unpack(state: dict[str, Any]) -> dict[str, Any]:
 
 
 STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, tuple[JobStage, str, int | None]]] = {
-    "in a queue": ({}, {}, None, (JobStage.QUEUED, "waits in queue team", None)),
+    "in a queue": ({}, {}, None, (JobStage.QUEUED, "pending in queue team", None)),
     "new": (FREE, {}, None, (JobStage.PENDING, "", None)),
     "without a place": (FREE, {}, job_pod(NOWHERE), (JobStage.PENDING, "0/1 nodes: no GPU", None)),
     "bound": (FREE, {}, job_pod({}, "n"), (JobStage.STARTING, "", None)),
@@ -246,7 +246,7 @@ def test_a_job_in_a_queue_says_what_kueue_says(case: str) -> None:
     job = job_object(ASKED)
     job["metadata"]["uid"] = "7"
     found = read_job(job, [], (), workloads)
-    assert (found.stage, found.reason) == (JobStage.QUEUED, f"waits in queue team{want}")
+    assert (found.stage, found.reason) == (JobStage.QUEUED, f"pending in queue team{want}")
 
 
 JUNK = st.recursive(

@@ -47,14 +47,14 @@ CASES: dict[str, tuple[list[Object], str, tuple[str, ...]]] = {
     "a mirrored pod stays": ([made(**{"kubernetes.io/config.mirror": "x"})], "it is a static pod of its node", ()),
     "a pod of a Job stays": (
         [made("Job")],
-        f'its Job would begin its work anew; the annotation {SAFE}: "true" allows that',
+        f'its Job would restart its work; the annotation {SAFE}: "true" allows that',
         (),
     ),
     "a pod of a Job that says it is safe goes": ([made("Job", **{SAFE: "true"})], "", ()),
-    "a pod that says it is not safe stays": ([made(**{SAFE: "false"})], f"its annotation {SAFE} says so", ()),
+    "a pod that says it is not safe stays": ([made(**{SAFE: "false"})], f"its annotation {SAFE} forbids it", ()),
     "a pod that says it shall not be evicted stays": (
         [made(**{"tessera.dev/do-not-evict": "true"})],
-        "its annotation tessera.dev/do-not-evict says so",
+        "its annotation tessera.dev/do-not-evict forbids it",
         (),
     ),
     "another value of the annotation says nothing": ([made(**{"tessera.dev/do-not-evict": "false"})], "", ()),

@@ -102,7 +102,7 @@ PODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"metadata": {}, "spec": {"containers": []}},
         {"url": "", "trouble": NO_PORT, "running": False, "ready": False, "started_s": 0.0, "cold_start_s": None},
     ),
-    "no place for it": (
+    "no room for it": (
         changed("status", PENDING),
         {
             "url": "",

@@ -383,7 +383,7 @@ NOTES = {
     "more instances than fit": (
         labels("NVIDIA-A100-SXM4-40GB", "gpu.count=1", "mig-3g.20gb.count=3"),
         {"nvidia.com/mig-3g.20gb": "3"},
-        "node n: 1 x 3g.20gb fit none of its 1 MIG GPUs and are left out",
+        "node n: 1 x 3g.20gb do not fit its 1 MIG GPUs and are omitted",
     ),
     "more GPUs than a node has": (
         {},

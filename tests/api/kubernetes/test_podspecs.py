@@ -74,7 +74,7 @@ def test_cpu_and_memory(containers: str, more: str, want: tuple[int, int]) -> No
     ],
 )
 def test_a_part_of_a_gpu_asked_by_annotation_is_an_ask(limits: str, annotations: str, want: list[str]) -> None:
-    """KAI reads the amount from the pod, so a pod without any limit asks for a GPU all the same."""
+    """KAI reads the amount from the pod, so a pod without any limit requests a GPU all the same."""
     assert [ask.resource for ask in need_of(limits, annotations=annotations).asks] == want
 
 

@@ -51,7 +51,7 @@ def test_a_named_configuration_keeps_its_name() -> None:
     assert f"{got['nvidia.com/device-plugin.config']}: |" in files["device-plugin-configmap.yaml"]
 
 
-def test_gpus_that_differ_are_told_apart_and_named_after_their_content() -> None:
+def test_gpus_that_differ_are_distinguished_and_named_after_their_content() -> None:
     fleet = "nodes: [{name: a, count: 2, gpus: 2xA100-40GB}]"
     manifests = pods("m", "{nvidia.com/mig-3g.20gb: 1}", 2) + pods("w", "{nvidia.com/gpu: 1}", 1)
     files = render(fleet, manifests)

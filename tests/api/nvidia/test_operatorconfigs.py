@@ -49,7 +49,7 @@ def test_a_node_is_shared_as_the_operators_device_plugin_would(case: str) -> Non
     assert read(text).notes == ()
 
 
-def test_what_of_a_device_plugin_configuration_has_no_effect_is_told() -> None:
+def test_what_of_a_device_plugin_configuration_has_no_effect_is_reported() -> None:
     got = read("nodes: [{name: a, count: 2, gpus: T4, device-plugin: second}]" + PLUGIN)
     assert got.notes == ("a-0: sharing of nvidia.com/gpu: no such device here is called 1",)
 

@@ -40,7 +40,7 @@ BAD = {
     "no value": (b'a{b="c"}\n', "is not a line NAME"),
     "a word as value": (b"a many\n", "'a many' is not a line NAME"),
     "a label without quotes": (b"a{b=c} 1\n", "is not a line NAME"),
-    "a series twice": (b'a{b="1",c="2"} 1\na{c="2",b="1"} 2\n', "a series that came before"),
+    "a series twice": (b'a{b="1",c="2"} 1\na{c="2",b="1"} 2\n', "a repeated series"),
     "not UTF-8": (b"a 1\n\xff", "metrics in UTF-8"),
     "too many": (b"".join(b'a{b="%d"} 1\n' % number for number in range(10_001)), "10001 lines of its series"),
 }

@@ -1,4 +1,4 @@
-"""What waits in front of model servers: by namespace and Service, and nothing where it is no number above 0."""
+"""What waits in front of model servers: by namespace and Service, and nothing where it is not a number above 0."""
 
 import msgspec
 import pytest

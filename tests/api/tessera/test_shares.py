@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from builders.kubeobjects import amount, cut
+from builders.kubeobjects import amount, mig_share
 from tessera.api.tessera.shares import ShareFields
 from tessera.api.tessera.v1alpha1.gpunodes import claims_field
 from tessera.core.cluster.gpunodestate import Claim
@@ -22,7 +22,7 @@ INSTANCE = {
     "container": "main",
 }
 WRITTEN = {
-    "a MIG instance": (cut(1, "1g.5gb", 2), INSTANCE),
+    "a MIG instance": (mig_share(1, "1g.5gb", 2), INSTANCE),
     "an amount, without what it does not have": (
         amount(0, container=""),
         {
@@ -50,7 +50,7 @@ def test_every_field_of_a_share_is_written() -> None:
 
 
 def test_claims_are_written_so() -> None:
-    claim = Claim(uid="u", pod=PodKey("ns/p"), shares=(cut(1, "1g.5gb", 2),))
+    claim = Claim(uid="u", pod=PodKey("ns/p"), shares=(mig_share(1, "1g.5gb", 2),))
     assert claims_field([claim]) == [{"uid": "u", "pod": "ns/p", "shares": (INSTANCE,)}]
 
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from builders.evictable import budget, owned
-from builders.kubeobjects import Object, cut, gpu, gpunode, kubectl, node, pod, share
+from builders.kubeobjects import Object, gpu, gpunode, kubectl, mig_share, node, pod, share
 from tessera.cli import main
 from tessera.core.gpu.sharing import Mode
 
@@ -21,7 +21,7 @@ HALVES = [
     owned("web-2", share(1, 10240, Mode.MPS)),
 ]
 BIG = pod("big", {"tessera.dev/gpu-memory": 40}, node=None, annotations=WHOLE)
-SLICES = [*NODES, owned("web-1", cut(0, "1g.5gb", 0)), owned("web-2", cut(1, "1g.5gb", 0))]
+SLICES = [*NODES, owned("web-1", mig_share(0, "1g.5gb", 0)), owned("web-2", mig_share(1, "1g.5gb", 0))]
 
 
 def run(objects: list[Object], *arguments: str, columns: int = 140) -> Result:
@@ -65,7 +65,7 @@ def test_a_budget_that_allows_nothing_keeps_pods_where_they_are() -> None:
     assert got.stderr == ""
 
 
-def test_a_budget_that_allows_one_is_told() -> None:
+def test_a_budget_that_allows_one_is_reported() -> None:
     assert "GPU 1 (mps) web Pods that fit then" in words(run([*HALVES, BIG, budget(1)]))
 
 
@@ -97,10 +97,10 @@ def test_pods_of_a_higher_priority_stay() -> None:
     assert "1 move" in words(run(high, *ask, "--priority", "5"))
 
 
-def test_many_pods_without_a_place_are_told_in_short() -> None:
+def test_many_pods_without_a_place_are_reported_in_short() -> None:
     text = words(run(HALVES, "--resource", "tessera.dev/gpu-memory=50", "--count", "22"))
     assert "and 2 more pods; -o json has all" in text
-    assert "no node could ever take it" in text
+    assert "it fits no node, even an empty one" in text
 
 
 # Keyed by a sentence: arguments; desired are words of the error.
@@ -108,11 +108,11 @@ REFUSED = {
     "nothing is asked for": ([], "cluster: no pending pod requests GPUs: give -f, --pod or --resource"),
     "no such pod": (["--pod", "ns/none"], "pod ns/none: no pending pod has this namespace and name"),
     "a resource without amount": (["--resource", "nvidia.com/gpu="], "--resource: nvidia.com/gpu="),
-    "an amount that is no number": (["--resource", "nvidia.com/gpu=x"], "nvidia.com/gpu"),
+    "an amount that is not a number": (["--resource", "nvidia.com/gpu=x"], "nvidia.com/gpu"),
     "a resource that is no GPU": (["--resource", "memory=1Gi"], "cluster: no pending pod requests GPUs: give"),
     "two ways to ask": (["--resource", "nvidia.com/gpu", "--pod", "a/b"], "beside --resource: leave out"),
     "isolation of nothing": (["--isolation", "none"], "--isolation: it has no effect"),
-    "execution on a file": (["--execute"], "--execute: it has no effect beside"),
+    "execution on a file": (["--execute"], "--execute: it has no effect with"),
     "a deadline for nothing": (["--deadline-s", "5"], "--deadline-s: it has no effect"),
     "a manifest that is not there": (["--for", "none.yaml"], "none.yaml: No such file"),
 }
@@ -134,4 +134,4 @@ def test_a_manifest_without_gpus(tmp_path: Path) -> None:
 def test_dry_run_and_execute_exclude_each_other() -> None:
     got = CliRunner().invoke(main, ["defrag", "--dry-run", "--execute"])
     assert got.exit_code == 2
-    assert "--execute: it has no effect beside" in got.stderr
+    assert "--execute: it has no effect with" in got.stderr

@@ -140,7 +140,7 @@ def test_a_replacement_that_takes_the_place_stops_it() -> None:
         kube = await filled(big())
         await made(kube, lambda _, gone: owned(f"new-{gone}", share(0, 10240, Mode.MPS)), "ns/big", most=1)
 
-    with pytest.raises(Conflict, match=r"cluster after 1 moves: no place for ns/big: on a ns/new-1") as caught:
+    with pytest.raises(Conflict, match=r"cluster after 1 moves: no room for ns/big: on a ns/new-1") as caught:
         virtualtime.run(act())
     assert caught.value.__notes__ == ["ns/web-0"]
 
@@ -296,7 +296,7 @@ def test_the_command_tells_what_was_evicted_and_that_something_fits_nowhere(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     huge = pod("huge", {"tessera.dev/gpu-memory": 99}, node=None)
-    with pytest.raises(Unsupported, match="pods ns/huge: no node could ever take it"):
+    with pytest.raises(Unsupported, match="pods ns/huge: it fits no node, even an empty one"):
         virtualtime.run(carried_out("ns/big", "ns/huge", output="json", objects=(big(), huge)))
     told = json.loads(capsys.readouterr().out)
     assert (told["executed"], told["evicted"]) == (True, ["ns/web-0"])

@@ -29,7 +29,7 @@ CASES = {
     ),
     "there is too much to try": (
         DefragProposal(stuck=(STUCK,), exhaustive=False),
-        "0 moves, 0 pods placed, 1 pending; the search was cut short: moves that make room may exist",
+        "0 moves, 0 pods placed, 1 pending; the search stopped at its limit: moves that make room may exist",
     ),
 }
 

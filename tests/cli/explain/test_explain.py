@@ -1,4 +1,4 @@
-"""`tessera explain pod`: what is printed about a pod of a cluster, and how it is told from a workload of that name."""
+"""`tessera explain pod`: its output about a pod of a cluster, which may have the name of a workload."""
 
 import json
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_a_pod_whose_request_cannot_be_read() -> None:
     got = words(run("pod", "p", "-n", "ns", "--cluster", "-", objects=[*CLUSTER[:2], odd]))
     why = "metadata.annotations[tessera.dev/isolation]: 'strong' is not one of the words accepted: hardware,"
     assert f"ns/p pending Why - its request cannot be read: {why}" in got
-    assert "could take it" not in got
+    assert "it fits on" not in got
     assert "has room" not in got
 
 

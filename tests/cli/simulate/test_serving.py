@@ -53,7 +53,7 @@ def test_json_log_and_figures(trace: Path, tmp_path: Path) -> None:
     assert sorted(each.name for each in plots.iterdir()) == ["replicas.png", "replicas.svg"]
 
 
-def test_policies_that_are_told_of_more_slots_than_there_are_ask_for_fewer_replicas(trace: Path) -> None:
+def test_policies_that_are_reported_of_more_slots_than_there_are_ask_for_fewer_replicas(trace: Path) -> None:
     words = [trace, "--policy", "in-flight", "-o", "json"]
     right, wrong = (json.loads(tessera(*words, *more).stdout)[0] for more in ((), ("--spec-slots", 256)))
     assert wrong["replica_hours"] < right["replica_hours"]

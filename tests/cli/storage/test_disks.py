@@ -53,7 +53,7 @@ def test_apply_asks_and_does_nothing_without_consent() -> None:
     for answer in ("n\n", ""):
         done = tessera(disks, "apply", answer=answer)
         assert done.exit_code == 2
-        assert "--yes where nobody answers" in done.stderr
+        assert "--yes without a terminal" in done.stderr
         assert tessera(disks, "status").exit_code == 1
 
 

@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_asked_is_told(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_asked_is_reported(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "token").write_text("a-token\n")
     (tmp_path / "lines").write_text("two\nlines\n")

@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_asked_is_told(case: str) -> None:
+def test_what_cannot_be_asked_is_reported(case: str) -> None:
     arguments, code, words = REFUSED[case]
     result = call(*arguments)
     assert (result.exit_code, words in result.stderr) == (code, True), result.output

@@ -63,11 +63,11 @@ def test_tar_itself_unpacks_what_was_packed(tmp_path_factory: pytest.TempPathFac
     assert content == archive_folder(source).content
     subprocess.run(["tar", "-xzf", "-", "-C", target], input=content, check=True)
 
-    def seen(folder: Path) -> dict[str, tuple[bytes, bool]]:
+    def contents(folder: Path) -> dict[str, tuple[bytes, bool]]:
         found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         return {str(path.relative_to(folder)): (path.read_bytes(), os.access(path, os.X_OK)) for path in found}
 
-    assert seen(target) == seen(source)
+    assert contents(target) == contents(source)
     assert (target / "link").readlink() == (source / "link").readlink()
 
 

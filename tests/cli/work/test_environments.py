@@ -40,7 +40,7 @@ async def test_who_may_not_read_them_learns_how() -> None:
     kube = await catalogue()
     kube.withhold("", ENVIRONMENTS)
     with pytest.raises(
-        Unavailable, match=r"ClusterRole tessera-environments, which the chart gives everybody, or name"
+        Unavailable, match=r"ClusterRole tessera-environments, which the chart binds to all users, or pass"
     ):
         await read_environments(kube)
 

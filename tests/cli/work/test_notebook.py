@@ -103,7 +103,7 @@ async def test_a_port_that_is_taken_is_said_and_another_one_is_only_taken_unaske
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(InvalidInput, match="leave out --port: a free one is taken"):
+        with pytest.raises(InvalidInput, match="omit --port to use a free one"):
             await follow_notebook(one.kube, ("ns", "j"), "opens", taken.getsockname()[1])
     assert "http" not in "".join(capsys.readouterr())
 
@@ -116,7 +116,7 @@ class NoTunnels(MemoryKube):
 
 
 @pytest.mark.anyio
-async def test_who_may_not_reach_it_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_who_may_not_reach_it_is_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     one = await begun(NoTunnels())
     with pytest.raises(Forbidden, match="no right"):
         await follow_notebook(one.kube, ("ns", "j"), "opens", None)

@@ -43,7 +43,7 @@ def container(*options: str) -> Any:
     assert found.exit_code == 0, found.output
     job = yaml.safe_load(found.stdout)
     assert job["metadata"]["generateName"] == "py-torch-"
-    assert "where it would run is not known" in found.stderr
+    assert "its node is unknown" in found.stderr
     return job["spec"]["template"]["spec"]["containers"][0]
 
 
@@ -166,7 +166,7 @@ REFUSED = {
     "a command that is no text": (("--image", "a", "--", "echo", "\udcff"), "the command: '\\udcff' is not UTF-8"),
     "a variable twice": (
         ("--image", "a", "--env", "A=1", "--env-secret", "A=hub/key"),
-        "variable A: it is given twice",
+        "variable A: it is set twice",
     ),
     "two Secrets at one folder": (
         ("--image", "a", "--secret", "hub:/a", "--secret", "other://a/."),
@@ -208,7 +208,7 @@ def test_credentials_in_a_folder_of_code_are_said(tmp_path: Path) -> None:
     for name in ("train.py", ".env"):
         (tmp_path / name).write_text("TOKEN=1")
     found = dry("--image", "a", "--code", str(tmp_path))
-    assert "left out, as they may hold credentials: '.env'" in found.stderr
+    assert "left out, as they may contain credentials: '.env'" in found.stderr
 
 
 KUBECONFIG = """
@@ -364,14 +364,14 @@ async def test_a_job_in_a_queue_says_why_and_goes_on_when_it_is_admitted(capsys:
     one = Cluster()
     uid = await one.submit(queue="team")
     task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
-    await said(capsys, "j: Queued: waits in queue team\n")
+    await said(capsys, "j: Queued: pending in queue team\n")
     condition = {"type": "QuotaReserved", "status": "False", "message": "insufficient unused quota"}
     metadata = {"name": "job-j", "namespace": "ns", "labels": {"kueue.x-k8s.io/job-uid": uid}}
     await one.kube.create(WORKLOADS, {"metadata": metadata})
     status = {"status": {"conditions": [condition]}}
     await one.kube.patch(WORKLOADS, "job-j", status, namespace="ns", subresource="status")
-    await said(capsys, "j: Queued: waits in queue team: insufficient unused quota\n")
-    assert (await state_of(one.kube, "j", "ns")).reason == "waits in queue team: insufficient unused quota"
+    await said(capsys, "j: Queued: pending in queue team: insufficient unused quota\n")
+    assert (await state_of(one.kube, "j", "ns")).reason == "pending in queue team: insufficient unused quota"
     await one.kube.patch(JOBS, "j", {"spec": {"suspend": False}}, namespace="ns")
     await one.pod(RUNS, "n")
     await said(capsys, "j: Running on n")
@@ -389,9 +389,9 @@ async def test_a_queue_that_cannot_be_read_holds_nothing_up(lacks: str, capsys: 
         one.kube.withhold("ns", WORKLOADS)
     await one.submit(queue="team")
     task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
-    printed = await said(capsys, "install Kueue 0.15 or newer" if lacks == "Kueue" else "waits in queue team\n")
+    printed = await said(capsys, "install Kueue 0.15 or newer" if lacks == "Kueue" else "pending in queue team\n")
     assert ("waiting:" in printed) == (lacks == "Kueue")
-    assert (await state_of(one.kube, "j", "ns")).reason == "waits in queue team"
+    assert (await state_of(one.kube, "j", "ns")).reason == "pending in queue team"
     await one.kube.patch(JOBS, "j", {"spec": {"suspend": False}}, namespace="ns")
     await one.pod(RUNS, "n")
     await one.ends(0)
@@ -441,7 +441,7 @@ async def test_all_are_stopped_or_none_and_never_what_others_submitted(capsys: p
 
 
 @pytest.mark.anyio
-async def test_a_job_that_ends_without_its_command_is_told_from_one_that_was_deleted() -> None:
+async def test_a_job_that_ends_without_its_command_is_distinguished_from_one_that_was_deleted() -> None:
     one = Cluster()
     await one.submit()
     await one.pod({"phase": "Failed", "reason": "Evicted"}, "n")

@@ -75,7 +75,7 @@ async def outcome(step: Step, world: World) -> str:
     return "done"
 
 
-async def seen(world: World) -> object:
+async def observed(world: World) -> object:
     """Return what must agree: UUIDs, ids and power differ."""
     gpus = await read(world)
     return [
@@ -106,5 +106,5 @@ async def test_both_do_and_refuse_the_same(start: Start, seed: int) -> None:
             first, second = await outcome(step, memory), await outcome(step, nvml)
             story.append(f"{name}: {first}")
             assert first == second, story[-10:]
-            assert await seen(memory) == await seen(nvml), story[-10:]
+            assert await observed(memory) == await observed(nvml), story[-10:]
     assert {"done", "Conflict", "InvalidInput"} <= {each.rpartition(": ")[2] for each in story}

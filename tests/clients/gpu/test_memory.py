@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from conformance.gpusuite import LARGE, SMALL, GpuSuite, World, cut
+from conformance.gpusuite import LARGE, SMALL, GpuSuite, World, partition
 from harness.gpuworlds import SILENT, MemoryWorld
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.inventory import GpuEvent
@@ -25,8 +25,8 @@ def world() -> MemoryWorld:
     return MemoryWorld()
 
 
-async def test_the_call_that_is_told_to_fails_and_no_other(world: MemoryWorld) -> None:
-    a100 = await cut(world)
+async def test_the_chosen_call_fails_and_no_other(world: MemoryWorld) -> None:
+    a100 = await partition(world)
     world.driver.fail("create_instance", SILENT, after=1)
     await world.driver.create_instance(a100.uuid, SMALL)
     with pytest.raises(Unavailable, match="none"):
@@ -36,7 +36,7 @@ async def test_the_call_that_is_told_to_fails_and_no_other(world: MemoryWorld) -
 
 
 @pytest.mark.parametrize("half_done", [False, True])
-async def test_reading_fails_as_told(world: MemoryWorld, *, half_done: bool) -> None:
+async def test_reading_fails_as_set(world: MemoryWorld, *, half_done: bool) -> None:
     world.driver.fail("inventory", Conflict("GPU", found="another", expected="this"), half_done=half_done)
     with pytest.raises(Conflict, match="another"):
         await world.driver.inventory()
@@ -44,7 +44,7 @@ async def test_reading_fails_as_told(world: MemoryWorld, *, half_done: bool) -> 
 
 
 async def test_a_half_done_destruction_leaves_the_gpu_instance(world: MemoryWorld) -> None:
-    a100 = await cut(world, SMALL, LARGE)
+    a100 = await partition(world, SMALL, LARGE)
     world.driver.fail("destroy_instance", SILENT, half_done=True)
     with pytest.raises(Unavailable):
         await world.driver.destroy_instance(a100.uuid, SMALL)
@@ -61,7 +61,7 @@ async def test_a_change_whose_answer_is_lost_has_happened(world: MemoryWorld) ->
 
 
 async def test_a_reboot_takes_instances_processes_and_limits(world: MemoryWorld) -> None:
-    a100 = await cut(world, SMALL)
+    a100 = await partition(world, SMALL)
     t4 = (await world.driver.inventory()).gpus[1]
     world.driver.start_process(a100.uuid, 7, SMALL)
     await world.driver.set_memory_limit(t4.uuid, "/pod", 1024)

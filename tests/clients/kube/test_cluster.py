@@ -74,7 +74,7 @@ async def test_a_program_tells_the_token_once_until_it_is_refused(tmp_path: Path
     assert await credentials.header() == "Bearer t2"
 
 
-async def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
+async def test_a_program_that_fails_is_reported(tmp_path: Path) -> None:
     credentials = find_access(kubeconfig(tmp_path, plugin(tmp_path, "echo no >&2; exit 3"))).credentials
     with pytest.raises(Unavailable, match="credentials of the user"):
         await credentials.header()
@@ -162,7 +162,7 @@ def test_of_several_kubeconfigs_the_first_with_the_context_counts(
         find_access(context="other")
 
 
-def test_a_kubeconfig_that_is_no_yaml_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_kubeconfig_that_is_no_yaml_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("clusters:\n- name: [c\n")
     with pytest.raises(InvalidInput, match=r"kubeconfig.*line"):

@@ -214,7 +214,7 @@ def test_an_error_of_the_work_is_raised_and_the_lease_is_free() -> None:
     virtualtime.run(elect())
 
 
-def test_a_stop_while_the_api_is_away_is_told_and_does_not_last() -> None:
+def test_a_stop_while_the_api_is_away_is_reported_and_does_not_last() -> None:
     async def elect() -> None:
         kube, leaders, troubles = MemoryKube(), Leaders(), list[Exception]()
         task = asyncio.create_task(Election(kube, LOCK, "one", on_trouble=troubles.append).run(leaders.work("one")))
@@ -228,7 +228,7 @@ def test_a_stop_while_the_api_is_away_is_told_and_does_not_last() -> None:
     virtualtime.run(elect())
 
 
-def test_work_that_does_not_end_is_told() -> None:
+def test_work_that_does_not_end_is_reported() -> None:
     async def elect() -> None:
         kube, leaders, troubles = MemoryKube(), Leaders(), list[Exception]()
         election = Election(kube, LOCK, "one", on_trouble=troubles.append)
@@ -243,7 +243,7 @@ def test_work_that_does_not_end_is_told() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert any("goes on after it was cancelled" in str(error) for error in troubles)
+        assert any("continues after it was cancelled" in str(error) for error in troubles)
 
     virtualtime.run(elect())
 

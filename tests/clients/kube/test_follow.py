@@ -1,4 +1,4 @@
-"""What a follower is told: everything once, nothing skipped while the watch can be taken up, marks where it cannot."""
+"""What a follower receives: everything once, nothing skipped while the watch can be taken up, marks where it cannot."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ def text(change: Change) -> str:
 
 
 class Followed:
-    """An API, what a follower of it was told, and its troubles."""
+    """An API, what a follower of it received, and its troubles."""
 
     def __init__(self, kube: MemoryKube) -> None:
         self.kube = kube
@@ -53,7 +53,7 @@ class Followed:
         self.troubles: list[Exception] = []
 
     async def settled(self, seconds: float = 30.0) -> list[str]:
-        """Wait, and return what was told since this was asked last."""
+        """Wait, and return what was received since the last call."""
         await asyncio.sleep(seconds)
         told, self.told = self.told, []
         return told
@@ -141,7 +141,7 @@ async def test_a_list_that_is_older_than_what_was_yielded_is_marked() -> None:
 
 
 FORGOTTEN = {
-    "the differences are told and marked": ("three", ["-one?", "+three?", "="]),
+    "the differences are reported and marked": ("three", ["-one?", "+three?", "="]),
     "what came under the name of another is another": ("one", ["-one?", "+one?", "="]),
 }
 
@@ -284,8 +284,8 @@ async def test_a_store_tells_its_owner_each_change_after_taking_it() -> None:
 
 
 @in_virtual_time
-async def test_watchers_of_many_pods_are_told_their_own() -> None:
-    """A thousand nodes, each followed for its pods; each is told what concerns it, in order, and nothing else."""
+async def test_watchers_of_many_pods_get_their_own() -> None:
+    """A thousand nodes, each followed for its pods; each receives its own, in order, and nothing else."""
     kube, nodes, pods = MemoryKube(), 1000, 3
     pod = Kind(name="Pod", plural="pods")
     told: dict[int, list[str]] = {number: [] for number in range(nodes)}
@@ -367,7 +367,7 @@ class Truth:
 @settings(max_examples=80, deadline=None)
 @given(_STEPS)
 def test_what_is_skipped_is_marked_and_in_the_end_nothing_lacks(steps: list[tuple[str, str]]) -> None:
-    """Whoever is told a change without the mark has been told the version before it, so that claims can rely on it."""
+    """Without the mark a follower has received the version before a change, so that claims can rely on it."""
 
     async def check() -> None:
         truth = Truth(MemoryKube())

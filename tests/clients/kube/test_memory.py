@@ -100,7 +100,7 @@ async def test_a_disruption_budget_holds_an_eviction_up() -> None:
     assert await kube.get(PODS, "p", NAMESPACE) is None
 
 
-async def test_what_changes_while_a_watcher_works_is_told(followed: Followed) -> None:
+async def test_what_changes_while_a_watcher_works_is_reported(followed: Followed) -> None:
     kube, _, _ = followed
     told = []
     async for event in kube.watch(CONFIG_MAPS, "0"):
@@ -141,7 +141,7 @@ async def test_an_object_is_as_old_as_the_clock_says() -> None:
     assert made["metadata"]["creationTimestamp"] == "1970-01-02T00:00:00Z"
 
 
-async def test_a_watcher_that_is_further_behind_than_anybody_remembers_is_told() -> None:
+async def test_a_watcher_that_is_further_behind_than_anybody_remembers_is_reported() -> None:
     kube = MemoryKube()
     await kube.create(CONFIG_MAPS, config_map("one"))
     for number in range(10_000):

@@ -28,5 +28,5 @@ def test_what_is_there_is_read() -> None:
 
 
 def test_who_lacks_a_kind_learns_what_to_install() -> None:
-    assert str(not_served(GPU_NODES, "GPUNode n1")).endswith("it comes with the chart, see docs/install.md")
+    assert str(not_served(GPU_NODES, "GPUNode n1")).endswith("the chart installs it, see docs/install.md")
     assert str(not_served(PODS, "pods")).endswith("use a Kubernetes version with v1")

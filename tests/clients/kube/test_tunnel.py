@@ -72,7 +72,7 @@ async def words(socket: web.WebSocketResponse) -> None:
     await socket.send_str("text")
 
 
-async def cut(socket: web.WebSocketResponse) -> None:
+async def break_connection(socket: web.WebSocketResponse) -> None:
     transport = socket._req.transport if socket._req is not None else None
     assert transport is not None
     transport.abort()
@@ -86,7 +86,7 @@ async def test_what_the_pod_does_not_say_is_an_error_with_its_cause(play: Play, 
 
 
 async def test_a_connection_that_is_cut_ends(tmp_path: Path) -> None:
-    async with tunnelled(tmp_path, cut) as (kube, _), kube.tunnel("p", "ns", port=8888) as tunnel:
+    async with tunnelled(tmp_path, break_connection) as (kube, _), kube.tunnel("p", "ns", port=8888) as tunnel:
         assert await tunnel.receive() == b""
         with pytest.raises(Unavailable, match="port 8888 of Pod ns/p"):
             await tunnel.send(b"more")

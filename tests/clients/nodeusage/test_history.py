@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 URL = "http://prometheus:9090/prefix"
 
 
-async def test_an_answer_that_is_none_is_told_with_the_address() -> None:
+async def test_an_answer_that_is_none_is_reported_with_the_address() -> None:
     metrics = MemoryMetrics()
     for each in history_queries("1d").values():
         metrics.contents[f"{URL}/api/v1/query?{urlencode({'query': each})}"] = b"<html>"

@@ -50,7 +50,7 @@ async def test_an_agent_whose_metrics_are_answered_over_tls(kube: MemoryKube) ->
     assert await ProxiedUsage(kube).read() == (REPORT,)
 
 
-async def test_what_is_no_report_and_who_may_not_ask_are_told(kube: MemoryKube) -> None:
+async def test_what_is_no_report_and_who_may_not_ask_are_reported(kube: MemoryKube) -> None:
     usages = ProxiedUsage(kube)
     kube.answers[HERE, "a"] = {(9400, "usage"): {"node": 3}}
     with pytest.raises(Unavailable, match=r"agent tessera-system/a: it is not a report: Expected"):

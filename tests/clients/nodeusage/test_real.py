@@ -31,7 +31,7 @@ class TestHttpUsage(NodeUsageSuite):
 
 
 @pytest.mark.anyio
-async def test_what_is_no_agent_is_told_from_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_no_agent_is_distinguished_from_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     async def failed(address: str, deadline_s: float = 10) -> str:
         usages = HttpUsage([address], deadline_s=deadline_s)
         with pytest.raises(Unavailable) as error:

@@ -136,7 +136,7 @@ def test_all_pages_are_read_and_a_generation_that_is_gone_is_noticed(google: Goo
     }
     with closing(GcsStore("models", "m", google.address, None)) as store:
         assert [(each.path, each.etag) for each in store.objects()] == [("a", "17"), ("b", "18")]
-        with pytest.raises(Changed, match="generation is gone"):
+        with pytest.raises(Changed, match="generation was deleted"):
             read(store, store.objects()[0], 0, 3)
 
 

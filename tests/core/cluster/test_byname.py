@@ -12,7 +12,7 @@ from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 HALVES = at("A100-40GB", ("3g.20gb", 0), ("3g.20gb", 4))
 
 
-def told(share: Share) -> tuple[int, Mode, str | None, int | None, int, int]:
+def fields(share: Share) -> tuple[int, Mode, str | None, int | None, int, int]:
     return share.gpu, share.mode, share.profile, share.start, share.memory_mib, share.compute_percent
 
 
@@ -20,7 +20,7 @@ def test_a_managed_gpu_may_be_held_whole_or_in_instances() -> None:
     whole, cut = facts(0), facts(1, layout=HALVES)
     pairs = [shared(whole), shared(cut, Sharing(layout=HALVES))]
     found = shares_by_id([*pairs, shared(facts(2))], Inventory(gpus=(whole, cut)))
-    assert {each: told(share) for each, share in found.items()} == {
+    assert {each: fields(share) for each, share in found.items()} == {
         whole.uuid: (0, Mode.WHOLE, None, None, whole.memory_mib, 100),
         cut.instances[0].uuid: (1, Mode.MIG, "3g.20gb", 0, 19968, 42),
         cut.instances[1].uuid: (1, Mode.MIG, "3g.20gb", 4, 19968, 42),

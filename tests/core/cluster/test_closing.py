@@ -3,7 +3,7 @@
 import pytest
 
 from builders.fleets import amount, node, plain_share, slices
-from builders.kubeobjects import cut, gpu, place, share
+from builders.kubeobjects import gpu, mig_share, place, share
 from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
@@ -31,7 +31,7 @@ ANY = (
 
 
 def replicated(start: int) -> Share:
-    return cut(0, "3g.20gb", start, mode=Mode.MIG_TIME_SLICING)
+    return mig_share(0, "3g.20gb", start, mode=Mode.MIG_TIME_SLICING)
 
 
 # Keyed by a sentence: the GPU, what is unhealthy, what is held; desired is whether anything new is served.
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[Gpu, tuple[UnhealthyDevice, ...], tuple[Share, ...], bool
     "a GPU held whole": (gpu(0), WHOLE_SICK, (share(0, 40000, Mode.WHOLE, percent=100),), False),
     "memory shares": (gpu(0), WHOLE_SICK, (share(0, 4096), share(0, 2048)), False),
     "shares by MPS": (gpu(0), WHOLE_SICK, (share(0, 4096, Mode.MPS, percent=10),), False),
-    "instances that Tessera cut": (gpu(0), WHOLE_SICK, (cut(0, "1g.5gb", 6), cut(0, "2g.10gb", 0)), False),
+    "instances that Tessera cut": (gpu(0), WHOLE_SICK, (mig_share(0, "1g.5gb", 6), mig_share(0, "2g.10gb", 0)), False),
     "replicas of the whole GPU": (
         gpu(0, sharing=Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))),
         WHOLE_SICK,
@@ -50,15 +50,15 @@ CASES: dict[str, tuple[Gpu, tuple[UnhealthyDevice, ...], tuple[Share, ...], bool
         False,
     ),
     "replicas of an instance": (gpu(0, sharing=FIXED), WHOLE_SICK, (replicated(0),), False),
-    "one instance of two, held by nobody": (gpu(0, sharing=FIXED), SECOND_SICK, (replicated(0),), True),
+    "one instance of two, unused": (gpu(0, sharing=FIXED), SECOND_SICK, (replicated(0),), True),
     "one instance of two, held once of twice": (
         gpu(0, sharing=FIXED),
         SECOND_SICK,
         (replicated(0), replicated(0), replicated(4)),
         False,
     ),
-    "an instance on a managed GPU, held by nobody": (gpu(0, layout=LAYOUT), SECOND_SICK, (), True),
-    "an instance on a managed GPU, held": (gpu(0, layout=LAYOUT), SECOND_SICK, (cut(0, "3g.20gb", 4),), True),
+    "an instance on a managed GPU, unused": (gpu(0, layout=LAYOUT), SECOND_SICK, (), True),
+    "an instance on a managed GPU, held": (gpu(0, layout=LAYOUT), SECOND_SICK, (mig_share(0, "3g.20gb", 4),), True),
     "an instance that is no more": (gpu(0), SECOND_SICK, (), True),
 }
 

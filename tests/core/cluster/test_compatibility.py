@@ -31,7 +31,7 @@ CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
     "more memory than there is": (
         gpu(0, T4),
         (share(memory_mib=9_000), share(memory_mib=9_000)),
-        [(Rule.MEMORY, "18000 MiB are held of 15360 MiB")],
+        [(Rule.MEMORY, "18000 MiB of 15360 MiB are allocated")],
     ),
     "more than the GPU alone has": (
         gpu(0, T4),
@@ -41,19 +41,23 @@ CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
     "more compute than there is": (
         gpu(0, T4),
         (share(percent=60), share(percent=60)),
-        [(Rule.COMPUTE, "120 % of the compute are held")],
+        [(Rule.COMPUTE, "120 % of the compute is allocated")],
     ),
     "a negative amount": (
         gpu(0, T4),
         (share(memory_mib=-5),),
-        [(Rule.AMOUNT, "-5 MiB, 0 % compute (memory-share) is no amount of a GPU")],
+        [(Rule.AMOUNT, "-5 MiB, 0 % compute (memory-share) is not a valid share of a GPU")],
     ),
     "two modes": (
         gpu(0, T4),
         (share(), MPS),
         [(Rule.MODES, "shares of different modes on one GPU: memory-share, mps")],
     ),
-    "the whole GPU and more": (gpu(0, T4), (WHOLE, share()), [(Rule.ALONE, "the whole GPU is held beside 1 more")]),
+    "the whole GPU and more": (
+        gpu(0, T4),
+        (WHOLE, share()),
+        [(Rule.ALONE, "the whole GPU is allocated, and 1 more of its devices")],
+    ),
     "a profile that the model has not": (gpu(0, T4), cuts("9g.9gb@0"), [(Rule.PROFILE, "T4 has no profile 9g.9gb")]),
     "a mode without such a device": (
         gpu(0, T4),
@@ -68,36 +72,36 @@ CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
     "overlapping instances": (
         gpu(0),
         cuts("3g.20gb@0", "1g.5gb@1"),
-        [(Rule.OVERLAP, "held at once: 3g.20gb at 0 and 1g.5gb at 1 share memory slice 1")],
+        [(Rule.OVERLAP, "conflicting MIG instances: 3g.20gb at 0 and 1g.5gb at 1 share memory slice 1")],
     ),
     "one instance twice": (
         gpu(0),
         cuts("1g.5gb@1", "1g.5gb@1"),
-        [(Rule.CLIENTS, "2 pods hold 1g.5gb (mig) for 1 at most")],
+        [(Rule.CLIENTS, "2 pods use 1g.5gb (mig), which allows 1")],
     ),
     "a start that is none": (gpu(0), cuts("3g.20gb@1"), [(Rule.START, "3g.20gb does not start at 1")]),
     "an instance beside a fixed layout": (
         gpu(0, A100, FIXED),
         cuts("1g.5gb@0"),
-        [(Rule.FIXED, "1g.5gb at 0 (mig) is none of the devices the GPU is shared as")],
+        [(Rule.FIXED, "1g.5gb at 0 (mig) is not one of the devices that the GPU is shared as")],
     ),
     "a device of a fixed layout twice": (
         gpu(0, A100, FIXED),
         cuts("3g.20gb@0", "3g.20gb@0", "3g.20gb@4"),
-        [(Rule.CLIENTS, "2 pods hold 3g.20gb (mig) for 1 at most")],
+        [(Rule.CLIENTS, "2 pods use 3g.20gb (mig), which allows 1")],
     ),
     "more replicas than there are": (
         gpu(0, T4, SLICED),
         (REPLICA, REPLICA, REPLICA),
-        [(Rule.CLIENTS, "3 pods hold the GPU (time-slicing) for 2 at most")],
+        [(Rule.CLIENTS, "3 pods use the GPU (time-slicing), which allows 2")],
     ),
     "several rules at once": (
         gpu(0),
         (share(memory_mib=-5), share(memory_mib=30_000), share(memory_mib=30_000), *cuts("1g.5gb@0")),
         [
-            (Rule.AMOUNT, "-5 MiB, 0 % compute (memory-share) is no amount of a GPU"),
+            (Rule.AMOUNT, "-5 MiB, 0 % compute (memory-share) is not a valid share of a GPU"),
             (Rule.MODES, "shares of different modes on one GPU: memory-share, mig"),
-            (Rule.MEMORY, "60000 MiB are held of 40960 MiB"),
+            (Rule.MEMORY, "60000 MiB of 40960 MiB are allocated"),
         ],
     ),
 }

@@ -4,7 +4,7 @@ import msgspec
 
 from builders.cards import at
 from builders.fleets import A100, T4, gpu
-from builders.shares import cut, share
+from builders.shares import mig_share, share
 from tessera.core.cluster.gputypes import ABSENT, MODE_BIT, GpuType, GpuTypes
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 
@@ -41,6 +41,6 @@ def test_what_an_administrator_fixed_serves_nothing_new() -> None:
 
 def test_a_share_is_part_of_the_device_at_its_place_or_of_none() -> None:
     fixed = GpuType.of(gpu(0, A100, MIG))
-    assert fixed.device_of(cut(0, "3g.20gb", 4)) == 1
-    assert fixed.device_of(cut(0, "1g.5gb", 4)) is None
+    assert fixed.device_of(mig_share(0, "3g.20gb", 4)) == 1
+    assert fixed.device_of(mig_share(0, "1g.5gb", 4)) is None
     assert fixed.device_of(share(0, 1024)) is None

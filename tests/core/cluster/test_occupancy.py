@@ -2,7 +2,7 @@
 
 from builders.cards import at
 from builders.fleets import A100, T4, amount, gpu, node, pod_of
-from builders.shares import cut, share, whole
+from builders.shares import mig_share, share, whole
 from tessera.core.cluster.occupancy import occupancy
 from tessera.core.cluster.snapshot import Assignment, Running, Share, Snapshot
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -39,7 +39,7 @@ def test_instances_after_the_plan_are_those_held_and_existing_ones_beside_them()
     there = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
     fixed = gpu(0, A100, Sharing(modes=(Mode.MIG,), layout=there))
     snapshot = Snapshot(nodes=(node("a", fixed),))
-    (held,) = occupancy(snapshot, [assigned("ns/p", "a", cut(0, "1g.5gb", 0))])[node("a").name]
+    (held,) = occupancy(snapshot, [assigned("ns/p", "a", mig_share(0, "1g.5gb", 0))])[node("a").name]
     assert held.instances == at(A100, ("1g.5gb", 0), ("3g.20gb", 4))
     assert held.clients(at(A100, ("1g.5gb", 0))[0]) == ("ns/p",)
     (taken,) = occupancy(snapshot, [assigned("ns/w", "a", whole(0, A100.memory_mib))])[node("a").name]

@@ -22,13 +22,13 @@ MEMORY = Sharing(modes=(Mode.MEMORY_SHARE,))
 A100_MIB, T4_MIB = model("A100-40GB").memory_mib, model("T4").memory_mib
 
 
-def cut(layout: Layout, **changes: object) -> Sharing:
+def partitioned(layout: Layout, **changes: object) -> Sharing:
     return msgspec.structs.replace(Sharing(modes=(Mode.MIG,), layout=layout, allow_repartition=False), **changes)
 
 
 def replicated(strategy: str) -> Sharing:
     replicas = (("1g.5gb", 4), ("2g.10gb", 3), ("3g.20gb", 4))
-    return cut(BALANCED, modes=(Mode.MIG_TIME_SLICING,), replicas=replicas, strategy=strategy)
+    return partitioned(BALANCED, modes=(Mode.MIG_TIME_SLICING,), replicas=replicas, strategy=strategy)
 
 
 # sentence: (GPUs with their sharing, devices by resource)
@@ -45,13 +45,13 @@ OFFERS: dict[str, tuple[list[tuple[GpuFacts, Sharing]], dict[str, int]]] = {
     ),
     "strategy single offers instances as GPUs": (
         [
-            (facts(0, layout=SEVEN), cut(SEVEN, strategy="single")),
-            (facts(1, layout=SEVEN), cut(SEVEN, strategy="single")),
+            (facts(0, layout=SEVEN), partitioned(SEVEN, strategy="single")),
+            (facts(1, layout=SEVEN), partitioned(SEVEN, strategy="single")),
         ],
         {"nvidia.com/gpu": 14},
     ),
     "strategy mixed offers instances by profile": (
-        [(facts(0, layout=BALANCED), cut(BALANCED))],
+        [(facts(0, layout=BALANCED), partitioned(BALANCED))],
         {"nvidia.com/mig-1g.5gb": 2, "nvidia.com/mig-2g.10gb": 1, "nvidia.com/mig-3g.20gb": 1},
     ),
     "replicas of instances": (
@@ -71,7 +71,7 @@ OFFERS: dict[str, tuple[list[tuple[GpuFacts, Sharing]], dict[str, int]]] = {
         {"nvidia.com/mig-1g.5gb": 1} | dict.fromkeys(SHARE_RESOURCES, A100_MIB // 1024),
     ),
     "modes differ from GPU to GPU": (
-        [(facts(0), WHOLE), (facts(1, layout=SEVEN), cut(SEVEN)), (facts(2, "T4"), MEMORY)],
+        [(facts(0), WHOLE), (facts(1, layout=SEVEN), partitioned(SEVEN)), (facts(2, "T4"), MEMORY)],
         {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.5gb": 7} | dict.fromkeys(SHARE_RESOURCES, T4_MIB // 1024),
     ),
     "MIG on demand alone has units for needs": (
@@ -79,7 +79,7 @@ OFFERS: dict[str, tuple[list[tuple[GpuFacts, Sharing]], dict[str, int]]] = {
         {"tessera.dev/gpu-memory": A100_MIB // 1024},
     ),
     "a fixed layout of the scheduler's has units for needs, and no names": (
-        [(facts(0, layout=SEVEN), cut(SEVEN, allocator="scheduler"))],
+        [(facts(0, layout=SEVEN), partitioned(SEVEN, allocator="scheduler"))],
         {"tessera.dev/gpu-memory": A100_MIB // 1024},
     ),
     "whole GPUs, of which the scheduler allocates one": (
@@ -110,9 +110,9 @@ def test_what_is_offered(case: str) -> None:
 def test_how_ids_are_written() -> None:
     gpu = facts(0, layout=SEVEN[:1], numa=1)
     mig = gpu.instances[0].uuid
-    plain = offered((gpu, cut(SEVEN[:1])))["nvidia.com/mig-1g.5gb"].devices[0]
+    plain = offered((gpu, partitioned(SEVEN[:1])))["nvidia.com/mig-1g.5gb"].devices[0]
     assert (plain.id, plain.uuid, plain.gpu_uuid, plain.placement, plain.numa) == (mig, mig, gpu.uuid, SEVEN[0], 1)
-    twice = cut(SEVEN[:1], modes=(Mode.MIG_MPS,), replicas=(("1g.5gb", 2),))
+    twice = partitioned(SEVEN[:1], modes=(Mode.MIG_MPS,), replicas=(("1g.5gb", 2),))
     replicas = offered((gpu, twice))["nvidia.com/mig-1g.5gb"].devices
     assert [(each.id, each.uuid, each.mode) for each in replicas] == [
         (f"{mig}::0", mig, Mode.MIG_MPS),
@@ -136,7 +136,7 @@ UNHEALTHY: dict[str, tuple[frozenset[DeviceId], int, int]] = {
 def test_health(case: str) -> None:
     unhealthy, *want = UNHEALTHY[case]
     twice = msgspec.structs.replace(SLICED, replicas=(("", 2),))
-    pairs = (facts(0, layout=SEVEN), cut(SEVEN)), (facts(1, "T4"), twice)
+    pairs = (facts(0, layout=SEVEN), partitioned(SEVEN)), (facts(1, "T4"), twice)
     found = offered(*pairs, options=OfferOptions(unhealthy=unhealthy))
     names = ("nvidia.com/mig-1g.5gb", "nvidia.com/gpu")
     assert [sum(not device.healthy for device in found[name].devices) for name in names] == want
@@ -166,23 +166,23 @@ WITHHELD: dict[str, tuple[list[tuple[GpuFacts, Sharing]], OfferOptions, set[str]
         [(facts(0, layout=()), WHOLE)],
         OfferOptions(),
         set(),
-        "MIG is on and no instance exists",
+        "MIG is on without instances",
     ),
-    "instances where MIG is off": ([(facts(0), cut(SEVEN))], OfferOptions(), set(), "MIG is off"),
+    "instances where MIG is off": ([(facts(0), partitioned(SEVEN))], OfferOptions(), set(), "MIG is off"),
     "an instance that does not exist yet": (
-        [(facts(0, layout=HALF), cut(at("A100-40GB", ("3g.20gb", 0), ("3g.20gb", 4))))],
+        [(facts(0, layout=HALF), partitioned(at("A100-40GB", ("3g.20gb", 0), ("3g.20gb", 4))))],
         OfferOptions(),
         {"nvidia.com/mig-3g.20gb"},
-        "3g.20gb at 4: the driver shows no such instance",
+        "3g.20gb at 4: the driver reports no such instance",
     ),
     "unlike instances under strategy single": (
-        [(facts(0, layout=BALANCED), cut(BALANCED, strategy="single"))],
+        [(facts(0, layout=BALANCED), partitioned(BALANCED, strategy="single"))],
         OfferOptions(),
         set(),
         "1g.5gb and 2g.10gb and 3g.20gb under one name",
     ),
     "whole GPUs beside instances under strategy single": (
-        [(facts(0, layout=SEVEN), cut(SEVEN, strategy="single")), (facts(1), WHOLE)],
+        [(facts(0, layout=SEVEN), partitioned(SEVEN, strategy="single")), (facts(1), WHOLE)],
         OfferOptions(),
         set(),
         "1g.5gb and whole GPUs under one name",
@@ -197,13 +197,13 @@ WITHHELD: dict[str, tuple[list[tuple[GpuFacts, Sharing]], OfferOptions, set[str]
         [(facts(0), MEMORY), (facts(1), WHOLE)],
         OfferOptions(unit_mib=1),
         {"nvidia.com/gpu"},
-        "gpu-mem: 40960 units of 1 MiB are more than the 40000 a kubelet takes of a node; set unit: GiB",
+        "gpu-mem: 40960 units of 1 MiB exceed the kubelet's limit of 40000 a node; set unit: GiB",
     ),
     "more replicas than a kubelet takes": (
         [(facts(index), Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4096),))) for index in range(10)],
         OfferOptions(),
         set(),
-        "40960 devices are more than the 40000 a kubelet takes of a node; choose fewer replicas",
+        "40960 devices exceed the kubelet's limit of 40000 a node; choose fewer replicas",
     ),
     "an id that is too long": (
         [(msgspec.structs.replace(facts(0), uuid="GPU-" + "0" * 60), WHOLE)],

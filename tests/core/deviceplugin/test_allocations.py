@@ -157,9 +157,9 @@ def test_why_a_device_is_not_allocated_is_said_in_a_phrase() -> None:
     other = entry("a")
     assert Clash(other=other, text="device x").cause == "container main of pod default/a uses device x"
     full = Clash(other=other, text="more memory than the 9 MiB of x", full=True)
-    assert full.cause == "together with container main of pod default/a it asks more memory than the 9 MiB of x"
+    assert full.cause == "together with container main of pod default/a it requests more memory than the 9 MiB of x"
     alone = msgspec.structs.replace(full, other=None)
-    assert (alone.holder, alone.cause) == ("nobody else", "it asks more memory than the 9 MiB of x")
+    assert (alone.holder, alone.cause) == ("nobody else", "it requests more memory than the 9 MiB of x")
 
 
 USES = st.one_of(
@@ -301,7 +301,7 @@ def test_what_a_pod_has_in_one_form_is_not_offered_in_another(case: str) -> None
 def test_who_has_a_device_in_another_form_is_said() -> None:
     offered = NodeOffer(resources=(Resource(name=GPUS, devices=SLICED),))
     assert without_other_forms(offered, [had(GPUS, *WHOLE)])[1] == (
-        "GPU GPU-0: container c of pod default/a has it in another form than as nvidia.com/gpu, until that has ended",
+        "GPU GPU-0: container c of pod default/a still uses it as a resource other than nvidia.com/gpu",
     )
 
 
@@ -393,7 +393,7 @@ def test_what_a_revoked_key_signed_is_not_taken_from_the_pod_again() -> None:
 
 
 PENDING = Allocation(resource=UNITS, ids=("p",), uses=(amount(5),), guessed=True)
-LOST = "it was told to use a GPU that is not on record any more"
+LOST = "it was started with a GPU that is no longer recorded"
 OTHERWISE = "it uses GPU GPU-0, and is assigned GPU GPU-1"
 MISTOLD = {
     "it is assigned what was answered": ([PENDING], GPU, True, ""),

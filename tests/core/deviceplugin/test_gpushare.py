@@ -1,4 +1,4 @@
-"""What gpushare's programs are told of a node."""
+"""What gpushare's programs get of a node."""
 
 from collections.abc import Iterable
 

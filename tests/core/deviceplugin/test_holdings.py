@@ -33,7 +33,7 @@ def request(pod: str, *shares: Share) -> AssignedRequest:
     return AssignedRequest(key=RequestKey("default", pod, "main", NEED), units=1, shares=shares)
 
 
-def held(pod: str, resource: str, *ids: str) -> KubeletAllocation:
+def allocation(pod: str, resource: str, *ids: str) -> KubeletAllocation:
     return KubeletAllocation(namespace="default", pod=pod, container="main", resource=resource, device_ids=ids)
 
 
@@ -94,22 +94,22 @@ def test_assignments_name_instances_and_gpus() -> None:
 
 def test_devices_that_pods_asked_for_by_name() -> None:
     record = [
-        held("a", "nvidia.com/gpu", "GPU-0::3", "GPU-gone"),
-        held("b", "nvidia.com/mig-3g.20gb", "MIG-1-1"),
-        held("c", NEED, "GPU-2-_-0"),
+        allocation("a", "nvidia.com/gpu", "GPU-0::3", "GPU-gone"),
+        allocation("b", "nvidia.com/mig-3g.20gb", "MIG-1-1"),
+        allocation("c", NEED, "GPU-2-_-0"),
     ]
     assert held_by_name(record, NODE) == {DeviceId("GPU-0"), DeviceId("GPU-1", MADE)}
 
 
 def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
     record = [
-        held("a", "nvidia.com/gpu", "GPU-0", "GPU-0"),
-        held("b", NEED, "GPU-0-_-0", "GPU-0-_-1"),
-        held("b", "nvidia.com/mig-3g.20gb", "MIG-1-0"),
-        held("c", NEED, "GPU-0-_-2"),
-        held("d", NEED, "GPU-0-_-3"),
+        allocation("a", "nvidia.com/gpu", "GPU-0", "GPU-0"),
+        allocation("b", NEED, "GPU-0-_-0", "GPU-0-_-1"),
+        allocation("b", "nvidia.com/mig-3g.20gb", "MIG-1-0"),
+        allocation("c", NEED, "GPU-0-_-2"),
+        allocation("d", NEED, "GPU-0-_-3"),
     ]
-    record += [held("e", NEED, "GPU-0-_-4"), held("f", NEED, "GPU-0-_-5")]
+    record += [allocation("e", NEED, "GPU-0-_-4"), allocation("f", NEED, "GPU-0-_-5")]
     requests = [
         request("b", share(1, at="3g.20gb@4")),
         request("c", share(1, at="1g.5gb@6")),
@@ -128,12 +128,12 @@ def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
 
 def test_an_instance_in_the_place_of_another_is_not_held() -> None:
     """It is in the way of what the pod was assigned, and may be destroyed for it."""
-    record = [held("a", NEED, "GPU-0-_-0")]
+    record = [allocation("a", NEED, "GPU-0-_-0")]
     assert holdings(record, [request("a", share(1, at="1g.5gb@4"))], NODE) == (PodDevices(pod="default/a", devices=()),)
 
 
 def test_units_without_an_assignment_are_a_guess_at_best() -> None:
-    record = [held("a", NEED, "GPU-0-_-0"), held("a", "nvidia.com/gpu", "GPU-1")]
+    record = [allocation("a", NEED, "GPU-0-_-0"), allocation("a", "nvidia.com/gpu", "GPU-1")]
     assert holdings(record, [], NODE) == (PodDevices(pod="default/a", devices=("GPU-0-_-0", "GPU-1")),)
     assert holdings(record, [], NODE, guess=False) == (PodDevices(pod="default/a", devices=("GPU-1",)),)
 

@@ -52,7 +52,7 @@ def recorded(pod: str, ids: str, container: str = "main", resource: str = NAMED)
     return KubeletAllocation(uid=pod, container=container, resource=resource, device_ids=tuple(ids))
 
 
-def seen(
+def observation(
     pods: dict[str, GatePod] | None = None, *record: KubeletAllocation, running: str = "", blind: bool = False
 ) -> GateObservation:
     return GateObservation(pods=pods or {}, recorded=record, running=frozenset(running), blind=blind)
@@ -65,30 +65,30 @@ PREPARING = {"a": shown("init", "main")}
 
 # sentence: what is seen of pod `a`, which has the device; whether Allocate is refused it, and whether a start is
 HELD: dict[str, tuple[GateObservation, bool, bool]] = {
-    "it runs": (seen(A, recorded("a", "x"), running="a"), True, True),
-    "the kubelet has forgotten it while it runs": (seen(A, running="a"), True, True),
-    "it was admitted, and has no process yet": (seen(A, recorded("a", "x")), True, True),
-    "it is being deleted, and runs": (seen(ENDING, recorded("a", "x"), running="a"), False, True),
-    "it was deleted by force, and a process is left": (seen({}, running="a"), False, True),
-    "it has ended, and the kubelet's record is old": (seen(ENDED, recorded("a", "x")), False, False),
-    "it has ended, and a process is left": (seen(ENDED, running="a"), False, True),
-    "it is gone": (seen(), False, False),
-    "the kubelet let go of it, and the API server is late": (seen(A), False, False),
-    "the same, where no processes can be seen": (seen(A, blind=True), True, True),
-    "it is gone, where no processes can be seen": (seen(blind=True), False, False),
-    "its other container is being allocated for": (seen(PREPARING, recorded("a", "x", "init")), False, True),
+    "it runs": (observation(A, recorded("a", "x"), running="a"), True, True),
+    "the kubelet has forgotten it while it runs": (observation(A, running="a"), True, True),
+    "it was admitted, and has no process yet": (observation(A, recorded("a", "x")), True, True),
+    "it is being deleted, and runs": (observation(ENDING, recorded("a", "x"), running="a"), False, True),
+    "it was deleted by force, and a process is left": (observation({}, running="a"), False, True),
+    "it has ended, and the kubelet's record is old": (observation(ENDED, recorded("a", "x")), False, False),
+    "it has ended, and a process is left": (observation(ENDED, running="a"), False, True),
+    "it is gone": (observation(), False, False),
+    "the kubelet let go of it, and the API server is late": (observation(A), False, False),
+    "the same, where no processes can be seen": (observation(A, blind=True), True, True),
+    "it is gone, where no processes can be seen": (observation(blind=True), False, False),
+    "its other container is being allocated for": (observation(PREPARING, recorded("a", "x", "init")), False, True),
     "its other container is being allocated for, and an earlier pod of the same ids is served": (
-        seen({**PREPARING, "0": shown()}, recorded("a", "x", "init"), recorded("0", "x")),
+        observation({**PREPARING, "0": shown()}, recorded("a", "x", "init"), recorded("0", "x")),
         True,
         True,
     ),
     "the same with a later pod": (
-        seen({**PREPARING, "z": shown()}, recorded("a", "x", "init"), recorded("z", "x")),
+        observation({**PREPARING, "z": shown()}, recorded("a", "x", "init"), recorded("z", "x")),
         True,
         True,
     ),
     "it runs, and PodResources, asked for want of a checkpoint, leaves its init container out": (
-        seen(PREPARING, recorded("a", "x"), running="a"),
+        observation(PREPARING, recorded("a", "x"), running="a"),
         True,
         True,
     ),
@@ -108,10 +108,10 @@ def test_who_has_a_device_is_in_the_way_as_long_as_it_may_use_it(case: str) -> N
 
 # sentence: what is seen once `Allocate` was answered for a device, and whether it is refused to the next
 ANSWERED: dict[str, tuple[GateObservation, bool]] = {
-    "a pod has it": (seen(A, recorded("a", "x")), True),
-    "nobody has it": (seen(A), False),
-    "a pod has it that has ended": (seen(ENDED, recorded("a", "x")), False),
-    "a pod has it that is not shown": (seen({}, recorded("a", "x")), False),
+    "a pod has it": (observation(A, recorded("a", "x")), True),
+    "nobody has it": (observation(A), False),
+    "a pod has it that has ended": (observation(ENDED, recorded("a", "x")), False),
+    "a pod has it that is not shown": (observation({}, recorded("a", "x")), False),
 }
 
 
@@ -128,18 +128,18 @@ def test_an_answer_to_allocate_counts_when_a_pod_has_it(case: str) -> None:
 @pytest.mark.parametrize(("first", "then"), [("x", "xy"), ("xy", "x"), ("x", "x")])
 def test_an_init_container_and_the_next_are_allocated_and_start_in_turn(first: str, then: str) -> None:
     gpus = {"x": whole(GPU), "xy": whole(GPU, OTHER)}
-    record = admit((), entry("", first, gpus[first]), seen(), {}).record
-    during = seen(PREPARING, recorded("a", first, "init"))
+    record = admit((), entry("", first, gpus[first]), observation(), {}).record
+    during = observation(PREPARING, recorded("a", first, "init"))
     verdict = admit(record, entry("", then, gpus[then]), during, {})
     assert verdict.refused is None
-    after = seen(PREPARING, recorded("a", first, "init"), recorded("a", then))
+    after = observation(PREPARING, recorded("a", first, "init"), recorded("a", then))
     record = verdict.record
     for container, ids in (("init", first), ("main", then)):
         verdict = start(record, entry("a", ids, gpus[ids], container), after, {}, ids=True)
         assert verdict.refused is None
         record = verdict.record
     assert {each.uid for each in record} == {"a"}
-    other = seen({**PREPARING, "b": shown()}, *after.recorded, recorded("b", "x"), running="a")
+    other = observation({**PREPARING, "b": shown()}, *after.recorded, recorded("b", "x"), running="a")
     assert start(record, entry("b", "x"), other, {}, ids=True).refused is not None
 
 
@@ -159,7 +159,7 @@ def most_beside(record: Iterable[Allocation], evidence: GateObservation) -> int:
     return sum(fits) - 1
 
 
-LIVES = seen({"a": shown("init", "main", resource=UNITS)}, recorded("a", "wxyz", resource=UNITS), running="a")
+LIVES = observation({"a": shown("init", "main", resource=UNITS)}, recorded("a", "wxyz", resource=UNITS), running="a")
 
 # sentence: what a pod's containers were allocated, and what is left of 15 GiB
 LEFT: dict[str, tuple[list[Allocation], int]] = {
@@ -204,7 +204,7 @@ def test_who_holds_ids_lasts_and_lives() -> None:
         recorded("c", "x"),
         recorded("a", "y"),
     )
-    found = holders(NAMED, ("x",), seen(pods, *record))
+    found = holders(NAMED, ("x",), observation(pods, *record))
     assert [(each.container, each.initial, each.order) for each in found] == [("main", False, 1), ("init", True, 0)]
 
 
@@ -233,12 +233,12 @@ def test_of_pods_with_the_same_ids_the_later_ones_go(case: str) -> None:
 
 # sentence: what is seen of pod `a`, and whether its entry is let go of
 LET_GO = {
-    "it lives": (seen(A), False),
-    "it has ended": (seen(ENDED), True),
-    "it has ended, and a process is left": (seen(ENDED, running="a"), False),
-    "it is gone": (seen(), True),
-    "it is not shown, and no processes can be seen": (seen(blind=True), False),
-    "it has ended, and no processes can be seen": (seen(ENDED, blind=True), True),
+    "it lives": (observation(A), False),
+    "it has ended": (observation(ENDED), True),
+    "it has ended, and a process is left": (observation(ENDED, running="a"), False),
+    "it is gone": (observation(), True),
+    "it is not shown, and no processes can be seen": (observation(blind=True), False),
+    "it has ended, and no processes can be seen": (observation(ENDED, blind=True), True),
 }
 
 
@@ -250,8 +250,8 @@ def test_what_a_pod_had_is_let_go_of_when_it_cannot_use_it_any_more(case: str) -
 
 
 def test_who_sees_no_processes_lets_go_of_what_the_api_server_has_not_got_any_more() -> None:
-    assert release((entry("a", "x"),), seen(blind=True), complete=True) == ()
-    assert release((entry("a", "x"),), seen(A, blind=True), complete=True) == (entry("a", "x"),)
+    assert release((entry("a", "x"),), observation(blind=True), complete=True) == ()
+    assert release((entry("a", "x"),), observation(A, blind=True), complete=True) == (entry("a", "x"),)
 
 
 def test_of_a_pod_s_containers_the_last_that_starts_knows_what_all_are_assigned() -> None:
@@ -262,11 +262,11 @@ def test_of_a_pod_s_containers_the_last_that_starts_knows_what_all_are_assigned(
     other, named = by("theirs", "q", "a"), entry("p", "x", whole(OTHER))
     record = (by("one", "p", "a"), other, named)
     pods = {name: shown("a", "b", resource=UNITS) for name in "pq"}
-    verdict = start(record, by("two", "p", "b"), seen(pods), {}, ids=False)
+    verdict = start(record, by("two", "p", "b"), observation(pods), {}, ids=False)
     texts = {(each.uid, each.container): (each.assignment, each.key) for each in verdict.record}
     both = ("two", "of two")
     assert texts == {("p", "a"): both, ("p", "b"): both, ("q", "a"): ("theirs", "of theirs"), ("p", "main"): ("", "")}
-    verdict = start(record, by("", "p", "b"), seen(pods), {}, ids=False)
+    verdict = start(record, by("", "p", "b"), observation(pods), {}, ids=False)
     assert {each.assignment for each in verdict.record if each.container == "a"} == {"one", "theirs"}
 
 
@@ -275,7 +275,7 @@ def test_devices_of_one_pod_that_only_its_processes_use_are_closed_and_parts_are
     record = (entry("a", "x", whole(OTHER, GPU)), entry("b", "y", whole("GPU-3")), entry("a", "z", shared))
     found = devices_of_orphans(record, {"a"})
     assert [each.device for each in found] == [DeviceId(GPU), DeviceId(OTHER)]
-    assert {each.reason for each in found} == {f"pod {record[0].pod} is gone, and processes that it left still use it"}
+    assert {each.reason for each in found} == {f"pod {record[0].pod} is deleted, and its processes still use it"}
     assert devices_of_orphans(record, ()) == ()
 
 

@@ -27,7 +27,7 @@ def request(
     )
 
 
-def held(pod: str, *ids: str, resource: str = RESOURCE) -> KubeletAllocation:
+def kubelet_allocation(pod: str, *ids: str, resource: str = RESOURCE) -> KubeletAllocation:
     return KubeletAllocation(
         namespace="default", pod=pod, container="main", resource=resource, device_ids=tuple(sorted(ids))
     )
@@ -67,8 +67,8 @@ REFUSALS = {
         [],
         "assigned pods request other amounts: pod default/old, container main (2 units)",
     ),
-    "all are served": ([OLD], 2, [OLD], "all 1 assigned pods have theirs"),
-    "only a pod that is being deleted": ([ENDING], 2, [], "all 1 assigned pods have theirs"),
+    "all are served": ([OLD], 2, [OLD], "all 1 assigned pods already have their devices"),
+    "only a pod that is being deleted": ([ENDING], 2, [], "all 1 assigned pods already have their devices"),
 }
 
 
@@ -84,8 +84,8 @@ def test_what_is_refused_and_why(case: str) -> None:
 def test_an_answer_serves_whom_it_was_meant_for_until_somebody_holds_it() -> None:
     requests = [OLD, NEW, LARGE]
     assert served(requests, [], [answer(OLD, "1", "2")]) == {OLD.key}
-    assert served(requests, [held("new", "1", "2")], [answer(OLD, "1", "2")]) == {NEW.key}
-    assert served(requests, [held("stranger", "9")], []) == frozenset()
+    assert served(requests, [kubelet_allocation("new", "1", "2")], [answer(OLD, "1", "2")]) == {NEW.key}
+    assert served(requests, [kubelet_allocation("stranger", "9")], []) == frozenset()
 
 
 def test_a_running_pod_is_served_though_the_record_does_not_show_it() -> None:
@@ -109,7 +109,7 @@ def test_equal_dues_differ_in_gpu_and_place_alone() -> None:
 
 def test_two_that_were_mistaken_are_exchanged() -> None:
     one, two = request("one", 1, share(0), since=1), request("two", 1, share(1), since=2)
-    got = reconcile([one, two], [held("two", "1")], [answer(one, "1")])
+    got = reconcile([one, two], [kubelet_allocation("two", "1")], [answer(one, "1")])
     assert got == Reconciled(
         corrections=(Correction(request=one, shares=(share(1),)), Correction(request=two, shares=(share(0),)))
     )
@@ -117,26 +117,32 @@ def test_two_that_were_mistaken_are_exchanged() -> None:
 
 def test_who_holds_its_own_keeps_it() -> None:
     one, two = request("one", 1, share(0)), request("two", 1, share(1))
-    assert reconcile([one, two], [held("one", "1"), held("two", "2")], [answer(one, "1"), answer(two, "2")]) == (
-        Reconciled()
-    )
-    assert reconcile([one, two], [held("one", "1"), held("x", "2")], []) == Reconciled()
+    assert reconcile(
+        [one, two],
+        [kubelet_allocation("one", "1"), kubelet_allocation("two", "2")],
+        [answer(one, "1"), answer(two, "2")],
+    ) == (Reconciled())
+    assert reconcile([one, two], [kubelet_allocation("one", "1"), kubelet_allocation("x", "2")], []) == Reconciled()
 
 
 def test_a_holder_without_answer_is_never_moved() -> None:
     one, two, three = (request(name, 1, share(gpu)) for gpu, name in enumerate(["one", "two", "three"]))
-    got = reconcile([one, two, three], [held("one", "1"), held("two", "2")], [answer(three, "2")])
+    got = reconcile(
+        [one, two, three], [kubelet_allocation("one", "1"), kubelet_allocation("two", "2")], [answer(three, "2")]
+    )
     assert {each.request.key.pod: each.shares[0].gpu for each in got.corrections} == {"two": 2, "three": 1}
 
 
 def test_what_cannot_be_exchanged() -> None:
     small, large = request("small", 1, share(0)), request("large", 1, share(1, 4096))
-    got = reconcile([small, large], [held("small", "1")], [answer(large, "1")])
+    got = reconcile([small, large], [kubelet_allocation("small", "1")], [answer(large, "1")])
     assert got.corrections == ()
-    assert [(key.pod, "another size or kind" in reason) for key, reason in got.refused] == [("small", True)]
+    assert [(key.pod, "differ in size or kind" in reason) for key, reason in got.refused] == [("small", True)]
     gone = request("gone", 1, share(7))
-    got = reconcile([small], [held("small", "1")], [answer(gone, "1")])
-    assert [(key.pod, "no other pod has that now" in reason) for key, reason in got.refused] == [("small", True)]
+    got = reconcile([small], [kubelet_allocation("small", "1")], [answer(gone, "1")])
+    assert [(key.pod, "no other pod is assigned those now" in reason) for key, reason in got.refused] == [
+        ("small", True)
+    ]
 
 
 @given(st.data())
@@ -156,7 +162,7 @@ def test_laws_of_matching(data: st.DataObject) -> None:
         assert meant.key not in {each.key for each in record}, "nobody is served twice"
         ids = [f"{number}-{unit}" for unit in range(pod.units)]
         answers.append(answer(meant, *ids))
-        record.append(held(pod.key.pod, *ids))
+        record.append(kubelet_allocation(pod.key.pod, *ids))
         got = reconcile(requests, record, answers)
         refused = {key for key, _ in got.refused}
         assert all(frozenset(each.device_ids) in {a.ids for a in answers} for each in record)
@@ -190,7 +196,7 @@ def test_among_equal_dues_nothing_is_ever_refused(gpus: list[int], rng: random.R
     for number in order:
         meant = pick(requests, RESOURCE, 1, served(requests, record, answers))
         answers.append(answer(meant, str(number)))
-        record.append(held(f"p{number}", str(number)))
+        record.append(kubelet_allocation(f"p{number}", str(number)))
         got = reconcile(requests, record, answers)
         assert got.refused == ()
         changed = {each.request.key: each.shares for each in got.corrections}

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from builders.kubeobjects import Object, cut, gpu, gpunode, node, place, pod, share
+from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, place, pod, share
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
 from tessera.core.explain.fleetview import (
@@ -29,12 +29,12 @@ NEED, MIG, WHOLE = {"tessera.dev/gpu-memory": 4}, {"nvidia.com/mig-1g.5gb": 1}, 
 A100 = "A100-40GB"
 
 
-def seen(*objects: Object, **more: Any) -> FleetView:
+def view_of(*objects: Object, **more: Any) -> FleetView:
     return fleet_view(PageObservation(cluster=read_cluster(as_fields(objects)), **more))
 
 
 def only(*objects: Object, **more: Any) -> GpuView:
-    (found,) = seen(*objects, **more).nodes
+    (found,) = view_of(*objects, **more).nodes
     (one,) = found.gpus
     return one
 
@@ -43,14 +43,14 @@ def drawn(view: GpuView) -> list[tuple[object, ...]]:
     return [(p.start, p.size, p.label, p.state, p.exists, p.idle, [t.pod for t in p.pods]) for p in view.parts]
 
 
-def test_instances_that_exist_are_planned_or_used_are_told_apart() -> None:
+def test_instances_that_exist_are_planned_or_used_are_distinguished() -> None:
     layout = (place(A100, "1g.5gb", 6), place(A100, "2g.10gb", 0))
     desired = (DesiredDevices(gpu="GPU-a-0", instances=(place(A100, "1g.5gb", 2),)),)
     got = only(
         node(),
         gpunode("a", gpu(0, layout=layout), desired=desired),
-        pod("p", MIG, cut(0, "1g.5gb", 6)),
-        pod("new", MIG, cut(0, "1g.5gb", 4)),
+        pod("p", MIG, mig_share(0, "1g.5gb", 6)),
+        pod("new", MIG, mig_share(0, "1g.5gb", 4)),
     )
     assert drawn(got) == [
         (0, 2, "2g.10gb", "unused", True, False, []),
@@ -65,7 +65,7 @@ def test_instances_that_exist_are_planned_or_used_are_told_apart() -> None:
 
 
 def test_several_pods_take_turns_on_one_instance() -> None:
-    shared = cut(0, "1g.5gb", 6, mode=Mode.MIG_TIME_SLICING)
+    shared = mig_share(0, "1g.5gb", 6, mode=Mode.MIG_TIME_SLICING)
     layout = gpu(0, layout=(place(A100, "1g.5gb", 6),))
     got = only(node(), gpunode("a", layout), pod("p", MIG, shared), pod("q", MIG, shared))
     assert [holder.pod for part in got.parts for holder in part.pods] == ["p", "q"]
@@ -90,7 +90,7 @@ def test_a_whole_gpu_has_no_part_left() -> None:
 def test_idle_is_what_is_allocated_and_known_not_to_be_used() -> None:
     whole = (node(), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)))
     two = (node(), pod("p", NEED, share(0, 8192, Mode.MPS)), pod("q", NEED, share(0, 8192, Mode.MPS)))
-    one_g = (node(), pod("p", MIG, cut(0, "1g.5gb", 6)))
+    one_g = (node(), pod("p", MIG, mig_share(0, "1g.5gb", 6)))
     plain, partitioned = gpu(0), gpu(0, layout=(place(A100, "1g.5gb", 6),))
 
     def idle(objects: tuple[Object, ...], card: Any, used: tuple[Used, ...], **active: float) -> list[bool]:
@@ -114,7 +114,7 @@ def test_idle_is_what_is_allocated_and_known_not_to_be_used() -> None:
 
 def test_what_is_wrong_is_named_on_its_gpu_and_node() -> None:
     unhealthy = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
-    found = seen(
+    found = view_of(
         node(),
         gpunode("a", gpu(0), unhealthy=unhealthy),
         pod("p", WHOLE, share(0, 40960, Mode.WHOLE)),
@@ -125,14 +125,14 @@ def test_what_is_wrong_is_named_on_its_gpu_and_node() -> None:
     assert one.gpus[0].health == "unhealthy"
     assert one.gpus[0].problems[0] == "Xid 79"
     assert len(one.gpus[0].problems) > 1
-    assert one.problem == "ns/far holds GPU 7, which the node does not have"
+    assert one.problem == "ns/far is allocated GPU 7, which the node does not have"
 
 
 LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "1"}
 
 
 def test_labels_alone_say_less_than_an_agent() -> None:
-    (one,) = seen(node("a", {"nvidia.com/gpu": "1"}, **LABELS)).nodes
+    (one,) = view_of(node("a", {"nvidia.com/gpu": "1"}, **LABELS)).nodes
     assert (one.gpus[0].health, one.gpus[0].mode) == ("unknown", "")
 
 
@@ -141,7 +141,7 @@ def test_images_services_and_pods_without_a_known_gpu() -> None:
     service = Service(namespace="ns", name="llm", points=(ScalePoint(1.0, 2, 1, 3.5),), reason="why")
     waiting = pod("w", NEED, node=None, status={"conditions": [UNSCHEDULED]})
     lost = pod("lost", {"nvidia.com/gpu": 2}, annotations={})
-    found = seen(node(), gpunode("a", gpu(0)), waiting, lost, images=images, services=(service,))
+    found = view_of(node(), gpunode("a", gpu(0)), waiting, lost, images=images, services=(service,))
     (one,) = found.nodes
     assert one.images == (ImageView(image="vllm:1", state="Present", bytes=7),)
     assert found.services == (service,)
@@ -173,7 +173,7 @@ def test_what_was_observed_for_long_enough_is_recommended_for_pods_that_are_ther
     others: tuple[dict[str, Any], ...] = ({"observed_s": 899}, {"pod": "gone"}, {"verdict": Sizing.FITS})
     given_all = (*(msgspec.structs.replace(long, **each) for each in others), long)
     mine = pod("p", WHOLE, share(0, 40000, Mode.WHOLE))
-    assert seen(node(), gpunode("a", gpu(0)), mine, recommendations=given_all).recommendations == (long,)
+    assert view_of(node(), gpunode("a", gpu(0)), mine, recommendations=given_all).recommendations == (long,)
 
 
 # Laws

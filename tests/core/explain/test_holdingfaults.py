@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.kubeobjects import cut, gpu, place, share
+from builders.kubeobjects import gpu, mig_share, place, share
 from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.occupancy import Holding
@@ -35,25 +35,27 @@ SHARES = (
     share(0, 4096),
     share(0, 36000),
     share(0, 4096, Mode.MPS, percent=60),
-    *(cut(0, profile, start) for profile, start in (("1g.5gb", 0), ("1g.5gb", 6), ("1g.5gb", 9), ("7g.40gb", 0))),
+    *(mig_share(0, profile, start) for profile, start in (("1g.5gb", 0), ("1g.5gb", 6), ("1g.5gb", 9), ("7g.40gb", 0))),
     *(Share.of_device(0, each, each.resource) for one in GPUS for each in one.devices),
 )
 
 
-def held(*shares: Share) -> list[Holding]:
+def holdings(*shares: Share) -> list[Holding]:
     return [Holding(PodKey(f"ns/p{number}"), each) for number, each in enumerate(shares)]
 
 
 @given(of=st.sampled_from(GPUS), shares=st.lists(st.sampled_from(SHARES), max_size=4))
-def test_whatever_closes_a_gpu_for_new_pods_is_told(of: Gpu, shares: list[Share]) -> None:
+def test_whatever_closes_a_gpu_for_new_pods_is_reported(of: Gpu, shares: list[Share]) -> None:
     found = list(faults(GpuType.of(of), {f"p{number}": (each,) for number, each in enumerate(shares)}))
-    got = holding_faults(of, held(*shares))
+    got = holding_faults(of, holdings(*shares))
     assert all(any(each.startswith(fault.text) for each in got) for fault in found)
 
 
 def test_a_share_from_before_the_gpu_was_shared_otherwise() -> None:
-    (got,) = holding_faults(GPUS[4], held(share(0, 4096)))
-    assert got == ("4096 MiB, 0 % compute (memory-share) is none of the devices the GPU is shared as, held by ns/p0")
+    (got,) = holding_faults(GPUS[4], holdings(share(0, 4096)))
+    assert got == (
+        "4096 MiB, 0 % compute (memory-share) is not one of the devices that the GPU is shared as; pods: ns/p0"
+    )
 
 
 def test_two_shares_of_one_pod_are_its_own_two() -> None:
@@ -65,7 +67,7 @@ def test_instances_that_fill_a_gpu_are_no_fault() -> None:
     """Two 3g.40gb of an H100 have 80,896 MiB; without MIG 80,427 of it are usable where the driver reserves 1,132."""
     usable = msgspec.structs.replace(gpu(0, "H100-80GB"), memory_mib=80427)
     halves = [
-        msgspec.structs.replace(cut(0, "3g.20gb", start), profile="3g.40gb", memory_mib=40448) for start in (0, 4)
+        msgspec.structs.replace(mig_share(0, "3g.20gb", start), profile="3g.40gb", memory_mib=40448) for start in (0, 4)
     ]
-    assert holding_faults(usable, held(*halves)) == ()
-    assert holding_faults(usable, held(*halves, halves[0])) != ()
+    assert holding_faults(usable, holdings(*halves)) == ()
+    assert holding_faults(usable, holdings(*halves, halves[0])) != ()

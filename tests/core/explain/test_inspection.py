@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.kubeobjects import Object, cut, gpu, gpunode, node, place, pod, share
+from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, place, pod, share
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice, Used
@@ -19,12 +19,12 @@ A100 = "A100-40GB"
 LAYOUT = (place(A100, "1g.5gb", 6), place(A100, "2g.10gb", 0))
 
 
-def seen(*objects: Object, names: tuple[str, ...] = ()) -> Inspection:
+def inspection(*objects: Object, names: tuple[str, ...] = ()) -> Inspection:
     return inspect(read_cluster(as_fields(objects)), names)
 
 
 def only(*objects: Object) -> NodeInspection:
-    (found,) = seen(*objects).nodes
+    (found,) = inspection(*objects).nodes
     return found
 
 
@@ -36,7 +36,7 @@ def test_a_cut_gpu() -> None:
     got = first(
         node(),
         gpunode("a", gpu(0, layout=LAYOUT), used=(Used(gpu="GPU-a-0", memory_mib=3000),)),
-        pod("p", MIG, cut(0, "1g.5gb", 6)),
+        pod("p", MIG, mig_share(0, "1g.5gb", 6)),
     )
     assert [(each.start, each.size, each.profile, each.state, each.pods) for each in got.slices] == [
         (0, 2, "2g.10gb", "unused", ()),
@@ -52,8 +52,8 @@ def test_a_cut_gpu() -> None:
 def test_what_is_declared_and_not_in_force_is_noted_once() -> None:
     impaired = (Impairment(kind="Overridden", subject="label x", by="GPUPolicy y", message="label x has no effect"),)
     nodes = [each for name in "ab" for each in (node(name), gpunode(name, gpu(0, node=name), impaired=impaired))]
-    assert seen(*nodes, node("c")).notes == ("a, b: label x has no effect",)
-    assert seen(*nodes, names=("b",)).notes == ("b: label x has no effect",)
+    assert inspection(*nodes, node("c")).notes == ("a, b: label x has no effect",)
+    assert inspection(*nodes, names=("b",)).notes == ("b: label x has no effect",)
 
 
 def test_an_empty_gpu_is_offered_in_its_modes_and_not_fragmented() -> None:
@@ -91,7 +91,11 @@ def test_an_idle_gpu_is_auto_only_where_nobody_fixed_its_sharing(sharing: str) -
 def test_fragmentation_is_what_the_pods_cannot_use_of_what_is_free() -> None:
     waiting = [pod(f"w{number}", {"nvidia.com/mig-3g.20gb": 1}, node=None) for number in range(3)]
     got = first(
-        node(), gpunode("a", gpu(0)), pod("p", MIG, cut(0, "1g.5gb", 1)), pod("q", MIG, cut(0, "1g.5gb", 5)), *waiting
+        node(),
+        gpunode("a", gpu(0)),
+        pod("p", MIG, mig_share(0, "1g.5gb", 1)),
+        pod("q", MIG, mig_share(0, "1g.5gb", 5)),
+        *waiting,
     )
     assert got.free_percent == 75
     assert got.fragmentation_percent == 60  # three of five devices asked for: 3g.20gb starts at 0 and 4
@@ -99,14 +103,14 @@ def test_fragmentation_is_what_the_pods_cannot_use_of_what_is_free() -> None:
 
 def test_desired_instances_are_drawn_where_nobody_is_in_their_way() -> None:
     desired = (DesiredDevices(gpu="GPU-a-0", instances=(place(A100, "1g.5gb", 0), place(A100, "1g.5gb", 6))),)
-    got = first(node(), gpunode("a", gpu(0), desired=desired), pod("p", MIG, cut(0, "2g.10gb", 0)))
+    got = first(node(), gpunode("a", gpu(0), desired=desired), pod("p", MIG, mig_share(0, "2g.10gb", 0)))
     assert [(each.start, each.state) for each in got.slices] == [(0, "held"), (2, "free"), (6, "desired"), (7, "free")]
 
 
 def test_how_far_pods_are() -> None:
     claim = Claim(uid="uid-c", pod=PodKey("ns/c"), shares=(share(0, 1024),))
     refused = [{"type": "PodScheduled", "status": "False", "message": "no"}]
-    got = seen(
+    got = inspection(
         node(),
         gpunode("a", gpu(0), claims=(claim,)),
         pod("r", NEED, share(0, 4096)),
@@ -129,7 +133,7 @@ def test_how_far_pods_are() -> None:
     ]
 
 
-def test_what_is_sick_is_told() -> None:
+def test_what_is_sick_is_reported() -> None:
     sick = (
         UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),
         UnhealthyDevice(gpu="GPU-a-1", placement=LAYOUT[0], reason="Xid 43"),
@@ -170,9 +174,9 @@ LEVELS: dict[str, tuple[str, Any, Level]] = {
     "the driver's limits in force": (ENFORCEMENT, share(0, 1024), Level.DRIVER_DMEM),
     "MPS in force": (ENFORCEMENT, share(0, 1024, Mode.MPS), Level.DRIVER_MPS),
     "MPS that is not in force": (ENFORCEMENT, share(1, 1024, Mode.MPS), Level.NONE),
-    "an instance by MPS": (ENFORCEMENT, cut(1, "3g.20gb", 0, mode=Mode.MIG_MPS), Level.DRIVER_MPS),
-    "another instance by MPS": (ENFORCEMENT, cut(1, "3g.20gb", 4, mode=Mode.MIG_MPS), Level.NONE),
-    "an instance": (ENFORCEMENT, cut(1, "3g.20gb", 4), Level.HARDWARE),
+    "an instance by MPS": (ENFORCEMENT, mig_share(1, "3g.20gb", 0, mode=Mode.MIG_MPS), Level.DRIVER_MPS),
+    "another instance by MPS": (ENFORCEMENT, mig_share(1, "3g.20gb", 4, mode=Mode.MIG_MPS), Level.NONE),
+    "an instance": (ENFORCEMENT, mig_share(1, "3g.20gb", 4), Level.HARDWARE),
     "an annotation that is no JSON": ("{", share(0, 1024, Mode.MPS), Level.DRIVER_MPS),
 }
 
@@ -186,13 +190,13 @@ def test_the_isolation_in_force(sentence: str) -> None:
     assert got.gpus[held.gpu].level is want
 
 
-def test_the_weakest_isolation_of_those_on_a_gpu_is_told() -> None:
+def test_the_weakest_isolation_of_those_on_a_gpu_is_reported() -> None:
     sharing = Sharing(
         modes=(Mode.MIG, Mode.MIG_TIME_SLICING), layout=LAYOUT, allow_repartition=False, replicas=(("2g.10gb", 2),)
     )
-    shared = cut(0, "2g.10gb", 0, mode=Mode.MIG_TIME_SLICING)
+    shared = mig_share(0, "2g.10gb", 0, mode=Mode.MIG_TIME_SLICING)
     got = first(
-        node(), gpunode("a", gpu(0, sharing=sharing)), pod("p", MIG, cut(0, "1g.5gb", 6)), pod("q", NEED, shared)
+        node(), gpunode("a", gpu(0, sharing=sharing)), pod("p", MIG, mig_share(0, "1g.5gb", 6)), pod("q", NEED, shared)
     )
     assert [each.level for each in got.pods] == [Level.HARDWARE, Level.NONE]
     assert got.level is Level.NONE
@@ -204,56 +208,56 @@ CONFLICTS: dict[str, tuple[list[Any], list[str], list[str]]] = {
     "nothing wrong": ([share(0, 1024)], [], []),
     "more memory than there is": (
         [share(0, 40960), share(0, 1024)],
-        ["41984 MiB are held of 40960 MiB, held by ns/p0, ns/p1"],
+        ["41984 MiB of 40960 MiB are allocated; pods: ns/p0, ns/p1"],
         [],
     ),
     "more compute than there is": (
         [share(0, 1024, Mode.MPS, percent=60), share(0, 1024, Mode.MPS, percent=50)],
-        ["110 % of the compute are held"],
+        ["110 % of the compute is allocated"],
         [],
     ),
     "instances that overlap": (
-        [cut(0, "3g.20gb", 0), cut(0, "2g.10gb", 2)],
+        [mig_share(0, "3g.20gb", 0), mig_share(0, "2g.10gb", 2)],
         ["share memory slice 2", "ns/p0 holds 3g.20gb at 0, which does not exist", "ns/p1 holds"],
         [],
     ),
     "one instance twice": (
-        [cut(0, "1g.5gb", 6), cut(0, "1g.5gb", 6)],
-        ["2 pods hold 1g.5gb (mig) for 1 at most"],
+        [mig_share(0, "1g.5gb", 6), mig_share(0, "1g.5gb", 6)],
+        ["2 pods use 1g.5gb (mig), which allows 1"],
         [],
     ),
     "an instance that the model does not have": (
-        [msgspec.structs.replace(cut(0, "1g.5gb", 6), profile="9g.90gb")],
-        ["A100-40GB has no profile 9g.90gb, held by ns/p0", "does not exist now"],
+        [msgspec.structs.replace(mig_share(0, "1g.5gb", 6), profile="9g.90gb")],
+        ["A100-40GB has no profile 9g.90gb; pods: ns/p0", "does not exist"],
         [],
     ),
     "an instance at no start": (
-        [msgspec.structs.replace(cut(0, "1g.5gb", 6), start=None)],
-        ["1g.5gb does not start at None, held by ns/p0", "does not exist now"],
+        [msgspec.structs.replace(mig_share(0, "1g.5gb", 6), start=None)],
+        ["1g.5gb does not start at None; pods: ns/p0", "does not exist"],
         [],
     ),
     "a start without a profile": (
-        [msgspec.structs.replace(cut(0, "1g.5gb", 6), profile=None)],
-        ["A100-40GB has no profile None, held by ns/p0"],
+        [msgspec.structs.replace(mig_share(0, "1g.5gb", 6), profile=None)],
+        ["A100-40GB has no profile None; pods: ns/p0"],
         [],
     ),
     "an instance that does not exist": (
-        [cut(0, "1g.5gb", 5)],
-        ["ns/p0 holds 1g.5gb at 5, which does not exist now"],
+        [mig_share(0, "1g.5gb", 5)],
+        ["ns/p0 is allocated 1g.5gb at 5, which does not exist"],
         [],
     ),
     "the whole GPU beside others": (
         [share(0, 40960, Mode.WHOLE), share(0, 1024)],
-        ["the whole GPU is held beside 1 more", "are held of"],
+        ["the whole GPU is allocated, and 1 more of its devices", " MiB are allocated"],
         [],
     ),
     "the whole GPU twice": (
         [share(0, 40960, Mode.WHOLE), share(0, 40960, Mode.WHOLE)],
-        ["the whole GPU is held beside 1 more", "are held of"],
+        ["the whole GPU is allocated, and 1 more of its devices", " MiB are allocated"],
         [],
     ),
     "an instance beside a share": (
-        [cut(0, "1g.5gb", 6), share(0, 1024)],
+        [mig_share(0, "1g.5gb", 6), share(0, 1024)],
         ["shares of different modes on one GPU: memory-share, mig"],
         [],
     ),
@@ -262,7 +266,7 @@ CONFLICTS: dict[str, tuple[list[Any], list[str], list[str]]] = {
         ["shares of different modes on one GPU: memory-share, mps"],
         [],
     ),
-    "a GPU that is not there": ([share(7, 1024)], [], ["ns/p0 holds GPU 7, which the node does not have"]),
+    "a GPU that is not there": ([share(7, 1024)], [], ["ns/p0 is allocated GPU 7, which the node does not have"]),
 }
 
 
@@ -280,7 +284,9 @@ def test_what_cannot_be_is_shown_and_named(sentence: str) -> None:
 
 
 def test_instances_that_are_to_be_cut_may_not_exist_yet() -> None:
-    assert first(node(), gpunode("a", gpu(0)), pod("p", NEED, cut(0, "1g.5gb", 6), phase="Pending")).conflicts == ()
+    assert (
+        first(node(), gpunode("a", gpu(0)), pod("p", NEED, mig_share(0, "1g.5gb", 6), phase="Pending")).conflicts == ()
+    )
 
 
 def test_nodes_without_an_agent_are_read_from_labels() -> None:
@@ -303,12 +309,12 @@ def test_amounts_that_nobody_recorded_lie_on_no_gpu() -> None:
 
 def test_only_nodes_with_gpus_are_shown_unless_they_are_named() -> None:
     objects = (node("plain"), node("b"), gpunode("b", gpu(0, node="b")))
-    assert [each.name for each in seen(*objects).nodes] == ["b"]
-    assert [each.name for each in seen(*objects, names=("plain",)).nodes] == ["plain"]
+    assert [each.name for each in inspection(*objects).nodes] == ["b"]
+    assert [each.name for each in inspection(*objects, names=("plain",)).nodes] == ["plain"]
 
 
 def test_nothing_at_all() -> None:
-    assert seen() == Inspection(nodes=())
+    assert inspection() == Inspection(nodes=())
 
 
 def test_a_large_cluster_is_looked_at_in_one_go() -> None:
@@ -316,7 +322,7 @@ def test_a_large_cluster_is_looked_at_in_one_go() -> None:
     names = [f"n{number}" for number in range(300)]
     nodes = [each for name in names for each in (node(name), gpunode(name, *(gpu(i, node=name) for i in range(8))))]
     pods = [pod(f"p{number}", NEED, share(number % 8, 4096), node=names[number // 8]) for number in range(2400)]
-    got = seen(*nodes, *pods)
+    got = inspection(*nodes, *pods)
     assert sum(len(each.pods) for view in got.nodes for each in view.gpus) == 2400
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.gpunodes import sevenths
-from builders.kubeobjects import Object, cut, gpu, gpunode, node, pod, share
+from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, pod, share
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
 from tessera.core.cluster.cluster import FinishedPod, Phase, Record
@@ -33,10 +33,10 @@ IN_MIB = (
     f"the pod counts {NEED} in MiB and the node in GiB, and kube-scheduler compares 6000 units with 80: "
     f"request it in GiB, without the annotation {NEED}-unit"
 )
-NOTHING = "it holds nothing any more"
+NOTHING = "it has no devices any more"
 
 
-def told(*objects: Object) -> PodExplanation:
+def explanation(*objects: Object) -> PodExplanation:
     found = explain_pod(read_cluster(as_fields(objects)), ME)
     assert found is not None
     return found
@@ -64,13 +64,13 @@ def test_nobody_of_this_name() -> None:
 CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "room on a node": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4})],
-        ["a could take it now, a best: 4096 MiB of GPU 0 (mps)"],
+        ["it fits on a now, best on a: 4096 MiB of GPU 0 (mps)"],
         [],
         [""],
     ),
     "room on many nodes": (
         [*(each for name in "abcde" for each in (machine(name), gpunode(name, gpu(0, node=name)))), me({NEED: 4})],
-        ["a, b, c and 2 more could take it now, a best"],
+        ["it fits on a, b, c and 2 more now, best on a"],
         [],
         ["", "", "", "", ""],
     ),
@@ -82,13 +82,13 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     ),
     "another scheduler for a device by name is none of our business": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/gpu": 1}, spec={"schedulerName": "default-scheduler"})],
-        ["a could take it now, a best: the whole GPU 0"],
+        ["it fits on a now, best on a: the whole GPU 0"],
         [],
         [""],
     ),
     "zero devices by name are no request": (
         [node("a"), me({"nvidia.com/gpu": 0, "nvidia.com/mig-1g.5gb": "0"})],
-        ["a could take it now, a best: no GPU"],
+        ["it fits on a now, best on a: no GPU"],
         [],
         [""],
     ),
@@ -100,7 +100,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             gpunode("b", gpu(0, node="b"), unit_mib=1),
             me({NEED: 6000}, annotations={f"{NEED}-unit": "MiB"}),
         ],
-        ["b could take it now, b best: 6000 MiB of GPU 0 (mps)"],
+        ["it fits on b now, best on b: 6000 MiB of GPU 0 (mps)"],
         [],
         [IN_MIB, ""],
     ),
@@ -179,7 +179,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             gpunode("b", gpu(0, node="b")),
             me({NEED: 4}),
         ],
-        ["b could take it now"],
+        ["it fits on b now"],
         [],
         ["too many units", ""],
     ),
@@ -199,7 +199,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             gpunode("a", gpu(0), impaired=(Impairment(kind="Withheld", subject="nvidia.com/gpu", message="x"),)),
             me({NEED: 4}),
         ],
-        ["a could take it now"],
+        ["it fits on a now"],
         [],
         [""],
     ),
@@ -239,13 +239,13 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [
             machine(),
             gpunode("a", gpu(0)),
-            pod("x", {"nvidia.com/mig-1g.5gb": 1}, cut(0, "1g.5gb", 1)),
-            pod("y", {"nvidia.com/mig-3g.20gb": 1}, cut(0, "3g.20gb", 4)),
+            pod("x", {"nvidia.com/mig-1g.5gb": 1}, mig_share(0, "1g.5gb", 1)),
+            pod("y", {"nvidia.com/mig-3g.20gb": 1}, mig_share(0, "3g.20gb", 4)),
             me({"nvidia.com/mig-3g.20gb": 1}),
         ],
         [],
         ["once ns/x ends on a: 3g.20gb at 0 of GPU 0"],
-        ["no place for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but it starts at 0, 4"],
+        ["no room for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but it starts at 0, 4"],
     ),
     "two that would have to end": (
         [
@@ -392,7 +392,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
 @pytest.mark.parametrize("sentence", CASES)
 def test_what_a_pod_waits_for(sentence: str) -> None:
     objects, want, remedies, answers = CASES[sentence]
-    got = told(*objects)
+    got = explanation(*objects)
     assert (got.phase, got.node, got.devices) == (Phase.WAITING, None, ())
     text = "\n".join(got.sentences)
     assert [words for words in want if words not in text] == []
@@ -411,14 +411,14 @@ def test_what_a_pod_waits_for(sentence: str) -> None:
 PLACED: dict[str, tuple[list[Object], list[str]]] = {
     "the one place there is": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a")],
-        ["tessera-scheduler bound it to a", "no other node could take it now"],
+        ["tessera-scheduler bound it to a", "it fits no other node now"],
     ),
     "the best of several": (
         [
             *(each for name in "ab" for each in (machine(name), gpunode(name, gpu(0, node=name)))),
             me({NEED: 4}, share(0, 4096), node="a"),
         ],
-        ["bound it to a", "of 2 nodes that could take it now, the scheduler would choose this one again"],
+        ["bound it to a", "of 2 nodes that it fits now, the scheduler would choose this one again"],
     ),
     "a better place by now": (
         [
@@ -426,7 +426,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
             pod("x", {NEED: 4}, share(0, 4096, Mode.MPS), node="a"),
             me({NEED: 4}, share(0, 4096, Mode.MPS), node="b"),
         ],
-        ["bound it to b", "placed anew, it would go to a: 4096 MiB of GPU 0 (mps)"],
+        ["bound it to b", "scheduled again, it would be placed on a: 4096 MiB of GPU 0 (mps)"],
     ),
     "a node that took a cordon since": (
         [machine(unschedulable=True), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a")],
@@ -434,7 +434,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
     ),
     "a node that is gone": (
         [machine(), me({NEED: 4}, share(0, 4096), node="b")],
-        ["bound it to b", "node b is not there any more"],
+        ["bound it to b", "node b no longer exists"],
     ),
     "a request that cannot be read": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a", annotations=grade("strong"))],
@@ -443,7 +443,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
     "no GPU": ([machine(), me({}, node="a")], ["bound it to a", "it requests no GPU"]),
     "not running yet": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a", phase="Pending")],
-        ["tessera-scheduler bound it to a, where its containers do not run yet", "no other node"],
+        ["tessera-scheduler bound it to a, where its containers are not running yet", "no other node"],
     ),
     "being deleted": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a", metadata={"deletionTimestamp": "x"})],
@@ -474,7 +474,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
         [
             "bound it to a",
             "it would not fit there today",
-            "the allocations on GPU 0 conflict: 44096 MiB are held of 40960 MiB",
+            "the allocations on GPU 0 conflict: 44096 MiB of 40960 MiB are allocated",
         ],
     ),
 }
@@ -483,7 +483,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
 @pytest.mark.parametrize("sentence", PLACED)
 def test_why_a_pod_is_where_it_is(sentence: str) -> None:
     objects, want = PLACED[sentence]
-    got = told(*objects)
+    got = explanation(*objects)
     assert len(got.sentences) == len(want)
     assert [words for words, found in zip(want, got.sentences, strict=True) if words not in found] == []
     assert got.remedies == ()
@@ -508,7 +508,7 @@ HELD = (
     share(0, 4096),
     share(0, 4096, Mode.MPS),
     share(0, 40960, Mode.WHOLE),
-    cut(0, "1g.5gb", sevenths()[0].start),
+    mig_share(0, "1g.5gb", sevenths()[0].start),
 )
 UNHEALTHY = (None, UnhealthyDevice(gpu="GPU-a-0"), UnhealthyDevice(gpu="GPU-a-0", placement=sevenths()[0]))
 
@@ -542,7 +542,7 @@ def test_the_plan_says_the_same_of_every_node_word_for_word(
 
 def test_a_pod_whose_request_cannot_be_read_fits_nowhere_and_keeps_its_devices() -> None:
     odd = me({NEED: 4}, share(0, 4096), node="a", annotations=grade("strong"))
-    got = told(machine(), gpunode("a", gpu(0)), odd)
+    got = explanation(machine(), gpunode("a", gpu(0)), odd)
     assert (got.need, [each.share for each in got.devices]) == ("", [share(0, 4096)])
     assert [each.obstacle and (each.obstacle.cause, each.obstacle.cause.lasting) for each in got.nodes] == [
         (Cause.REQUEST, True)
@@ -579,7 +579,7 @@ def test_how_a_pod_ended(sentence: str) -> None:
 
 
 def test_the_devices_it_holds_with_their_neighbours() -> None:
-    got = told(
+    got = explanation(
         machine(),
         gpunode("a", gpu(0), gpu(1)),
         pod("x", {NEED: 4}, share(0, 4096)),
@@ -622,6 +622,6 @@ def test_whatever_is_recorded_there_is_an_answer(
     )
     objects = (machine(), gpunode("a", gpu(0), gpu(1), claims=claims), other)
     for mine in (me({NEED: 4, "cpu": 1}), me({NEED: 4, "cpu": amount}, *shares, node="a")):
-        got = told(*objects, mine)
+        got = explanation(*objects, mine)
         assert len(got.nodes) == 1
         assert inspect(read_cluster(as_fields((*objects, mine)))).nodes

@@ -111,13 +111,13 @@ def test_the_mask_of_a_layout_is_its_units() -> None:
         pytest.param(
             H100,
             at(H100, ("1g.10gb+me", 0), ("1g.10gb+me", 1)),
-            "2 instances hold the media engines of +me, which H100-80GB gives to one at most",
+            "2 instances have the media engines of +me; H100-80GB allows one",
             id="media engines twice",
         ),
         pytest.param(
             A30,
             at(A30, ("1g.6gb+me", 0), ("2g.12gb+me", 2)),
-            "2 instances hold the media engines of +me, which A30-24GB gives to one at most",
+            "2 instances have the media engines of +me; A30-24GB allows one",
             id="media engines twice in two profiles",
         ),
         pytest.param(
@@ -129,7 +129,7 @@ def test_the_mask_of_a_layout_is_its_units() -> None:
         pytest.param(
             RTX_PRO_6000,
             at(RTX_PRO_6000, ("2g.48gb+me.all", 0), ("1g.24gb+me", 6), ("1g.24gb", 9)),
-            "an instance with +me.all holds all media engines, and 2 beside it want some",
+            "an instance with +me.all has all media engines, and 2 next to it request some",
             id="all media engines and some",
         ),
         pytest.param(A100, at(H100, ("1g.20gb", 0)), "A100-40GB has no profile 1g.20gb", id="another GPU's profile"),

@@ -47,7 +47,7 @@ SOUND = HostFacts(
 )
 
 
-def seen(**more: object) -> HostFacts:
+def host_facts(**more: object) -> HostFacts:
     return msgspec.structs.replace(SOUND, **more)
 
 
@@ -78,15 +78,18 @@ SERVED = (Daemon(key="GPU-0", gpu="GPU-0", exclusive=True),)
 EXCLUSIVE = node_of(gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS))
 
 FAILED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
-    "no driver": (seen(inventory=None, driver_problem="no libnvidia-ml.so.1"), [("driver", "no libnvidia-ml.so.1")]),
-    "no GPU": (seen(inventory=node_of(), node=labelled()), [("driver", "driver 580.0 shows no GPU")]),
-    "a GPU that was lost before": (
-        seen(inventory=msgspec.structs.replace(node_of(gpu(0)), unseen=(1,))),
-        [("driver", "GPU 1 is lost since before it was first looked at")],
+    "no driver": (
+        host_facts(inventory=None, driver_problem="no libnvidia-ml.so.1"),
+        [("driver", "no libnvidia-ml.so.1")],
     ),
-    "a lost GPU": (seen(inventory=node_of(gpu(0, lost=True), gpu(1))), [("driver", "GPU 0 (GPU-0) is lost")]),
+    "no GPU": (host_facts(inventory=node_of(), node=labelled()), [("driver", "driver 580.0 shows no GPU")]),
+    "a GPU that was lost before": (
+        host_facts(inventory=msgspec.structs.replace(node_of(gpu(0)), unseen=(1,))),
+        [("driver", "GPU 1 was lost before the first observation")],
+    ),
+    "a lost GPU": (host_facts(inventory=node_of(gpu(0, lost=True), gpu(1))), [("driver", "GPU 0 (GPU-0) is lost")]),
     "MIG waits for a reset": (
-        seen(
+        host_facts(
             inventory=node_of(
                 gpu(0, "A100-40GB", mig=MigMode(current=False, pending=True)),
                 gpu(1, "A100-40GB", mig=MigMode(current=True, pending=False)),
@@ -95,35 +98,35 @@ FAILED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
         [("mig", "GPU 0: MIG is off, and on after a reset"), ("mig", "GPU 1: MIG is on, and off after a reset")],
     ),
     "a GPU that admits nobody": (
-        seen(inventory=node_of(gpu(0, compute_mode=ComputeMode.PROHIBITED), gpu(1))),
+        host_facts(inventory=node_of(gpu(0, compute_mode=ComputeMode.PROHIBITED), gpu(1))),
         [("compute-mode", "GPU 0 admits no process")],
     ),
     "a daemon that can be evaded": (
-        seen(daemons=SERVED),
+        host_facts(daemons=SERVED),
         [("compute-mode", "GPU 0 has an MPS daemon but admits processes that are no clients")],
     ),
     "no program": (
-        seen(mps_program=""),
+        host_facts(mps_program=""),
         [("mps-program", "nvidia-cuda-mps-control is not on PATH, so no MPS is offered")],
     ),
-    "another user": (seen(user_id=1000), [("mps-user", "user 1000")]),
-    "no shared memory": (seen(shm=MISSING), [("mps-shm", "/f is not there")]),
-    "shared memory that is read-only": (seen(shm=READ_ONLY), [("mps-shm", "/f is read-only")]),
+    "another user": (host_facts(user_id=1000), [("mps-user", "user 1000")]),
+    "no shared memory": (host_facts(shm=MISSING), [("mps-shm", "/f is not there")]),
+    "shared memory that is read-only": (host_facts(shm=READ_ONLY), [("mps-shm", "/f is read-only")]),
     "shared memory that is full": (
-        seen(shm=msgspec.structs.replace(FINE, free_mib=63)),
+        host_facts(shm=msgspec.structs.replace(FINE, free_mib=63)),
         [("mps-shm", "/f has 63 MiB free")],
     ),
-    "pipes that are read-only": (seen(mps_root=READ_ONLY), [("mps-pipes", "/f is read-only")]),
+    "pipes that are read-only": (host_facts(mps_root=READ_ONLY), [("mps-pipes", "/f is read-only")]),
     "pipes whose names are too long": (
-        seen(mps_root=NodeFolder(path="/" + "x" * 60)),
+        host_facts(mps_root=NodeFolder(path="/" + "x" * 60)),
         [("mps-pipes", f"/{'x' * 60} is too long for sockets")],
     ),
     "a daemon that does not serve": (
-        seen(daemons=(Daemon(key="GPU-1", gpu="GPU-1", exclusive=False, problem="silence"),), mps_desired=False),
+        host_facts(daemons=(Daemon(key="GPU-1", gpu="GPU-1", exclusive=False, problem="silence"),), mps_desired=False),
         [("mps-daemon", "GPU-1: silence")],
     ),
     "a process that is no client": (
-        seen(
+        host_facts(
             inventory=EXCLUSIVE,
             node=None,
             daemons=(msgspec.structs.replace(SERVED[0], processes=frozenset({7, 8})),),
@@ -131,34 +134,34 @@ FAILED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
         ),
         [("mps-strangers", "process 9 is on GPU-0 and no client of its MPS daemon")],
     ),
-    "a refused file": (seen(config_problem="line 3: x"), [("configuration", "line 3: x")]),
+    "a refused file": (host_facts(config_problem="line 3: x"), [("configuration", "line 3: x")]),
     "a runtime without CDI": (
-        seen(runtime=runtime(config="/c", cdi=False)),
+        host_facts(runtime=runtime(config="/c", cdi=False)),
         [("runtime-cdi", "/c switches CDI off")],
     ),
     "a broken runtime configuration": (
-        seen(runtime=runtime(config="/c", problem="line 1")),
+        host_facts(runtime=runtime(config="/c", problem="line 1")),
         [("runtime-cdi", "/c: line 1")],
     ),
-    "CDI files that are no files": (seen(cdi_problems=("a: x",)), [("cdi", "a: x")]),
-    "no folder for CDI": (seen(cdi_folders=(FINE, MISSING)), [("cdi", "/f is not there")]),
-    "a read-only folder for CDI": (seen(cdi_folders=(READ_ONLY,)), [("cdi", "/f is read-only")]),
+    "CDI files that are no files": (host_facts(cdi_problems=("a: x",)), [("cdi", "a: x")]),
+    "no folder for CDI": (host_facts(cdi_folders=(FINE, MISSING)), [("cdi", "/f is not there")]),
+    "a read-only folder for CDI": (host_facts(cdi_folders=(READ_ONLY,)), [("cdi", "/f is read-only")]),
     "a device defined twice, whoever hands it over": (
-        seen(cdi_devices=(("/d/a", "x/y=0"), ("/d/b", "x/y=0")), list_strategies=None),
+        host_facts(cdi_devices=(("/d/a", "x/y=0"), ("/d/b", "x/y=0")), list_strategies=None),
         [("cdi", "x/y=0 is defined by /d/a and /d/b")],
     ),
     "a device defined twice": (
-        seen(cdi_devices=(("/d/a", "x/y=0"), ("/d/b", "x/y=0"))),
+        host_facts(cdi_devices=(("/d/a", "x/y=0"), ("/d/b", "x/y=0"))),
         [("cdi", "x/y=0 is defined by /d/a and /d/b")],
     ),
-    "no folder for plugins": (seen(plugin_folder=MISSING), [("kubelet", "/f is not there")]),
-    "a read-only folder for plugins": (seen(plugin_folder=READ_ONLY), [("kubelet", "/f is read-only")]),
+    "no folder for plugins": (host_facts(plugin_folder=MISSING), [("kubelet", "/f is not there")]),
+    "a read-only folder for plugins": (host_facts(plugin_folder=READ_ONLY), [("kubelet", "/f is read-only")]),
     "no kubelet": (
-        seen(kubelet=(Socket(path="/k", problem="Connection refused"),)),
+        host_facts(kubelet=(Socket(path="/k", problem="Connection refused"),)),
         [("kubelet", "/k: Connection refused")],
     ),
     "a layout that failed": (
-        seen(node=labelled(state="failed"), generation=""),
+        host_facts(node=labelled(state="failed"), generation=""),
         [("node", "nvidia.com/mig.config= is not applied: state failed")],
     ),
 }
@@ -172,43 +175,43 @@ def test_what_fails(observed: HostFacts, want: list[tuple[str, str]]) -> None:
 
 WARNED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
     "a note of the driver": (
-        seen(inventory=msgspec.structs.replace(node_of(gpu(0), gpu(1)), notes=("odd",))),
+        host_facts(inventory=msgspec.structs.replace(node_of(gpu(0), gpu(1)), notes=("odd",))),
         [("driver", "odd")],
     ),
     "an incomplete instance": (
-        seen(inventory=node_of(gpu(0, "A100-40GB", "all-enabled", incomplete=INCOMPLETE), gpu(1))),
+        host_facts(inventory=node_of(gpu(0, "A100-40GB", "all-enabled", incomplete=INCOMPLETE), gpu(1))),
         [("mig", "GPU 0: 3g.20gb at 0 has no compute instance of its size")],
     ),
     "exclusive without a daemon": (
-        seen(inventory=EXCLUSIVE, node=labelled(), generation=""),
+        host_facts(inventory=EXCLUSIVE, node=labelled(), generation=""),
         [("compute-mode", "GPU 0 admits one process, and no MPS daemon serves it")],
     ),
-    "exclusive with its daemon": (seen(inventory=EXCLUSIVE, daemons=SERVED, node=labelled(), generation=""), []),
-    "a note about files": (seen(config_notes=("x",)), [("configuration", "x")]),
+    "exclusive with its daemon": (host_facts(inventory=EXCLUSIVE, daemons=SERVED, node=labelled(), generation=""), []),
+    "a note about files": (host_facts(config_notes=("x",)), [("configuration", "x")]),
     "no containerd": (
-        seen(runtime=RuntimeFacts(socket=Socket(path="/c", problem="No such file"))),
+        host_facts(runtime=RuntimeFacts(socket=Socket(path="/c", problem="No such file"))),
         [("runtime", "/c: No such file")],
     ),
     "containerd 1 that does not say": (
-        seen(runtime=runtime(config="/c", version=2)),
+        host_facts(runtime=runtime(config="/c", version=2)),
         [("runtime-cdi", "/c does not say whether CDI is on")],
     ),
-    "an agent without hostPID": (seen(sees_pods=False), [("processes", "those of other pods cannot be seen")]),
-    "containerd 2": (seen(runtime=runtime(config="/c", version=3)), []),
-    "CDI switched on": (seen(runtime=runtime(config="/c", version=2, cdi=True)), []),
+    "an agent without hostPID": (host_facts(sees_pods=False), [("processes", "those of other pods are not visible")]),
+    "containerd 2": (host_facts(runtime=runtime(config="/c", version=3)), []),
+    "CDI switched on": (host_facts(runtime=runtime(config="/c", version=2, cdi=True)), []),
     "an annotation that is missing": (
-        seen(node=labelled(count="2")),
+        host_facts(node=labelled(count="2")),
         [("node", "tessera.dev/applied-config is missing, the files are a@1")],
     ),
     "a count that is wrong": (
-        seen(node=labelled(count="8"), generation=""),
-        [("node", "nvidia.com/gpu.count=8, the driver shows 2")],
+        host_facts(node=labelled(count="8"), generation=""),
+        [("node", "nvidia.com/gpu.count=8, the driver reports 2")],
     ),
     "instances are counted under strategy single": (
-        seen(node=labelled(count="14", strategy="single"), generation=""),
+        host_facts(node=labelled(count="14", strategy="single"), generation=""),
         [],
     ),
-    "nothing to compare the count with": (seen(node=labelled(count="8"), generation="", inventory=None), []),
+    "nothing to compare the count with": (host_facts(node=labelled(count="8"), generation="", inventory=None), []),
 }
 
 
@@ -218,24 +221,24 @@ def test_what_warns(observed: HostFacts, want: list[tuple[str, str]]) -> None:
 
 
 def test_what_is_skipped_and_what_is_said_of_nothing() -> None:
-    nothing = seen(mps_desired=False, node=None, generation="", mps_root=FINE)
+    nothing = host_facts(mps_desired=False, node=None, generation="", mps_root=FINE)
     assert found(nothing, CheckResult.SKIPPED) == [("mps", "no GPU is shared by MPS"), ("node", "no node was named")]
     assert ("configuration", "no files: each GPU is one device") in found(nothing, CheckResult.OK)
-    refused = checks(seen(node=None, node_problem="forbidden"))[-1]
+    refused = checks(host_facts(node=None, node_problem="forbidden"))[-1]
     assert refused == Check(name="node", verdict=CheckResult.SKIPPED, found="forbidden", advice="see the reason")
-    assert ("mps-pipes", "/f") in found(seen(mps_root=FINE), CheckResult.OK)
-    assert ("cdi", "0 devices in ") in found(seen(cdi_folders=(), cdi_devices=()), CheckResult.OK)
+    assert ("mps-pipes", "/f") in found(host_facts(mps_root=FINE), CheckResult.OK)
+    assert ("cdi", "0 devices in ") in found(host_facts(cdi_folders=(), cdi_devices=()), CheckResult.OK)
 
 
-NO_CDI = "the device list strategy hands nothing over by CDI"
+NO_CDI = "the device list strategy does not use CDI"
 UNUSED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
     "a fresh node has no folder": (
-        seen(cdi_folders=(MISSING, MISSING)),
+        host_facts(cdi_folders=(MISSING, MISSING)),
         [("runtime-cdi", NO_CDI), ("cdi", f"/f is not there; {NO_CDI}")],
     ),
-    "containerd has it switched off": (seen(runtime=runtime(config="/c", cdi=False)), [("runtime-cdi", NO_CDI)]),
-    "containerd 1 does not say": (seen(runtime=runtime(config="/c", version=2)), [("runtime-cdi", NO_CDI)]),
-    "containerd has it switched on": (seen(runtime=runtime(config="/c", cdi=True)), []),
+    "containerd has it switched off": (host_facts(runtime=runtime(config="/c", cdi=False)), [("runtime-cdi", NO_CDI)]),
+    "containerd 1 does not say": (host_facts(runtime=runtime(config="/c", version=2)), [("runtime-cdi", NO_CDI)]),
+    "containerd has it switched on": (host_facts(runtime=runtime(config="/c", cdi=True)), []),
 }
 
 
@@ -252,43 +255,43 @@ OPEN = Toolkit(config="/t")
 CLOSED = Toolkit(config="/t", accepts_environment=False)
 HANDED_OVER: dict[str, tuple[HostFacts, CheckResult, str, str]] = {
     "any pod's own list counts": (
-        seen(toolkit=OPEN),
+        host_facts(toolkit=OPEN),
         CheckResult.WARNING,
         f"{ENVIRONMENT} is true: a pod that sets NVIDIA_VISIBLE_DEVICES itself sees any GPU",
-        "set it to false in /t, or have no pod use that runtime unasked; see docs/security.md",
+        "set it to false in /t, or do not make that runtime the default; see docs/security.md",
     ),
-    "any pod's own list counts, and devices are told so": (
-        seen(toolkit=OPEN, list_strategies=BY_ENVIRONMENT),
+    "any pod's own list counts, and devices get it": (
+        host_facts(toolkit=OPEN, list_strategies=BY_ENVIRONMENT),
         CheckResult.WARNING,
         f"{ENVIRONMENT} is true: a pod that sets NVIDIA_VISIBLE_DEVICES itself sees any GPU",
         "configure deviceListStrategy cdi-cri, then set it to false in /t; see docs/security.md",
     ),
     "the environment hands over nothing": (
-        seen(toolkit=CLOSED, list_strategies=BY_ENVIRONMENT),
+        host_facts(toolkit=CLOSED, list_strategies=BY_ENVIRONMENT),
         CheckResult.FAILED,
-        f"{ENVIRONMENT} is false, so that envvar hands over nothing",
+        f"{ENVIRONMENT} is false, so envvar has no effect",
         "configure deviceListStrategy cdi-cri or volume-mounts",
     ),
     "mounts hand over nothing": (
-        seen(toolkit=CLOSED, list_strategies=BY_MOUNTS),
+        host_facts(toolkit=CLOSED, list_strategies=BY_MOUNTS),
         CheckResult.FAILED,
-        "accept-nvidia-visible-devices-as-volume-mounts is not true, so that volume-mounts hands over nothing",
+        "accept-nvidia-visible-devices-as-volume-mounts is not true, so volume-mounts has no effect",
         "set accept-nvidia-visible-devices-as-volume-mounts = true in /t",
     ),
     "mounts hand over": (
-        seen(toolkit=msgspec.structs.replace(CLOSED, accepts_mounts=True), list_strategies=BY_MOUNTS),
+        host_facts(toolkit=msgspec.structs.replace(CLOSED, accepts_mounts=True), list_strategies=BY_MOUNTS),
         CheckResult.OK,
-        "/t heeds no NVIDIA_VISIBLE_DEVICES of unprivileged containers",
+        "/t ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers",
         "",
     ),
     "a broken file": (
-        seen(toolkit=Toolkit(config="/t", problem="line 1")),
+        host_facts(toolkit=Toolkit(config="/t", problem="line 1")),
         CheckResult.WARNING,
         "/t: line 1",
         "correct the file, or mount it into the agent",
     ),
     "no file": (
-        seen(toolkit=Toolkit()),
+        host_facts(toolkit=Toolkit()),
         CheckResult.SKIPPED,
         "no configuration of NVIDIA's container runtime was found",
         f"where NVIDIA's container runtime is installed, set {ENVIRONMENT} = false in its configuration",
@@ -316,7 +319,7 @@ DEVICE_LIST: dict[str, tuple[ListStrategies | None, CheckResult, str, str]] = {
         None,
         CheckResult.SKIPPED,
         "no strategy is configured, and no node was named",
-        "give --node to see what it can do",
+        "pass --node to check what it supports",
     ),
 }
 
@@ -324,12 +327,12 @@ DEVICE_LIST: dict[str, tuple[ListStrategies | None, CheckResult, str, str]] = {
 @pytest.mark.parametrize("case", DEVICE_LIST)
 def test_how_devices_are_handed_over(case: str) -> None:
     chosen, verdict, text, advice = DEVICE_LIST[case]
-    (check,) = (each for each in checks(seen(list_strategies=chosen)) if each.name == "device-list")
+    (check,) = (each for each in checks(host_facts(list_strategies=chosen)) if each.name == "device-list")
     assert check == Check(name="device-list", verdict=verdict, found=text, advice=advice)
 
 
 def test_cdi_without_the_drivers_libraries_warns() -> None:
-    (check,) = (each for each in checks(seen(driver_spec="")) if each.verdict is CheckResult.WARNING)
+    (check,) = (each for each in checks(host_facts(driver_spec="")) if each.verdict is CheckResult.WARNING)
     assert (check.name, check.advice) == (
         "cdi-driver",
         "run nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",

@@ -193,12 +193,12 @@ NOTES: dict[str, tuple[Inventory, NodeSharing, list[str]]] = {
     "a device of two entries": (
         TWO,
         said(entry(WHOLE, 2, devices=("0",)), entry(WHOLE, 3, devices=("GPU-0", "1"))),
-        ["sharing of nvidia.com/gpu: another entry shares device GPU-0 already"],
+        ["sharing of nvidia.com/gpu: another entry already shares device GPU-0"],
     ),
     "fewer devices than are to be shared": (
         TWO,
         said(entry(WHOLE, 2, count=3)),
-        ["sharing of nvidia.com/gpu: 3 devices are to be shared and 2 are there"],
+        ["sharing of nvidia.com/gpu: 3 devices are to be shared, and the node has 2"],
     ),
     "MIG under strategy none": (
         BALANCED,
@@ -213,7 +213,7 @@ NOTES: dict[str, tuple[Inventory, NodeSharing, list[str]]] = {
     "strategy single": (
         node_of(gpu(0), gpu(1, "A100-40GB", "all-1g.5gb")),
         said(strategy="single"),
-        ["GPU 0 (GPU-0) offers nothing: strategy single wants 1g.5gb alone, found whole GPUs"],
+        ["GPU 0 (GPU-0) offers nothing: strategy single requires 1g.5gb only, and the node has whole GPUs"],
     ),
     "old GPUs": (
         node_of(gpu(0, "P100-16GB")),

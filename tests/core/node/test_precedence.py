@@ -145,7 +145,7 @@ CASES: dict[str, tuple[DeclaredSources, list[tuple[str, str, str]], bool]] = {
     ),
     "a label that cannot choose": (
         DeclaredSources(sharing_config=config(), unread_label="label x=y"),
-        [("label x=y", LABEL, "which sharing configuration holds")],
+        [("label x=y", LABEL, "which sharing configuration is in force")],
         True,
     ),
 }

@@ -43,7 +43,7 @@ def test_resources_that_are_not_offered_are_named() -> None:
 
 
 def test_what_is_declared_of_a_gpu_and_not_in_force_is_named() -> None:
-    message = "MPS of GPU-0: pods use it in another way, until they have ended"
+    message = "MPS of GPU-0: pods still use the GPU in another mode"
     assert unenforced((message,)) == (Impairment(kind="Withheld", subject="MPS of GPU-0", message=message),)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pod_of, pods, slices
-from builders.shares import cut
+from builders.shares import mig_share
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Snapshot
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement
@@ -91,7 +91,7 @@ def test_optimum(sentence: str) -> None:
 
 
 def test_running_pods_keep_what_they_hold() -> None:
-    held = cut(0, "3g.20gb", 4)
+    held = mig_share(0, "3g.20gb", 4)
     before = pod_of(slices("3g.20gb"), "default/old")
     running = Running(pod=before, assignment=Assignment(pod=before.key, node=NodeName("a"), shares=(held,)))
     snapshot = Snapshot(nodes=(node("a", gpu(0)),), running=(running,), pending=pods(slices("1g.5gb"), 9))

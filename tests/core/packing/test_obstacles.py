@@ -102,7 +102,7 @@ REASONS = {
         (holder("a", share(0, at="1g.6gb@0")), holder("b", share(0, at="1g.6gb@2"))),
         slices("2g.12gb"),
         "failed",
-        "no place for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2",
+        "no room for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2",
     ),
     "nothing can be cut": (
         node("n", gpu(0, A30)),
@@ -195,7 +195,7 @@ REASONS = {
         slices("2g.12gb"),
         "failed",
         (
-            "no place for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2; 2 more GPUs have no place "
+            "no room for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2; 2 more GPUs have no room "
             "for it either; 1 x T4 without MIG cannot provide it"
         ),
     ),
@@ -228,14 +228,14 @@ REASONS = {
         tuple(holder(f"p{i}", share(0, at=f"1g.5gb@{i}")) for i in range(7)),
         slices("1g.5gb"),
         "failed",
-        "no place for 1g.5gb: GPU 0 has memory slice 7 free, but it starts at 0, 1, 2, 3, 4, 5, 6",
+        "no room for 1g.5gb: GPU 0 has memory slice 7 free, but it starts at 0, 1, 2, 3, 4, 5, 6",
     ),
     "no memory slice": (
         node("n", gpu(0)),
         (holder("a", share(0, at="3g.20gb@0")), holder("b", share(0, at="3g.20gb@4"))),
         slices("3g.20gb"),
         "failed",
-        "no place for 3g.20gb: no GPU has a free memory slice",
+        "no room for 3g.20gb: no GPU has a free memory slice",
     ),
     "media engines that are allocated": (
         node("n", gpu(0)),
@@ -243,7 +243,7 @@ REASONS = {
         slices("1g.5gb.me"),
         "failed",
         (
-            "no place for 1g.5gb+me: GPU 0 has memory slices 1, 2, 3, 4, 5, 6, 7 free, but the media engines it needs "
+            "no room for 1g.5gb+me: GPU 0 has memory slices 1, 2, 3, 4, 5, 6, 7 free, but the media engines it needs "
             "are allocated"
         ),
     ),
@@ -252,7 +252,7 @@ REASONS = {
         (holder("a", share(0, at="2g.12gb@0")), holder("b", share(0, at="2g.12gb@2"))),
         slices("2g.12gb"),
         "failed",
-        "no place for 2g.12gb: no GPU has a free memory slice",
+        "no room for 2g.12gb: no GPU has a free memory slice",
     ),
     "replicas that are allocated": (
         node("n", gpu(0, T4, SLICED)),

@@ -6,7 +6,7 @@ import pytest
 from builders import fleets
 from builders.asks import exact
 from builders.kubeobjects import place
-from builders.shares import cut
+from builders.shares import mig_share
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Snapshot
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.room import room
@@ -35,7 +35,7 @@ def test_instances_that_exist_and_can_be_created_are_places() -> None:
 def test_what_others_use_or_wait_for_is_no_place() -> None:
     node = fleets.node("a", fleets.gpu(0, sharing=FIXED))
     (pod,) = fleets.pods(ONE_SLICE, 1, "other")
-    share = cut(0, "1g.5gb", 1)
+    share = mig_share(0, "1g.5gb", 1)
     running = Running(pod=pod, assignment=Assignment(pod=pod.key, node=NodeName("a"), shares=(share,)))
     assert found(ONE_SLICE, node, running=(running,)) == 2
     first = msgspec.structs.replace(pod, priority=1)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.fleets import amount, node, pods, slices
-from builders.kubeobjects import cut, gpu, share
+from builders.kubeobjects import gpu, mig_share, share
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Fleet
@@ -18,10 +18,10 @@ HELD: list[tuple[Share, ...]] = [
     (share(0, 40960, Mode.WHOLE, percent=100),),
     (share(0, 20000), share(0, 10000)),
     (share(0, 20000, Mode.MPS, percent=80),),
-    (cut(0, "1g.5gb", 0),),
-    (cut(0, "1g.5gb", 1), cut(0, "1g.5gb", 5)),
-    (cut(0, "3g.20gb", 4),),
-    (cut(0, "4g.20gb", 0), cut(0, "3g.20gb", 4)),
+    (mig_share(0, "1g.5gb", 0),),
+    (mig_share(0, "1g.5gb", 1), mig_share(0, "1g.5gb", 5)),
+    (mig_share(0, "3g.20gb", 4),),
+    (mig_share(0, "4g.20gb", 0), mig_share(0, "3g.20gb", 4)),
 ]
 NEEDS = [slices("1g.5gb"), slices("3g.20gb", 2), slices("7g.40gb"), amount(15000), amount(1000), amount(99999)]
 
@@ -54,7 +54,7 @@ def test_fragmentation_is_what_the_packer_cannot_place(held: list[tuple[Share, .
 
 
 def test_gpus_that_cannot_have_given_what_is_held_have_nothing_free() -> None:
-    broken = (cut(0, "3g.20gb", 0), cut(0, "2g.10gb", 2))
+    broken = (mig_share(0, "3g.20gb", 0), mig_share(0, "2g.10gb", 2))
     got = stranded([(gpu(0), held) for held in ((), broken, (), broken, ())], [slices("1g.5gb")])
     assert [each == Stranded() for each in got] == [False, True, False, True, False]
 

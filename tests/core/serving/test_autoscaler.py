@@ -1,4 +1,4 @@
-"""Tessera's autoscaling policy: what it asks for under smooth, growing, bursty and absent traffic."""
+"""Tessera's autoscaling policy: what it requests under smooth, growing, bursty and absent traffic."""
 
 import math
 import random
@@ -321,7 +321,7 @@ def test_it_remembers_no_more_than_an_hour() -> None:
     most=st.integers(4, 64),
     slots=st.integers(1, 256),
 )
-def test_whatever_it_is_told_it_stays_within_its_bounds(
+def test_whatever_the_input_it_stays_within_its_bounds(
     steps: list[tuple[int, int, float]], least: int, most: int, slots: int
 ) -> None:
     server = ScaledServer(slots=slots, cold_start_s=60.0, least=least, most=most)

@@ -26,7 +26,7 @@ def test_what_is_only_too_early_is_not_bad() -> None:
 
 
 def test_then_there_is_none() -> None:
-    reason = "1 of 1 pods (a): no answer; the replicas stay as they are"
+    reason = "1 of 1 pods (a): no answer; the replicas do not change"
     want = (None, ScalingDecision(replicas=None, reason=reason, bad=True))
     assert decide(GOOD, BAD, 100.0 + KEPT_S) == want
     assert decide(None, BAD, 100.0) == want
@@ -34,5 +34,5 @@ def test_then_there_is_none() -> None:
 
 
 def test_zero_is_not_kept() -> None:
-    want = ScalingDecision(replicas=None, reason="1 of 1 pods (a): no answer; the replicas stay as they are", bad=True)
+    want = ScalingDecision(replicas=None, reason="1 of 1 pods (a): no answer; the replicas do not change", bad=True)
     assert decide(Decided(at_s=100.0, replicas=0, reason="idle"), BAD, 101.0) == (None, want)

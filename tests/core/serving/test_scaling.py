@@ -45,7 +45,7 @@ def test_nobody_asked_for_a_decision(facts: ServerFacts, want: str) -> None:
     assert found.reason.endswith(want)
 
 
-def test_an_annotation_that_cannot_be_read_is_bad_input_and_told() -> None:
+def test_an_annotation_that_cannot_be_read_is_bad_input_and_reported() -> None:
     facts = msgspec.structs.replace(FACTS, trouble="annotation x: 'y' is not a number")
     _, found = scale(Remembered(), facts, load(), 0.0)
     assert (found.replicas, found.reason, found.bad) == (None, facts.trouble, True)
@@ -63,7 +63,7 @@ def test_bad_input_keeps_the_decision_and_what_was_learned() -> None:
 def test_while_a_pod_finds_no_place_no_more_are_asked_for() -> None:
     found = run(ServerFacts(replicas=2, least=1, most=5, slots=8, unschedulable=1), in_flight=40)
     assert found.replicas == 2
-    assert found.reason.endswith("; 1 of them find no place now, so no more are requested")
+    assert found.reason.endswith("; 1 of them fit no node now, so no more are requested")
 
 
 def burst(facts: ServerFacts) -> ScalingDecision:

@@ -94,7 +94,7 @@ async def test_a_conflict_is_resolved_by_reading_again(kube: FaultyKube) -> None
         assert await server.bind(await make_pod(kube, "p", NEED), "a") == ""
         assert server.server.claimer.counts["conflict"] == 2
         kube.before_patch = [agent] * 20
-        assert "again and again" in await server.bind(await make_pod(kube, "q", NEED), "a")
+        assert "it keeps changing" in await server.bind(await make_pod(kube, "q", NEED), "a")
 
 
 async def test_a_replica_that_knows_less_takes_nothing_that_another_gave(kube: FaultyKube) -> None:
@@ -184,7 +184,7 @@ async def test_a_server_that_ends_at_once_tells_who_waits(kube: FaultyKube) -> N
     assert await claims(kube) == []
 
 
-async def test_a_defect_while_claims_are_written_is_told_to_all_that_wait_and_logged(kube: FaultyKube) -> None:
+async def test_a_defect_while_claims_are_written_is_reported_to_all_that_wait_and_logged(kube: FaultyKube) -> None:
     async with servers(kube) as (server,):
         pods = [await make_pod(kube, f"p{index}", {"tessera.dev/gpu-memory": 1}) for index in range(4)]
         await settle()
@@ -200,7 +200,7 @@ async def test_a_defect_while_claims_are_written_is_told_to_all_that_wait_and_lo
     await check(kube)
 
 
-async def test_a_pod_that_breaks_the_choice_is_told_so_and_others_are_bound(kube: FaultyKube) -> None:
+async def test_a_pod_that_breaks_the_choice_is_refused_and_others_are_bound(kube: FaultyKube) -> None:
     async with servers(kube) as (server,):
         ledger = server.server.view.ledger
         choose = ledger.choose

@@ -181,7 +181,9 @@ TROUBLE = {
 
 
 @pytest.mark.parametrize("case", TROUBLE)
-async def test_trouble_is_told_and_the_next_request_answered(server: MetricsServer, fleet: Fleet, case: str) -> None:
+async def test_trouble_is_reported_and_the_next_request_answered(
+    server: MetricsServer, fleet: Fleet, case: str
+) -> None:
     fleet.trouble, want = TROUBLE[case]
     for path in (f"{CUSTOM}/nodes/*/some-metric", f"{EXTERNAL}/namespaces/ns/my-external-metric"):
         code, body = await server.get(path)

@@ -37,7 +37,7 @@ async def test_a_prometheus_that_does_not_answer_says_so() -> None:
         await fronts.read()
 
 
-async def test_files_that_are_gone_are_told() -> None:
+async def test_files_that_are_gone_are_reported() -> None:
     def gone() -> nullcontext[MemoryMetrics]:
         raise FileNotFoundError(2, "No such file", "/token")
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from builders.kubeobjects import cut, gpu, place, pod
+from builders.kubeobjects import gpu, mig_share, place, pod
 from builders.measuredservers import autoscaler, deployment, model_pod, triton
 from harness.metricsscenes import Scene, scene
 from harness.servers import make_node
@@ -39,7 +39,7 @@ async def test_slices_that_there_are_bound_the_replicas(replicas: int, want: int
     one = Scene()
     fixed = Sharing(modes=(Mode.MIG,), layout=layout, allow_repartition=False)
     await make_node(one.kube, "a", gpu(0, sharing=fixed))
-    used = pod("llm-1", {SLICE: 1}, cut(0, "1g.5gb", 0))
+    used = pod("llm-1", {SLICE: 1}, mig_share(0, "1g.5gb", 0))
     mine = model_pod("llm-1")
     mine["metadata"]["annotations"] = used["metadata"]["annotations"]
     mine["spec"]["nodeName"] = "a"
@@ -60,7 +60,7 @@ async def test_two_servers_that_grow_share_the_room() -> None:
     await make_node(one.kube, "a", gpu(0, sharing=fixed))
     objects = []
     for number, name in enumerate(("llm", "other")):
-        used = pod(f"{name}-1", {SLICE: 1}, cut(0, "1g.5gb", number))
+        used = pod(f"{name}-1", {SLICE: 1}, mig_share(0, "1g.5gb", number))
         mine = model_pod(f"{name}-1", address=f"10.0.0.{number + 1}")
         mine["metadata"]["labels"]["serving.tessera.dev/server"] = name
         mine["metadata"]["annotations"] = used["metadata"]["annotations"]

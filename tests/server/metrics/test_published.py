@@ -1,4 +1,4 @@
-"""What Prometheus is told of model servers."""
+"""What Prometheus gets of model servers."""
 
 import pytest
 
@@ -11,11 +11,11 @@ from tessera.server.metrics.modelservers import ModelServerMetrics
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_prometheus_is_told() -> None:
+async def test_what_prometheus_gets() -> None:
     one, measures = Scene(), Measures()
     one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
 
-    def told() -> dict[str, float]:
+    def published() -> dict[str, float]:
         """Return what is said of the server, and of its samples."""
         lines = [line.rpartition(" ") for line in measures.render().decode().splitlines() if not line.startswith("#")]
         own = {name: float(value) for name, _, value in lines if "loop=" not in name and "_reconcile_" not in name}
@@ -23,10 +23,10 @@ async def test_what_prometheus_is_told() -> None:
 
     async with scene(*WHOLE, one=one):
         assert {f'loop="{each}"' in measures.render().decode() for each in LOOPS} == {True}
-        assert told()["tessera_model_server_input_bad"] == 1, "nothing was scraped yet at the first look"
+        assert published()["tessera_model_server_input_bad"] == 1, "nothing was scraped yet at the first look"
         await one.reconcile(triton(ended=100), triton(ended=100))
         await one.reconcile(triton(ended=110, queued_s=5, waiting=3), triton(ended=110))
-        assert told() == {
+        assert published() == {
             'tessera_metrics_samples_total{result="failed"}': 2,
             'tessera_metrics_samples_total{result="early"}': 2,
             'tessera_metrics_samples_total{result="counted"}': 2,
@@ -39,12 +39,12 @@ async def test_what_prometheus_is_told() -> None:
             "tessera_model_server_input_bad": 0,
         }
         await one.reconcile(DOWN, DOWN)
-        held = told()
+        held = published()
         assert held["tessera_model_server_decision_age_seconds"] == 15
         assert (held["tessera_model_server_proposed_replicas"], held["tessera_model_server_input_bad"]) == (1, 1)
         assert "tessera_model_server_queue_time_seconds" not in held
         await one.reconcile(DOWN, DOWN, seconds=300)
-        gone = told()
+        gone = published()
         assert "tessera_model_server_decision_age_seconds" not in gone
         assert "tessera_model_server_proposed_replicas" not in gone
         assert gone["tessera_model_server_input_bad"] == 1

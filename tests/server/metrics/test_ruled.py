@@ -112,7 +112,7 @@ async def test_a_real_prometheus(rules: Path, tmp_path: Path) -> None:
         with pytest.raises(MetricAbsent, match="metric depth of pods in namespace ns: no such object is selected"):
             await one.values(of_pods("depth", selector="app=none"))
         with pytest.raises(
-            MetricAbsent, match=r"Prometheus .* has no value of it: ask it: sum\(depth\{namespace=\"ns\",pod="
+            MetricAbsent, match=r"Prometheus .* has no value of it: query it: sum\(depth\{namespace=\"ns\",pod="
         ):
             await one.values(of_pods("depth", "gone"))
         with pytest.raises(InvalidInput, match="is not one that Kubernetes has"):
@@ -160,7 +160,7 @@ def vector(*values: str, **labels: str) -> dict[str, Any]:
 
 
 BAD: dict[str, tuple[dict[str, Any], type[TesseraError], str]] = {
-    "no answer": ({"wait_s": 1.5}, Unavailable, "no answer in 1 s: ask it: sum("),
+    "no answer": ({"wait_s": 1.5}, Unavailable, "no answer in 1 s: query it: sum("),
     "an error": ({"code": 422, "answer": {"error": "too slow"}}, Unavailable, "HTTP 422, "),
     "a login page": ({"answer": b"<html>"}, Unavailable, "it is not Prometheus' answer to an instant query"),
     "a range": (
@@ -168,7 +168,7 @@ BAD: dict[str, tuple[dict[str, Any], type[TesseraError], str]] = {
         Unavailable,
         "it is not Prometheus' answer to an instant query",
     ),
-    "a value that is no number": ({"answer": vector("many")}, Unavailable, "it is not Prometheus' answer"),
+    "a value that is not a number": ({"answer": vector("many")}, Unavailable, "it is not Prometheus' answer"),
     "nothing": ({"answer": vector()}, MetricAbsent, "has no value of it"),
     "infinity": ({"answer": vector("+Inf")}, MetricAbsent, "inf is not a number that an autoscaler can use"),
     "an absurd number": ({"answer": vector("1e300")}, MetricAbsent, "1e+300 is not a number"),

@@ -94,7 +94,7 @@ async def test_a_scrape_of_before_a_restart_is_not_counted_since_it() -> None:
     assert isinstance(found[1], Counters)
 
 
-async def test_files_that_are_gone_are_told_and_nobody_is_asked_about_no_pods() -> None:
+async def test_files_that_are_gone_are_reported_and_nobody_is_asked_about_no_pods() -> None:
     def connect() -> HttpMetrics:
         raise FileNotFoundError(2, "No such file", "token")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.kubeobjects import cut, gpu, gpunode, node, place, pod, share
+from builders.kubeobjects import gpu, gpunode, mig_share, node, place, pod, share
 from harness.browser import Tab, browser, find_browser
 from harness.servers import make_pod
 from tessera.api.kubernetes.reviews import ReviewedUser
@@ -44,7 +44,7 @@ async def fleet(gpus: int) -> MemoryKube:
             for start in range(5):
                 title = {"namespace": ("ml", "vision", "batch")[start % 3]}
                 await kube.create(
-                    PODS, pod(f"p{number}-{i}-{start}", MIG, cut(i, "1g.5gb", start), node=name, metadata=title)
+                    PODS, pod(f"p{number}-{i}-{start}", MIG, mig_share(i, "1g.5gb", start), node=name, metadata=title)
                 )
         whole = share(4, 40960, Mode.WHOLE)
         await kube.create(PODS, pod(f"w{number}", WHOLE, whole, node=name, metadata={"namespace": "research"}))

@@ -25,7 +25,7 @@ ALLOCATED, OTHER = share(0, 40000), share(1, 1024)
 
 
 class Watched:
-    """A view that is told what happens to one node, one pod on it and the servers' keys."""
+    """A view of what happens to one node, one pod on it and the servers' keys."""
 
     def __init__(self, signer: Signer = SERVER) -> None:
         self.now_s = 1000.0

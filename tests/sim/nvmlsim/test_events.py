@@ -92,7 +92,7 @@ def test_who_waits_is_woken(machine: Machine, t4: Any) -> None:
     pynvml.nvmlEventSetFree(events)
 
 
-def test_a_lost_gpu_is_told_after_its_last_event(machine: Machine, t4: Any) -> None:
+def test_a_lost_gpu_is_reported_after_its_last_event(machine: Machine, t4: Any) -> None:
     events = watch(XIDS, t4)
     machine.lose(1)
     assert pynvml.nvmlEventSetWait_v2(events, 0).eventData == 79

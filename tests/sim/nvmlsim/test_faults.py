@@ -6,7 +6,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from harness.nvmlcalls import cut
+from harness.nvmlcalls import create_instance
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.sim.nvmlsim import FOREVER, Machine, Process
 from tessera.sim.nvmlsim.faults import CODES, code_of, code_text, function_of, functions
@@ -22,11 +22,11 @@ def test_the_next_call_fails_and_the_one_after_does_not(machine: Machine, t4: An
 
 def test_the_third_creation_fails(machine: Machine, a100: Any) -> None:
     machine.fault("nvmlDeviceCreateGpuInstance*", code=CODES["INSUFFICIENT_RESOURCES"], skip=2)
-    cut(a100, 19, 0, 1)
+    create_instance(a100, 19, 0, 1)
     pynvml.nvmlDeviceCreateGpuInstance(a100, 19)
     with pytest.raises(pynvml.NVMLError_InsufficientResources):
-        cut(a100, 19, 2, 1)
-    cut(a100, 19, 2, 1)
+        create_instance(a100, 19, 2, 1)
+    create_instance(a100, 19, 2, 1)
 
 
 def test_a_fault_strikes_so_often_and_then_no_more(machine: Machine, t4: Any) -> None:
@@ -107,7 +107,7 @@ def test_a_lost_gpu_answers_nothing(machine: Machine, a100: Any, t4: Any) -> Non
 
 def test_renewing_takes_all_back_but_identity(machine: Machine, a100: Any) -> None:
     before = pynvml.nvmlDeviceGetUUID(a100)
-    cut(a100, 19, 0, 1)
+    create_instance(a100, 19, 0, 1)
     machine.fault("nvmlDeviceGetName", code=1)
     machine.set(0, "mig_needs_reset", 1)
     machine.renew()
@@ -118,7 +118,7 @@ def test_renewing_takes_all_back_but_identity(machine: Machine, a100: Any) -> No
 
 
 def test_a_reset_is_refused_to_a_gpu_in_use(machine: Machine, a100: Any) -> None:
-    cut(a100, 19, 0, 1)
+    create_instance(a100, 19, 0, 1)
     machine.reset_gpu(0)
     assert machine.describe()["gpus"][0]["instances"] == []
     machine.add_process(1, Process(pid=7))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.nvmlcalls import cut
+from harness.nvmlcalls import create_instance
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts, is_legal, open_placements, placements, remaining
 from tessera.sim.nvmlsim import Machine, create_state
@@ -54,7 +54,7 @@ def ids(gpu: GpuModel) -> dict[str, int]:
     return {each.name: each.profile_id for each in gpu.profiles if each.profile_id is not None}
 
 
-def held(state: Path) -> Layout:
+def used_layout(state: Path) -> Layout:
     with Machine(state) as machine:
         instances = machine.describe()["gpus"][0]["instances"]
     return tuple(sorted(Placement(each["start"], each["size"], each["profile"]) for each in instances))
@@ -79,7 +79,7 @@ def test_a_layout_is_legal_and_capacities_agree(card: Any, data: st.DataObject) 
         else:
             create(gpu, device, made, data, placed=kind == "place")
         layout = tuple(sorted(made))
-        assert held(state) == layout
+        assert used_layout(state) == layout
         assert is_legal(gpu, layout)
         for name, profile in ids(gpu).items():
             got = pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device, profile)
@@ -94,9 +94,9 @@ def create(gpu: GpuModel, device: Any, made: dict[Placement, Any], data: st.Data
     profile = ids(gpu)[place.profile]
     if not (place in free if placed else free):
         with pytest.raises(pynvml.NVMLError_InsufficientResources):
-            cut(device, profile, place.start, place.size) if placed else create_anywhere(device, profile)
+            create_instance(device, profile, place.start, place.size) if placed else create_anywhere(device, profile)
         return
-    instance = cut(device, profile, place.start, place.size) if placed else create_anywhere(device, profile)
+    instance = create_instance(device, profile, place.start, place.size) if placed else create_anywhere(device, profile)
     start = pynvml.nvmlGpuInstanceGetInfo(instance).placement.start
     got = Placement(start, place.size, place.profile)
     assert got == place if placed else got in free
@@ -116,7 +116,7 @@ def test_every_legal_layout_can_be_cut_in_any_order(card: Any, data: st.DataObje
     ids_by_name = ids(gpu)
     seen = set()
     for place in data.draw(st.permutations(layout), label="order"):
-        instance = cut(device, ids_by_name[place.profile], place.start, place.size)
+        instance = create_instance(device, ids_by_name[place.profile], place.start, place.size)
         seen.add(pynvml.nvmlGpuInstanceGetInfo(instance).id)
-    assert held(state) == layout
+    assert used_layout(state) == layout
     assert len(seen) == len(layout), "ids of instances differ"

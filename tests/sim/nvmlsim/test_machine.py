@@ -248,7 +248,7 @@ def test_versions_and_places_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="driver version"):
         create_state(tmp_path / "state", ["T4"], driver="latest")
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidInput, match="a place where a file can be made"):
+    with pytest.raises(InvalidInput, match="a path where a file can be created"):
         create_state(tmp_path / "file" / "state", ["T4"])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from harness.nvmlcalls import computes, cut, cut_whole, instances, mig_devices, placements
+from harness.nvmlcalls import computes, create_instance, cut_whole, instances, mig_devices, placements
 from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel
 from tessera.sim.nvmlsim import Machine, Process
 
@@ -36,7 +36,7 @@ def test_mode_of_a_gpu_in_use_stays_pending(start: Any, user: str) -> None:
     mode = int(user == "instance")
     pynvml.nvmlDeviceSetMigMode(gpu, mode)
     if user == "instance":
-        cut(gpu, 19, 0, 1)
+        create_instance(gpu, 19, 0, 1)
     else:
         machine.add_process(0, Process(pid=7))
     assert pynvml.nvmlDeviceSetMigMode(gpu, 1 - mode) == pynvml.NVML_ERROR_IN_USE
@@ -60,7 +60,7 @@ def test_mode_outlives_a_reboot_on_ampere_alone(start: Any, model: str, want: li
     machine = start(model)
     gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
     pynvml.nvmlDeviceSetMigMode(gpu, 1)
-    cut(gpu, 19, 0, 1)
+    create_instance(gpu, 19, 0, 1)
     machine.reboot()
     assert pynvml.nvmlDeviceGetMigMode(gpu) == want
     assert machine.describe()["gpus"][0]["instances"] == []
@@ -84,14 +84,14 @@ def test_a_gpu_without_mig_refuses_all_of_it(t4: Any) -> None:
     assert pynvml.nvmlDeviceGetMaxMigDeviceCount(t4) == 0
 
 
-def test_with_mig_off_profiles_are_told_and_nothing_is_cut(start: Any) -> None:
+def test_with_mig_off_profiles_are_reported_and_nothing_is_cut(start: Any) -> None:
     start()
     gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
     assert pynvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, 0).id == 19
     assert len(placements(gpu, 19)) == 7
     calls: list[Callable[[], object]] = [
         lambda: pynvml.nvmlDeviceCreateGpuInstance(gpu, 19),
-        lambda: cut(gpu, 19, 0, 1),
+        lambda: create_instance(gpu, 19, 0, 1),
         lambda: pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, 19),
         lambda: instances(gpu, 19),
     ]
@@ -152,7 +152,7 @@ def test_all_layouts_of_a_profile_say_the_same(a100: Any) -> None:
 
 @pytest.mark.parametrize("version", [0, 0x02000099, 0x04000098])
 def test_a_layout_of_another_version_is_refused(a100: Any, version: int) -> None:
-    instance = cut(a100, 9, 0, 4)
+    instance = create_instance(a100, 9, 0, 4)
     info = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t()
     inner = pynvml.c_nvmlComputeInstanceProfileInfo_v2_t()
     info.version = inner.version = version
@@ -215,7 +215,7 @@ def test_ids_stand_for_places(a100: Any) -> None:
         (5, 0, 4),
         (0, 0, 8),
     ):
-        instance = cut(a100, profile, start, size)
+        instance = create_instance(a100, profile, start, size)
         got[profile, start] = pynvml.nvmlGpuInstanceGetInfo(instance).id
         assert pynvml.nvmlDeviceGetGpuInstanceById(a100, got[profile, start])
         pynvml.nvmlGpuInstanceDestroy(instance)
@@ -244,10 +244,10 @@ def test_a_uuid_differs_after_re_creation(a100: Any) -> None:
 
 
 def test_two_halves_leave_no_room(a100: Any) -> None:
-    cut(a100, 9, 0, 4)
-    cut(a100, 9, 4, 4)
+    create_instance(a100, 9, 0, 4)
+    create_instance(a100, 9, 4, 4)
     with pytest.raises(pynvml.NVMLError_InsufficientResources):
-        cut(a100, 19, 0, 1)
+        create_instance(a100, 19, 0, 1)
     with pytest.raises(pynvml.NVMLError_InsufficientResources):
         pynvml.nvmlDeviceCreateGpuInstance(a100, 19)
     assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(a100, 19) == 0
@@ -255,17 +255,17 @@ def test_two_halves_leave_no_room(a100: Any) -> None:
 
 
 def test_one_instance_has_the_media_engines(a100: Any) -> None:
-    cut(a100, 20, 3, 1)
+    create_instance(a100, 20, 3, 1)
     assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(a100, 20) == 0
     with pytest.raises(pynvml.NVMLError_InsufficientResources):
-        cut(a100, 20, 0, 1)
+        create_instance(a100, 20, 0, 1)
     assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(a100, 19) == 6
 
 
 @pytest.mark.parametrize(("first", "size"), [(1, 4), (4, 3), (8, 4), (0xFFFFFFFF, 4)])
 def test_a_placement_that_the_profile_has_not_is_an_argument_error(a100: Any, first: int, size: int) -> None:
     with pytest.raises(pynvml.NVMLError_InvalidArgument):
-        cut(a100, 9, first, size)
+        create_instance(a100, 9, first, size)
 
 
 def test_what_is_used_is_not_destroyed(machine: Machine, a100: Any) -> None:
@@ -318,7 +318,7 @@ def test_a_handle_of_what_is_gone_is_refused(a100: Any) -> None:
 def test_compute_profiles_divide_an_instance(
     a100: Any, profile: int, size: int, want: dict[int, tuple[int, int]]
 ) -> None:
-    instance = cut(a100, profile, 0, size)
+    instance = create_instance(a100, profile, 0, size)
     got = {}
     for index in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:
@@ -337,7 +337,7 @@ def test_compute_profiles_divide_an_instance(
 
 
 def test_compute_profile_layouts_say_the_same(a100: Any) -> None:
-    instance = cut(a100, 9, 0, 4)
+    instance = create_instance(a100, 9, 0, 4)
     first = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, 1, 0, version=1)
     second = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, 1, 0)
     names = [name for name, _ in pynvml.c_nvmlComputeInstanceProfileInfo_t._fields_]
@@ -352,7 +352,7 @@ def test_compute_profile_layouts_say_the_same(a100: Any) -> None:
 
 
 def test_compute_instances_share_an_instance(a100: Any) -> None:
-    instance = cut(a100, 9, 0, 4)
+    instance = create_instance(a100, 9, 0, 4)
     two = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 1)
     with pytest.raises(pynvml.NVMLError_InsufficientResources):
         pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 1)
@@ -372,8 +372,8 @@ def test_compute_instances_share_an_instance(a100: Any) -> None:
         pynvml.nvmlDeviceGetAttributes(a100)
 
 
-def test_a_compute_instance_goes_where_it_is_told(a100: Any) -> None:
-    instance = cut(a100, 0, 0, 8)
+def test_a_compute_instance_is_created_at_the_requested_place(a100: Any) -> None:
+    instance = create_instance(a100, 0, 0, 8)
     place = pynvml.c_nvmlComputeInstancePlacement_t
     create = pynvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement
     made = create(instance, 1, byref(place(2, 2)))

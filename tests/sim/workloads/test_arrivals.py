@@ -121,7 +121,7 @@ def test_the_same_seed_gives_the_same_workload_and_another_seed_another() -> Non
 
 REFUSED = {
     "a ratio of nothing": (lambda: filling(trace_of([1000]), 0, 0.0), "ratio of arrivals to capacity: 0"),
-    "a ratio that is no number": (lambda: filling(trace_of([1000]), 0, float("nan")), "nan"),
+    "a ratio that is not a number": (lambda: filling(trace_of([1000]), 0, float("nan")), "nan"),
     "a load beyond reason": (lambda: departing(trace_of([1000]), 0, 1000.0), "offered load: 1000"),
     "no lifetime": (lambda: departing(trace_of([1000]), 0, lifetimes=0), "lifetimes measured: 0"),
     "a trace without GPU pods": (lambda: filling(trace_of([0]), 0), "trace tiny: it has no pod that requests GPUs"),

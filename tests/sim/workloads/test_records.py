@@ -21,7 +21,7 @@ NODES = (labelled("h100", "H100-80GB"), labelled("a100", "A100-40GB"), labelled(
 WHOLE = Ask(resource="nvidia.com/gpu", count=2)
 MEMORY = Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=9_000)
 
-# sentence: (need, what it asks for)
+# sentence: (need, what it requests)
 ASKED = {
     "no GPU": (Need(cpu_milli=5), PodDemand(0, 0)),
     "a whole GPU wherever one can be had whole": (Need(asks=(WHOLE,)), PodDemand(2, 2000)),

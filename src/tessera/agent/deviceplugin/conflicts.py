@@ -165,6 +165,6 @@ def _text(later: Allocation, clash: Clash, *, evict: bool) -> str:
     if clash.other is None:
         what = f"evicting {later.pod}" if evict else "delete it"
         return f"pod {later.pod} alone uses {clash.text}: {what}"
-    what = f"evicting {later.pod}, which came later" if evict else "delete one of them"
+    what = f"evicting {later.pod}, created later" if evict else "delete one of them"
     how = "together" if clash.full else "both"
     return f"pod {later.pod} and pod {clash.other.pod} {how} use {clash.text}: {what}"

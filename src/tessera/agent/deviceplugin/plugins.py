@@ -212,7 +212,7 @@ class Plugins:
             self._folder.write("gpu", text)
         except (OSError, TesseraError) as error:
             self._complain(error)
-            self._unwritten = f"the CDI specification by which containers are handed GPUs is not written: {error}"
+            self._unwritten = f"the CDI specification of the node's GPUs cannot be written: {error}"
 
     def _devices(self) -> Iterable[tuple[str, ShareEdits]]:
         """Yield what a container gets with each GPU and each instance, by UUID: the device nodes."""

@@ -187,7 +187,7 @@ class GpuNodeLink:
         if found is None:
             raise Unavailable(
                 f"GPUNode {self._node}",
-                found="another process made it, and it is not there yet",
+                found="another process created it, and it is not visible yet",
                 hint="the agent tries again",
             )
         self._replaced = bool(self.offered()) and uid_of(found) != self._offered_in

@@ -29,4 +29,4 @@ async def create_own(kube: Kube, kind: Kind, node: str, new: Callable[[str, str]
         return await kube.create(kind, new(node, found["metadata"].get("uid", "")))
     except Conflict as error:
         hint = "the agent tries again"
-        raise Unavailable(f"{kind.name} {node}", found="another process made it", hint=hint) from error
+        raise Unavailable(f"{kind.name} {node}", found="another process created it", hint=hint) from error

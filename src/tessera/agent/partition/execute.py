@@ -55,9 +55,9 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
 _ENDED = {
     Stage.OBSERVED: "nothing was changed",
-    Stage.DONE: "the layout is as asked all the same",
-    Stage.RESTORED: "the former layout is in force, as far as nothing used stands in its way",
-    Stage.FAILED: "the former layout could not be restored, so only what pods hold is offered until it is",
+    Stage.DONE: "the requested layout is in force nevertheless",
+    Stage.RESTORED: "the previous layout is in force, except where used instances prevent it",
+    Stage.FAILED: "the previous layout could not be restored; until it is, only devices in use are advertised",
 }
 
 
@@ -74,7 +74,7 @@ async def carry_out(gpus: NodeGpus, gpu: str, procedure: Procedure, by_s: float)
     begins_with_offer = any(isinstance(step, Destroy) for step in procedure.todo)
     # Otherwise new instances would be advertised before it is known that they stay.
     if not begins_with_offer and not await gpus.offer_only(gpu, procedure.layout):
-        return Carried(procedure=procedure, trouble="what pods are offered could not be held fast")
+        return Carried(procedure=procedure, trouble="the advertised devices could not be fixed")
     return await _Run(gpus, gpu, by_s).go(procedure, Begin())
 
 
@@ -141,12 +141,12 @@ class _Run:
             case StepFailed(step=step, reason=reason):
                 trouble = f"{_verb(step)} failed: {reason}"
             case Taken(placement=placement):
-                trouble = f"{placement.profile} at {placement.start} came into use before it was withdrawn"
+                trouble = f"{placement.profile} at {placement.start} was allocated before it was withdrawn"
             case TimedOut():
                 what = _verb(procedure.todo[0]) if procedure.todo and procedure.phase in _STEPPING else procedure.phase
                 trouble = f"{what} did not end in time"
             case LayoutObserved(layout=layout) if procedure.phase is Stage.VERIFYING and layout != procedure.target:
-                trouble = "the driver shows another layout than was made"
+                trouble = "the driver reports a layout other than the one created"
         self._trouble = self._trouble or trouble
 
     async def observe(self) -> Event:
@@ -201,7 +201,7 @@ class _Run:
         if isinstance(step, Destroy):
             used = await self._used((place,))
             if used is None:
-                return StepFailed(step, "it is not known whether it is in use")
+                return StepFailed(step, "whether it is in use is unknown")
             if used:
                 return StepFailed(step, "it has come into use")
         driver = self._gpus.driver

@@ -129,9 +129,9 @@ class Follower:
             try:
                 inventory, users = await self._gpus.observe()
             except (TesseraError, TimeoutError) as error:
-                return f"it is not known who uses the GPUs: {str(error) or 'no answer in time'}"
+                return f"the users of the GPUs are unknown: {str(error) or 'no answer in time'}"
             if users:
-                return f"{users[0].name} came before the node could be rebooted"
+                return f"{users[0].name} was admitted before the node could be rebooted"
             if any(gpu.uuid not in self._withdrawn for gpu in inventory.gpus):
                 return "GPUs could not be withdrawn from the pods before the reboot"
             if _now() - calm_s >= self._gpus.timing.settle_s:

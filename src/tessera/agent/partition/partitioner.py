@@ -119,7 +119,7 @@ class Partitioner:
         async with self._alone(gpu, by_s):
             facts, users = await self._one(gpu)
             if facts is None or facts.lost or facts.mig is None:
-                raise Unavailable(where, found="it is lost or gone, or has no MIG", hint="see `tessera doctor`")
+                raise Unavailable(where, found="it is lost, missing, or has no MIG", hint="see `tessera doctor`")
             target = with_instance(facts, placement, users)
             failed = "" if target is None else await self._bring(target, by_s)
             after, users = await self._one(gpu)
@@ -140,7 +140,7 @@ class Partitioner:
         async with self._alone(gpu, by_s):
             facts, users = await self._one(gpu)
             if facts is None or facts.lost:
-                raise Unavailable(where, found="it is lost or gone", hint="see `tessera doctor`")
+                raise Unavailable(where, found="it is lost or missing", hint="see `tessera doctor`")
             if facts.layout is None:
                 return
             target = exact(facts, None)
@@ -220,7 +220,7 @@ class Partitioner:
             raise Unavailable(
                 "GPU driver and kubelet",
                 found="no answer in time",
-                hint="try again; see `tessera doctor` if it stays so",
+                hint="try again; if it persists, see `tessera doctor`",
             ) from error
         facts = next((each for each in inventory.gpus if each.uuid == gpu), None)
         return facts, tuple(user for user in users if user.gpu == gpu)
@@ -253,7 +253,7 @@ class Partitioner:
         for _ in range(_MOST_ROUNDS):
             facts, users = await self._one(target.gpu)
             if facts is None:
-                return "the driver does not show it"
+                return "the driver does not report it"
             needed = change(facts, target, users)
             if not isinstance(needed, ChangeInstances | SetMode):
                 if done:
@@ -265,7 +265,7 @@ class Partitioner:
             failed = await self._do(facts, needed, by_s)
             if failed:
                 return failed
-        return "the driver takes every step and shows another layout"
+        return "the driver accepts every step and reports another layout"
 
     async def _off_again(self, target: LayoutTarget) -> str:
         """Switch MIG off again on a GPU that had it off, unless it has come into use; return the outcome."""
@@ -336,7 +336,7 @@ class Partitioner:
         try:
             facts, _ = await self._one(gpu)
         except TesseraError as error:
-            return f"what it has is not known: {error}"
+            return f"its instances are unknown: {error}"
         if facts is not None and not facts.lost and facts.layout is None:
             del self._unrestored[gpu]
             return ""
@@ -349,9 +349,9 @@ class Partitioner:
             try:
                 _, users = await self._one(gpu)
             except TesseraError as error:
-                return f"it is not known who uses it: {error}"
+                return f"its users are unknown: {error}"
             if users:
-                return f"{users[0].name} came before MIG could be switched"
+                return f"{users[0].name} was admitted before MIG could be switched"
             if _now() - calm_s >= self.gpus.settle_s(gpu):
                 return ""
             await asyncio.sleep(self.gpus.timing.poll_s)
@@ -376,7 +376,7 @@ def _why_not(facts: GpuFacts | None, target: LayoutTarget, users: Iterable[GpuUs
             return reason
         case AwaitReset():
             return "a GPU that switches MIG with its next reset"
-    return "another layout than was made"
+    return "a layout other than the one created"
 
 
 def _now() -> float:

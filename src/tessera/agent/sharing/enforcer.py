@@ -72,7 +72,7 @@ class Enforcer:
         unable = self._mps.unavailable()
         self.problems = (
             *(f"MPS of {each.key}: {each.reason}" for each in states if each.reason),
-            *(f"MPS of {each}: pods use it in another way, until they have ended" for each in sorted(taken)),
+            *(f"MPS of {each}: pods still use the GPU in another mode" for each in sorted(taken)),
             *await self._memory.apply(memory_caps(pods.by_pod, inventory, systemd=systemd_cgroups())),
             *await self._power.apply(said.policies, inventory),
         )

@@ -101,9 +101,9 @@ class MpsSupervisor:
         phase: DaemonPhase = "running"
         reason = ""
         if step in {DaemonStep.WAIT, DaemonStep.QUIT, DaemonStep.KILL}:
-            phase, reason = "failed", self._reasons.get(key, "it does not answer")
+            phase, reason = "failed", self._reasons.get(key, "it does not respond")
             if seen.alive and (desired is None or seen.clients is not None):
-                phase, reason = "draining", "its configuration has gone; it ends when nobody uses it"
+                phase, reason = "draining", "its configuration was removed; it stops when no process uses it"
         return DaemonState(key=key, phase=phase, reason=reason, clients=seen.clients)
 
     async def _take(

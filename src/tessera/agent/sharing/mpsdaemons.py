@@ -92,7 +92,7 @@ class MpsDaemons:
         """Observe a daemon."""
         record = self._found(key, self._read(key))
         if record is None:
-            return Sight(record=None, problem="there is no record of it that can be read")
+            return Sight(record=None, problem="there is no readable record of it")
         if not running(record):
             return Sight(record=record, problem="its process has ended")
         try:
@@ -190,7 +190,7 @@ class MpsDaemons:
     def printed(self, key: str) -> str:
         """Return the end of a daemon's log."""
         try:
-            return self._log(key).read_text(errors="replace")[-_LOG_TAIL:].strip() or "it said nothing"
+            return self._log(key).read_text(errors="replace")[-_LOG_TAIL:].strip() or "it printed nothing"
         except OSError as error:
             return f"its log cannot be read: {error.strerror}"
 

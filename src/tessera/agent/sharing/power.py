@@ -70,7 +70,7 @@ class PowerKeeper:
             raise Unavailable(
                 str(self._record),
                 found=str(error),
-                hint="remove the file when power limits and clocks are as they should be",
+                hint="remove the file once power limits and clocks are correct",
             ) from error
         return {each.gpu: each for each in found}
 

@@ -221,7 +221,7 @@ def _need(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
     if GPU_MEMORY not in counts:
         for name in (n for n in (GPU_COMPUTE, GPU_COUNT) if n in counts):
             raise limits.get(name).refuse(
-                found=f"{name} is alone", hint=f"give {GPU_MEMORY} beside it, the memory each GPU must give"
+                found=f"{name} is set without it", hint=f"set {GPU_MEMORY} as well, the memory of each GPU"
             )
         return []
     compute_percent, gpus = counts.get(GPU_COMPUTE, 0), counts.get(GPU_COUNT, 1)

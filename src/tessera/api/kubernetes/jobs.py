@@ -376,7 +376,7 @@ def _before_start(
 ) -> tuple[JobStage, str]:
     if spec.get("suspend") and not pod:
         queue = _dict(metadata.get("labels")).get(_QUEUE)
-        return JobStage.QUEUED, f"waits in queue {queue}" if queue else "it is suspended"
+        return JobStage.QUEUED, f"pending in queue {queue}" if queue else "it is suspended"
     if not _dict(pod.get("spec")).get("nodeName"):
         conditions = _dicts(_dict(pod.get("status")).get("conditions"))
         scheduled = next((each for each in conditions if each.get("type") == "PodScheduled"), {})

@@ -94,14 +94,14 @@ def _refused(field: Field, namespace: str) -> str:
     kind = controller(field, namespace).partition("/")[0]
     rules = (
         (namespace == _SYSTEM, f"it is of {_SYSTEM}"),
-        (notes.get(DO_NOT_EVICT).value == "true", f"its annotation {DO_NOT_EVICT} says so"),
-        (safe == "false", f"its annotation {_SAFE} says so"),
+        (notes.get(DO_NOT_EVICT).value == "true", f"its annotation {DO_NOT_EVICT} forbids it"),
+        (safe == "false", f"its annotation {_SAFE} forbids it"),
         (notes.get(_MIRROR).given or kind == "Node", "it is a static pod of its node"),
         (not kind, "it has no controller that would make it again"),
         (kind == "DaemonSet", "its DaemonSet would make it again on the same node"),
         (
             kind == "Job" and safe != "true",
-            f'its Job would begin its work anew; the annotation {_SAFE}: "true" allows that',
+            f'its Job would restart its work; the annotation {_SAFE}: "true" allows that',
         ),
     )
     return next((why for applies, why in rules if applies), "")

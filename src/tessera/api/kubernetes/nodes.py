@@ -221,7 +221,7 @@ def _gpus(facts: _NodeFacts, given: GpuModel | None) -> tuple[tuple[Gpu, ...], i
             raise facts.field.refuse(found=found, hint=_fix(facts))
         return (), 0
     if facts.advertises and not advertised:
-        how = f"{known.label}={facts.named(known.label)}" if known.label else f"said to have {known.model.name}"
+        how = f"{known.label}={facts.named(known.label)}" if known.label else f"labelled as {known.model.name}"
         facts.notes.append(f"it is {'labelled ' * bool(known.label)}{how} but advertises no GPU, so it has none here")
         return (), 0
     if known.memory_mib < known.model.memory_mib:
@@ -338,7 +338,7 @@ def _lost(facts: _NodeFacts, count: int, offered: int, advertised: int, most: in
     if lost:
         facts.notes.append(
             f"{lost} of its {count} GPUs {'is' if lost == 1 else 'are'} not offered ({advertised} allocatable of "
-            f"{most}), and nobody recorded which: the last that no pod uses are taken for lost"
+            f"{most}), and none is recorded as lost: the last unused ones are presumed lost"
         )
     return lost
 
@@ -436,7 +436,7 @@ def _mixed(facts: _NodeFacts, known: LabelledGpus) -> list[Sharing]:
     partitioned = labelled - len(whole) if labelled is not None else at_least
     layouts, left = _spread(model, counts, min(max(partitioned, 0), _MAX_GPUS))
     facts.notes.extend(
-        f"{count} x {name} fit none of its {partitioned} MIG GPUs and are left out" for name, count in left.items()
+        f"{count} x {name} do not fit its {partitioned} MIG GPUs and are omitted" for name, count in left.items()
     )
     sharings = [_instances(facts, layout, single=False) for layout in layouts]
     for name, resource in resources.items():
@@ -452,7 +452,8 @@ def _withheld(facts: _NodeFacts, sharings: list[Sharing], name: str, resource: s
     if lost:
         facts.notes.append(
             f"{lost} of its {most // clients} instances {name} {'is' if lost == 1 else 'are'} not offered "
-            f"({advertised} allocatable of capacity {most}), and nobody recorded which: the last are taken for lost"
+            f"({advertised} allocatable of capacity {most}), and none is recorded as lost: "
+            "the last ones are presumed lost"
         )
     found: list[Sharing] = []
     for sharing in reversed(sharings):

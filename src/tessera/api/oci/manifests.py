@@ -135,7 +135,7 @@ def checked(content: bytes, digest: str, subject: str) -> bytes:
     """
     found = digest_of(content, digest.partition(":")[0]) if is_digest(digest) else shown(digest)
     if found != digest:
-        hint = "try again, then ask the administrator of the registry or of a proxy before it"
+        hint = "try again, then contact the administrator of the registry or of a proxy before it"
         raise Unavailable(subject, found=f"the content has digest {found}, not {digest}", hint=hint)
     return content
 

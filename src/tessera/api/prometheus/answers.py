@@ -91,7 +91,7 @@ def read_sampled(answer: bytes, source: str, *, most: int) -> tuple[Sampled, ...
         found = tuple(Sampled(labels, float(value[1]), value[0]) for labels, value in samples if value is not None)
     except UNDECODABLE as error:
         cause = f"it is not Prometheus' answer to an instant query ({shown(error)})"
-        raise InvalidInput(source, found=cause, hint="ask for a vector or a scalar") from error
+        raise InvalidInput(source, found=cause, hint="query a vector or a scalar") from error
     if len(found) > most:
         raise InvalidInput(source, found=f"{len(found)} series are more than {most}")
     return found

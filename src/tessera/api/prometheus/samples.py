@@ -53,9 +53,7 @@ def read_samples(source: str, content: bytes, names: Collection[str]) -> tuple[S
         sample = _sample(source, line)
         series = (sample.name, *sorted(sample.labels.items()))
         if series in seen:
-            raise InvalidInput(
-                source, found=f"it has {shown(line)}, a series that came before", hint="expose each series once"
-            )
+            raise InvalidInput(source, found=f"it has {shown(line)}, a repeated series", hint="expose each series once")
         seen.add(series)
         found.append(sample)
     return tuple(found)

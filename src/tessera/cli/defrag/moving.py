@@ -104,7 +104,7 @@ class MoveRunner:
         if found.stuck:
             raise Conflict(
                 f"cluster after {len(self.evicted)} moves",
-                found=f"no place for {found.stuck[0].pod}: {found.stuck[0].reasons[0]}",
+                found=f"no room for {found.stuck[0].pod}: {found.stuck[0].reasons[0]}",
                 hint="run tessera defrag again, which finds what fits now",
             )
         return found

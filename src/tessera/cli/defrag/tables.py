@@ -58,7 +58,7 @@ def _verdict(proposal: DefragProposal) -> Text:
         surely = f"fewer than {proposal.at_least} are not enough, but " if proposal.at_least > 1 else ""
         words.append(surely + untried)
     if proposal.stuck and not proposal.exhaustive:
-        words.append("the search was cut short: moves that make room may exist")
+        words.append("the search stopped at its limit: moves that make room may exist")
     return Text("; ".join(words))
 
 

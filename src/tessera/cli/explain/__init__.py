@@ -75,7 +75,7 @@ Examples:
 @policy_option(PLAN_POLICIES, default="tessera")
 @output_option()
 def explain(**given: Unpack[_Given]) -> None:
-    """Explain WORKLOAD: what it needs, which GPUs could serve it, where it goes, or why it stays pending.
+    """Explain WORKLOAD: its requests, the GPUs that can serve it, its node, or why it is pending.
 
     WORKLOAD is a pod (namespace/name), a workload (Kind/namespace/name) or just a name. It is planned together with
     all pending pods, as in `tessera plan`. For a pod of a live cluster: `tessera explain pod NAME`.

@@ -93,7 +93,7 @@ _timeout_option = click.option(
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="Deadline; a GPU that is not done by then gets its former layout back.",
+    help="Deadline; a GPU that is not done by then is restored to its previous layout.",
 )
 
 

@@ -72,7 +72,7 @@ class Holders:
             async with asyncio.timeout(_PATIENCE_S):
                 requests = await self._requests()
         except TimeoutError:
-            self.note = _note(f"the API server did not answer within {_PATIENCE_S:g} s")
+            self.note = _note(f"the API server did not respond within {_PATIENCE_S:g} s")
             return plain
         except TesseraError as error:
             self.note = _note(str(error))

@@ -122,7 +122,7 @@ def run(
         note = ""
         if cluster.kubeconfig is not None and given.kube is None:
             async with HttpKube.connect(cluster.kubeconfig):  # an invalid one is reported, needed or not
-                note = "" if record else f"--kubeconfig is not used: no kubelet at {socket}, so that no pods are seen"
+                note = "" if record else f"--kubeconfig is not used: no kubelet at {socket}, so pods are not observed"
         async with _opened(given.driver) as gpus:
             holders = Holders(record, cluster, given.kube)
             result = await work(NodeGpus(driver=gpus, users=holders, advertised=_NotAdvertised()))
@@ -253,9 +253,7 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
         raise InvalidInput(
             "-c/--config",
             found="it is not given",
-            hint=f"choose one: {', '.join(configurations)}"
-            if configurations
-            else "choose one that `tessera mig list` shows",
+            hint=f"choose one: {', '.join(configurations)}" if configurations else "choose one from `tessera mig list`",
         )
     return next(iter(configurations))
 

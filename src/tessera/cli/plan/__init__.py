@@ -99,7 +99,7 @@ Examples:
 @click.option(
     "--fit",
     is_flag=True,
-    help="Take the nodes as node types, any number of each: find the smallest fleet that holds all pods.",
+    help="Treat the nodes as node types, any number of each: find the smallest fleet for all pods.",
 )
 @click.option(
     "--price",

@@ -375,7 +375,5 @@ def _fleet(types: Sequence[NodeType], found: FleetSizing, *, money: bool) -> Tex
     else:
         proof = f"no fleet of these node types {'costs less' if money else 'has fewer'} than {least}"
     rest = len(found.plan.pending)
-    left = (
-        f"; {counted(rest, 'pod')} that no such node can hold {'is' if rest == 1 else 'are'} left out" if rest else ""
-    )
+    left = f"; {counted(rest, 'pod')} that fit no such node {'is' if rest == 1 else 'are'} left out" if rest else ""
     return Text(f"Smallest fleet: {' + '.join(chosen)}, {amount}; {proof}{left}", "bold")

@@ -68,7 +68,9 @@ _FILE = click.Path(path_type=Path)
     envvar=["TESSERA_AGENT_ENABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"],
     help="XIDs that mark a GPU unhealthy even if ignored otherwise; or all.",
 )
-@click.option("--gpu-labels/--no-gpu-labels", default=True, show_default=True, help="Set GFD's labels; off beside it.")
+@click.option(
+    "--gpu-labels/--no-gpu-labels", default=True, show_default=True, help="Set GFD's labels; off where GFD runs."
+)
 @click.option("--evict", is_flag=True, help="Evict pods that block a layout, within their PodDisruptionBudgets.")
 @click.option(
     "--reboot-command",

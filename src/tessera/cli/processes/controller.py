@@ -63,7 +63,7 @@ _SETTINGS = ControllerSettings(identity="")
     metavar="NAMESPACE",
     help="Namespace whose ModelServers are carried out; repeatable.",
 )
-@click.option("--prometheus", default="", metavar="URL", help="Prometheus that KEDA asks for ModelServers.")
+@click.option("--prometheus", default="", metavar="URL", help="Prometheus that KEDA queries for ModelServers.")
 @health_option
 @metrics_options
 @log_options

@@ -62,7 +62,7 @@ class _Given(GivenDisks):
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Of the disks, what no volume gets: the room of models, data sets and images.",
+    help="Space of the disks that volumes do not get: for models, data sets and images.",
 )
 @click.option(
     "--interval-s",

@@ -62,9 +62,9 @@ _PROMETHEUS_BYTES = 64 << 20
     "--self-signed",
     type=_FILE,
     metavar="FOLDER",
-    help="Make the certificate, renew it, and write it into the APIServices of the Helm chart; FOLDER gets the files.",
+    help="Make the certificate in FOLDER, renew it, and write it into the APIServices of the Helm chart.",
 )
-@prometheus_options("--prometheus", "Read what this Prometheus scraped of the pods, in place of asking each of them.")
+@prometheus_options("--prometheus", "Read what this Prometheus scraped of the pods, instead of scraping each of them.")
 @click.option(
     "--wake-query",
     metavar="PROMQL",

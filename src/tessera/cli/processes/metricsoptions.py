@@ -18,10 +18,10 @@ metrics_options = with_options(
     click.option(
         "--metrics-port", type=click.IntRange(0, 65535), help="Port that answers GET /metrics.  [default: none]"
     ),
-    click.option("--metrics-certificate", type=_PEM, help="Answer it over TLS: PEM, read again when it is replaced."),
+    click.option("--metrics-certificate", type=_PEM, help="Serve it over TLS: PEM, read again when it is replaced."),
     click.option("--metrics-key", type=_PEM, help="The certificate's key, PEM."),
     click.option(
-        "--metrics-client-authority", type=_PEM, help="Answer only who shows a certificate of this authority, PEM."
+        "--metrics-client-authority", type=_PEM, help="Answer only clients with a certificate of this authority, PEM."
     ),
 )
 """Adds the options of the metrics port to a command."""

@@ -72,7 +72,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
     "--admission-self-signed",
     type=_FILE,
     metavar="FOLDER",
-    help="Make the certificate, renew it, and write it into the webhook of the Helm chart; FOLDER gets the files.",
+    help="Make the certificate in FOLDER, renew it, and write it into the webhook of the Helm chart.",
 )
 @click.option("--page-port", type=click.IntRange(0, 65535), help="Port of the dashboard page; none without.")
 @click.option("--page-host", default="127.0.0.1", show_default=True, help="Its address; beyond loopback with TLS.")
@@ -87,7 +87,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 )
 @prometheus_options(
     "--page-prometheus",
-    "Prometheus that the page asks how busy pods are, for model servers' last hour and a week of memory in use.",
+    "Prometheus that the page queries for GPU utilization, the last hour of model servers and a week of memory in use.",
 )
 @policy_option(_POLICIES, default=_SETTINGS.policy)
 @click.option("--replica", metavar="NAME", help="Identity in claims.  [default: host name and a number]")

@@ -61,7 +61,7 @@ model_options = with_options(
         type=click.IntRange(1, 100_000),
         default=None,
         metavar="N",
-        help="What policies are told of that, as vLLM's --max-num-seqs where its KV cache is full earlier.",
+        help="Slots that policies assume, such as vLLM's --max-num-seqs where its KV cache is full earlier.",
     ),
     click.option(
         "--slo",
@@ -78,7 +78,7 @@ model_options = with_options(
         default=(_DEFAULTS.base_s, _DEFAULTS.context_s, _DEFAULTS.generated_s),
         show_default=True,
         metavar="BASE PROMPT ANSWER",
-        help="Seconds that a request takes, and for each token of its prompt and its answer.",
+        help="Seconds for each request, each token of its prompt and each token of its answer.",
     ),
     click.option(
         "--grace",
@@ -86,13 +86,13 @@ model_options = with_options(
         default=_DEFAULTS.grace_s,
         show_default=True,
         metavar="SECONDS",
-        help="Grace period in which a replica that is taken away serves what it has.",
+        help="Grace period in which a removed replica finishes its requests.",
     ),
     click.option(
         "--idle-seconds",
         type=Number(60, 604_800),
         metavar="SECONDS",
-        help="Policy tessera: no replica after so long without a request.  [default: one stays]",
+        help="Policy tessera: scale to zero after this time without a request.  [default: keep one replica]",
     ),
 )
 

@@ -87,9 +87,9 @@ def apply(client: Disks | None, /, *, yes: bool, **given: Unpack[_Given]) -> Non
         try:
             click.confirm("Do these steps?", abort=True, err=True)
         except click.Abort:
-            expected = "--yes where nobody answers"
+            expected = "--yes without a terminal"
             raise InvalidInput(
-                "confirmation", found="it was not given, and nothing was done", hint=f"give {expected}"
+                "confirmation", found="it was not confirmed, and nothing was done", hint=f"give {expected}"
             ) from None
     if found.steps:
         found = _run(prepare(own, spec, lambda step: click.echo(f"done: {_words(step)}", err=True)))

@@ -21,7 +21,7 @@ def agent_option(command: _Command) -> _Command:
         "--agent",
         multiple=True,
         metavar="HOST[:PORT]",
-        help="Agent to ask, at the port of its metrics (9400); once for each node.",
+        help="Agent to query, at its metrics port (9400); once for each node.",
     )(command)
 
 

@@ -27,7 +27,9 @@ _DEADLINE_S: Final = 60.0
 def prometheus_options(command: _Command) -> _Command:
     """Add `--prometheus` and its companions to a command."""
     return with_options(
-        click.option("--prometheus", metavar="URL", help="Prometheus to ask for a longer history, in place of agents."),
+        click.option(
+            "--prometheus", metavar="URL", help="Prometheus to query for a longer history, instead of the agents."
+        ),
         click.option(
             "--window", default="14d", show_default=True, help="How far back to query Prometheus: 12h, 14d, 4w."
         ),

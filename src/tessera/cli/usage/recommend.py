@@ -66,9 +66,9 @@ Examples:
 def recommend(output: str, **given: Unpack[_Given]) -> None:
     """Recommend GPU memory and MIG profiles by what containers used.
 
-    It lists who was allocated too much or too little, what would fit, and what that saves, by the most memory that
-    each container used since its node's agent started, or that Prometheus remembers of it: look at the column OBSERVED
-    before you act on it. What fits has a fifth to spare.
+    It lists containers that were allocated too much or too little, the fitting amount and the savings, by the peak
+    memory of each container since its node's agent started, or in Prometheus. Check the column OBSERVED before you
+    act on it. The fitting amount includes a reserve of a fifth.
     """
     refuse_two_sources()
     if given["prometheus"]:

@@ -63,7 +63,7 @@ class WorkOptions(TypedDict):
 asking_options = with_options(
     click.option("--image", default="", help="Container image."),
     click.option("-e", "--environment", default="", metavar="NAME", help="An image by name: tessera environments."),
-    click.option("--name", default="", help="Name of the Job.  [default: made from environment or image]"),
+    click.option("--name", default="", help="Name of the Job.  [default: from environment or image]"),
     namespace_option,
     click.option("--gpu-memory", type=click.IntRange(1), metavar="GIB", help="GPU memory it needs."),
     click.option("--gpu-compute", type=click.IntRange(1, 100), metavar="PERCENT", help="Part of a GPU's compute."),
@@ -151,7 +151,7 @@ def request_of(
         archive = archive_folder(given["code"])
         files[ARCHIVE] = archive.content
         if archive.left_out:
-            say(f"left out, as they may hold credentials: {', '.join(map(shown, archive.left_out[:_NAMED]))}")
+            say(f"left out, as they may contain credentials: {', '.join(map(shown, archive.left_out[:_NAMED]))}")
     if notebook:
         files[NOTEBOOK_KEY] = secrets.token_hex(_TOKEN_BYTES).encode()
     own = f"{prefix}own-{secrets.token_hex(_SUFFIX_BYTES)}" if files else ""
@@ -177,7 +177,9 @@ def _limits(given: WorkOptions) -> dict[str, str]:
     for option in ("--gpu-compute", "--isolation"):
         refuse_without(option, "--gpu-memory")
     if given["slice"] and (given["gpu_memory"] or given["gpus"]):
-        raise InvalidInput("--slice", found="--gpu-memory or --gpus say how much as well", hint="give one of the three")
+        raise InvalidInput(
+            "--slice", found="--gpu-memory or --gpus set the amount as well", hint="give one of the three"
+        )
     limits: dict[str, str] = {}
     if given["gpu_memory"]:
         amounts = {GPU_MEMORY: given["gpu_memory"], GPU_COMPUTE: given["gpu_compute"], GPU_COUNT: given["gpus"]}
@@ -211,7 +213,7 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 def _check_variables(names: tuple[str, ...]) -> None:
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise InvalidInput(f"variable {name}", found="it is given twice", hint="leave out one of them")
+            raise InvalidInput(f"variable {name}", found="it is set twice", hint="leave out one of them")
 
 
 def _secret(text: str) -> tuple[str, str, str]:

@@ -162,7 +162,7 @@ def _walk(root: Path, choice: _Choice) -> Iterator[Path]:
 def _check(subject: str, root: Path, path: Path, status: os.stat_result) -> None:
     """Reject what cannot be carried to another machine."""
     name = str(path.relative_to(root))
-    hint = f"name it in {_IGNORE_FILES[0]}, or take it away"
+    hint = f"name it in {_IGNORE_FILES[0]}, or remove it"
     if stat.S_ISLNK(status.st_mode):
         if path.readlink().is_absolute() or not path.resolve().is_relative_to(root):
             found = f"link {shown(name)} to {shown(str(path.readlink()))}"

@@ -94,7 +94,7 @@ async def read_environments(kube: Kube) -> Catalogue:
     try:
         listed = await kube.list(ENVIRONMENTS)
     except Forbidden as error:
-        fix = "ask for ClusterRole tessera-environments, which the chart gives everybody, or name an image by --image"
+        fix = "request ClusterRole tessera-environments, which the chart binds to all users, or pass --image"
         raise Unavailable("environments", found=error.found, hint=fix) from error
     known, broken = list[Environment](), dict[str, InvalidInput]()
     for each in listed.objects:

@@ -114,7 +114,7 @@ async def follow_job(
         meanwhile: replaces printing the log, while the Job runs.
 
     Raises:
-        Conflict: it was deleted meanwhile, or ended before its command had an exit code.
+        Conflict: it was deleted, or ended before its command had an exit code.
 
     """
     observed = _Observed(kube, name, namespace)
@@ -176,7 +176,7 @@ class _Observed:
         job = self._jobs.objects.get((self._namespace, self._name))
         if job is None:
             subject = f"job {self._namespace}/{self._name}"
-            raise Conflict(subject, found="it was deleted meanwhile", hint="submit it again")
+            raise Conflict(subject, found="it was deleted", hint="submit it again")
         workloads = self._workloads.objects.values() if self._workloads else ()
         state = read_job(job, self._pods.objects.values(), self._events.objects.values(), workloads)
         if state.stage is JobStage.QUEUED and self._workloads is None:

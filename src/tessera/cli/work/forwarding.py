@@ -96,7 +96,7 @@ async def _answering(kube: Kube, state: JobState, patience_s: float) -> None:
             trouble = str(error) or f"no answer in {_ANSWER_S:g} s"
         if loop.time() > patient_s and trouble not in troubles:
             troubles.add(trouble)
-            say(f"the notebook does not answer yet: {trouble}")
+            say(f"the notebook does not respond yet: {trouble}")
         await asyncio.sleep(_AGAIN_S)
 
 
@@ -136,7 +136,7 @@ async def _listening(lead: _Lead, port: int | None) -> asyncio.Server:
         return await asyncio.start_server(lead, _HOST, port or NOTEBOOK_PORT)
     except OSError as error:
         if port is not None:
-            hint = "leave out --port: a free one is taken"
+            hint = "omit --port to use a free one"
             raise InvalidInput(f"--port {port}", found=shown(error), hint=hint) from error
     return await asyncio.start_server(lead, _HOST, 0)
 

@@ -24,7 +24,7 @@ Examples:
 @namespace_option
 @kubeconfig_options
 def logs(name: str, namespace: str, kubeconfig: Path | None, context: str | None) -> None:
-    """Print what the command of Job NAME has written so far; `tessera attach` goes on."""
+    """Print the output of Job NAME so far; `tessera attach` follows it."""
     place = ClusterSource(kubeconfig=kubeconfig, context=context)
     asyncio.run(_print(place, name, namespace_of(place, namespace)))
 

@@ -135,7 +135,7 @@ async def _interrupted(place: ClusterSource, names: list[str], namespace: str, *
                 await kube.delete(JOBS, name, namespace=namespace)
             click.echo(f"deleted {again}", err=True)
         else:
-            click.echo(f"it goes on; tessera attach {again}, tessera stop {again}", err=True)
+            click.echo(f"it is still running; tessera attach {again}, tessera stop {again}", err=True)
     return INTERRUPTED
 
 
@@ -162,7 +162,7 @@ async def forecast_job(kube: Kube, job: Object) -> str:
     try:
         found = explain_pod(await observe(kube, pod), PodKey(f"{named['namespace']}/this"))
     except Forbidden as error:
-        return f"where it would run is not known ({error.found}): the ClusterRole tessera-viewer lets you see it"
+        return f"its node is unknown ({error.found}): the ClusterRole tessera-viewer lets you see it"
     except TesseraError as error:
         return f"where it would run is not known: {error}"
     if found is None:

@@ -107,7 +107,7 @@ class MemoryDisks:
         self._arrays[self._number()] = _Array(members[0].array, tuple(names), "inactive")
 
     def held(self, name: str) -> Signature | ArrayMember | None:
-        """Return what a disk holds, without a look at what uses it."""
+        """Return the signature or array member on a disk, without its users."""
         disk = self._disks[name]
         return disk.member or disk.signature
 

@@ -106,7 +106,7 @@ def check_room(facts: GpuFacts, placement: Placement) -> None:
         raise Conflict(subject, found="MIG is off", hint="turn MIG on first")
     alone = why_illegal(facts.model, (placement,))
     if alone is not None:
-        raise InvalidInput(subject, found=alone, hint="choose a placement that `tessera profiles` shows")
+        raise InvalidInput(subject, found=alone, hint="choose a placement from `tessera profiles`")
     blocked = why_illegal(facts.model, tuple(sorted((*(facts.layout or ()), placement))))
     if blocked is not None:
         raise Conflict(subject, found=blocked, hint=_AGAIN)

@@ -143,5 +143,5 @@ class DriverThread:
 
 
 def _unavailable(what: str, found: str) -> Unavailable:
-    accepted = "try again later; if it stays so, see the kernel's log (dmesg) and restart the node"
+    accepted = "try again later; if it persists, see the kernel's log (dmesg) and restart the node"
     return Unavailable(f"GPU driver, {what}", found=found, hint=accepted)

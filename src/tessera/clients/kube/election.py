@@ -125,7 +125,7 @@ class Election:
             self._on_trouble(
                 Unavailable(
                     subject,
-                    found="its work goes on after it was cancelled",
+                    found="its work continues after it was cancelled",
                     hint="the process ends before another may lead",
                 )
             )
@@ -166,7 +166,7 @@ class Election:
                 Unavailable(
                     subject,
                     found=str(error) or "no answer",
-                    hint="it is tried again; without an answer in time another leads",
+                    hint="it is retried; without an answer in time another process becomes leader",
                 )
             )
         except TesseraError as error:

@@ -241,7 +241,7 @@ class MemoryKube:
         await self._reach(PODS, namespace)
         answer = self.answers.get((namespace, f"https:{name}" if tls else name), {}).get((port, path))
         if answer is None or self._storage.get(PODS, (namespace, name)) is None:
-            subject = f"ask {_subject(PODS, (namespace, name))} at port {port}"
+            subject = f"request to {_subject(PODS, (namespace, name))} at port {port}"
             raise Unavailable(subject, found=f"no answer to /{path}", hint="try again")
         return answer
 

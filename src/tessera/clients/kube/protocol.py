@@ -391,9 +391,7 @@ def version_of(each: Mapping[str, Any]) -> str:
 
 def not_served(kind: Kind, subject: str) -> Unsupported:
     """Return the error of an unknown kind; it says what to install."""
-    definition = (
-        f"the CustomResourceDefinition {kind.plural}.{kind.group}; it comes with the chart, see docs/install.md"
-    )
+    definition = f"the CustomResourceDefinition {kind.plural}.{kind.group}; the chart installs it, see docs/install.md"
     return Unsupported(
         subject,
         found=f"the API server does not serve {kind.plural} of {kind.api_version}",

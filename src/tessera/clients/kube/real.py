@@ -184,7 +184,7 @@ class HttpKube:
 
     async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, tls: bool = False) -> Object:
         """Return the JSON object of a pod's HTTP endpoint, through the API server."""
-        subject = f"ask {_subject(PODS, name, namespace)} at port {port}"
+        subject = f"request to {_subject(PODS, name, namespace)} at port {port}"
         at = f"https:{name}:{port}" if tls else f"{name}:{port}"
         requested = _Request(subject, PODS, at, namespace, "proxy", path)
         try:

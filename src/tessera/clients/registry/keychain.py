@@ -98,7 +98,7 @@ async def _ask(helper: str, host: str) -> RegistryCredential | None:
         found = msgspec.json.decode(said, type=_Answer)
     except UNDECODABLE as error:
         raise Unavailable(
-            subject, found="its answer is not JSON", hint="update it: needed are Username and Secret"
+            subject, found="its answer is not JSON", hint="update it: it must print Username and Secret"
         ) from error
     if found.username == _NO_USER:
         return RegistryCredential(identity_token=found.secret)

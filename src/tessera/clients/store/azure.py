@@ -231,16 +231,16 @@ def _checksum(row: "ET.Element") -> str:
     try:
         return f"md5:{base64.b64decode(text, validate=True).hex()}" if text else ""
     except binascii.Error as error:
-        raise Temporary("a listing with an MD5 that is none") from error
+        raise Temporary("a listing with an invalid MD5") from error
 
 
 def _parse(content: bytes) -> "ET.Element":
     if b"<!" in content:
-        raise Refused("a listing with a document type, which is no listing of Azure")
+        raise Refused("a listing with a document type, which Azure does not send")
     try:
         page = ET.fromstring(content)  # noqa: S314 - documents with a type were refused
     except ET.ParseError as error:
-        raise Temporary(f"a listing that is no XML: {error}") from error
+        raise Temporary(f"a listing that is not XML: {error}") from error
     if page.tag != "EnumerationResults":
-        raise Refused(f"no listing of Azure but <{page.tag[:40]}>")
+        raise Refused(f"not a listing of Azure, but <{page.tag[:40]}>")
     return page

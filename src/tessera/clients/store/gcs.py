@@ -196,7 +196,7 @@ class GcsStore:
                 yield response
         except Refused as error:
             if error.status == _GONE:
-                raise Changed("this generation is gone") from error
+                raise Changed("this generation was deleted") from error
             raise
 
     def close(self) -> None:
@@ -208,11 +208,11 @@ def _read_page(content: bytes) -> _Page:
     try:
         return msgspec.json.decode(content, type=_Page)
     except UNDECODABLE as error:
-        raise Temporary(f"a listing that is none: {error}") from error
+        raise Temporary(f"an invalid listing: {error}") from error
 
 
 def _hex(text: str) -> str:
     try:
         return base64.b64decode(text, validate=True).hex()
     except ValueError as error:
-        raise Temporary("a listing with an MD5 that is none") from error
+        raise Temporary("a listing with an invalid MD5") from error

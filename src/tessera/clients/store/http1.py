@@ -70,7 +70,7 @@ def read_head(data: bytes) -> Head:
     chunked = headers.get("transfer-encoding", "").lower() == "chunked"
     length = headers.get("content-length")
     if length is not None and not (length.isascii() and length.isdigit()):
-        raise Temporary(f"Content-Length {length[:40]!r} is no number")
+        raise Temporary(f"Content-Length {length[:40]!r} is not a number")
     # HTTP/1.0 closes the connection, unless it says otherwise.
     stays = headers.get("connection", "" if found[1] == "1" else "close").lower() != "close"
     return Head(int(found[2]), headers, chunked, None if chunked or length is None else int(length), stays)
@@ -105,7 +105,7 @@ class Response:
 
     def _check_time(self) -> None:
         if time.monotonic() > self._until_s:
-            raise Temporary("it comes too slowly")
+            raise Temporary("the transfer is too slow")
 
     def _receive(self, size: int = HEAD_BYTES) -> bytes:
         self._check_time()
@@ -126,7 +126,7 @@ class Response:
     def readinto(self, view: memoryview) -> int:
         """Fill the view's beginning; 0 after the last byte. A body of unknown length ends with the connection."""
         if self._chunked:
-            raise Temporary("a range came without its length")
+            raise Temporary("a range without its length")
         most = len(view) if self._left is None else min(len(view), self._left)
         if most == 0:
             return 0
@@ -166,7 +166,7 @@ class Response:
             line, _, self._rest = self._rest.partition(b"\r\n")
             digits = line.partition(b";")[0].strip()
             if not re.fullmatch(rb"[0-9a-fA-F]{1,8}", digits):
-                raise Temporary(f"no length of a chunk: {digits[:20]!r}")
+                raise Temporary(f"not the length of a chunk: {digits[:20]!r}")
             size = int(digits, 16)
             total += size
             if total > _SMALL_BYTES:
@@ -231,7 +231,7 @@ class Endpoint:
                     self._idle.append(connection)
                     connection = None
         except (TimeoutError, ssl.SSLError, ConnectionError, socket.gaierror) as error:
-            reason = f"nothing came for {self.timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+            reason = f"no data for {self.timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
             raise Temporary(f"{self.host}: {reason}") from error
         finally:
             if connection is not None:

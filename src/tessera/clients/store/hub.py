@@ -226,7 +226,7 @@ class HubStore:
         except Refused as error:
             self._links.pop(found.path, None)
             if error.status in {_UNAUTHORIZED, _FORBIDDEN} and endpoint.host != self._hub.netloc:
-                raise Temporary("the address that the hub gave holds no longer") from error
+                raise Temporary("the address from the hub has expired") from error
             raise
 
     def close(self) -> None:
@@ -239,4 +239,4 @@ def _decode(content: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except UNDECODABLE as error:
-        raise Temporary(f"an answer that is none of the hub: {error}") from error
+        raise Temporary(f"not an answer of the hub: {error}") from error

@@ -66,7 +66,7 @@ class PeerConnections:
                 while done < len(view):
                     done += _received(response, view[done:])
                     if is_done():
-                        raise Temporary(f"{peer}: it is needed no more")
+                        raise Temporary(f"{peer}: it is no longer needed")
         except Refused as error:
             if error.status == _ABSENT:
                 raise ChunkAbsent from error

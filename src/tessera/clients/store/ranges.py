@@ -42,7 +42,7 @@ def read_range(
             yield response
     except Refused as error:
         if error.status == _PRECONDITION_FAILED:
-            raise Changed("the store says that it has changed") from error
+            raise Changed("the object has changed") from error
         raise
 
 

@@ -214,11 +214,11 @@ def utc_now() -> datetime:
 
 def _parse(content: bytes) -> "ET.Element":
     if b"<!" in content:
-        raise Refused("a listing with a document type, which is no S3 listing")
+        raise Refused("a listing with a document type, which S3 does not send")
     try:
         page = ET.fromstring(content)  # noqa: S314 - see the import
     except ET.ParseError as error:
-        raise Temporary(f"a listing that is no XML: {error}") from error
+        raise Temporary(f"a listing that is not XML: {error}") from error
     if not page.tag.endswith("ListBucketResult"):
-        raise Refused(f"no S3 listing but <{page.tag.rpartition('}')[2][:40]}>")
+        raise Refused(f"not an S3 listing, but <{page.tag.rpartition('}')[2][:40]}>")
     return page

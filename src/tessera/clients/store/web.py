@@ -57,7 +57,7 @@ class WebStore:
                 seen.add(link)
                 (folders if link.endswith("/") else paths).append(link)
             if len(seen) > _FOLDERS * 100 or len(folders) > _FOLDERS:
-                raise Refused("more than 10,000 folders or a million files: no index of a model")
+                raise Refused("more than 10,000 folders or a million files: not the index of a model")
         return tuple(self._object(path, unquote(path.removeprefix(self._top))) for path in paths)
 
     def _get(self, target: str) -> str:

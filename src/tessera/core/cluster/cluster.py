@@ -21,7 +21,7 @@ class Phase(enum.StrEnum):
     CLAIMED = "claimed"
     """A server has chosen its devices and is about to bind it."""
     STARTING = "starting"
-    """Bound to a node, where its containers do not run yet."""
+    """Bound to a node, where its containers are not running yet."""
     RUNNING = "running"
     FINISHED = "finished"
     """Run to its end: it uses nothing, and is not in the cluster."""

@@ -13,7 +13,6 @@ from tessera.core.gpu.sharing import AMOUNT_MODES, Mode
 
 __all__ = ["Fault", "Rule", "describe", "faults"]
 
-"""Modes that allocate amounts of a GPU."""
 _FULL: Final = 100
 
 Holder = TypeVar("Holder")
@@ -22,19 +21,19 @@ Holder = TypeVar("Holder")
 class Rule(enum.Enum):
     """A rule of what can coexist on one GPU, and the sentence, without full stop, for a violation."""
 
-    AMOUNT = "{share} is no amount of a GPU"
-    FIXED = "{share} is none of the devices the GPU is shared as"
+    AMOUNT = "{share} is not a valid share of a GPU"
+    FIXED = "{share} is not one of the devices that the GPU is shared as"
     WHOLE = "{share} is not the whole GPU"
     DEVICE = "the GPU has no such device: {share}"
     SIZE = "{memory} MiB is more than the GPU's {most} MiB"
     PROFILE = "{model} has no profile {profile}"
     START = "{profile} does not start at {start}"
-    ALONE = "the whole GPU is held beside {more} more"
+    ALONE = "the whole GPU is allocated, and {more} more of its devices"
     MODES = "shares of different modes on one GPU: {modes}"
-    MEMORY = "{memory} MiB are held of {most} MiB"
-    COMPUTE = "{percent} % of the compute are held"
-    CLIENTS = "{pods} pods hold {device} ({mode}) for {most} at most"
-    OVERLAP = "held at once: {why}"
+    MEMORY = "{memory} MiB of {most} MiB are allocated"
+    COMPUTE = "{percent} % of the compute is allocated"
+    CLIENTS = "{pods} pods use {device} ({mode}), which allows {most}"
+    OVERLAP = "conflicting MIG instances: {why}"
 
 
 class Fault(NamedTuple, Generic[Holder]):

@@ -14,9 +14,9 @@ __all__ = ["Guess", "GuessCause", "guesses"]
 class GuessCause(enum.StrEnum):
     """Why the indices of a node's GPUs are guesses."""
 
-    PODS = "nobody recorded which GPUs running pods use"
-    ORDER = "labels do not say which GPU has which MIG instances"
-    LOST = "nobody recorded which GPUs are lost"
+    PODS = "the GPUs of running pods are not recorded"
+    ORDER = "labels do not show which GPU has which MIG instances"
+    LOST = "the lost GPUs are not recorded"
 
 
 class Guess(msgspec.Struct, frozen=True, kw_only=True):

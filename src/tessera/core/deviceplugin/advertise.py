@@ -188,13 +188,13 @@ def with_former(offer: NodeOffer, former: NodeOffer, keys: frozenset[DeviceId]) 
 def _why_not(gpu: Gpu, facts: GpuFacts | None) -> str:
     """Return why nothing of a GPU is advertised; empty when something may be."""
     if facts is None:
-        return "the driver does not show it"
+        return "the driver does not report it"
     if facts.compute_mode is ComputeMode.PROHIBITED:
         return "its compute mode is prohibited; set another with nvidia-smi -c"
     if facts.layout is None and gpu.sharing.layout is not None:
-        return "MIG is off, and its configuration says otherwise"
+        return "MIG is off, and its configuration requires MIG"
     if facts.layout is not None and gpu.sharing.layout is None and not facts.instances:
-        return "MIG is on and no instance exists, so that nothing runs on it; switch MIG off or create instances"
+        return "MIG is on without instances, so nothing can run on it; switch MIG off or create instances"
     return ""
 
 
@@ -222,7 +222,7 @@ def _missing(gpu: Gpu, facts: GpuFacts, missing: list[Device], options: OfferOpt
         name = device.placement.profile if device.placement else "the GPU"
         place = f" at {device.placement.start}" if device.placement else ""
         unable = device.mode not in options.enforced
-        reason = f"the node cannot enforce {device.mode.value} now" if unable else "the driver shows no such instance"
+        reason = f"the node cannot enforce {device.mode.value} now" if unable else "the driver reports no such instance"
         yield f"GPU {gpu.index} ({gpu.uuid}), {name}{place}: {reason}"
 
 
@@ -267,7 +267,7 @@ def _too_many_units(sharing: Iterable[tuple[Gpu, GpuFacts]], unit_mib: int) -> s
     Checked before they are created: a node of eight GPUs has a million of a MiB each.
     """
     count = sum(_unit_count(gpu, facts, unit_mib) for gpu, facts in sharing)
-    cause = f"{count} units of {unit_mib} MiB are more than the {MOST_DEVICES} a kubelet takes of a node"
+    cause = f"{count} units of {unit_mib} MiB exceed the kubelet's limit of {MOST_DEVICES} a node"
     return f"{cause}; set unit: GiB" if count > MOST_DEVICES else ""
 
 
@@ -290,9 +290,7 @@ def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginD
 def _problem(members: list[PluginDevice]) -> str:
     """Return why a resource cannot be advertised as it is; empty when it can."""
     if len(members) > MOST_DEVICES:
-        return (
-            f"{len(members)} devices are more than the {MOST_DEVICES} a kubelet takes of a node; choose fewer replicas"
-        )
+        return f"{len(members)} devices exceed the kubelet's limit of {MOST_DEVICES} a node; choose fewer replicas"
     kinds = sorted({member.placement.profile if member.placement else "whole GPUs" for member in members})
     if len(kinds) > 1:
         return f"{' and '.join(kinds)} under one name; give all GPUs one layout, or choose MIG strategy mixed"

@@ -165,7 +165,9 @@ class Clash(msgspec.Struct, frozen=True, kw_only=True):
         """Why it is not allocated, as a phrase for people."""
         if not self.full:
             return f"{self.holder} uses {self.text}"
-        return f"it asks {self.text}" if self.other is None else f"together with {self.holder} it asks {self.text}"
+        return (
+            f"it requests {self.text}" if self.other is None else f"together with {self.holder} it requests {self.text}"
+        )
 
 
 def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
@@ -191,7 +193,7 @@ def completed(
     """Return the record with the assignments of started containers, which former agents did not record.
 
     Assignments signed by a revoked key are removed, so that they stay invalid when the revocation is forgotten. The
-    key's id stays: later annotations of the pod, whoever signed them, do not replace them.
+    key's id stays: later annotations of the pod do not replace them, under any signature.
 
     Args:
         record: the allocations.
@@ -292,7 +294,7 @@ def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> tuple
         for device in resource.devices:
             holder = "" if resource.by_assignment or device.id in own else _holder(device, named)
             if holder:
-                text = f"{device.device}: {holder} has it in another form than as {resource.name}, until that has ended"
+                text = f"{device.device}: {holder} still uses it as a resource other than {resource.name}"
                 reasons[text] = None
             else:
                 devices.append(device)
@@ -356,7 +358,7 @@ def device_mismatch(
     """
     own = [each for each in record if each.ids == holder.ids and replaces(holder, each)]
     if unanswered and not any(each.guessed or each.started for each in own):
-        return "it was told to use a GPU that is not on record any more"
+        return "it was started with a GPU that is no longer recorded"
     told = {use.device for use in own[0].uses} if own else set()
     if told and told != assigned:
         return f"it uses {_named(told)}, and is assigned {_named(assigned)}"

@@ -323,7 +323,7 @@ def devices_of_orphans(record: Iterable[Allocation], gone: Container[str]) -> tu
         UnhealthyDevice(
             gpu=device.gpu,
             placement=device.placement,
-            reason=f"pod {kept[device]} is gone, and processes that it left still use it",
+            reason=f"pod {kept[device]} is deleted, and its processes still use it",
         )
         for device in sorted(kept, key=DeviceId.order)
     )

@@ -125,9 +125,9 @@ def pick(
     if fitting:
         return min(fitting, key=lambda each: (each.since_ns, each.key))
     sizes = ", ".join(f"{each.key} ({each.units} units)" for each in waiting[:3])
-    found = "no pod of this node has an assignment that says which GPU they come from"
+    found = "no pod of this node has an assignment for them"
     if alike:
-        have = f"all {len(alike)} assigned pods have theirs"
+        have = f"all {len(alike)} assigned pods already have their devices"
         found = f"assigned pods request other amounts: {sizes}" if waiting else have
     raise Conflict(
         f"{units} units of {resource}",
@@ -188,9 +188,16 @@ def _allocated(
             continue
         shares = _unnamed(answer.shares)
         if answer.specification != request.specification:
-            wrong.append((request.key, f"it was given what {answer.key} is assigned, which is another size or kind"))
+            wrong.append(
+                (request.key, f"it was started with the devices of {answer.key}, which differ in size or kind")
+            )
         elif shares not in free:
-            wrong.append((request.key, f"it was given what {answer.key} was assigned, and no other pod has that now"))
+            wrong.append(
+                (
+                    request.key,
+                    f"it was started with the devices of {answer.key}, and no other pod is assigned those now",
+                )
+            )
         else:
             free.remove(shares)
             fixed[request.key] = shares

@@ -59,8 +59,8 @@ def prefer(
     if not len(must) <= desired.size <= len(available):
         raise InvalidInput(
             f"preferred allocation of {resource.name}",
-            found=f"{desired.size} devices are requested of {len(available)} available ones, {len(must)} of them given",
-            hint="ask for at least the given and at most the available ones",
+            found=f"{desired.size} of {len(available)} available devices are requested, {len(must)} of them required",
+            hint="request at least the required and at most the available ones",
         )
     groups = _groups(resource, available, must)
     chosen = list(must)

@@ -272,7 +272,7 @@ class _NodeUsage:
             gpus=tuple(self._gpu(gpu, free) for gpu, free in zip(seen.node.gpus, rest, strict=True)),
             unplaced=tuple(self._unplaced),
             conflicts=tuple(
-                f"{pod.pod.key} holds GPU {index}, which the node does not have"
+                f"{pod.pod.key} is allocated GPU {index}, which the node does not have"
                 for index, held in sorted(self._by_gpu.items())
                 if index not in known
                 for pod, _ in held
@@ -366,7 +366,7 @@ def _absent(gpu: Gpu, pods: Sequence[GpuPod]) -> Iterable[str]:
     for holder in pods:
         profile, start = holder.share.profile, holder.share.start
         if holder.phase is Phase.RUNNING and profile is not None and (profile, start) not in there:
-            yield f"{holder.pod} holds {profile} at {start}, which does not exist now"
+            yield f"{holder.pod} is allocated {profile} at {start}, which does not exist"
 
 
 def _slices(gpu: Gpu, pods: Sequence[GpuPod], desired: Layout) -> tuple[SliceUsage, ...]:

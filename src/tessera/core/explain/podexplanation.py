@@ -98,7 +98,7 @@ def explain_finished(pod: FinishedPod) -> PodExplanation:
     sentences = (
         f"it has {'failed' if pod.failed else 'succeeded'}{f': {pod.reason}' if pod.reason else ''}",
         *pod.containers,
-        f"{had}; it holds nothing any more" if pod.shares else "it holds nothing any more",
+        f"{had}; it has no devices any more" if pod.shares else "it has no devices any more",
     )
     return PodExplanation(
         pod=pod.pod, need="", phase=Phase.FINISHED, node=pod.node, scheduler=pod.scheduler, sentences=sentences
@@ -142,7 +142,7 @@ class _WithoutPod:
     def _obstacle(self, each: ObservedNode, devices: Obstacle | None) -> Obstacle | None:
         """Return the first obstacle, in the order of kube-scheduler and the extender."""
         if each.problem and self.need.asks:
-            return Obstacle(Cause.UNREADABLE, "its GPUs cannot be read; tessera inspect says why")
+            return Obstacle(Cause.UNREADABLE, "its GPUs cannot be read; see `tessera inspect`")
         withheld = next(_withheld(each, self.need.asks), "")
         if withheld:
             return Obstacle(Cause.WITHHELD, withheld)
@@ -204,7 +204,7 @@ def _placed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     yield from _how(pod)
     here = next((each for each in verdicts if each.node == pod.node), None)
     if here is None:
-        yield f"node {pod.node} is not there any more"
+        yield f"node {pod.node} no longer exists"
     elif not pod.pod.need.asks and not pod.unread:
         yield "it requests no GPU"
     elif not pod.unread:
@@ -220,7 +220,7 @@ def _how(pod: ObservedPod) -> Iterator[str]:
     if pod.phase is Phase.CLAIMED:
         yield f"a server has chosen its devices on {pod.node} and is about to bind it"
     elif pod.phase is Phase.STARTING:
-        yield f"{pod.scheduler} bound it to {pod.node}, where its containers do not run yet"
+        yield f"{pod.scheduler} bound it to {pod.node}, where its containers are not running yet"
     else:
         yield f"{pod.scheduler} bound it to {pod.node}"
     if pod.ending:
@@ -236,11 +236,11 @@ def _again(rest: _WithoutPod, verdicts: Sequence[NodeFit], here: NodeFit) -> Ite
         yield f"it would not fit there today: {here.obstacle.text}"
     elif found is not None and found[0] == here.node:
         if len(able) == 1:
-            yield "no other node could take it now"
+            yield "it fits no other node now"
         else:
-            yield f"of {len(able)} nodes that could take it now, the scheduler would choose this one again"
+            yield f"of {len(able)} nodes that it fits now, the scheduler would choose this one again"
     if found is not None and found[0] != here.node:
-        yield f"placed anew, it would go to {found[0]}: {_listed(found[1])}"
+        yield f"scheduled again, it would be placed on {found[0]}: {_listed(found[1])}"
 
 
 # Why it is pending
@@ -259,7 +259,7 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     able = [each.node for each in verdicts if each.obstacle is None]
     found = rest.choice(able)
     if found is not None:
-        yield f"{_named(able)} could take it now, {found[0]} best: {_listed(found[1])}"
+        yield f"it fits on {_named(able)} now, best on {found[0]}: {_listed(found[1])}"
     if not verdicts:
         yield "there are no nodes"
     if pod.message:

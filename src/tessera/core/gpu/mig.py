@@ -135,10 +135,10 @@ def _media_clash(model: GpuModel, media: Mapping[str, int]) -> str | None:
     """Return what is wrong with the media engines of these instances; None if nothing."""
     for kind in model.at_most_one:
         if media[kind] > 1:
-            return f"{media[kind]} instances hold the media engines of +{kind}, which {model.name} gives to one at most"
+            return f"{media[kind]} instances have the media engines of +{kind}; {model.name} allows one"
     others = sum(count for kind, count in media.items() if kind not in {"none", ALL_MEDIA})
     if ALL_MEDIA in model.at_most_one and media[ALL_MEDIA] and others:
-        return f"an instance with +{ALL_MEDIA} holds all media engines, and {others} beside it want some"
+        return f"an instance with +{ALL_MEDIA} has all media engines, and {others} next to it request some"
     return None
 
 

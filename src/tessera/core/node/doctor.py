@@ -32,7 +32,7 @@ _STRATEGY = "nvidia.com/mig.strategy"
 _LEAST_SHM_MIB = 64
 _LONGEST_SOCKET = 107
 """Characters of a socket's path. Source: unix(7), `sun_path`."""
-_NO_CDI = "the device list strategy hands nothing over by CDI"
+_NO_CDI = "the device list strategy does not use CDI"
 _BY_ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _BY_MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 """Source: nvidia-container-toolkit `internal/config/config.go`; the first is true by default, the second false."""
@@ -205,7 +205,7 @@ def _driver(seen: HostFacts) -> Iterator[Check]:
         return
     gpus, version = _gpus(seen), seen.inventory.driver
     if not gpus:
-        yield _failed("driver", f"driver {version} shows no GPU", "look at `nvidia-smi -L` and `dmesg | grep NVRM`")
+        yield _failed("driver", f"driver {version} shows no GPU", "see `nvidia-smi -L` and `dmesg | grep NVRM`")
     else:
         major, minor = seen.inventory.cuda
         yield _ok("driver", f"driver {version}, CUDA {major}.{minor}, {len(gpus)} GPUs")
@@ -213,10 +213,10 @@ def _driver(seen: HostFacts) -> Iterator[Check]:
         if facts.lost:
             yield _failed("driver", f"GPU {facts.index} ({facts.uuid}) is lost", _LOST)
     for index in seen.inventory.unseen:
-        found = f"GPU {index} is lost since before it was first looked at"
+        found = f"GPU {index} was lost before the first observation"
         yield _failed("driver", found, _LOST)
     for note in seen.inventory.notes:
-        yield _warning("driver", note, "nothing: the driver's word is taken; please report it to Tessera")
+        yield _warning("driver", note, "nothing: the driver's value is used; please report it to Tessera")
 
 
 def _mig(seen: HostFacts) -> Iterator[Check]:
@@ -225,7 +225,7 @@ def _mig(seen: HostFacts) -> Iterator[Check]:
         if facts.mig is not None and facts.mig.needs_reset:
             sound = False
             now, then = ("on", "off") if facts.mig.current else ("off", "on")
-            advice = f"reset it while nobody uses it, `nvidia-smi --gpu-reset -i {facts.index}`, or reboot the node"
+            advice = f"reset it while it is idle, `nvidia-smi --gpu-reset -i {facts.index}`, or reboot the node"
             yield _failed("mig", f"GPU {facts.index}: MIG is {now}, and {then} after a reset", advice)
         for placement in facts.incomplete:
             sound = False
@@ -271,7 +271,7 @@ def _mps(seen: HostFacts) -> Iterator[Check]:
     yield _pipes(seen.mps_root)
     for daemon in seen.daemons:
         if daemon.problem:
-            advice = f"look at {seen.mps_root.path}/{daemon.key}/log; the agent starts it again when nobody uses it"
+            advice = f"see {seen.mps_root.path}/{daemon.key}/log; the agent restarts it once no process uses it"
             yield _failed("mps-daemon", f"{daemon.key}: {daemon.problem}", advice)
         else:
             yield _ok("mps-daemon", f"{daemon.key} answers")
@@ -284,7 +284,7 @@ def _strangers(seen: HostFacts) -> Iterator[Check]:
     for gpu, process in seen.processes:
         if gpu in served and process not in served[gpu]:
             found = f"process {process} is on {gpu} and no client of its MPS daemon"
-            advice = "end it, or drain its pod: nothing limits it, and it keeps the daemon's clients out"
+            advice = "end it, or drain its pod: it has no limits, and it blocks the daemon's clients"
             yield _failed("mps-strangers", found, advice)
 
 
@@ -323,7 +323,7 @@ def _pipes(root: NodeFolder) -> Check:
 
 def _configuration(seen: HostFacts) -> Iterator[Check]:
     if seen.config_problem:
-        advice = "correct it; meanwhile what was in force before stays so, or nothing is offered"
+        advice = "correct it; until then the previous configuration is used, or nothing is advertised"
         yield _failed("configuration", seen.config_problem, advice)
     else:
         yield _ok("configuration", seen.generation or "no files: each GPU is one device")
@@ -334,7 +334,9 @@ def _configuration(seen: HostFacts) -> Iterator[Check]:
 def _handover(seen: HostFacts) -> Iterator[Check]:
     name, chosen = "device-list", seen.list_strategies
     if chosen is None:
-        yield _skipped(name, "no strategy is configured, and no node was named", "give --node to see what it can do")
+        yield _skipped(
+            name, "no strategy is configured, and no node was named", "pass --node to check what it supports"
+        )
     elif chosen.fallback:
         yield _warning(name, f"envvar and not cdi-cri: {chosen.fallback}", f"{chosen.advice}; see docs/security.md")
     else:
@@ -353,18 +355,18 @@ def _toolkit(seen: HostFacts) -> Iterator[Check]:
         yield _warning(name, f"{toolkit.config}: {toolkit.problem}", advice)
     elif not toolkit.accepts_environment and "envvar" in strategies:
         advice = "configure deviceListStrategy cdi-cri or volume-mounts"
-        yield _failed(name, f"{_BY_ENVIRONMENT} is false, so that envvar hands over nothing", advice)
+        yield _failed(name, f"{_BY_ENVIRONMENT} is false, so envvar has no effect", advice)
     elif toolkit.accepts_environment:
         found = f"{_BY_ENVIRONMENT} is true: a pod that sets NVIDIA_VISIBLE_DEVICES itself sees any GPU"
-        advice = f"set it to false in {toolkit.config}, or have no pod use that runtime unasked"
+        advice = f"set it to false in {toolkit.config}, or do not make that runtime the default"
         if "envvar" in strategies:
             advice = f"configure deviceListStrategy cdi-cri, then set it to false in {toolkit.config}"
         yield _warning(name, found, f"{advice}; see docs/security.md")
     elif "volume-mounts" in strategies and not toolkit.accepts_mounts:
         advice = f"set {_BY_MOUNTS} = true in {toolkit.config}"
-        yield _failed(name, f"{_BY_MOUNTS} is not true, so that volume-mounts hands over nothing", advice)
+        yield _failed(name, f"{_BY_MOUNTS} is not true, so volume-mounts has no effect", advice)
     else:
-        yield _ok(name, f"{toolkit.config} heeds no NVIDIA_VISIBLE_DEVICES of unprivileged containers")
+        yield _ok(name, f"{toolkit.config} ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers")
 
 
 def _runtime(seen: HostFacts) -> Iterator[Check]:
@@ -434,10 +436,8 @@ def _pods(seen: HostFacts) -> Iterator[Check]:
     if seen.sees_pods:
         yield _ok("processes", "those of other pods are visible")
     else:
-        advice = (
-            "hostPID: true in the agent's pod; without it the agent goes by the API server alone when a pod has ended"
-        )
-        yield _warning("processes", "those of other pods cannot be seen", advice)
+        advice = "hostPID: true in the agent's pod; without it the agent relies on the API server for the end of a pod"
+        yield _warning("processes", "those of other pods are not visible", advice)
 
 
 # The Node object
@@ -466,5 +466,5 @@ def _drift(seen: HostFacts, node: NodeSeen) -> Iterable[Check]:
     count = node.labels.get(_COUNT)
     whole = node.labels.get(_STRATEGY) != "single"
     if count is not None and whole and seen.inventory is not None and count != str(len(seen.inventory.gpus)):
-        found = f"{_COUNT}={count}, the driver shows {len(seen.inventory.gpus)}"
-        yield _warning("node", found, "is another labeller running beside the agent, or a GPU lost?")
+        found = f"{_COUNT}={count}, the driver reports {len(seen.inventory.gpus)}"
+        yield _warning("node", found, "is another labeller running, or a GPU lost?")

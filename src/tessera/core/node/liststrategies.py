@@ -112,7 +112,7 @@ def _lacking(node: CdiSupport) -> tuple[str, str]:
     if lacking:
         return lacking, advice
     if _version(node.kubelet) < _LEAST_KUBELET:
-        return f"kubelet {node.kubelet} passes no CDI devices on", "upgrade it to 1.29 or later"
+        return f"kubelet {node.kubelet} does not pass CDI devices", "upgrade it to 1.29 or later"
     if not node.driver_spec:
         return "there is no CDI specification of the driver", MAKE_DRIVER_SPEC
     return "", ""
@@ -121,7 +121,7 @@ def _lacking(node: CdiSupport) -> tuple[str, str]:
 def _runtime_lacking(node: CdiSupport) -> tuple[str, str]:
     name, _, number = node.runtime.partition("://")
     if name not in _CDI_BY_DEFAULT:
-        return f"{node.runtime} takes no CDI devices", "use containerd 2.0 or later, or CRI-O"
+        return f"{node.runtime} does not support CDI devices", "use containerd 2.0 or later, or CRI-O"
     switch = node.enabled if name == _CONTAINERD else None
     if switch is False:
         return "containerd's configuration switches CDI off", "set enable_cdi = true and restart containerd"

@@ -290,10 +290,10 @@ class _Resolution:
                 if not any(device in slot.names for slot in named):
                     self.notes.append(f"sharing of {entry.resource}: no such device here is called {device}")
                 elif not any(device in slot.names for slot in free):
-                    self.notes.append(f"sharing of {entry.resource}: another entry shares device {device} already")
+                    self.notes.append(f"sharing of {entry.resource}: another entry already shares device {device}")
             return [slot for slot in free if not slot.names.isdisjoint(entry.devices)]
         if entry.count > len(free):
-            found = f"{entry.count} devices are to be shared and {len(free)} are there"
+            found = f"{entry.count} devices are to be shared, and the node has {len(free)}"
             self.notes.append(f"sharing of {entry.resource}: {found}")
         return free[: entry.count or len(free)]
 
@@ -400,7 +400,9 @@ class _Resolution:
             strange = kind is not None and set(kind) - {kept}
             if strange:
                 found = ", ".join(sorted(strange))
-                self.notes.append(f"{_named(facts)} offers nothing: strategy single wants {kept} alone, found {found}")
+                self.notes.append(
+                    f"{_named(facts)} offers nothing: strategy single requires {kept} only, and the node has {found}"
+                )
             alike.append(_amounts(sharing) if strange else sharing)
         return alike
 

@@ -106,7 +106,7 @@ def decide(declared: DeclaredSources, gpus: Iterable[GpuFacts]) -> EffectiveShar
                 source=source,
                 by=strategies[0][0],
                 what=f"the MIG strategy, which is {strategy} and not {each}",
-                advice="let both say the same, or one of them nothing",
+                advice="set both to the same value, or remove one",
             )
             for source, each in strategies
             if each != strategy
@@ -188,7 +188,7 @@ def _unread(declared: DeclaredSources) -> Iterator[Overridden]:
         yield Overridden(
             source=declared.unread_label,
             by=declared.sharing_config.source,
-            what="which sharing configuration holds",
+            what="which sharing configuration is in force",
             advice="give --sharing-config a folder of which the label can choose, or remove the label",
         )
 

@@ -324,7 +324,7 @@ class Obstacles:
         *kinds, more = next(rest for rest, known in self._rests.items() if known == number) or (0,)
         if more > 0:
             if cause is Cause.SLICES_LEFT:
-                yield f"{more} more {'GPU has' if more == 1 else 'GPUs have'} no place for it either"
+                yield f"{more} more {'GPU has' if more == 1 else 'GPUs have'} no room for it either"
             else:
                 yield f"{more} more {'GPU is' if more == 1 else 'GPUs are'} {_BUSY}"
         counts = Counter(self._named(self._types[kind], ask) for kind in kinds if kind)
@@ -349,14 +349,14 @@ class Obstacles:
         profile = next(way.profile or "" for way in ways if way is not None)
         free = [str(each) for each in range(model.memory_slices) if not used >> each & 1]
         if not free:
-            return f"no place for {profile}: no GPU has a free memory slice", 0
+            return f"no room for {profile}: no GPU has a free memory slice", 0
         has = f"GPU {gpu} has memory {'slice' if len(free) == 1 else 'slices'} {', '.join(free)} free"
         places = placements_of(model, profile)
         if any(not place.mask & used for place in places):
             why = "the media engines it needs are allocated"
         else:
             why = f"it starts at {', '.join(str(place.start) for place in places)}"
-        return f"no place for {profile}: {has}, but {why}", len(free)
+        return f"no room for {profile}: {has}, but {why}", len(free)
 
 
 def allocated_by_name(devices: Iterable[Device]) -> str:

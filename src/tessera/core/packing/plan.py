@@ -344,8 +344,8 @@ def _guess_warnings(guessed: Mapping[NodeName, Guess]) -> Iterator[str]:
         if nodes:
             more = f" and {len(nodes) - _NAMED_NODES} more nodes" if len(nodes) > _NAMED_NODES else ""
             yield (
-                f"{', '.join(nodes[:_NAMED_NODES])}{more}: {cause}, so which GPU of the node is planned for what is a "
-                "guess; run tessera agent there, and where it runs save gpunodes beside nodes and pods"
+                f"{', '.join(nodes[:_NAMED_NODES])}{more}: {cause}, so GPU indices in this plan are guesses; run "
+                "`tessera agent` there, and save gpunodes with nodes and pods where it runs"
             )
 
 

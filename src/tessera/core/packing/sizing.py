@@ -99,7 +99,7 @@ def smallest_fleet(
     """
     rules = rules or SizingRules()
     budget = TimeBudget(rules.limit_s)
-    progress("finding what one node holds", 0, 0)
+    progress("computing the capacity of one node", 0, 0)
     caps = dict(_caps([each.node for each in types], pending, budget.part(_PART * budget.left_s)))
     able = {need for need, _ in caps}
     search = _Search(types, tuple(pod for pod in pending if pod.need in able), caps, rules, budget)

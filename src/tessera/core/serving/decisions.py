@@ -57,5 +57,5 @@ def decide(
         kept = f"the decision of {now_s - former.at_s:.0f} s ago is kept for {KEPT_S / 60:.0f} minutes"
         reason = f"{found.reason}; {kept}"
         return former, ScalingDecision(replicas=former.replicas, reason=reason, bad=not found.early, held=True)
-    reason = f"{found.reason}; the replicas stay as they are"
+    reason = f"{found.reason}; the replicas do not change"
     return None, ScalingDecision(replicas=None, reason=reason, bad=not found.early)

@@ -88,12 +88,12 @@ def scale(
         return Remembered(), ScalingDecision(replicas=None, reason=facts.trouble, bad=True)
     if facts.slots is None:
         reason = (
-            "nothing says how many requests a replica serves at once; annotate its Deployment with "
+            "the number of requests that a replica serves at once is unknown; annotate its Deployment with "
             "serving.tessera.dev/slots"
         )
         return Remembered(), ScalingDecision(replicas=None, reason=reason, bad=facts.decided)
     if facts.replicas == 0 and facts.least > 0:
-        return Remembered(), _none("its Deployment is scaled to zero by hand, and its autoscaler leaves it so")
+        return Remembered(), _none("its Deployment was scaled to zero by hand, and its autoscaler does not change that")
     if facts.least == 0:
         load = _from_zero(facts, load, now_s)
     if isinstance(load, Missing):
@@ -135,7 +135,7 @@ def _most(facts: ServerFacts, most: int) -> tuple[int, str]:
     """Return the most replicas to ask for, and the text of an event if the cluster has no more room."""
     there = max(facts.replicas, 1)
     if facts.unschedulable and there <= most:
-        return there, f"; {facts.unschedulable} of them find no place now, so no more are requested"
+        return there, f"; {facts.unschedulable} of them fit no node now, so no more are requested"
     if facts.room is not None and there + facts.room + 1 < most:
         found = f"GPUs have room for {facts.room} more now"
         found = "the cluster cannot be read now" if facts.room_unknown else found

@@ -168,7 +168,7 @@ def parameters_of(model: Architecture, *, heads: int, experts: int, active: int,
     Exact for Llama, Mistral and their like without biases; with latent attention it is an estimate.
 
     Args:
-        model: the model; its weights are not looked at.
+        model: the model; its weights are not used.
         heads: attention heads.
         experts: feed-forward networks of a layer.
         active: those that a token goes through.

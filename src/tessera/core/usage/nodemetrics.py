@@ -52,7 +52,7 @@ _GPU = {
     "memory_percent": _gauge("DCGM_FI_DEV_MEM_COPY_UTIL", "Time in which memory was read or written (percent)."),
     "encoder_percent": _gauge("DCGM_FI_DEV_ENC_UTIL", "Encoder utilization (percent)."),
     "decoder_percent": _gauge("DCGM_FI_DEV_DEC_UTIL", "Decoder utilization (percent)."),
-    "clocks_event_reasons": _gauge("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "Why clocks are as they are (bits)."),
+    "clocks_event_reasons": _gauge("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "Reasons for the current clocks (bit mask)."),
     "ecc_corrected": Metric("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter", "Corrected memory errors since the last load."),
     "ecc_uncorrected": Metric(
         "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", "Uncorrected memory errors since the last load."
@@ -92,10 +92,10 @@ _CLIENTS = _gauge("tessera_device_containers", "Containers that were allocated a
 _HEALTHY = _gauge("tessera_device_healthy", "Whether a GPU or a MIG instance may be allocated to new pods.")
 _ORPHANED = _gauge(
     "tessera_device_orphaned",
-    "Whether only processes of a pod that is gone use a device, so that no pod is sent there.",
+    "Whether only processes of a deleted pod use a device, so that it is allocated to no pod.",
 )
 SHARING = _gauge(
-    "tessera_device_sharing_info", "How a device is shared, and what keeps pods in their share.", "mode", "isolation"
+    "tessera_device_sharing_info", "How a device is shared, and how its limits are enforced.", "mode", "isolation"
 )
 _GPU_MEMORY = _gauge(
     "tessera_gpu_memory_bytes", "Memory of a whole GPU that can be allocated; of a partitioned one as if it were not."
@@ -109,7 +109,7 @@ _CHANGES = Metric(
     "counter",
     "Changes of a GPU's MIG layout since the agent started, between two observations.",
 )
-_FREE_SLICES = _gauge("tessera_gpu_free_memory_slices", "Memory slices that no allocated MIG instance takes.")
+_FREE_SLICES = _gauge("tessera_gpu_free_memory_slices", "Memory slices outside allocated MIG instances.")
 _LARGEST = _gauge(
     "tessera_gpu_largest_free_memory_slices", "Memory slices of the largest MIG instance that could be allocated."
 )

@@ -55,15 +55,16 @@ REPARTITIONS = Metric(
     ("outcome",),
 )
 LOOP_AGE = Metric("tessera_loop_age_seconds", "gauge", "Time since a loop of the process did its work.", ("loop",))
-IMAGES = Metric("tessera_node_images", "gauge", "Images that the node is to have, by state.", ("state",))
-MODELS = Metric("tessera_node_models", "gauge", "Models that the node is to have, by state.", ("state",))
+IMAGES = Metric("tessera_node_images", "gauge", "Images assigned to the node, by state.", ("state",))
+MODELS = Metric("tessera_node_models", "gauge", "Models assigned to the node, by state.", ("state",))
 MODEL_BYTES = Metric("tessera_node_models_bytes", "gauge", "Size of the models that new pods of the node get.")
 MODEL_BYTES_READ = Metric(
-    "tessera_node_models_read_bytes_total", "counter", "Bytes of models that came from peers, or stores.", ("source",)
+    "tessera_node_models_read_bytes_total",
+    "counter",
+    "Bytes of models received, by source: peers or stores.",
+    ("source",),
 )
-MODEL_BYTES_GIVEN = Metric(
-    "tessera_node_models_given_bytes_total", "counter", "Bytes of models that were given to peers."
-)
+MODEL_BYTES_GIVEN = Metric("tessera_node_models_given_bytes_total", "counter", "Bytes of models sent to peers.")
 PEERS_DROPPED = Metric(
     "tessera_node_models_peers_dropped",
     "gauge",
@@ -73,15 +74,15 @@ REQUESTS = Metric("tessera_server_requests_total", "counter", "Requests that the
 REQUEST_TIME = Metric(
     "tessera_server_request_duration_seconds", "histogram", "How long the server took for a request.", ("handler",)
 )
-BINDINGS = Metric("tessera_server_bindings_total", "counter", "Pods that the server was asked to bind.", ("result",))
-SERVER_READY = Metric("tessera_server_ready", "gauge", "Whether the server has read all that it needs to answer.")
+BINDINGS = Metric("tessera_server_bindings_total", "counter", "Requests to bind a pod.", ("result",))
+SERVER_READY = Metric("tessera_server_ready", "gauge", "Whether the server has synchronised its caches.")
 _QUOTA = ("kind", "quota", "cohort", "flavor", "resource")
 QUOTA_GUARANTEED = Metric(
-    "tessera_quota_guaranteed", "gauge", "What a quota allows: hard, or the nominal quota of a queue.", _QUOTA
+    "tessera_quota_guaranteed", "gauge", "Limit of a quota: hard, or the nominal quota of a queue.", _QUOTA
 )
-QUOTA_USED = Metric("tessera_quota_used", "gauge", "What is used of a quota, with what is borrowed.", _QUOTA)
+QUOTA_USED = Metric("tessera_quota_used", "gauge", "Usage of a quota, including what is borrowed.", _QUOTA)
 QUOTA_BORROWED = Metric(
-    "tessera_quota_borrowed", "gauge", "What a queue uses of others' quota in its cohort, beyond its own.", _QUOTA
+    "tessera_quota_borrowed", "gauge", "Quota that a queue borrows from others of its cohort.", _QUOTA
 )
 QUOTA_LEFT_OUT = Metric("tessera_quota_left_out", "gauge", "Amounts without series, because there are too many.")
 CONTROLLER_RECONCILES = Metric(
@@ -98,12 +99,12 @@ PLAN_TIME = Metric(
     "Seconds to plan the devices of all nodes, without reading and writing; none where nothing has changed.",
 )
 DECISIONS = Metric(
-    "tessera_controller_decisions_total", "counter", "What the controller decided for nodes, by event.", ("reason",)
+    "tessera_controller_decisions_total", "counter", "Decisions of the controller for nodes, by event.", ("reason",)
 )
 PENDING = Metric(
     "tessera_controller_pending_pods",
     "gauge",
-    "Pods that no change of layouts would place, by policy and by what comes nearest to placing them.",
+    "Pods that no change of layouts would place, by policy and by the nearest change.",
     ("policy", "reason"),
 )
 METRICS_RECONCILE_TIME = Metric(
@@ -112,14 +113,13 @@ METRICS_RECONCILE_TIME = Metric(
 METRICS_SAMPLES = Metric(
     "tessera_metrics_samples_total",
     "counter",
-    "Model servers' pods that were asked for their metrics, by result: counted, early (nothing to compare with yet), "
-    "failed.",
+    "Scrapes of model servers' pods, by result: counted, early (nothing to compare with yet), failed.",
     ("result",),
 )
 METRICS_WAKE_QUERIES = Metric(
     "tessera_metrics_wake_queries_total",
     "counter",
-    "Wake-up queries: Prometheus asked for requests to model servers without a replica, by result: done, failed.",
+    "Wake-up queries of Prometheus for model servers without a replica, by result: done, failed.",
     ("result",),
 )
 METRICS_RULE_QUERIES = Metric(
@@ -144,30 +144,28 @@ MODEL_SERVER_QUEUE_TIME = Metric(
     _MODEL_SERVER,
 )
 MODEL_SERVER_IN_FLIGHT = Metric(
-    "tessera_model_server_requests_in_flight", "gauge", "Requests that are served or wait.", _MODEL_SERVER
+    "tessera_model_server_requests_in_flight", "gauge", "Requests that are running or waiting.", _MODEL_SERVER
 )
 MODEL_SERVER_REPLICAS = Metric(
-    "tessera_model_server_replicas", "gauge", "Replicas that the server's Deployment asks for.", _MODEL_SERVER
+    "tessera_model_server_replicas", "gauge", "Replicas in the spec of the server's Deployment.", _MODEL_SERVER
 )
-MODEL_SERVER_READY = Metric(
-    "tessera_model_server_ready_replicas", "gauge", "Replicas that take requests.", _MODEL_SERVER
-)
+MODEL_SERVER_READY = Metric("tessera_model_server_ready_replicas", "gauge", "Replicas that are ready.", _MODEL_SERVER)
 MODEL_SERVER_PROPOSED = Metric(
     "tessera_model_server_proposed_replicas",
     "gauge",
-    "Replicas that the autoscaler's decision asks for; none where there is no decision.",
+    "Replicas by the autoscaler's decision; none where there is no decision.",
     _MODEL_SERVER,
 )
 MODEL_SERVER_DECISION_AGE = Metric(
     "tessera_model_server_decision_age_seconds",
     "gauge",
-    "Age of the decision that counts: above 0 where the last good one is held. None where there is no decision.",
+    "Age of the decision in force: above 0 where the last good one is kept. None where there is no decision.",
     _MODEL_SERVER,
 )
 MODEL_SERVER_INPUT_BAD = Metric(
     "tessera_model_server_input_bad",
     "gauge",
-    "Whether too few pods gave their metrics, or an annotation cannot be read.",
+    "Whether too few pods could be scraped, or an annotation is invalid.",
     _MODEL_SERVER,
 )
 

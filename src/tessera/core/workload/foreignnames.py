@@ -30,9 +30,9 @@ class _Foreign(msgspec.Struct, frozen=True):
 
 _GIB = 1024
 _MIB = "tessera.dev/gpu-memory: {gib}, in GiB"
-_PERCENT = "tessera.dev/gpu-compute: {count} beside tessera.dev/gpu-memory"
+_PERCENT = "tessera.dev/gpu-compute: {count} with tessera.dev/gpu-memory"
 _PART = "tessera.dev/gpu-memory in GiB"
-_WHOLE = "nvidia.com/gpu, or tessera.dev/gpu-count beside tessera.dev/gpu-memory"
+_WHOLE = "nvidia.com/gpu, or tessera.dev/gpu-count with tessera.dev/gpu-memory"
 
 # Source: HAMi docs/userguide/configure.md; volcano-sh/volcano plugin deviceshare; koordinator-sh/koordinator
 # docs/proposals/scheduling/20230803-enhance-gpu-share-api.md; tkestack/gpu-manager README; nebuly-ai/nos
@@ -89,6 +89,6 @@ def _replacement(ask: Ask) -> str:
         near = () if ask.resource in _KNOWN else difflib.get_close_matches(ask.resource.lower(), _KNOWN, 1, _ALIKE)
         return f"did you mean {near[0]} instead of {ask.resource}?" if near else ""
     if not found.instead:
-        return f"{ask.resource} is a device of {found.owner}, and Tessera shares NVIDIA GPUs alone"
+        return f"{ask.resource} is a device of {found.owner}, and Tessera shares NVIDIA GPUs only"
     instead = found.instead.format(count=ask.count, gib=-(-ask.count // _GIB))
-    return f"{ask.resource} is a name of {found.owner}, which Tessera does not read: ask for {instead}"
+    return f"{ask.resource} is a name of {found.owner}, which Tessera does not read: request {instead}"

@@ -138,7 +138,7 @@ class Claimer:
             if all(each.answer.done() for each in batch):
                 return
             view.claims.on(node).lost()
-        raise Conflict(f"GPUNode {node}", found="others change it again and again", hint="kube-scheduler tries again")
+        raise Conflict(f"GPUNode {node}", found="it keeps changing", hint="kube-scheduler tries again")
 
     @contextmanager
     def _answered(self, node: str, batch: list[_ClaimRequest]) -> Iterator[None]:
@@ -200,8 +200,8 @@ class Claimer:
         if earlier not in self._view.claims.on(node).lacking(self._view.pods.fate) or self._fits_still(node, earlier):
             return earlier.shares
         return (
-            "the claim of an earlier attempt was deleted with the GPUNode, and its GPUs are given to others or are of "
-            "another model"
+            "the claim of an earlier attempt was deleted with the GPUNode, and its GPUs are allocated to others "
+            "or of another model"
         )
 
     def _fits_still(self, node: str, claim: Claim) -> bool:

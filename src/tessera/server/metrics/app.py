@@ -95,11 +95,11 @@ class MetricsApp:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         user = await self._access.user(scope.get(PEER), headers)
         if user is None:
-            raise _Refused(_WHO, "no certificate of kube-apiserver's proxy and no token of a user; ask by kubectl")
+            raise _Refused(_WHO, "no certificate of kube-apiserver's proxy and no token of a user; use kubectl")
         # 2. Parse.
         found = read_path(_parts(scope), _parameters(scope))
         if found is None:
-            raise _Refused(_NOT_FOUND, f"nothing is served at {scope['path']}; see /apis")
+            raise _Refused(_NOT_FOUND, f"no API at {scope['path']}; see /apis")
         requested, attributes = found
         if scope["method"] not in {"GET", "HEAD"}:
             raise _Refused(_METHOD, f"metrics are read by GET, not {scope['method']}")

@@ -287,16 +287,16 @@ class RuledMetrics:
                 answer = await metrics.get(f"{self._url}/api/v1/query?{urlencode({'query': query})}")
             sampled = read_sampled(answer, source, most=_MOST_SAMPLES)
         except InvalidInput as error:
-            raise Unavailable(subject, found=f"{source}: {error.cause}", hint=f"ask it: {query[:_SHOWN]}") from error
+            raise Unavailable(subject, found=f"{source}: {error.cause}", hint=f"query it: {query[:_SHOWN]}") from error
         except (OSError, Unavailable) as error:
             cause = error.cause if isinstance(error, Unavailable) else shown(error)
-            raise Unavailable(subject, found=f"{source}: {cause}", hint=f"ask it: {query[:_SHOWN]}") from error
+            raise Unavailable(subject, found=f"{source}: {cause}", hint=f"query it: {query[:_SHOWN]}") from error
         try:
             found = make(sampled)
         except InvalidInput as error:
             raise MetricAbsent(subject, found=f"{error.subject}: {error.cause}", hint=error.hint) from error
         if not found:
-            raise MetricAbsent(subject, found=f"{source} has no value of it", hint=f"ask it: {query[:_SHOWN]}")
+            raise MetricAbsent(subject, found=f"{source} has no value of it", hint=f"query it: {query[:_SHOWN]}")
         return found
 
 

@@ -82,7 +82,7 @@ class _Handlers:
         if request.method == "HEAD":
             return Response(media_type=_EventStream.media_type)
         if self._streams >= self._limits.streams:
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._streams} viewers look at the page already")
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._streams} viewers already have the page open")
         self._streams += 1  # before the first await: many requests may arrive at once
         return _EventStream(self._stream(request, viewer), self._limits.send_s, self._ended)
 
@@ -260,7 +260,7 @@ def _check_host(request: Request) -> None:
 
     """
     if request.url.hostname not in _LOCAL:
-        raise _Refused(HTTPStatus.MISDIRECTED_REQUEST, "ask for the page as http://127.0.0.1 or http://localhost")
+        raise _Refused(HTTPStatus.MISDIRECTED_REQUEST, "open the page as http://127.0.0.1 or http://localhost")
 
 
 def _problem(status: HTTPStatus, reason: str) -> Response:

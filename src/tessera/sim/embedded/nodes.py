@@ -225,7 +225,7 @@ class EmbeddedNode:
                 await self._kube.delete(PODS, name, namespace=namespace)
             return
         self._started[uid] = pod
-        with contextlib.suppress(Conflict):  # it was deleted meanwhile
+        with contextlib.suppress(Conflict):  # it was deleted
             status = {"name": container.name, "containerID": f"containerd://{_container_id(uid)}"}
             running = {"status": {"phase": "Running", "containerStatuses": [status]}}
             await self._kube.patch(PODS, name, running, namespace=namespace, subresource="status")

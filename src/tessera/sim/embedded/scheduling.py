@@ -88,4 +88,4 @@ class Scheduling:
             try:
                 await self._kube.patch(PODS, name, status, namespace=namespace, subresource="status")
             except TesseraError:
-                return  # it was deleted meanwhile
+                return  # it was deleted

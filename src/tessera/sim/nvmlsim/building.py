@@ -39,7 +39,7 @@ def sources() -> Path:
         if (folder / "nvml.h").is_file():
             return folder
     raise Unsupported(
-        "simulated GPUs", found="there are no C sources beside tessera.sim.nvmlsim", hint="install tessera-gpu again"
+        "simulated GPUs", found="the C sources of tessera.sim.nvmlsim are missing", hint="install tessera-gpu again"
     )
 
 

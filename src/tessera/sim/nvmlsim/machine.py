@@ -81,7 +81,7 @@ def create_state(
             _place(made, path, replace=replace)
     except OSError as error:
         raise InvalidInput(
-            str(path), found=error.strerror or str(error), hint="name a place where a file can be made"
+            str(path), found=error.strerror or str(error), hint="name a path where a file can be created"
         ) from error
 
 
@@ -395,7 +395,7 @@ def _check(code: int, subject: str) -> None:
     """Raise what a code of a control function means."""
     if code != _OK:
         kind, found, desired, accepted = _MEANINGS.get(
-            code, (InvalidInput, f"NVML code {code}", "a machine that takes this", "")
+            code, (InvalidInput, f"NVML code {code}", "a machine that accepts this", "")
         )
         raise kind(subject, found=found, hint=accepted or f"use {desired}")
 
@@ -416,7 +416,7 @@ _MEANINGS: dict[int, tuple[type[TesseraError], str, str, str]] = {
     _NO_PERMISSION: (
         InvalidInput,
         "it is not permitted",
-        "a file that can be read and written, or a GPU that takes it",
+        "a file that can be read and written, or a GPU that accepts it",
         "",
     ),
     _NOT_LOADED: (InvalidInput, "there is no such file", "a state file", "`tessera sim-gpus create` makes one"),
@@ -432,7 +432,7 @@ _MEANINGS: dict[int, tuple[type[TesseraError], str, str, str]] = {
         "one of this version",
         "`tessera sim-gpus create --replace` makes another",
     ),
-    _LOST: (Conflict, "a lost GPU", "one that answers", "`tessera sim-gpus reset` brings it back"),
+    _LOST: (Conflict, "a lost GPU", "one that responds", "`tessera sim-gpus reset` brings it back"),
     _IN_USE: (Conflict, "in use", "no process on it that stands in the way", "`tessera sim-gpus list` shows them"),
     _MEMORY: (Conflict, "too little free memory, or a limit on its cgroup", "memory for the process", ""),
     _FULL: (Unavailable, "a full table", "room for one more", "remove some first"),

@@ -123,7 +123,7 @@ def _label(
 def _dropped(runs: Sequence[RunMetrics]) -> "Figure":
     width, height = 10.6, 1.75 + 0.3 * len(runs)
     drawn = figure(width, height)
-    measured = "% of the GPU demand of a class, of the number where it asks for none"
+    measured = "% of the GPU demand of a class, or of its pods where they request no GPU"
     titles(drawn, "Who was dropped", f"{title(runs[0])}; {measured}")
     most = max(group.percent for run in runs for group in run.groups) or 1.0
     left, gap = 0.14, 0.02

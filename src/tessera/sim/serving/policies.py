@@ -72,7 +72,7 @@ class _Published:
         self._former = [now]
         pods = [HpaPod(value=_milli_us(counters, before.get(each))) for each, counters in now.items()]
         if not any(pod.value is not None for pod in pods):
-            return ReplicaProposal(load.replicas, "no pod with a metric: stays as it is")
+            return ReplicaProposal(load.replicas, "no pod with a metric: unchanged")
         proposed = pods_metric(pods, _QUEUE_US * _MILLI, current=load.replicas)
         mean = sum(pod.value or 0 for pod in pods) / len(pods) / _MILLI
         return ReplicaProposal(self._hpa.decide(proposed, load), f"{mean:.0f} us of queue time, target {_QUEUE_US}")

@@ -19,7 +19,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 8
     """Requests that a replica serves at once."""
     spec_slots: int | None = None
-    """What policies are told of that; None for the truth. vLLM's `--max-num-seqs` is out of reach where its KV cache is
+    """Slots that policies assume; None for the true number. vLLM does not reach `--max-num-seqs` where its KV cache is
     full earlier."""
     base_s: float = 0.03
     context_s: float = 0.0003
@@ -37,7 +37,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def declared_slots(self) -> int:
-        """What policies are told of the slots."""
+        """The slots that policies assume."""
         return self.slots if self.spec_slots is None else self.spec_slots
 
     def service_s(self, context: float, generated: float) -> float:

@@ -48,7 +48,7 @@ async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_th
         await node.kubelet.create("default", "p", "main")
     node.passed_s += 61
     assert node.plugins.gate.refusals.blocked_pods() == {
-        "uid-p": ("default/p", "it has an assignment to 3 units, and it asks 2")
+        "uid-p": ("default/p", "it has an assignment to 3 units, and it requests 2")
     }
 
 

@@ -288,7 +288,7 @@ async def test_an_assignment_that_a_pod_had_before_is_replaced_by_the_one_it_was
     before = signed(pod("p", NEED, amount(1)))
     node = with_record(before)
     assert node.gpus() == [0]
-    assert "had before it was given another" in node.assigned.refused[0]
+    assert "an earlier one of this pod was replaced" in node.assigned.refused[0]
     node.vouched = True
     await node.repair()
     assert sealed(node, before)

@@ -65,7 +65,7 @@ async def test_an_instance_is_cut_before_its_container_is_created(node: Node) ->
 
 # sentence: (units and shares of the pod's assignment, or None; units asked; what the pod's event says)
 IMPOSSIBLE: dict[str, tuple[tuple[int, list[Share]] | None, int, str]] = {
-    "no assignment": (None, 2, "no pod of this node has an assignment that"),
+    "no assignment": (None, 2, "no pod of this node has an assignment for them"),
     "an assignment to another size": ((3, [share(0, 3072)]), 2, "assigned pods request other amounts"),
     "a GPU that is not there": (
         (2, [share(5, 2048)]),
@@ -128,7 +128,7 @@ async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:
     node.assign("p", 15, share(0, facts(0, "T4").memory_mib))
     await node.run("p", NEED, 15)
     node.assign("q", 1, share(0, 1024))
-    with pytest.raises(Conflict, match=r"together with container main of pod default/p it asks more memory"):
+    with pytest.raises(Conflict, match=r"together with container main of pod default/p it requests more memory"):
         await node.run("q", NEED, 1)
 
 

@@ -139,7 +139,7 @@ async def test_a_share_that_another_ask_needs_is_not_exchanged(node: Node) -> No
     node.assign("a", 2, share(0, 2048))
     node.assign("b", 2, share(1, 2048, compute_percent=30), compute_percent=30)
     await node.kubelet.admit("default", "b", Container(name="main", limits=((NEED, 2),)))
-    with pytest.raises(Conflict, match="another size or kind"):
+    with pytest.raises(Conflict, match="differ in size or kind"):
         await node.kubelet.create("default", "b", "main")
     assert [node.assigned(name)[0]["gpu"] for name in ("a", "b")] == [0, 1]
 

@@ -42,7 +42,7 @@ async def test_each_pod_gets_its_own_share_by_cdi_in_whatever_order_they_come(no
 
 
 async def test_a_pod_that_the_watch_does_not_show_yet_keeps_what_it_was_answered(node: Node) -> None:
-    """`Allocate` took it for another; as long as nobody knows it, what it was told must not look free."""
+    """`Allocate` took it for another; as long as nobody knows it, its device must not look free."""
     await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
     node.assign("seen", 10, share(0, 10240))
     node.assign("new", 10, share(1, 10240))
@@ -124,7 +124,7 @@ async def test_a_container_starts_with_what_it_was_told_though_answers_were_not_
 async def test_a_container_whose_answer_is_lost_does_not_start_with_a_gpu_of_another_pods(
     node: Node, content: bytes | None
 ) -> None:
-    """Nothing of the folder of state is left, or nothing that can be read: the first pod was told the other's GPU."""
+    """The state folder is lost or unreadable: the first pod was started with the other's GPU."""
     pairs = [(facts(index, "T4"), MEMORY) for index in range(2)]
     await node.offer(*pairs)
     for number in range(2):
@@ -136,7 +136,7 @@ async def test_a_container_whose_answer_is_lost_does_not_start_with_a_gpu_of_ano
     node.plugins = node.started()
     await node.offer(*pairs)
     with pytest.raises(
-        Conflict, match="pod default/p1, container main: it was told to use a GPU that is not on record"
+        Conflict, match="pod default/p1, container main: it was started with a GPU that is no longer recorded"
     ):
         await node.kubelet.create("default", "p1", "main")
     assert [dict((await node.run("p0", NEED, 10)).env)["TESSERA_GPU_UUIDS"]] == [facts(0).uuid]

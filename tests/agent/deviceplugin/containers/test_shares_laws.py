@@ -1,4 +1,4 @@
-"""What holds of shares in any order of events: no GPU is told to containers that need more than it has.
+"""What holds of shares in any order of events: no GPU is shared by containers that need more than it has.
 
 Pods come, start, start again and end in any order; the agent is killed, its `shares.json` cannot be written or is lost,
 the watch of pods is late, and the API server is silent. A server assigns what is free by the assignments on record.
@@ -29,7 +29,7 @@ NAMES = {facts(index, "T4").uuid: index for index in range(GPUS)}
 
 
 class Churn:
-    """A node, and what its running containers were told."""
+    """A node, and the devices of its running containers."""
 
     def __init__(self, node: Node, rng: random.Random, how: PluginOptions) -> None:
         self.node = node
@@ -122,7 +122,7 @@ class Churn:
         await self.node.plugins._tidy()
 
     def check(self) -> None:
-        """Check that no GPU is told to more than it has, and that the record says of each what it was told."""
+        """Check that no GPU is shared by more than it has, and that the record has the devices of each."""
         used = Counter[int]()
         for name, gpu in self.told.items():
             used[gpu] += self.units[name]

@@ -66,7 +66,11 @@ async def test_devices_pass_the_gate_and_units_are_asked_of_the_shares() -> None
 
 # sentence: (sharing, what the pod's annotation says, why it may not start)
 ISOLATED: dict[str, tuple[Sharing, str, str]] = {
-    "a replica for hardware": (SLICED, "hardware", "it asks isolation hardware, and time-slicing of GPU .* gives none"),
+    "a replica for hardware": (
+        SLICED,
+        "hardware",
+        "it requests isolation hardware; time-slicing of GPU .* has none",
+    ),
     "a replica for the driver's": (SLICED, "driver", "set schedulerName: tessera-scheduler"),
     "a replica for none": (SLICED, "none", ""),
     "a client of MPS for the driver's": (MPS, "driver", ""),
@@ -112,7 +116,7 @@ async def test_a_container_that_ran_before_there_was_a_record_starts_again_with_
     if ran:
         await each.pre_start((name,))
     else:
-        with pytest.raises(Conflict, match="it asks isolation hardware"):
+        with pytest.raises(Conflict, match="it requests isolation hardware"):
             await each.pre_start((name,))
 
 

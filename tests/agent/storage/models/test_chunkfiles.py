@@ -54,7 +54,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere").read_bytes() == b"theirs"
 
 
-def test_what_cannot_be_written_back_is_told_at_the_end(tmp_path: Path) -> None:
+def test_what_cannot_be_written_back_is_reported_at_the_end(tmp_path: Path) -> None:
     with writing_back(tmp_path):
         time.sleep(0.5)  # it syncs meanwhile
     with pytest.raises(FileNotFoundError, match="gone"), writing_back(tmp_path / "gone"):

@@ -156,7 +156,7 @@ def test_what_is_read_stays(top: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes] | None, int, str]] = {
-    "cut short": (lambda data: data[:-4096], 8, "the image is cut short"),
+    "truncated": (lambda data: data[:-4096], 8, "the image is truncated"),
     "its folders changed": (lambda data: data[:4100] + b"\xff" + data[4101:], 8, "the image's folders"),
     "one bit of a file": (lambda data: data.replace(b"a,b\n", b"a,c\n"), 1, "are not those that were fetched"),
     "gone": (None, 8, "No such file"),

@@ -1,4 +1,4 @@
-"""Every kind of the table: how many pods an object stands for, what each asks, and what is told of the count."""
+"""Every kind of the table: how many pods an object stands for, what each asks, and the notes on the count."""
 
 import re
 from pathlib import Path
@@ -476,7 +476,7 @@ NOTES = {
 
 
 @pytest.mark.parametrize(("text", "want"), NOTES.values(), ids=NOTES)
-def test_what_was_decided_about_a_count_is_told(text: str, want: str) -> None:
+def test_what_was_decided_about_a_count_is_reported(text: str, want: str) -> None:
     assert pods_of(text).notes == (want,)
 
 
@@ -534,7 +534,7 @@ def test_a_predictor_has_the_resources_of_its_runtime() -> None:
     assert "the runtime that KServe chooses" in pods_of(chosen).notes[0]
 
 
-def test_gpus_of_a_known_kind_where_no_pod_is_read_are_told() -> None:
+def test_gpus_of_a_known_kind_where_no_pod_is_read_are_reported() -> None:
     text = manifest("ray.io/v1", "RayJob", cluster("rayClusterSpec", "")[:-1] + f", other: {{{RESOURCES}}}}}")
     (left,) = pods_of(text).left_out
     assert left.resources == ("nvidia.com/gpu",)

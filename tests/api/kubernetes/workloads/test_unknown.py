@@ -65,12 +65,12 @@ TOLD = {
 
 
 @pytest.mark.parametrize(("text", "want"), TOLD.values(), ids=TOLD)
-def test_gpus_where_no_pod_is_read_are_told(text: str, want: tuple[str, ...]) -> None:
+def test_gpus_where_no_pod_is_read_are_reported(text: str, want: tuple[str, ...]) -> None:
     got = pods_of(NEW + text)
     assert (got.pods, [each.resources for each in got.left_out]) == ((), [want])
 
 
-def test_gpus_beside_a_pod_are_told() -> None:
+def test_gpus_beside_a_pod_are_reported() -> None:
     text = f"{NEW}spec: {{template: {{spec: {GPU}}}, other: {{nvidia.com/mig-1g.10gb: 1}}}}"
     got = pods_of(text)
     assert len(got.pods) == 1
@@ -139,7 +139,7 @@ _CUSTOM = [(row.group, name) for row in KINDS for name in row.names if row.group
 
 @given(st.sampled_from(_CUSTOM), _TREES)
 def test_no_gpu_of_a_known_kind_is_lost_in_silence(kind: tuple[str, str], tree: _Counted) -> None:
-    """The tree stands where the kind knows nothing, so that its GPUs are told, even if none would run."""
+    """The tree stands where the kind knows nothing, so that its GPUs are reported, even if none would run."""
     with contextlib.suppress(InvalidInput):
         read = _read(f"{kind[0]}/v1", kind[1], {"spec": {"elsewhere": tree[0]}})
         assert _gpus(read) == 0

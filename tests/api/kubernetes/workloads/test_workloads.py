@@ -148,7 +148,7 @@ def test_a_kind_of_another_group_is_another_kind() -> None:
     assert "Tessera does not know this kind; 1 pod counted" in pods_of(text).notes[0]
 
 
-def test_workloads_of_one_name_and_two_kinds_are_told_apart() -> None:
+def test_workloads_of_one_name_and_two_kinds_are_distinguished() -> None:
     text = f"{workload('Job')}---\n{workload('Deployment')}"
     assert [pod.key for pod in pods_of(text).pods] == ["default/web-0", "default/web-deployment-0"]
 

@@ -137,7 +137,7 @@ def test_pods_that_did_not_change_are_not_read_again() -> None:
 
     def look(*pods: Object) -> Cluster:
         got = read_cluster(as_fields((*GOOD[:2], *pods)), memory=memory)
-        assert got == read(*GOOD[:2], *pods), "memory changes nothing about what is told"
+        assert got == read(*GOOD[:2], *pods), "memory does not change what is reported"
         return got
 
     first = versioned(pod("p", NEED, share(1, 4096)), 1)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from builders.kubeobjects import Object, cut, gpu, gpunode, kubectl, node, place, pod, share
+from builders.kubeobjects import Object, gpu, gpunode, kubectl, mig_share, node, place, pod, share
 from tessera.api import documents
 from tessera.api.tessera.cluster import fleets
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, UnhealthyDevice
@@ -22,7 +22,7 @@ def read(*items: Object) -> Snapshot:
     return fleets.read(documents.read("cluster.json", kubectl(*items)))
 
 
-def held(snapshot: Snapshot) -> dict[str, list[int]]:
+def gpus_by_pod(snapshot: Snapshot) -> dict[str, list[int]]:
     return {each.pod.key: [share.gpu for share in each.assignment.shares] for each in snapshot.running}
 
 
@@ -62,7 +62,7 @@ def test_the_unit_is_the_one_that_agents_report() -> None:
 def test_a_claimed_place_is_held() -> None:
     claim = Claim(uid="uid-p", pod=PodKey("ns/p"), shares=(share(1, 4096),))
     got = read(node(), gpunode("a", gpu(0), gpu(1), claims=(claim,)), pod("p", NEED, node=None))
-    assert held(got) == {"ns/p": [1]}
+    assert gpus_by_pod(got) == {"ns/p": [1]}
     assert got.pending == ()
 
 
@@ -71,14 +71,14 @@ def test_a_claim_of_a_pod_that_is_bound_or_gone_counts_for_nothing() -> None:
         Claim(uid=f"uid-{name}", pod=PodKey(f"ns/{name}"), shares=(share(1, 4096),)) for name in ("p", "gone")
     )
     got = read(node(), gpunode("a", gpu(0), gpu(1), claims=claims), pod("p", NEED, share(0, 4096)))
-    assert held(got) == {"ns/p": [0]}
+    assert gpus_by_pod(got) == {"ns/p": [0]}
 
 
 def test_what_is_sick_is_given_to_nobody_new() -> None:
     sick = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
     objects = (node(), gpunode("a", gpu(0), gpu(1), unhealthy=sick), pod("old", NEED, share(0, 4096)))
     got = read(*objects, *(pod(f"new-{number}", NEED, node=None) for number in range(20)))
-    assert held(got) == {"ns/old": [0]}
+    assert gpus_by_pod(got) == {"ns/old": [0]}
     placed = plan(got).assignments
     assert {share.gpu for each in placed for share in each.shares} == {1}
 
@@ -86,9 +86,11 @@ def test_what_is_sick_is_given_to_nobody_new() -> None:
 def test_a_wish_alone_holds_nothing() -> None:
     desired = (DesiredDevices(gpu="GPU-a-0", instances=LAYOUT),)
     got = read(
-        node(), gpunode("a", gpu(0), desired=desired), pod("p", {"nvidia.com/mig-1g.5gb": "1"}, cut(0, "1g.5gb", 6))
+        node(),
+        gpunode("a", gpu(0), desired=desired),
+        pod("p", {"nvidia.com/mig-1g.5gb": "1"}, mig_share(0, "1g.5gb", 6)),
     )
-    assert held(got) == {"ns/p": [0]}
+    assert gpus_by_pod(got) == {"ns/p": [0]}
 
 
 # Keyed by a sentence: objects beside the node; desired words of the error.

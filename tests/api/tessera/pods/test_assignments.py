@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from builders.kubeobjects import amount, cut, place, pod
+from builders.kubeobjects import amount, mig_share, place, pod
 from builders.signed import SERVER, keys
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.tessera.pods.assignments import read_shares, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field
 from tessera.errors import InvalidInput
 
-SHARES = (amount(0), cut(1, "1g.5gb", 2))
+SHARES = (amount(0), mig_share(1, "1g.5gb", 2))
 
 
 def test_the_text_has_a_version_and_the_names_of_a_gpunode() -> None:

@@ -48,7 +48,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_request_that_makes_no_sense_is_told_by_its_field(case: str) -> None:
+def test_a_request_that_makes_no_sense_is_reported_by_its_field(case: str) -> None:
     each, want = WRONG[case]
     live = read_live_pod(each)
     assert live.gpus
@@ -62,7 +62,7 @@ def test_what_a_pod_holds_counts_also_where_its_request_cannot_be_read() -> None
     assert [each.memory_mib for each in live.shares] == [4096]
 
 
-def test_shares_that_cannot_be_read_are_told() -> None:
+def test_shares_that_cannot_be_read_are_reported() -> None:
     live = read_live_pod(pod("p", NEED, annotations={"tessera.dev/assignment": "{"}))
     assert live.shares == ()
     assert "tessera.dev/assignment" in live.unread

@@ -84,7 +84,7 @@ def test_pods_are_read_again_where_other_keys_count() -> None:
 def test_a_forged_assignment_is_no_due() -> None:
     found = read_assigned_requests((pod("forged", NEED, amount(0)), HONEST), keys=keys())
     assert [request.key.pod for request in found.requests] == ["honest"]
-    assert found.refused == ("assignment not signed by Tessera, pod ns/forged: no signature beside it",)
+    assert found.refused == ("assignment not signed by Tessera, pod ns/forged: no signature",)
     assert found.unknown == ()
 
 
@@ -108,7 +108,7 @@ def test_devices_by_name_are_recorded_beside_signed_shares_alone() -> None:
         for name, resource, count in (("main", "nvidia.com/gpu", "1"), ("side", "tessera.dev/gpu-memory", "4"))
     ]
     each = pod("p", {}, amount(1), spec={"containers": containers})
-    record, devices = (held("p", "nvidia.com/gpu", "d"),), {"d": share(0, 40960, Mode.WHOLE)}
+    record, devices = (allocation("p", "nvidia.com/gpu", "d"),), {"d": share(0, 40960, Mode.WHOLE)}
     assert recorded_assignment(signed(each), record, devices, keys=keys())
     with pytest.raises(InvalidAssignment):
         recorded_assignment(each, record, devices, keys=keys())
@@ -117,7 +117,7 @@ def test_devices_by_name_are_recorded_beside_signed_shares_alone() -> None:
 # Pods that an agent let start which did not sign
 
 
-def held(name: str, resource: str = "tessera.dev/gpu-memory", *ids: str) -> KubeletAllocation:
+def allocation(name: str, resource: str = "tessera.dev/gpu-memory", *ids: str) -> KubeletAllocation:
     return KubeletAllocation(
         namespace="ns", pod=name, container="main", resource=resource, device_ids=ids or ("u1", "u2")
     )
@@ -129,14 +129,14 @@ FOREIGN = pod("old", {"aliyun.com/gpu-mem": 4}, annotations=INDEX)
 
 # sentence: (pod, the kubelet's record, whether its assignment is to be signed)
 HONORED: dict[str, tuple[Object, Iterable[KubeletAllocation], bool]] = {
-    "one that runs, by the kubelet's record": (OLD, (held("old"),), True),
-    "gpushare's, which get an assignment so": (FOREIGN, (held("old", "aliyun.com/gpu-mem"),), True),
-    "one that is signed": (signed(OLD), (held("old"),), False),
-    "one that the kubelet knows nothing of": (OLD, (held("other"),), False),
-    "one that holds another resource": (OLD, (held("old", "aliyun.com/gpu-mem"),), False),
-    "one that has not started": (pod("old", NEED, amount(0), phase="Pending"), (held("old"),), False),
-    "one that has ended": (pod("old", NEED, amount(0), phase="Succeeded"), (held("old"),), False),
-    "one that asks by name": (pod("old", {"nvidia.com/gpu": 1}), (held("old", "nvidia.com/gpu"),), False),
+    "one that runs, by the kubelet's record": (OLD, (allocation("old"),), True),
+    "gpushare's, which get an assignment so": (FOREIGN, (allocation("old", "aliyun.com/gpu-mem"),), True),
+    "one that is signed": (signed(OLD), (allocation("old"),), False),
+    "one that the kubelet knows nothing of": (OLD, (allocation("other"),), False),
+    "one that holds another resource": (OLD, (allocation("old", "aliyun.com/gpu-mem"),), False),
+    "one that has not started": (pod("old", NEED, amount(0), phase="Pending"), (allocation("old"),), False),
+    "one that has ended": (pod("old", NEED, amount(0), phase="Succeeded"), (allocation("old"),), False),
+    "one that asks by name": (pod("old", {"nvidia.com/gpu": 1}), (allocation("old", "nvidia.com/gpu"),), False),
 }
 
 
@@ -154,4 +154,4 @@ def test_more_than_was_asked_is_not_signed_though_it_runs() -> None:
     with pytest.raises(
         InvalidAssignment, match=r"pod ns/old: 38000 MiB of tessera.dev/gpu-memory are more than the 4096 MiB requested"
     ):
-        honored(pod("old", NEED, amount(0, memory_mib=38000)), (held("old"),), keys())
+        honored(pod("old", NEED, amount(0, memory_mib=38000)), (allocation("old"),), keys())

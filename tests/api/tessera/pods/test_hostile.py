@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.fleets import A100, T4, gpu, node
-from builders.kubeobjects import cut
+from builders.kubeobjects import mig_share
 from builders.signed import keys, signed
 from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
 from tessera.api.kubernetes.podspecs import read_need
@@ -223,11 +223,11 @@ AUTHORITIES = st.sampled_from(
     ]
 )
 UNITS = st.sampled_from([1, 1024])
-DEVICES = {f"d{number}": cut(number % 2, "1g.5gb", number) for number in range(4)}
+DEVICES = {f"d{number}": mig_share(number % 2, "1g.5gb", number) for number in range(4)}
 NODES = {"n": node("n", gpu(0, A100), gpu(1, T4))}
 
 
-def held(pod: Object) -> tuple[KubeletAllocation, ...]:
+def allocations_of(pod: Object) -> tuple[KubeletAllocation, ...]:
     """Return the record of a kubelet that gave each container of a pod something of all that it asks."""
     return tuple(
         KubeletAllocation(
@@ -276,7 +276,7 @@ def check_readers(pod: Object, trusted: Keys | None, unit_mib: int) -> None:
             corrected, pod, Correction(request=each, shares=each.shares), share_unit_mib=unit_mib, keys=trusted
         )
         check_text((found or {}).get("tessera.dev/assignment"))
-    record = held(pod)
+    record = allocations_of(pod)
     read(asks_by_name, pod)
     read(awaits_memory, pod)
     read(allocated, pod, record, now_ns=1)

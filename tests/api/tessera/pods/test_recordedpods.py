@@ -29,7 +29,7 @@ def asking(
     return pod("p", None, *assigned, node=None, phase=phase, spec=spec, metadata={"namespace": "default"})
 
 
-def held(container: str, resource: str, *ids: str, name: str = "p") -> KubeletAllocation:
+def allocation(container: str, resource: str, *ids: str, name: str = "p") -> KubeletAllocation:
     return KubeletAllocation(namespace="default", pod=name, container=container, resource=resource, device_ids=ids)
 
 
@@ -39,69 +39,69 @@ AMOUNT = whole(3, 4096, resource=NEED, container="c")
 
 # sentence: (pod, the kubelet's record, the shares told; None for nothing)
 CASES: dict[str, tuple[dict[str, Any], list[KubeletAllocation], list[Share] | None]] = {
-    "one device": (asking({"a": {GPU: 1}}), [held("a", GPU, "d0")], [A0]),
-    "before it runs": (asking({"a": {GPU: 1}}, phase="Pending"), [held("a", GPU, "d0")], [A0]),
+    "one device": (asking({"a": {GPU: 1}}), [allocation("a", GPU, "d0")], [A0]),
+    "before it runs": (asking({"a": {GPU: 1}}, phase="Pending"), [allocation("a", GPU, "d0")], [A0]),
     "several containers in the order of the pod": (
         asking({"a": {GPU: 1}, "b": {SLICE: 1}}),
-        [held("b", SLICE, "d1"), held("a", GPU, "d0")],
+        [allocation("b", SLICE, "d1"), allocation("a", GPU, "d0")],
         [A0, B1],
     ),
     "several devices of one name": (
         asking({"a": {GPU: 2}}),
-        [held("a", GPU, "d0", "d2")],
+        [allocation("a", GPU, "d0", "d2")],
         [A0, A2],
     ),
     "beside resources that are no GPUs": (
         asking({"a": {NIC: 1, GPU: 1}}),
-        [held("a", NIC, "n0"), held("a", GPU, "d0")],
+        [allocation("a", NIC, "n0"), allocation("a", GPU, "d0")],
         [A0],
     ),
-    "an assignment that is wrong": (asking({"a": {GPU: 1}}, A2), [held("a", GPU, "d0")], [A0]),
-    "an assignment of another number": (asking({"a": {GPU: 1}}, A0, A0), [held("a", GPU, "d0")], [A0]),
+    "an assignment that is wrong": (asking({"a": {GPU: 1}}, A2), [allocation("a", GPU, "d0")], [A0]),
+    "an assignment of another number": (asking({"a": {GPU: 1}}, A0, A0), [allocation("a", GPU, "d0")], [A0]),
     "shares of a scheduler come after": (
         asking({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT),
-        [held("a", GPU, "d0"), held("c", NEED, "u0", "u1", "u2", "u3")],
+        [allocation("a", GPU, "d0"), allocation("c", NEED, "u0", "u1", "u2", "u3")],
         [A0, AMOUNT],
     ),
-    "and stay when it was told before": (
+    "and stay when it was written before": (
         asking({"c": {NEED: 4}, "a": {GPU: 1}}, A2, AMOUNT),
-        [held("a", GPU, "d0")],
+        [allocation("a", GPU, "d0")],
         [A0, AMOUNT],
     ),
     "a memory share too": (
         asking({"c": {GPUSHARE: 4}, "a": {GPU: 1}}, whole(3, 4096, resource=GPUSHARE, container="c")),
-        [held("a", GPU, "d0")],
+        [allocation("a", GPU, "d0")],
         [A0, whole(3, 4096, resource=GPUSHARE, container="c")],
     ),
-    "a pod that asks nothing by name": (asking({"c": {NEED: 4}}, AMOUNT), [held("c", NEED, "u0")], None),
+    "a pod that asks nothing by name": (asking({"c": {NEED: 4}}, AMOUNT), [allocation("c", NEED, "u0")], None),
     "a pod with shares that does not run yet": (
         asking({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT, phase="Pending"),
-        [held("a", GPU, "d0")],
+        [allocation("a", GPU, "d0")],
         None,
     ),
-    "a pod whose shares nobody assigned": (asking({"c": {NEED: 4}, "a": {GPU: 1}}), [held("a", GPU, "d0")], None),
+    "a pod whose shares nobody assigned": (asking({"c": {NEED: 4}, "a": {GPU: 1}}), [allocation("a", GPU, "d0")], None),
     "a pod that was assigned another number of shares": (
         asking({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT, AMOUNT, AMOUNT),
-        [held("a", GPU, "d0")],
+        [allocation("a", GPU, "d0")],
         None,
     ),
-    "a pod that the record does not show": (asking({"a": {GPU: 1}}), [held("a", GPU, "d0", name="q")], None),
+    "a pod that the record does not show": (asking({"a": {GPU: 1}}), [allocation("a", GPU, "d0", name="q")], None),
     "a container that the record does not show": (
         asking({"a": {GPU: 1}, "b": {SLICE: 1}}),
-        [held("a", GPU, "d0")],
+        [allocation("a", GPU, "d0")],
         None,
     ),
-    "a device that nobody knows": (asking({"a": {GPU: 1}}), [held("a", GPU, "x")], None),
-    "fewer devices than asked": (asking({"a": {GPU: 2}}), [held("a", GPU, "d0")], None),
-    "one of two devices that nobody knows": (asking({"a": {GPU: 1}}), [held("a", GPU, "d0", "x")], None),
+    "a device that nobody knows": (asking({"a": {GPU: 1}}), [allocation("a", GPU, "x")], None),
+    "fewer devices than asked": (asking({"a": {GPU: 2}}), [allocation("a", GPU, "d0")], None),
+    "one of two devices that nobody knows": (asking({"a": {GPU: 1}}), [allocation("a", GPU, "d0", "x")], None),
     "devices of an init container beyond the others": (
         asking({"a": {GPU: 1}}, init={GPU: 2}),
-        [held("a", GPU, "d0")],
+        [allocation("a", GPU, "d0")],
         None,
     ),
     "an init container that uses the others' devices": (
         asking({"a": {GPU: 1}}, init={GPU: 1}),
-        [held("a", GPU, "d0")],
+        [allocation("a", GPU, "d0")],
         [A0],
     ),
 }
@@ -140,11 +140,11 @@ def test_which_pods_ask_by_name() -> None:
         asks_by_name(asking({"a": {GPU: -1}}))
 
 
-def test_an_assignment_that_cannot_be_read_is_told() -> None:
+def test_an_assignment_that_cannot_be_read_is_reported() -> None:
     each = asking({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT)
     each["metadata"]["annotations"]["tessera.dev/assignment"] = msgspec.json.encode({"gpu": 1}).decode()
     with pytest.raises(InvalidInput, match="list of shares"):
-        recorded_assignment(each, [held("a", GPU, "d0")], DEVICES)
+        recorded_assignment(each, [allocation("a", GPU, "d0")], DEVICES)
 
 
 def assigned(limits: dict[str, dict[str, int]], text: str = "false", phase: str = "Pending") -> dict[str, Any]:
@@ -157,20 +157,24 @@ BOTH = {"a": {GPUSHARE: 2}, "b": {GPUSHARE: 1}, "c": {GPU: 1}}
 TOLD = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "7"}
 MEMORY: dict[str, tuple[dict[str, Any], list[KubeletAllocation], dict[str, str]]] = {
     "nothing is held": (assigned(BOTH), [], {}),
-    "one of two containers holds its units": (assigned(BOTH), [held("a", GPUSHARE, "u1", "u2")], {}),
+    "one of two containers holds its units": (assigned(BOTH), [allocation("a", GPUSHARE, "u1", "u2")], {}),
     "another pod, and another resource": (
         assigned({"a": {GPUSHARE: 1}}),
-        [held("a", GPUSHARE, "u1", name="q"), held("a", GPU, "d0")],
+        [allocation("a", GPUSHARE, "u1", name="q"), allocation("a", GPU, "d0")],
         {},
     ),
-    "both hold theirs": (assigned(BOTH), [held("a", GPUSHARE, "u1", "u2"), held("b", GPUSHARE, "u3")], TOLD),
+    "both hold theirs": (
+        assigned(BOTH),
+        [allocation("a", GPUSHARE, "u1", "u2"), allocation("b", GPUSHARE, "u3")],
+        TOLD,
+    ),
     "it runs, and the kubelet has just started": (assigned(BOTH, phase="Running"), [], TOLD),
-    "no container asks for memory": (assigned({"a": {GPU: 1}}), [held("a", GPUSHARE, "u1")], {}),
+    "no container asks for memory": (assigned({"a": {GPU: 1}}), [allocation("a", GPUSHARE, "u1")], {}),
 }
 
 
 @pytest.mark.parametrize(("each", "record", "want"), MEMORY.values(), ids=MEMORY)
-def test_memory_is_told_to_be_allocated_when_all_of_it_is(
+def test_memory_is_marked_as_allocated_when_all_of_it_is(
     each: dict[str, Any], record: list[KubeletAllocation], want: dict[str, str]
 ) -> None:
     assert awaits_memory(each)

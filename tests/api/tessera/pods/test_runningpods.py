@@ -40,7 +40,7 @@ def read(*items: Plain) -> Snapshot:
     return fleets.read(documents.read("cluster.json", text))
 
 
-def held(snapshot: Snapshot) -> dict[str, list[tuple[int, Mode, int | None]]]:
+def shares_by_pod(snapshot: Snapshot) -> dict[str, list[tuple[int, Mode, int | None]]]:
     """By pod name: GPU, mode and start of each share; the snapshot is consistent."""
     Fleet.of(snapshot)
     return {
@@ -57,21 +57,21 @@ def test_unrecorded_devices_are_those_that_fit_in_order_of_name() -> None:
     got = read(
         gpu_node(A100, "nvidia.com/gpu", 4), listed("b", GPU), listed("a", {"nvidia.com/gpu": "2"}), listed("c", {})
     )
-    assert held(got) == {"a": [(0, WHOLE, None), (1, WHOLE, None)], "b": [(2, WHOLE, None)], "c": []}
+    assert shares_by_pod(got) == {"a": [(0, WHOLE, None), (1, WHOLE, None)], "b": [(2, WHOLE, None)], "c": []}
     assert got.notes == ()
 
 
 def test_unrecorded_slices() -> None:
     slices = {"nvidia.com/mig-3g.20gb": "1"}
     got = read(gpu_node(A100, "nvidia.com/mig-3g.20gb", 4), *(listed(name, slices) for name in "abc"))
-    assert held(got) == {"a": [(0, MIG, 0)], "b": [(0, MIG, 4)], "c": [(1, MIG, 0)]}
+    assert shares_by_pod(got) == {"a": [(0, MIG, 0)], "b": [(0, MIG, 4)], "c": [(1, MIG, 0)]}
 
 
 def test_cordoned_and_tainted_nodes_keep_their_pods() -> None:
     cordoned = gpu_node(A100, "nvidia.com/gpu", 1)
     assert isinstance(cordoned, dict)
     cordoned["spec"] = {"unschedulable": True, "taints": [{"key": "x", "effect": "NoSchedule"}]}
-    assert held(read(cordoned, listed("a", GPU))) == {"a": [(0, WHOLE, None)]}
+    assert shares_by_pod(read(cordoned, listed("a", GPU))) == {"a": [(0, WHOLE, None)]}
 
 
 def test_gpushare_records_the_gpu() -> None:
@@ -84,7 +84,7 @@ def test_gpushare_records_the_gpu() -> None:
         listed("c", share, annotations={"scheduler.framework.gpushare.allocation": '{"0": {"1": 5}, "1": {"0": 2}}'}),
         listed("d", {}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}),
     )
-    assert held(got) == {
+    assert shares_by_pod(got) == {
         "a": [(0, SHARE, None)],
         "b": [(1, SHARE, None)],
         "c": [(0, SHARE, None), (1, SHARE, None)],
@@ -107,14 +107,14 @@ def test_tessera_records_the_shares() -> None:
         listed("a", {"tessera.dev/gpu-memory": "9"}, annotations=annotations),
         listed("b", GPU),
     )
-    assert held(got) == {"a": [(1, MIG, 2)], "b": [(0, WHOLE, None)]}
+    assert shares_by_pod(got) == {"a": [(1, MIG, 2)], "b": [(0, WHOLE, None)]}
     assert got.running[0].assignment.shares == shares
 
 
 def test_a_pod_whose_record_is_unreadable_still_holds_its_devices() -> None:
     cluster = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 14)
     got = read(cluster, listed("a", {"aliyun.com/gpu-mem": "5"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "x"}))
-    assert held(got) == {"a": [(0, SHARE, None)]}
+    assert shares_by_pod(got) == {"a": [(0, SHARE, None)]}
     assert got.notes[0].startswith("the devices recorded on pod ns/a are not used: cluster.json, document 1, line ")
 
 
@@ -133,7 +133,7 @@ def record(*shares: dict[str, Plain]) -> Plain:
 NOTES: dict[str, tuple[Plain, str]] = {
     "a recorded GPU that is not there": (
         listed("a", GPU, annotations=record({"gpu": 7})),
-        "the devices recorded on pod ns/a are not used: pod ns/a on node n: GPU 7 cannot give its share",
+        "the devices recorded on pod ns/a are not used: pod ns/a on node n: GPU 7 has no room for its share",
     ),
     "a node that is not there": (listed("a", GPU, "m"), "pod ns/a is left out: it runs on node m, which is not among"),
     "a pod that cannot be read": (
@@ -142,7 +142,7 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "more devices than the node shows": (
         listed("a", {"nvidia.com/gpu": "3"}),
-        "pod ns/a holds devices that node n does not show; they are not counted",
+        "pod ns/a has devices that node n does not report; they are not counted",
     ),
     "an index that is none": (
         listed("a", {"aliyun.com/gpu-mem": "1"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "-1"}),
@@ -180,14 +180,14 @@ def test_what_does_not_agree_is_noted(item: Plain, want: str) -> None:
     got = read(gpu_node(A100, "nvidia.com/gpu", 2), item, listed("z", GPU))
     assert want in got.notes[0]
     assert len(got.notes) == 1
-    assert held(got)["z"]
+    assert shares_by_pod(got)["z"]
 
 
 def test_devices_of_other_plugins_are_not_counted_as_gpus() -> None:
     got = read(
         gpu_node(A100, "nvidia.com/gpu", 2), listed("a", GPU | {"rdma/hca": "1"}), listed("b", {"amd.com/gpu": "1"})
     )
-    assert held(got) == {"a": [(0, WHOLE, None)], "b": []}
+    assert shares_by_pod(got) == {"a": [(0, WHOLE, None)], "b": []}
     assert got.notes == ()
 
 
@@ -235,7 +235,7 @@ _RECORDS: st.SearchStrategy[Plain] = st.none() | st.builds(
 def test_no_device_is_ever_over_granted(resource: str, pods: list[tuple[dict[str, str], Plain]]) -> None:
     items = [listed(f"p{index}", limits, annotations=notes) for index, (limits, notes) in enumerate(pods)]
     got = read(gpu_node(A100, resource, 2), *items)
-    assert len(held(got)) + sum("left out" in note for note in got.notes) == len(pods)
+    assert len(shares_by_pod(got)) + sum("left out" in note for note in got.notes) == len(pods)
 
 
 @given(
@@ -259,7 +259,7 @@ def hami_node() -> Plain:
 def test_what_hami_gave_is_held_by_the_uuid_of_the_gpu() -> None:
     own: Plain = {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,3000,30:GPU-0,NVIDIA,90000,0:;"}
     got = read(hami_node(), listed("a", {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}, annotations=own))
-    assert held(got) == {"a": [(1, SHARE, None), (0, SHARE, None)]}
+    assert shares_by_pod(got) == {"a": [(1, SHARE, None), (0, SHARE, None)]}
     assert [share.memory_mib for share in got.running[0].assignment.shares] == [3000, 40960]
     assert not got.running[0].guessed
     assert got.notes == ()
@@ -269,7 +269,7 @@ def test_what_hami_gave_is_held_by_the_uuid_of_the_gpu() -> None:
 def test_what_hami_cannot_have_given_is_noted_and_guessed(text: str) -> None:
     own: Plain = {"hami.io/vgpu-devices-allocated": text}
     got = read(hami_node(), listed("a", GPU, annotations=own))
-    assert held(got) == {"a": [(0, WHOLE, None)]}
+    assert shares_by_pod(got) == {"a": [(0, WHOLE, None)]}
     assert got.running[0].guessed
     assert "the devices recorded on pod ns/a are not used: " in got.notes[0]
 
@@ -287,7 +287,7 @@ def test_a_lost_gpu_is_one_that_no_pod_is_recorded_on() -> None:
     held_gpu = whole(2, 40960)
     got = read(node, listed("a", GPU, annotations={"tessera.dev/assignment": write_shares((held_gpu,))}))
     assert [gpu.sharing.modes for gpu in got.nodes[0].gpus][1] == ()
-    assert held(got) == {"a": [(2, WHOLE, None)]}
+    assert shares_by_pod(got) == {"a": [(2, WHOLE, None)]}
 
 
 def test_pods_on_a_node_whose_gpus_are_not_known_are_no_news_each() -> None:

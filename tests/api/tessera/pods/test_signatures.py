@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.kubeobjects import amount, cut, gpu, gpunode, place, pod, share
+from builders.kubeobjects import amount, gpu, gpunode, mig_share, place, pod, share
 from builders.signed import AGENT, SERVER, STRANGER, authority, config_map, keys, public, signed
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.tessera.pods.assignments import read_shares, write_shares
@@ -87,11 +87,11 @@ FORGED: Mapping[str, tuple[Object, str]] = {
         resigned(lambda text: f"v1.{text.split('.')[1]}.{base64.b64encode(bytes(64)).decode()}"),
         "another pod, node or assignment",
     ),
-    "a truncated signature": (resigned(lambda text: text[:-8]), "no base64 of 64 bytes"),
-    "a signature with more behind it": (resigned(lambda text: f"{text}AAAA"), "no base64 of 64 bytes"),
-    "another way to write the same bytes": (resigned(lambda text: f"{text[:-3]}B=="), "no base64 of 64 bytes"),
-    "no base64": (resigned(lambda text: text.replace(text[-20:], "*" * 20)), "no base64 of 64 bytes"),
-    "letters that are none of base64": (resigned(lambda text: f"{text[:-9]}ü{text[-8:]}"), "no base64"),
+    "a truncated signature": (resigned(lambda text: text[:-8]), "not base64 of 64 bytes"),
+    "a signature with more behind it": (resigned(lambda text: f"{text}AAAA"), "not base64 of 64 bytes"),
+    "another way to write the same bytes": (resigned(lambda text: f"{text[:-3]}B=="), "not base64 of 64 bytes"),
+    "no base64": (resigned(lambda text: text.replace(text[-20:], "*" * 20)), "not base64 of 64 bytes"),
+    "letters that are none of base64": (resigned(lambda text: f"{text[:-9]}ü{text[-8:]}"), "not base64"),
     "another version": (resigned(version_2), "not of the form v1.KEYID.BASE64"),
     "no key": (resigned(lambda text: text.replace(text.split(".")[1], "")), "not of the form"),
     "no signature behind the key": (resigned(lambda text: text.rpartition(".")[0]), "not of the form"),
@@ -244,7 +244,7 @@ ASKED: Mapping[str, tuple[Mapping[str, int], tuple[Share, ...]]] = {
     "a need by a part": ({NEED: 4}, (amount(0),)),
     "a need by MPS": ({NEED: 4}, (share(0, 4096, Mode.MPS),)),
     "a need by a MIG instance": ({NEED: 4}, (amount(0, place("A100-40GB", "1g.5gb", 0), memory_mib=4864),)),
-    "a need by a larger MIG instance": ({NEED: 1}, (cut(0, "3g.20gb", 0),)),
+    "a need by a larger MIG instance": ({NEED: 1}, (mig_share(0, "3g.20gb", 0),)),
     "a need by a whole GPU": ({NEED: 1}, (msgspec.structs.replace(WHOLE, resource=NEED),)),
     "a need by a replica of fixed size": ({NEED: 1}, (share(0, 10000, Mode.MPS, resource="nvidia.com/gpu.shared"),)),
     "a need of two GPUs": ({NEED: 4, "tessera.dev/gpu-count": 2}, (amount(0), amount(1))),
@@ -254,10 +254,10 @@ ASKED: Mapping[str, tuple[Mapping[str, int], tuple[Share, ...]]] = {
         (share(0, 1024, resource=GPUSHARE), share(1, 3072, resource=GPUSHARE)),
     ),
     "a device by name": ({GPU: 1}, (WHOLE,)),
-    "two by name": ({SLICE: 2}, (cut(0, "1g.5gb", 0), cut(0, "1g.5gb", 1))),
+    "two by name": ({SLICE: 2}, (mig_share(0, "1g.5gb", 0), mig_share(0, "1g.5gb", 1))),
     "by the name of another driver": (
         {"nvidia.com/mig-3g.20gb": 1},
-        (msgspec.structs.replace(cut(0, "3g.20gb", 0), resource="nvidia.com/mig-3g.19gb"),),
+        (msgspec.structs.replace(mig_share(0, "3g.20gb", 0), resource="nvidia.com/mig-3g.19gb"),),
     ),
     "a replica by name": ({GPU: 1}, (share(0, 10000, Mode.MPS, resource=GPU),)),
 }
@@ -295,15 +295,15 @@ MORE: Mapping[str, tuple[Mapping[str, int], tuple[Share, ...], str]] = {
         (WHOLE,),
         f"nvidia.com/gpu, mode whole is not what is requested: 1 {GPUSHARE}",
     ),
-    "an instance for a memory share": ({GPUSHARE: 1}, (cut(0, "1g.5gb", 0),), "mode mig"),
+    "an instance for a memory share": ({GPUSHARE: 1}, (mig_share(0, "1g.5gb", 0),), "mode mig"),
     "a share twice": ({NEED: 4}, (amount(0), amount(1)), "2 shares"),
     "a share where nothing is asked": ({}, (amount(0),), "1 shares"),
-    "more devices by name": ({SLICE: 1}, (cut(0, "1g.5gb", 0), cut(0, "1g.5gb", 1)), "2 shares"),
-    "another device by name": ({SLICE: 1}, (cut(0, "3g.20gb", 0),), "nvidia.com/mig-3g.20gb"),
+    "more devices by name": ({SLICE: 1}, (mig_share(0, "1g.5gb", 0), mig_share(0, "1g.5gb", 1)), "2 shares"),
+    "another device by name": ({SLICE: 1}, (mig_share(0, "3g.20gb", 0),), "nvidia.com/mig-3g.20gb"),
     "the whole GPU for a slice": ({SLICE: 1}, (WHOLE,), "nvidia.com/gpu"),
     "an instance with the media engines": (
         {SLICE: 1},
-        (msgspec.structs.replace(cut(0, "1g.5gb", 0), resource=f"{SLICE}.me"),),
+        (msgspec.structs.replace(mig_share(0, "1g.5gb", 0), resource=f"{SLICE}.me"),),
         f"{SLICE}.me",
     ),
     "memory for a device by name": ({GPU: 1}, (amount(0),), "tessera.dev/gpu-memory"),
@@ -351,7 +351,7 @@ def test_the_private_key_comes_back_from_its_secret() -> None:
 
 
 @pytest.mark.parametrize("data", [None, {}, {"seed": None}, {"seed": "AAAA"}, {"seed": "*"}])
-def test_a_secret_without_a_key_is_told_without_showing_it(data: object) -> None:
+def test_a_secret_without_a_key_is_reported_without_showing_it(data: object) -> None:
     with pytest.raises(
         InvalidInput,
         match=r"tessera-system/tessera-assignment-key: data\.seed is not a private key, 32 bytes in base64",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from builders.kubeobjects import Object, amount, cut, gpu, gpunode, node, pod, share
+from builders.kubeobjects import Object, amount, gpu, gpunode, mig_share, node, pod, share
 from builders.signed import SERVER, STRANGER, authority, keys, signed
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
@@ -125,7 +125,7 @@ GIVEN: dict[str, tuple[dict[str, int], dict[str, str], tuple[Share, ...], bool]]
     "as much": (LIMITS, {"isolation": "none"}, (amount(0),), True),
     "less": (LIMITS, {"isolation": "none"}, (amount(0, memory_mib=4095),), False),
     "more": (LIMITS, {"isolation": "none"}, (amount(0, memory_mib=4097),), False),
-    "more by a MIG instance": (LIMITS, {"isolation": "hardware"}, (cut(0, "1g.5gb", 0),), True),
+    "more by a MIG instance": (LIMITS, {"isolation": "hardware"}, (mig_share(0, "1g.5gb", 0),), True),
     "a weaker isolation": (LIMITS, {"isolation": "driver"}, (amount(0),), False),
     "less compute": (LIMITS | {"tessera.dev/gpu-compute": 30}, {"isolation": "none"}, (amount(0),), False),
     "one of two": (LIMITS | {"tessera.dev/gpu-count": 2}, {"isolation": "none"}, (amount(0),), False),
@@ -148,10 +148,10 @@ def test_whether_shares_give_what_is_asked(case: str) -> None:
 
 def test_pods_exchange_by_what_was_signed_that_they_asked() -> None:
     """A tenant who asked for no isolation does not get another's MIG instance by asking for it now."""
-    slice_ = cut(0, "1g.5gb", 0)
+    slice_ = mig_share(0, "1g.5gb", 0)
     honest, _ = assigned("honest", slice_, isolation="hardware")
     forger, _ = assigned("forger", amount(1), isolation="none")
-    other, _ = assigned("other", cut(0, "1g.5gb", 2), isolation="hardware")
+    other, _ = assigned("other", mig_share(0, "1g.5gb", 2), isolation="hardware")
     changed = annotated(forger, isolation="hardware")
     by_name = {
         each.key.pod: each.specification

@@ -45,7 +45,7 @@ ACCOUNTS = {
 
 
 @pytest.mark.parametrize("refusal", ACCOUNTS)
-def test_missing_rights_are_told_with_the_command_that_grants_them(refusal: str) -> None:
+def test_missing_rights_are_reported_with_the_command_that_grants_them(refusal: str) -> None:
     said = missing_rights("ml", refusal)
     want = f"`kubectl create rolebinding tessera-model-servers -n ml {ROLE} --serviceaccount={ACCOUNTS[refusal]}`"
     assert want in said
@@ -72,11 +72,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "an unknown field": ({"replica": 1}, "ModelServer ranker", "unknown field `replica`"),
     "two models": ({"model": {"cache": "a", "claim": "b"}}, "spec.model", "exactly one way"),
     "no model": ({"model": {}}, "spec.model", "exactly one way"),
-    "a cached model of another name": ({"model": {"cache": "a", "name": "b"}}, "spec.model", "take name out"),
+    "a cached model of another name": ({"model": {"cache": "a", "name": "b"}}, "spec.model", "remove name"),
     "a path up": ({"model": {"claim": "b", "name": ".."}}, "ModelServer ranker", "`$.spec.model.name`"),
     "no part of a GPU": ({"gpu": {}}, "spec.gpu", "memoryGiB or resource"),
     "both": ({"gpu": {"memoryGiB": 1, "resource": "nvidia.com/gpu"}}, "spec.gpu", "memoryGiB or resource"),
-    "compute alone": ({"gpu": {"resource": "nvidia.com/gpu", "compute": 1}}, "spec.gpu", "beside memoryGiB"),
+    "compute alone": ({"gpu": {"resource": "nvidia.com/gpu", "compute": 1}}, "spec.gpu", "compute requires memoryGiB"),
     "two slices": ({"gpu": {"resource": "nvidia.com/mig-1g.5gb", "count": 2}}, "spec.gpu", "whole GPUs"),
     "another resource": ({"gpu": {"resource": "cpu"}}, "ModelServer ranker", "`$.spec.gpu.resource`"),
     "no such GPU": ({"gpu": {"memoryGiB": 1, "models": ["X9"]}}, "spec.gpu.models: GPU model", "'X9'"),
@@ -87,7 +87,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "more than the most": ({"replicas": {"min": 3, "max": 2}}, "spec.replicas", "min is at most max"),
     "none at all": ({"replicas": {"max": 0}}, "ModelServer ranker", "`$.spec.replicas.max`"),
-    "KEDA without a queue": ({"autoscaling": {"autoscaler": "KEDA"}}, "spec.autoscaling", "metric is queue-time"),
+    "KEDA without a queue": ({"autoscaling": {"autoscaler": "KEDA"}}, "spec.autoscaling", "metric must be queue-time"),
     "zero by pods": (
         {"autoscaling": {"metric": "queue-time"}, "replicas": {"min": 0, "max": 2}},
         "spec.replicas.min",

@@ -3,7 +3,7 @@
 import pynvml
 import pytest
 
-from conformance.gpusuite import LARGE, SMALL, cut
+from conformance.gpusuite import LARGE, SMALL, partition
 from harness.gpuworlds import NvmlWorld
 from tessera.errors import Conflict, Unavailable
 from tessera.sim.nvmlsim import FOREVER, Machine
@@ -43,7 +43,7 @@ async def test_a_mode_that_does_not_come_into_force_is_taken_back(
 
 
 async def test_an_instance_in_use_unseen_is_not_destroyed(world: NvmlWorld) -> None:
-    a100 = await cut(world, SMALL)
+    a100 = await partition(world, SMALL)
     world.start_process(a100, 7, SMALL)
     hide_processes(world.machine)
     with pytest.raises(Conflict, match="in use"):
@@ -52,7 +52,7 @@ async def test_an_instance_in_use_unseen_is_not_destroyed(world: NvmlWorld) -> N
 
 
 async def test_where_no_compute_instance_can_be_made_nothing_is_left(world: NvmlWorld) -> None:
-    a100 = await cut(world, LARGE)
+    a100 = await partition(world, LARGE)
     world.machine.fault("nvmlGpuInstanceCreateComputeInstance", code=pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
     with pytest.raises(Conflict, match=r"creating 1g\.5gb at 0"):
         await world.driver.create_instance(a100.uuid, SMALL)

@@ -7,7 +7,7 @@ import threading
 import pynvml
 import pytest
 
-from conformance.gpusuite import SMALL, GpuSuite, cut
+from conformance.gpusuite import SMALL, GpuSuite, partition
 from harness.gpuworlds import NvmlWorld
 from tessera.clients.gpu import Deadlines, NvmlDriver
 from tessera.errors import Unavailable
@@ -34,7 +34,7 @@ async def test_a_driver_that_hangs_is_given_up(machine: Machine) -> None:
 async def test_a_late_answer_hurts_nobody(machine: Machine) -> None:
     async with await NvmlDriver.open(deadlines=Deadlines(events_s=0.01, act_s=0.1)) as driver:
         world = NvmlWorld(machine, driver)
-        a100 = await cut(world)
+        a100 = await partition(world)
         machine.fault("nvmlDeviceCreateGpuInstanceWithPlacement", latency_ms=400)
         with pytest.raises(Unavailable, match="creating an instance"):
             await driver.create_instance(a100.uuid, SMALL)

@@ -14,7 +14,7 @@ from tessera.sim.nvmlsim import Machine
 pytestmark = pytest.mark.anyio
 
 
-async def test_want_of_rights_is_told(world: NvmlWorld) -> None:
+async def test_want_of_rights_is_reported(world: NvmlWorld) -> None:
     _, t4 = (await world.driver.inventory()).gpus
     world.machine.fault("nvmlDeviceSetPowerManagementLimit*", code=pynvml.NVML_ERROR_NO_PERMISSION)
     with pytest.raises(Unavailable, match=r"power limit of GPU 1 .*run as root"):

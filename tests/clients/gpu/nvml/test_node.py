@@ -15,7 +15,7 @@ from tessera.sim.nvmlsim import FOREVER, Machine
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_gpu_that_was_lost_before_is_told_and_taken_up_when_it_is_back(machine: Machine) -> None:
+async def test_a_gpu_that_was_lost_before_is_reported_and_taken_up_when_it_is_back(machine: Machine) -> None:
     machine.lose(0)
     async with await NvmlDriver.open(deadlines=QUICK) as driver:
         inventory = await driver.inventory()
@@ -39,7 +39,7 @@ async def test_a_gpu_that_never_answered_is_unseen_and_hides_no_other(machine: M
         assert [each.index for each in (await driver.inventory()).gpus] == [0, 1]
 
 
-async def test_two_gpus_of_one_uuid_are_listed_once_and_the_other_is_told(
+async def test_two_gpus_of_one_uuid_are_listed_once_and_the_other_is_reported(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver that names two GPUs alike: what is allocated by that name is one GPU."""

@@ -63,7 +63,7 @@ REFUSALS: list[tuple[str, list[tuple[str, int]], tuple[str, ...]]] = [
         ("all of it counts as usable",),
     ),
     (
-        "no memory is told",
+        "no memory is reported",
         [("nvmlDeviceGetMemoryInfo*", pynvml.NVML_ERROR_NOT_SUPPORTED)],
         ("none is allocated", "0 MiB of memory, 40960 in the catalogue"),
     ),
@@ -71,16 +71,16 @@ REFUSALS: list[tuple[str, list[tuple[str, int]], tuple[str, ...]]] = [
     (
         "profiles are not told",
         [("nvmlDeviceGetGpuInstanceProfileInfo*", pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)],
-        ("the catalogue's are taken",),
+        ("the catalogue's are used",),
     ),
     (
-        "profiles are told to root alone",
+        "only root gets the profiles",
         [("nvmlDeviceGetGpuInstanceProfileInfo*", pynvml.NVML_ERROR_NO_PERMISSION)],
-        ("the catalogue's are taken",),
+        ("the catalogue's are used",),
     ),
     ("placements are not told", [("nvmlDeviceGetGpuInstancePossiblePlacements*", pynvml.NVML_ERROR_NOT_SUPPORTED)], ()),
     (
-        "placements are told to root alone",
+        "only root gets the placements",
         [("nvmlDeviceGetGpuInstancePossiblePlacements*", pynvml.NVML_ERROR_NO_PERMISSION)],
         (),
     ),

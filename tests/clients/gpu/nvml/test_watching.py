@@ -47,7 +47,7 @@ async def test_a_gpu_lost_before_its_events_are_watched_is_reported(machine: Mac
         assert not any(each.lost for each in (await driver.inventory()).gpus)
 
 
-async def test_what_is_wrong_with_events_is_told_when_it_is_opened(machine: Machine) -> None:
+async def test_what_is_wrong_with_events_is_reported_when_it_is_opened(machine: Machine) -> None:
     machine.fault("nvmlDeviceRegisterEvents", code=pynvml.NVML_ERROR_NO_PERMISSION)
     with pytest.raises(Unavailable, match="run as root"):
         await NvmlDriver.open(deadlines=QUICK)

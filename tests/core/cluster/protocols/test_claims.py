@@ -465,7 +465,7 @@ Event = tuple[int, int, int]
 @given(
     st.lists(st.tuples(st.integers(0, len(EVENTS) - 1), st.integers(0, REPLICAS - 1), st.integers(0, 3)), max_size=150)
 )
-def test_nothing_is_granted_twice_and_no_claim_is_left(events: list[Event]) -> None:
+def test_nothing_is_allocated_twice_and_no_claim_is_left(events: list[Event]) -> None:
     world = World()
     replicas = [Replica(world, f"r{index}") for index in range(REPLICAS)]
     for what, which, luck in events:

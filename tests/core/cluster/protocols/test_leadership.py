@@ -28,7 +28,7 @@ TERMS = Terms()
 ONE, TWO = Candidate(identity="one"), Candidate(identity="two")
 
 
-def held(by: str, version: str = "1", lease_s: int = 15) -> Lease:
+def lease_of(by: str, version: str = "1", lease_s: int = 15) -> Lease:
     return Lease(holder=by, lease_s=lease_s, version=version)
 
 
@@ -40,29 +40,29 @@ TABLE = {
         Lease(holder="one", lease_s=15, transitions=0, version=""),
     ),
     "a free lease is taken at once": (
-        observed(ONE, held(""), 5.0),
+        observed(ONE, lease_of(""), 5.0),
         5.0,
         Lease(holder="one", lease_s=15, transitions=1, version="1"),
     ),
     "another's lease is left alone until it was seen unchanged for its duration": (
-        observed(ONE, held("two"), 5.0),
+        observed(ONE, lease_of("two"), 5.0),
         19.99,
         None,
     ),
     "then it is taken": (
-        observed(ONE, held("two"), 5.0),
+        observed(ONE, lease_of("two"), 5.0),
         20.0,
         Lease(holder="one", lease_s=15, transitions=1, version="1"),
     ),
     "a second look at the same does not begin the count anew": (
-        observed(observed(ONE, held("two"), 5.0), held("two"), 19.0),
+        observed(observed(ONE, lease_of("two"), 5.0), lease_of("two"), 19.0),
         20.0,
         Lease(holder="one", lease_s=15, transitions=1, version="1"),
     ),
-    "any change does": (observed(observed(ONE, held("two"), 5.0), held("two", "2"), 19.0), 33.0, None),
-    "its own duration counts, not ours": (observed(ONE, held("two", lease_s=30), 5.0), 34.0, None),
-    "without one ours counts": (observed(ONE, held("two", lease_s=0), 5.0), 19.0, None),
-    "one's own is renewed at any time": (observed(ONE, held("one"), 5.0), 5.0, held("one")),
+    "any change does": (observed(observed(ONE, lease_of("two"), 5.0), lease_of("two", "2"), 19.0), 33.0, None),
+    "its own duration counts, not ours": (observed(ONE, lease_of("two", lease_s=30), 5.0), 34.0, None),
+    "without one ours counts": (observed(ONE, lease_of("two", lease_s=0), 5.0), 19.0, None),
+    "one's own is renewed at any time": (observed(ONE, lease_of("one"), 5.0), 5.0, lease_of("one")),
 }
 
 
@@ -73,27 +73,27 @@ def test_when_a_lease_is_written(case: str) -> None:
 
 
 def test_a_leader_believes_from_when_it_sent() -> None:
-    leader = acquired(ONE, held("one"), sent_s=100.0, answered_s=103.0)
+    leader = acquired(ONE, lease_of("one"), sent_s=100.0, answered_s=103.0)
     assert leads(leader, 109.9)
     assert not leads(leader, 110.0)
-    assert not leads(observed(leader, held("two", "2"), 104.0), 104.0)
-    assert leads(observed(leader, held("one", "2"), 104.0), 104.0)
+    assert not leads(observed(leader, lease_of("two", "2"), 104.0), 104.0)
+    assert leads(observed(leader, lease_of("one", "2"), 104.0), 104.0)
     assert not leads(ONE, 0.0)
 
 
 def test_who_gives_up_frees_the_lease_that_is_its_own() -> None:
-    leader = acquired(ONE, held("one"), sent_s=100.0, answered_s=103.0)
+    leader = acquired(ONE, lease_of("one"), sent_s=100.0, answered_s=103.0)
     follower, free = released(leader)
     assert not leads(follower, 103.0)
     assert free == Lease(holder="", lease_s=1, version="1")
-    assert released(observed(ONE, held("two"), 0.0))[1] is None
+    assert released(observed(ONE, lease_of("two"), 0.0))[1] is None
     assert released(ONE)[1] is None
 
 
 def test_pauses_are_regular_for_the_leader_and_spread_for_others() -> None:
-    leader = acquired(ONE, held("one"), sent_s=100.0, answered_s=100.0)
+    leader = acquired(ONE, lease_of("one"), sent_s=100.0, answered_s=100.0)
     assert pause_s(leader, 101.0, 0.9) == 2.0
-    follower = observed(TWO, held("one"), 100.0)
+    follower = observed(TWO, lease_of("one"), 100.0)
     assert pause_s(follower, 101.0, 0.0) == 2.0
     assert pause_s(follower, 101.0, 1.0) == pytest.approx(4.4)
     assert pause_s(follower, 114.5, 1.0) == 0.5

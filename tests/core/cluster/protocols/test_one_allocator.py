@@ -137,7 +137,7 @@ def device_of(known: Allocation) -> DeviceId:
 
 
 @cache
-def seen(pods: Pods, inserted: Inserted) -> GateObservation:
+def observation(pods: Pods, inserted: Inserted) -> GateObservation:
     """Return what the agent sees: the API server's pods, their processes, the kubelet's record."""
     there = {
         name: GatePod(
@@ -162,14 +162,14 @@ def seen(pods: Pods, inserted: Inserted) -> GateObservation:
 @cache
 def allocated(record: frozenset[Allocation], device: DeviceId, pods: Pods, inserted: Inserted) -> GateDecision:
     """Return what `Allocate` is answered for a device by name."""
-    return lastgate.admit(in_order(record), entry(device), seen(pods, inserted), {})
+    return lastgate.admit(in_order(record), entry(device), observation(pods, inserted), {})
 
 
 @cache
 def started(record: frozenset[Allocation], new: Allocation, pods: Pods, inserted: Inserted, units: int) -> GateDecision:
     """Return what `PreStartContainer` is answered."""
     capacity_mib = {device_of(new): units} if units else {}
-    return lastgate.start(in_order(record), new, seen(pods, inserted), capacity_mib, ids=not is_need(new.uid))
+    return lastgate.start(in_order(record), new, observation(pods, inserted), capacity_mib, ids=not is_need(new.uid))
 
 
 def in_order(record: frozenset[Allocation]) -> tuple[Allocation, ...]:
@@ -332,7 +332,7 @@ def pods_end(state: State) -> Iterator[State]:
             yield alter(state, name, pod._replace(state="dying"))  # deleted, by force or not: a process is left
         if pod.state == "dying":
             yield alter(state, name, pod._replace(state="gone"))
-    released = frozenset(lastgate.release(state.record, seen(state.pods, state.inserted)))
+    released = frozenset(lastgate.release(state.record, observation(state.pods, state.inserted)))
     if released != state.record:
         yield state._replace(record=released)
 

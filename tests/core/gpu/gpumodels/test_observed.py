@@ -1,4 +1,4 @@
-"""What the driver shows corrects the catalogue, and every difference is told."""
+"""What the driver reports corrects the catalogue, and every difference is reported."""
 
 import msgspec
 import pytest
@@ -62,7 +62,7 @@ def test_what_is_as_in_the_catalogue_is_the_catalogues_entry(gpu: GpuModel) -> N
     [
         ("other memory", shown(A100, memory_mib=40536), "40536 MiB of memory, 40960 in the catalogue"),
         ("no MIG in a virtual machine", shown(A100, mig=False, profiles=()), "no MIG, which the catalogue has"),
-        ("an old driver lists nothing with MIG off", shown(A100, profiles=()), "the catalogue's are taken"),
+        ("an old driver lists nothing with MIG off", shown(A100, profiles=()), "the catalogue's are used"),
         (
             "a driver that does not know some profiles yet",
             shown(A100, profiles=tuple(each for each in AS_IS.profiles if each.name not in {"1g.10gb", "1g.5gb+me"})),
@@ -85,7 +85,7 @@ def test_what_is_as_in_the_catalogue_is_the_catalogues_entry(gpu: GpuModel) -> N
         ),
     ],
 )
-def test_a_difference_is_told(case: str, seen: ObservedGpu, want: str) -> None:
+def test_a_difference_is_reported(case: str, seen: ObservedGpu, want: str) -> None:
     _, notes = observed_model(seen)
     assert len(notes) == 1, case
     assert want in notes[0], case
@@ -164,7 +164,7 @@ def test_an_unknown_product_behaves_as_the_driver_shows_it(name: str) -> None:
     assert found.at_most_one == gpu.at_most_one
     assert [(each.name, each.media) for each in found.profiles] == [(each.name, each.media) for each in gpu.profiles]
     assert maximal_counts(found) == maximal_counts(gpu)
-    assert notes == ("the catalogue does not have it: its model is what the driver shows",)
+    assert notes == ("it is not in the catalogue: its model is read from the driver",)
 
 
 def test_an_unknown_product_without_mig_is_memory_alone() -> None:

@@ -46,7 +46,7 @@ def users(*places: str | None) -> tuple[GpuUser, ...]:
     return tuple(GpuUser(gpu="GPU-0", placement=every[each] if each else None, pod="ns/p") for each in places)
 
 
-def told(made: Change) -> str:
+def described(made: Change) -> str:
     """Return a change in one line."""
     match made:
         case ChangeInstances(plan=plan):
@@ -81,14 +81,14 @@ PROCESS = (GpuUser(gpu="GPU-0", pid=77),)
             card(),
             ONES,
             PROCESS,
-            "blocked: GPU 0: switching MIG on needs a GPU that nobody uses; it is in use by process 77 | 1 | ",
+            "blocked: GPU 0: switching MIG on requires an idle GPU; it is in use by process 77 | 1 | ",
             id="a foreign process",
         ),
         pytest.param(
             card(layout=SEVEN),
             OFF,
             users("1g.5gb at 2"),
-            "blocked: GPU 0: switching MIG off needs a GPU that nobody uses; it is in use by pod ns/p on 1g.5gb at 2 "
+            "blocked: GPU 0: switching MIG off requires an idle GPU; it is in use by pod ns/p on 1g.5gb at 2 "
             f"| 1 | {ALL}",
             id="off while an instance is used",
         ),
@@ -99,16 +99,16 @@ PROCESS = (GpuUser(gpu="GPU-0", pid=77),)
             card(layout=SEVEN),
             TWO,
             users("1g.5gb at 2", "1g.5gb at 5"),
-            "blocked: GPU 0: 1g.5gb at 2 is in use and holds unit 2, needed for 3g.20gb at 0; 1g.5gb at 5 is in use "
-            "and holds unit 5, needed for 3g.20gb at 4; held by pod ns/p on 1g.5gb at 2, pod ns/p on 1g.5gb at 5 "
-            f"| 2 | {ALL}",
+            "blocked: GPU 0: 1g.5gb at 2 is in use and occupies memory slice 2, needed for 3g.20gb at 0; "
+            "1g.5gb at 5 is in use and occupies memory slice 5, needed for 3g.20gb at 4; used by "
+            f"pod ns/p on 1g.5gb at 2, pod ns/p on 1g.5gb at 5 | 2 | {ALL}",
             id="used instances in the way",
         ),
         pytest.param(
             card(layout=HALVES[:1]),
             ONES,
             PROCESS,
-            "blocked: GPU 0: it is not known which instances process 77 uses | 1 | ",
+            "blocked: GPU 0: the instances that process 77 uses are unknown | 1 | ",
             id="a process on an unknown instance, and instances must go",
         ),
         pytest.param(
@@ -134,7 +134,7 @@ PROCESS = (GpuUser(gpu="GPU-0", pid=77),)
             card(layout=(SEVEN[0], SEVEN[0])),
             TWO,
             (),
-            "impossible: GPU 0: the driver shows a layout that cannot be: "
+            "impossible: GPU 0: the driver reports an impossible layout: "
             "1g.5gb at 0 and 1g.5gb at 0 share memory slice 0",
             id="a driver that shows what cannot be",
         ),
@@ -157,13 +157,13 @@ PROCESS = (GpuUser(gpu="GPU-0", pid=77),)
             card(layout=SEVEN),
             TWO,
             (GpuUser(gpu="GPU-1", pid=1),),
-            told(change(card(layout=SEVEN), TWO, ())),
+            described(change(card(layout=SEVEN), TWO, ())),
             id="others",
         ),
     ],
 )
 def test_change(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...], want: str) -> None:
-    assert told(change(gpu, target, users)) == want
+    assert described(change(gpu, target, users)) == want
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             (Group(enabled=True, instances=(("1g.5gb", 8),)),),
             node_of(card()),
             "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb do not fit on one A100-40GB "
-            "together: choose from what `tessera profiles A100-40GB` shows",
+            "together: choose from `tessera profiles A100-40GB`",
             id="too many",
         ),
         pytest.param(

@@ -54,7 +54,7 @@ NONE = look(card(layout=HALVES), name="")
 BROKEN = Attempted(("GPU 0: create failed",), OTHER.outlook.observed)
 DARK = NodeUnobserved("all-1g.5gb", "the kubelet does not answer")
 WORKED = Attempted((), ASKED.outlook.observed)
-TAKEN = NotRebooted("pod ns/p came before the node could be rebooted", SWITCHED_BUSY.outlook, tried=False)
+TAKEN = NotRebooted("pod ns/p was admitted before the node could be rebooted", SWITCHED_BUSY.outlook, tried=False)
 UNHEARD = NotRebooted("the reboot failed", SWITCHED.outlook, tried=True)
 
 
@@ -72,7 +72,10 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
         pytest.param([(0, NONE)], LIMITS, (None, LayoutCause.PENDING, ""), id="no label"),
         pytest.param([(0, OTHER), (1, NONE)], LIMITS, (None, LayoutCause.PENDING, ""), id="the label is taken away"),
         pytest.param(
-            [(0, ASKED)], LIMITS, (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs are as asked"), id="as asked"
+            [(0, ASKED)],
+            LIMITS,
+            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs have the requested layout"),
+            id="as asked",
         ),
         pytest.param(
             [(0, OTHER)], LIMITS, (LayoutState.PENDING, LayoutCause.PENDING, "being applied"), id="it differs"
@@ -80,7 +83,7 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
         pytest.param(
             [(0, OTHER), (1, WORKED), (2, ASKED)],
             LIMITS,
-            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs are as asked"),
+            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs have the requested layout"),
             id="applied",
         ),
         pytest.param(
@@ -101,7 +104,7 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
         pytest.param(
             [(0, UNSEEN), (9, ASKED)],
             LIMITS,
-            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs are as asked"),
+            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs have the requested layout"),
             id="a GPU that came back as asked",
         ),
         pytest.param(
@@ -119,7 +122,11 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
         pytest.param(
             [(0, BLOCKED)],
             LIMITS,
-            (LayoutState.PENDING, LayoutCause.BLOCKED, "GPU 0: 3g.20gb at 0 is in use and holds units 0, 1, 2, 3"),
+            (
+                LayoutState.PENDING,
+                LayoutCause.BLOCKED,
+                "GPU 0: 3g.20gb at 0 is in use and occupies memory slices 0, 1, 2, 3",
+            ),
             id="a used instance is waited for",
         ),
         pytest.param(
@@ -209,7 +216,7 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
         pytest.param(
             [(0, SWITCHED_BUSY)],
             REBOOTS,
-            (LayoutState.PENDING, LayoutCause.BLOCKED, "MIG was switched; the node reboots once nobody uses its GPUs"),
+            (LayoutState.PENDING, LayoutCause.BLOCKED, "MIG was switched; the node reboots once its GPUs are idle"),
             id="not while a GPU is used",
         ),
         pytest.param(
@@ -218,7 +225,7 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
             (
                 LayoutState.FAILED,
                 LayoutCause.FAILED,
-                "not done in time; MIG was switched; the node reboots once nobody",
+                "not done in time; MIG was switched; the node reboots once its GPUs",
             ),
             id="nor for ever",
         ),
@@ -259,7 +266,7 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
         pytest.param(
             [(0, SWITCHED), (900, ASKED)],
             REBOOTS,
-            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs are as asked"),
+            (LayoutState.SUCCESS, LayoutCause.APPLIED, "all GPUs have the requested layout"),
             id="after the reboot all is there",
         ),
         pytest.param(
@@ -268,7 +275,7 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
             (
                 LayoutState.FAILED,
                 LayoutCause.BLOCKED,
-                "pod ns/p came before the node could be rebooted; GPU 0: MIG is switched",
+                "pod ns/p was admitted before the node could be rebooted; GPU 0: MIG is switched",
             ),
             id="a GPU came into use before the reboot",
         ),
@@ -356,7 +363,7 @@ def test_the_condition_says_it_in_kubernetes_words() -> None:
         ("False", "LayoutFailed"),
     ]
     assert said[1] is not None
-    assert said[1].message == "configuration all-1g.5gb: all GPUs are as asked"
+    assert said[1].message == "configuration all-1g.5gb: all GPUs have the requested layout"
 
 
 def test_an_agent_that_asked_for_a_reboot_goes_on_after_it() -> None:
@@ -407,7 +414,7 @@ def test_the_label_never_stays_pending_or_rebooting(events: list[tuple[float, La
 
 
 @given(LOOKS, LOOKS, st.booleans())
-def test_whatever_is_seen_for_long_enough_is_told_and_no_more_is_tried(
+def test_whatever_is_seen_for_long_enough_is_reported_and_no_more_is_tried(
     first: NodeObserved, last: NodeObserved, reboots: bool
 ) -> None:
     limits = REBOOTS if reboots else LIMITS

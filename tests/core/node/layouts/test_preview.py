@@ -1,4 +1,4 @@
-"""The steps of a change are told beforehand, with everybody each of them would disturb."""
+"""The steps of a change are printed in advance, with the processes that each would disturb."""
 
 import pytest
 from hypothesis import given, settings

@@ -183,7 +183,7 @@ def test_with_nothing_to_destroy_nothing_is_drained() -> None:
         pytest.param((Drained(),), "observed: Drained came instead of Begin: ", id="before it begins"),
         pytest.param((Begin(), Begin()), "Begin came instead of Drained or Taken or TimedOut: ", id="a second time"),
         pytest.param(
-            (Begin(), Taken(HALVES[0])), "3g.40gb at 0 taken by a pod came instead of", id="taken what does not exist"
+            (Begin(), Taken(HALVES[0])), "a pod uses 3g.40gb at 0 came instead of", id="taken what does not exist"
         ),
         pytest.param(
             (Begin(), Drained(), StepDone(DOOMED[1])),
@@ -247,13 +247,13 @@ def test_a_layout_is_not_restored_while_an_instance_is_incomplete(
         ({"layout": HALVES + ONES[:1], "phase": Stage.DESTROYING}, "the layout is not legal"),
         ({"used": HALVES[:1]}, "a used instance does not exist"),
         ({"layout": ONES[1:], "phase": Stage.DRAINING}, "something changed before it was drained"),
-        ({"phase": Stage.CREATING}, "something is left to destroy while creating"),
+        ({"phase": Stage.CREATING}, "an instance remains to be destroyed during creation"),
         ({"phase": Stage.DONE, "todo": ()}, "it is done without the target"),
         ({"phase": Stage.RESTORED, "layout": ONES[1:], "todo": ()}, "it is restored without the former layout"),
         ({"phase": Stage.FAILED}, "it ended with steps left"),
     ],
 )
-def test_a_broken_procedure_is_told(change: dict[str, object], want: str) -> None:
+def test_a_broken_procedure_is_reported(change: dict[str, object], want: str) -> None:
     broken = msgspec.structs.replace(planned(H100, ONES, (), HALVES), **change)
     assert broken_invariants(broken) == (want,)
 

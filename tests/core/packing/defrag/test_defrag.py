@@ -212,43 +212,48 @@ STUCK: dict[str, tuple[list[ObservedPod], dict[PodKey, Leave], Asker, str]] = {
         two_halves(),
         {pod.pod.key: Leave(pod=pod.pod.key, refused="it is dear") for pod in two_halves()},
         asker(WHOLE),
-        "on n these would have to move and stay: default/a (it is dear)",
+        "on n these would have to move and cannot: default/a (it is dear)",
     ),
-    "nothing is known of the pods": (two_halves(), {}, asker(WHOLE), "nothing is known of its controller"),
+    "nothing is known of the pods": (two_halves(), {}, asker(WHOLE), "its controller is unknown"),
     "all are of a higher priority": (
         two_halves(priority=7),
         free(*two_halves()),
         asker(WHOLE, priority=6),
         "its priority 7 is above 6",
     ),
-    "a pod is ending": (altered(ending=True), free(*two_halves()), asker(WHOLE), "it is being deleted already"),
+    "a pod is ending": (altered(ending=True), free(*two_halves()), asker(WHOLE), "it is already being deleted"),
     "a pod cannot be read": (altered(problem="it is odd"), free(*two_halves()), asker(WHOLE), "it is odd"),
-    "a pod starts": (altered(phase=Phase.STARTING), free(*two_halves()), asker(WHOLE), "do not run yet"),
-    "devices are guessed": (altered(record=Record.GUESSED), free(*two_halves()), asker(WHOLE), "nobody recorded"),
+    "a pod starts": (altered(phase=Phase.STARTING), free(*two_halves()), asker(WHOLE), "are not running yet"),
+    "devices are guessed": (altered(record=Record.GUESSED), free(*two_halves()), asker(WHOLE), "not recorded"),
     "a replacement fits nowhere beside it": (
         two_halves()[:1],
         free(*two_halves()),
         asker(amount(15_000, Isolation.HARDWARE, count=2)),
-        "on n default/a would have to move, and then there is not room for all of them",
+        "on n default/a would have to move, and they do not all fit elsewhere",
     ),
     "a replacement fits nowhere": (
         two_halves(mib=14_000),
         free(*two_halves()),
         asker(WHOLE),
-        "default/a (its replacement fits nowhere else)",
+        "default/a (its replacement does not fit elsewhere)",
     ),
-    "no GPU is large enough": (two_halves(), free(*two_halves()), asker(amount(16_000)), "no node could ever take it"),
+    "no GPU is large enough": (
+        two_halves(),
+        free(*two_halves()),
+        asker(amount(16_000)),
+        "it fits no node, even an empty one",
+    ),
     "no node admits the pod": (
         two_halves(),
         free(*two_halves()),
         asker(msgspec.structs.replace(WHOLE, node_selector=(("zone", "z"),))),
-        "no node that is ready admits it",
+        "no ready node admits it",
     ),
     "too little cpu": (
         two_halves(),
         free(*two_halves()),
         asker(msgspec.structs.replace(WHOLE, cpu_milli=1 << 20)),
-        "on no node would it help",
+        "moving pods does not help",
     ),
 }
 
@@ -263,7 +268,7 @@ def test_why_nothing_helps(pods: list[ObservedPod], leaves: dict[PodKey, Leave],
 def test_no_more_moves_than_allowed() -> None:
     pods = two_halves()
     got = propose(cluster(TWO, pods), [asker(WHOLE)], free(*pods), most=0)
-    assert got.stuck[0].reasons == ("on n default/a would have to move, which takes more than 0 moves in all",)
+    assert got.stuck[0].reasons == ("on n default/a would have to move, which is more than 0 moves",)
 
 
 def test_pods_that_wait_hold_nothing() -> None:
@@ -321,7 +326,7 @@ def test_fewer_moves_for_two_than_one_after_the_other() -> None:
     assert got.fewest
 
 
-def test_one_of_two_is_placed_and_the_other_is_told_why_not() -> None:
+def test_one_of_two_is_placed_and_the_other_is_reported_why_not() -> None:
     pods = two_halves()
     got = propose(cluster(TWO, pods), [asker(WHOLE), asker(WHOLE, 1)], free(*pods))
     assert [each.pod for each in got.placed] == ["default/asker-0"]

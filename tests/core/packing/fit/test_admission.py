@@ -92,7 +92,7 @@ CASES: dict[str, tuple[Need, Node, tuple[Refusal, str] | None]] = {
         (Refusal.TAINT, "sla=950:NoExecute"),
     ),
     "a taint below the threshold": (tolerant(key="sla", operator="Lt", value="951"), tainted(SLA), None),
-    "a threshold that is no number": (
+    "a threshold that is not a number": (
         tolerant(key="sla", operator="Lt", value="1e3"),
         tainted(SLA),
         (Refusal.TAINT, "sla=950:NoExecute"),

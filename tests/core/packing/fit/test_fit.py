@@ -31,22 +31,22 @@ REFUSED: dict[str, tuple[tuple[Node, ...], tuple[Running, ...], str]] = {
     "more memory than the GPU has": (
         (ONE,),
         (running("a", share(memory_mib=1 << 20)),),
-        r"cannot give its share beside other running pods: 1048576 MiB, 0 % compute \(memory-share\)",
+        r"has no room for its share next to other running pods: 1048576 MiB, 0 % compute \(memory-share\)",
     ),
     "a GPU that is not there": (
         (ONE,),
         (running("a", share(5)),),
-        r"pod default/p-0 on node a: GPU 5 cannot give",
+        r"pod default/p-0 on node a: GPU 5 has no room",
     ),
     "a mode that the GPU does not serve": (
         (ONE,),
         (running("a", share(0, 1_000, Mode.TIME_SLICING)),),
-        r"GPU 0 cannot give its share beside other running pods: 1000 MiB, 0 % compute \(time-slicing\)",
+        r"GPU 0 has no room for its share next to other running pods: 1000 MiB, 0 % compute \(time-slicing\)",
     ),
     "an instance where none can be": (
         (ONE,),
         (running("a", share(at="1g.5gb@7")),),
-        r"pod default/p-0 on node a: GPU 0 cannot give its share beside other running pods: 1g.5gb at 7 \(mig\)",
+        r"pod default/p-0 on node a: GPU 0 has no room for its share next to other running pods: 1g.5gb at 7 \(mig\)",
     ),
 }
 

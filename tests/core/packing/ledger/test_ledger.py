@@ -52,9 +52,9 @@ def test_an_empty_ledger_answers() -> None:
 CLASHES = {
     "more memory than there is": (
         (share(memory_mib=9_000), share(memory_mib=9_000)),
-        "18000 MiB are held of 15360 MiB",
+        "18000 MiB of 15360 MiB are allocated",
     ),
-    "a negative amount": ((share(memory_mib=-5),), "-5 MiB, 0 % compute (memory-share) is no amount of a GPU"),
+    "a negative amount": ((share(memory_mib=-5),), "-5 MiB, 0 % compute (memory-share) is not a valid share of a GPU"),
     "a GPU that is not there": ((share(5),), "node n has no GPU 5"),
 }
 
@@ -81,7 +81,7 @@ def test_replicas_are_held_up_to_their_number() -> None:
     assert list(ledger.impossible_uses) == []
     ledger.put_pod(pods[2])
     (found,) = ledger.impossible_uses
-    assert found.problem == "3 pods hold the GPU (time-slicing) for 2 at most"
+    assert found.problem == "3 pods use the GPU (time-slicing), which allows 2"
 
 
 def test_what_is_set_aside_is_held_again_afterwards() -> None:

@@ -8,7 +8,7 @@ from tessera.core.workload.need import Need
 
 
 class Recorder(Policy):
-    """First fit that remembers the mixes it was told."""
+    """First fit that remembers the mixes it was given."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)

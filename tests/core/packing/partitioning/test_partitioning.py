@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders import asks
 from builders.cards import at
 from builders.fleets import pod_of
-from builders.shares import cut, share, whole
+from builders.shares import mig_share, share, whole
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share
 from tessera.core.gpu.gpumodels import model
@@ -63,7 +63,7 @@ def part(gpu: int, name: str, resource: str = "") -> Share:
     if name == "gpu":
         return whole(gpu, A100.memory_mib)
     profile, _, start = name.partition("@")
-    found = cut(gpu, profile, int(start))
+    found = mig_share(gpu, profile, int(start))
     return msgspec.structs.replace(found, resource=resource or found.resource)
 
 
@@ -116,8 +116,8 @@ class World:
             self.desired = desired
         return decision
 
-    def cut(self) -> None:
-        """Let the agent make what is desired, beside what pods hold."""
+    def create_desired(self) -> None:
+        """Create the desired instances, and keep those that pods use."""
         for i, sharing in enumerate(self.sharings):
             desired = next((each for each in self.desired if each.gpu == f"GPU-{i}"), DesiredDevices(gpu=""))
             held = [s for each in self.running for s in each.assignment.shares if s.gpu == i and s.profile]
@@ -179,7 +179,7 @@ def test_what_is_decided_is_decided_once() -> None:
     world.pending = [asking("one", exact("3g.20gb")), asking("two", exact("gpu"))]
     assert world.reconcile().desired
     assert world.reconcile(later_s=1).desired == ()
-    world.cut()
+    world.create_desired()
     assert world.reconcile(later_s=1).desired == ()
     world.bind()
     assert world.pending == []
@@ -190,7 +190,7 @@ def test_idle_slices_serve_before_new_ones_are_cut() -> None:
     """A pod that an idle desired device serves changes nothing."""
     world = World()
     world.want(wish(0, "1g.5gb@3"))
-    world.cut()
+    world.create_desired()
     world.pending = [asking("one", exact("1g.5gb"))]
     assert world.reconcile().desired == ()
 
@@ -250,7 +250,7 @@ def test_a_batch_is_awaited(sentence: str) -> None:
         decision = world.reconcile()
         if decision.pending is not None:
             decided.append(round(world.now_s - begin_s, 9))
-        world.cut()
+        world.create_desired()
         world.bind()
         due_s = decision.again_s if world.pending else None
     assert tuple(decided) == want
@@ -284,21 +284,21 @@ def test_idle_devices_stay_for_a_while() -> None:
     world = World(limits=PartitioningLimits(keep_s=100))
     world.want(wish(0, "1g.5gb@6"))
     world.run("one", part(0, "1g.5gb@6"))
-    world.cut()
+    world.create_desired()
     assert world.reconcile(later_s=500).again_s is None
     world.running.clear()
     assert world.reconcile().again_s == world.now_s + 100
     assert world.reconcile(later_s=99).desired == ()
     decision = world.reconcile(later_s=1)
     assert world.desired == ()
-    assert [each.message for each in decision.events] == ["GPU 0: 1g.5gb at 6, which nobody holds"]
+    assert [each.message for each in decision.events] == ["GPU 0: 1g.5gb at 6, which no pod uses"]
 
 
 def test_idle_devices_go_where_they_are_in_the_way() -> None:
     """A pod that needs their place gets it; the event says what went."""
     world = World()
     world.want(wish(0, "1g.5gb@0", "1g.5gb@4"))
-    world.cut()
+    world.create_desired()
     world.run("held", part(0, "1g.5gb@0"))
     world.pending = [asking("one", exact("3g.20gb"))]
     decision = world.reconcile(later_s=1)
@@ -415,7 +415,7 @@ def test_needs_are_the_extender_s_unless_idle_devices_keep_them_out() -> None:
     """A need that fits beside what is desired changes nothing; one that does not makes idle devices go."""
     world = World()
     world.want(wish(0, "3g.20gb@0"))
-    world.cut()
+    world.create_desired()
     world.pending = [asking("small", need(4, Isolation.HARDWARE))]
     assert world.reconcile().desired == ()
     world.pending = [asking("large", need(30))]
@@ -445,7 +445,7 @@ def test_a_pod_whose_record_is_not_written_holds_a_device_of_its_name() -> None:
     """The kubelet has given it one; which, is known when the agent has written it."""
     world = World(2)
     world.want(wish(0, "1g.5gb@6"), wish(1, "gpu"))
-    world.cut()
+    world.create_desired()
     world.run("one", asks=(exact("1g.5gb"), need(1)))
     world.run("two", asks=(exact("gpu"),))
     world.pending = [asking("three", exact("1g.5gb"))]
@@ -455,7 +455,7 @@ def test_a_pod_whose_record_is_not_written_holds_a_device_of_its_name() -> None:
 
 
 def test_a_pod_may_hold_what_is_just_being_taken_back() -> None:
-    """The kubelet gave it away before it was told that it is no longer desired."""
+    """The kubelet gave it away before it received that it is no longer desired."""
     world = World(2)
     world.offered = (wish(0, "1g.5gb@6"), wish(1, "gpu"))
     world.run("one", asks=(exact("1g.5gb"),))
@@ -477,7 +477,7 @@ def test_what_a_server_claims_is_desired_no_more_at_once() -> None:
     world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000, most_changing=1))
     world.pending = [asking("one", exact("1g.5gb")), asking("two", exact("7g.40gb"))]
     world.reconcile()
-    world.cut()
+    world.create_desired()
     world.reconcile()
     assert len(world.desired) == 2
     world.pending = []
@@ -509,7 +509,7 @@ def test_at_most_so_many_gpus_change_at_once() -> None:
         world.reconcile(later_s=1)
         counts.append(len(world.desired))
         world.reconcile(later_s=1)
-        world.cut()
+        world.create_desired()
     assert counts == [1, 2, 3]
 
 
@@ -655,7 +655,7 @@ def test_laws(steps: list[tuple[str, object]], limits: PartitioningLimits) -> No
             case "wait", int(seconds):
                 world.now_s += seconds
             case "cut", _:
-                world.cut()
+                world.create_desired()
             case "bind", _:
                 world.bind()
             case _:
@@ -699,7 +699,7 @@ def test_who_can_be_placed_runs(names: list[str]) -> None:
     world.pending = [asking(str(i), exact(name)) for i, name in enumerate(names)]
     pending = world.reconcile().pending or ()
     for _ in range(4):
-        world.cut()
+        world.create_desired()
         world.bind()
         world.reconcile(later_s=1)
     assert len(world.running) >= len(names) - len(pending)

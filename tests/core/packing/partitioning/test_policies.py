@@ -37,7 +37,7 @@ def asking(name: str, profile: str = "7g.40gb", **selector: str) -> Pod:
     return pod_of(need, f"a/{name}")
 
 
-def seen(*nodes: Node, pending: tuple[Pod, ...] = ()) -> PartitioningState:
+def state_of(*nodes: Node, pending: tuple[Pod, ...] = ()) -> PartitioningState:
     states = tuple(GpuNodeState(name=each.name, gpus=each.gpus, reported=True) for each in nodes)
     return PartitioningState(nodes=nodes, states=states, pending=pending)
 
@@ -77,7 +77,7 @@ def test_the_policy_of_higher_priority_places_first() -> None:
         PartitioningPolicy(name="low", limits=SOON),
         PartitioningPolicy(name="high", term=pool("x"), priority=9, limits=SOON),
     )
-    observed = seen(pooled("other"), pooled("best", "x"), pending=(asking("one"), asking("two"), asking("three")))
+    observed = state_of(pooled("other"), pooled("best", "x"), pending=(asking("one"), asking("two"), asking("three")))
     _, decisions = advance_all({}, policies, observed, 0)
     assert [name for name, _ in decisions["high"].desired] == ["best"]
     assert [name for name, _ in decisions["low"].desired] == ["other"]
@@ -90,7 +90,7 @@ def test_pods_that_a_policy_s_nodes_do_not_admit_are_no_business_of_it() -> None
         PartitioningPolicy(name="high", term=pool("x"), priority=9, limits=LATE),
         PartitioningPolicy(name="low", limits=SOON),
     )
-    observed = seen(pooled("best", "x"), pooled("other", "y"), pending=(asking("one", pool="y"), asking("two")))
+    observed = state_of(pooled("best", "x"), pooled("other", "y"), pending=(asking("one", pool="y"), asking("two")))
     memories, decisions = advance_all({}, policies, observed, 0)
     assert decisions["high"].desired == ()
     assert [name for name, _ in decisions["low"].desired] == ["other"]
@@ -102,7 +102,7 @@ def test_pods_that_a_policy_s_nodes_do_not_admit_are_no_business_of_it() -> None
 def test_what_a_policy_forbids_is_not_done() -> None:
     """Its nodes are never repartitioned; nodes without any policy are."""
     policies = (PartitioningPolicy(name="no", term=pool("x"), allowed=False, limits=SOON),)
-    observed = seen(pooled("a", "x"), pooled("b"), pending=(asking("one"),))
+    observed = state_of(pooled("a", "x"), pooled("b"), pending=(asking("one"),))
     memories: dict[str, PartitioningMemory] = {}
     decisions: dict[str, PartitioningDecision] = {}
     for now_s in (0, 5, 20):
@@ -114,6 +114,6 @@ def test_what_a_policy_forbids_is_not_done() -> None:
 def test_the_budget_of_a_policy_is_of_its_own_gpus() -> None:
     """A tenth of a few GPUs is one."""
     policies = (PartitioningPolicy(name="p", limits=SOON, budget=ChangeBudget(percent=10)),)
-    observed = seen(*(pooled(str(i)) for i in range(4)), pending=tuple(asking(str(i)) for i in range(4)))
+    observed = state_of(*(pooled(str(i)) for i in range(4)), pending=tuple(asking(str(i)) for i in range(4)))
     _, decisions = advance_all({}, policies, observed, 0)
     assert len(decisions["p"].desired) == 1

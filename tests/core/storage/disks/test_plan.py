@@ -37,7 +37,7 @@ def member(number: int, array: str = "a:a:a:a", **more: Any) -> BlockDevice:
     return disk(number, signature=Signature(kind=RAID, uuid=array), member=ArrayMember(array=array, **facts))
 
 
-def held(device: BlockDevice, *holders: str) -> BlockDevice:
+def in_use(device: BlockDevice, *holders: str) -> BlockDevice:
     return msgspec.structs.replace(device, holders=holders or ("md127",))
 
 
@@ -126,13 +126,13 @@ OF_ALL: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], DiskState, str]
         "array tessera has 2 disks, and 3 say that they are one of them",
     ),
     "an array that is also on a disk that is not selected": (
-        (held(member(0)), array(0, signature=EXT4, slaves=("nvme0n1", "sdb")), disk(9, name="sdb")),
+        (in_use(member(0)), array(0, signature=EXT4, slaves=("nvme0n1", "sdb")), disk(9, name="sdb")),
         {},
         DiskState.REFUSED,
         "array tessera is also on sdb, which is not selected",
     ),
     "a member gone": (
-        (held(member(0, devices=3)), held(member(1, devices=3)), array(0, 1, 2, signature=EXT4)),
+        (in_use(member(0, devices=3)), in_use(member(1, devices=3)), array(0, 1, 2, signature=EXT4)),
         {},
         DiskState.LOST,
         f"array tessera on nvme0n1, nvme1n1: 1 of its 3 disks is gone; {NO_COPY}",
@@ -144,43 +144,43 @@ OF_ALL: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], DiskState, str]
         f"array tessera on nvme0n1: 2 of its 3 disks are gone; nvme1n1 blank, as a replaced disk is; {NO_COPY}",
     ),
     "all members there and the array broken": (
-        (held(member(0)), held(member(1)), array(0, 1, signature=EXT4, array_state="broken")),
+        (in_use(member(0)), in_use(member(1)), array(0, 1, signature=EXT4, array_state="broken")),
         {},
         DiskState.LOST,
         f"array tessera on nvme0n1, nvme1n1: a disk failed; {NO_COPY}",
     ),
     "an array that cannot be read": (
-        (held(member(0)), held(member(1)), array(0, 1, probed=False, problem="Input/output error")),
+        (in_use(member(0)), in_use(member(1)), array(0, 1, probed=False, problem="Input/output error")),
         {},
         DiskState.REFUSED,
         "md127 cannot be read: Input/output error",
     ),
     "an array below a logical volume": (
-        (held(member(0)), held(member(1)), array(0, 1, holders=("dm-0",))),
+        (in_use(member(0)), in_use(member(1)), array(0, 1, holders=("dm-0",))),
         {},
         DiskState.REFUSED,
         "md127 is in use by dm-0",
     ),
     "an array on which nothing is found": (
-        (held(member(0)), held(member(1)), array(0, 1)),
+        (in_use(member(0)), in_use(member(1)), array(0, 1)),
         {},
         DiskState.REFUSED,
-        "array tessera (md127) has no filesystem: something wrote over it, or never made one",
+        "array tessera (md127) has no filesystem: it was overwritten or never created",
     ),
     "an array on which nothing is found, and it is mounted": (
-        (held(member(0)), held(member(1)), array(0, 1, mounts=AT_TARGET)),
+        (in_use(member(0)), in_use(member(1)), array(0, 1, mounts=AT_TARGET)),
         {"target": MOUNTED},
         DiskState.REFUSED,
-        "array tessera (md127) has no filesystem: something wrote over it, or never made one",
+        "array tessera (md127) has no filesystem: it was overwritten or never created",
     ),
     "an array with something else on it": (
-        (held(member(0)), held(member(1)), array(0, 1, signature=Signature(kind="LVM2_member"))),
+        (in_use(member(0)), in_use(member(1)), array(0, 1, signature=Signature(kind="LVM2_member"))),
         {},
         DiskState.REFUSED,
         "md127 has a signature of 'LVM2_member'",
     ),
     "a filesystem that the kernel made read-only": (
-        (held(member(0)), held(member(1)), READY_ARRAY),
+        (in_use(member(0)), in_use(member(1)), READY_ARRAY),
         {"target": msgspec.structs.replace(MOUNTED, read_only=True)},
         DiskState.REFUSED,
         "md127 is mounted read-only at /mnt/disks/tessera, as the kernel does after errors",
@@ -204,13 +204,13 @@ OF_ALL: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], DiskState, str]
         "/mnt/disks/tessera is not an empty folder",
     ),
     "an unfinished array that something is built on": (
-        (held(member(0, BEGUN.array)), held(member(1, BEGUN.array)), array(0, 1, holders=("dm-0",))),
+        (in_use(member(0, BEGUN.array)), in_use(member(1, BEGUN.array)), array(0, 1, holders=("dm-0",))),
         {"unfinished": BEGUN},
         DiskState.REFUSED,
         "md127, left by an interrupted creation, is in use",
     ),
     "an unfinished array that cannot be read": (
-        (held(member(0, BEGUN.array)), held(member(1, BEGUN.array)), array(0, 1, probed=False)),
+        (in_use(member(0, BEGUN.array)), in_use(member(1, BEGUN.array)), array(0, 1, probed=False)),
         {"unfinished": BEGUN},
         DiskState.REFUSED,
         "md127, left by an interrupted creation, cannot be read: it was not probed",
@@ -235,35 +235,35 @@ PLANS: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], list[str]]] = {
     "one blank disk": ((disk(0),), {}, ["RecordCreation", "MakeFilesystem", "MountFilesystem"]),
     "an array that is not assembled": ((member(0), member(1)), {}, ["AssembleArray", "MountFilesystem"]),
     "an array that is assembled in part": (
-        (held(member(0)), member(1), array(0, array_state="inactive", size_bytes=0, probed=False)),
+        (in_use(member(0)), member(1), array(0, array_state="inactive", size_bytes=0, probed=False)),
         {},
         ["StopArray", "AssembleArray", "MountFilesystem"],
     ),
     "an array that is not mounted": (
-        (held(member(0)), held(member(1)), array(0, 1, signature=EXT4)),
+        (in_use(member(0)), in_use(member(1)), array(0, 1, signature=EXT4)),
         {},
         ["MountFilesystem"],
     ),
     "an array that is mounted elsewhere": (
-        (held(member(0)), held(member(1)), array(0, 1, signature=EXT4, mounts=ELSEWHERE)),
+        (in_use(member(0)), in_use(member(1)), array(0, 1, signature=EXT4, mounts=ELSEWHERE)),
         {},
         ["MountFilesystem"],
     ),
-    "an array that is ready": ((held(member(0)), held(member(1)), READY_ARRAY), {"target": MOUNTED}, []),
+    "an array that is ready": ((in_use(member(0)), in_use(member(1)), READY_ARRAY), {"target": MOUNTED}, []),
     "a creation that ended after some members": (
         (member(0, BEGUN.array), disk(1)),
         {"unfinished": BEGUN},
         ["WipeSignatures", "CreateArray", "MakeFilesystem", "MountFilesystem"],
     ),
     "a creation that ended with the array": (
-        (held(member(0, BEGUN.array)), held(member(1, BEGUN.array)), array(0, 1)),
+        (in_use(member(0, BEGUN.array)), in_use(member(1, BEGUN.array)), array(0, 1)),
         {"unfinished": BEGUN},
         ["MakeFilesystem", "MountFilesystem"],
     ),
     "a creation that ended with half of the filesystem": (
         (
-            held(member(0, BEGUN.array)),
-            held(member(1, BEGUN.array)),
+            in_use(member(0, BEGUN.array)),
+            in_use(member(1, BEGUN.array)),
             array(0, 1, signature=Signature(kind="xfs", uuid=BEGUN.filesystem)),
         ),
         {"unfinished": BEGUN},
@@ -271,7 +271,7 @@ PLANS: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], list[str]]] = {
     ),
     "a creation whose array is on a disk that is no longer selected": (
         (
-            held(member(0, BEGUN.array)),
+            in_use(member(0, BEGUN.array)),
             array(0, slaves=("nvme0n1", "sdb")),
             member(1, BEGUN.array),
         ),
@@ -279,18 +279,18 @@ PLANS: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], list[str]]] = {
         ["StopArray", "WipeSignatures", "RecordCreation", "CreateArray", "MakeFilesystem", "MountFilesystem"],
     ),
     "a creation whose array holds what a former array of the disks held": (
-        (held(member(0, BEGUN.array)), held(member(1, BEGUN.array)), array(0, 1, signature=EXT4)),
+        (in_use(member(0, BEGUN.array)), in_use(member(1, BEGUN.array)), array(0, 1, signature=EXT4)),
         {"unfinished": BEGUN},
         ["WipeSignatures", "MakeFilesystem", "MountFilesystem"],
     ),
     "a creation whose array begins with the partition table of a former one": (
-        (held(member(0, BEGUN.array)), held(member(1, BEGUN.array)), array(0, 1, partitions=("md127p1",))),
+        (in_use(member(0, BEGUN.array)), in_use(member(1, BEGUN.array)), array(0, 1, partitions=("md127p1",))),
         {"unfinished": BEGUN},
         ["WipeSignatures", "MakeFilesystem", "MountFilesystem"],
     ),
     "a creation whose array is only half assembled": (
         (
-            held(member(0, BEGUN.array)),
+            in_use(member(0, BEGUN.array)),
             member(1, BEGUN.array),
             array(0, array_state="inactive", size_bytes=0, probed=False),
         ),
@@ -314,15 +314,15 @@ PLANS: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], list[str]]] = {
     ),
     "a record of an array that is in use": (
         (
-            held(member(0, BEGUN.array, name="renamed")),
-            held(member(1, BEGUN.array, name="renamed")),
+            in_use(member(0, BEGUN.array, name="renamed")),
+            in_use(member(1, BEGUN.array, name="renamed")),
             READY_ARRAY,
         ),
         {"unfinished": BEGUN, "target": MOUNTED},
         ["ForgetCreation"],
     ),
     "a record of something else": (
-        (held(member(0)), held(member(1)), READY_ARRAY),
+        (in_use(member(0)), in_use(member(1)), READY_ARRAY),
         {"unfinished": BEGUN, "target": MOUNTED},
         [],
     ),
@@ -339,7 +339,7 @@ def test_what_is_there_needs_these_steps(case: str) -> None:
 
 
 def test_a_ready_plan_says_where_and_how_much() -> None:
-    plan = planned(held(member(0)), held(member(1)), READY_ARRAY, disk(2), target=MOUNTED)
+    plan = planned(in_use(member(0)), in_use(member(1)), READY_ARRAY, disk(2), target=MOUNTED)
     assert (plan.device, plan.mount, plan.size_bytes, plan.free_bytes) == ("/dev/md127", SPEC.mount, 100, 40)
     assert plan.notes == ("nvme2n1 not used: the array was made without",)
 

@@ -42,7 +42,7 @@ def attempts(found: dict[str, tuple[DesiredImage, ...]]) -> dict[str, dict[str, 
     return {node: {each.image: each.attempt for each in images if each.attempt} for node, images in found.items()}
 
 
-def told(*pairs: tuple[str, int]) -> tuple[DesiredImage, ...]:
+def desired_images(*pairs: tuple[str, int]) -> tuple[DesiredImage, ...]:
     return tuple(DesiredImage(image=image, attempt=attempt, pinned=True) for image, attempt in pairs)
 
 
@@ -77,7 +77,7 @@ CASES: dict[str, tuple[list[Warmup], list[NodeImages], dict[str, int], dict[str,
     ),
     "of another digest it is": (
         [warmup(A, digests=((A, TWO),))],
-        [NodeImages(name="n1", desired=told((A, 1)), observed=(present(A, attempt=1),))],
+        [NodeImages(name="n1", desired=desired_images((A, 1)), observed=(present(A, attempt=1),))],
         {},
         {"n1": {A: 2}},
     ),
@@ -90,26 +90,37 @@ CASES: dict[str, tuple[list[Warmup], list[NodeImages], dict[str, int], dict[str,
     "a full disk": ([warmup(A)], [NodeImages(name="n1", disk_percent=80)], {}, {"n1": {}}),
     "a node that is not ready": (
         [warmup(A, nodes="n1 n2", per_registry=1)],
-        [NodeImages(name="n1", ready=False, desired=told((A, 1))), NodeImages(name="n2")],
+        [NodeImages(name="n1", ready=False, desired=desired_images((A, 1))), NodeImages(name="n2")],
         {},
         {"n1": {A: 1}, "n2": {A: 1}},
     ),
-    "a node that no warmup selects": ([warmup(A)], [NodeImages(name="n2", desired=told((A, 1)))], {}, {"n2": {}}),
+    "a node that no warmup selects": (
+        [warmup(A)],
+        [NodeImages(name="n2", desired=desired_images((A, 1)))],
+        {},
+        {"n2": {}},
+    ),
     "a failure of now": (
         [warmup(A, B)],
-        [NodeImages(name="n1", desired=told((A, 1)), observed=(failed(A, 1, 995.0),))],
+        [NodeImages(name="n1", desired=desired_images((A, 1)), observed=(failed(A, 1, 995.0),))],
         {},
         {"n1": {A: 1, B: 1}},
     ),
     "a failure of a while ago": (
         [warmup(A)],
-        [NodeImages(name="n1", desired=told((A, 1)), observed=(failed(A, 1, 990.0),))],
+        [NodeImages(name="n1", desired=desired_images((A, 1)), observed=(failed(A, 1, 990.0),))],
         {},
         {"n1": {A: 2}},
     ),
     "what runs is not begun again": (
         [warmup(A, B)],
-        [NodeImages(name="n1", desired=told((A, 1)), observed=(ObservedImage(image=A, state="Pulling", attempt=1),))],
+        [
+            NodeImages(
+                name="n1",
+                desired=desired_images((A, 1)),
+                observed=(ObservedImage(image=A, state="Pulling", attempt=1),),
+            )
+        ],
         {B: 9},
         {"n1": {A: 1}},
     ),
@@ -129,7 +140,7 @@ def test_a_turn_of_which_nothing_is_heard_ends_for_others() -> None:
     """Without an agent after two minutes, with one that pulls after an hour; the node that has waited least is last."""
     both = [warmup(A, nodes="n1 n2", per_registry=1)]
     turns = {Turn("n1", A, 1): 0.0}
-    silent = [NodeImages(name="n1", desired=told((A, 1))), NodeImages(name="n2")]
+    silent = [NodeImages(name="n1", desired=desired_images((A, 1))), NodeImages(name="n2")]
     pulling = (ObservedImage(image=A, state="Pulling", attempt=1),)
     slow = [msgspec.structs.replace(silent[0], observed=pulling), silent[1]]
     for nodes, last_s in ((silent, 119.0), (slow, 3599.0)):

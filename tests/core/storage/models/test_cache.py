@@ -58,12 +58,12 @@ def test_peers_are_the_nodes_that_shall_have_the_same_source_and_give_it() -> No
         NodeModels(name="another endpoint", desired=(model("a", endpoint="https://rgw"),), peer="10.0.0.3:9443"),
         NodeModels(name="another source", desired=(model("b"),), peer="10.0.0.4:9443"),
         NodeModels(name="gives nothing", desired=(model("a"),)),
-        NodeModels(name="was told nothing", peer="10.0.0.5:9443"),
+        NodeModels(name="was assigned nothing", peer="10.0.0.5:9443"),
     ]
     assert peers_of(model("a"), nodes) == ("10.0.0.1:9443", "10.0.0.2:9443")
 
 
-def test_a_node_is_told_no_more_than_its_object_can_hold() -> None:
+def test_a_node_gets_no_more_than_its_object_can_hold() -> None:
     caches = [cache(f"m{number:03}", "n1") for number in range(200)]
     (found,) = models_of_nodes(caches, [NodeModels(name="n1")], {"m199": 1}).values()
     assert (len(found), found[0].name) == (MOST_OF_NODE, "m199")

@@ -92,7 +92,7 @@ class Gate:
         desired = tuple(sorted(ids))
         # 1. Find the containers with these ids; of two pods one may be terminating.
         found = await self._holders(resource, desired)
-        # 2. Remember which came later: the call does not say which pod it is for.
+        # 2. Remember created later: the call does not say which pod it is for.
         created = {uid: created_ns(pod) for uid, pod in by_uid(self.view.pods()).items()}
         later = lastgate.later_holders(found, self.record.entries, created)
         self.refusals.note_duplicates(resource, desired, later)

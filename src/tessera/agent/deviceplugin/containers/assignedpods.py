@@ -215,7 +215,10 @@ class AssignedPods:
         lost = bool(found.unknown) and not any(map(self._trust.revoked, found.unknown))
         if own and (found.requests or lost):
             namespace, name = name_of(pod)
-            why = why or f"assignment of pod {namespace}/{name}: one that it had before it was given another"
+            why = (
+                why
+                or f"assignment of pod {namespace}/{name}: an earlier one of this pod was replaced, and still counts"
+            )
             return _Known(pod=pod, requests=own, assigned=recorded, why=why, recorded=True)
         return _Known(pod=pod, requests=found.requests, assigned=pod if found.requests else None, why=why)
 

@@ -178,7 +178,7 @@ class ShareAllocator:
         """Check that a container starts with what its pod requested, and with what `Allocate` answered.
 
         Raises:
-            Conflict: GPUs were exchanged or renumbered since, which does not change what a container was told; or
+            Conflict: GPUs were exchanged or renumbered since, which does not change the devices of a container; or
                 the answer is lost.
 
         """
@@ -300,7 +300,7 @@ class ShareAllocator:
         reasons = sorted({reason for _, _, reason in (each.partition(": ") for each in self.refused)})
         if not reasons:
             return error
-        found = f"{error.found}; assignments that Tessera did not make: {'; '.join(reasons[:3])}"
+        found = f"{error.found}; assignments not signed by Tessera: {'; '.join(reasons[:3])}"
         return Conflict(error.subject, found=found, hint=error.hint)
 
     def _unserved(self, resource: str, units: int, held: tuple[KubeletAllocation, ...]) -> AssignedRequest:
@@ -359,7 +359,7 @@ class ShareAllocator:
         if request is not None:
             found = f"it has an assignment to {request.units} units"
         if final and request is not None:
-            self._gate.refusals.refuse(holder, f"{found}, and it asks {units}")
+            self._gate.refusals.refuse(holder, f"{found}, and it requests {units}")
         elif final and self._pods.judges:
             self.unassigned[holder.uid] = holder.pod
         return Conflict(

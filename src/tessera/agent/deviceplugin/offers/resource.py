@@ -125,7 +125,7 @@ class OfferedResource(ListedResource[Resource]):
         if self.resource.single_request and len(ids) > 1:
             raise InvalidInput(
                 f"a container's limit of {self.resource.name}",
-                found=f"{len(ids)} replicas of a shared GPU give a container no more of it than 1",
+                found=f"{len(ids)} replicas of a shared GPU give a container no more of the GPU than 1",
                 hint="request 1, or set failRequestsGreaterThanOne: false in the sharing configuration",
             )
         unhealthy = next((device for device in devices if not device.healthy), None)
@@ -170,10 +170,8 @@ class OfferedResource(ListedResource[Resource]):
         if text not in frozenset(Isolation):
             found, hint = f"its annotation {ISOLATION} is {shown(text)}", f"write {', '.join(Isolation)}"
         elif weaker := lastgate.weaker_device(Isolation(text), offered):
-            found = (
-                f"it asks isolation {text}, and {weaker.mode.value} of {weaker.device} gives {weaker.mode.isolation}"
-            )
-            hint = "set schedulerName: tessera-scheduler, which looks for one that does, and recreate the pod"
+            found = f"it requests isolation {text}; {weaker.mode.value} of {weaker.device} has {weaker.mode.isolation}"
+            hint = "set schedulerName: tessera-scheduler, which chooses a suitable device, and recreate the pod"
         else:
             return
         self._gate.refusals.refuse(holder, found)
@@ -190,6 +188,6 @@ class OfferedResource(ListedResource[Resource]):
         known = {**left, **self._devices}
         unknown = next((each for each in ids if each not in known), None)
         if unknown is not None:
-            desired = f"one of the {len(self._devices)} ids that are offered"
+            desired = f"one of the {len(self._devices)} advertised ids"
             raise InvalidInput(subject, found=shown(unknown), expected=desired)
         return tuple(known[each] for each in ids)

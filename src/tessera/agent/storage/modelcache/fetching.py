@@ -31,7 +31,7 @@ class Displaces(TesseraError):
 
     def __init__(self, subject: str, models: Iterable[str]) -> None:
         self.models = tuple(dict.fromkeys(models))
-        super().__init__(subject, found=f"the disk is full of {', '.join(self.models)}", hint="room is being made")
+        super().__init__(subject, found=f"the disk is full of {', '.join(self.models)}", hint="space is being freed")
 
 
 class _Abandoned(Exception):

@@ -234,7 +234,7 @@ class ModelKeeper:
             raise Unavailable(
                 f"model {name}",
                 found="the revision that was offered is not on this node's disk any more",
-                hint="recreate the pod, which then gets what is there",
+                hint="recreate the pod to use the revision on the disk",
             )
         path = folder_name(name)
         return ContainerResponse(

@@ -13,7 +13,7 @@ from tessera.errors import Unavailable
 __all__ = ["copy_out", "damaged_in_image", "layout_of", "read_ahead", "write_image"]
 
 _READ_BYTES = 2**20
-_TRUNCATED = "the image is cut short"
+_TRUNCATED = "the image is truncated"
 _CHANGED = "the image's folders are not those that were written"
 
 

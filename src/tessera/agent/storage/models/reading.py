@@ -119,7 +119,7 @@ class Reader:
             raise Temporary("the body ended too early")
         attempts.progress(now, count)
         if attempts.has_stalled(now):
-            raise Temporary("it comes too slowly")
+            raise Temporary("the transfer is too slow")
         if self.stop.is_set():
             raise Temporary("another object failed")
         if self._rate is not None:

@@ -140,7 +140,7 @@ class Transfer:
             f"{self._store.source}: object {file.found.path}",
             found=f"content whose checksum is {file.checksum.hexdigest() if file.checksum else 'none'}",
             expected=file.found.checksum,
-            hint="sync again; if it stays so, the object is broken in the store or on the way",
+            hint="sync again; if it persists, the object is corrupt in the store or in transit",
         )
 
     def _shares(self) -> list[tuple[Callable[..., None], Iterable[Span]]]:

@@ -42,7 +42,7 @@ _REFERRED = TEMPLATES.keys() | {("apps", "Deployment"), ("apps", "ReplicaSet")}
 _CONTAINERS = ("containers", "initContainers")
 _WORD = re.compile(r"[a-z0-9]([-a-z0-9.]{0,62})")
 _NOT_AN_OBJECT = (
-    "no apiVersion and kind; if it holds values of a Helm chart, pass what `helm template` prints in its place"
+    "no apiVersion and kind; if it has values of a Helm chart, pass what `helm template` prints in its place"
 )
 
 

@@ -141,10 +141,10 @@ class ServerValues(_Record, frozen=True, kw_only=True):
     replicas: _Count = 2
     """All servers work; one of the schedulers leads."""
     page: bool = False
-    """Serve the dashboard page inside of the pods, for `kubectl port-forward`; who looks at it shows a Kubernetes
-    token."""
+    """Serve the dashboard page inside of the pods, for `kubectl port-forward`; viewers sign in with a
+    Kubernetes token."""
     prometheus: str = ""
-    """URL of a Prometheus that the page asks how busy pods are, and for the last hour of model servers; empty for
+    """URL of a Prometheus that the page queries for GPU utilization and the last hour of model servers; empty for
     none. Its port is one of `networkPolicies.prometheusPorts`."""
     args: tuple[str, ...] = ()
     """More options of `tessera server`."""

@@ -268,7 +268,7 @@ def _on(node: Node, there: list[_Placed], notes: list[str]) -> list[Running]:
         asks = tuple(ask for ask in pod.need.asks if ask.form is not Form.EXACT or names_device(ask.resource))
         choice = packer.place(packer.intern(Need(asks=asks))) if asks else None
         if asks and choice is None and not node.problem:
-            notes.append(f"pod {pod.key} holds devices that node {node.name} does not show; they are not counted")
+            notes.append(f"pod {pod.key} has devices that node {node.name} does not report; they are not counted")
         held = _running(pod, node.name, choice.shares if choice else ())
         running.append(msgspec.structs.replace(held, guessed=bool(asks)))
     return running

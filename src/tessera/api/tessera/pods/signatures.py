@@ -169,13 +169,13 @@ def check_signature(pod: Field, keys: Keys) -> None:
     annotations = pod.get("metadata", "annotations")
     field = annotations.get(SIGNATURE)
     if not field.given:
-        raise _invalid_assignment(pod, "no signature beside it")
+        raise _invalid_assignment(pod, "no signature")
     known = key_named(field.text())
     if not known:
         raise _invalid_assignment(pod, f"a signature that is not of the form {_VERSION}.KEYID.BASE64")
     signature = _decoded(field.text().partition(".")[2].partition(".")[2], _SIGNATURE_BYTES)
     if signature is None:
-        raise _invalid_assignment(pod, "a signature that is no base64 of 64 bytes")
+        raise _invalid_assignment(pod, "a signature that is not base64 of 64 bytes")
     public = keys.public.get(known)
     if public is None:
         raise UnknownKey(pod, known)

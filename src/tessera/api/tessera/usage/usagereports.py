@@ -23,4 +23,4 @@ def read_usage(text: bytes, subject: str) -> UsageReport:
     try:
         return msgspec.json.decode(text, type=UsageReport)
     except UNDECODABLE as error:
-        raise InvalidInput(subject, found=f"it is not a report: {error}", hint="ask the agent's port 9400") from error
+        raise InvalidInput(subject, found=f"it is not a report: {error}", hint="query the agent's port 9400") from error

@@ -196,7 +196,7 @@ _RESOURCES: Final = (
         kind=modelcaches.MODEL_CACHE,
         plural="modelcaches",
         short="mc",
-        description="A model that some nodes keep on their local disk, for pods that ask for models.tessera.dev/NAME; "
+        description="A model that some nodes keep on their local disk, for pods that request models.tessera.dev/NAME; "
         "see docs/model-cache.md.",
         spec=modelcaches.ModelCacheSpec,
         status=modelcaches.ModelCacheStatus,
@@ -386,7 +386,7 @@ def _scalar(info: kinds.Type) -> dict[str, Plain]:
             return {"type": "string", "enum": [str(value) for value in values]}
         case kinds.StrType(min_length=least, max_length=most, pattern=pattern):
             return {"type": "string", **_given(minLength=least, maxLength=most or _MOST_CHARACTERS, pattern=pattern)}
-    raise TypeError(f"a record with {info}, which no schema says")
+    raise TypeError(f"a record with {info}, which no schema allows")
 
 
 def _given(**bounds: float | str | None) -> dict[str, Plain]:

@@ -266,7 +266,7 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
     Selected: (
         ValidationRule(
             "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
-            "In and NotIn need at least one of values; take values out for Exists and DoesNotExist",
+            "In and NotIn need at least one of values; remove values for Exists and DoesNotExist",
             lambda each: (each.operator in {"In", "NotIn"}) == bool(each.values),
         ),
     ),
@@ -296,17 +296,17 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
         ),
         ValidationRule(
             "!has(self.replicasByProfile) || self.mode.startsWith('mig-')",
-            "replicasByProfile goes with mode mig-time-slicing or mig-mps; give replicas for whole GPUs",
+            "replicasByProfile requires mode mig-time-slicing or mig-mps; give replicas for whole GPUs",
             lambda each: each.replicas_by_profile is None or each.mode.startswith("mig-"),
         ),
         ValidationRule(
             "!has(self.modes) || self.modes.size() == 0 || self.mode == 'auto'",
-            "modes says what Tessera may use under mode auto; take it out for the others",
+            "modes lists what Tessera may use under mode auto; remove it for the others",
             lambda each: not each.modes or each.mode == "auto",
         ),
         ValidationRule(
             "!self.allowRepartition || self.mode == 'mig'",
-            "allowRepartition goes with mode mig; under auto Tessera repartitions anyway, and instances with replicas "
+            "allowRepartition requires mode mig; under auto Tessera repartitions anyway, and instances with replicas "
             "stay as they are",
             lambda each: not each.allow_repartition or each.mode == "mig",
         ),
@@ -317,7 +317,7 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
         ),
         ValidationRule(
             "!has(self.allocator) || !(self.mode in ['auto', 'memory-share'] || self.allowRepartition)",
-            "allocator goes with a mode that fixes devices; take it out for auto, memory-share and allowRepartition: "
+            "allocator requires a mode with fixed devices; remove it for auto, memory-share and allowRepartition: "
             "there the scheduler allocates and devices are offered by name on demand",
             lambda each: each.allocator is None or not (each.mode in _OPEN or each.allow_repartition),
         ),

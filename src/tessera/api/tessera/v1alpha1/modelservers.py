@@ -54,7 +54,7 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
         ),
         ValidationRule(
             "!(has(self.cache) && has(self.name))",
-            "a cached model has the name of its ModelCache: take name out",
+            "a cached model has the name of its ModelCache: remove name",
             lambda each: each.cache is None or each.name is None,
         ),
     ),
@@ -66,7 +66,7 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
         ),
         ValidationRule(
             "!has(self.compute) || has(self.memoryGiB)",
-            "compute is asked for beside memoryGiB",
+            "compute requires memoryGiB",
             lambda each: each.compute is None or each.memory_gib is not None,
         ),
         ValidationRule(
@@ -85,7 +85,7 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
     core.Autoscaling: (
         ValidationRule(
             "!has(self.autoscaler) || self.autoscaler != 'KEDA' || (has(self.metric) && self.metric == 'queue-time')",
-            "KEDA asks Prometheus: with it metric is queue-time",
+            "KEDA reads Prometheus: with it metric must be queue-time",
             lambda each: each.autoscaler != "KEDA" or each.metric == "queue-time",
         ),
     ),
@@ -308,7 +308,7 @@ def server_status(
     if found.ready >= found.desired:
         ready = Finding("Ready", "True", "Serving" if found.desired else "ScaledToZero", serving)
     else:
-        ready = Finding("Ready", "False", "Starting", f"{serving}; `tessera explain pod` says why one is pending")
+        ready = Finding("Ready", "False", "Starting", f"{serving}; `tessera explain pod` shows why one is pending")
     conditions = (Finding("Accepted", "True", "Valid", "it can be carried out"), applied, ready)
     return ModelServerStatus(
         observed_generation=generation,

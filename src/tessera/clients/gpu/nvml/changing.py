@@ -49,7 +49,7 @@ def switch(facts: GpuFacts, device: Any, *, enabled: bool) -> MigMode:
         pynvml.nvmlDeviceSetMigMode(device, int(now.current))
     found = f"NVML: {pynvml.NVMLError(status)} ({status})"
     if status == pynvml.NVML_ERROR_IN_USE:
-        accepted = "end what holds the GPU open (monitoring, display, persistence daemon), then set it again"
+        accepted = "end what has the GPU open (monitoring, display, persistence daemon), then set it again"
         raise Conflict(subject, found=found, hint=accepted)
     raise Unavailable(subject, found=found, hint="reset the GPU")
 

@@ -223,7 +223,7 @@ _SEVEN_SLICE_PRODUCTS = (
         ("GH200 96GB", "GH200 480GB", "GH200 120GB", "H20-96GB", "H20"),
         ("0x234210DE", "0x233D10DE", "0x232910DE"),
         _Evidence("inferred", ("ug-profiles", "syseleven", "mig-parted", "die"), _UNKNOWN_SM, {}),
-        "H20 has fewer SMs than the other Hopper products, so the SM counts are left open",
+        "H20 has fewer SMs than the other Hopper products, so the SM counts are unknown",
     ),
     _Product(
         "GH200-144GB",
@@ -369,7 +369,7 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
         ),
         pci=("0x2BB510DE",),
         note="placements are on a grid of 12 memory slices; listings show 23.62 and 23.12 GiB of free memory for 1g, "
-        "the smaller one counts; +me.all takes all media engines, so only -me instances may fit beside it; for vGPU "
+        "the smaller one counts; +me.all takes all media engines, so only -me instances may fit next to it; for vGPU "
         "only the +gfx profiles are usable",
         sources=("smi", *_RTX_PRO_6000_EVIDENCE.sources),
     ),

@@ -70,7 +70,7 @@ def observed_model(observed: ObservedGpu) -> tuple[GpuModel, tuple[str, ...]]:
     """
     known = _known(observed)
     if known is None:
-        return _new(observed), ("the catalogue does not have it: its model is what the driver shows",)
+        return _new(observed), ("it is not in the catalogue: its model is read from the driver",)
     notes: list[str] = []
     if known.memory_known and known.memory_mib != observed.memory_mib:
         notes.append(f"{observed.memory_mib} MiB of memory, {known.memory_mib} in the catalogue")
@@ -99,7 +99,7 @@ def _corrected(known: GpuModel, observed: ObservedGpu, notes: list[str]) -> tupl
             notes.append("no MIG, which the catalogue has")
         return ()
     if not observed.profiles:
-        notes.append("no MIG profiles listed: the catalogue's are taken")
+        notes.append("the driver lists no MIG profiles: the catalogue's are used")
         return known.profiles
     found: dict[str, Profile] = {}
     for each in observed.profiles:

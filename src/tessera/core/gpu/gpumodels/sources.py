@@ -34,8 +34,8 @@ SOURCES: Mapping[str, str] = MappingProxyType(
         "lgip-h200": "nvidia-smi mig -lgip of an H200 141GB, a fixture in a public test",
         "syseleven": "SysEleven documentation, profiles of H100 96GB; "
         "https://documentation.syseleven.de/en/howtos/GPU/enable-mig/",
-        "die": "inferred: the same die family, memory fractions and instance counts as a product whose placements were "
-        "seen; not seen on this product",
+        "die": "inferred: the same die family, memory fractions and instance counts as a product with observed "
+        "placements; not observed on this product",
         "smi": "memory total as nvidia-smi prints it (driver R510 and later; earlier ones print less), the same in "
         "several public listings of this product",
         "name": "public product specification; the memory is the estimate of tessera.core.gpu.gpumodels.estimates",

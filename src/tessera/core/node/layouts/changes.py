@@ -183,14 +183,14 @@ def change(gpu: GpuFacts, target: LayoutTarget, users: Iterable[GpuUser]) -> Cha
 def _switch(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...]) -> Change:
     if users:
         return Blocked(
-            f"GPU {gpu.index}: switching MIG {'on' if target.mig else 'off'} needs a GPU that nobody uses; "
+            f"GPU {gpu.index}: switching MIG {'on' if target.mig else 'off'} requires an idle GPU; "
             f"it is in use by {_names(users)}",
             users,
             gpu.layout or (),
         )
     present = gpu.layout or ()
     plan = plan_repartition(gpu.model, present, (), ()) if present else None
-    assert not isinstance(plan, RepartitionRefusal), "the empty layout keeps all of no used instances"
+    assert not isinstance(plan, RepartitionRefusal), "an empty layout is possible without used instances"
     return SetMode(target.mig, plan)
 
 
@@ -200,7 +200,7 @@ def _instances(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...]) 
     present = gpu.layout or ()
     wrong = why_illegal(gpu.model, present)
     if wrong:
-        return Impossible(f"GPU {gpu.index}: the driver shows a layout that cannot be: {wrong}")
+        return Impossible(f"GPU {gpu.index}: the driver reports an impossible layout: {wrong}")
     used = tuple(sorted({user.placement for user in users if user.placement in present}))
     whole = tuple(each.placement for each in gpu.instances)
     goal = whole if gpu.incomplete else target.layout if target.layout is not None else dict(target.counts)
@@ -212,10 +212,10 @@ def _instances(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...]) 
         rest = plan_repartition(gpu.model, present, tuple(each for each in used if each not in plan.blockers), goal)
         assert isinstance(rest, Repartition), "without the blockers there is a way"
         doomed = tuple(each for each in present if each not in rest.target)
-        return Blocked(f"GPU {gpu.index}: {plan.reason}; held by {_names(holding)}", holding, doomed)
+        return Blocked(f"GPU {gpu.index}: {plan.reason}; used by {_names(holding)}", holding, doomed)
     unknown = tuple(user for user in users if user.placement is None)
     if unknown and any(isinstance(step, Destroy) for step in plan.steps):
-        return Blocked(f"GPU {gpu.index}: it is not known which instances {_names(unknown)} uses", unknown)
+        return Blocked(f"GPU {gpu.index}: the instances that {_names(unknown)} uses are unknown", unknown)
     return ChangeInstances(plan)
 
 

@@ -117,7 +117,7 @@ def exact(gpu: GpuFacts, layout: Layout | None) -> LayoutTarget:
         raise InvalidInput(
             _subject(gpu),
             found=f"{wrong}, which this GPU cannot have",
-            hint="choose a layout that `tessera profiles` shows",
+            hint="choose a layout from `tessera profiles`",
         )
     if layout is None:
         return LayoutTarget(gpu=gpu.uuid, index=gpu.index, mig=False)
@@ -196,7 +196,7 @@ def _counts(name: str, gpu: GpuFacts, instances: tuple[tuple[str, int], ...]) ->
         raise InvalidInput(
             f"configuration {name}, {_subject(gpu)}",
             found=f"{listed} do not fit on one {gpu.model.name} together",
-            hint=f"choose from what `tessera profiles {gpu.model.name}` shows",
+            hint=f"choose from `tessera profiles {gpu.model.name}`",
         )
     return tuple((each.name, desired[each.name]) for each in gpu.model.profiles if desired[each.name])
 
@@ -235,7 +235,7 @@ def _by_default(
             raise InvalidInput(
                 f"configuration {name}, {_subject(gpu)}",
                 found="the GPU's model does not have it",
-                hint="write a file that says what each GPU gets, or choose one that all GPUs with MIG here have: "
+                hint="write a file with the layout of each GPU, or choose one that all MIG GPUs of this node support: "
                 + ", ".join(configuration_names(configurations, inventory)),
             )
         targets.append(LayoutTarget(gpu=gpu.uuid, index=gpu.index, mig=name != f"{_ALL}disabled", counts=counts))

@@ -281,7 +281,10 @@ def _observed(
         return msgspec.structs.replace(request, state=LayoutState.FAILED, cause=LayoutCause.FAILED, reason=seen.invalid)
     if seen.done:
         return LayoutRequest(
-            name=request.name, state=LayoutState.SUCCESS, cause=LayoutCause.APPLIED, reason="all GPUs are as asked"
+            name=request.name,
+            state=LayoutState.SUCCESS,
+            cause=LayoutCause.APPLIED,
+            reason="all GPUs have the requested layout",
         )
     return _NEXT[request.state](request, seen, now_s, limits)
 
@@ -336,7 +339,7 @@ def _wait(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLim
     cause = LayoutCause.PENDING if seen.feasible else LayoutCause.BLOCKED
     reason = seen.reason
     if reboots and not seen.feasible and not seen.blocked:
-        reason = f"{_REBOOT} once nobody uses its GPUs"
+        reason = f"{_REBOOT} once its GPUs are idle"
     if now_s >= request.until_s:
         late = f"not done in time; {reason}" if reason else "not done in time"
         failed = _fail(request, LayoutCause.BLOCKED if seen.blocked else LayoutCause.FAILED, late, seen.observed)

@@ -78,7 +78,7 @@ def lost_targets(
             continue
         gpu = gpus.get(each.uuid)
         if gpu is None or gpu.lost or gpu.mig is None:
-            notes.append(f"recorded GPU {each.uuid} ({each.model}) is not there; its record is kept")
+            notes.append(f"recorded GPU {each.uuid} ({each.model}) is missing; its record is kept")
             continue
         try:
             target = _target(each, gpu)
@@ -88,7 +88,7 @@ def lost_targets(
         if set(gpu.layout or ()) <= set(target.layout or ()):
             targets.append(target)
         else:
-            notes.append(f"GPU {gpu.index} has other instances than recorded; they are left as they are")
+            notes.append(f"GPU {gpu.index} has instances other than the recorded ones; they are not changed")
     return tuple(sorted(targets, key=lambda target: target.index)), tuple(notes)
 
 

@@ -108,7 +108,7 @@ def _check(model: GpuModel, present: Layout, used: Layout) -> None:
     if wrong:
         raise InvalidInput(
             f"present MIG layout of {model.name}",
-            found=f"{wrong}, which the GPU cannot hold",
+            found=f"{wrong}, which does not fit the GPU",
             hint="observe the GPU again",
         )
     strangers = sorted(set(used).difference(present))
@@ -139,11 +139,13 @@ def _blocks(model: GpuModel, blocker: Placement, target: Layout) -> str:
     needed = [each for each in target if each.mask & blocker.mask]
     if needed:
         units = [str(unit) for unit in range(model.memory_slices) if mask(needed) & blocker.mask & 1 << unit]
-        return f"{in_use} and holds unit{'s' * (len(units) > 1)} {', '.join(units)}, needed for {_list(needed)}"
+        return (
+            f"{in_use} and occupies memory slice{'s' * (len(units) > 1)} {', '.join(units)}, needed for {_list(needed)}"
+        )
     barred = [each for each in target if each not in open_placements(model, (blocker,))]
     if barred:
-        return f"{in_use} and holds the media engines, needed for {_list(barred)}"
-    return f"{in_use} and the target has no place for it"
+        return f"{in_use} and has the media engines, needed for {_list(barred)}"
+    return f"{in_use}, and the target has no room for it"
 
 
 def _list(layout: Layout | list[Placement]) -> str:

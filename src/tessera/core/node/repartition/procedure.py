@@ -198,7 +198,7 @@ def broken_invariants(procedure: Procedure) -> tuple[str, ...]:
         "the layout is not legal": why_illegal(procedure.model, procedure.layout) is None,
         "a used instance does not exist": not known or set(procedure.used).issubset(procedure.layout),
         "something changed before it was drained": not untouched or procedure.layout == procedure.former,
-        "something is left to destroy while creating": procedure.phase is not Stage.CREATING or not doomed,
+        "an instance remains to be destroyed during creation": procedure.phase is not Stage.CREATING or not doomed,
         "it is done without the target": procedure.phase is not Stage.DONE or procedure.layout == procedure.target,
         "it is restored without the former layout": procedure.phase is not Stage.RESTORED
         or procedure.layout == restorable(procedure.model, procedure.former, procedure.used),
@@ -226,7 +226,7 @@ def _tell(event: Event) -> str:
         case StepFailed(step=step, reason=reason):
             return f"{_name(step)} failed, {reason}"
         case Taken(placement=placement):
-            return f"{placement.profile} at {placement.start} taken by a pod"
+            return f"a pod uses {placement.profile} at {placement.start}"
         case _:
             return type(event).__name__
 

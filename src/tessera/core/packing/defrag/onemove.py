@@ -56,8 +56,8 @@ class Mover:
         self._packer.release(of_kind, before)
         spot = self._packer.place(kind, again=True)
         elsewhere = self._packer.place(of_kind, again=True)
-        assert spot is not None, "it fits, as was found"
-        assert elsewhere is not None, "it fits elsewhere, as was found"
+        assert spot is not None, "it fits"
+        assert elsewhere is not None, "it fits elsewhere"
         return MadeRoom(spot, moved, elsewhere)
 
     def _find(self, kind: int, running: Mapping[int, _Running]) -> int | None:

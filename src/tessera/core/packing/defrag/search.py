@@ -235,16 +235,18 @@ class _Search:
         """Return why no allowed moves place the asker."""
         admitting = self.room.admitting(asker.need)
         if not admitting:
-            return ("no node that is ready admits it: tessera explain says which rule stands in the way",)
+            return ("no ready node admits it: `tessera explain` shows the rule",)
         never = self.room.ledger.filter(asker.need, admitting).hopeless
         open_nodes = [name for name in admitting if name not in never]
         if not open_nodes:
             reasons = Counter(never.values()).most_common(_MOST_SHOWN)
-            return tuple(f"no node could ever take it: {reason} ({count} nodes)" for reason, count in reasons)
+            return tuple(f"it fits no node, even an empty one: {reason} ({count} nodes)" for reason, count in reasons)
         ordered = sorted(open_nodes, key=lambda name: len(self.room.ledger.pods_on(name)))[:_MOST_WHYS]
         found = (self._in_the_way(asker, name) for name in ordered)
         known = [sentence for _, sentence in sorted(each for each in found if each is not None)[:_MOST_SHOWN]]
-        return tuple(known) or ("on no node would it help if pods left: cpu, memory or room for pods is missing",)
+        return tuple(known) or (
+            "moving pods does not help: CPU, memory or the number of pods is the limit on every node",
+        )
 
     def _in_the_way(self, asker: Asker, name: NodeName) -> tuple[int, str] | None:
         """Return how many pods would have to leave a node, and why they do not."""
@@ -256,10 +258,10 @@ class _Search:
         found = [pods[uid] for uid in gone]
         reasons = [f"{pod.pod.key} ({why})" for pod in found if (why := self._bar(pod, asker))]
         if not reasons:
-            many = f"which takes more than {self.most} moves in all"
-            then = many if len(gone) > self.most else "and then there is not room for all of them"
+            many = f"which is more than {self.most} moves"
+            then = many if len(gone) > self.most else "and they do not all fit elsewhere"
             return len(gone), f"on {name} {_named([pod.pod.key for pod in found])} would have to move, {then}"
-        return len(gone), f"on {name} these would have to move and stay: {_named(reasons)}"
+        return len(gone), f"on {name} these would have to move and cannot: {_named(reasons)}"
 
     def _bar(self, pod: ObservedPod, asker: Asker) -> str:
         """Return why a pod is not moved; empty where it could be."""
@@ -267,21 +269,21 @@ class _Search:
             return self.staying[pod.pod.key]
         if not self._below(pod, asker):
             return f"its priority {pod.pod.priority} is above {asker.priority}"
-        return "" if self._can_go(pod) else "its replacement fits nowhere else"
+        return "" if self._can_go(pod) else "its replacement does not fit elsewhere"
 
 
 def _stays(pod: ObservedPod, leaves: Mapping[PodKey, Leave]) -> str:
     """Return why a pod is never moved; empty where it may be."""
     leave = leaves.get(pod.pod.key)
     if pod.ending:
-        return "it is being deleted already"
+        return "it is already being deleted"
     if pod.problem:
         return pod.problem
     if pod.phase is not Phase.RUNNING:
-        return "its containers do not run yet"
+        return "its containers are not running yet"
     if pod.record is not Record.RECORDED or not pod.shares:
-        return "nobody recorded which devices it holds"
-    return leave.refused if leave else "nothing is known of its controller"
+        return "its devices are not recorded"
+    return leave.refused if leave else "its controller is unknown"
 
 
 def _holds(pod: ObservedPod) -> tuple[int, int, str]:

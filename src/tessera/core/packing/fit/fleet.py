@@ -408,7 +408,7 @@ class Fleet:
             if not self._can_hold(node, share):
                 raise InvalidInput(
                     f"pod {assignment.pod} on node {assignment.node}",
-                    found=f"GPU {share.gpu} cannot give its share beside other running pods: {describe(share)}",
+                    found=f"GPU {share.gpu} has no room for its share next to other running pods: {describe(share)}",
                     hint="correct its annotation, or delete the pod",
                 )
             self.hold(node, share)

@@ -250,7 +250,7 @@ class _Look:
             late_s = max(self.since[each] for each in managed.lacking) + self.limits.stuck_s
             if late_s <= self.now_s:
                 late_s = self.left_alone[gpu] = self.now_s + self.limits.stuck_s
-                message = f"GPU {managed.gpu.index} has not got {shown(managed.lacking)}; it is left alone for a while"
+                message = f"GPU {managed.gpu.index} does not have {shown(managed.lacking)} yet; it is tried again later"
                 self.events.append(NodeEvent(node=managed.node, reason="DevicesNotMade", message=message, warning=True))
             self.again.append(late_s)
 
@@ -324,7 +324,7 @@ class _Look:
                     f"GPU {managed.gpu.index}: {shown(came)}{instead}, for pending pods",
                 )
             else:
-                reason, message = "DevicesReleased", f"GPU {managed.gpu.index}: {shown(gone)}, which nobody holds"
+                reason, message = "DevicesReleased", f"GPU {managed.gpu.index}: {shown(gone)}, which no pod uses"
             self.events.append(NodeEvent(node=managed.node, reason=reason, message=message))
 
 

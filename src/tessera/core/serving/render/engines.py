@@ -89,15 +89,15 @@ class _Owned(NamedTuple):
 
 _TRUE: Final = "(?i)true|1"
 _ANY_ADDRESS: Final = r"0\.0\.0\.0|::|\[::\]"
-_ONE_PROCESS: Final = "a replica is one vLLM on spec.gpu.count GPUs: take it out, and set replicas.max for more"
-_PLAIN: Final = "the probes and the Service speak plain HTTP: take it out, and end TLS in a gateway or mesh"
-_LISTENS: Final = "the Service and the probes reach the pod by its address: take it out"
-_SCRAPED: Final = "the autoscaler needs these metrics: take it out"
+_ONE_PROCESS: Final = "a replica is one vLLM on spec.gpu.count GPUs: remove it, and set replicas.max for more"
+_PLAIN: Final = "the probes and the Service speak plain HTTP: remove it, and end TLS in a gateway or mesh"
+_LISTENS: Final = "the Service and the probes reach the pod by its address: remove it"
+_SCRAPED: Final = "the autoscaler needs these metrics: remove it"
 _OWN: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
     "vllm": {
         "port": _Owned("the Service and the probes expect 8000"),
-        "model": _Owned("say the model in spec.model"),
-        "tensor-parallel-size": _Owned("say the number of GPUs in spec.gpu.count"),
+        "model": _Owned("set the model in spec.model"),
+        "tensor-parallel-size": _Owned("set the number of GPUs in spec.gpu.count"),
         "disable-log-stats": _Owned(_SCRAPED),
         "headless": _Owned(_ONE_PROCESS),
         "host": _Owned(_LISTENS, _ANY_ADDRESS),
@@ -116,16 +116,16 @@ _OWN: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
         ),
     },
     "triton": {
-        "model-repository": _Owned("say the repository in spec.model"),
-        "model-store": _Owned("say the repository in spec.model"),
+        "model-repository": _Owned("set the repository in spec.model"),
+        "model-store": _Owned("set the repository in spec.model"),
         "http-port": _Owned("the Service and the probes expect 8000"),
         "grpc-port": _Owned("the Service expects 8001"),
         "metrics-port": _Owned("the Service expects 8002"),
-        "allow-http": _Owned("the probes need HTTP: take it out", _TRUE),
-        "allow-grpc": _Owned("the Service has a port for gRPC: take it out", _TRUE),
+        "allow-http": _Owned("the probes need HTTP: remove it", _TRUE),
+        "allow-grpc": _Owned("the Service has a port for gRPC: remove it", _TRUE),
         "allow-metrics": _Owned(_SCRAPED, _TRUE),
         "metrics-config": _Owned(_SCRAPED, "(?i)(?!counter_latencies=).*|counter_latencies=(true|1)"),
-        "http-restricted-api": _Owned("the probes need `health`: take that out", "(?!([^:]*,)?health[,:]).*"),
+        "http-restricted-api": _Owned("the probes need `health`: remove that", "(?!([^:]*,)?health[,:]).*"),
         **dict.fromkeys(("http-address", "grpc-address", "metrics-address"), _Owned(_LISTENS, _ANY_ADDRESS)),
     },
 }

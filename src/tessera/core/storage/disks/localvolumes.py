@@ -134,7 +134,7 @@ def _planned(
         return (EraseFolder(number) if folder and not folder.empty else DeleteVolume(number)), ""
     if volume.phase == "Bound":
         if folder is None:
-            return None, f"volume {number} is bound and its folder is gone, with what was in it: delete its claim"
+            return None, f"volume {number} is bound and its folder is missing, with its contents: delete its claim"
         return None, "" if desired else f"volume {number} is one more than desired; it is kept while it is bound"
     if volume.phase == "Failed":
         return None, f"volume {number} failed: see its events, and delete it"

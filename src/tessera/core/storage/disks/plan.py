@@ -332,13 +332,15 @@ def _array_refusal(scene: _Scene, members: list[BlockDevice], arrays: int, expec
 
 def _lost(scene: _Scene, members: list[BlockDevice], expected: int, unused: list[str]) -> DiskPlan:
     missing = expected - len(members)
-    what = f"{missing} of its {expected} disks {'is' if missing == 1 else 'are'} gone" if missing else "a disk failed"
+    what = (
+        f"{missing} of its {expected} disks {'is' if missing == 1 else 'are'} missing" if missing else "a disk failed"
+    )
     blank = f"; {', '.join(unused)} blank, as a replaced disk is" if unused else ""
     reason = f"array {scene.spec.name} on {_names(members)}: {what}{blank}; RAID 0 has no copy of what was on it"
     umount = "".join(f"`umount {each.path}` for each mount, " for each in scene.arrays if each.mounts)
     stop = umount + "".join(f"`mdadm --stop {each.path}`, " for each in scene.arrays)
     devices = " ".join(each.path for each in members)
-    advice = f"to begin anew, end what uses it, then {stop}`wipefs --all {devices}`, and apply again"
+    advice = f"to start over, end what uses it, then {stop}`wipefs --all {devices}`, and apply again"
     return DiskPlan(
         state=DiskState.LOST, reasons=(reason,), advice=advice, device="".join(array.path for array in scene.arrays[:1])
     )
@@ -385,7 +387,7 @@ def _use_refusal(scene: _Scene, device: BlockDevice) -> DiskPlan | None:
 
 def _refuse_without_filesystem(scene: _Scene, device: BlockDevice) -> DiskPlan:
     """Return the refusal of an array of this name without content: no creation ends like that."""
-    reason = f"array {scene.spec.name} ({device.name}) has no filesystem: something wrote over it, or never made one"
+    reason = f"array {scene.spec.name} ({device.name}) has no filesystem: it was overwritten or never created"
     disks = " ".join(disk.path for disk in scene.disks)
     anew = f"`mdadm --stop {device.path}`, `wipefs --all {disks}`, apply again"
     return _refuse(reason, f"repair it, or, if nothing on it is needed: {anew}")

@@ -313,6 +313,6 @@ def victims(
         raise Unavailable(
             subject,
             found=f"the disk for models has {-(-missing_bytes // 2**20)} MiB too little",
-            hint="use a larger disk, fewer models on this node, or a higher priority than those that are there",
+            hint="use a larger disk, fewer models on this node, or a higher priority than those present",
         )
     return tuple(found)

@@ -27,9 +27,9 @@ class Suspect(NamedTuple):
 
 
 def suspects(wrong: Mapping[int, Provenance]) -> Iterator[Suspect]:
-    """Yield the chunks to ask others for, until one differs: of the object with the fewest peers first.
+    """Yield the chunks to request from other peers, until one differs: of the object with the fewest peers first.
 
-    An object is looked at when its turn comes: what the store has replaced meanwhile is not asked for.
+    An object is checked at its turn: chunks that the store has replaced by then are not requested.
     """
     for index in sorted(wrong, key=lambda index: (len(set(wrong[index].unproven.values())), index)):
         heard = {chunk: giver for chunk, giver in wrong[index].unproven.items() if giver != EARLIER}

@@ -55,7 +55,7 @@ def make_room(
             subject,
             found=f"{_mib(missing)} MiB too little: {_mib(needed_bytes)} MiB to fetch, {_mib(free_bytes)} MiB free, "
             f"{_mib(reserve_bytes)} MiB in reserve",
-            hint=f"free space on this disk; revisions that have to stay: {stay}",
+            hint=f"free space on this disk; revisions that must be kept: {stay}",
         )
     return tuple(evicted)
 

@@ -162,7 +162,7 @@ def refuse_empty(objects: tuple[StoredObject, ...], *, source: str) -> None:
     if not objects:
         raise Unavailable(
             source,
-            found="it has no objects; what is on the disk stays",
+            found="it has no objects; the disk is not changed",
             hint="check the name, the credentials, --include and --exclude",
         )
 

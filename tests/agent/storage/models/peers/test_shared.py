@@ -118,7 +118,7 @@ def test_a_peer_whose_answer_comes_byte_by_byte_is_given_up_after_the_time_of_a_
         peer = f"127.0.0.1:{listener.getsockname()[1]}"
         connections = PeerConnections(showing(pki, "agent"), PeerPatience(silent_s=30.0, chunk_s=0.5))
         try:
-            with pytest.raises(Temporary, match="too slowly"):
+            with pytest.raises(Temporary, match="too slow"):
                 connections.fill(peer, f"chunks/{KEY}/0", memoryview(bytearray(10)), lambda: False)
         finally:
             ended.set()

@@ -42,7 +42,9 @@ def test_a_requested_chunk_is_read_next_and_one_past_the_end_is_absent(fetch: Sh
 
 
 @pytest.mark.parametrize("how", ["ended", "failed"])
-def test_who_waits_for_a_chunk_of_a_fetch_that_is_over_is_told_that_it_is_absent(how: str, fetch: SharedFetch) -> None:
+def test_who_waits_for_a_chunk_of_a_fetch_that_is_over_is_reported_that_it_is_absent(
+    how: str, fetch: SharedFetch
+) -> None:
     if how == "ended":
         fetch.chunks.end()
     else:

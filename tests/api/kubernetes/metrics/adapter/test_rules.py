@@ -1,4 +1,4 @@
-"""Files of rules: those that are published are read as they are, and what is wrong is told with its line."""
+"""Files of rules: those that are published are read as they are, and errors are reported with their line."""
 
 import time
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_the_generated_rules_are_read() -> None:
     assert ([each.external for each in found.rules], found.remarks) == ([False] * 4 + [True] * 3, ())
 
 
-def test_the_published_sample_is_no_yaml_and_its_line_is_told() -> None:
+def test_the_published_sample_is_no_yaml_and_its_line_is_reported() -> None:
     with pytest.raises(InvalidInput, match=r"sample.yaml, document 1, line 11, column \d+: broken syntax"):
         read_adapter_rules("sample.yaml", SAMPLE.read_bytes())
 

@@ -176,5 +176,5 @@ class SharedTransfer:
             self._reader.subject(file.found),
             found=f"content whose checksum is {file.checksum_now}",
             expected=file.found.checksum,
-            hint="sync again; if it stays so, the object is broken in the store or on the way",
+            hint="sync again; if it persists, the object is corrupt in the store or in transit",
         )

@@ -61,7 +61,7 @@ def _filled(named: Named, matchers: Sequence[str], values: dict[str, str], group
     query = named.rule.query.filled(fields)
     if len(query) > _LONGEST:
         found = f"its query would have {len(query)} characters, more than {_LONGEST}"
-        raise InvalidInput(named.rule.place, found=found, hint="ask for fewer objects, by a label selector")
+        raise InvalidInput(named.rule.place, found=found, hint="request fewer objects with a label selector")
     return query
 
 

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""scripts/words.py: words that Tessera does not use, in texts for users, in docstrings and in docs, with their places.
+
+A text for users is a string of at least three words in src: an error, an event, a help. scripts/check runs it.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+EVERYWHERE = {
+    "granted": "allocated",
+    "sick": "unhealthy",
+    "whoever": "a user, a client, an attacker",
+    "whosoever": "a user",
+    "is told": "gets, is reported",
+    "are told": "get, are reported",
+    "look at": "see, check, read",
+    "looks at": "checks, reads",
+    "looked at": "checked, read",
+    "as ever": "leave it out",
+    "heeds?": "ignores, follows",
+    "are dear": "are expensive",
+}
+TEXTS = {
+    "nobody": "no pod, no process, is unknown",
+    "beside": "with, next to",
+    "asks": "requests, queries",
+    "asked": "requested, queried",
+    "holds": "has, uses, is allocated",
+    "held": "allocated, used",
+    "seen": "observed",
+    "told": "reported, started with",
+    "waits": "is pending",
+    "gone": "deleted, missing",
+    "whatever": "leave it out",
+    "wherever": "leave it out",
+    "sits": "is on",
+    "shall": "is desired",
+}
+NAMES = re.compile(r"`[^`]*`|\{[^{}]*\}")
+
+
+def words_in(text: str, banned: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the banned words of a text, each with what to write; code and placeholders are no words."""
+    plain = NAMES.sub("", text)
+    for word, instead in banned.items():
+        if found := re.search(rf"(?<![\w./=-])(?:{word})(?![\w./-]*\w)", plain, re.IGNORECASE):
+            yield found.group(), instead
+
+
+def strings(tree: ast.AST) -> Iterator[tuple[ast.expr, str, bool]]:
+    """Yield the strings of a module, each with its node and whether it is a docstring."""
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    parts = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield (
+                node,
+                "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values),
+                False,
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts:
+            yield node, node.value, node in docstrings
+
+
+def main() -> int:
+    """Print the words, and return 1 if there are any."""
+    listed = subprocess.run(
+        ["/usr/bin/env", "git", "ls-files", "src", "docs", "README.md"], capture_output=True, text=True, check=True
+    )
+    failed = False
+    for path in map(Path, listed.stdout.splitlines()):
+        if path.suffix == ".py" and not path.stem.endswith("_pb2"):
+            for node, text, is_docstring in strings(ast.parse(path.read_text("utf-8"))):
+                user_text = not is_docstring and text.count(" ") > 1 and "\x1b" not in text
+                banned = EVERYWHERE if is_docstring else EVERYWHERE | TEXTS if user_text else {}
+                for word, instead in words_in(text, banned):
+                    print(f"{path}:{node.lineno}: {word}: write {instead}")
+                    failed = True
+        elif path.suffix == ".md" and "decisions" not in path.parts:
+            text = re.sub(
+                r"```.*?```", lambda block: "\n" * block.group().count("\n"), path.read_text("utf-8"), flags=re.DOTALL
+            )
+            for number, line in enumerate(text.splitlines(), 1):
+                for word, instead in words_in(line, EVERYWHERE):
+                    print(f"{path}:{number}: {word}: write {instead}")
+                    failed = True
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
