@@ -138,7 +138,7 @@ class Advertiser:
         return await self._reconciled()
 
     async def close(self) -> None:
-        """End what goes on; nobody may ask for more."""
+        """End the calls in progress, and refuse new ones."""
         await self._reconciled.close()
 
     async def _reconcile(self) -> bool:

@@ -22,10 +22,10 @@ COMMANDS: dict[str, str] = {
     "explain": "Explain WORKLOAD: its requests, the GPUs that can serve it, its node, or why it is pending.",
     "inspect": "Show GPU usage in a live cluster: pods, memory, layout, isolation, health, fragmentation.",
     "top": "Show GPU usage live: memory used of what was allocated, load, throttling, and its causes.",
-    "recommend": "Recommend GPU memory and MIG profiles by what containers used.",
-    "run": "Run COMMAND in an image on part of a GPU: submit a Job, say why it is pending, follow log and GPU usage.",
+    "recommend": "Recommend GPU memory and MIG profiles from the usage of containers.",
+    "run": "Run COMMAND in an image on part of a GPU: submit a Job, explain why it is pending, follow its log.",
     "notebook": "Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.",
-    "environments": "List the environments of `tessera run` and `notebook`: images by name, and what is in them.",
+    "environments": "List the environments of `tessera run` and `notebook`: images by name, and their contents.",
     "jobs": "List what `tessera run` and `notebook` submitted: their status, and why they are pending.",
     "attach": "Follow Job NAME: why it is pending, its log from the start or the address of its notebook, its end.",
     "logs": "Print the output of Job NAME so far; `tessera attach` follows it.",
@@ -37,11 +37,11 @@ COMMANDS: dict[str, str] = {
     "models": "Keep models on this machine's disk: sync them from a bucket, list, verify, evict and warm them.",
     "agent": "Run the node agent: partition and share this node's GPUs and advertise them to the kubelet.",
     "disk-agent": "Run the disk agent: keep this node's local disks one filesystem, and report them.",
-    "metrics": "Serve the metrics APIs for model servers, and say how many replicas each needs.",
+    "metrics": "Serve the metrics APIs for model servers, and compute the replicas that each needs.",
     "server": "Run the scheduler extender: filter, score and bind pods that use GPUs, and choose preemption victims.",
     "controller": "Run the controller: reconcile policies, caches and model servers; choose MIG instances.",
-    "manifests": "Print all objects of an installation, for kubectl apply: what the Helm chart makes.",
-    "images": "Show what container images have in common, and what nodes would pull.",
+    "manifests": "Print the objects of the Helm chart, for kubectl apply.",
+    "images": "Show the layers that container images share, and the bytes that nodes would pull.",
     "render": "Print the Kubernetes objects of ModelServers, for kubectl apply.",
     "wake": "Wake the ModelServers NAME: each has a replica until it is idle again.",
     "size": "Print the GPUs and MIG instances that fit a language model, and the tokens of its KV cache.",
@@ -99,7 +99,7 @@ Exit codes:
   2  the input or the command line is wrong: fix it
   3  this GPU, node or build cannot do it: choose another
   4  the API server, kubelet or driver did not answer: try again later
-  5  the cluster or node changed meanwhile: run it again
+  5  the cluster or node has changed: run it again
   6  a pod stays pending, with `plan --fail-pending`
   130  interrupted
   141  the reader closed the pipe, as in `... | head`

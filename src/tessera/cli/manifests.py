@@ -42,7 +42,7 @@ Values and what they mean: docs/install.md.
     help="Version of the API server: the second scheduler gets the same, and from 1.36 on no webhook is needed.",
 )
 def manifests(*, values: str | None, kube_version: str, **given: tuple[str, ...]) -> None:
-    """Print all objects of an installation, for kubectl apply: what the Helm chart makes.
+    """Print the objects of the Helm chart, for kubectl apply.
 
     The namespace is among them. It asks no cluster. The values are those of the chart, deploy/chart/values.yaml.
     """

@@ -85,7 +85,7 @@ class View:
                 self._judge(name)
 
     def settle_doubts(self, asked: Iterable[tuple[str, str]]) -> None:
-        """Treat keys of these nodes that are still unknown as invalid; the API server was asked for them just now."""
+        """Treat keys of these nodes that are still unknown as invalid; the API server has just been queried."""
         for node in self.keys.settle(asked):
             self.pods.read_again(node)
 

@@ -218,7 +218,7 @@ CONFLICTS: dict[str, tuple[list[Any], list[str], list[str]]] = {
     ),
     "instances that overlap": (
         [mig_share(0, "3g.20gb", 0), mig_share(0, "2g.10gb", 2)],
-        ["share memory slice 2", "ns/p0 holds 3g.20gb at 0, which does not exist", "ns/p1 holds"],
+        ["share memory slice 2", "ns/p0 is allocated 3g.20gb at 0, which does not exist", "ns/p1 is allocated"],
         [],
     ),
     "one instance twice": (

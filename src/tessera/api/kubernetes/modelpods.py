@@ -81,7 +81,7 @@ class HpaBounds(msgspec.Struct, frozen=True, kw_only=True):
     least: int
     most: int
     decided: bool = False
-    """Whether it asks for Tessera's decision."""
+    """Whether it uses Tessera's decision."""
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):

@@ -83,7 +83,7 @@ def metrics(**given: Any) -> None:
     """Serve the metrics APIs for model servers, and say how many replicas each needs.
 
     The APIs are custom.metrics.k8s.io and external.metrics.k8s.io, behind kube-apiserver. Pods with the label
-    serving.tessera.dev/server are asked for their metrics every 15 seconds, or the Prometheus that scrapes them. Run
+    serving.tessera.dev/server are scraped every 15 seconds, or the Prometheus that scrapes them. Run
     one: what it learned of the load is lost when it ends, and learned again.
     """
     configure(given["log_level"], given["log_format"])

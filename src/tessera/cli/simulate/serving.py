@@ -145,7 +145,7 @@ def simulate_serving(
     every 15 s, through the arithmetic of Kubernetes' HorizontalPodAutoscaler. A new replica serves after --cold-start;
     one that is taken away serves what it has, then goes. All policies begin with the same replicas, ready: the most
     that the clairvoyant plan has in its first ten minutes. That plan knows all requests, starts replicas in no time,
-    and lets 1 % of the requests wait too long. Replica-hours count replicas that are asked for or drain, until the last
+    and lets 1 % of the requests wait too long. Replica-hours count replicas that are requested or drain, until the last
     request. A request that finds no replica (--idle-seconds) brings one back and waits for it, as with a queue in front
     of the server; in a cluster without one it would be refused.
     """

@@ -1,4 +1,4 @@
-"""`tessera recommend`: GPU memory and MIG profiles by what containers used."""
+"""`tessera recommend`: GPU memory and MIG profiles from the usage of containers."""
 
 import asyncio
 from pathlib import Path
@@ -64,7 +64,7 @@ Examples:
 @click.option("--all", is_flag=True, help="Also list containers that have what they need.")
 @output_option()
 def recommend(output: str, **given: Unpack[_Given]) -> None:
-    """Recommend GPU memory and MIG profiles by what containers used.
+    """Recommend GPU memory and MIG profiles from the usage of containers.
 
     It lists containers that were allocated too much or too little, the fitting amount and the savings, by the peak
     memory of each container since its node's agent started, or in Prometheus. Check the column OBSERVED before you

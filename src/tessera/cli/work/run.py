@@ -31,7 +31,7 @@ Examples:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking_options
 def run(**given: Unpack[_Given]) -> int:
-    """Run COMMAND in an image on part of a GPU: submit a Job, say why it is pending, follow log and GPU usage.
+    """Run COMMAND in an image on part of a GPU: submit a Job, explain why it is pending, follow its log.
 
     Ends with the exit code of the command. Ctrl-C leaves the Job running: `tessera attach` follows it again, `tessera
     stop` ends it. Needs the right to create Jobs and read pods and logs in one namespace, as Kubernetes' role `edit`.

@@ -67,7 +67,7 @@ class ScalePoint(msgspec.Struct, frozen=True, array_like=True):
     at_s: float
     """Seconds since 1970."""
     desired: int
-    """Replicas asked for."""
+    """Replicas requested."""
     ready: int
     in_flight: float
     """Requests being served or queued."""

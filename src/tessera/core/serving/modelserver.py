@@ -111,7 +111,7 @@ class Autoscaling(_Record, frozen=True, kw_only=True):
     """What scales the replicas, where `replicas.max` is above `replicas.min`."""
 
     metric: Literal["tessera", "queue-time"] = "tessera"
-    """`tessera`: the replicas that Tessera's policy asks for, of requests in flight and their forecast. `queue-time`:
+    """`tessera`: the replicas that Tessera's policy requests, by requests in flight and their forecast. `queue-time`:
     the average time that requests wait in the engine's queue, against `queueTimeMillis`."""
     queue_time_millis: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 500
     """Target of `queue-time`, in milliseconds."""

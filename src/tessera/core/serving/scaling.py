@@ -1,7 +1,7 @@
 """The desired replicas of a model server now: by the cluster's state, the measurements, and the policy.
 
-It never asks for more replicas while the scheduler has no place for one of the present ones: more would not
-help. Nor does it ask for more than one beyond those that fit on the present GPUs: for
+It never requests more replicas while the scheduler has no place for one of the present ones: more would not
+help. Nor does it request more than one beyond those that fit on the present GPUs: for
 that one MIG instances are created, or a cluster autoscaler adds a node.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["Remembered", "ServerFacts", "scale", "to_count"]
 _COLD_START_S: Final = 120.0
 """Before one was measured. Source: llm-d measured 100 to 139 s for a vLLM with an 8B model."""
 _MOST_COUNTED: Final = 64
-"""Most places counted in a pass, whatever the metrics ask for."""
+"""Most places counted in a pass, for any metrics."""
 _LEAST_COLD_START_S, _MOST_COLD_START_S = 5.0, 1800.0
 
 
@@ -38,7 +38,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     most: int | None = None
     """Of its HorizontalPodAutoscaler; None if it has none."""
     decided: bool = False
-    """Whether the HorizontalPodAutoscaler asks for the decision."""
+    """Whether the HorizontalPodAutoscaler uses the decision."""
     idle_s: float = IDLE_S
     """How long it must be without requests before it scales to zero."""
     woken_s: float | None = None
@@ -132,7 +132,7 @@ def to_count(facts: ServerFacts, decision: ScalingDecision) -> int:
 
 
 def _most(facts: ServerFacts, most: int) -> tuple[int, str]:
-    """Return the most replicas to ask for, and the text of an event if the cluster has no more room."""
+    """Return the most replicas to request, and the text of an event if the cluster has no more room."""
     there = max(facts.replicas, 1)
     if facts.unschedulable and there <= most:
         return there, f"; {facts.unschedulable} of them fit no node now, so no more are requested"

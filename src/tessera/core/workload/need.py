@@ -65,7 +65,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     form: Form = Form.EXACT
     count: int = 1
     memory_mib: int = 0
-    """Memory per device; 0 for exact asks."""
+    """Memory per device; 0 for exact requests."""
     compute_percent: int = 0
     """Compute per device, 1 to 100; 0 for no request of compute."""
     isolation: Isolation = Isolation.NONE

@@ -1,6 +1,6 @@
 """Places reserved for pods that kube-scheduler is about to bind, so that the next pod is not sent to the same place.
 
-kube-scheduler asks for scores, takes the best node and binds in the background, while it schedules the next pod
+kube-scheduler requests scores, takes the best node and binds in the background, while it schedules the next pod
 already. A nomination is local to this server and lasts seconds; it allocates nothing.
 """
 

@@ -129,7 +129,7 @@ class MetricsApp:
 
 
 def _wants_another_form(headers: list[tuple[str, str]]) -> bool:
-    """Return whether the client accepts only other kinds: kube-apiserver asks for aggregated discovery first.
+    """Return whether the client accepts only other kinds: kube-apiserver requests aggregated discovery first.
 
     Source: kubernetes/kube-aggregator `pkg/apiserver/handler_discovery.go`.
     """

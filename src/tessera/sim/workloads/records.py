@@ -23,10 +23,10 @@ MILLI = 1000
 
 
 class PodDemand(NamedTuple):
-    """GPU capacity a kind of pod asks for."""
+    """GPU capacity a kind of pod requests."""
 
     gpus: int
-    """Devices asked for; 0 for a pod without GPU."""
+    """Devices requested; 0 for a pod without GPU."""
     milli: int
     """Thousandths of a GPU, all devices together; see `demands`."""
 
@@ -58,7 +58,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[Need, ...]
     """Distinct needs, in order of first appearance."""
     demands: tuple[PodDemand, ...]
-    """What each kind asks of GPUs."""
+    """What each kind requests of GPUs."""
 
     @classmethod
     def of(cls, name: str, nodes: Sequence[Node], pods: Iterable[tuple[str, Need]]) -> "Trace":
@@ -96,7 +96,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet at time 0, with the pods that run on it already."""
     kinds: tuple[Need, ...]
     demands: tuple[PodDemand, ...]
-    """What each kind asks of GPUs."""
+    """What each kind requests of GPUs."""
     arrivals: tuple[Arrival, ...]
     """In order of time."""
     rank: tuple[int, ...]
@@ -136,7 +136,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def demands(kinds: Sequence[Need], nodes: Sequence[Node]) -> tuple[PodDemand, ...]:
-    """Return what each kind asks of GPUs, in thousandths of a GPU of this fleet.
+    """Return what each kind requests of GPUs, in thousandths of a GPU of this fleet.
 
     A device counts as in `allocated_milli`, on the nodes that admit the pod: an exact request on the GPU with the
     largest device of that name, a share on the GPU of which it takes the smallest part. A request that no GPU

@@ -18,16 +18,16 @@ __all__ = ["PUBLISHED_MIX", "ClassMix", "make", "plain_nodes"]
 
 
 class ClassMix(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of what is asked for."""
+    """How much of what is requested."""
 
     part: float
-    """Weight of pods that ask for a part of a GPU, in GPU demand."""
+    """Weight of pods that request a part of a GPU, in GPU demand."""
     one: float
-    """Weight of pods that ask for one GPU."""
+    """Weight of pods that request one GPU."""
     several: float
-    """Weight of pods that ask for several."""
+    """Weight of pods that request several."""
     without_percent: float
-    """Percent of all pods that ask for no GPU."""
+    """Percent of all pods that request no GPU."""
 
 
 PUBLISHED_MIX = ClassMix(part=28.5, one=64.3, several=7.3, without_percent=13.3)
@@ -90,7 +90,7 @@ def plain_nodes(count: int) -> tuple[Node, ...]:
 def make(nodes: Sequence[Node], seed: int, mix: ClassMix = PUBLISHED_MIX) -> Trace:
     """Return a trace of pods whose GPU demand is 98 % of the nodes' GPUs, as that of the published one.
 
-    Sizes that ask for more GPUs than the largest node has are left out. The draws come from a stream of their own.
+    Sizes that request more GPUs than the largest node has are left out. The draws come from a stream of their own.
 
     Raises:
         InvalidInput: no GPUs, or a mix of negative or no weights.

@@ -186,9 +186,9 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "all-2g.10gb",
             (),
             MIXED,
-            "configuration all-2g.10gb, GPU 1 (H100-80GB): the GPU's model does not have it: write a file that says "
-            "what each GPU gets, or choose one that all GPUs with MIG here have: mine, all-disabled, all-enabled, "
-            "all-1g.10gb, all-balanced",
+            "configuration all-2g.10gb, GPU 1 (H100-80GB): the GPU's model does not have it: write a file "
+            "with the layout of each GPU, or choose one that all MIG GPUs of this node support: mine, all-disabled, "
+            "all-enabled, all-1g.10gb, all-balanced",
             id="a name of one model alone",
         ),
         pytest.param(

@@ -51,7 +51,7 @@ def test_a_volume_needs_this(case: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "folder", "phase", "want"),
     [
-        (ONE, None, "Bound", "volume 0 is bound and its folder is gone"),
+        (ONE, None, "Bound", "volume 0 is bound and its folder is missing"),
         (VolumeSpec(), FULL, "Bound", "volume 0 is one more than desired"),
         (ONE, FULL, "Failed", "volume 0 failed"),
         (VolumeSpec(count=1, reserved_bytes=SIZE), None, None, "no room for 1 volumes: all of 1000 MiB is reserved"),

@@ -65,7 +65,7 @@ def quantity_text(value: float, subject: str) -> str:
 
 
 def custom_values(requested: Custom, values: Iterable[MetricValue]) -> dict[str, Any]:
-    """Return a MetricValueList of the version that was asked for.
+    """Return a MetricValueList of the version that was requested.
 
     Raises:
         InvalidInput: a value that is no number.

@@ -128,7 +128,7 @@ def _foreign(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share,
 
 
 def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Iterator[tuple[Ask, int, tuple[Share, ...]]]:
-    """Yield each ask with its shares and their position; a lone ask for memory shares may have several GPUs.
+    """Yield each ask with its shares and their position; a lone request for memory shares may have several GPUs.
 
     Resources other than GPUs have no shares, and devices requested by name none before the kubelet's record has them.
 

@@ -2,7 +2,7 @@
 
 A set of pods to move is tried as a whole on a copy of the cluster (`Room.outcome`). Sets are tried by their number of
 pods, so that the first sufficient one has the fewest. For one asker only pods in its way are tried: those
-of one GPU where it asks for one device and the node has cpu and memory for it, else those of one node. Several askers
+of one GPU where it requests one device and the node has cpu and memory for it, else those of one node. Several askers
 are served one after another; then every smaller set is tried for all of them together.
 """
 

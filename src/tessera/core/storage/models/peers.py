@@ -1,4 +1,4 @@
-"""Which node reads a chunk from the store for all, whom the others ask for it, and when a peer is given up.
+"""Which node reads a chunk from the store for all, from which node the others request it, and when a peer is given up.
 
 A node accepts from peers only what the store's own checksum of the whole object verifies in the end, and serves
 only what it has read from the store itself, or what is verified: so a peer that served a wrong chunk made it wrong, and
@@ -51,7 +51,7 @@ class PeerPatience(msgspec.Struct, frozen=True):
         held_s: how long a peer keeps a request that it cannot answer yet; less than `silent_s`.
         first_away_s: how long a failed peer is avoided, which doubles with each failure.
         longest_away_s: no pause is longer.
-        absent_s: how long a peer that has nothing of an object is not asked for it.
+        absent_s: how long a peer without an object is excluded for it.
 
     """
 
@@ -155,7 +155,7 @@ class Peers:
         self._unheld_until.clear()
 
     def whom(self, owners: Owners, key: str, chunk: int, now: float, besides: Collection[str] = ()) -> str:
-        """Return the peer to ask for a chunk; empty if the node should read it from the store.
+        """Return the peer to request a chunk from; empty if the node should read it from the store.
 
         That is if it is its owner, or three others were asked in vain.
 
@@ -230,7 +230,7 @@ def meeting_pause_s(pause_s: float, listed: int) -> float:
 
 
 def order_of_doubt(givers: Mapping[_Chunk, str]) -> tuple[_Chunk, ...]:
-    """Return chunks of a wrong object in the order in which others are asked for them.
+    """Return chunks of a wrong object in the order in which they are requested from others.
 
     One of each peer first, so that a peer with many wrong ones is found with the fewest requests.
 

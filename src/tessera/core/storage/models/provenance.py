@@ -42,11 +42,11 @@ class Provenance:
         self.provable = True
         """Whether the ETag in the store's listing is a checksum at all."""
         self.doubted: set[str] = set()
-        """Peers that are asked for none of it: their chunks differed from others'."""
+        """Peers excluded for it: their chunks differed from others'."""
         self.said: list[tuple[int, str, str]] = []
         """Chunk, peer and digest of replaced chunks."""
         self.alone = False
-        """Whether peers are asked for none of it any more."""
+        """Whether it is no longer requested from peers."""
         self.summed = 0
         """Chunks that are included in the running checksum."""
         self.stale = False

@@ -1,7 +1,7 @@
 """Which chunks of wrong objects are fetched again, and from whom.
 
 An object is wrong whose checksum is not the store's. First goes what peers served that were wrong before. Then other
-peers are asked for the same chunks until one differs: the first one's chunks of all wrong objects go. Where none
+other peers send the same chunks until one differs: the first one's chunks of all wrong objects go. Where none
 differs, everything that peers served is read from the store.
 """
 
@@ -18,7 +18,7 @@ Chunk: TypeAlias = tuple[int, int]
 
 
 class Suspect(NamedTuple):
-    """A chunk of a wrong object that another peer is asked for."""
+    """A chunk of a wrong object to request from another peer."""
 
     object_index: int
     chunk: int

@@ -47,7 +47,7 @@ class ChunkSources:
             buffer: for its bytes.
 
         Returns:
-            None if the chunk is there; otherwise since when its owner has been asked for it in vain.
+            None if the chunk is there; otherwise since when requests to its owner fail.
 
         """
         if self._chunks.resume(task, buffer):

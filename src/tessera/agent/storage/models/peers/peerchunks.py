@@ -1,4 +1,4 @@
-"""A node among its peers: which peers to ask for chunks, what to serve, and what is known about them."""
+"""A node among its peers: which peers to request chunks from, what to serve, and what is known about them."""
 
 import threading
 import time
@@ -82,7 +82,7 @@ class PeerChunks:
             return self._owners.owner(key, chunk)
 
     def whom(self, key: str, chunk: int, besides: Collection[str]) -> str:
-        """Return the peer to ask for a chunk; empty for the store."""
+        """Return the peer to request a chunk from; empty for the store."""
         with self._lock:
             return self._peers.whom(self._owners, key, chunk, time.monotonic(), besides)
 
