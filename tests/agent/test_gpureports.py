@@ -65,7 +65,7 @@ async def test_a_gpu_that_a_pod_left_processes_on_is_said_once_when_somebody_is_
         with pytest.raises(Conflict, match="of pod default/gone uses"):
             await machine.start("next", "nvidia.com/gpu", 2)
         text = await machine.event("DeviceOrphaned")
-        assert "pod default/gone is gone, and processes that it left still use it; no pod is sent to it" in text
+        assert "pod default/gone is deleted, and its processes still use it; no pod is sent to it" in text
         (machine.folder / "proc/77/cgroup").unlink()
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
         events = [each for each in (await machine.kube.list(EVENTS)).objects if each["reason"] == "DeviceOrphaned"]

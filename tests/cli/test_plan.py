@@ -547,4 +547,4 @@ def test_a_cached_model_is_looked_for_on_the_nodes_that_say_which_they_have(tmp_
     (pending,) = read["pending"]
     assert "the node does not offer models.tessera.dev/other" in pending["reason"]
     assert "2 of 2 pods placed" in assumed.stdout
-    assert "models.tessera.dev/llama, models.tessera.dev/other: taken to be on each node" in assumed.stderr
+    assert "models.tessera.dev/llama, models.tessera.dev/other: presumed on each node" in assumed.stderr

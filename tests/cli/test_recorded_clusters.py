@@ -349,9 +349,9 @@ def test_a_rule_that_cannot_be_is_refused(rule: str, want: str) -> None:
 WRITES = {
     "GPUs that pods may use": (
         "operator-whole-gpus",
-        "nobody recorded which GPUs default/train-0, default/train-1 use",
+        "it is unknown which GPUs default/train-0, default/train-1 use",
     ),
-    "GPUs that may be others": ("operator-mig-mixed", "nobody recorded which GPU that is"),
+    "GPUs that may be others": ("operator-mig-mixed", "it is unknown which GPU that is"),
 }
 
 

@@ -68,7 +68,7 @@ def test_the_table_says_what_holds_it_and_what_is_short(folder: Path) -> None:
     text = run(folder, "--gpu", "A100-40GB")
     assert "13.5 GiB short" in text
     assert "8.03B parameters in bf16, 14.96 GiB; a sequence of 8,192 tokens takes 1.000 GiB of KV cache" in text
-    assert "note: the size of the weights is counted" in text
+    assert "note: the size of the weights is computed" in text
     assert "H100-80GB" in run(folder), "without --gpu some that many have"
 
 

@@ -194,7 +194,7 @@ def _notes(gpu: GpuModel) -> list[tuple[str, str]]:
         )
         lines.append(("mig-parted", ", ".join(named_layouts(gpu))))
     if not (gpu.memory_known and all(each.memory_known for each in gpu.profiles)):
-        lines.append(("memory", "~ is a low estimate; the driver reports more"))
+        lines.append(("memory", "~ marks a low estimate; the driver reports more"))
     lines += [_KNOWN[placement] for placement in dict.fromkeys(each.placement for each in gpu.profiles)]
     lines += [("note", gpu.note)] if gpu.note else []
     lines += [("also called", ", ".join((*gpu.aliases, *gpu.pci)))] if gpu.aliases or gpu.pci else []

@@ -106,7 +106,7 @@ async def test_the_later_of_two_pods_is_evicted_and_its_event_says_why() -> None
     [
         (
             (6, 6),
-            "pod ml/p1 and pod ml/p0 together use more memory than the 10 MiB of GPU GPU-1: evicting ml/p1, which",
+            "pod ml/p1 and pod ml/p0 together use more memory than the 10 MiB of GPU GPU-1: evicting ml/p1, created",
         ),
         ((20,), "pod ml/p0 alone uses more memory than the 10 MiB of GPU GPU-1: evicting ml/p0"),
     ],

@@ -221,7 +221,7 @@ async def test_what_cannot_be_read_or_written_leaves_what_was(node: Node) -> Non
         await node.offer(pairs, how=CDI)
     assert (node.cdi / "tessera.dev-gpu.json").read_text() == before
     assert [each["event"] for each in logs] == ["device_handover_impaired"] * 4
-    assert "is not written: " in node.plugins.problems[0]
+    assert "cannot be written: " in node.plugins.problems[0]
     got = await node.run("p", SLICE)
     assert "/dev/nvidia-caps/nvidia-cap30" in [each["path"] for each in node.spec(got)["deviceNodes"]]
 

@@ -110,7 +110,7 @@ REFUSED = {
     "a resource without amount": (["--resource", "nvidia.com/gpu="], "--resource: nvidia.com/gpu="),
     "an amount that is not a number": (["--resource", "nvidia.com/gpu=x"], "nvidia.com/gpu"),
     "a resource that is no GPU": (["--resource", "memory=1Gi"], "cluster: no pending pod requests GPUs: give"),
-    "two ways to ask": (["--resource", "nvidia.com/gpu", "--pod", "a/b"], "beside --resource: leave out"),
+    "two ways to ask": (["--resource", "nvidia.com/gpu", "--pod", "a/b"], "with --resource: leave out"),
     "isolation of nothing": (["--isolation", "none"], "--isolation: it has no effect"),
     "execution on a file": (["--execute"], "--execute: it has no effect with"),
     "a deadline for nothing": (["--deadline-s", "5"], "--deadline-s: it has no effect"),

@@ -86,11 +86,11 @@ def test_top_goes_on_until_it_is_interrupted_whatever_becomes_of_the_agents(port
 
 REFUSED: dict[str, tuple[list[str], int, str]] = {
     "no cluster and no agent": (["top", "--kubeconfig", "nowhere"], 2, "nowhere"),
-    "a cluster beside agents": (["top", "--context", "c", "--agent", "a"], 2, "no effect beside --agent"),
+    "a cluster beside agents": (["top", "--context", "c", "--agent", "a"], 2, "no effect with --agent"),
     "a cluster beside Prometheus": (
         ["recommend", "--context", "c", "--prometheus", "http://a"],
         2,
-        "no effect beside --prometheus",
+        "no effect with --prometheus",
     ),
     "nobody answers": (["top", "--once", "--agent", "127.0.0.1:1"], 4, "check the address, or run kubectl"),
     "no address": (["recommend", "--agent", "ftp://a:1"], 2, "address of a server"),

@@ -127,7 +127,7 @@ async def test_who_may_not_reach_it_is_reported_at_once(capsys: pytest.CaptureFi
 async def test_one_that_does_not_answer_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     one = await begun()
     task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", None, patience_s=0.1))
-    await said(capsys, "the notebook does not answer yet: port 8888 of Pod ns/j-1: no container listens on the port")
+    await said(capsys, "the notebook does not respond yet: port 8888 of Pod ns/j-1: no container listens on the port")
     await one.ends(0)
     assert await task == 0
 

@@ -448,7 +448,7 @@ async def test_a_job_that_ends_without_its_command_is_distinguished_from_one_tha
     with pytest.raises(Conflict, match="Evicted"):
         await follow_job(one.kube, "j", "ns")
     await one.kube.delete(JOBS, "j", namespace="ns")
-    with pytest.raises(Conflict, match="deleted meanwhile"):
+    with pytest.raises(Conflict, match="it was deleted"):
         await follow_job(one.kube, "j", "ns")
     with pytest.raises(InvalidInput, match="no such job"):
         await state_of(one.kube, "j", "ns")

@@ -58,12 +58,12 @@ class TestHubStore(StoreSuite):
         assert read(store, weights, 0, 10) == b"0123456789"
         assert store.requests == before + 3  # the link is asked for once
         hub.signature = "second"
-        with pytest.raises(Temporary, match="holds no longer"):
+        with pytest.raises(Temporary, match="has expired"):
             read(store, weights, 0, 10)
         assert read(store, weights, 0, 10) == b"0123456789"
         assert set(hub.told_elsewhere) == {None}
 
-    def test_no_token_and_no_repository_are_told(self, hub: Hub) -> None:
+    def test_no_token_and_no_repository_are_reported(self, hub: Hub) -> None:
         hub.put({"file": b""})
         with hub.served() as address:
             anonymous = open_store("hf://owner/name", {"HF_ENDPOINT": address})

@@ -118,7 +118,7 @@ NAMESPACE = st.from_regex(r"zq[a-z0-9]{1,4}(-[a-z0-9]{1,3})?", fullmatch=True)
 TEXTS = (
     "once {0}/{1} ends",
     "on n {0}/{1}, {0}/{1} and 3 more would have to move",
-    "on n these would have to move and stay: {0}/{1} (its priority 5 is above 0)",
+    "on n these would have to move and cannot: {0}/{1} (its priority 5 is above 0)",
     "4096 MiB are held of 1024 MiB, held by mine/p, {0}/{1}",
     "({0}/{1})",
     '"{0}/{1}/main"',
@@ -203,7 +203,7 @@ def test_a_message_reads_the_same_whatever_other_pods_are_called(message: str, d
     )  # fmt: skip
 
 
-ORPHANS = "pod zq-gone/zqz is gone, and processes that it left still use it"
+ORPHANS = "pod zq-gone/zqz is deleted, and its processes still use it"
 
 
 def test_pods_whose_devices_contradict_are_named_to_those_who_may_see_them() -> None:

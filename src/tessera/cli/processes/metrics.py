@@ -80,7 +80,7 @@ _PROMETHEUS_BYTES = 64 << 20
 @metrics_options
 @log_options
 def metrics(**given: Any) -> None:
-    """Serve the metrics APIs for model servers, and say how many replicas each needs.
+    """Serve the metrics APIs for model servers, and compute the replicas that each needs.
 
     The APIs are custom.metrics.k8s.io and external.metrics.k8s.io, behind kube-apiserver. Pods with the label
     serving.tessera.dev/server are scraped every 15 seconds, or the Prometheus that scrapes them. Run

@@ -44,7 +44,7 @@ class _Report(msgspec.Struct, frozen=True):
 
 @click.group(cls=CommandGroup, epilog="\b\nExample:\n  tessera images analyze -f deployment.yaml\n")
 def images() -> None:
-    """Show what container images have in common, and what nodes would pull."""
+    """Show the layers that container images share, and the bytes that nodes would pull."""
 
 
 @images.command(

@@ -42,7 +42,7 @@ Examples:
 @kubeconfig_options
 @output_option()
 def environments(*, kubeconfig: Path | None, context: str | None, output: str) -> None:
-    """List the environments of `tessera run` and `notebook`: images by name, and what is in them."""
+    """List the environments of `tessera run` and `notebook`: images by name, and their contents."""
     found = asyncio.run(_read(ClusterSource(kubeconfig=kubeconfig, context=context)))
     for error in found.broken.values():
         click.echo(f"left out: {error}", err=True)

@@ -113,7 +113,7 @@ def _header(path: Path, fields: list[str], required: tuple[str, ...]) -> tuple[s
     missing = [column for column in required if column not in names]
     if missing:
         found = f"no column {', '.join(missing)} (columns: {', '.join(names)})"
-        raise InvalidInput(f"{path}, line 1", found=f"{found}; required columns: {', '.join(required)}")
+        raise InvalidInput(f"{path}, line 1", found=found, hint=f"required columns: {', '.join(required)}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidInput(

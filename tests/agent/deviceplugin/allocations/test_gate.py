@@ -70,7 +70,7 @@ async def test_processes_that_do_not_end_keep_the_device(node: Node) -> None:
     with pytest.raises(Conflict, match="of pod default/p"):
         await node.run("q")
     ((device, reason),) = left(node)
-    assert (device, "pod default/p is gone" in reason) == (DeviceId(facts(0).uuid), True)
+    assert (device, "pod default/p is deleted" in reason) == (DeviceId(facts(0).uuid), True)
 
 
 async def test_a_container_that_starts_again_passes(node: Node) -> None:

@@ -135,7 +135,7 @@ class Churn:
 
 @pytest.mark.parametrize("how", [PluginOptions(), CDI], ids=["envvar", "cdi"])
 @pytest.mark.parametrize("seed", range(int(os.environ.get("TESSERA_SHARES_SEEDS", "8"))))
-async def test_no_gpu_is_told_to_more_than_it_holds(node: Node, how: PluginOptions, seed: int) -> None:
+async def test_no_gpu_is_shared_by_more_than_it_has_room_for(node: Node, how: PluginOptions, seed: int) -> None:
     node.hurry(termination_s=0.0, late_s=0.0)
     churn = Churn(node, random.Random(seed), how)
     await churn.offer()

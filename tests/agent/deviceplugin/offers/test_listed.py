@@ -73,7 +73,7 @@ async def test_a_device_stays_listed_while_a_pod_is_given_it(monkeypatch: pytest
     view.record("p", GPU, IDS[3])
     await each.pre_start((IDS[3],))
     assert not settle(each)
-    with pytest.raises(InvalidInput, match="one of the 2 ids"):
+    with pytest.raises(InvalidInput, match="one of the 2 advertised ids"):
         await each.allocate((IDS[2],))
 
 

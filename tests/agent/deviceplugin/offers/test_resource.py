@@ -28,7 +28,7 @@ MPS = Sharing(modes=(Mode.MPS,), replicas=(("", 2),))
 HOSTILE: dict[str, tuple[Resource, list[str], type[Exception], str]] = {
     "no ids": (two(SLICED), [], InvalidInput, "no device ids"),
     "an id twice": (two(SLICED), [IDS[0], IDS[0]], InvalidInput, "an id twice"),
-    "an unknown id": (two(SLICED), [IDS[0], "GPU-x"], InvalidInput, "'GPU-x' is not one of the 4 ids"),
+    "an unknown id": (two(SLICED), [IDS[0], "GPU-x"], InvalidInput, "'GPU-x' is not one of the 4 advertised ids"),
     "a hostile id": (two(SLICED), ["../../x\n" * 100], InvalidInput, r"\\n"),
     "more than there are": (two(SLICED), [*IDS, "GPU-y::0"], InvalidInput, "GPU-y::0"),
     "is unhealthy: request": (two(SLICED, options=UNHEALTHY), [IDS[2]], Conflict, "is unhealthy: request"),
@@ -74,7 +74,7 @@ ISOLATED: dict[str, tuple[Sharing, str, str]] = {
     "a replica for the driver's": (SLICED, "driver", "set schedulerName: tessera-scheduler"),
     "a replica for none": (SLICED, "none", ""),
     "a client of MPS for the driver's": (MPS, "driver", ""),
-    "a client of MPS for hardware": (MPS, "hardware", "mps of GPU .* gives driver"),
+    "a client of MPS for hardware": (MPS, "hardware", "mps of GPU .* has driver"),
     "a whole GPU for hardware": (Sharing(modes=(Mode.WHOLE,)), "hardware", ""),
     "a grade that is none": (SLICED, "hard\n", r"isolation is 'hard\\n'.* write hardware, driver, none"),
 }
@@ -129,7 +129,7 @@ async def test_a_device_that_leaves_is_given_to_whom_the_kubelet_chose_it_for_al
     assert dict((await each.allocate((IDS[2],))).env) == {"IDS": IDS[2]}
     each.update(left)
     assert not each.offers(frozenset({DeviceId(facts(1).uuid)}))
-    with pytest.raises(InvalidInput, match="one of the 2 ids"):
+    with pytest.raises(InvalidInput, match="one of the 2 advertised ids"):
         await each.allocate((IDS[3],))
 
 

@@ -57,7 +57,7 @@ LIMITS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", LIMITS)
-def test_on_a_part_of_a_gpu_vllm_is_told_the_size_of_its_batches(case: str) -> None:
+def test_on_a_part_of_a_gpu_vllm_gets_the_size_of_its_batches(case: str) -> None:
     gpu, want = LIMITS[case]
     args = container(VLLM | {"gpu": gpu})["args"]
     given = [each.partition("=")[2] for each in args if re.match("--max-num-(seqs|batched-tokens)=", each)]

@@ -135,13 +135,13 @@ OF_ALL: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], DiskState, str]
         (in_use(member(0, devices=3)), in_use(member(1, devices=3)), array(0, 1, 2, signature=EXT4)),
         {},
         DiskState.LOST,
-        f"array tessera on nvme0n1, nvme1n1: 1 of its 3 disks is gone; {NO_COPY}",
+        f"array tessera on nvme0n1, nvme1n1: 1 of its 3 disks is missing; {NO_COPY}",
     ),
     "two members gone and a blank disk": (
         (member(0, devices=3), disk(1)),
         {},
         DiskState.LOST,
-        f"array tessera on nvme0n1: 2 of its 3 disks are gone; nvme1n1 blank, as a replaced disk is; {NO_COPY}",
+        f"array tessera on nvme0n1: 2 of its 3 disks are missing; nvme1n1 blank, as a replaced disk is; {NO_COPY}",
     ),
     "all members there and the array broken": (
         (in_use(member(0)), in_use(member(1)), array(0, 1, signature=EXT4, array_state="broken")),

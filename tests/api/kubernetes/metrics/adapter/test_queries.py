@@ -116,5 +116,5 @@ def test_a_rule_that_names_no_label_says_so() -> None:
 
 
 def test_a_query_that_prometheus_would_not_read_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="characters, more than 500000: ask for fewer objects"):
+    with pytest.raises(InvalidInput, match="characters, more than 500000: request fewer objects"):
         custom("<<.LabelMatchers>>", tuple(f"{number:0200}" for number in range(3_000)))
