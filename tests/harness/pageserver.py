@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import msgspec
 
-from builders.kubeobjects import cut, gpu, place
+from builders.kubeobjects import gpu, mig_share, place
 from harness.servers import Clock, hold, make_node, make_pod
 from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.clients.kube import MemoryKube
@@ -75,7 +75,7 @@ async def cluster() -> MemoryKube:
     """Return a cluster with a pod of each of two namespaces on one GPU, and who may see which."""
     kube = MemoryKube()
     await make_node(kube, "a", gpu(0, layout=(place(A100, "1g.5gb", 5), place(A100, "1g.5gb", 6))))
-    await hold(kube, "open-pod", MIG, cut(0, "1g.5gb", 6), node="a")
+    await hold(kube, "open-pod", MIG, mig_share(0, "1g.5gb", 6), node="a")
     made = await make_pod(kube, "secret-pod", MIG, metadata={"namespace": "hidden"})
     uid = made["metadata"]["uid"]
     await kube.bind("secret-pod", "hidden", uid=uid, node="a", annotations={})

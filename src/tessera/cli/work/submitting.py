@@ -145,7 +145,7 @@ async def _forecast_unless_away(place: ClusterSource, job: Object) -> str:
         async with connected(place) as kube:
             return await forecast_job(kube, job)
     except TesseraError as error:
-        return f"where it would run is not known: {error}"
+        return f"its node is unknown: {error}"
 
 
 async def forecast_job(kube: Kube, job: Object) -> str:
@@ -164,9 +164,9 @@ async def forecast_job(kube: Kube, job: Object) -> str:
     except Forbidden as error:
         return f"its node is unknown ({error.found}): the ClusterRole tessera-viewer lets you see it"
     except TesseraError as error:
-        return f"where it would run is not known: {error}"
+        return f"its node is unknown: {error}"
     if found is None:
-        return "where it would run is not known"
+        return "its node is unknown"
     if any(each.obstacle is None for each in found.nodes):
         return "; ".join(found.sentences)
     return "; ".join((f"it would be pending: {summarize(found.nodes)[1]}", *found.sentences))
