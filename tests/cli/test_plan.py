@@ -83,7 +83,7 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "a policy beside the exact solver": (
         ["--gpus", "T4", "--exact", "--policy", "tessera"],
         "",
-        ["--policy", "no effect beside --exact"],
+        ["--policy", "no effect with --exact"],
     ),
     "a price without a model": (["--gpus", "T4", "--price", "2.50"], "", ["--price", "H100-80GB=2.50"]),
     "a price without money": (["--gpus", "T4", "--price", "T4=cheap"], "", ["--price", "T4=cheap"]),

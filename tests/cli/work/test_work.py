@@ -74,7 +74,7 @@ def test_a_command_its_environment_and_secrets() -> None:
 
 
 FORECASTS: dict[str, tuple[dict[str, str], str]] = {
-    "room": ({"tessera.dev/gpu-memory": "10"}, "n1 could take it now, n1 best: 10240 MiB of GPU 0 (mps)"),
+    "room": ({"tessera.dev/gpu-memory": "10"}, "it fits on n1 now, best on n1: 10240 MiB of GPU 0 (mps)"),
     "no room": (
         {"tessera.dev/gpu-memory": "37"},
         "it would be pending: too little free GPU memory: 37 GiB requested, at most 32 GiB free on one GPU",
@@ -83,7 +83,7 @@ FORECASTS: dict[str, tuple[dict[str, str], str]] = {
         {"nvidia.com/gpu": "2"},
         "it would be pending: too few devices: 2 x nvidia.com/gpu requested, the node can provide 1 (n1); no node",
     ),
-    "nothing asked": ({}, "n1 could take it now, n1 best: no GPU"),
+    "nothing asked": ({}, "it fits on n1 now, best on n1: no GPU"),
 }
 
 

@@ -112,7 +112,7 @@ def _check_known(node: Node, layouts: Sequence[GpuLayout]) -> None:
     raise InvalidInput(
         f"--write: node {node.name}",
         found=f"GPU {changed[0]} would be partitioned, which ends what runs on it, and it is unknown {unknown}",
-        hint="run tessera agent there, drain the node, or label it tessera.dev/sharing=whole to keep it as it is",
+        hint="run `tessera agent` there, drain the node, or label it tessera.dev/sharing=whole to keep it as it is",
     )
 
 
