@@ -23,6 +23,7 @@ from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import ComputeMode, GpuEvent
 from tessera.core.gpu.sharing import Mode
+from tessera.errors import Conflict
 from tessera.sim.mpscontrol import install
 
 pytestmark = pytest.mark.anyio
@@ -213,3 +214,40 @@ async def test_a_gpu_that_a_container_uses_is_not_offered_whatever_is_written_on
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 1)
         offered = (await machine.kube.get(GPU_NODES, "n1") or {})["status"]["offered"]
         assert [each["gpu"] for each in offered] == [free.uuid]
+
+
+async def test_where_allocations_cannot_be_recorded_nothing_is_offered_until_they_can(machine: Machine) -> None:
+    """As on a full disk: one pod fails, no other is sent here, and what runs stays."""
+    agent = Agent(machine.settings, machine.driver, machine.kube)
+    running = asyncio.ensure_future(agent.run())
+    full = machine.settings.paths.state / f".allocations.json.{os.getpid()}"
+    try:
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        for name in ("before", "refused", "after"):
+            await machine.pod(name, {"nvidia.com/gpu": 1})
+        await machine.start("before", "nvidia.com/gpu")
+        allocatable = {"status": {"allocatable": {"nvidia.com/gpu": "2"}}}
+        await machine.kube.patch(NODES, machine.settings.node, allocatable, subresource="status")
+        full.mkdir()
+        with pytest.raises(Conflict, match="no device is allocated before"):
+            await machine.start("refused", "nvidia.com/gpu")
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 1)
+        assert machine.kubelet.capacity("nvidia.com/gpu") == 2
+        why = "allocations.json: Is a directory: give a --state-dir that the agent may write to, with room on its disk"
+        assert why in await machine.event("ResourceNotAdvertised")
+        node = await machine.until(
+            lambda node: any(each["reason"] == "Withheld" for each in (node.get("status") or {}).get("conditions", ()))
+        )
+        assert f"nvidia.com/gpu is not offered: record of allocations {full.parent}/{why}" in str(node["status"])
+        assert why in agent.waiting_for()
+        assert node["status"]["allocatable"]["nvidia.com/gpu"] == "1", "the Node says so before the kubelet does"
+        full.rmdir()
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        async with asyncio.timeout(20):
+            while agent.waiting_for():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await machine.start("after", "nvidia.com/gpu")
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running

@@ -24,7 +24,7 @@ from tessera.core.gpu.mig import Layout
 from tessera.core.node.desired import offered_devices
 from tessera.core.node.nodesharing import NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import withheld_resources
-from tessera.errors import Unavailable
+from tessera.errors import TesseraError, Unavailable
 from tessera.loops import Joint
 
 __all__ = ["Advertiser", "Enforced", "OfferSources", "OfferTargets"]
@@ -180,11 +180,26 @@ class Advertiser:
         record.note("plugins", plugins.problems)
         record.note("processes", (_BLIND,) if self._sources.view.blind else ())
         # 5. Keep what the report needs.
+        unwritten += await self._unkept(offered)
         self.advertised = offered
         self._unwritten = "; ".join(each.message for each in unwritten)
         self.impaired = (*declared.impaired, *withheld_resources(offered.impossible), *unwritten)
         self.enforced = Enforced(declared, said, gpus)
         return done.withdrawn
+
+    async def _unkept(self, offered: NodeOffer) -> tuple[Impairment, ...]:
+        """Return the resources of which nothing is offered, because the allocation could not be recorded.
+
+        The Node shows it at once: until the kubelet does, each pod that is bound here fails.
+        """
+        problem, names = self._gate.record.unkept, [resource.name for resource in offered.resources]
+        if problem:
+            left = {name: len(self._gate.record.allocated_ids(name)) for name in names}
+            try:
+                await self._targets.record.announce(self._sources.watched.node(), left)
+            except (TesseraError, TimeoutError):
+                self._wake()
+        return withheld_resources((name, problem) for name in names if problem)
 
     async def _hand_over(self, observed: OfferableDevices, options: PluginOptions) -> HandOver:
         """Advertise the kubelet's devices."""

@@ -44,9 +44,11 @@ async def test_pods_are_read_anew_where_one_has_no_process(view: View) -> None:
     observer = PodObserver(view, logger())
     view.processes = {"uid-a"}
     assert await observer.running(frozenset({"uid-a"})) == {"uid-a"}
-    assert view.reads == 0, "a running process is proof enough that a pod lives"
+    assert view.reads == 0, "a container that is not started is tried again"
     assert await observer.running(frozenset({"uid-a", "uid-b"})) == {"uid-a"}
     assert view.reads == 1
+    assert await observer.running(frozenset({"uid-a"}), admitting=True) == {"uid-a"}
+    assert view.reads == 2, "its pod may be deleted by force"
 
 
 async def test_the_last_observation_counts_where_the_api_server_does_not_answer(view: View) -> None:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from builders.kubeobjects import share
 from tessera.api.tessera.pods.clusterpods import LivePod
-from tessera.core.cluster.snapshot import Share
+from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.gpu.sharing import Mode
-from tessera.core.packing.ledger import Hold, Ledger
+from tessera.core.packing.ledger import Hold, Holder, Ledger
 from tessera.core.workload.need import PodKey
 from tessera.server.pods.exchanges import ExchangeHolds
 
@@ -24,14 +24,22 @@ class Seen:
         self.ledger = Ledger()
         self.exchanges = ExchangeHolds(self.ledger, lambda: self.now_s)
         self.pods = {uid: live(uid, place) for uid, place in enumerate(places)}
+        for each in self.pods.values():
+            self._put(each)
+
+    def _put(self, each: LivePod) -> None:
+        self.ledger.put_pod(Holder(each.uid, each.key, NodeName(each.node), each.need, each.shares))
 
     def write(self, uid: int, place: int) -> None:
         before, self.pods[uid] = self.pods[uid], live(uid, place)
+        self._put(self.pods[uid])
         self.exchanges.moved(before, self.pods[uid])
 
     def end(self, uid: int) -> None:
-        self.exchanges.ended(self.pods[uid])
-        self.exchanges.ended(self.pods.pop(uid))  # that it is finished, and that it is gone
+        gone = self.pods.pop(uid)
+        self.ledger.drop_pod(gone.uid)
+        self.exchanges.ended(gone)  # that it is finished
+        self.exchanges.ended(gone)  # that it is gone
 
     def held(self) -> Counter[int]:
         found = [each for each in self.ledger.pods_on(NODE) if isinstance(each.id, Hold)]
@@ -72,6 +80,15 @@ def test_nothing_that_a_living_pod_uses_looks_free_from_the_first_write_on(
         assert Counter(used[uid] for uid in seen.pods) <= seen.taken(), step
     if not ends:
         assert seen.held() == Counter(), "a complete exchange leaves nothing behind"
+    for uid in tuple(seen.pods):
+        seen.end(uid)
+    assert seen.held() == Counter(), "nobody is left who could use it"
+
+
+def test_an_exchange_that_is_never_completed_is_given_up() -> None:
+    seen = Seen([0, 1])
+    seen.write(0, 1)
+    assert seen.held() == Counter({0: 1})
     seen.now_s = 121.0
     seen.exchanges.drop_expired()
     assert seen.held() == Counter()

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+import msgspec
+
 from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.cdisupport import first_file
 from tessera.agent.deviceplugin.allocations.gate import Gate
@@ -89,7 +91,7 @@ class Plugins:
     @property
     def problems(self) -> tuple[str, ...]:
         """What keeps resources from being advertised, or containers from getting devices; one sentence each."""
-        return (*self._servers.problems, *filter(None, (self._unwritten,)))
+        return (*self._servers.problems, *filter(None, (self._unwritten, self.gate.record.unkept)))
 
     @property
     def unit_mib(self) -> int:
@@ -105,7 +107,7 @@ class Plugins:
         """Record, once, allocations made before there was a record; nothing is advertised before.
 
         Raises:
-            Unavailable: the kubelet's record cannot be read, or ours cannot be written.
+            Unavailable: the kubelet's record cannot be read.
 
         """
         if not self._adopted:
@@ -144,11 +146,13 @@ class Plugins:
             self._write_devices()
         self.shares.inject(self._injection, self._driver)
         await self.adopt(inventory)
+        self.gate.record.retry()
+        resources = tuple(map(self._closed, offered.resources)) if self.gate.record.unkept else offered.resources
         policy = options.allocation_policy or "distributed"
         # The kubelet calls before each start of a container, also of a resource without devices by now.
         names = self.gate.record.resources - {resource.name for resource in offered.resources}
         kept = (Resource(name=name, devices=(), by_assignment=name in SHARE_RESOURCES) for name in sorted(names))
-        return await self._servers.offer((*offered.resources, *kept), policy=policy, leaving=leaving)
+        return await self._servers.offer((*resources, *kept), policy=policy, leaving=leaving)
 
     async def run(self, measures: Measures) -> None:
         """Serve, register again when the kubelet restarts, and remove stale state; until cancelled."""
@@ -181,6 +185,14 @@ class Plugins:
             request = next((each for each in self.shares.assigned_requests() if each.key == held.key), None)
             return () if request is None else self._maker.uses(request.shares)
         return uses_of_ids(held.device_ids, self._maker.inventory)
+
+    def _closed(self, resource: Resource) -> Resource:
+        """Return a resource of which no device is free: what is allocated stays, and nothing more can be recorded."""
+        allocated = self.gate.record.allocated_ids(resource.name)
+        devices = tuple(
+            each if each.id in allocated else msgspec.structs.replace(each, healthy=False) for each in resource.devices
+        )
+        return msgspec.structs.replace(resource, devices=devices)
 
     # CDI specifications
 

@@ -37,10 +37,17 @@ class PodObserver:
             return False
         return True
 
-    async def running(self, uids: frozenset[str]) -> frozenset[str]:
-        """Return those of these pods that have processes; if some have none, all pods are read again."""
+    async def running(self, uids: frozenset[str], *, admitting: bool = False) -> frozenset[str]:
+        """Return those of these pods that have processes; if some have none, all pods are read again.
+
+        Args:
+            uids: of the pods.
+            admitting: whether they stand in the way of `Allocate`, whose refusal ends a pod: then all are read again
+                in any case, because processes may be left of a pod that was deleted by force.
+
+        """
         running = await asyncio.to_thread(self.view.running, uids)
-        if not uids <= running:  # a running process is proof enough that a pod lives
+        if admitting or not uids <= running:  # a container that is not started is tried again
             await self.refresh()
         return running
 

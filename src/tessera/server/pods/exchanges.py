@@ -12,7 +12,7 @@ import msgspec
 from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose
-from tessera.core.workload.need import Need
+from tessera.core.workload.need import Form, Need
 
 __all__ = ["ExchangeHolds"]
 
@@ -80,15 +80,29 @@ class ExchangeHolds:
     def ended(self, live: LivePod) -> None:
         """Account for a pod that has ended: if it was never rewritten, another pod may use its assigned shares."""
         node = self._nodes.get(live.node)
-        if node is not None and live.uid not in node.settled and live.shares:
+        if node is None:
+            return
+        if live.uid not in node.settled and live.shares:
             node.settled.add(live.uid)
             self._hold(node, live)
+        if not self._may_be_rewritten(node, live):
+            self._drop(live.node)  # nobody is left who could use what is kept
 
     def drop_expired(self) -> None:
         """Drop exchanges without any change for too long."""
         now_s = self._clock_s()
         for name in [name for name, node in self._nodes.items() if node.until_s <= now_s]:
             self._drop(name)
+
+    def _may_be_rewritten(self, node: _Node, ended: LivePod) -> bool:
+        """Return whether a pod is left whose assignment may not say what it uses; one is rewritten once."""
+        return any(
+            isinstance(each.id, str)
+            and each.id != ended.uid
+            and each.id not in node.settled
+            and (each.shares or any(ask.form is not Form.EXACT for ask in each.need.asks))
+            for each in self._ledger.pods_on(ended.node)
+        )
 
     def _drop(self, name: str) -> None:
         node = self._nodes.pop(name)

@@ -12,6 +12,7 @@ from harness.pluginnode import CDI, GPU, MEMORY, MPS, NEED, SLICED, WHOLE, Node,
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import without_other_forms
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.node.nodesharing import PluginOptions
 from tessera.errors import Conflict
 
 pytestmark = pytest.mark.anyio
@@ -179,4 +180,23 @@ async def test_what_has_ended_is_let_go_of_though_the_record_cannot_be_written(n
         node.plugins.gate.record.release()
         node.plugins.gate.record.release()
     assert node.plugins.gate.record.entries == ()
-    assert [each["event"] for each in logs] == ["release_not_kept"]
+    assert [each["event"] for each in logs] == ["allocations_not_kept"]
+
+
+async def test_a_restarted_agent_whose_record_cannot_be_written_keeps_what_pods_have_and_offers_no_more(
+    node: Node,
+) -> None:
+    await node.offer((facts(0), SLICED))
+    await node.run("p")
+    await node.kill()
+    (node.root / "allocations.json").unlink()
+    full = node.root / f".allocations.json.{os.getpid()}"
+    full.mkdir()
+    node.plugins = node.started()
+    await node.plugins.offer(node.offered((facts(0), SLICED)), node.inventory, PluginOptions())
+    await node.kubelet.until_allocatable(GPU, 1)
+    assert [each.pod for each in node.plugins.gate.record.entries] == ["default/p"]
+    assert "no device is allocated before" in node.plugins.problems[-1]
+    full.rmdir()
+    await node.offer((facts(0), SLICED))
+    await node.run("q")

@@ -41,11 +41,18 @@ async def test_units_that_the_kubelet_forgot_are_not_given_twice(node: Node) -> 
     await node.run("r", NEED, 5)
 
 
-async def test_a_pod_that_is_deleted_by_force_keeps_its_device_until_its_last_process_ends(node: Node) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["shown", "not shown yet"])
+async def test_a_pod_that_is_deleted_by_force_keeps_its_device_until_its_last_process_ends(
+    node: Node, late: bool
+) -> None:
     await node.offer((facts(0, "T4"), WHOLE))
     await node.run("p")
     process = node.process_of("p")
+    shown = node.watched["default", "p"]
+    node.version += 5
     node.end("p")
+    if late:  # the kubelet knows it before the agent's watch does, and the next pod is not to fail for that
+        node.watched["default", "p"] = shown
     await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
     node.ask("q")
     creating = asyncio.ensure_future(node.kubelet.create("default", "q", "main"))

@@ -55,6 +55,9 @@ class AllocationRecord:
         now_ns: the time, in nanoseconds since 1970.
         clock_s: a monotonic clock for durations: the wall clock may jump.
 
+    Attributes:
+        on_unkept: called when the record cannot be written any more, so that nothing more is offered.
+
     """
 
     def __init__(
@@ -74,6 +77,8 @@ class AllocationRecord:
         self._file = file
         self._now_ns = now_ns
         self._clock_s = clock_s
+        self.on_unkept: Callable[[], None] = lambda: None
+        self._unkept = ""
         self._unclaimed_s: dict[Allocation, float] = {}
         """Answers without a known pod, and when they were first observed."""
         self._entries = () if file is None else read_allocations(file, log)
@@ -81,6 +86,11 @@ class AllocationRecord:
         """Pending `Allocate` calls, not on record yet: their devices must not count as free."""
 
     # Queries
+
+    @property
+    def unkept(self) -> str:
+        """Why the record could not be written last, so that nothing may be allocated; empty where it was."""
+        return self._unkept
 
     @property
     def entries(self) -> tuple[Allocation, ...]:
@@ -197,10 +207,33 @@ class AllocationRecord:
             Unavailable: it cannot be written; the former one stays.
 
         """
-        if record == self._entries:
+        if record != self._entries:
+            self._write(record)
+            self._entries = record
+
+    def retry(self) -> None:
+        """Write the record again where that failed; see `unkept`."""
+        if self._unkept:
+            with contextlib.suppress(Unavailable):
+                self._write(self._entries)
+
+    def _write(self, record: tuple[Allocation, ...]) -> None:
+        if self._file is None:
             return
-        if self._file is not None:
+        try:
             write_allocations(self._file, record)
+        except Unavailable as error:
+            before, self._unkept = self._unkept, str(error)
+            if not before:
+                self._log.error("allocations_not_kept", reason=self._unkept)
+                self.on_unkept()
+            raise
+        self._unkept = ""
+
+    def _keep_in_memory(self, record: tuple[Allocation, ...]) -> None:
+        """Replace the record, also where it cannot be written: the file has entries too many, or older ones, then."""
+        with contextlib.suppress(Unavailable):
+            self.keep(record)
         self._entries = record
 
     def learn(self, record: tuple[Allocation, ...]) -> None:
@@ -258,11 +291,7 @@ class AllocationRecord:
         if ended:
             observed = GateObservation(pods=pods, running=self._view.running(ended), blind=self._view.blind)
             left = lastgate.release(self._entries, observed, complete=complete)
-            try:
-                self.keep(left)
-            except Unavailable as error:
-                self._log.warning("release_not_kept", reason=str(error))
-                self._entries = left
+            self._keep_in_memory(left)
 
     async def tidy(self, uses_of: Callable[[KubeletAllocation], tuple[Use, ...]], daemons: Container[str] = ()) -> None:
         """Release the allocations of ended pods, record unrecorded ones of the others, and complete former entries.
@@ -272,7 +301,7 @@ class AllocationRecord:
             daemons: keys of the MPS daemons on record.
 
         Raises:
-            Unavailable: the kubelet's record cannot be read, or this one cannot be written.
+            Unavailable: the kubelet's record cannot be read.
 
         """
         # 1. Release the allocations of ended pods; where processes cannot be observed, the API server decides.
@@ -291,7 +320,7 @@ class AllocationRecord:
         # 3. Adopt allocations made before there was a record, and complete entries of former versions.
         every = (*kept, *self._adopted(held, uses_of, kept))
         pods = self._observer.pods({each.uid for each in every})
-        self.keep(settled(every, pods, _assigned_uses(every, held, uses_of), running, daemons))
+        self._keep_in_memory(settled(every, pods, _assigned_uses(every, held, uses_of), running, daemons))
 
     async def _running_vague(self, held: Iterable[KubeletAllocation]) -> frozenset[str]:
         """Return the pods with processes of which it may be unknown whether an MPS daemon serves them."""

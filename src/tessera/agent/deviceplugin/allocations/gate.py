@@ -77,7 +77,7 @@ class Gate:
         # 1. Count it from now on: observing pods takes time.
         with self.record.admitting(new):
             # 2. Observe the conflicting pods.
-            observed = await self._observe_rivals(new, ids=True)
+            observed = await self._observe_rivals(new, ids=True, admitting=True)
             # 3. Decide, and write the record.
             self._follow(lastgate.admit(self.record.entries, new, observed, self._capacity()), new)
 
@@ -156,14 +156,14 @@ class Gate:
             await asyncio.sleep(_RETRY_S)  # the terminating pod is soon observed to have ended
         return found
 
-    async def _observe_rivals(self, new: Allocation, *, ids: bool) -> GateObservation:
+    async def _observe_rivals(self, new: Allocation, *, ids: bool, admitting: bool = False) -> GateObservation:
         """Return the observed pods that conflict with an allocation; nothing where none does.
 
         When this returns no other pod can conflict: pods that were not observed do not exist.
         """
         observed, checked = GateObservation(), frozenset[Allocation]()
         while not (rivals := self._rivals(new, ids=ids)) <= checked:
-            running = await self._observer.running(frozenset(each.uid for each in rivals))
+            running = await self._observer.running(frozenset(each.uid for each in rivals), admitting=admitting)
             observed, checked = await self._observe(running), rivals
         return observed
 
