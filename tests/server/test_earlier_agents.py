@@ -48,9 +48,8 @@ def cluster(day: str, *, keys: bool = True) -> Saved:
     return kube
 
 
-@pytest.mark.parametrize("day", sorted(path.stem for path in DATA.iterdir()))
-async def test_what_an_earlier_agent_recorded_is_counted_and_given_to_nobody_else(day: str) -> None:
-    kube = cluster(day)
+async def test_what_an_earlier_agent_recorded_is_counted_and_given_to_nobody_else() -> None:
+    kube = cluster(day := "2026-11-24")
     held = [share for pod in (await kube.list(PODS)).objects for share in shares_of(pod)]
     assert len(held) == 4
     with capture_logs() as logs:
@@ -62,6 +61,20 @@ async def test_what_an_earlier_agent_recorded_is_counted_and_given_to_nobody_els
     before = len(json.loads((DATA / f"{day}.json").read_text())["pods"])
     assert (await check(kube))["node1"] > before, "others were placed beside them"
     assert [each for each in logs if each.get("kind") == "assignment of Pod"] == []
+
+
+async def test_an_agent_that_cannot_read_the_policy_offers_whole_gpus_and_no_need_gets_one_of_them() -> None:
+    """It refuses a word that it does not know, says so in its GPUNode, and leaves its GPUs to the kubelet."""
+    kube = cluster("2026-11-22")
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", NEED)
+        _, answer = await server.post("/filter", {"Pod": waiting, "Nodes": None, "NodeNames": ["node1"]})
+        assert answer["NodeNames"] == []
+        (reason,) = (answer["FailedNodes"] | (answer["FailedAndUnresolvableNodes"] or {})).values()
+        assert "allocated by name (nvidia.com/gpu): request one by name" in reason
+        (state,) = (await kube.list(GPU_NODES)).objects
+    (impaired,) = state["status"]["impaired"]
+    assert "sharing.allow-repartition: found an unknown field" in impaired["message"]
 
 
 def unsigned() -> dict[str, Any]:
