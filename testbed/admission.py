@@ -19,6 +19,7 @@ FILES = (
     "admission/node-name.yaml",
     "admission/assignments.yaml",
     "admission/agents.yaml",
+    "admission/requests.yaml",
 )
 """What this Kubernetes can do by itself: no webhook."""
 _IN_FORCE_S = 60
@@ -53,7 +54,8 @@ def _lacks(cluster: Kubectl, file: str) -> bool:
 
 def _probe(**more: Any) -> dict[str, Any]:
     """Return a pod that asks for memory of a GPU."""
-    container = {"name": "main", "image": "none", "resources": {"limits": {AMOUNTS[0]: "1"}}}
+    limits = more.pop("limits", {AMOUNTS[0]: "1"})
+    container = {"name": "main", "image": "none", "resources": {"limits": limits}}
     metadata = {"name": "tessera-probe", "namespace": "default", "annotations": more.pop("annotations", {})}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container], **more}}
 
@@ -85,4 +87,5 @@ _PROBES: dict[str, Callable[[Kubectl], bool]] = {
     FILES[1]: _refuses(nodeName="no-such-node", schedulerName=SCHEDULER_NAME),
     FILES[2]: _refuses(annotations={ASSIGNMENT: "[]"}),
     FILES[3]: _refuses(f"--as=system:serviceaccount:{NAMESPACE}:tessera-agent", "--as-group=system:masters"),
+    FILES[4]: _refuses(limits={AMOUNTS[0]: "1", AMOUNTS[3]: "1"}),
 }

@@ -173,7 +173,8 @@ def test_pods_are_routed_in_one_way(case: str) -> None:
 
 
 def test_admission_policies_are_in_force_unless_refused() -> None:
-    policies = {("ValidatingAdmissionPolicy", f"tessera-{name}") for name in ("agents", "assignments", "node-name")}
+    names = ("agents", "assignments", "node-name", "requests")
+    policies = {("ValidatingAdmissionPolicy", f"tessera-{name}") for name in names}
     assert policies <= kinds(ANY)
     assert not policies & kinds({**ANY, "admission": {"policies": False}})
 

@@ -72,7 +72,17 @@ ROUTED: dict[str, tuple[dict[str, Any], str, bool]] = {
     "another scheduler is named": (asking(NEED, schedulerName="volcano"), "default", False),
     "tessera-scheduler is named": (asking(NEED, schedulerName="tessera-scheduler"), "default", False),
     "a node is named": (asking(NEED, nodeName="n"), "default", False),
-    "the label says no": (asking(NEED, labels={OPT_OUT: "false"}), "default", False),
+    "the label says no, and an amount is asked": (asking(NEED, labels={OPT_OUT: "false"}), "default", True),
+    "the label says no, and a share is asked": (
+        asking({"aliyun.com/gpu-mem": "1"}, labels={OPT_OUT: "false"}),
+        "default",
+        True,
+    ),
+    "the label says no, and an exact device is asked": (
+        asking({"nvidia.com/gpu": "1"}, labels={OPT_OUT: "false"}, annotations={"tessera.dev/isolation": "hardware"}),
+        "default",
+        False,
+    ),
     "the label says yes": (asking(NEED, labels={OPT_OUT: "true"}), "default", True),
     "a namespace of the system": (asking(NEED), "kube-system", False),
     "Tessera's own namespace": (asking(NEED), "tessera-system", False),

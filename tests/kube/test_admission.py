@@ -105,6 +105,10 @@ def create(cluster: Cluster, pod: dict[str, Any], *who: str, dry: bool = True) -
     cluster.kubectl("create", *words, "-n", "default", *who, "-f", "-", input_text=json.dumps(pod))
 
 
+def _limits(limits: dict[str, str]) -> dict[str, Any]:
+    return {"image": "none", "resources": {"limits": limits}}
+
+
 ON_A_NODE = {
     "a need": asking(MEMORY, nodeName="n"),
     "gpushare's memory in an init container": asking(
@@ -133,6 +137,75 @@ TAKEN = {
 @pytest.mark.parametrize("case", TAKEN)
 def test_other_pods_come_as_they_are(guarded: Cluster, case: str) -> None:
     create(guarded, TAKEN[case], *TENANT)
+
+
+# Requests that nobody can serve as they were meant
+
+
+@pytest.fixture(scope="module")
+def sensible(control_plane: Cluster) -> Iterator[Cluster]:
+    admission.install(control_plane, admission.FILES[4:])
+    yield control_plane
+    admission.remove(control_plane, admission.FILES[4:])
+
+
+NONSENSE = {
+    "2^64, of which a kubelet keeps nothing": (
+        asking({"nvidia.com/gpu": "18446744073709551616"}),
+        "the limit of nvidia.com/gpu is above 9223372036854775807, of which a kubelet keeps another number or none",
+    ),
+    "2^63 slices in an init container": (
+        asking(initContainers=[{"name": "i", **_limits({"nvidia.com/mig-1g.5gb": "9223372036854775808"})}]),
+        "the limit of nvidia.com/mig-1g.5gb is above",
+    ),
+    "an amount without end": (
+        asking({"tessera.dev/gpu-memory": "1e30"}),
+        "the limit of tessera.dev/gpu-memory is above",
+    ),
+    "an amount beside a device": (
+        asking({"tessera.dev/gpu-memory": "6", "nvidia.com/gpu": "1"}),
+        "at once: choose one of nvidia.com/..., aliyun.com/gpu-mem, tessera.dev/gpu-memory, or use several containers",
+    ),
+    "a share beside a slice": (
+        asking({"aliyun.com/gpu-mem": "6", "nvidia.com/mig-1g.5gb": "1"}),
+        "a container requests GPUs by aliyun.com/gpu-mem and nvidia.com/mig-1g.5gb at once",
+    ),
+    "a share beside an amount": (
+        asking({"aliyun.com/gpu-mem": "6", "tessera.dev/gpu-memory": "6"}),
+        "a container requests GPUs by aliyun.com/gpu-mem and tessera.dev/gpu-memory at once",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NONSENSE)
+def test_a_request_that_nobody_can_serve_as_it_was_meant_is_refused_with_what_to_write(
+    sensible: Cluster, case: str
+) -> None:
+    pod, want = NONSENSE[case]
+    with pytest.raises(Unavailable) as refused:
+        create(sensible, pod, *TENANT)
+    assert want in str(refused.value)
+
+
+SENSE = {
+    "the largest number": asking({"nvidia.com/gpu": "9223372036854775807"}),
+    "nothing": asking(),
+    "cpu alone": asking({"cpu": "1"}),
+    "an amount, with compute and a count": asking(
+        {"tessera.dev/gpu-memory": "6", "tessera.dev/gpu-compute": "20", "tessera.dev/gpu-count": "2"}
+    ),
+    "none of one form beside another": asking({"tessera.dev/gpu-memory": "6", "nvidia.com/gpu": "0"}),
+    "two names": asking({"nvidia.com/gpu": "1", "nvidia.com/mig-1g.5gb": "1"}),
+    "names of others": asking({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "example.com/nic": "1"}),
+    "two forms in two containers": asking(
+        {"nvidia.com/gpu": "1"}, initContainers=[{"name": "i", **_limits({"tessera.dev/gpu-memory": "6"})}]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SENSE)
+def test_other_requests_come_as_they_are(sensible: Cluster, case: str) -> None:
+    create(sensible, SENSE[case], *TENANT)
 
 
 # Assignments
@@ -287,9 +360,9 @@ def apart(control_plane: Cluster) -> Iterator[Cluster]:
         pod["metadata"]["name"] = f"on-{node}"
         gpunode = {"apiVersion": "tessera.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": node}}
         control_plane.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}, pod, gpunode)
-    admission.install(control_plane, admission.FILES[3:])
+    admission.install(control_plane, admission.FILES[3:4])
     yield control_plane
-    admission.remove(control_plane, admission.FILES[3:])
+    admission.remove(control_plane, admission.FILES[3:4])
     for node in ("own", "other"):
         control_plane.kubectl("delete", "pod", f"on-{node}", "--force", "--grace-period=0")
         control_plane.kubectl("delete", f"node/{node}", f"gpunode/{node}")

@@ -22,8 +22,8 @@ __all__ = ["AMOUNTS", "OPT_OUT", "Review", "is_routed", "read_review", "write_re
 AMOUNTS = (GPU_MEMORY, GPU_COMPUTE, GPU_COUNT, SHARE_MEMORY)
 """Resources that only `tessera-scheduler` can place: the default scheduler knows no devices."""
 OPT_OUT = "tessera.dev/scheduling"
-"""Label of a pod: `"false"` leaves it to the scheduler that it names. Set by users; read by admission, which routes
-pods to `tessera-scheduler`."""
+"""Label of a pod: `"false"` leaves one for devices by name to the default scheduler. Set by users; read by admission,
+which routes pods to `tessera-scheduler`."""
 _CHOOSY = (GPU_MODEL, ISOLATION)
 """Annotations that restrict which devices of its name serve an exact request."""
 _DEVICES = "nvidia.com/"
@@ -98,7 +98,8 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
 def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:
     """Return whether a new pod is routed: it requests what only that scheduler can place, and names neither.
 
-    That is an amount, or an exact device whose isolation or GPU model matters. Neither: no scheduler and no node.
+    That is an amount, or an exact device whose isolation or GPU model matters, unless `OPT_OUT` leaves that alone.
+    Neither: no scheduler and no node.
 
     Args:
         pod: the object.
@@ -113,11 +114,12 @@ def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:
     except msgspec.ValidationError as error:
         raise InvalidInput("admission request, object", found=str(error), hint="send a Pod") from error
     spec, labels = read.spec or _Spec(), (read.metadata and read.metadata.labels) or {}
-    if namespace in _SYSTEM or labels.get(OPT_OUT) == "false":
+    if namespace in _SYSTEM:
         return False
     if spec.node_name or (spec.scheduler_name or "") not in _DEFAULT:
         return False
-    choosy = not ((read.metadata and read.metadata.annotations) or {}).keys().isdisjoint(_CHOOSY)
+    annotations = (read.metadata and read.metadata.annotations) or {}
+    choosy = labels.get(OPT_OUT) != "false" and not annotations.keys().isdisjoint(_CHOOSY)
     return any(each.asks(choosy=choosy) for each in (*(spec.containers or ()), *(spec.init_containers or ())))
 
 
