@@ -80,6 +80,7 @@ def make_state(number: int) -> State:
         "weights/1.bin": made.randbytes(1_000_000),
         "empty": b"",
     }
+    files |= {f"small/{index:03}.json": made.randbytes(300) for index in range(120)}  # requested several at a time
     return files | ({f"extra/{number}.bin": made.randbytes(70_000)} if number % 2 else {})
 
 
