@@ -95,12 +95,15 @@ class ExchangeHolds:
             self._drop(name)
 
     def _may_be_rewritten(self, node: _Node, ended: LivePod) -> bool:
-        """Return whether a pod is left whose assignment may not say what it uses; one is rewritten once."""
+        """Return whether a pod is left whose assignment may not say what it uses; one is rewritten once.
+
+        Not those that got devices by name, whose agent writes what they have.
+        """
         return any(
             isinstance(each.id, str)
             and each.id != ended.uid
             and each.id not in node.settled
-            and (each.shares or any(ask.form is not Form.EXACT for ask in each.need.asks))
+            and (any(ask.form is not Form.EXACT for ask in each.need.asks) if each.need.asks else each.shares)
             for each in self._ledger.pods_on(ended.node)
         )
 
