@@ -57,7 +57,8 @@ async def test_a_gpu_that_a_pod_has_whole_is_not_offered_as_replicas_until_the_p
             (machine.folder / "sharing" / "default").write_text(SHARING)
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
             used = env["NVIDIA_VISIBLE_DEVICES"]
-            text = f"GPU {used}: container c of pod default/p still uses it as a resource other than nvidia.com/gpu"
+            holder = "container c of pod default/p"
+            text = f"GPU {used}: {holder} still uses it in another form than the present nvidia.com/gpu"
             await until_logged(logs, "impaired", what="other-form", reason=[text])
         assert text in await machine.event("ResourceNotAdvertised")
         for name in ("a", "b", "c"):

@@ -301,7 +301,7 @@ def test_what_a_pod_has_in_one_form_is_not_offered_in_another(case: str) -> None
 def test_who_has_a_device_in_another_form_is_said() -> None:
     offered = NodeOffer(resources=(Resource(name=GPUS, devices=SLICED),))
     assert without_other_forms(offered, [had(GPUS, *WHOLE)])[1] == (
-        "GPU GPU-0: container c of pod default/a still uses it as a resource other than nvidia.com/gpu",
+        "GPU GPU-0: container c of pod default/a still uses it in another form than the present nvidia.com/gpu",
     )
 
 

@@ -294,7 +294,7 @@ def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> tuple
         for device in resource.devices:
             holder = "" if resource.by_assignment or device.id in own else _holder(device, named)
             if holder:
-                text = f"{device.device}: {holder} still uses it as a resource other than {resource.name}"
+                text = f"{device.device}: {holder} still uses it in another form than the present {resource.name}"
                 reasons[text] = None
             else:
                 devices.append(device)

@@ -73,7 +73,7 @@ async def test_a_replica_that_an_earlier_agent_gave_is_nobody_elses(node: Node, 
     assert DeviceId(TURNS) in record.without_mps
     kept, (reason,) = without_other_forms(node.offered((facts(1), MPS)), record.allocated)
     assert [device.id for each in kept.resources for device in each.devices] == [f"{TURNS}::0"]
-    assert "container main of pod default/turns still uses it as a resource other than nvidia.com/gpu" in reason
+    assert "container main of pod default/turns still uses it in another form than the present nvidia.com/gpu" in reason
     node.kubelet.forgotten.add(f"{TURNS}::0")
     for number in range(3):
         await node.run(f"q{number}")
