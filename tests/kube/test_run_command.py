@@ -123,7 +123,7 @@ def test_who_leaves_may_come_back_and_stop_it(user: User) -> None:
     assert again.stdout.readline() == "here\n"
     assert user.call("stop", "long", "-n", NAMESPACE)[:2] == (0, f"deleted {NAMESPACE}/long\n")
     _, error = again.communicate(timeout=60)
-    assert (again.returncode, "deleted meanwhile" in error) == (5, True), error
+    assert (again.returncode, "it was deleted" in error) == (5, True), error
     own = ("-n", NAMESPACE, "-l", "batch.kubernetes.io/job-name=long")
     until("its pod is gone", lambda: not user.cluster.get("pods", *own)["items"], timeout_s=90)
 
@@ -211,7 +211,7 @@ def test_a_notebook_is_at_an_address_of_this_machine_and_is_opened_again(user: U
     assert page(opened, "token").decode().strip() == opened.rpartition("=")[2]
     assert user.call("stop", "book", where)[0] == 0
     _, error = again.communicate(timeout=60)
-    assert (again.returncode, "deleted meanwhile" in error) == (5, True), error
+    assert (again.returncode, "it was deleted" in error) == (5, True), error
 
 
 _SEEN = "import glob; print(6 * 7, *glob.glob('/dev/nvidia[0-9]'))"
