@@ -75,11 +75,11 @@ def test_status_says_that_a_disk_is_lost_and_apply_refuses() -> None:
     disks.remove("nvme1n1")
     done = tessera(disks, "status")
     assert done.exit_code == 1
-    assert "1 of its 2 disks is gone" in done.stdout
+    assert "1 of its 2 disks is missing" in done.stdout
     assert "`umount /dev/md127` for each mount, `mdadm --stop /dev/md127`, `wipefs --all /dev/nvme0n1`" in done.stdout
     refused = tessera(disks, "apply", "--yes")
     assert refused.exit_code == 5
-    assert "1 of its 2 disks is gone" in refused.stderr
+    assert "1 of its 2 disks is missing" in refused.stderr
     assert "wipefs --all" in refused.stderr
     assert json.loads(tessera(disks, "status", "-o", "json").stdout)["state"] == "disk lost"
 

@@ -119,10 +119,10 @@ TEXTS = (
     "once {0}/{1} ends",
     "on n {0}/{1}, {0}/{1} and 3 more would have to move",
     "on n these would have to move and cannot: {0}/{1} (its priority 5 is above 0)",
-    "4096 MiB are held of 1024 MiB, held by mine/p, {0}/{1}",
+    "4096 MiB of 1024 MiB are allocated; pods: mine/p, {0}/{1}",
     "({0}/{1})",
     '"{0}/{1}/main"',
-    "{0}/{1} holds GPU 9, which the node does not have",
+    "{0}/{1} is allocated GPU 9, which the node does not have",
     "is held by {0}/{1}.",
     "the pod {0}/{1}: it has ended",
 )

@@ -283,7 +283,7 @@ async def test_pods_that_give_no_answer_are_asked_last() -> None:
         assert [each[7:15] for each in one.metrics.requested] == ["10.0.0.1", "10.0.0.2"]
         await one.reconcile(b"", triton(ended=101))
         assert [each[7:15] for each in one.metrics.requested[2:]] == ["10.0.0.2", "10.0.0.1"]
-        with pytest.raises(MetricAbsent, match="not scraped within 12 s, because other pods did not respond"):
+        with pytest.raises(MetricAbsent, match="not scraped within 12 s, because other pods did not answer"):
             await one.pods(name="llm-1")
         assert await one.pods() == {"llm-2": 0.0}
 
