@@ -246,7 +246,7 @@ class ArraySuite(DisksSuite):
         before = [world.content(name) for name in world.names]
         plan = await prepare(world.disks, spec)
         assert plan.state is DiskState.LOST
-        assert f"1 of its 4 disks is gone; {world.names[1]} blank" in plan.reasons[0]
+        assert f"1 of its 4 disks is missing; {world.names[1]} blank" in plan.reasons[0]
         assert [world.content(name) for name in world.names] == before
 
     async def test_disks_that_were_wiped_are_blank_though_a_former_array_is_beneath(self, world: World) -> None:

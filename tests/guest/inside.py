@@ -107,7 +107,7 @@ class TestSecondStart:
         Path(f"/sys/block/{NAMES[2]}/device/device/remove").write_text("1")
         found = tessera("status", code=1)
         assert found["state"] == "disk lost"
-        assert "1 of its 4 disks is gone" in found["reasons"][0]
+        assert "1 of its 4 disks is missing" in found["reasons"][0]
         assert tessera("apply", "--yes", code=5)["state"] == "disk lost"
 
 
