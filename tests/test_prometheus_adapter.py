@@ -234,16 +234,17 @@ def tesseras(server: str | None = None, pod: str | None = None) -> ServerObserva
     memory, found = ServerMemory(), None
     chosen = {name: values for name, (of, values) in PODS.items() if server == of or pod == name}
     for step in (30, 38):
+        at_s = 1000.0 + STEP_S * step
         counters = {
             name: read_counters(
                 name,
                 "".join(f"{k} {v if k in GAUGES else v * step}\n" for k, v in values.items()).encode(),
-                at_s=1000.0 + STEP_S * step,
+                at_s=at_s,
                 started_s=0.0,
             )
             for name, values in chosen.items()
         }
-        memory, found = observe(memory, counters, at_s=1000.0 + STEP_S * step, replicas=len(chosen), ready=len(chosen))
+        memory, found = observe(memory, counters, at_s=at_s, replicas=len(chosen), ready=chosen.keys())
     assert found is not None
     return found
 

@@ -1,6 +1,7 @@
 """A server's sums over pods that come, restart and go: they never go back, and what cannot be read is said."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -33,7 +34,7 @@ def looks(*each: Mapping[str, Counters | Missing]) -> ServerObservation:
     """Return what the last of some looks finds, 15 s apart, with as many ready pods as there are."""
     known, found = ServerMemory(), None
     for number, pods in enumerate(each, 1):
-        known, found = observe(known, pods, at_s=15.0 * number, replicas=len(pods), ready=len(pods))
+        known, found = observe(known, pods, at_s=15.0 * number, replicas=len(pods), ready=pods.keys())
     assert found is not None
     return found
 
@@ -59,6 +60,16 @@ def test_the_capacity_is_that_of_the_pods_in_which_requests_wait() -> None:
     assert (found.in_flight, found.waiting, found.saturated) == (41, 20, 20.0)
 
 
+def test_a_pod_that_hangs_has_no_capacity() -> None:
+    """Requests wait in it and none is in service: it does not halve what the others were measured to serve."""
+    hung = msgspec.structs.replace(sample(30, 10), waiting=9.0)
+    one = {name: sample(15, 10) for name in "abc"}
+    for busy, want in ((40, 20.0), (0, None)):
+        found = looks(one, {"a": sample(30, 14, in_flight=busy), "b": hung, "c": hung}).load
+        assert isinstance(found, Load)
+        assert (found.waiting, found.saturated) == (busy / 2 + 18, want)
+
+
 def test_an_idle_server_waits_for_nothing() -> None:
     assert looks({"a": sample(15, 10)}, {"a": sample(30, 10)}).queue_time_s == 0.0
 
@@ -72,16 +83,121 @@ def test_a_pod_that_is_gone_answered_what_it_had() -> None:
     assert (found.load.completed, found.load.arrived, found.load.in_flight) == (24, 28, 4)
 
 
-def test_a_pod_that_cannot_be_read_is_as_busy_as_the_others_and_counts_again_later() -> None:
+def test_a_pod_that_cannot_be_read_is_as_busy_as_the_others_and_pays_later() -> None:
     one = {"a": sample(15, 10, in_flight=4), "b": sample(15, 10, in_flight=4)}
     two: dict[str, Counters | Missing] = {"a": sample(30, 20, in_flight=6), "b": DOWN}
     found = looks(one, two)
     assert isinstance(found.load, Load)
-    assert (found.load.in_flight, found.load.completed) == (12, 30)
+    assert (found.load.in_flight, found.load.completed, found.load.served_s) == (12, 40, 80.0)
     assert found.pods["b"] == DOWN
-    again = looks(one, two, {"a": sample(45, 30, in_flight=6), "b": sample(45, 30, in_flight=6)})
-    assert isinstance(again.load, Load)
-    assert again.load.completed == 60
+    for ended, want in ((30, 60), (26, 56), (15, 50), (10, 50)):
+        again = looks(one, two, {"a": sample(45, 30, in_flight=6), "b": sample(45, ended, in_flight=6)})
+        assert isinstance(again.load, Load)
+        assert again.load.completed == want, "of those of b what is beyond the ten that counted before"
+
+
+READ = st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=4, max_size=24)
+"""Whether each of four pods is read, in each pass."""
+
+
+@given(READ, st.integers(1, 60), st.integers(0, 20))
+def test_scrapes_that_fail_change_no_rate(read: list[list[bool]], rate: int, in_flight: int) -> None:
+    """Each pod ends as many requests in each pass, and one at least is read."""
+    memory, arrived = ServerMemory(), list[float]()
+    for number, passed in enumerate(read, 1):
+        at_s = 1000.0 + 15 * number
+        one = sample(at_s, 1000 + rate * number, in_flight=in_flight)
+        both = number <= 2  # the samples that all others are compared with
+        pods: dict[str, Counters | Missing] = {
+            str(pod): one if both or pod == 0 or answered else DOWN for pod, answered in enumerate(passed)
+        }
+        memory, _ = observe(memory, pods, at_s=at_s, replicas=4, ready=pods.keys())
+        arrived.append(memory.arrived)
+    assert [after - before for before, after in pairwise(arrived[1:])] == pytest.approx([4 * rate] * (len(read) - 2))
+
+
+@given(READ, st.lists(st.integers(0, 60), min_size=4, max_size=4))
+def test_what_pods_that_were_not_read_end_counts_once(read: list[list[bool]], rates: list[int]) -> None:
+    """Pods differ, and at times none is read; no gap is too long for a window."""
+    memory = ServerMemory()
+    for number, passed in enumerate([[True] * 4, *read, [True] * 4], 1):
+        at_s, all_s = 1000.0 + 15 * number, number % 7 == 0 or number in (1, len(read) + 2)
+        pods: dict[str, Counters | Missing] = {
+            str(pod): sample(at_s, 1000 + rate * number) if answered or all_s else DOWN
+            for pod, (answered, rate) in enumerate(zip(passed, rates, strict=True))
+        }
+        memory, _ = observe(memory, pods, at_s=at_s, replicas=4, ready=pods.keys())
+    passes = len(read) + 1
+    assert memory.completed - sum(each.completed for _, each in memory.owed) == pytest.approx(sum(rates) * passes)
+    assert memory.served_s - sum(each.served_s for _, each in memory.owed) == pytest.approx(2 * sum(rates) * passes)
+
+
+def test_after_a_gap_too_long_for_a_window_a_pod_owes_nothing() -> None:
+    memory, arrived = ServerMemory(), list[float]()
+    for number in range(24):
+        at_s = 1000.0 + 15 * number
+        one = sample(at_s, 1000 + 30 * number)
+        pods: dict[str, Counters | Missing] = {"a": one, "b": DOWN if 4 <= number < 14 else one}
+        memory, _ = observe(memory, pods, at_s=at_s, replicas=2, ready=pods.keys())
+        arrived.append(memory.arrived)
+    assert memory.owed == ()
+    assert {after - before for before, after in pairwise(arrived[1:])} == {60.0}
+
+
+def test_a_pod_that_was_never_read_is_as_busy_as_the_others_and_its_first_sample_pays_nothing() -> None:
+    memory, arrived = ServerMemory(), list[float]()
+    for number in range(12):
+        at_s = 1000.0 + 15 * number
+        one = sample(at_s, 1000 + 30 * number, in_flight=8)
+        pods: dict[str, Counters | Missing] = {"a": one, "b": DOWN if number < 6 else one}
+        memory, _ = observe(memory, pods, at_s=at_s, replicas=2, ready=pods.keys())
+        arrived.append(memory.arrived)
+    assert {after - before for before, after in pairwise(arrived[1:])} == {60.0}
+    assert memory.owed == ()
+
+
+def test_what_a_deleted_pod_owes_is_forgotten() -> None:
+    one = {"a": sample(15, 10, in_flight=4), "b": sample(15, 10, in_flight=4)}
+    two: dict[str, Counters | Missing] = {"a": sample(30, 20, in_flight=4), "b": DOWN}
+    found = looks(one, two, {"a": sample(45, 30, in_flight=4)}).load
+    assert isinstance(found, Load)
+    assert (found.completed, found.arrived) == (54, 58), "of b the ten that were assumed, and those in flight"
+    memory = ServerMemory()
+    passes: tuple[Mapping[str, Counters | Missing], ...] = (one, two, {"a": sample(45, 30)})
+    for number, pods in enumerate(passes, 1):
+        memory, _ = observe(memory, pods, at_s=15.0 * number, replicas=1, ready=pods.keys())
+    assert memory.owed == ()
+
+
+def test_a_pod_that_is_not_ready_is_not_assumed_to_serve() -> None:
+    memory = ServerMemory()
+    for number in range(1, 4):
+        pods: dict[str, Counters | Missing] = {"a": sample(15.0 * number, 10.0 * number, in_flight=4), "b": DOWN}
+        memory, found = observe(memory, pods, at_s=15.0 * number, replicas=2, ready={"a"})
+        assert isinstance(found.load, Load)
+        assert (found.load.in_flight, found.load.completed) == (4, 10 * number)
+
+
+@pytest.mark.parametrize(
+    ("new", "want"),
+    [
+        (sample(1015, 500), (12, 6)),
+        (sample(1015, 500, in_flight=4), (16, 8)),
+        (msgspec.structs.replace(sample(1015, 500, in_flight=4), running=None), (20, 8)),
+        (msgspec.structs.replace(sample(1015, 500, in_flight=4), waiting=None), (20, 12)),
+    ],
+)
+def test_a_new_pod_has_the_requests_that_it_reports(new: Counters, want: tuple[int, int]) -> None:
+    """Its model loaded for minutes, so that its first sample is compared with none."""
+    memory, _ = observe(ServerMemory(), {"a": sample(1000, 10)}, at_s=1000.0, replicas=2, ready={"a"})
+    pods = {"a": sample(1015, 40, in_flight=12), "b": new}
+    memory, found = observe(memory, pods, at_s=1015.0, replicas=2, ready=pods.keys())
+    assert isinstance(found.load, Load)
+    assert (found.load.in_flight, found.load.waiting) == want
+    assert found.load.completed == 30, "no one knows when those of its first sample ended"
+    pods = {"a": sample(1030, 70, in_flight=12), "b": msgspec.structs.replace(new, at_s=1030.0, completed=505)}
+    memory, _ = observe(memory, pods, at_s=1030.0, replicas=2, ready=pods.keys())
+    assert memory.completed == 65
 
 
 @pytest.mark.parametrize(
@@ -105,7 +221,7 @@ def test_nothing_to_go_by(pods: dict[str, Counters | Missing], want: str) -> Non
 
 
 def test_pods_that_do_not_take_requests_yet_need_not_say_how_many_they_have() -> None:
-    for ready, early in ((0, True), (1, False)):
+    for ready, early in ((set[str](), True), ({"a"}, False)):
         _, found = observe(ServerMemory(), {"a": DOWN}, at_s=15.0, replicas=1, ready=ready)
         assert found.load == Missing("1 of 1 pods (a): connection refused", early=early)
 
@@ -117,7 +233,7 @@ def test_less_than_half_of_the_pods_is_too_few() -> None:
 
 
 def test_a_pod_that_never_answered_leaves_nothing_behind() -> None:
-    known, _ = observe(ServerMemory(), {"a": DOWN}, at_s=15.0, replicas=1, ready=1)
+    known, _ = observe(ServerMemory(), {"a": DOWN}, at_s=15.0, replicas=1, ready={"a"})
     assert known == ServerMemory()
 
 
@@ -138,8 +254,8 @@ def test_what_is_seen_again_after_a_look_without_an_answer_counts_once() -> None
 
 def test_a_first_scrape_that_is_seen_again_waits_for_the_next() -> None:
     old = {"a": sample(1000, 10)}
-    known, _ = observe(ServerMemory(), old, at_s=1001.0, replicas=1, ready=1)
-    _, found = observe(known, old, at_s=1016.0, replicas=1, ready=1)
+    known, _ = observe(ServerMemory(), old, at_s=1001.0, replicas=1, ready={"a"})
+    _, found = observe(known, old, at_s=1016.0, replicas=1, ready={"a"})
     assert found.load == Missing("1 of 1 pods (a): scraped once so far; the next scrape compares", early=True)
 
 
@@ -153,22 +269,22 @@ def test_it_is_too_early_only_where_nothing_else_is_wrong() -> None:
 
 def test_replicas_that_nobody_could_read_are_counted() -> None:
     pods: dict[str, Counters | Missing] = {"a": sample(15, 10), "b": DOWN}
-    assert [unread(pods, ready) for ready in (1, 2)] == [1, 1]
-    assert [unread({"a": sample(15, 10)}, ready) for ready in (1, 2)] == [0, 1]
+    assert [unread(pods, ready) for ready in ({"a"}, {"a", "b"})] == [1, 1]
+    assert [unread({"a": sample(15, 10)}, ready) for ready in ({"a"}, {"a", "b"})] == [0, 1]
 
 
-def unread(pods: Mapping[str, Counters | Missing], ready: int) -> int:
+def unread(pods: Mapping[str, Counters | Missing], ready: set[str]) -> int:
     _, found = observe(ServerMemory(), pods, at_s=15.0, replicas=2, ready=ready)
-    return found.load.unread if isinstance(found.load, Load) else ready
+    return found.load.unread if isinstance(found.load, Load) else -1
 
 
 def test_what_was_before_a_gap_does_not_come_back_after_it() -> None:
     known = ServerMemory()
     for at_s in (1000.0, 1015.0):
-        known, _ = observe(known, {"a": sample(at_s, at_s, in_flight=90)}, at_s=at_s, replicas=1, ready=1)
+        known, _ = observe(known, {"a": sample(at_s, at_s, in_flight=90)}, at_s=at_s, replicas=1, ready={"a"})
     after = {"a": sample(1200, 1200, in_flight=2)}
     for at_s in (1200.0, 1210.0):
-        known, found = observe(known, after, at_s=at_s, replicas=1, ready=1)
+        known, found = observe(known, after, at_s=at_s, replicas=1, ready={"a"})
         assert isinstance(found.load, Missing), at_s
 
 
@@ -198,7 +314,7 @@ def test_sums_never_go_back(rounds: list[list[tuple[int, float, bool] | Missing 
                 given[str(name)] = sample(at_s, counted[name], in_flight=each[1], started_s=started.get(name, 0.0))
             elif each is not None:
                 given[str(name)] = each
-        known, found = observe(former, given, at_s=at_s, replicas=3, ready=len(given))
+        known, found = observe(former, given, at_s=at_s, replicas=3, ready=given.keys())
         assert known.arrived >= former.arrived
         assert known.completed >= former.completed
         assert known.served_s >= former.served_s
@@ -225,7 +341,7 @@ def test_no_request_counts_twice_however_late_a_restart_is_reported(
         counted, ended = counted + came, ended + (came if number or restart is not None else 0)
         started_s = max([started_s, *(each_s for due, each_s in late if due <= number)])
         pods = {"a": sample(at_s, counted, started_s=started_s)}
-        memory, _ = observe(memory, pods, at_s=at_s, replicas=1, ready=1)
+        memory, _ = observe(memory, pods, at_s=at_s, replicas=1, ready={"a"})
         assert memory.completed <= ended
 
 
@@ -235,9 +351,9 @@ def test_a_restart_that_is_reported_late_by_a_clock_ahead_of_ours_counts_once() 
     passes = ((100, 0.0), (7, 0.0), (8, 0.0), (9, 99_999.0), (10, 99_999.0))
     for number, (counted, started_s) in enumerate(passes):
         pods = {"a": sample(2000.0 + 15 * number, counted, started_s=started_s)}
-        memory, _ = observe(memory, pods, at_s=2000.0 + 15 * number, replicas=1, ready=1)
+        memory, _ = observe(memory, pods, at_s=2000.0 + 15 * number, replicas=1, ready={"a"})
     assert memory.completed == 10
-    _, found = observe(memory, {"a": DOWN}, at_s=2075.0, replicas=1, ready=1)
+    _, found = observe(memory, {"a": DOWN}, at_s=2075.0, replicas=1, ready={"a"})
     assert isinstance(found.load, Missing)
 
 
@@ -251,10 +367,10 @@ def test_who_looks_more_often_than_is_scraped_counts_the_same(scrapes: list[tupl
         given = {"a": sample(scraped_s, counted, in_flight=in_flight)}
         for _ in range(times - 1):
             at_s += 15
-            often, _found = observe(often, given, at_s=at_s, replicas=1, ready=1)
+            often, _found = observe(often, given, at_s=at_s, replicas=1, ready={"a"})
         at_s += 15
-        often, found = observe(often, given, at_s=at_s, replicas=1, ready=1)
-        once, want = observe(once, given, at_s=at_s, replicas=1, ready=1)
+        often, found = observe(often, given, at_s=at_s, replicas=1, ready={"a"})
+        once, want = observe(once, given, at_s=at_s, replicas=1, ready={"a"})
         assert (found.pods, found.load) == (want.pods, want.load)
     assert often == once
 
@@ -264,7 +380,7 @@ def test_one_sample_of_too_many_requests_is_forgotten_within_minutes(wrong: floa
     memory, arrived = ServerMemory(), list[float]()
     for number in range(1, 61):
         pods = {"a": sample(15.0 * number, rate * 15 * number, in_flight=wrong if number == at else 4.0)}
-        memory, found = observe(memory, pods, at_s=15.0 * number, replicas=1, ready=1)
+        memory, found = observe(memory, pods, at_s=15.0 * number, replicas=1, ready={"a"})
         arrived.append(found.load.arrived if isinstance(found.load, Load) else 0)
     late = (arrived[-1] - arrived[-11]) / 150
     assert late == pytest.approx(rate, abs=100 / 150 + 0.1), "of the noise that is none, at most"

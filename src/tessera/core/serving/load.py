@@ -24,8 +24,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     """Those of `in_flight` that wait, where the engine counts them."""
     saturated: float | None = None
-    """Requests in service in a replica where requests wait, on average; None where none wait."""
+    """Requests in service in a replica where requests wait, on average; None where none wait.
+    Replicas that serve none are broken and do not count."""
     unread: int = 0
-    """Replicas whose load is unknown; they are assumed to be as busy as the others."""
+    """Replicas whose load was not measured; they are assumed to be as busy as the others."""
     woken_s: float | None = None
     """When a wake-up was last requested; None for never."""

@@ -1,11 +1,13 @@
 """A model server as a whole: the sum of its pods' counters, across starts, restarts and ends of pods.
 
 Sums do not decrease, whatever pods do, unless a sample was far too high. Requests of a deleted pod count as ended: pods
-drain before they end. A pod that could not be read is assumed to be as busy as the others.
+drain before they end. A ready pod that could not be read is assumed to serve as many requests as the others: they
+count at once, and when it is read again only those beyond them do. So a scrape that fails changes no rate of arrivals.
 """
 
 import math
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from statistics import mean
 
 import msgspec
@@ -22,6 +24,24 @@ _WRONG_S = 300.0
 _ONCE = Missing("scraped once so far; the next scrape compares", early=True)
 
 
+class _Ended(msgspec.Struct, frozen=True):
+    """Requests that ended, and the seconds that they were served."""
+
+    completed: float = 0.0
+    served_s: float = 0.0
+
+    def beyond(self, other: "_Ended") -> "_Ended":
+        """Return those beyond others."""
+        return _Ended(max(self.completed - other.completed, 0.0), max(self.served_s - other.served_s, 0.0))
+
+
+class _Present(msgspec.Struct, frozen=True):
+    """Requests of a pod now."""
+
+    waiting: float
+    running: float
+
+
 class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a model server between passes."""
 
@@ -32,7 +52,9 @@ class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
     resets: frozenset[str] = frozenset()
     """Pods whose counters went back, and whose status does not say yet when the new process started."""
     in_flight: tuple[tuple[str, float], ...] = ()
-    """Requests of each pod as last observed."""
+    """Requests of each pod as last observed or assumed."""
+    owed: tuple[tuple[str, _Ended], ...] = ()
+    """What was assumed to have ended in pods that could not be read; what they report next pays it."""
     arrived: float = 0.0
     ahead_s: float | None = None
     """Since when more have arrived than ended or are in flight by far; None if that is not so."""
@@ -76,7 +98,12 @@ class ServerObservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observe(
-    former: ServerMemory, pods: Mapping[str, Counters | Missing], *, at_s: float, replicas: int, ready: int
+    former: ServerMemory,
+    pods: Mapping[str, Counters | Missing],
+    *,
+    at_s: float,
+    replicas: int,
+    ready: AbstractSet[str],
 ) -> tuple[ServerMemory, ServerObservation]:
     """Return the new state, and the observation.
 
@@ -86,60 +113,115 @@ def observe(
             again.
         at_s: the time of the pass.
         replicas: desired.
-        ready: number of ready pods.
+        ready: the ready ones of the pods.
 
     """
-    # 1. Measure each pod since its former sample, and count what has completed, also of pods that are gone.
-    known, last, busy = dict(former.samples), dict(former.windows), dict(former.in_flight)
-    windows, completed, served_s = dict[str, Window | Missing](), former.completed, former.served_s
-    for name, each in pods.items():
-        before = known.get(name)
-        windows[name] = window = _window(each, before, last.get(name, _ONCE), at_s, reset=name in former.resets)
-        if isinstance(window, Window) and before != each:
-            completed += window.completed
-            served_s += window.served_s
-    completed += sum(number for name, number in busy.items() if name not in pods)
-    # 2. Count what is in flight, of all ready pods as of those that are measured; the arrivals never fall.
-    in_flight = {
-        name: window.in_flight if isinstance(window, Window) else busy[name]
-        for name, window in windows.items()
-        if isinstance(window, Window) or name in busy
+    # 1. Measure each pod since its former sample.
+    known, last = dict(former.samples), dict(former.windows)
+    windows = {
+        name: _window(each, known.get(name), last.get(name, _ONCE), at_s, reset=name in former.resets)
+        for name, each in pods.items()
     }
-    measured = [window for window in windows.values() if isinstance(window, Window)]
-    scale = max(ready, len(measured)) / len(measured) if measured else 0.0
-    total = sum(window.in_flight for window in measured) * scale
-    saturated = [window.running for window in measured if window.saturated]
-    arrived, ahead_s = (
-        _arrivals(former, completed + total, total, at_s) if measured else (former.arrived, former.ahead_s)
-    )
+    measured = {name: window for name, window in windows.items() if isinstance(window, Window)}
+    # 2. Count what has ended and what is in flight, also in ready pods that are not measured; the arrivals never fall.
+    counted = _counted(former, pods, measured, ready)
+    present = _present(pods, measured, ready, at_s)
+    in_flight = sum(each.waiting + each.running for each in present.values())
+    if measured:
+        arrived, ahead_s = _arrivals(former, counted.completed + in_flight, in_flight, at_s)
+        counted = msgspec.structs.replace(counted, arrived=arrived, ahead_s=ahead_s)
     # 3. Return the load, if half of the pods are measured.
+    # A replica that serves nothing while requests wait in it is broken: its capacity is not measured.
+    saturated = [window.running for window in measured.values() if window.saturated and window.running >= 1]
     load: Load | Missing
-    if 2 * len(measured) < max(ready, 1):
+    if 2 * len(measured) < max(len(ready), 1):
         found = _nothing(windows)
         # Pods that are not ready yet need no metrics: a model loads for half an hour.
-        load = Missing(found.reason, early=found.early or ready == 0)
+        load = Missing(found.reason, early=found.early or not ready)
     else:
         load = Load(
             at_s=at_s,
-            arrived=math.floor(arrived),
-            completed=math.floor(completed),
-            served_s=served_s,
-            in_flight=math.ceil(total),
-            waiting=math.floor(sum(window.waiting for window in measured) * scale),
+            arrived=math.floor(counted.arrived),
+            completed=math.floor(counted.completed),
+            served_s=counted.served_s,
+            in_flight=math.ceil(in_flight),
+            waiting=math.floor(sum(each.waiting for each in present.values())),
             saturated=mean(saturated) if saturated else None,
             replicas=replicas,
-            ready=ready,
-            unread=max(len(windows), ready) - len(measured),
+            ready=len(ready),
+            unread=len(windows.keys() | ready) - len(measured),
         )
     # 4. Keep the samples, and the windows before them.
+    kept = {name: number for name, number in former.in_flight if name in pods}
+    kept |= {name: each.waiting + each.running for name, each in present.items()}
+    memory = _with_samples(msgspec.structs.replace(counted, in_flight=tuple(kept.items())), pods, windows)
+    return memory, ServerObservation(pods=windows, load=load)
+
+
+def _counted(
+    former: ServerMemory,
+    pods: Mapping[str, Counters | Missing],
+    measured: Mapping[str, Window],
+    ready: AbstractSet[str],
+) -> ServerMemory:
+    """Return the state with what has ended since the former pass, in all pods.
+
+    A ready pod that is not measured is assumed to end as many requests as the measured ones on average, and owes them.
+    Its next window pays what it owes first. Where a gap is too long for a window, neither counts.
+    """
+    known, owed = dict(former.samples), dict(former.owed)
+    # 1. A sample that was counted before adds nothing.
+    added = list[_Ended]()
+    for name, window in measured.items():
+        if known.get(name) != pods[name]:
+            ended, debt = _Ended(window.completed, window.served_s), owed.get(name, _Ended())
+            added.append(ended.beyond(debt))
+            owed[name] = debt.beyond(ended)
+    completed, served_s = sum(each.completed for each in added), sum(each.served_s for each in added)
+    # 2. The first sample of a pod says that it has just begun.
+    unread = [name for name in pods if name in ready and name not in measured]
+    unread = [name for name in unread if name in owed or name in known or isinstance(pods[name], Missing)]
+    share = _Ended(completed / len(measured), served_s / len(measured)) if measured else _Ended()
+    for name in unread:
+        debt = owed.get(name, _Ended())
+        owed[name] = _Ended(debt.completed + share.completed, debt.served_s + share.served_s)
+    # 3. Windows begin at the last sample.
+    late = {name for name in owed if name not in measured and _is_new(pods.get(name), known.get(name))}
+    gone = sum(number for name, number in former.in_flight if name not in pods)
     return msgspec.structs.replace(
-        _with_samples(former, pods, windows),
-        in_flight=tuple(in_flight.items()),
-        arrived=arrived,
-        ahead_s=ahead_s,
-        completed=completed,
-        served_s=served_s,
-    ), ServerObservation(pods=windows, load=load)
+        former,
+        completed=former.completed + completed + share.completed * len(unread) + gone,
+        served_s=former.served_s + served_s + share.served_s * len(unread),
+        owed=tuple((name, each) for name, each in owed.items() if name in pods.keys() - late and each != _Ended()),
+    )
+
+
+def _is_new(each: Counters | Missing | None, former: Counters | None) -> bool:
+    """Return whether a pod has a sample that is not the former one."""
+    return isinstance(each, Counters) and each != former
+
+
+def _present(
+    pods: Mapping[str, Counters | Missing], measured: Mapping[str, Window], ready: AbstractSet[str], at_s: float
+) -> dict[str, _Present]:
+    """Return the requests now of each pod that is measured or ready; of none if no pod is measured.
+
+    A ready pod with a single sample reports its own; one that could not be read has as many as the others.
+    """
+    found = {name: _Present(window.waiting, window.running) for name, window in measured.items()}
+    if not found:
+        return {}
+    usual = _Present(mean(each.waiting for each in found.values()), mean(each.running for each in found.values()))
+    for name in ready & pods.keys() - measured.keys():
+        each = pods[name]
+        if isinstance(each, Missing) or at_s - each.at_s > LONGEST_S:
+            found[name] = usual
+        else:
+            found[name] = _Present(
+                usual.waiting if each.waiting is None else each.waiting,
+                usual.running if each.running is None else each.running,
+            )
+    return found
 
 
 def _with_samples(

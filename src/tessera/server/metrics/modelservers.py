@@ -158,7 +158,7 @@ class ModelServerMetrics:
                 samples.get(server, {}),
                 at_s=now_s,
                 replicas=facts.replicas,
-                ready=facts.ready,
+                ready={name for name, pod in pods.get(server, {}).items() if pod.ready},
             )
             former = self._remembered.get(server, Remembered())
             remembered, decision = scale(former, facts, found.load, now_s)
