@@ -35,6 +35,7 @@ class Handler(BaseHTTPRequestHandler):
         if counted:
             self.answered[str(code)] += 1
         self.send_response(code)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")  # without it Prometheus 3 reads no metrics
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -30,7 +30,7 @@ from testbed.deploy import objects
 from testbed.namespaces import Namespaces, environment
 from testbed.node import Node
 from testbed.processes import until
-from testbed.programs import PROXY, programs
+from testbed.programs import PROMETHEUS, PROXY, programs
 from testbed.services import start_proxy
 from testbed.tesseraimage import TRITON, triton_image
 
@@ -103,9 +103,7 @@ class Sleeper:
 @pytest.fixture
 def sleeper(program_folder: Path) -> Iterator[Sleeper]:
     """Give a cluster whose node has kube-proxy, Triton's image and a model, with `tessera metrics` and Prometheus."""
-    prometheus = shutil.which("prometheus")
-    if prometheus is None:
-        pytest.skip("Prometheus is not on PATH")
+    prometheus = str(programs(lambda *_: None, modules=PROMETHEUS) / "prometheus")
     with brought_up("sleeper", program_folder, Desired(nodes=1)) as cluster:
         cluster.install()
         one = Sleeper(cluster)
