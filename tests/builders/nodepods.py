@@ -54,7 +54,7 @@ class _View:
         self.pods = pods
         self._held = held
 
-    async def held(self) -> tuple[KubeletAllocation, ...]:
+    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         return await self._held()
 
 
@@ -62,7 +62,7 @@ class _Record:
     def __init__(self, entries: Iterable[Allocation]) -> None:
         self.entries = tuple(entries)
 
-    def held(self) -> tuple[KubeletAllocation, ...]:
+    def container_devices(self) -> tuple[KubeletAllocation, ...]:
         return ()
 
     def release(self) -> None:

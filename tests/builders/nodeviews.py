@@ -35,7 +35,7 @@ class SaidPods:
     async def allocated(self) -> tuple[KubeletAllocation, ...]:
         return tuple(self.recorded)
 
-    async def held(self) -> tuple[KubeletAllocation, ...]:
+    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         return ()
 
     async def allocatable(self) -> dict[str, frozenset[str]]:

@@ -80,7 +80,7 @@ class MemoryWorld:
         return self.disks.read(self.mount_point)
 
     def content(self, name: str) -> object:
-        return self.disks.held(name)
+        return self.disks.content(name)
 
     def _put(self, name: str, **content: object) -> None:
         self.disks.put(msgspec.structs.replace(self._blank[name], **content))

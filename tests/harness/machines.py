@@ -110,7 +110,7 @@ class Machine:
         self._tell(fate)
         return mode
 
-    async def held_devices(self, inventory: Inventory) -> Iterable[tuple[str, Sequence[str]]]:  # noqa: ARG002
+    async def devices_by_pod(self, inventory: Inventory) -> Iterable[tuple[str, Sequence[str]]]:  # noqa: ARG002
         """Tell what the kubelet has given to pods, by the instances that there are now."""
         await self._suffer("held")
         ids: dict[tuple[str, Placement | None], str] = {}

@@ -98,7 +98,7 @@ class Advertiser:
         self._reconciled = Joint(self._reconcile)
 
     def begin(self) -> None:
-        """Let layouts that are kept be advertised: those of before a reboot are restored."""
+        """Start to advertise: the layouts from before a reboot are restored."""
         self._begun = True
 
     def waiting_for(self) -> str:

@@ -31,7 +31,7 @@ fleet_options = with_options(
         "--gpu-model",
         multiple=True,
         metavar="NODE=MODEL",
-        help="GPU model of Node objects that do not say it: by name, pattern ('gpu-*') or label (pool=a); repeatable.",
+        help="GPU model of nodes that have no label for it, by name, pattern ('gpu-*') or label (pool=a); repeatable.",
     ),
 )
 """Adds the options for the fleet."""
@@ -48,7 +48,7 @@ input_options = with_options(
     click.option(
         "--share-unit",
         type=click.Choice(get_args(ShareUnit)),
-        help="Unit of aliyun.com/gpu-mem in the fleet and in manifests.  [default: what the nodes advertise, else GiB]",
+        help="Unit of aliyun.com/gpu-mem in the fleet and in manifests.  [default: the nodes' unit, else GiB]",
     ),
 )
 """Adds the options for the workloads."""

@@ -59,9 +59,9 @@ _KV_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 def size(path: Path | None, gpu: tuple[str, ...], output: str, **given: Any) -> None:
     """Print the GPUs and MIG instances that fit a language model, and the tokens of its KV cache.
 
-    The figures are those of vLLM. MODEL is a folder of Hugging Face's, or its config.json. The size of the weights is
-    that of the files, or what model.safetensors.index.json says; --parameters come first. Weights and KV cache follow
-    from the model; activations, CUDA graphs and the rest of CUDA are estimates.
+    The figures are for vLLM. MODEL is a model's folder in Hugging Face's format, or its config.json. The size of the
+    weights comes from --parameters, else from the files or model.safetensors.index.json. Weights and KV cache follow
+    from the model. Activations, CUDA graphs and the rest of CUDA are estimates.
     """
     config = _by_options(given) if path is None else _by_files(path, given)
     architecture = config.architecture

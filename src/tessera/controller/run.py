@@ -185,7 +185,7 @@ class Controller:
         refused = self._read_policies(objects[GPU_POLICIES])
         policies = tuple(partition_policy(each) for each in self._accepted.values())
         # 2. Read the cluster. In a thread: thousands of pods take seconds, and the Lease must be renewed meanwhile.
-        seen = await asyncio.to_thread(self._seen, (*objects[NODES], *objects[PODS], *objects[GPU_NODES]))
+        seen = await asyncio.to_thread(self._partitioning_state, (*objects[NODES], *objects[PODS], *objects[GPU_NODES]))
         # 3. Plan, unless nothing has changed.
         now_s = asyncio.get_running_loop().time()
         said = {name: each.spec for name, each in self._accepted.items()}
@@ -225,7 +225,7 @@ class Controller:
             version = int(version_of(found) or 0)
             self._ring = self._ring.saw(found["metadata"].get("uid", ""), version, published_keys(found), begun=begun)
 
-    def _seen(self, objects: tuple[Object, ...]) -> PartitioningState:
+    def _partitioning_state(self, objects: tuple[Object, ...]) -> PartitioningState:
         authority = Authority(servers=self._ring.public, verify=verify)
         return observe_cluster(read_cluster(as_fields(objects), memory=self._pods, authority=authority))
 

@@ -77,7 +77,7 @@ class Pods(SaidPods):
         super().__init__()
         self.has: list[KubeletAllocation] = []
 
-    async def held(self) -> tuple[KubeletAllocation, ...]:
+    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         return tuple(self.has)
 
     def holds(self, name: str, resource: str, ids: tuple[str, ...]) -> None:

@@ -42,15 +42,15 @@ async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute() 
     objects: list[dict[str, Any]] = [RUNNING]
     pods = node_pods(lambda: objects, record((RECORD,), (), (), (RECORD,), (), ()), resources=KNOWN, clock_s=clock)
     nothing = Inventory(gpus=())
-    assert [(each.pod, each.devices) for each in await pods.held(nothing)] == [("default/p", ("GPU-1",))]
+    assert [(each.pod, each.devices) for each in await pods.pod_devices(nothing)] == [("default/p", ("GPU-1",))]
     for _ in range(2):
         with pytest.raises(Unavailable, match="it lacks pods that run with devices: default/p"):
-            await pods.held(nothing)
-    assert await pods.held(nothing)
+            await pods.pod_devices(nothing)
+    assert await pods.pod_devices(nothing)
     with pytest.raises(Unavailable):
-        await pods.held(nothing)
+        await pods.pod_devices(nothing)
     clock.now_s += 61
-    assert await pods.held(nothing) == ()
+    assert await pods.pod_devices(nothing) == ()
 
 
 async def test_what_allocate_answered_is_held_though_no_pod_is_known_for_it_yet() -> None:
@@ -59,14 +59,14 @@ async def test_what_allocate_answered_is_held_though_no_pod_is_known_for_it_yet(
     answered = Allocation(resource="tessera.dev/gpu-memory", ids=("u",), at_ns=1, uses=(Use(gpu=made.uuid),))
     pods = node_pods(lambda: (), record(()), resources=KNOWN, entries=[answered])
     inventory = Inventory(gpus=(made,))
-    held = [(each.pod, each.devices) for each in await pods.held(inventory)]
+    held = [(each.pod, each.devices) for each in await pods.pod_devices(inventory)]
     assert held == [("", (made.uuid,))]
     assert [user.name for user in users_of(inventory, held, {})] == ["a pod that is about to start"]
 
 
 async def test_a_record_may_lack_pods_that_do_not_run() -> None:
     pods = node_pods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], record(()), resources=KNOWN)
-    assert await pods.held(Inventory(gpus=())) == ()
+    assert await pods.pod_devices(Inventory(gpus=())) == ()
 
 
 async def test_a_pod_that_asks_what_the_kubelet_does_not_know_is_in_nobodys_way() -> None:
@@ -74,7 +74,7 @@ async def test_a_pod_that_asks_what_the_kubelet_does_not_know_is_in_nobodys_way(
     limits = {"limits": {"nvidia.com/mig-9g.999gb": "1"}}
     phantom = {**RUNNING, "spec": {"containers": [{"name": "main", "resources": limits}]}}
     pods = node_pods(lambda: [phantom], record(()), resources=KNOWN)
-    assert await pods.held(Inventory(gpus=())) == ()
+    assert await pods.pod_devices(Inventory(gpus=())) == ()
 
 
 async def test_each_pod_that_the_record_lacks_is_waited_for_a_minute_of_its_own() -> None:
@@ -87,6 +87,6 @@ async def test_each_pod_that_the_record_lacks_is_waited_for_a_minute_of_its_own(
         clock.now_s, objects = begin_s + seconds, [named[name] for name in there]
         if lacks:
             with pytest.raises(Unavailable, match=f"default/{lacks}"):
-                await pods.held(Inventory(gpus=()))
+                await pods.pod_devices(Inventory(gpus=()))
         else:
-            assert await pods.held(Inventory(gpus=())) == ()
+            assert await pods.pod_devices(Inventory(gpus=())) == ()

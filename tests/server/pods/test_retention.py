@@ -273,6 +273,6 @@ def test_nothing_is_remembered_of_a_pod_that_is_gone() -> None:
     good, bad = signed(pod("p", FULL, ALLOCATED)), pod("p", FULL)
     retention = Retention()
     for each, want in ((good, (ALLOCATED,)), (bad, (ALLOCATED,))):
-        assert retention.held(each, read_live_pod(each, keys=keys()), keys(), ()).shares == want
+        assert retention.retained(each, read_live_pod(each, keys=keys()), keys(), ()).shares == want
     retention.forget("uid-p")
-    assert retention.held(bad, read_live_pod(bad, keys=keys()), keys(), ()).shares == ()
+    assert retention.retained(bad, read_live_pod(bad, keys=keys()), keys(), ()).shares == ()

@@ -41,7 +41,7 @@ class Driver(Protocol):
 class DeviceUsers(Protocol):
     """The pods that use devices of a node; `agent.pods.nodepods.NodePods` is one."""
 
-    async def held_devices(self, inventory: Inventory) -> Iterable[tuple[str, Sequence[str]]]:
+    async def devices_by_pod(self, inventory: Inventory) -> Iterable[tuple[str, Sequence[str]]]:
         """Return the pods in the kubelet's record, `namespace/name`, each with its device ids."""
         ...
 
@@ -101,7 +101,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
         """
         async with asyncio.timeout(self.timing.observe_s):
             inventory = await self.driver.inventory()
-            held = await self.users.held_devices(inventory)
+            held = await self.users.devices_by_pod(inventory)
             processes = {gpu.uuid: await self.driver.processes(gpu.uuid) for gpu in inventory.gpus if not gpu.lost}
             return inventory, users_of(inventory, held, processes)
 

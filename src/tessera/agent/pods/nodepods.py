@@ -28,7 +28,7 @@ class RecordedPods(Protocol):
     def pods(self) -> Iterable[Object]:
         """Return the last observed Pod objects."""
 
-    async def held(self) -> tuple[KubeletAllocation, ...]:
+    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices by the kubelet's record."""
 
 
@@ -39,7 +39,7 @@ class OwnRecord(Protocol):
     def entries(self) -> tuple[Allocation, ...]:
         """All allocations."""
 
-    def held(self) -> tuple[KubeletAllocation, ...]:
+    def container_devices(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices that the kubelet may have forgotten."""
 
     def release(self) -> None:
@@ -150,12 +150,12 @@ class NodePods:
         """Return the devices that pods use by name.
 
         Raises:
-            Unavailable: as `held`.
+            Unavailable: as `pod_devices`.
 
         """
         return held_by_name(await self._trusted(), inventory)
 
-    async def held(self, inventory: Inventory) -> tuple[PodDevices, ...]:
+    async def pod_devices(self, inventory: Inventory) -> tuple[PodDevices, ...]:
         """Return the devices that pods use; by the assignment of pods that have one.
 
         Devices in an answer of `Allocate` count before the kubelet's record shows the holder: its container has UUIDs,
@@ -173,14 +173,14 @@ class NodePods:
         )
         return (*known, *(PodDevices(pod=pod, devices=tuple(devices)) for pod, devices in own if pod or devices))
 
-    async def held_devices(self, inventory: Inventory) -> Iterable[tuple[str, Sequence[str]]]:
+    async def devices_by_pod(self, inventory: Inventory) -> Iterable[tuple[str, Sequence[str]]]:
         """Return the pods that use devices, `namespace/name`, each with their ids.
 
         Raises:
-            Unavailable: as `held`.
+            Unavailable: as `pod_devices`.
 
         """
-        return [(each.pod, each.devices) for each in await self.held(inventory)]
+        return [(each.pod, each.devices) for each in await self.pod_devices(inventory)]
 
     async def _trusted(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices: by the kubelet's record, and by ours where the kubelet has forgotten one.
@@ -188,7 +188,7 @@ class NodePods:
         A record without a running pod counts only if that pod is missing for a minute.
         """
         self._record.release()
-        found = {each.key: each for each in (*self._record.held(), *await self._view.held())}
+        found = {each.key: each for each in (*self._record.container_devices(), *await self._view.container_devices())}
         record = tuple(found[key] for key in sorted(found))
         missing = self._lacking.pods(self._view.pods(), record, self._node.resources)
         if not missing:

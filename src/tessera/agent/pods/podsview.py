@@ -55,7 +55,7 @@ class PodsInView(Protocol):
     async def allocated(self) -> tuple[KubeletAllocation, ...]:
         """Return the kubelet's record."""
 
-    async def held(self) -> tuple[KubeletAllocation, ...]:
+    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices by the kubelet's record."""
 
     async def allocatable(self) -> Mapping[str, frozenset[str]]:
@@ -188,7 +188,7 @@ class PodsView:
         except Unsupported as error:  # listing all instead would make the kubelet forget an allocation in progress
             raise Unavailable(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
 
-    async def held(self) -> tuple[KubeletAllocation, ...]:
+    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         """Return the devices of this node's containers, sorted; of init containers only those that stay.
 
         Raises:

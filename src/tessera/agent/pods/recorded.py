@@ -35,7 +35,7 @@ class PodRecord(Protocol):
     def pods(self) -> Iterable[Object]:
         """Return the Pod objects."""
 
-    async def held(self) -> tuple[KubeletAllocation, ...]:
+    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices by the kubelet's record."""
 
 
@@ -94,7 +94,7 @@ class Recorder:
         named, waiting = self._open(pod for name, pod in pods.items() if name not in self._settled)
         if not named and not waiting:
             return
-        held, devices = await self._view.held(), await self._devices.shares_by_id() if named else {}
+        held, devices = await self._view.container_devices(), await self._devices.shares_by_id() if named else {}
 
         async def write(name: _Name) -> None:
             pod, keys = pods[name], self._trust.keys
@@ -125,7 +125,7 @@ class Recorder:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
-        held = await self._view.held()
+        held = await self._view.container_devices()
 
         async def sign(pod: Object) -> None:
             text = honored(pod, held, self._trust.keys, share_unit_mib=share_unit_mib)

@@ -62,7 +62,7 @@ class Enforcer:
 
         """
         desired = tuple(gpus)
-        used = used_keys(await pods.held(inventory), inventory)
+        used = used_keys(await pods.pod_devices(inventory), inventory)
         targets = mps_targets(desired, inventory, pods.shares)
         # A daemon's compute mode would keep new processes of these pods off the GPU.
         assigned = (each.device for each in uses_of_shares(pods.shares, inventory) if each.keeps_mps_out)

@@ -70,7 +70,7 @@ class _Parser:
         self._path = path
         self._source = text
         self._parts = parts
-        self._pieces = self._cut()
+        self._pieces = self._split()
 
     def parsed(self) -> tuple[Any, ...]:
         """Return its nodes; definitions are added to the parts."""
@@ -82,7 +82,7 @@ class _Parser:
     def _refuse(self, action: _Print, desired: str) -> InvalidInput:
         return InvalidInput(action.place, found=shown(" ".join(action.words)), expected=desired)
 
-    def _cut(self) -> Iterator[_Text | _Print]:
+    def _split(self) -> Iterator[_Text | _Print]:
         """Yield text and actions in turn, trimmed where a dash says so."""
         at, trim = 0, False
         for found in _ACTION.finditer(self._source):

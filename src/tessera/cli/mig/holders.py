@@ -57,7 +57,7 @@ class Holders:
         self.note = ""
         """Why pods with units of memory are shown on every GPU of their ids; else empty."""
 
-    async def held_devices(self, inventory: Inventory) -> Sequence[tuple[str, Sequence[str]]]:
+    async def devices_by_pod(self, inventory: Inventory) -> Sequence[tuple[str, Sequence[str]]]:
         """Return pods, `namespace/name`, each with its device ids.
 
         Raises:

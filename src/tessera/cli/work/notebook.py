@@ -42,10 +42,10 @@ Examples:
 def notebook(**given: Unpack[_Given]) -> int:
     """Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.
 
-    Submits the Job, says why it is pending, prints the address with its token when JupyterLab answers, and holds the
-    port open. Ctrl-C leaves the notebook running: `tessera attach` opens it again, `tessera stop` ends it. What is not
-    on a volume is gone then. The image must have JupyterLab. Needs the rights of Kubernetes' role `edit` in one
-    namespace.
+    Submits the Job, and reports why it is pending. When JupyterLab answers, prints its address with the token and
+    forwards the port until Ctrl-C. The notebook keeps running: `tessera attach` opens it again, `tessera stop` ends
+    it. Files that are not on a volume are lost when it ends. The image must have JupyterLab. Needs the rights of
+    Kubernetes' role `edit` in one namespace.
     """
     asked, files = request_of(given, notebook_command(round(given["idle_s"])), notebook=True)
     token = files[NOTEBOOK_KEY].decode()

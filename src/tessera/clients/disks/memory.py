@@ -106,7 +106,7 @@ class MemoryDisks:
         members = [member for name in names if (member := self._disks[name].member) is not None]
         self._arrays[self._number()] = _Array(members[0].array, tuple(names), "inactive")
 
-    def held(self, name: str) -> Signature | ArrayMember | None:
+    def content(self, name: str) -> Signature | ArrayMember | None:
         """Return the signature or array member on a disk, without its users."""
         disk = self._disks[name]
         return disk.member or disk.signature
@@ -118,7 +118,7 @@ class MemoryDisks:
     async def observe(self, spec: DiskSpec) -> ObservedDisks:
         """Return all block devices as they are now; the content of those that the spec selects, and of their arrays."""
         names = {each.name for each in selected(self._disks.values(), spec.select)}
-        disks = [self._seen(each, probed=each.name in names) for each in self._disks.values()]
+        disks = [self._observed(each, probed=each.name in names) for each in self._disks.values()]
         arrays = [self._array(name, each, names) for name, each in self._arrays.items()]
         source = self._mounts.get(spec.mount, "")
         size = next((each.size_bytes for each in (*disks, *arrays) if each.name == source), 0)
@@ -159,7 +159,7 @@ class MemoryDisks:
         finally:
             self._held = False
 
-    def _seen(self, disk: BlockDevice, *, probed: bool) -> BlockDevice:
+    def _observed(self, disk: BlockDevice, *, probed: bool) -> BlockDevice:
         holders = tuple(name for name, array in self._arrays.items() if disk.name in array.slaves)
         known = msgspec.structs.replace(
             disk, holders=(*disk.holders, *holders), mounts=(*disk.mounts, *self._mounted(disk.name)), probed=probed
@@ -213,7 +213,7 @@ class MemoryDisks:
     def _create(self, step: CreateArray) -> None:
         names = tuple(map(_name, step.devices))
         for name in names:
-            disk = self._seen(self._disks[name], probed=True)
+            disk = self._observed(self._disks[name], probed=True)
             if disk.holders or disk.mounts or disk.read_only:
                 raise _failure("mdadm", f"{name} is busy")
         member = ArrayMember(array=step.uuid, name=step.name, level="raid0", devices=len(names))

@@ -57,10 +57,10 @@ def block_devices(paths: DiskPaths, mounts: Iterable[MountEntry]) -> tuple[Block
     swaps = _swaps(paths.proc / "swaps")
     loops = _loops(top)
     found = (_device(folder, places, links, swaps) for folder in sorted(top.iterdir()))
-    return tuple(_held(each, loops) for each in found if each is not None)
+    return tuple(_with_loop_devices(each, loops) for each in found if each is not None)
 
 
-def _held(device: tuple[str, BlockDevice], loops: Mapping[str, list[str]]) -> BlockDevice:
+def _with_loop_devices(device: tuple[str, BlockDevice], loops: Mapping[str, list[str]]) -> BlockDevice:
     """Return a device with the loop devices on it among its holders: the kubelet's raw block volumes."""
     number, known = device
     return msgspec.structs.replace(known, holders=(*known.holders, *loops[number])) if number in loops else known

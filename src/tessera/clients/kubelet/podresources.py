@@ -67,7 +67,7 @@ class PodResources:
 
         """
         answer = await self._ask("List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
-        return _held(answer.pod_resources)
+        return _allocations(answer.pod_resources)
 
     async def get(self, namespace: str, pod: str) -> tuple[KubeletAllocation, ...]:
         """Return the devices of one pod, sorted; none for a pod that the kubelet does not know, or not yet.
@@ -90,7 +90,7 @@ class PodResources:
                     hint="use a kubelet from 1.34, or the feature gate KubeletPodResourcesGet",
                 ) from error
             raise
-        return _held((answer.pod_resources,))
+        return _allocations((answer.pod_resources,))
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
         """Return the ids of all healthy devices that the kubelet knows, allocated or not, by resource.
@@ -166,7 +166,7 @@ async def _call(channel: grpc.aio.Channel, method: str, request: Any, kind: type
         await asyncio.sleep(_RETRY_S)
 
 
-def _held(pods: Iterable[wire.PodResources]) -> tuple[KubeletAllocation, ...]:
+def _allocations(pods: Iterable[wire.PodResources]) -> tuple[KubeletAllocation, ...]:
     """Return the record with one entry for each container and resource; the kubelet's has one for each NUMA node."""
     ids: dict[tuple[str, str, str, str], tuple[str, ...]] = {}
     for pod in pods:

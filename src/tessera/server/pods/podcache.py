@@ -94,7 +94,7 @@ class PodCache:
         elif known is not None and _same_request(known, each):
             self._keep(uid, each, self._live[uid])
         else:
-            self._keep(uid, each, self._held(each))
+            self._keep(uid, each, self._live_pod(each))
 
     def forget(self, uid: str) -> None:
         """Forget a deleted pod."""
@@ -146,30 +146,30 @@ class PodCache:
     def read_again(self, node: str) -> None:
         """Parse the pods of a node again: other signatures count there."""
         for uid in self._objects.keys() & {holder.id for holder in self._ledger.pods_on(node)}:
-            self._keep(uid, self._objects[uid], self._held(self._objects[uid]))
+            self._keep(uid, self._objects[uid], self._live_pod(self._objects[uid]))
 
     def take_unit(self, unit_mib: int) -> None:
         """Parse all pods again if the unit of memory shares changed."""
         if unit_mib != self.share_unit_mib:
             self.share_unit_mib = unit_mib
             for uid, each in list(self._objects.items()):
-                self._keep(uid, each, self._held(each))
+                self._keep(uid, each, self._live_pod(each))
 
     def _said(self, each: Object) -> LivePod:
         node = (each.get("spec") or {}).get("nodeName") or ""
         return read_live_pod(each, share_unit_mib=self.share_unit_mib, keys=self._keys.on(node))
 
-    def _held(self, each: Object) -> LivePod:
+    def _live_pod(self, each: Object) -> LivePod:
         live = self._said(each)
         if live.doubted:
             self._keys.doubt(live.node, live.doubted)
-        return self._retention.held(each, live, self._keys.on(live.node), self._keys.ring.revoked)
+        return self._retention.retained(each, live, self._keys.on(live.node), self._keys.ring.revoked)
 
     def _take_former(self, uid: str, each: Object) -> None:
         """Take a version of a pod overtaken by a read: it may be the only one with its assignment."""
         live = self._live[uid]
-        if live.node and live.claiming and not live.shares and self._held(each).shares:
-            self._keep(uid, self._objects[uid], self._held(self._objects[uid]))
+        if live.node and live.claiming and not live.shares and self._live_pod(each).shares:
+            self._keep(uid, self._objects[uid], self._live_pod(self._objects[uid]))
 
     def _keep(self, uid: str, each: Object, live: LivePod) -> None:
         before = self._live.get(uid)

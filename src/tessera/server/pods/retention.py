@@ -31,7 +31,7 @@ class Retention:
     def __init__(self) -> None:
         self._retained: dict[str, _Retained] = {}
 
-    def held(self, each: Object, live: LivePod, keys: Keys | None, revoked: Collection[str]) -> LivePod:
+    def retained(self, each: Object, live: LivePod, keys: Keys | None, revoked: Collection[str]) -> LivePod:
         """Return a pod with its allocation: by its assignment where that counts, else the former one.
 
         Shares signed by an unknown key neither grant nor end an allocation: they are

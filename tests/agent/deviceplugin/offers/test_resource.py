@@ -100,7 +100,7 @@ async def test_a_device_that_isolates_less_than_its_pod_asks_is_refused(case: st
 @pytest.mark.parametrize("ran", [True, False])
 async def test_a_container_that_ran_before_there_was_a_record_starts_again_with_what_it_had(*, ran: bool) -> None:
     class Kubelets(SaidPods):
-        async def held(self) -> tuple[KubeletAllocation, ...]:
+        async def container_devices(self) -> tuple[KubeletAllocation, ...]:
             return tuple(self.recorded)
 
     view, resource = Kubelets(), two(SLICED)

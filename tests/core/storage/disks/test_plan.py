@@ -546,6 +546,6 @@ def test_other_disks_get_an_array_of_another_name_than_those_of_an_interrupted_c
     node.disks.reboot()
     assert node.finish(two).state is DiskState.READY
     named = {
-        member.array for number in range(3) if isinstance(member := node.disks.held(f"nvme{number}n1"), ArrayMember)
+        member.array for number in range(3) if isinstance(member := node.disks.content(f"nvme{number}n1"), ArrayMember)
     }
     assert len(named) == 2

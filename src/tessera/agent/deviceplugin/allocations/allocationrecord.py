@@ -169,7 +169,7 @@ class AllocationRecord:
             if (each.pod, each.container, each.resource) == (pod, held.container, held.resource)
         )
 
-    def held(self) -> tuple[KubeletAllocation, ...]:
+    def container_devices(self) -> tuple[KubeletAllocation, ...]:
         """Return the recorded allocations in the form of the kubelet's record."""
         return tuple(
             KubeletAllocation(
@@ -306,7 +306,7 @@ class AllocationRecord:
         """
         # 1. Release the allocations of ended pods; where processes cannot be observed, the API server decides.
         complete = self._view.blind and await self._observer.refresh()
-        held = await self._view.held()
+        held = await self._view.container_devices()
         self.release(complete=complete)
         # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.
         running = await self._running_vague(held)

@@ -205,7 +205,7 @@ class ShareAllocator:
         """
         self.unassigned = {uid: pod for uid, pod in self.unassigned.items() if self._view.find(uid) is not None}
         async with self._turn:
-            held = await self._view.held()
+            held = await self._view.container_devices()
             if self._lacking.pods(self._pods.objects(), held, SHARE_RESOURCES):
                 return
             await self._find_unassigned(held)
@@ -248,7 +248,7 @@ class ShareAllocator:
             TesseraError: the API server rejects it, or the kubelet's record cannot be read.
 
         """
-        ids = {each.key: each.device_ids for each in await self._view.held()} if self._pods.lapsed else {}
+        ids = {each.key: each.device_ids for each in await self._view.container_devices()} if self._pods.lapsed else {}
         await self._pods.repair(lambda request: self._has_started(request, ids.get(request.key, ())))
 
     def _has_started(self, request: AssignedRequest, ids: tuple[str, ...]) -> bool:
@@ -265,10 +265,10 @@ class ShareAllocator:
         The kubelet admits one pod after the other. So a request that was answered and has no holder may be answered
         again: its first pod was rejected for another reason.
         """
-        held = await self._view.held()
+        held = await self._view.container_devices()
         if self._injection.fixed_at_allocate and await self._exchanges.unseen():
             await self._refreshed_s()
-            held = await self._view.held()
+            held = await self._view.container_devices()
         self._exchanges.forget(await self._exchanges.recorded(), ids)
         if self._injection.fixed_at_allocate:
             # Shares answered to another pod than the chosen one must not count as free.
@@ -382,7 +382,7 @@ class ShareAllocator:
 
     async def _exchange(self, request: AssignedRequest, holder: Allocation) -> AssignedRequest:
         """Return the request with what its container was answered; assignments match when this returns."""
-        refused = (await self._exchanges.mend(await self._view.held())).get(request.key)
+        refused = (await self._exchanges.mend(await self._view.container_devices())).get(request.key)
         if isinstance(refused, Unavailable):
             raise refused
         if refused is not None:

@@ -205,7 +205,7 @@ def _enforcement(name: str, field: Field, notes: list[str]) -> tuple[Enforcement
 # Pods
 
 
-class _Held(NamedTuple):
+class _PodAllocation(NamedTuple):
     """A pod's state and its devices."""
 
     pod: Pod
@@ -229,7 +229,7 @@ class _Pods:
         self._pending = {each.key: each for each in observed.pending}
 
     def read(self, field: Field) -> ObservedPod:
-        held = self._held(field, PodKey("/".join(identity(field))))
+        held = self._pod_allocation(field, PodKey("/".join(identity(field))))
         scheduler = _spec(field).get("schedulerName") or "default-scheduler"
         return ObservedPod(
             pod=held.pod,
@@ -246,24 +246,26 @@ class _Pods:
             images=pod_images(_object(field)),
         )
 
-    def _held(self, field: Field, key: PodKey) -> _Held:
+    def _pod_allocation(self, field: Field, key: PodKey) -> _PodAllocation:
         if key in self._pending:
-            return _Held(self._pending[key])
+            return _PodAllocation(self._pending[key])
         running = self._running.get(key)
         if running is None:
             return self._left_out(field, key)
         if key in self._recorded and key not in self._invalid_assignment:
-            return _Held(running.pod, running.assignment.node, self._recorded[key], Record.RECORDED)
+            return _PodAllocation(running.pod, running.assignment.node, self._recorded[key], Record.RECORDED)
         shares, problem = running.assignment.shares, self._invalid_assignment.get(key, "")
-        return _Held(running.pod, running.assignment.node, shares, Record.GUESSED if shares else Record.NONE, problem)
+        return _PodAllocation(
+            running.pod, running.assignment.node, shares, Record.GUESSED if shares else Record.NONE, problem
+        )
 
-    def _left_out(self, field: Field, key: PodKey) -> _Held:
+    def _left_out(self, field: Field, key: PodKey) -> _PodAllocation:
         """Return what is known of an invalid pod; its recorded devices count all the same."""
         name = _spec(field).get("nodeName")
         node = NodeName(name) if isinstance(name, str) and name else None
         unread = self._unread.get(key, "")
         problem = f"its request cannot be read: {unread}" if unread else ""
-        held = _Held(Pod(key=key, need=Need(node_name=node or "")), node, unread=unread, problem=problem)
+        held = _PodAllocation(Pod(key=key, need=Need(node_name=node or "")), node, unread=unread, problem=problem)
         try:
             keys = self._keys.get(node or "")
             shares = read_shares(field, None, share_unit_mib=self._unit_mib, keys=keys) if node else None

@@ -315,7 +315,7 @@ def server_status(
         replicas=found.replicas,
         ready_replicas=found.ready,
         desired_replicas=found.desired,
-        conditions=settled(former.conditions, map(_cut, conditions), now, generation=generation),
+        conditions=settled(former.conditions, map(_shortened, conditions), now, generation=generation),
     )
 
 
@@ -323,7 +323,7 @@ def refused_status(
     former: ModelServerStatus, generation: int, reason: str, problem: str, now: dt.datetime
 ) -> ModelServerStatus:
     """Return the status of an invalid server; its running objects are left alone."""
-    found = (_cut(Finding("Accepted", "False", reason, problem)),)
+    found = (_shortened(Finding("Accepted", "False", reason, problem)),)
     conditions = settled(former.conditions, found, now, generation=generation)
     return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)
 
@@ -345,5 +345,5 @@ def missing_rights(namespace: str, refusal: str) -> str:
     )
 
 
-def _cut(each: Finding) -> Finding:
+def _shortened(each: Finding) -> Finding:
     return Finding(each.type, each.status, each.reason, each.message[:_MESSAGE_CHARACTERS])

@@ -45,19 +45,19 @@ class Fgd(Policy):
 
     def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
         """Return 0 to 99 for each of `nodes`; see `Policy`."""
-        return self._cut(self._gradient(demand).of_nodes(self.fleet, nodes, room))
+        return self._scores_of(self._gradient(demand).of_nodes(self.fleet, nodes, room))
 
     def choices(self, demand: Demand, nodes: Ints, room: Room) -> tuple[Ints, Ints]:
         """Return `scores` and the GPU that `gpus` puts first; see `Policy`."""
         if demand.sole is None:
             return super().choices(demand, nodes, room)
         each = np.where(room[0], self._gradient(demand).of_each(self.fleet, nodes), _NOWHERE)
-        scores = self._cut(np.maximum.reduce(each))
+        scores = self._scores_of(np.maximum.reduce(each))
         return scores, (each >= self._least.take(scores)).argmax(axis=0)
 
     def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
         """Return `rows`, the highest score first, then the lowest index; see `Preference`."""
-        score = self._cut(self._gradient(demand).of_gpus(fleet, node)).tolist()
+        score = self._scores_of(self._gradient(demand).of_gpus(fleet, node)).tolist()
         return sorted(rows, key=lambda row: -score[row])
 
     def _gradient(self, demand: Demand) -> "Gradient":
@@ -65,7 +65,7 @@ class Fgd(Policy):
             self._gradients[demand] = Gradient(self.fragmentation, demand, self.fleet)
         return self._gradients[demand]
 
-    def _cut(self, decrease: Ints) -> Ints:
+    def _scores_of(self, decrease: Ints) -> Ints:
         scores: Ints = self._steps.searchsorted(decrease, side="right")
         return scores
 

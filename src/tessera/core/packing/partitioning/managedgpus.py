@@ -91,10 +91,10 @@ def managed_gpus(observed: PartitioningState) -> Iterator[ManagedGpu]:
             by_name = offered.get(gpu.uuid, frozenset()) if gpu.sharing.managed else frozenset()
             managed = ManagedGpu(node=node.name, gpu=gpu, present=desired.get(gpu.uuid, frozenset()), offered=by_name)
             held = shares.get((node.name, gpu.index))
-            yield _held(managed, held) if held else managed
+            yield _with_devices_in_use(managed, held) if held else managed
 
 
-def _held(managed: ManagedGpu, shares: Iterable[Share]) -> ManagedGpu:
+def _with_devices_in_use(managed: ManagedGpu, shares: Iterable[Share]) -> ManagedGpu:
     """Return the GPU with its devices in use.
 
     A record is an annotation of a pod: an instance that the GPU does not support, or not beside the others, is no
