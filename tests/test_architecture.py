@@ -32,7 +32,6 @@ HOMES = {
     "matplotlib": "tessera.sim.report",
     "numba": "tessera.core.packing.pack.kernels",
     "pathspec": "tessera.cli.work.codefolder",
-    "prometheus_client": "tessera.api.prometheus.samples",
     "pynvml": "tessera.clients.gpu.nvml",
     "re2": "tessera.api.kubernetes.metrics.adapter.patterns",
     "rich": "tessera.cli",

@@ -19,7 +19,6 @@ MODULES = {
     "google-re2": "re2",
     "grpcio": "grpc",
     "nvidia-ml-py": "pynvml",
-    "prometheus-client": "prometheus_client",
     "protobuf": "google",
 }
 """What packages are imported as, where that is not their name."""

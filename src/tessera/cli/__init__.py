@@ -73,7 +73,6 @@ _OF_CLUSTER = frozenset(
         "httpx2",
         "lightkube",
         "pathspec",
-        "prometheus_client",
         "pynvml",
         "re2",
         "starlette",

@@ -104,6 +104,24 @@ def test_values_that_no_counter_has(text: str) -> None:
         read_counters("pod ns/p", content, at_s=1.0, started_s=0.0)
 
 
+def busy(*running: int, waiting: int) -> bytes:
+    models = "".join(f'vllm:num_requests_running{{m="{number}"}} {each}\n' for number, each in enumerate(running))
+    return f"vllm:request_queue_time_seconds_sum 1\nvllm:num_requests_waiting {waiting}\n{models}".encode()
+
+
+@pytest.mark.parametrize(
+    "content", [busy(99_999, 1, waiting=0), busy(50_000, waiting=50_000), busy(*[99] * 2000, waiting=0)]
+)
+def test_more_requests_in_flight_than_a_pod_has(content: bytes) -> None:
+    with pytest.raises(InvalidInput, match=r"pod ns/p: \d+ requests are in flight, not fewer than 100000$"):
+        read_counters("pod ns/p", content, at_s=1.0, started_s=0.0)
+
+
+def test_as_many_requests_in_flight_as_a_pod_may_have() -> None:
+    found = read_counters("pod ns/p", busy(50_000, 9_999, waiting=40_000), at_s=1.0, started_s=0.0)
+    assert (found.running, found.waiting) == (59_999.0, 40_000.0)
+
+
 @pytest.mark.parametrize("content", [b"", b"up 1\n", b"<html>not found</html>", b"nv_inference_count 1\n"])
 def test_another_program(content: bytes) -> None:
     with pytest.raises(

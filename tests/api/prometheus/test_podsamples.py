@@ -7,6 +7,7 @@ import pytest
 
 from tessera.api.prometheus.engines import counters_of
 from tessera.api.prometheus.podsamples import pod_query, read_scrapes
+from tessera.api.prometheus.samples import Sample
 from tessera.core.serving.enginemetrics import ENGINE_METRICS
 from tessera.errors import InvalidInput
 
@@ -43,21 +44,21 @@ def test_the_last_scrape_with_its_time() -> None:
 
 def test_of_a_pod_that_is_scraped_twice_one_way_counts() -> None:
     ways = [
-        ({"__name__": QUEUED, **A, "job": job, "prometheus_replica": replica}, [(10.0, "2000000")])
-        for job, replica in (("b", "0"), ("a", "1"), ("a", "0"))
+        ({"__name__": QUEUED, **A, "job": job, "prometheus_replica": replica}, [(10.0, number)])
+        for number, job, replica in (("1", "b", "0"), ("2", "a", "1"), ("3", "a", "0"))
     ]
     (scrape,) = read_scrapes(answer(*ways), "p").values()
-    assert [(each.labels["job"], each.labels["prometheus_replica"]) for each in scrape.samples] == [("a", "0")]
+    assert scrape.samples == (Sample(QUEUED, 3.0),)
 
 
 def test_of_several_ways_that_of_the_latest_scrape_counts() -> None:
     """A pod that came again under its name, or a Prometheus that died: what it had last is no news."""
     ways = [
-        ({"__name__": QUEUED, **A, "instance": instance}, [(at_s, "1")])
+        ({"__name__": QUEUED, **A, "instance": instance}, [(at_s, str(at_s))])
         for instance, at_s in (("10.0.0.1:8002", 900.0), ("10.0.0.9:8002", 1000.0))
     ]
     (scrape,) = read_scrapes(answer(*ways), "p").values()
-    assert (scrape.at_s, [each.labels["instance"] for each in scrape.samples]) == (1000.0, ["10.0.0.9:8002"])
+    assert (scrape.at_s, scrape.samples) == (1000.0, (Sample(QUEUED, 1000.0),))
 
 
 def test_what_names_no_pod_or_has_no_sample_is_left_out() -> None:

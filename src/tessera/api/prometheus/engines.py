@@ -13,7 +13,7 @@ __all__ = ["counters_of", "read_counters"]
 _ABSURD = 1e15
 """Upper bound of a plausible counter: 10,000 requests a second for 3,000 years."""
 _MOST_IN_FLIGHT = 100_000
-"""Upper bound of the requests that plausibly wait in a pod, or are in service there, at a moment."""
+"""Upper bound of the requests that plausibly wait in a pod, or are in service there, at a moment, of all its models."""
 
 
 def read_counters(source: str, content: bytes, *, at_s: float, started_s: float) -> Counters:
@@ -46,9 +46,11 @@ def counters_of(source: str, samples: Sequence[Sample], *, at_s: float, started_
             hint=hint,
         )
     for each in samples:
-        most = _MOST_IN_FLIGHT if each.name in {engine.waiting, engine.running} else _ABSURD
-        if not 0 <= each.value < most:
-            raise InvalidInput(source, found=f"{each.name} is {each.value:g}, not from 0 to {most:g}")
+        if not 0 <= each.value < _ABSURD:
+            raise InvalidInput(source, found=f"{each.name} is {each.value:g}, not from 0 to {_ABSURD:g}")
+    in_flight = _sum(samples, (engine.waiting, engine.running))
+    if in_flight >= _MOST_IN_FLIGHT:
+        raise InvalidInput(source, found=f"{in_flight:.0f} requests are in flight, not fewer than {_MOST_IN_FLIGHT}")
     return Counters(
         at_s=at_s,
         started_s=started_s,

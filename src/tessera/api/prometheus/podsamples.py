@@ -53,7 +53,7 @@ def read_scrapes(answer: bytes, source: str) -> dict[tuple[str, str], Scrape]:
         if not all(pod) or not math.isfinite(at_s):
             continue
         way = tuple(each.metric.get(label, "") for label in _SCRAPED_BY)
-        sample = Sample(each.metric.get("__name__", ""), each.metric, _number(text))
+        sample = Sample(each.metric.get("__name__", ""), _number(text))
         ways[pod].setdefault(way, []).append((at_s, sample))
     found = {}
     for pod, by_way in ways.items():
