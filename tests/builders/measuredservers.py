@@ -14,10 +14,18 @@ def deployment(name: str = "llm", *, replicas: int = 1, **annotations: str) -> d
     }
 
 
-def autoscaler(name: str = "llm", *, least: int | None = 1, most: int = 5) -> dict[str, Any]:
+def autoscaler(
+    name: str = "llm", *, least: int | None = 1, most: int = 5, metric: str = "tessera_replicas"
+) -> dict[str, Any]:
     """Return a HorizontalPodAutoscaler of a Deployment."""
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
-    spec = {"scaleTargetRef": target, "maxReplicas": most, **({} if least is None else {"minReplicas": least})}
+    asked = {"type": "External", "external": {"metric": {"name": metric}}}
+    spec = {
+        "scaleTargetRef": target,
+        "maxReplicas": most,
+        "metrics": [asked],
+        **({} if least is None else {"minReplicas": least}),
+    }
     return {"metadata": {"name": name, "namespace": "ns"}, "spec": spec}
 
 

@@ -83,6 +83,10 @@ PODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         changed("status.containerStatuses.0.restartCount", 1),
         {"cold_start_s": None},
     ),
+    "scheduled long after it was created": (
+        changed("status.conditions.0.lastTransitionTime", "1970-01-01T00:17:40Z"),
+        {"cold_start_s": 30.0},
+    ),
     "no moment of creation": (
         changed("metadata.creationTimestamp", None),
         {"cold_start_s": None},
@@ -187,6 +191,24 @@ def test_the_revision_of_the_pods_template() -> None:
     assert (read_deployment(each).revision, read_deployment(deployment()).revision) == ("3", "")
 
 
+ROLLOUTS: dict[str, tuple[dict[str, int] | None, bool]] = {
+    "no status yet": (None, False),
+    "the controller has not seen the template": ({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}, True),
+    "old pods are there": ({"observedGeneration": 3, "replicas": 3, "updatedReplicas": 1}, True),
+    "no new pod yet": ({"observedGeneration": 3, "replicas": 2}, True),
+    "all are new": ({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2}, False),
+    "no replicas": ({"observedGeneration": 3}, False),
+}
+
+
+@pytest.mark.parametrize("case", ROLLOUTS)
+def test_whether_a_rollout_replaces_pods(case: str) -> None:
+    status, want = ROLLOUTS[case]
+    each = deployment()
+    each["metadata"]["generation"] = 3
+    assert read_deployment(each if status is None else {**each, "status": status}).rolling is want
+
+
 def test_a_deployment_that_may_be_scaled_to_zero() -> None:
     found = read_deployment(deployment(idle_seconds="600", wake="2026-11-26T09:00:00+01:00"))
     assert (found.idle_s, found.woken_s, found.trouble) == (600.0, 1_795_680_000.0, "")
@@ -237,8 +259,9 @@ def test_no_deployment() -> None:
 
 
 def test_bounds() -> None:
-    assert read_bounds(autoscaler(least=2)) == HpaBounds(deployment="llm", least=2, most=5)
-    assert read_bounds(autoscaler(least=None)) == HpaBounds(deployment="llm", least=1, most=5)
+    assert read_bounds(autoscaler(least=2)) == HpaBounds(deployment="llm", least=2, most=5, decided=True)
+    assert read_bounds(autoscaler(least=None)) == HpaBounds(deployment="llm", least=1, most=5, decided=True)
+    assert read_bounds(autoscaler(metric="other")) == HpaBounds(deployment="llm", least=1, most=5)
     other = autoscaler()
     other["spec"]["scaleTargetRef"]["kind"] = "StatefulSet"
     assert read_bounds(other) is None

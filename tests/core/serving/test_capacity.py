@@ -22,6 +22,7 @@ def load(at_s: float, *, running: float = 20, waiting: int = 130, ready: int = 1
         "waiting": waiting,
         "saturated": float(running) if waiting else None,
         "replicas": ready,
+        "revision": "1",
     }
     return Load(at_s=at_s, ready=ready, **(given | more))
 
@@ -53,6 +54,10 @@ NOTHING: dict[str, list[Load]] = {
     "a single load": [load(0.0)],
     "a gap before the last load": [load(0.0), load(15.0), load(100.0)],
     "replicas that serve nothing are broken": [load(at_s, running=0) for at_s in MINUTE],
+    "pods of another template, a moment ago": [
+        load(at_s, revision="1" if at_s else "0") for at_s in (15.0 * number for number in range(4))
+    ],
+    "pods of several templates": [load(at_s, revision=None) for at_s in MINUTE],
     "requests that wait by an estimate": [load(at_s, saturated=None) for at_s in MINUTE],
 }
 

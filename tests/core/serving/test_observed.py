@@ -70,6 +70,14 @@ def test_a_pod_that_hangs_has_no_capacity() -> None:
         assert (found.waiting, found.saturated) == (busy / 2 + 18, want)
 
 
+def test_a_pod_that_terminates_has_no_capacity() -> None:
+    """It may be of an earlier template."""
+    pods = {"a": sample(15, 10, in_flight=40), "b": sample(15, 10, in_flight=8)}
+    _, found = observe(ServerMemory(), pods, at_s=15.0, replicas=1, ready={"a"})
+    assert isinstance(found.load, Load)
+    assert (found.load.in_flight, found.load.saturated) == (48, 20.0)
+
+
 def test_an_idle_server_waits_for_nothing() -> None:
     assert looks({"a": sample(15, 10)}, {"a": sample(30, 10)}).queue_time_s == 0.0
 

@@ -8,7 +8,7 @@ from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.scaling import Remembered, ServerFacts, scale, to_count
 
-FACTS = ServerFacts(replicas=2, least=1, most=5, slots=8)
+FACTS = ServerFacts(replicas=2, least=1, most=5, slots=8, decided=True)
 BAD = Missing("1 of 1 pods (a): no answer")
 
 
@@ -99,6 +99,7 @@ def test_places_are_counted_for_more_than_one_replica_beyond_those_that_are_ther
     assert [to_count(FACTS, asked(number)) for number in (None, 1, 2, 3, 4, 5, 1 << 40)] == [0, 0, 0, 0, 1, 2, 64]
     assert to_count(FACTS, asked(5, bad=True)) == 0
     assert to_count(msgspec.structs.replace(FACTS, unschedulable=1), asked(5)) == 0
+    assert to_count(msgspec.structs.replace(FACTS, decided=False), asked(5)) == 0
 
 
 IDLE = ServerFacts(replicas=1, ready=1, least=0, most=5, slots=8, idle_s=600.0)
@@ -138,6 +139,23 @@ def test_who_scales_to_zero_by_hand_is_left_alone() -> None:
     _, found = scale(Remembered(), msgspec.structs.replace(FACTS, replicas=0), BAD, 15.0)
     assert (found.replicas, found.bad) == (None, False)
     assert "scaled to zero by hand" in found.reason
+
+
+def test_a_rollout_does_not_give_the_capacity_of_the_old_pods_to_the_new_template() -> None:
+    """Requests wait in the old pods, which serve four each; the new ones would serve all 256."""
+    facts, remembered = msgspec.structs.replace(FACTS, slots=256, revision="1"), Remembered()
+    steps = [(6, "1", False), (20, "2", True), (4, "2", False), (1, "2", False)]
+    limits = list[float | None]()
+    at_s = 0.0
+    for passes, revision, rolling in steps:
+        now = msgspec.structs.replace(facts, revision=revision, rolling=rolling)
+        for _ in range(passes):
+            at_s += 15
+            busy = msgspec.structs.replace(load(at_s, in_flight=30), waiting=22, saturated=4.0)
+            remembered, _ = scale(remembered, now, busy, at_s)
+        capacity = remembered.memory.capacity
+        limits.append(None if capacity is None else capacity.requests)
+    assert limits == [4.0, None, None, 4.0], "after a minute of the new pods alone it is theirs"
 
 
 @pytest.mark.parametrize(

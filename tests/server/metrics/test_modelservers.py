@@ -322,6 +322,34 @@ async def test_slots_that_nothing_says_are_an_event_where_the_autoscaler_asks(me
         assert all("annotate its Deployment with serving.tessera.dev/slots" in each for each in bad)
 
 
+@pytest.mark.parametrize(("server", "want"), [(deployment(slots="4"), False), (SLEEPS["by the annotation"][0], True)])
+async def test_decisions_that_nothing_uses_are_no_events(server: dict[str, Any], *, want: bool) -> None:
+    """But for scaling to zero, which Tessera does itself, whatever else its autoscaler scales by."""
+    async with scene((DEPLOYMENTS, server), (AUTOSCALERS, autoscaler(metric="other")), *WHOLE[2:]) as one:
+        for number in range(3):
+            await one.reconcile(triton(ended=number), triton(ended=number))
+        assert await one.replicas() == 1, "whoever asks for it gets it"
+        await one.reconcile(DOWN, DOWN, seconds=400)
+        reasons = {reason for reason, _ in await one.events()}
+        assert reasons == ({"ReplicasProposed", "ScalingInputBad"} if want else set())
+
+
+async def test_the_cold_start_is_that_of_the_first_readiness() -> None:
+    """A pod that was unready for a moment, hours after it started, did not start for hours."""
+    async with scene(*WHOLE) as one:
+        for ready, moment in (("False", "1970-01-01T05:00:00Z"), ("True", "1970-01-01T05:00:30Z")):
+            await one.reconcile(triton(ended=100), triton(ended=100))
+            for name in ("llm-1", "llm-2"):
+                status = model_pod(name)["status"]
+                status["conditions"][1] |= {"status": ready, "lastTransitionTime": moment}
+                await one.kube.patch(PODS, name, {"status": status}, namespace="ns")
+            await turns()
+        for number in range(1, 41):
+            content = triton(ended=100 + number, queued_s=9.0 * number, served_s=30.0 * number, waiting=20)
+            await one.reconcile(content, content)
+        assert "requests in flight in 90 s" in (await one.events())[-1][1]
+
+
 async def test_a_selector_that_selects_no_pod_has_a_reason() -> None:
     async with scene(*WHOLE) as one:
         await one.reconcile(triton(ended=1), triton(ended=1))

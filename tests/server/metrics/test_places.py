@@ -80,6 +80,19 @@ async def test_two_servers_that_grow_share_the_room() -> None:
         assert sorted(each.value for each in found) == [2, 6]
 
 
+async def test_a_server_whose_autoscaler_uses_another_metric_takes_no_places() -> None:
+    """Its pods are added by that; the room is for servers whose replicas are decided here."""
+    one = Scene()
+    one.kube.withhold("", NODES)
+    scaler = autoscaler(most=9, metric="other")
+    objects = ((DEPLOYMENTS, server_of_slices(1)), (AUTOSCALERS, scaler), (PODS, model_pod("llm-1")))
+    with capture_logs() as logs:
+        async with scene(*objects, one=one):
+            await grow(one)
+            assert await one.replicas() == 9
+    assert "model_servers_not_followed" not in {each["event"] for each in logs}
+
+
 async def test_where_the_cluster_cannot_be_read_one_replica_is_requested_at_a_time() -> None:
     one = Scene()
     one.kube.withhold("", NODES)

@@ -55,7 +55,7 @@ class ModelPod(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float
     """Start of the serving container."""
     cold_start_s: float | None
-    """From creation to readiness, if it never restarted."""
+    """From being scheduled until it last became ready, if it is ready and never restarted."""
 
 
 class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +65,8 @@ class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None
     revision: str = ""
     """Changes with the pods' template; empty before the Deployment controller has written it."""
+    rolling: bool = False
+    """Whether pods of an earlier template are there, or the Deployment controller has not seen the present one."""
     cold_start_s: float | None
     idle_s: float | None = None
     """It may scale to zero after this long without a request; None if it is not set."""
@@ -85,6 +87,7 @@ class HpaBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    generation: int = 0
     annotations: dict[str, str] | None = None
     creation_timestamp: dt.datetime | None = None
     deletion_timestamp: dt.datetime | None = None
@@ -149,9 +152,16 @@ class _DeploymentSpec(msgspec.Struct, frozen=True):
     replicas: int | None = None
 
 
+class _DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
+    observed_generation: int | None = None
+    replicas: int = 0
+    updated_replicas: int = 0
+
+
 class _Deployment(msgspec.Struct, frozen=True):
     metadata: _Metadata
     spec: _DeploymentSpec
+    status: _DeploymentStatus = _DeploymentStatus()
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -199,8 +209,9 @@ def read_pod(each: Mapping[str, Any]) -> ModelPod:
     begun = (status.state.running and status.state.running.started_at) or created
     is_ready = ready is not None and ready.status == "True"
     cold_start_s = None
-    if is_ready and ready and ready.last_transition_time and created and not status.restart_count:
-        cold_start_s = (ready.last_transition_time - created).total_seconds()
+    asked = (scheduled and scheduled.status == "True" and scheduled.last_transition_time) or created
+    if is_ready and ready and ready.last_transition_time and asked and not status.restart_count:
+        cold_start_s = (ready.last_transition_time - asked).total_seconds()
     host = _host(pod.status.pod_ip)
     return ModelPod(
         url=f"http://{host}:{port}/metrics" if host and not trouble else "",
@@ -256,10 +267,13 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
     except InvalidInput as error:
         trouble = str(error)
     replicas = 1 if found.spec.replicas is None else found.spec.replicas
+    seen = found.status.observed_generation
+    unseen = seen is not None and seen < found.metadata.generation
     return ModelDeployment(
         replicas=replicas,
         slots=slots,
         revision=annotations.get(_REVISION, ""),
+        rolling=unseen or found.status.updated_replicas < found.status.replicas,
         cold_start_s=None if cold_start_s is None else float(cold_start_s),
         idle_s=None if idle_s is None else float(idle_s),
         woken_s=woken_s,

@@ -21,7 +21,7 @@ __all__ = ["Capacity", "limit", "measure"]
 
 _MINUTE_S: Final = 60
 """Requests must wait for so long: a burst waits for a moment in a replica with free memory too."""
-_SURE_S: Final = 45
+_PASSES_S: Final = 45
 """Loads of a minute are at least this far apart: four passes."""
 _GROWTH: Final = 1.02
 _HOUR_S: Final = 3600
@@ -45,7 +45,7 @@ def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, sl
     Args:
         former: the result of the former pass.
         loads: of the last minutes, in order; at least one.
-        revision: of the pods' template now.
+        revision: of the pods' template now; a load of another one, or of several, says nothing of it.
         slots: of the spec now.
 
     """
@@ -53,10 +53,10 @@ def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, sl
     if former is not None and (former.revision, former.slots) != (revision, slots):
         former = None
     recent = [each for each in loads if each.at_s >= now.at_s - _MINUTE_S]
-    if now.at_s - recent[0].at_s < _SURE_S:
+    if now.at_s - recent[0].at_s < _PASSES_S:
         return former
-    # 1. Requests waited in all loads of a minute.
-    saturated = [each.saturated for each in recent if each.saturated is not None]
+    # 1. Requests waited in all loads of a minute, in pods of this template alone.
+    saturated = [each.saturated for each in recent if each.saturated is not None and each.revision == revision]
     found = median(saturated) if len(saturated) == len(recent) else 0.0
     # 2. They did not, but replicas serve more than was measured before.
     if former is not None and not found:

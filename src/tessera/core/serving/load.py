@@ -26,6 +26,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     saturated: float | None = None
     """Requests in service in a replica where requests wait, on average; None where none wait.
     Replicas that serve none are broken and do not count."""
+    revision: str | None = ""
+    """The template of its pods; None while a rollout replaces them."""
     unread: int = 0
     """Replicas whose load was not measured; they are assumed to be as busy as the others."""
     woken_s: float | None = None

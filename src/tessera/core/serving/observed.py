@@ -131,8 +131,12 @@ def observe(
         arrived, ahead_s = _arrivals(former, counted.completed + in_flight, in_flight, at_s)
         counted = msgspec.structs.replace(counted, arrived=arrived, ahead_s=ahead_s)
     # 3. Return the load, if half of the pods are measured.
-    # A replica that serves nothing while requests wait in it is broken: its capacity is not measured.
-    saturated = [window.running for window in measured.values() if window.saturated and window.running >= 1]
+    # A replica that serves nothing while requests wait in it is broken; one that terminates may be of an old template.
+    saturated = [
+        window.running
+        for name, window in measured.items()
+        if name in ready and window.saturated and window.running >= 1
+    ]
     load: Load | Missing
     if 2 * len(measured) < max(len(ready), 1):
         found = _nothing(windows)

@@ -13,7 +13,7 @@ __all__ = ["IDLE_S", "ReplicasMetric", "ZeroStep", "awake", "step"]
 
 IDLE_S: Final = 1200
 """A server is idle after this long without a request, unless its spec says otherwise."""
-_SURE_S: Final = 30.0
+_CONFIRMED_S: Final = 30.0
 """Between two measurements of zero: the second one counts the present replicas."""
 
 
@@ -64,6 +64,6 @@ def step(zero_s: float | None, replicas: int, desired: ReplicasMetric | None, *,
     if needed or desired is None:
         return ZeroStep(replicas=None)
     first_s = desired.at_s if zero_s is None else min(zero_s, desired.at_s)
-    if desired.at_s - first_s < _SURE_S:
+    if desired.at_s - first_s < _CONFIRMED_S:
         return ZeroStep(replicas=None, zero_s=first_s)
     return ZeroStep(replicas=0)

@@ -38,7 +38,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     most: int | None = None
     """Of its HorizontalPodAutoscaler; None if it has none."""
     decided: bool = False
-    """Whether the HorizontalPodAutoscaler uses the decision."""
+    """Whether the HorizontalPodAutoscaler, or Tessera for scaling to zero, uses the decision."""
     idle_s: float = IDLE_S
     """How long it must be without requests before it scales to zero."""
     woken_s: float | None = None
@@ -49,6 +49,8 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Most concurrent requests of a replica; None where unknown."""
     revision: str = ""
     """Of its pods' template."""
+    rolling: bool = False
+    """Whether a rollout replaces its pods, so that some may be of an earlier template."""
     unschedulable: int = 0
     """Pods that are unschedulable."""
     room: int | None = None
@@ -60,7 +62,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
     """Annotations that cannot be parsed; empty for none."""
     started_s: tuple[float, ...] = ()
-    """How long each of its pods took from creation to readiness."""
+    """How long each of its pods took from being scheduled until it was first ready."""
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +110,7 @@ def scale(
         idle_s=facts.idle_s,
         most=most,
     )
+    load = msgspec.structs.replace(load, revision=None if facts.rolling else facts.revision)
     memory, found = propose(former.memory, load, server)
     proposal = ReplicaProposal(found.replicas, found.reason + limit) if found.replicas == most else found
     decided, decision = decide(former.decided, proposal, now_s)
@@ -125,8 +128,8 @@ def _from_zero(facts: ServerFacts, load: Load | Missing, now_s: float) -> Load |
 
 
 def to_count(facts: ServerFacts, decision: ScalingDecision) -> int:
-    """Return for how many more replicas to count places, before a decision is made; 0 for none."""
-    if decision.replicas is None or decision.bad or facts.unschedulable:
+    """Return for how many more replicas to count places, before a decision is made; 0 if none or nothing uses it."""
+    if decision.replicas is None or decision.bad or facts.unschedulable or not facts.decided:
         return 0
     return min(max(decision.replicas - facts.replicas - 1, 0), _MOST_COUNTED)
 

@@ -7,7 +7,7 @@ the present number of replicas stays for five minutes, while it is measured.
 import asyncio
 import datetime as dt
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -32,7 +32,6 @@ from tessera.clients.kube import (
     record_event,
     uid_of,
 )
-from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
 from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
 from tessera.core.serving.queuetime import Missing, Window
@@ -107,6 +106,8 @@ class ModelServerMetrics:
         self._observed: dict[_Name, ServerMemory] = {}
         self._remembered: dict[_Name, Remembered] = {}
         self._measured: dict[_Name, MeasuredServer] = {}
+        self._started: dict[_Name, dict[str, float]] = {}
+        """How long each pod of a server took until it was first seen to be ready."""
         self._reported: dict[_Name, tuple[int | None, bool]] = {}
         """The last reported decision of each server, and whether it was for lack of valid input."""
         self._measured_s = 0.0
@@ -152,7 +153,7 @@ class ModelServerMetrics:
         deployments, now_s, measured = self._deployments(), self._now_s(), dict[_Name, MeasuredServer]()
         places = FreePlaces(self._kube)
         for server in sorted(pods.keys() | deployments.keys()):
-            facts = self._facts(deployments.get(server), pods.get(server, {}).values(), pending.get(server, 0.0))
+            facts = self._facts(server, deployments.get(server), pods.get(server, {}), pending.get(server, 0.0))
             observed, found = observe(
                 self._observed.get(server, ServerMemory()),
                 samples.get(server, {}),
@@ -180,15 +181,14 @@ class ModelServerMetrics:
         publish(self._measures, measured)
         # 3. Forget deleted servers, and report changes.
         first, self._measured, self._measured_s = measured.keys() - self._measured.keys(), measured, now_s
-        memories: tuple[dict[_Name, Any], ...] = (self._observed, self._remembered, self._reported)
+        memories: tuple[dict[_Name, Any], ...] = (self._observed, self._remembered, self._started, self._reported)
         for memory in memories:
             for server in memory.keys() - measured.keys():
                 del memory[server]
         for server, (deployment, _) in sorted(deployments.items()):
-            decision = measured[server].decision
             # The first sample of a server has no predecessor to compare with: not an error.
-            if not (server in first and decision.bad):
-                await self._report(server, deployment, decision)
+            if not (server in first and measured[server].decision.bad):
+                await self._report(server, deployment, measured[server])
         self.measured.set()
 
     def _pods(self) -> dict[_Name, dict[str, ModelPod]]:
@@ -224,12 +224,19 @@ class ModelServerMetrics:
         return found
 
     def _facts(
-        self, found: tuple[Object, ModelDeployment] | None, pods: Iterable[ModelPod], pending: float
+        self,
+        server: _Name,
+        found: tuple[Object, ModelDeployment] | None,
+        pods: Mapping[str, ModelPod],
+        pending: float,
     ) -> ServerFacts:
-        each = [*pods]
-        ready, unschedulable = sum(pod.ready for pod in each), sum(pod.unschedulable for pod in each)
+        ready, unschedulable = sum(pod.ready for pod in pods.values()), sum(pod.unschedulable for pod in pods.values())
         if found is None:
-            return ServerFacts(replicas=len(each), ready=ready, unschedulable=unschedulable)
+            return ServerFacts(replicas=len(pods), ready=ready, unschedulable=unschedulable)
+        # A pod that is unready for a moment is ready again much later than it started.
+        known = self._started.get(server, {})
+        times = {name: known.get(name, pod.cold_start_s) for name, pod in pods.items()}
+        self._started[server] = started = {name: each for name, each in times.items() if each is not None and each > 0}
         deployment, read = found
         namespace, name = name_of(deployment)
         scalers = (
@@ -244,16 +251,17 @@ class ModelServerMetrics:
             ready=ready,
             least=0 if sleeps else bounds.least if bounds else 1,
             most=bounds.most if bounds else None,
-            decided=bounds is not None and bounds.decided,
+            decided=bounds is not None and (bounds.decided or read.idle_s is not None),
             idle_s=IDLE_S if read.idle_s is None else read.idle_s,
             woken_s=read.woken_s,
             pending_requests=pending,
             slots=read.slots,
             revision=read.revision,
+            rolling=read.rolling,
             unschedulable=unschedulable,
             cold_start_s=read.cold_start_s,
             trouble=read.trouble,
-            started_s=tuple(pod.cold_start_s for pod in each if pod.cold_start_s is not None and pod.cold_start_s > 0),
+            started_s=tuple(started.values()),
         )
 
     async def _with_room(
@@ -267,8 +275,9 @@ class ModelServerMetrics:
             return msgspec.structs.replace(facts, room=0, room_unknown=True)
         return msgspec.structs.replace(facts, room=None if found is None else max(found - coming, 0))
 
-    async def _report(self, server: _Name, deployment: Object, decision: ScalingDecision) -> None:
+    async def _report(self, server: _Name, deployment: Object, measured: MeasuredServer) -> None:
         """Report the decision if it differs from the last one."""
+        decision = measured.decision
         if self._reported.get(server) == (decision.replicas, decision.bad):
             return
         self._reported[server] = decision.replicas, decision.bad
@@ -277,8 +286,8 @@ class ModelServerMetrics:
             self._log.warning("replicas_not_decided", reason=decision.reason, **fields)
         else:
             self._log.info("replicas_decided", reason=decision.reason, **fields)
-        if decision.replicas is None and not decision.bad:
-            return  # no autoscaler reads the decision
+        if not measured.facts.decided or (decision.replicas is None and not decision.bad):
+            return  # nothing uses the decision
         reason = "ScalingInputBad" if decision.bad else "ReplicasProposed"
         count = "no number of replicas" if decision.replicas is None else f"{decision.replicas} replicas"
         report = Report(reason=reason, message=f"{count}: {decision.reason}", warning=decision.bad)

@@ -66,11 +66,11 @@ def _selector(server: ModelServer) -> dict[str, Any]:
 def _deployment(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "selector": _selector(server),
-        # A single replica is replaced when its successor is ready, which takes a second part of a GPU for a while. How
-        # many there are when a rollout begins is the autoscaler's: a quarter, rounded down, of up to three is none.
+        # A replica is replaced when its successor is ready, which takes one more part of a GPU for a while. Of four or
+        # more a quarter may be missing; of fewer that is none, because it is rounded down.
         "strategy": {
             "type": "RollingUpdate",
-            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": "25%" if server.scaled else int(server.least > 1)},
+            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": "25%"},
         },
         "progressDeadlineSeconds": server.spec.startup_seconds + 600,
         "template": pod_template(server, runs),
