@@ -4,6 +4,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from builders.measuredservers import model_pod, triton
@@ -13,7 +14,7 @@ from tessera.api.prometheus.podsamples import pod_query
 from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.core.serving.queuetime import Counters, Missing
 from tessera.errors import Unavailable
-from tessera.server.metrics.samples import PodName, PrometheusSamples
+from tessera.server.metrics.samples import PodName, PrometheusSamples, ScrapedSamples
 
 pytestmark = pytest.mark.anyio
 URL = "http://prometheus:9090"
@@ -21,6 +22,63 @@ URL = "http://prometheus:9090"
 
 def pods(*names: str) -> dict[PodName, ModelPod]:
     return {("ns", name): read_pod(model_pod(name, address="10.0.0.1")) for name in names}
+
+
+class Asked(MemoryMetrics):
+    """Writes down who is asked; some have no answer, and for some there is no time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent, self.late = set[str](), set[str]()
+        self.asked: list[str] = []
+
+    async def get(self, url: str) -> bytes:
+        name = url.removeprefix("http://").removesuffix("/metrics")
+        self.asked.append(name)
+        if name in self.silent:
+            raise Unavailable(url, found="no answer in 3 s", hint="check that it runs")
+        if name in self.late:
+            raise TimeoutError
+        return triton(ended=1)
+
+    async def order(self, samples: ScrapedSamples, *names: str) -> str:
+        """Return who is asked in a pass; a pod is named by its namespace and number, as a1."""
+        self.asked.clear()
+        one = read_pod(model_pod("p", address="10.0.0.1"))
+        await samples.read(
+            {(name[0], name): msgspec.structs.replace(one, url=f"http://{name}/metrics") for name in names}
+        )
+        return " ".join(self.asked)
+
+
+async def test_no_namespace_starves_another() -> None:
+    """Each pass begins with another one."""
+    metrics = Asked()
+    samples, names = ScrapedSamples(metrics), ("a1", "a2", "a3", "a4", "b1", "b2", "c1")
+    assert await metrics.order(samples, *names) == "a1 b1 c1 a2 b2 a3 a4"
+    assert await metrics.order(samples, *names) == "b1 c1 a1 b2 a2 a3 a4"
+    assert await metrics.order(samples, *names) == "c1 a1 b1 a2 b2 a3 a4"
+    assert await metrics.order(samples, *names) == "a1 b1 c1 a2 b2 a3 a4"
+
+
+async def test_pods_that_give_no_answer_are_asked_last_and_in_turn_by_namespace() -> None:
+    metrics = Asked()
+    samples, names = ScrapedSamples(metrics), ("a1", "a2", "a3", "a4", "b1", "b2")
+    metrics.silent = {"a1", "a2", "a3", "b1"}
+    await metrics.order(samples, *names)
+    assert await metrics.order(samples, *names) == "b2 a4 b1 a1 a2 a3"
+    metrics.silent = set()
+    await metrics.order(samples, *names)
+    assert await metrics.order(samples, *names) == "b1 a1 b2 a2 a3 a4", "all answered"
+
+
+async def test_pods_for_which_there_was_no_time_come_before_those_that_gave_none() -> None:
+    """In their namespace they come first."""
+    metrics = Asked()
+    samples, names = ScrapedSamples(metrics), ("a1", "a2", "a3", "a4", "b1", "b2")
+    metrics.silent, metrics.late = {"a1"}, {"a3", "b2"}
+    await metrics.order(samples, *names)
+    assert await metrics.order(samples, *names) == "b2 a3 b1 a2 a4 a1"
 
 
 def labelled(text: bytes, pod: str) -> bytes:

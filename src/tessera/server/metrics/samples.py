@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import urlencode
@@ -20,6 +21,7 @@ PodName: TypeAlias = tuple[str, str]
 """Namespace and name."""
 _SCRAPING_S: Final = 12.0
 """Pods not scraped by then have no sample."""
+_LATE: Final = Missing(f"not scraped within {_SCRAPING_S:.0f} s, because other pods did not answer")
 
 
 class PodSamples(Protocol):
@@ -44,16 +46,20 @@ class ScrapedSamples:
         self._now_s = now_s
         self._silent = frozenset[PodName]()
         """Pods whose last scrape failed."""
+        self._late = frozenset[PodName]()
+        """Pods for which there was no time in the last pass."""
+        self._passes = 0
 
     async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
         """Scrape each pod."""
         await self._metrics.keep(frozenset(pod.url.removesuffix("/metrics") for pod in pods.values() if pod.url))
-        # Pods that failed come last: pods that hang do not keep others from being scraped.
-        names = sorted(pods, key=lambda each: each in self._silent)
+        names = _order(pods, self._silent, self._late, self._passes)
         deadline_s = asyncio.get_running_loop().time() + _SCRAPING_S
         answers = await asyncio.gather(*(self._ask(each[1], pods[each], deadline_s) for each in names))
         found = dict(zip(names, answers, strict=True))
-        self._silent = frozenset(name for name, answer in found.items() if isinstance(answer, Missing))
+        self._late = frozenset(name for name, answer in found.items() if answer == _LATE)
+        self._silent = frozenset(name for name, each in found.items() if isinstance(each, Missing)) - self._late
+        self._passes += 1
         return found
 
     async def _ask(self, name: str, pod: ModelPod, deadline_s: float) -> Counters | Missing:
@@ -64,9 +70,28 @@ class ScrapedSamples:
                 content = await self._metrics.get(pod.url)
             return read_counters(f"pod {name}", content, at_s=self._now_s(), started_s=pod.started_s)
         except TimeoutError:
-            return Missing(f"not scraped within {_SCRAPING_S:.0f} s, because other pods did not answer")
+            return _LATE
         except TesseraError as error:
             return Missing(error.cause)
+
+
+def _order(
+    pods: Collection[PodName], silent: frozenset[PodName], late: frozenset[PodName], passes: int
+) -> list[PodName]:
+    """Return pods in the order in which they are scraped: one of each namespace in turn, so that none starves others.
+
+    Those whose last scrape failed come last. Of a namespace those for which there was no time come first. Each pass
+    begins with another namespace.
+    """
+    namespaces = sorted({namespace for namespace, _ in pods})
+    turns = {namespace: (number - passes) % len(namespaces) for number, namespace in enumerate(namespaces)}
+    before = Counter[tuple[str, bool]]()
+    places = dict[PodName, tuple[bool, int, int]]()
+    for name in sorted(pods, key=lambda each: each not in late):
+        group = name[0], name in silent
+        places[name] = group[1], before[group], turns[name[0]]
+        before[group] += 1
+    return sorted(places, key=places.__getitem__)
 
 
 class PrometheusSamples:
