@@ -125,6 +125,13 @@ WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
     ("facts", "want", "reason"),
     [
         (WITHOUT, 0, "idle; nothing woke it"),
+        (
+            msgspec.structs.replace(WITHOUT, pending_requests=None),
+            0,
+            "the wake-up query failed, and nothing else woke it",
+        ),
+        (msgspec.structs.replace(WITHOUT, pending_requests=None, woken_s=0.0), 1, "woken"),
+        (msgspec.structs.replace(WITHOUT, pending_requests=None, replicas=1), 1, "the first replica starts"),
         (msgspec.structs.replace(WITHOUT, woken_s=0.0), 1, "woken"),
         (msgspec.structs.replace(WITHOUT, pending_requests=0.4), 1, "1 waiting, and there is no replica"),
         (msgspec.structs.replace(WITHOUT, replicas=1), 1, "the first replica starts"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.prometheusserver import history, serving_history
+from tessera.api.prometheus.waiting import PendingRequests
 from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.errors import InvalidInput, Unavailable
 from tessera.server.metrics.fronts import PrometheusFronts
@@ -24,7 +25,7 @@ async def test_an_expression_of_the_administrators(tmp_path: Path) -> None:
     )
     with serving_history(tmp_path, history(text, (now_s - 50, now_s - 20))) as url:
         found = await PrometheusFronts(HttpMetrics, url, QUERY).read()
-    assert found == {("serving", "llm"): 3.0}
+    assert found == PendingRequests({("serving", "llm"): 3.0})
 
 
 async def test_a_prometheus_that_does_not_answer_says_so() -> None:

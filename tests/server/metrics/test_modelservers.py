@@ -14,6 +14,7 @@ from harness.metricsscenes import DOWN, WHOLE, Scene, scene
 from tessera.api.kubernetes.labelselectors import read_selector
 from tessera.api.kubernetes.metrics.paths import External
 from tessera.api.kubernetes.modelpods import ModelPod
+from tessera.api.prometheus.waiting import PendingRequests
 from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, PODS
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.core.serving.queuetime import Counters, Missing
@@ -202,13 +203,14 @@ class Queue:
     def __init__(self) -> None:
         self.waiting: dict[tuple[str, str], float] = {}
         self.trouble: Unavailable | None = None
+        self.bad = ""
         self.asked = 0
 
-    async def read(self) -> dict[tuple[str, str], float]:
+    async def read(self) -> PendingRequests:
         self.asked += 1
         if self.trouble:
             raise self.trouble
-        return self.waiting
+        return PendingRequests(self.waiting, self.bad)
 
 
 async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back() -> None:
@@ -226,9 +228,12 @@ async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back
             await one.reconcile()
         assert [each["event"] for each in logs] == ["model_servers_not_followed"]
         assert await one.replicas() == 0
-        queue.trouble, queue.waiting = None, {("ns", "llm"): 0.5}
-        await one.reconcile()
+        queue.trouble, queue.waiting, queue.bad = None, {("ns", "llm"): 0.5}, "1 of 2 series lack namespace"
+        with capture_logs() as logs:
+            await one.reconcile()
         assert await one.replicas() == 1
+        told = " ".join(each["reason"] for each in logs if each["event"] == "model_servers_not_followed")
+        assert told == ("--wake-query: 1 of 2 series lack namespace: write it as `sum by (namespace, service) (...)`")
         await one.kube.patch(DEPLOYMENTS, "llm", {"spec": {"replicas": 1}}, namespace="ns")
         await turns()
         asked = queue.asked
@@ -237,6 +242,18 @@ async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back
     told = measures.render().decode()
     for result, count in (("done", asked - 1), ("failed", 1)):
         assert f'tessera_metrics_wake_queries_total{{result="{result}"}} {count}' in told
+
+
+async def test_a_wake_up_query_that_fails_is_the_reason_and_not_that_nothing_woke() -> None:
+    one, queue = Scene(), Queue()
+    queue.trouble = DOWN
+    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), fronts=queue, now_s=lambda: one.now_s)
+    objects = ((DEPLOYMENTS, deployment(replicas=0, slots="4", idle_seconds="600")), (AUTOSCALERS, autoscaler()))
+    async with scene(*objects, one=one):
+        assert await one.replicas() == 0
+        assert await one.events() == [
+            ("ReplicasProposed", "0 replicas: the wake-up query failed, and nothing else woke it")
+        ]
 
 
 class Repeated:

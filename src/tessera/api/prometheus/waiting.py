@@ -4,34 +4,54 @@ import math
 from collections import defaultdict
 from typing import Final
 
-from tessera.api.prometheus.answers import read_series
+import msgspec
+
+from tessera.api.prometheus.answers import Series, read_series
 from tessera.errors import InvalidInput
 
-__all__ = ["read_waiting"]
+__all__ = ["BY_SERVICE", "PendingRequests", "read_waiting"]
 
+BY_SERVICE: Final = "write it as `sum by (namespace, service) (...)`"
+"""What to do about a query whose series lack labels."""
 _MOST_SERIES: Final = 10_000
 
 
-def read_waiting(answer: bytes, source: str) -> dict[tuple[str, str], float]:
-    """Return the queued requests by namespace and name of the Service; several series of one are added up.
+class PendingRequests(msgspec.Struct, frozen=True):
+    """Requests that wait in front of model servers."""
 
-    Values that are not positive numbers count as none.
+    servers: dict[tuple[str, str], float]
+    """By namespace and name of the Service; those without any are left out."""
+    trouble: str = ""
+    """What is wrong with series that do not count; empty for none."""
+
+
+def read_waiting(answer: bytes, source: str) -> PendingRequests:
+    """Return the queued requests; several series of a server are added up.
+
+    Values that are not positive numbers count as none. Series without the two labels do not count.
 
     Raises:
-        InvalidInput: the answer is none, has too many series, or series without the two labels.
+        InvalidInput: the answer is none, has too many series, or only series that do not count.
 
     """
     found: dict[tuple[str, str], float] = defaultdict(float)
-    for each in read_series(answer, source, most=_MOST_SERIES):
-        server = each.metric.get("namespace", ""), each.metric.get("service", "")
-        if not all(server) or each.value is None:
-            labels = f"a series has labels {sorted(each.metric)[:10]}, and not both of namespace and service"
-            cause = labels if each.value is not None else "it is not a vector"
-            raise InvalidInput(source, found=cause, hint="write it as `sum by (namespace, service) (...)`")
-        number = _number(each.value[1])
-        if math.isfinite(number) and number > 0:
-            found[server] += number
-    return dict(found)
+    series = read_series(answer, source, most=_MOST_SERIES)
+    bad = [each for each in series if each.value is None or not all(_server(each))]
+    trouble = ""
+    if bad:
+        labels = f"{len(bad)} of {len(series)} series lack namespace or service; one has {sorted(bad[0].metric)[:10]}"
+        trouble = "it is not a vector" if bad[0].value is None else labels
+    if bad and len(bad) == len(series):
+        raise InvalidInput(source, found=trouble, hint=BY_SERVICE)
+    for each in series:
+        number = math.nan if each.value is None else _number(each.value[1])
+        if all(_server(each)) and math.isfinite(number) and number > 0:
+            found[_server(each)] += number
+    return PendingRequests(dict(found), trouble)
+
+
+def _server(series: Series) -> tuple[str, str]:
+    return series.metric.get("namespace", ""), series.metric.get("service", "")
 
 
 def _number(text: str) -> float:

@@ -43,8 +43,8 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How long it must be without requests before it scales to zero."""
     woken_s: float | None = None
     """When a wake-up was last requested; None for never."""
-    pending_requests: float = 0.0
-    """Requests that wait in front of it, by an external source; they wake it."""
+    pending_requests: float | None = 0.0
+    """Requests that wait in front of it, by an external source; they wake it. None if the source cannot be read."""
     slots: int | None = None
     """Most concurrent requests of a replica; None where unknown."""
     revision: str = ""
@@ -113,6 +113,8 @@ def scale(
     load = msgspec.structs.replace(load, revision=None if facts.rolling else facts.revision)
     memory, found = propose(former.memory, load, server)
     proposal = ReplicaProposal(found.replicas, found.reason + limit) if found.replicas == most else found
+    if facts.pending_requests is None and not facts.ready and not found.replicas:
+        proposal = ReplicaProposal(0, "the wake-up query failed, and nothing else woke it")
     decided, decision = decide(former.decided, proposal, now_s)
     return Remembered(memory=memory, decided=decided), decision
 
@@ -120,7 +122,7 @@ def scale(
 def _from_zero(facts: ServerFacts, load: Load | Missing, now_s: float) -> Load | Missing:
     """Return the load of a server without replicas: only an external source counts its requests."""
     if facts.ready == 0:
-        pending = math.ceil(facts.pending_requests)
+        pending = math.ceil(facts.pending_requests or 0)
         load = Load(
             at_s=now_s, arrived=0, completed=0, served_s=0.0, in_flight=pending, replicas=facts.replicas, ready=0
         )

@@ -4,12 +4,12 @@ A Service does not queue requests. If a gateway, a proxy or a queue in front of 
 requests it rejected, its Prometheus knows when a server without replicas is needed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from urllib.parse import urlencode
 
-from tessera.api.prometheus.waiting import read_waiting
+from tessera.api.prometheus.waiting import PendingRequests, read_waiting
 from tessera.clients.prometheus import MetricsServers
 from tessera.errors import Unavailable, shown
 
@@ -19,11 +19,11 @@ __all__ = ["Fronts", "PrometheusFronts"]
 class Fronts(Protocol):
     """A source of the number of queued requests."""
 
-    async def read(self) -> Mapping[tuple[str, str], float]:
-        """Return the queued requests by namespace and name of the server; servers without any are left out.
+    async def read(self) -> PendingRequests:
+        """Return the queued requests.
 
         Raises:
-            TesseraError: the source does not answer.
+            TesseraError: the source does not answer, or with nothing that counts.
 
         """
         ...
@@ -49,7 +49,7 @@ class PrometheusFronts:
         self.target = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': query})}"
         self._subject = f"Prometheus {url}, by --wake-query"
 
-    async def read(self) -> Mapping[tuple[str, str], float]:
+    async def read(self) -> PendingRequests:
         """Return the result of the query."""
         try:
             async with self._connect() as metrics:

@@ -17,6 +17,7 @@ from tessera.api.kubernetes.labelselectors import selects
 from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.kubernetes.metrics.paths import Custom, External
 from tessera.api.kubernetes.modelpods import ModelDeployment, ModelPod, read_bounds, read_deployment, read_pod
+from tessera.api.prometheus.waiting import BY_SERVICE
 from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import (
     AUTOSCALERS,
@@ -39,7 +40,7 @@ from tessera.core.serving.render.pods import SERVER_LABEL
 from tessera.core.serving.scaletozero import IDLE_S
 from tessera.core.serving.scaling import Remembered, ServerFacts, scale, to_count
 from tessera.core.usage.processmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
-from tessera.errors import TesseraError, Unavailable
+from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger, defect
 from tessera.loops import one_turn
 from tessera.measures import Measures
@@ -153,7 +154,8 @@ class ModelServerMetrics:
         deployments, now_s, measured = self._deployments(), self._now_s(), dict[_Name, MeasuredServer]()
         places = FreePlaces(self._kube)
         for server in sorted(pods.keys() | deployments.keys()):
-            facts = self._facts(server, deployments.get(server), pods.get(server, {}), pending.get(server, 0.0))
+            waiting = None if pending is None else pending.get(server, 0.0)
+            facts = self._facts(server, deployments.get(server), pods.get(server, {}), waiting)
             observed, found = observe(
                 self._observed.get(server, ServerMemory()),
                 samples.get(server, {}),
@@ -210,8 +212,8 @@ class ModelServerMetrics:
                 self._trouble(error)
         return found
 
-    async def _pending_requests(self) -> Mapping[_Name, float]:
-        """Return the queued requests, if any server has no replica."""
+    async def _pending_requests(self) -> Mapping[_Name, float] | None:
+        """Return the queued requests, if any server has no replica; None if they cannot be read."""
         if self._fronts is None or all(read.replicas for _, read in self._deployments().values()):
             return {}
         try:
@@ -219,16 +221,18 @@ class ModelServerMetrics:
         except TesseraError as error:
             self._trouble(error)
             self._measures.count(METRICS_WAKE_QUERIES, result="failed")
-            return {}
+            return None
         self._measures.count(METRICS_WAKE_QUERIES, result="done")
-        return found
+        if found.trouble:
+            self._trouble(InvalidInput("--wake-query", found=found.trouble, hint=BY_SERVICE))
+        return found.servers
 
     def _facts(
         self,
         server: _Name,
         found: tuple[Object, ModelDeployment] | None,
         pods: Mapping[str, ModelPod],
-        pending: float,
+        pending: float | None,
     ) -> ServerFacts:
         ready, unschedulable = sum(pod.ready for pod in pods.values()), sum(pod.unschedulable for pod in pods.values())
         if found is None:
