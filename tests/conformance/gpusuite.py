@@ -404,7 +404,7 @@ class GpuSuite:
         world.start_process(t4, 8, memory_mib=50)
         found = await world.driver.measure(t4.uuid)
         assert found.memory_used_mib == 150
-        assert [(each.pid, each.memory_mib, each.gpu_instance) for each in found.processes] == [
+        assert [(each.pid, each.memory_mib, each.gpu_instance) for each in found.processes or ()] == [
             (7, 100, None),
             (8, 50, None),
         ]
@@ -418,7 +418,7 @@ class GpuSuite:
         assert found.gpu_percent is None
         assert [(each.placement, each.memory_used_mib) for each in found.instances] == [(SMALL, 0), (LARGE, 200)]
         on = next(each.gpu_instance for each in gpu.instances if each.placement == LARGE)
-        assert [(each.pid, each.gpu_instance, each.sm_percent) for each in found.processes] == [(7, on, None)]
+        assert [(each.pid, each.gpu_instance, each.sm_percent) for each in found.processes or ()] == [(7, on, None)]
 
     async def test_a_lost_gpu_and_one_that_is_not_there_cannot_be_measured(self, world: World) -> None:
         _, t4 = await read(world)

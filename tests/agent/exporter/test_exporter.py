@@ -27,6 +27,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.health import Health
 from tessera.core.usage.attribution import Owner
+from tessera.core.usage.rightsizing import Sizing, recommendations
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
 from tessera.log import logger
@@ -301,3 +302,56 @@ async def test_a_driver_that_does_not_answer_ends_no_exporter(node: Node) -> Non
     with contextlib.suppress(asyncio.CancelledError):
         await running
     assert b"tessera_exporter_failures_total 1\n" in node.exporter.render()
+
+
+async def partitioned(node: Node, gpu: str) -> Placement:
+    await node.driver.set_mig(gpu, enabled=True)
+    await node.driver.create_instance(gpu, HALF)
+    return HALF
+
+
+def lost(node: Node, gpu: str) -> None:
+    node.driver.lose(gpu)
+
+
+def failing(node: Node, gpu: str) -> None:
+    del gpu
+    for _ in range(2):  # of both GPUs
+        node.driver.fail("measure", Unavailable("GPU", found="busy", expected="an answer"))
+
+
+def refusing(node: Node, gpu: str) -> None:
+    node.driver.set_measured(gpu, processes=None)
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["whole", "instance"])
+@pytest.mark.parametrize("trouble", [lost, failing, refusing])
+async def test_what_is_not_measured_of_a_shared_device_is_unknown_and_not_0(
+    node: Node, trouble: Callable[[Node, str], None], *, part: bool
+) -> None:
+    _, a100 = await node.uuids()
+    placement = await partitioned(node, a100) if part else None
+    for name in "ab":
+        use = Use(gpu=a100, placement=placement, exclusivity=Exclusivity.MEMORY, memory_mib=4096)
+        node.allocate(name, use)
+    trouble(node, a100)
+    values = await node.scrape()
+    assert not {key for key in values("DCGM_FI_DEV_FB_USED", "gpu", "pod") if key[1]}
+    assert not {key for key in values("DCGM_FI_DEV_GPU_UTIL", "gpu", "pod") if key[1]}
+    report = read_usage(node.exporter.report(), "agent")
+    found = [each for gpu in report.gpus for device in gpu.devices for each in device.containers]
+    assert [(each.used_mib, each.peak_mib, each.mean_percent) for each in found] == [(None, None, None)] * 2
+    assert {each.verdict for each in recommendations([report])} == {Sizing.UNKNOWN}
+
+
+async def test_one_failed_measurement_lowers_no_mean(node: Node) -> None:
+    t4, _ = await node.uuids()
+    for name in "ab":
+        node.allocate(name, Use(gpu=t4, exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+    node.run(t4, 101, "a", 3000, 60)
+    await node.scrape()
+    failing(node, t4)
+    await node.scrape()
+    report = read_usage(node.exporter.report(), "agent")
+    found = {each.pod: each for gpu in report.gpus for device in gpu.devices for each in device.containers}
+    assert (found["a"].used_mib, found["a"].peak_mib, found["a"].mean_percent) == (None, 3000, 60)

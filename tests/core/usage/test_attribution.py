@@ -1,6 +1,7 @@
 """Whose memory and load it is."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ def test_a_container_that_has_a_device_to_itself_uses_all_of_it() -> None:
     device = device_of(GpuReading(memory_used_mib=700, gpu_percent=30, processes=(process(1, 300),)), [own], None)
     assert uses(device) == {"a": (700, 30)}
     assert (device.left_mib, device.alone) == (0, own)
-    two = device_of(GpuReading(memory_used_mib=700), [own, holder("b", exclusive=True)], {})
+    two = device_of(GpuReading(memory_used_mib=700, processes=()), [own, holder("b", exclusive=True)], {})
     assert (two.alone, uses(two)) == (None, {"a": (0, 0), "b": (0, 0)})
 
 
@@ -62,7 +63,38 @@ def test_where_processes_cannot_be_seen_only_idle_devices_are_known() -> None:
         "a": (None, None),
         "b": (None, None),
     }
-    assert uses(device_of(GpuReading(), [A, B], None)) == {"a": (0, 0), "b": (0, 0)}
+    assert uses(device_of(GpuReading(processes=()), [A, B], None)) == {"a": (0, 0), "b": (0, 0)}
+
+
+@pytest.mark.parametrize("owners", [None, {}])
+def test_where_it_is_unknown_which_processes_there_are_no_container_is_idle(owners: dict[int, Owner] | None) -> None:
+    device = device_of(GpuReading(memory_used_mib=500, gpu_percent=90), [A, B], owners)
+    assert uses(device) == {"a": (None, None), "b": (None, None)}
+    assert device.left_mib is None
+    assert device_of(GpuReading(memory_used_mib=500), [], owners).left_mib == 500, "nobody has a part of it"
+
+
+def test_a_process_whose_instance_is_unknown_may_be_on_each() -> None:
+    small, large = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
+    instances = (InstanceReading(placement=SMALL), InstanceReading(placement=LARGE))
+    holders = [holder("a", small), holder("b", large)]
+    for processes in (None, (process(1, 40, on=7), process(2, 5))):
+        found = attributed(PARTITIONED, GpuReading(instances=instances, processes=processes), holders, {1: owner("a")})
+        assert [uses(each) for each in found.devices] == [{"a": (None, None)}, {"b": (None, None)}]
+    known = GpuReading(instances=instances[:1], processes=(process(1, 40, on=7),))
+    found = attributed(PARTITIONED, known, holders, {1: owner("a")})
+    assert [uses(each) for each in found.devices] == [{"a": (40, None)}, {"b": (None, None)}], "one was not measured"
+
+
+def test_no_container_has_more_memory_than_its_device_and_a_process_counts_once() -> None:
+    most = GPU.memory_total_mib
+    owners = {1: owner("a"), 2: owner("a"), 3: owner("b")}
+    processes = (process(1, most // 2, 5), process(2, most, 6), process(3, 7, 8), process(3, 7, 8))
+    device = device_of(GpuReading(memory_used_mib=most, processes=processes), [A, B], owners)
+    assert uses(device) == {"a": (None, 11), "b": (7, 8)}
+    reading = GpuReading(instances=(InstanceReading(placement=SMALL),), processes=(process(1, 4865, on=7),))
+    first, _ = attributed(PARTITIONED, reading, [holder("a", DeviceId("GPU-1", SMALL))], owners).devices
+    assert uses(first) == {"a": (None, None)}
 
 
 def test_a_process_of_which_only_the_pod_is_known_is_its_one_container_s() -> None:
@@ -97,7 +129,7 @@ def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody()
 
 def test_a_container_that_has_a_device_twice_is_counted_once_with_all_that_it_was_granted() -> None:
     twice = [A, msgspec.structs.replace(A, allocated_mib=512), A]
-    (found,) = device_of(GpuReading(), twice, {}).containers
+    (found,) = device_of(GpuReading(processes=()), twice, {}).containers
     assert found == ContainerUse(holder=msgspec.structs.replace(A, allocated_mib=1536), memory_mib=0, gpu_percent=0)
     unknown = device_of(GpuReading(), [A, msgspec.structs.replace(A, allocated_mib=None)], {})
     assert unknown.containers[0].holder.allocated_mib is None

@@ -48,6 +48,11 @@ def test_more_memory_than_there_is_is_not_believed() -> None:
     assert believed(GpuReading(memory_used_mib=A100.memory_mib + 1), unknown).memory_used_mib == A100.memory_mib + 1
 
 
+def test_reasons_with_all_bits_set_are_not_believed() -> None:
+    for bits, want in ((2**32 - 1, None), (2**64 - 1, None), (0x1FF, 0x1FF)):
+        assert believed(GpuReading(clocks_event_reasons=bits), GPU).clocks_event_reasons == want
+
+
 def test_instances_and_processes_that_cannot_be_are_left_out() -> None:
     one = INSTANCES[0]
     reading = GpuReading(
@@ -59,6 +64,7 @@ def test_instances_and_processes_that_cannot_be_are_left_out() -> None:
         ),
         processes=(
             ProcessReading(pid=7, memory_mib=2**44 - 1, sm_percent=2**32 - 1),
+            ProcessReading(pid=7, memory_mib=4),
             ProcessReading(pid=0, memory_mib=1),
             ProcessReading(pid=-3, memory_mib=1),
         ),

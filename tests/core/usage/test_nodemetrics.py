@@ -198,7 +198,7 @@ def test_a_lost_gpu_says_so_and_has_no_measurements() -> None:
 
 def test_too_many_containers_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodemetrics, "_MOST_CONTAINERS", 2)
-    families = node_families(usage(GpuReading(), *(holder(name) for name in "abc")))
+    families = node_families(usage(GpuReading(processes=()), *(holder(name) for name in "abc")))
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("a",): 0, ("b",): 0}
     assert dict(values(families, "tessera_exporter_containers_left_out", "hostname")) == {("n1",): 1}
 

@@ -131,7 +131,7 @@ class Exporter:
         holders = self._containers.holders(inventory, gpus)
         # 2. Measurements of each, and the containers of its processes; a GPU lost meanwhile has no measurements.
         readings = {facts.uuid: await self._measured(facts) for facts in inventory.gpus}
-        pids = {each.pid for reading in readings.values() for each in reading.processes}
+        pids = {each.pid for reading in readings.values() for each in reading.processes or ()}
         owners = await self._containers.owners(pids)
         # 3. Usage by container.
         uses: tuple[GpuUse, ...] = tuple(

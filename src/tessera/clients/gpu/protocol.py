@@ -72,7 +72,7 @@ class GpuDriver(Protocol):
         ...
 
     async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
-        """Return the processes with a context on a GPU, of its MIG instances where MIG is on."""
+        """Return the processes with a context on a GPU, of its MIG instances where MIG is on; those that it lists."""
         ...
 
     async def use(self, gpu: str, placement: Placement | None = None) -> GpuUtilization:

@@ -71,4 +71,5 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     ecc_uncorrected: int | None = None
     remapped_rows: RemappedRows | None = None
     instances: tuple[InstanceReading, ...] = ()
-    processes: tuple[ProcessReading, ...] = ()
+    processes: tuple[ProcessReading, ...] | None = None
+    """None where they are unknown, which is not the same as none: the driver refuses or fails to list them."""

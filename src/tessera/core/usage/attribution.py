@@ -12,7 +12,7 @@ import msgspec
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, ProcessReading
-from tessera.core.usage.believed import believed
+from tessera.core.usage.believed import believed, most_mib
 
 __all__ = ["ContainerUse", "DeviceHolder", "DeviceUse", "GpuUse", "Owner", "attributed"]
 
@@ -133,7 +133,7 @@ def attributed(
             gpu_percent=reading.gpu_percent,
             activity=reading.activity,
         )
-        devices = [_shared_out(device, by_device[device.device], reading.processes, owners)]
+        devices = [_shared_out(device, by_device[device.device], reading.processes, owners, most_mib(facts))]
     else:
         devices = []
         measured = {each.placement: each for each in reading.instances}
@@ -146,8 +146,8 @@ def attributed(
                 used_mib=None if own is None else own.memory_used_mib,
                 activity=None if own is None else own.activity,
             )
-            on = [each for each in reading.processes if each.gpu_instance == instance.gpu_instance]
-            devices.append(_shared_out(device, by_device[device.device], on, owners))
+            on = None if own is None else _on_instance(instance, reading.processes)
+            devices.append(_shared_out(device, by_device[device.device], on, owners, most_mib(instance)))
     return GpuUse(facts=facts, reading=reading, devices=tuple(devices))
 
 
@@ -166,14 +166,23 @@ def _merged(holders: Iterable[DeviceHolder]) -> Iterable[DeviceHolder]:
     return sorted(found.values(), key=lambda each: (each.namespace, each.pod, each.container, each.uid))
 
 
+def _on_instance(
+    instance: Instance, processes: tuple[ProcessReading, ...] | None
+) -> tuple[ProcessReading, ...] | None:
+    """Return the processes on an instance; None if they are unknown, or the instance of one of them is."""
+    if processes is None or any(each.gpu_instance is None for each in processes):
+        return None
+    return tuple(each for each in processes if each.gpu_instance == instance.gpu_instance)
+
+
 def _shared_out(
     device: DeviceUse,
     holders: list[DeviceHolder],
-    processes: Iterable[ProcessReading],
+    processes: tuple[ProcessReading, ...] | None,
     owners: Mapping[int, Owner] | None,
+    most_mib: int,
 ) -> DeviceUse:
     """Return a device with the usage of each of its containers."""
-    processes = tuple(processes)
     if len(holders) == 1 and holders[0].exclusive:
         alone = ContainerUse(
             holder=holders[0],
@@ -182,15 +191,15 @@ def _shared_out(
             activity=device.activity,
         )
         return msgspec.structs.replace(device, containers=(alone,), left_mib=0)
-    if owners is None and processes:
+    if processes is None or (owners is None and processes):
         unknown = tuple(ContainerUse(holder=each) for each in holders)
-        return msgspec.structs.replace(device, containers=unknown)
+        return msgspec.structs.replace(device, containers=unknown, left_mib=None if holders else device.used_mib)
     own = defaultdict[tuple[str, str], list[ProcessReading]](list)
     for process in processes:
         owner = (owners or {}).get(process.pid)
         if owner is not None:
             own[owner.uid, owner.container].append(process)
-    containers = tuple(_use_of(holder, holders, own) for holder in holders)
+    containers = tuple(_use_of(holder, holders, own, most_mib) for holder in holders)
     known = [each.memory_mib for each in containers if each.memory_mib is not None]
     complete = device.used_mib is not None and len(known) == len(containers)
     left_mib = max((device.used_mib or 0) - sum(known), 0) if complete else None
@@ -198,9 +207,15 @@ def _shared_out(
 
 
 def _use_of(
-    holder: DeviceHolder, holders: list[DeviceHolder], own: Mapping[tuple[str, str], list[ProcessReading]]
+    holder: DeviceHolder,
+    holders: list[DeviceHolder],
+    own: Mapping[tuple[str, str], list[ProcessReading]],
+    most_mib: int,
 ) -> ContainerUse:
-    """Return the usage of a container's processes; None if some may belong to another container of its pod."""
+    """Return the usage of a container's processes; None if some may belong to another container of its pod.
+
+    No container has more memory than the device: what its processes report then is not believed.
+    """
     vague, same_pod = own.get((holder.uid, ""), []), [each for each in holders if each.uid == holder.uid]
     if vague and len(same_pod) > 1:
         return ContainerUse(holder=holder)
@@ -209,6 +224,6 @@ def _use_of(
     percent = [each.sm_percent for each in processes if each.sm_percent is not None]
     return ContainerUse(
         holder=holder,
-        memory_mib=sum(memory_mib) if len(memory_mib) == len(processes) else None,
+        memory_mib=sum(memory_mib) if len(memory_mib) == len(processes) and sum(memory_mib) <= most_mib else None,
         gpu_percent=min(sum(percent), 100) if len(percent) == len(processes) else None,
     )

@@ -1,6 +1,7 @@
 """Filters a driver's measurements: an impossible value counts as not reported."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
 
-__all__ = ["believed", "possible"]
+__all__ = ["believed", "most_mib", "possible"]
 
 _MOST_MIB = 4 << 20
 """For a GPU with unknown memory; more than any has."""
@@ -22,7 +23,7 @@ _MOST = {
     "temperature_c": 200,
     "power_watts": 10_000,
     "energy_mj": 1 << 62,
-    "clocks_event_reasons": (1 << 32) - 1,
+    "clocks_event_reasons": (1 << 32) - 2,
     "ecc_corrected": 1 << 52,
     "ecc_uncorrected": 1 << 52,
 }
@@ -37,33 +38,43 @@ def possible(value: object, most: float) -> bool:
     return math.isfinite(value) and 0 <= value <= most
 
 
+def most_mib(device: GpuFacts | Instance) -> int:
+    """Return how much memory can be in use on a GPU or an instance."""
+    known = device.memory_total_mib if isinstance(device, GpuFacts) else device.memory_mib
+    return known or _MOST_MIB
+
+
 def believed(reading: GpuReading, facts: GpuFacts) -> GpuReading:
     """Return a reading without impossible values: negative, not a number, more than the GPU has.
 
-    Unknown instances are left out, and so are processes without a process id.
+    Unknown instances are left out, and so are processes without a process id. A process counts once for each instance.
     """
-    most_mib = facts.memory_total_mib or _MOST_MIB
     instances = {each.placement: each for each in facts.instances}
     fields: dict[str, Any] = {name: _within(getattr(reading, name), most) for name, most in _MOST.items()}
     return GpuReading(
         **fields,
-        memory_used_mib=_within(reading.memory_used_mib, most_mib),
+        memory_used_mib=_within(reading.memory_used_mib, most_mib(facts)),
         activity=_activity(reading.activity),
         remapped_rows=_rows(reading.remapped_rows),
         instances=tuple(
             _instance(each, instances[each.placement]) for each in reading.instances if each.placement in instances
         ),
-        processes=tuple(
-            ProcessReading(
+        processes=None if reading.processes is None else tuple(_processes(reading.processes, most_mib(facts))),
+    )
+
+
+def _processes(processes: Iterable[ProcessReading], most: int) -> Iterable[ProcessReading]:
+    found: dict[tuple[int, int | None], ProcessReading] = {}
+    for each in processes:
+        if possible(each.pid, 1 << 32) and each.pid > 0:
+            one = ProcessReading(
                 pid=each.pid,
-                memory_mib=_within(each.memory_mib, most_mib),
+                memory_mib=_within(each.memory_mib, most),
                 gpu_instance=each.gpu_instance,
                 sm_percent=_within(each.sm_percent, 100),
             )
-            for each in reading.processes
-            if possible(each.pid, 1 << 32) and each.pid > 0
-        ),
-    )
+            found.setdefault((each.pid, each.gpu_instance), one)
+    return found.values()
 
 
 def _within(value: Any, most: float) -> Any:
@@ -71,7 +82,7 @@ def _within(value: Any, most: float) -> Any:
 
 
 def _instance(reading: InstanceReading, instance: Instance) -> InstanceReading:
-    used_mib = _within(reading.memory_used_mib, instance.memory_mib or _MOST_MIB)
+    used_mib = _within(reading.memory_used_mib, most_mib(instance))
     return InstanceReading(placement=reading.placement, memory_used_mib=used_mib, activity=_activity(reading.activity))
 
 

@@ -33,7 +33,7 @@ async def test_power_clocks_temperature_errors_and_throttling_are_measured(world
     busy = await world.driver.measure(t4.uuid)
     assert (busy.gpu_percent, busy.temperature_c, busy.clocks_event_reasons) == (70, 91, 0x24)
     assert (busy.ecc_corrected, busy.ecc_uncorrected) == (5, 2)
-    assert [(each.pid, each.sm_percent) for each in busy.processes] == [(7, 70)]
+    assert [(each.pid, each.sm_percent) for each in busy.processes or ()] == [(7, 70)]
     assert busy.sm_clock_mhz is not None
     assert idle.sm_clock_mhz is not None
     assert busy.sm_clock_mhz > idle.sm_clock_mhz
@@ -62,7 +62,27 @@ async def test_a_process_without_a_sample_is_idle_where_the_driver_samples_proce
     if fault is not None:
         world.machine.fault("nvmlDeviceGetProcessUtilization", code=fault)
     found = await world.driver.measure(t4.uuid)
-    assert {each.pid: each.sm_percent for each in found.processes} == want
+    assert {each.pid: each.sm_percent for each in found.processes or ()} == want
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "want"),
+    [
+        ("Compute", pynvml.NVML_ERROR_NOT_SUPPORTED, None),
+        ("MPSCompute", pynvml.NVML_ERROR_NOT_SUPPORTED, None),
+        ("Compute", pynvml.NVML_ERROR_NO_PERMISSION, None),
+        ("Graphics", pynvml.NVML_ERROR_NOT_SUPPORTED, [7]),
+    ],
+)
+async def test_processes_that_the_driver_does_not_list_are_unknown_and_not_none(
+    world: NvmlWorld, name: str, code: int, want: list[int] | None
+) -> None:
+    t4 = (await world.driver.inventory()).gpus[1]
+    world.machine.add_process(1, Process(pid=7, memory_mib=64))
+    world.machine.fault(f"nvmlDeviceGet{name}RunningProcesses*", code=code, times=FOREVER)
+    found = await world.driver.measure(t4.uuid)
+    assert (found.processes and [each.pid for each in found.processes]) == want
+    assert found.memory_used_mib == 64
 
 
 async def test_a_lost_gpu_is_no_idle_one(world: NvmlWorld) -> None:

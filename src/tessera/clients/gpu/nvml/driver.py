@@ -121,7 +121,7 @@ class NvmlDriver:
         return await self._thread.call("reading the inventory", self._node.inventory, self._deadlines.read_s)
 
     async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
-        """Return the processes on a GPU and on its instances, sorted."""
+        """Return the processes on a GPU and on its instances, sorted; those that NVML lists."""
 
         def read(facts: GpuFacts, device: Any) -> tuple[GpuProcess, ...]:
             with translated(f"processes of {named(facts)}"):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pynvml
 
 from tessera.clients.gpu.nvml.faults import optional
-from tessera.clients.gpu.nvml.reading import mig_devices, processes, used_mib
+from tessera.clients.gpu.nvml.reading import all_processes, mig_devices, used_mib
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
 
@@ -76,8 +76,11 @@ class Measuring:
                     activity=self._activity(facts.uuid, device, each.gpu_instance),
                 )
 
-    def _processes(self, uuid: str, device: Any) -> tuple[ProcessReading, ...]:
+    def _processes(self, uuid: str, device: Any) -> tuple[ProcessReading, ...] | None:
         percent = self._utilization(uuid, device)
+        found = _optional(all_processes, device)
+        if found is None:
+            return None
         return tuple(
             ProcessReading(
                 pid=each.pid,
@@ -85,7 +88,7 @@ class Measuring:
                 gpu_instance=each.gpu_instance,
                 sm_percent=None if percent is None else percent.get(each.pid, 0),
             )
-            for each in processes(device)
+            for each in found
         )
 
     def _utilization(self, uuid: str, device: Any) -> dict[int, float] | None:

@@ -1,6 +1,7 @@
 """NVML's facts about one GPU, as records. Everything here runs in the driver's thread."""
 
 import ctypes
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,18 @@ from tessera.core.gpu.inventory import ComputeMode, GpuFacts, GpuProcess, Instan
 from tessera.core.gpu.mig import Placement
 from tessera.core.workload.units import MIB
 
-__all__ = ["KnownGpu", "MigDevice", "Part", "mig_devices", "mode", "parts", "processes", "read", "used_mib"]
+__all__ = [
+    "KnownGpu",
+    "MigDevice",
+    "Part",
+    "all_processes",
+    "mig_devices",
+    "mode",
+    "parts",
+    "processes",
+    "read",
+    "used_mib",
+]
 
 _NONE = 0xFFFFFFFF
 """An instance id that is none, and an unset field of 32 bits."""
@@ -243,17 +255,29 @@ def _described(handle: Any, gpu_instance: int, placement: Placement) -> MigDevic
     )
 
 
+_LISTS = (
+    pynvml.nvmlDeviceGetComputeRunningProcesses,
+    pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+    pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+)
+
+
 def processes(device: Any) -> tuple[GpuProcess, ...]:
-    """Return the processes on a GPU and its instances, sorted; including MPS and graphics."""
+    """Return the listed processes on a GPU and its instances, sorted; including MPS and graphics."""
+    return _merged(optional(ask, device) for ask in _LISTS)
+
+
+def all_processes(device: Any) -> tuple[GpuProcess, ...] | None:
+    """Return the same; None if the list of compute or of MPS is refused. A GPU without graphics refuses that one."""
+    lists = [optional(ask, device) for ask in _LISTS]
+    return None if None in lists[:2] else _merged(lists)
+
+
+def _merged(lists: Iterable[Any]) -> tuple[GpuProcess, ...]:
     found: dict[tuple[int, int | None], GpuProcess] = {}
-    for ask in (
-        pynvml.nvmlDeviceGetComputeRunningProcesses,
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
-        pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
-    ):
-        for each in optional(ask, device) or ():
-            on = getattr(each, "gpuInstanceId", _NONE)
-            instance = None if on == _NONE else on
-            memory = None if each.usedGpuMemory is None else -(-each.usedGpuMemory // MIB)
-            found[each.pid, instance] = GpuProcess(pid=each.pid, memory_mib=memory, gpu_instance=instance)
+    for each in (each for listed in lists for each in listed or ()):
+        on = getattr(each, "gpuInstanceId", _NONE)
+        instance = None if on == _NONE else on
+        memory = None if each.usedGpuMemory is None else -(-each.usedGpuMemory // MIB)
+        found[each.pid, instance] = GpuProcess(pid=each.pid, memory_mib=memory, gpu_instance=instance)
     return tuple(found[key] for key in sorted(found, key=lambda key: (key[0], -1 if key[1] is None else key[1])))
