@@ -1,5 +1,6 @@
 """What would fit a container."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,18 +11,19 @@ from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.usage.rightsizing import Advice, DeviceUsage, Sizing, advice_of, advise, recommendations
 from tessera.core.usage.usagereport import DeviceReport, GpuReport
 
-A100, T4 = model("A100-40GB"), model("T4")
+A100, H100, T4 = model("A100-40GB"), model("H100-80GB"), model("T4")
+HALF = next(each.memory_mib for each in H100.profiles if each.name == "4g.40gb")
 SMALL, LARGE, WHOLE = (
     next(each.memory_mib for each in A100.profiles if each.name == name) for name in ("1g.5gb", "3g.20gb", "7g.40gb")
 )
 
 
-def whole(allocated_mib: int | None, peak_mib: int | None) -> DeviceUsage:
-    return DeviceUsage(whole=True, allocated_mib=allocated_mib, peak_mib=peak_mib)
+def whole(allocated_mib: int | None, peak_mib: int | None, mean_percent: float | None = 5.0) -> DeviceUsage:
+    return DeviceUsage(whole=True, allocated_mib=allocated_mib, peak_mib=peak_mib, mean_percent=mean_percent)
 
 
-def part(allocated_mib: int | None, peak_mib: int | None) -> DeviceUsage:
-    return DeviceUsage(allocated_mib=allocated_mib, peak_mib=peak_mib)
+def part(allocated_mib: int | None, peak_mib: int | None, mean_percent: float | None = 5.0) -> DeviceUsage:
+    return DeviceUsage(part=1 / 7, allocated_mib=allocated_mib, peak_mib=peak_mib, mean_percent=mean_percent)
 
 
 def loaded(percent: float | None, observed_s: float, peak_mib: int = 4000) -> DeviceUsage:
@@ -31,6 +33,10 @@ def loaded(percent: float | None, observed_s: float, peak_mib: int = 4000) -> De
 def amount(allocated_mib: int, peak_mib: int) -> DeviceUsage:
     return DeviceUsage(amount=True, allocated_mib=allocated_mib, peak_mib=peak_mib)
 
+
+BUSY_H100 = DeviceUsage(
+    whole=True, allocated_mib=H100.memory_mib, peak_mib=5000, mean_percent=97, observed_s=14 * 86_400
+)
 
 CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
     "a whole GPU for what a small instance holds": (
@@ -78,6 +84,58 @@ CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
     "unknown load for a day": (loaded(None, 86_400), A100, Advice(verdict=Sizing.FITS)),
     "nothing used at all for a day": (loaded(0.0, 86_400, 0), A100, Advice(verdict=Sizing.UNUSED, saved_mib=SMALL)),
     "a GPU of an unknown model without load for a day": (loaded(0.0, 86_400), None, Advice(verdict=Sizing.IDLE)),
+    "a whole GPU whose memory is hardly used and whose compute is": (BUSY_H100, H100, Advice(verdict=Sizing.FITS)),
+    "a whole GPU of which half of the compute is used": (
+        msgspec.structs.replace(BUSY_H100, mean_percent=40),
+        H100,
+        Advice(verdict=Sizing.TOO_MUCH, fits="4g.40gb", saved_mib=H100.memory_mib - HALF),
+    ),
+    "a whole GPU whose load no instance covers, but leaves some to others": (
+        msgspec.structs.replace(BUSY_H100, mean_percent=70),
+        H100,
+        Advice(verdict=Sizing.TOO_MUCH, fits="6 GiB", saved_mib=H100.memory_mib - 6144),
+    ),
+    "a GPU without MIG whose compute is used": (whole(T4.memory_mib, 820, 97), T4, Advice(verdict=Sizing.FITS)),
+    "a whole GPU of unknown load": (
+        msgspec.structs.replace(BUSY_H100, mean_percent=None),
+        H100,
+        Advice(verdict=Sizing.TOO_MUCH, fits="1g.10gb", saved_mib=H100.memory_mib - 9984, load_unknown=True),
+    ),
+    "an instance whose compute is used": (
+        DeviceUsage(part=3 / 7, allocated_mib=LARGE, peak_mib=3000, mean_percent=90),
+        A100,
+        Advice(verdict=Sizing.FITS),
+    ),
+    "a nearly full instance whose compute is used": (
+        part(SMALL, SMALL - 10, 95),
+        A100,
+        Advice(verdict=Sizing.TOO_LITTLE, fits="2g.10gb"),
+    ),
+    "a nearly full instance of unknown load": (
+        part(SMALL, SMALL - 10, None),
+        A100,
+        Advice(verdict=Sizing.TOO_LITTLE, fits="1g.10gb", load_unknown=True),
+    ),
+    "an amount is not limited in compute": (
+        msgspec.structs.replace(amount(8192, 2000), mean_percent=99),
+        H100,
+        Advice(verdict=Sizing.TOO_MUCH, fits="3 GiB", saved_mib=5120),
+    ),
+    "an amount that needs more than the GPU has": (
+        amount(12 * 1024, 12 * 1024),
+        msgspec.structs.replace(T4, memory_mib=14 * 1024 + 500),
+        Advice(verdict=Sizing.TOO_LITTLE, fits="14 GiB"),
+    ),
+    "an amount that needs more than the GPU is known to have": (
+        msgspec.structs.replace(amount(12 * 1024, 12 * 1024), gpu_mib=13 * 1024),
+        T4,
+        Advice(verdict=Sizing.TOO_LITTLE, fits="13 GiB"),
+    ),
+    "an amount that is all of the GPU": (
+        msgspec.structs.replace(amount(14 * 1024, 14 * 1024), gpu_mib=15 * 1024 - 1),
+        None,
+        Advice(verdict=Sizing.TOO_LITTLE),
+    ),
     "an amount of which little is used": (
         amount(8192, 2000),
         None,
@@ -97,8 +155,35 @@ def test_advice(case: str) -> None:
     assert advise(observed, known) == want
 
 
+@given(
+    st.sampled_from([A100, H100]),
+    st.data(),
+    st.integers(1, 90_000),
+    st.integers(1, 90_000),
+    st.floats(0, 100),
+)
+def test_no_part_is_advised_whose_compute_is_below_the_mean_load(
+    known: GpuModel, data: st.DataObject, allocated_mib: int, peak_mib: int, mean_percent: float
+) -> None:
+    parts = {each.name: each.compute_slices / known.compute_slices for each in known.profiles}
+    now = data.draw(st.sampled_from(["", *parts]))
+    observed = DeviceUsage(
+        whole=not now,
+        part=parts.get(now, 1.0),
+        allocated_mib=allocated_mib,
+        peak_mib=peak_mib,
+        mean_percent=mean_percent,
+    )
+    advice = advise(observed, known)
+    load = mean_percent / 100 * parts.get(now, 1.0)
+    assert not advice.load_unknown
+    assert parts.get(advice.fits, 1.0) >= load
+    if "GiB" in advice.fits:
+        assert load < 1 / 1.2, "others find compute beside it"
+
+
 @given(st.integers(1, 80_000), st.integers(0, 80_000), st.sampled_from(["amount", "whole", "part"]))
-def test_what_is_advised_holds_the_peak_with_a_fifth_to_spare(allocated_mib: int, peak_mib: int, kind: str) -> None:
+def test_what_is_advised_is_20_percent_above_the_peak(allocated_mib: int, peak_mib: int, kind: str) -> None:
     observed = DeviceUsage(
         amount=kind == "amount", whole=kind == "whole", allocated_mib=allocated_mib, peak_mib=peak_mib
     )
@@ -129,3 +214,12 @@ def test_advice_is_by_the_gpu_s_model_where_it_is_known() -> None:
     )
     assert advice_of(BUSY, DeviceReport(), GpuReport(index=0, model="T4")).fits == "10 GiB"
     assert advice_of(FINE, DeviceReport(profile="1g.5gb"), GpuReport(index=0, model="A100-40GB")).verdict is Sizing.FITS
+
+
+def test_the_load_of_an_instance_is_of_its_part_of_the_gpu() -> None:
+    busy = msgspec.structs.replace(FINE, peak_mib=4800, mean_percent=95)
+    on = DeviceReport(profile="1g.5gb")
+    assert advice_of(busy, on, GpuReport(index=0, model="A100-40GB")).fits == "2g.10gb"
+    other = advice_of(busy, DeviceReport(profile="1g.7gb"), GpuReport(index=0, model="A100-40GB"))
+    assert (other.fits, other.load_unknown) == ("1g.10gb", True), "this GPU has no such part"
+    assert advice_of(busy, on, GpuReport(index=0, model="something")).fits == ""

@@ -35,6 +35,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     verdict: Sizing
     fits: str
     saved_mib: int
+    load_unknown: bool
 
 
 class _Given(TypedDict):
@@ -68,7 +69,8 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
 
     It lists containers that were allocated too much or too little, the fitting amount and the savings, by the peak
     memory of each container since its node's agent started, or in Prometheus. Check the column OBSERVED before you
-    act on it. The fitting amount includes a reserve of a fifth.
+    act on it. The recommended size is 20 % above the peak; of an exclusive device its compute covers the mean load
+    (GPU %) too, where that is known.
     """
     refuse_two_sources()
     if given["prometheus"]:
@@ -94,7 +96,7 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
             percent,
             _duration(each.observed_s),
             each.verdict.value,
-            each.fits,
+            f"{each.fits} (load unknown)" if each.load_unknown else each.fits,
             _gib(each.saved_mib) if each.saved_mib else "",
         )
     saved_gib = sum(each.saved_mib for each in rows) / 1024

@@ -166,9 +166,7 @@ def _merged(holders: Iterable[DeviceHolder]) -> Iterable[DeviceHolder]:
     return sorted(found.values(), key=lambda each: (each.namespace, each.pod, each.container, each.uid))
 
 
-def _on_instance(
-    instance: Instance, processes: tuple[ProcessReading, ...] | None
-) -> tuple[ProcessReading, ...] | None:
+def _on_instance(instance: Instance, processes: tuple[ProcessReading, ...] | None) -> tuple[ProcessReading, ...] | None:
     """Return the processes on an instance; None if they are unknown, or the instance of one of them is."""
     if processes is None or any(each.gpu_instance is None for each in processes):
         return None

@@ -7,13 +7,14 @@ from typing import Final
 import msgspec
 
 from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.usage.neighbours import instance_part
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
 
 __all__ = ["Advice", "DeviceUsage", "Recommendation", "Sizing", "advice_of", "advise", "recommendations"]
 
 _HEADROOM = 1.2
-"""A fitting size has a fifth more than the observed peak: the next one may be higher."""
+"""The recommended size is 20 % above the peak, and its compute above the mean load: the next may be higher."""
 _TIGHT = 0.95
 _UNIT_MIB = 1024
 _IDLE_PERCENT = 5.0
@@ -28,7 +29,7 @@ class Sizing(enum.StrEnum):
     TOO_LITTLE = "too-little"
     """More than 95 % of it was used at some time."""
     TOO_MUCH = "too-much"
-    """Less would have been enough, with a fifth to spare."""
+    """20 % above the peak is less."""
     UNUSED = "unused"
     """Nothing of it was ever used."""
     IDLE = "idle"
@@ -54,11 +55,22 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is an amount of memory, which can be any."""
     whole: bool = False
     """Whether it is a whole GPU."""
+    part: float | None = 1.0
+    """Of the compute of its GPU, where the device is exclusive; None where unknown."""
+    gpu_mib: int | None = None
+    """Memory of the GPU; None where its model's counts."""
     allocated_mib: int | None = None
     peak_mib: int | None = None
     """Its peak."""
     mean_percent: float | None = None
+    """Its average load, of the compute of the device."""
     observed_s: float = 0.0
+
+    @property
+    def load(self) -> float | None:
+        """The part of its GPU's compute that would fit; None where its load is unknown."""
+        known = self.mean_percent is not None and self.part is not None
+        return min((self.mean_percent or 0.0) / 100 * (self.part or 0.0) * _HEADROOM, 1.0) if known else None
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +81,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """The MIG profile or the amount of memory that would fit: `1g.10gb`, `6 GiB`; empty where the present one does."""
     saved_mib: int = 0
     """Memory freed for others by it."""
+    load_unknown: bool = False
+    """Whether it fits by memory alone, because the load of the exclusive device is unknown."""
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -90,6 +104,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     verdict: Sizing
     fits: str = ""
     saved_mib: int = 0
+    load_unknown: bool = False
 
 
 def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
@@ -105,24 +120,38 @@ def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
         return Advice(verdict=Sizing.UNKNOWN)
     if peak_mib == 0:
         return Advice(verdict=Sizing.UNUSED, saved_mib=allocated_mib)
+    load_unknown = observed.load is None and not observed.amount
     if peak_mib > _TIGHT * allocated_mib:
-        needed_mib = max(peak_mib * _HEADROOM, allocated_mib + 1)
-        fits, _ = _amount(needed_mib) if observed.amount else _profile(needed_mib, model)
-        return Advice(verdict=Sizing.TOO_LITTLE, fits=fits)
+        fits = _larger(observed, allocated_mib, max(peak_mib * _HEADROOM, allocated_mib + 1), model)
+        return Advice(verdict=Sizing.TOO_LITTLE, fits=fits, load_unknown=load_unknown and fits != "")
     fits, fits_mib = _smaller(observed, peak_mib * _HEADROOM, model)
     if fits and fits_mib < allocated_mib:
-        return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=allocated_mib - fits_mib)
+        saved_mib = allocated_mib - fits_mib
+        return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=saved_mib, load_unknown=load_unknown)
     if observed.mean_percent is not None and observed.mean_percent < _IDLE_PERCENT and observed.observed_s >= _IDLE_S:
         return Advice(verdict=Sizing.IDLE)
     return Advice(verdict=Sizing.UNKNOWN if model is None and not observed.amount else Sizing.FITS)
 
 
+def _larger(observed: DeviceUsage, allocated_mib: int, needed_mib: float, model: GpuModel | None) -> str:
+    """Return what would be enough, or the most that the GPU has; empty where that is no more than it has."""
+    if not observed.amount:
+        return _profile(needed_mib, model, observed.load)[0]
+    gpu_mib = observed.gpu_mib or (None if model is None else model.memory_mib)
+    fits, fits_mib = _amount(needed_mib if gpu_mib is None else min(needed_mib, gpu_mib // _UNIT_MIB * _UNIT_MIB))
+    return fits if fits_mib > allocated_mib else ""
+
+
 def _smaller(observed: DeviceUsage, needed_mib: float, model: GpuModel | None) -> tuple[str, int]:
-    """Return what would be enough and its memory: of a whole GPU a MIG instance, or an amount where none is smaller."""
+    """Return what would be enough and its memory: of a whole GPU a MIG instance, or an amount where none is smaller.
+
+    An amount leaves compute to others, so a GPU that is busy to its end is no amount.
+    """
     if observed.amount:
         return _amount(needed_mib)
-    name, memory_mib = _profile(needed_mib, model, within_gpu=observed.whole)
-    return _amount(needed_mib) if observed.whole and model is not None and not name else (name, memory_mib)
+    name, memory_mib = _profile(needed_mib, model, observed.load, within_gpu=observed.whole)
+    shareable = observed.whole and model is not None and (observed.load is None or observed.load < 1)
+    return _amount(needed_mib) if shareable and not name else (name, memory_mib)
 
 
 def _amount(needed_mib: float) -> tuple[str, int]:
@@ -130,11 +159,19 @@ def _amount(needed_mib: float) -> tuple[str, int]:
     return f"{units} GiB", units * _UNIT_MIB
 
 
-def _profile(needed_mib: float, model: GpuModel | None, *, within_gpu: bool = False) -> tuple[str, int]:
-    """Return the smallest profile with so much memory, and its memory; with `within_gpu` none that is all of a GPU."""
-    for each in sorted(() if model is None else model.profiles, key=lambda each: (each.memory_mib, each.size)):
+def _profile(
+    needed_mib: float, model: GpuModel | None, load: float | None, *, within_gpu: bool = False
+) -> tuple[str, int]:
+    """Return the smallest profile with so much memory and compute, and its memory.
+
+    With `within_gpu` none that is all of a GPU. Where the load is unknown, memory alone counts.
+    """
+    if model is None:
+        return "", 0
+    for each in sorted(model.profiles, key=lambda each: (each.memory_mib, each.size, each.compute_slices)):
         usual = each.media in _USUAL and not each.graphics
-        if each.memory_mib >= needed_mib and usual and not (within_gpu and model and each.size == model.memory_slices):
+        enough = each.memory_mib >= needed_mib and each.compute_slices >= (load or 0) * model.compute_slices
+        if enough and usual and not (within_gpu and each.size == model.memory_slices):
             return each.name, each.memory_mib
     return "", 0
 
@@ -148,12 +185,20 @@ def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) 
     observed = DeviceUsage(
         amount=not container.exclusive,
         whole=container.exclusive and not device.profile,
+        part=_part(device, known),
+        gpu_mib=None if device.profile else device.memory_mib or None,
         allocated_mib=container.allocated_mib,
         peak_mib=container.peak_mib,
         mean_percent=container.mean_percent,
         observed_s=container.observed_s,
     )
     return advise(observed, known)
+
+
+def _part(device: DeviceReport, known: GpuModel | None) -> float | None:
+    if not device.profile:
+        return 1.0
+    return None if known is None else instance_part(known, device.profile)
 
 
 def recommendations(reports: Iterable[UsageReport]) -> list[Recommendation]:
@@ -184,4 +229,5 @@ def _recommendations(reports: Iterable[UsageReport]) -> Iterator[Recommendation]
                         verdict=advice.verdict,
                         fits=advice.fits,
                         saved_mib=advice.saved_mib,
+                        load_unknown=advice.load_unknown,
                     )

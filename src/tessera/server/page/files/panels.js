@@ -99,7 +99,7 @@ export function drawSizes(section, rest, filters) {
   const shown = rest.recommendations.filter((each) => !filters.namespace || each.namespace === filters.namespace);
   const groups = new Map();
   for (const each of shown) {
-    const key = [each.namespace, workload(each.pod), each.container, each.device, each.allocated_mib, each.verdict, each.fits];
+    const key = [each.namespace, workload(each.pod), each.container, each.device, each.allocated_mib, each.verdict, each.fits, each.load_unknown];
     groups.set(key.join("\n"), [...(groups.get(key.join("\n")) ?? []), each]);
   }
   const items = [...groups.values()].slice(0, MOST).map((group) => {
@@ -126,10 +126,11 @@ function total(group) {
 }
 
 function advice(first, saved) {
-  if (first.verdict === "too-little") return first.fits ? `Too little: ${first.fits} would fit.` : "Too little; no larger device is known.";
+  const load = first.load_unknown ? " Its load is unknown." : "";
+  if (first.verdict === "too-little") return first.fits ? `Too little: ${first.fits} would fit.${load}` : "Too little; no larger device is known.";
   if (first.verdict === "unused") return `Not used: without it ${gib(saved)} are free for others.`;
   if (first.verdict === "idle") return "Idle: less than 5 % of its compute used.";
-  return `Too much: ${first.fits} would fit, and save ${gib(saved)}.`;
+  return `Too much: ${first.fits} would fit, and save ${gib(saved)}.${load}`;
 }
 
 function duration(seconds) {
