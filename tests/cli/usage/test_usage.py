@@ -117,6 +117,11 @@ def test_recommendations_have_the_most_urgent_first_and_what_is_saved(ports: lis
     assert [each["verdict"] for each in everything] == ["too-little", "unused", "too-much", "fits"]
 
 
+def test_a_device_that_is_shared_evenly_accuses_nobody() -> None:
+    contention = Contention(cause="saturated", evenly=("a/b/c", "d/e/f", "g/h/i"), affected=("a/b/c", "d/e/f", "g/h/i"))
+    assert contention_words(contention) == "saturated: a/b/c, d/e/f and g/h/i use it about equally"
+
+
 def test_drivers_on_other_gpus_of_the_node_are_said_to_be_there() -> None:
     contention = Contention(cause="thermal", drivers=("a/b/c",), affected=("d/e/f",), scope="node")
     assert contention_words(contention) == "thermal, caused by a/b/c on this node; slowed down: d/e/f"

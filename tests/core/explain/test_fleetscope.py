@@ -56,7 +56,9 @@ def test_others_are_parts_without_names() -> None:
     part = GpuPart(start=0, size=1, label="1g", state="held", idle=True, pods=(holder, mine))
     card = GpuView(
         index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
-        slowdowns=(Slowdown(cause="thermal", drivers=(mine, holder)),),
+        slowdowns=(
+            Slowdown(cause="thermal", drivers=(mine, holder)), Slowdown(cause="saturated", evenly=(mine, holder)),
+        ),
         problems=("Xid 79", "theirs/secret and mine/open overlap", "pod gone/x.y-1/main is gone, mine/p/c is not"),
     )  # fmt: skip
     point = ScalePoint(1.0, 1, 1, 1.0)
@@ -92,7 +94,8 @@ def test_others_are_parts_without_names() -> None:
     assert (one.gpus[0].parts[0].idle, one.gpus[0].used_mib) == (False, None)
     assert hidden == PodView(phase="running", isolation="hardware", memory_mib=5)
     assert shown == mine
-    assert one.gpus[0].slowdowns == (Slowdown(cause="thermal", drivers=(mine, hidden)),)
+    driven, even = one.gpus[0].slowdowns
+    assert (driven.drivers, even.evenly) == ((mine, hidden), (mine, hidden))
     assert one.gpus[0].problems == (
         "Xid 79",
         "(another namespace) and mine/open overlap",

@@ -158,12 +158,15 @@ UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "no room"}
 def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
     objects = (node(), *(pod(each, NEED, share(0, 8192, Mode.MPS)) for each in "pq"), gpunode("a", gpu(0)))
     found = Contention(cause="thermal", drivers=("ns/q/one", "ns/gone/c", "ns/q/two"), affected=("ns/p/c",))
-    other = Contention(cause="saturated")
+    other = Contention(cause="saturated", evenly=("ns/q/one", "ns/gone/c"))
     got = only(*objects, activity={PodKey("ns/q"): 80.0}, contention={"GPU-a-0": (found, other), "GPU-other": (found,)})
     (_, q) = (each for part in got.parts for each in part.pods)
     assert q.active_percent == 80
     gone = PodView(namespace="ns", pod="gone")
-    assert got.slowdowns == (Slowdown(cause="thermal", drivers=(q, gone)), Slowdown(cause="saturated"))
+    assert got.slowdowns == (
+        Slowdown(cause="thermal", drivers=(q, gone)),
+        Slowdown(cause="saturated", evenly=(q, gone)),
+    )
 
 
 def test_what_was_observed_for_long_enough_is_recommended_for_pods_that_are_there() -> None:

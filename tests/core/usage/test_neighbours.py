@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, holder
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import GpuUse, Owner, attributed
+from tessera.core.usage.attribution import DeviceHolder, GpuUse, Owner, attributed
 from tessera.core.usage.neighbours import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, gpu_load
 
 HOLDERS = tuple(holder(name) for name in "abc")
@@ -26,14 +26,16 @@ def slowed(cause: str, *devices: DeviceLoad) -> tuple[Contention, ...]:
     return found
 
 
-def shared(gpu_percent: int, reasons: int = 0, **loads: int | None) -> GpuUse:
+def shared(
+    gpu_percent: int, reasons: int = 0, *, holders: tuple[DeviceHolder, ...] = HOLDERS, **loads: int | None
+) -> GpuUse:
     """Return a GPU that the pods of these loads share."""
     processes = tuple(
         ProcessReading(pid=pid, memory_mib=1, sm_percent=load) for pid, load in enumerate(loads.values(), 1)
     )
     owners = {pid: Owner(uid=f"uid-{name}", container="main") for pid, name in enumerate(loads, 1)}
     reading = GpuReading(gpu_percent=gpu_percent, clocks_event_reasons=reasons, processes=processes)
-    return attributed(GPU, reading, HOLDERS, owners)
+    return attributed(GPU, reading, holders, owners)
 
 
 def test_a_gpu_that_is_neither_throttled_nor_saturated_has_no_noise() -> None:
@@ -54,6 +56,33 @@ def test_the_busiest_that_make_half_of_the_load_drive_a_throttled_gpu() -> None:
 def test_those_with_more_than_their_part_saturate_a_shared_device() -> None:
     (found,) = found_on(shared(99, a=70, b=20, c=9))
     assert found == Contention(cause="saturated", drivers=(A,), affected=(B, C))
+
+
+def test_a_fair_share_is_not_blamed() -> None:
+    for loads, evenly in (
+        ({"a": 34, "b": 33, "c": 33}, (A, B, C)),
+        ({"a": 33, "b": 34, "c": 33}, (A, B, C)),
+        ({"a": 50, "b": 50}, (A, B)),
+        ({"a": 55, "b": 43}, (A, B)),
+        ({"a": 41, "b": 41, "c": 14}, (A, B)),
+    ):
+        (found,) = found_on(shared(99, holders=HOLDERS[: len(loads)], **loads))
+        assert (found.cause, found.drivers, found.evenly) == ("saturated", (), evenly), loads
+        assert len(found.affected) == len(loads)
+
+
+def test_two_that_use_most_of_what_four_share_saturate_it() -> None:
+    loads = tuple(
+        ContainerLoad(name=name, percent=percent) for name, percent in zip("abcd", (50, 50, 0, 0), strict=True)
+    )
+    ((found,),) = contention_of([GpuLoad(devices=(DeviceLoad(percent=100, containers=loads),))])
+    assert (found.drivers, found.evenly, found.affected) == (("a", "b"), (), ("c", "d"))
+
+
+def test_where_loads_are_not_known_nobody_uses_it_equally() -> None:
+    for loads in ({"a": 50, "b": None}, {"a": 35, "b": 35}, {"a": 62, "b": 14}):
+        (found,) = found_on(shared(99, holders=HOLDERS[:2], **loads))
+        assert (found.drivers, found.evenly) == ((), ()), loads
 
 
 def test_where_loads_are_not_known_nobody_is_named() -> None:
@@ -148,9 +177,28 @@ def loaded(draw: st.DrawFn) -> tuple[DeviceLoad, ...]:
 
 def drivers_of(devices: tuple[DeviceLoad, ...]) -> dict[str, tuple[str, ...]]:
     """Return the drivers of throttling and of saturated devices: of one GPU, and of GPUs that have one device each."""
+    return {f"{each.cause} {number}": each.drivers for number, each in enumerate(found_of(devices))}
+
+
+def found_of(devices: tuple[DeviceLoad, ...]) -> tuple[Contention, ...]:
     apart = (GpuLoad(causes=("thermal",), devices=(each,)) for each in devices)
-    found = (*slowed("power-cap", *devices), *itertools.chain(*contention_of(tuple(apart))))
-    return {f"{each.cause} {number}": each.drivers for number, each in enumerate(found)}
+    return (*slowed("power-cap", *devices), *itertools.chain(*contention_of(tuple(apart))))
+
+
+@given(st.lists(st.integers(0, 100), min_size=2, max_size=6), st.integers(95, 100))
+def test_a_saturated_device_is_driven_by_those_well_above_an_equal_part_or_shared_evenly(
+    loads: list[int], percent: int
+) -> None:
+    equal = 100 / len(loads)
+    containers = tuple(ContainerLoad(name=str(number), percent=load) for number, load in enumerate(loads))
+    (found,) = contention_of([GpuLoad(devices=(DeviceLoad(percent=percent, containers=containers),))])[0]
+    by_name = {each.name: each.percent or 0 for each in containers}
+    assert set(found.drivers) == {name for name, load in by_name.items() if load > 1.25 * equal}
+    assert all(equal / 2 <= by_name[name] <= 1.25 * equal for name in found.evenly)
+    assert not (found.drivers and found.evenly)
+    assert len(found.evenly) != 1
+    if not found.drivers and sum(loads) >= percent:
+        assert found.evenly, "all of the load is theirs, and none of them has much more than the others"
 
 
 @given(loaded(), st.data())
@@ -169,6 +217,8 @@ def test_a_load_that_is_not_known_makes_nobody_a_driver(devices: tuple[DeviceLoa
     )
     before, after = drivers_of(devices), drivers_of(less)
     assert after.keys() == before.keys()
+    for each in found_of(less):
+        assert hidden.isdisjoint(each.evenly)
     for cause, drivers in after.items():
         assert set(drivers) <= set(before[cause])
         assert hidden.isdisjoint(drivers)

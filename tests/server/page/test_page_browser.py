@@ -253,7 +253,9 @@ class Judged:
         return {PodKey("research/w1"): 99.0}
 
     def contention(self) -> dict[str, tuple[Contention, ...]]:
-        return {"GPU-n001-4": (Contention(cause="thermal", drivers=("research/w1/main",), scope="node"),)}
+        heated = Contention(cause="thermal", drivers=("research/w1/main",), scope="node")
+        even = Contention(cause="saturated", evenly=("research/w1/main", "ml/other/main"))
+        return {"GPU-n001-4": (heated, even)}
 
     def services(self) -> tuple[Service, ...]:
         return ()
@@ -286,7 +288,8 @@ async def test_what_was_allocated_too_much_is_said_with_what_would_fit_and_what_
         assert "40 GiB allocated, at most 2.9 GiB used in 25 hours" in text
         assert "Too much: 1g.5gb would fit, and save 35.3 GiB." in text
         assert (await tab.run("document.getElementById('slow').innerText")).split("\n") == [
-            "Slow GPUs · 1", "n001, GPU 4", "clocks lowered: thermal", "", "Caused by research/w1 on this node.",
+            "Slow GPUs · 2", "n001, GPU 4", "clocks lowered: thermal", "", "Caused by research/w1 on this node.", "",
+            "n001, GPU 4", "saturated", "", "Used about equally by research/w1, ml/other.",
         ]  # fmt: skip
         await tab.run("document.querySelector('[name=namespace]').value = 'ml'")
         await tab.run("document.querySelector('[name=namespace]').dispatchEvent(new Event('input', {bubbles: true}))")

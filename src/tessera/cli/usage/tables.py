@@ -87,6 +87,9 @@ def _state(gpu: GpuReport) -> str:
 
 def contention_words(each: Contention) -> str:
     """Return what slows down a GPU, which containers cause it, and which it slows down."""
+    if each.evenly:
+        *most, last = map(clean, each.evenly)
+        return f"{clean(each.cause)}: {', '.join(most)} and {last} use it about equally"
     drivers = ", ".join(map(clean, each.drivers)) or "unknown pods"
     others = f"; slowed down: {', '.join(map(clean, each.affected))}" if each.affected else ""
     where = " on this node" if each.scope == "node" else ""

@@ -82,7 +82,11 @@ class _Shown:
             used_mib=gpu.used_mib if own else None,
             problems=tuple(map(self.text, gpu.problems)),
             slowdowns=tuple(
-                msgspec.structs.replace(each, drivers=tuple(map(self._pod_view, each.drivers)))
+                msgspec.structs.replace(
+                    each,
+                    drivers=tuple(map(self._pod_view, each.drivers)),
+                    evenly=tuple(map(self._pod_view, each.evenly)),
+                )
                 for each in gpu.slowdowns
             ),
         )

@@ -125,6 +125,8 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The busiest first; empty where unknown."""
     scope: Literal["gpu", "node"] = "gpu"
     """Where the drivers are."""
+    evenly: tuple[PodView, ...] = ()
+    """Of a saturated device without drivers: the pods that use it about equally."""
 
 
 class GpuPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -377,10 +379,17 @@ class _Parts:
     def slowdown(self, contention: Contention) -> Slowdown:
         """Return what slows down the pods, with those that drive it; of which some may be elsewhere or gone."""
         pods = {each.pod: self._pod_view(each) for each in self._gpu.pods}
-        drivers = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in contention.drivers)
-        others = {key: PodView(namespace=_split(key)[0], pod=_split(key)[1]) for key in drivers}
+
+        def named(containers: Iterable[str]) -> tuple[PodView, ...]:
+            keys = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in containers)
+            others = {key: PodView(namespace=_split(key)[0], pod=_split(key)[1]) for key in keys}
+            return tuple((others | pods)[key] for key in keys)
+
         return Slowdown(
-            cause=contention.cause, drivers=tuple((others | pods)[key] for key in drivers), scope=contention.scope
+            cause=contention.cause,
+            drivers=named(contention.drivers),
+            scope=contention.scope,
+            evenly=named(contention.evenly),
         )
 
     def _is_idle(self, pods: Iterable[InspectedPod], used_mib: int | None) -> bool:

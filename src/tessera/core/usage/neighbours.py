@@ -23,6 +23,8 @@ __all__ = [
 SATURATED = "saturated"
 _SATURATED_PERCENT = 95
 _HALF = 0.5
+_WELL_ABOVE = 1.25
+"""Times the equal part of a device: what a container that saturates it uses at least."""
 _BUSY_PERCENT = 50
 _OF_NODE = frozenset(
     {ThrottleCause.THERMAL, ThrottleCause.HARDWARE_THERMAL, ThrottleCause.HARDWARE_SLOWDOWN, ThrottleCause.POWER_BRAKE}
@@ -39,6 +41,8 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Containers that certainly cause it, the busiest first; empty where that is unknown."""
     scope: Literal["gpu", "node"] = "gpu"
     """Where its drivers are."""
+    evenly: tuple[str, ...] = ()
+    """Of a saturated device without drivers: the containers that use it about equally."""
     affected: tuple[str, ...] = ()
     """The other containers."""
 
@@ -79,9 +83,10 @@ def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]
     """Return what slows down the users of each GPU of a node: causes of throttling, and saturated shared devices.
 
     A throttled GPU is driven by the busiest containers that together make half of its load, a saturated device by
-    those that take more than their equal part. A GPU that is hot or short of power with less than half of its compute
-    in use is driven by the node's GPUs that use more: the busiest containers there. Load of which nobody is known
-    counts as that of one more container, so that nobody is named who may not be a driver.
+    those that take well above an equal part; where none does, it is shared evenly. A GPU that is hot or short of
+    power with less than half of its compute in use is driven by the node's GPUs that use more: the busiest containers
+    there. Load of which nobody is known counts as that of one more container, so that nobody is named who may not be
+    a driver.
     """
     known = all(each.percent is not None for each in node)
     busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices if known]
@@ -99,8 +104,10 @@ def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad]) -> Iterator[Content
     for device in gpu.devices:
         own = sorted(device.containers, key=lambda each: -(each.percent or 0))
         if len(own) > 1 and (device.percent or 0) >= _SATURATED_PERCENT:
-            most = tuple(each.name for each in own if (each.percent or 0) > 100 / len(own))
-            yield _contention(SATURATED, most, (each.name for each in own))
+            equal = 100 / len(own)
+            most = tuple(each.name for each in own if (each.percent or 0) > _WELL_ABOVE * equal)
+            found = _contention(SATURATED, most, (each.name for each in own))
+            yield found if most else msgspec.structs.replace(found, evenly=_evenly(device, equal))
 
 
 def _contention(
@@ -109,6 +116,18 @@ def _contention(
     drivers = tuple(dict.fromkeys(drivers))
     affected = tuple(dict.fromkeys(each for each in everybody if each not in drivers))
     return Contention(cause=cause, drivers=drivers, affected=affected, scope=scope)
+
+
+def _evenly(device: DeviceLoad, equal: float) -> tuple[str, ...]:
+    """Return the containers that use a device about equally, if none uses well above an equal part.
+
+    None where a load is unknown, or half of an equal part is of processes that belong to no known container.
+    """
+    containers = device.containers
+    known = [each.percent for each in containers if each.percent is not None]
+    rest = (device.percent or 0.0) - sum(known)
+    sharers = tuple(each.name for each in containers if (each.percent or 0.0) >= _HALF * equal)
+    return sharers if len(known) == len(containers) and rest <= _HALF * equal and len(sharers) > 1 else ()
 
 
 def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:

@@ -76,17 +76,23 @@ export function drawSlow(section, nodes, filters) {
 }
 
 function driven(slowdown) {
+  const sharers = named(slowdown.evenly ?? []);
+  if (sharers.length) return `Used about equally by ${sharers.join(", ")}.`;
+  const names = named(slowdown.drivers ?? []);
+  const where = slowdown.scope === "node" ? " on this node" : "";
+  return names.length ? `Caused by ${names.join(", ")}${where}.` : "Caused by unknown pods.";
+}
+
+function named(pods) {
   const groups = new Map(); // pods of one workload are one entry
-  for (const each of slowdown.drivers) {
+  for (const each of pods) {
     const name = each.pod ? `${each.namespace}/${workload(each.pod)}` : "another namespace's pod";
     groups.set(name, [...(groups.get(name) ?? []), each]);
   }
-  const names = [...groups].map(([name, [first, ...others]]) => {
+  return [...groups].map(([name, [first, ...others]]) => {
     if (others.length) return `${name} × ${others.length + 1}`;
     return first.pod ? `${first.namespace}/${first.pod}` : name;
   });
-  const where = slowdown.scope === "node" ? " on this node" : "";
-  return names.length ? `Caused by ${names.join(", ")}${where}.` : "Caused by unknown pods.";
 }
 
 export function drawNotes(section, rest) {
