@@ -48,7 +48,7 @@ WANT = {
     "bare-metal-plugin-only": Want(
         gpus={"RTX-4090 24564": 2},
         placed=("four gpu-1 [0, 1] whole",),
-        pending={"more": "the node's GPUs are not known: see the warnings of tessera plan (gpu-2)"},
+        pending={"more": "the node's GPUs are unknown: "},
         skipped=("gpu-2",),
         told=("gpu-2 is left out", "--gpu-model gpu-2=MODEL"),
     ),

@@ -184,7 +184,7 @@ async def test_a_pod_that_waits_is_explained(control_plane: Cluster) -> None:
         ended = json.dumps({"status": {"phase": "Failed", "reason": "Evicted"}})
         control_plane.kubectl("patch", "pod", "one", "--subresource=status", "--type=merge", "-p", ended)
         text = " ".join((await printed(control_plane, "tessera", "explain", "pod", "one")).split())
-        assert "finished on gpu-0 Why - it has failed: Evicted - its assignment was 36864 MiB of GPU 0" in text
+        assert "finished on gpu-0 Why - it has failed: Evicted - its assignment was 36 GiB of GPU 0" in text
 
 
 def annotated(*shares: Any) -> dict[str, str]:

@@ -39,7 +39,7 @@ def test_one_move_for_the_pod_that_waits() -> None:
     got = run([*HALVES, BIG])
     text = words(got)
     for want in (
-        "ns/web-1 a 10240 MiB of GPU 0 (mps) a 10240 MiB of GPU 1 (mps)",
+        "ns/web-1 a 10 GiB of GPU 0 (MPS) a 10 GiB of GPU 1 (MPS)",
         "ns/big 40 GiB with hardware isolation a the whole GPU 0",
         "1 move, 1 pod placed, 0 pending; fewer moves are not enough",
     ):
@@ -66,7 +66,7 @@ def test_a_budget_that_allows_nothing_keeps_pods_where_they_are() -> None:
 
 
 def test_a_budget_that_allows_one_is_reported() -> None:
-    assert "GPU 1 (mps) web Pods that fit then" in words(run([*HALVES, BIG, budget(1)]))
+    assert "GPU 1 (MPS) web Pods that fit then" in words(run([*HALVES, BIG, budget(1)]))
 
 
 def test_json_has_moves_places_and_what_was_asked() -> None:

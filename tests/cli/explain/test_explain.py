@@ -64,7 +64,7 @@ def test_a_pod_that_waits() -> None:
     got = words(run("pod", "large", "-n", "ns", "--cluster", "-"))
     for want in (
         "ns/large needs 36 GiB with driver isolation pending",
-        "What would make it fit - free 4 GiB on GPU 0 of gpu-a - once ns/vllm-0 ends on gpu-a: 36864 MiB",
+        "What would make it fit - free 4 GiB on GPU 0 of gpu-a - once ns/vllm-0 ends on gpu-a: 36 GiB",
         "2026-01-01T00:00:01Z Warning FailedScheduling: 0/30 nodes are available - 2026-01-01T00:00:02Z",
         "FailedScheduling (2 times): 0/31 nodes are available",
         "t4-0 and 29 more no GPU of the node can provide 36 GiB with driver isolation",
@@ -77,7 +77,7 @@ def test_a_pod_that_runs() -> None:
     got = words(run("pod", "-n", "ns", "vllm-0", "--cluster", "-"))
     for want in (
         "running on gpu-a",
-        "8192 MiB of GPU 0 (mps), A100-40GB, 20 % compute, isolation in force: driver-mps, alone on the GPU",
+        "8 GiB of GPU 0 (MPS), A100-40GB, 20 % compute, isolation in force: driver-mps, alone on the GPU",
         "tessera-scheduler bound it to gpu-a",
         "Each node, if the pod were scheduled again",
     ):
@@ -99,14 +99,14 @@ def test_a_pod_that_has_finished() -> None:
         "pod", "p", "-n", "ns", "--cluster", "-", objects=[*CLUSTER[:2], ended, event("p", 1, "low on memory")]
     )
     got = words(result)
-    assert got.startswith("ns/p finished on gpu-a Why - it has failed: Evicted - its assignment was 8192 MiB of GPU 0")
+    assert got.startswith("ns/p finished on gpu-a Why - it has failed: Evicted - its assignment was 8 GiB of GPU 0")
     assert "FailedScheduling: low on memory" in got
     assert "node answer" not in got
 
 
 def test_a_pod_on_a_gpu_that_is_not_there() -> None:
     objects = [node(), gpunode("a", gpu(0)), pod("p", NEED, share(3, 8192))]
-    assert "8192 MiB of GPU 3 (memory-share), the node has no such GPU" in words(
+    assert "8 GiB of GPU 3 (memory-share), the node has no such GPU" in words(
         run("pod", "p", "-n", "ns", "--cluster", "-", objects=objects)
     )
 

@@ -74,7 +74,7 @@ def test_a_command_its_environment_and_secrets() -> None:
 
 
 FORECASTS: dict[str, tuple[dict[str, str], str]] = {
-    "room": ({"tessera.dev/gpu-memory": "10"}, "it fits on n1 now, best on n1: 10240 MiB of GPU 0 (mps)"),
+    "room": ({"tessera.dev/gpu-memory": "10"}, "it fits on n1 now, best on n1: 10 GiB of GPU 0 (MPS)"),
     "no room": (
         {"tessera.dev/gpu-memory": "37"},
         "it would be pending: too little free GPU memory: 37 GiB requested, at most 32 GiB free on one GPU",

@@ -64,7 +64,7 @@ def test_nobody_of_this_name() -> None:
 CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "room on a node": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4})],
-        ["it fits on a now, best on a: 4096 MiB of GPU 0 (mps)"],
+        ["it fits on a now, best on a: 4 GiB of GPU 0 (MPS)"],
         [],
         [""],
     ),
@@ -100,7 +100,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             gpunode("b", gpu(0, node="b"), unit_mib=1),
             me({NEED: 6000}, annotations={f"{NEED}-unit": "MiB"}),
         ],
-        ["it fits on b now, best on b: 6000 MiB of GPU 0 (mps)"],
+        ["it fits on b now, best on b: 5.8 GiB of GPU 0 (MPS)"],
         [],
         [IN_MIB, ""],
     ),
@@ -232,7 +232,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({NEED: 12}, annotations=grade("none")),
         ],
         [],
-        ["free 2 GiB on GPU 0 of a", "once ns/x ends on a: 12288 MiB of GPU 0 (memory-share)"],
+        ["free 2 GiB on GPU 0 of a", "once ns/x ends on a: 12 GiB of GPU 0 (memory-share)"],
         ["too little free GPU memory: 12 GiB requested, at most 10 GiB free on one GPU (GPU 0)"],
     ),
     "an instance in the way": (
@@ -256,7 +256,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({NEED: 40}, annotations=grade("none")),
         ],
         [],
-        ["free 39 GiB on GPU 0 of a", "once ns/x, ns/y end on a: 40960 MiB of GPU 0 (memory-share)"],
+        ["free 39 GiB on GPU 0 of a", "once ns/x, ns/y end on a: 40 GiB of GPU 0 (memory-share)"],
         ["too little free GPU memory: 40 GiB requested, at most 1 GiB free on one GPU (GPU 0)"],
     ),
     "nobody could end to make room": (
@@ -344,7 +344,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({NEED: 4, "cpu": 8}),
         ],
         [],
-        ["once ns/x ends on a: 4096 MiB of GPU 0 (mps)"],
+        ["once ns/x ends on a: 4 GiB of GPU 0 (MPS)"],
         ["too little CPU: 8000 milli requested, 4000 free"],
     ),
     "short of memory": (
@@ -378,7 +378,42 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "GeForce-9999"}), me({NEED: 4})],
         [],
         [],
-        ["its GPUs cannot be read"],
+        ["the node's GPUs are unknown: "],
+    ),
+    "a name that a node with GPUs of an unknown model advertises": (
+        [node("a", {"nvidia.com/gpu": "2"}, **{"nvidia.com/gpu.product": "GeForce-9999"}), me({"nvidia.com/gpu": 1})],
+        [],
+        [],
+        ["the node's GPUs are unknown: "],
+    ),
+    "a name that only a node with GPUs of an unknown model might provide": (
+        [
+            node("a", {"nvidia.com/gpu": "2"}, **{"nvidia.com/gpu.product": "GeForce-9999"}),
+            me({"nvidia.com/mig-1g.5gb": 1}),
+        ],
+        ["no node advertises nvidia.com/mig-1g.5gb; the GPUs of a are unknown"],
+        [],
+        ["the node's GPUs are unknown: "],
+    ),
+    "the taint of a node with GPUs of an unknown model comes first": (
+        [
+            node("a", {"nvidia.com/gpu": "2"}, **{"nvidia.com/gpu.product": "GeForce-9999"})
+            | {"spec": {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}},
+            me({"nvidia.com/gpu": 1}),
+        ],
+        [],
+        [],
+        ["does not tolerate the taint"],
+    ),
+    "the taint of a node that withholds the resource comes first": (
+        [
+            machine("a", taints=[{"key": "gpu", "effect": "NoSchedule"}]),
+            gpunode("a", gpu(0), impaired=(Impairment(kind="Withheld", subject=NEED, message="too many units"),)),
+            me({NEED: 4}),
+        ],
+        [],
+        ["if it tolerated the taint"],
+        ["does not tolerate the taint"],
     ),
     "a pod without a GPU has room, and no remedy is looked for": (
         [node(), me({"cpu": 65})],
@@ -387,6 +422,11 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ["too little CPU: 65000 milli requested, 64000 free"],
     ),
 }
+
+
+def test_a_resource_of_a_node_with_gpus_of_an_unknown_model_is_advertised() -> None:
+    unknown = node("a", {"nvidia.com/gpu": "2"}, **{"nvidia.com/gpu.product": "GeForce-9999"})
+    assert explanation(unknown, me({"nvidia.com/gpu": 1})).sentences == ()
 
 
 @pytest.mark.parametrize("sentence", CASES)
@@ -426,7 +466,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
             pod("x", {NEED: 4}, share(0, 4096, Mode.MPS), node="a"),
             me({NEED: 4}, share(0, 4096, Mode.MPS), node="b"),
         ],
-        ["bound it to b", "scheduled again, it would be placed on a: 4096 MiB of GPU 0 (mps)"],
+        ["bound it to b", "scheduled again, it would be placed on a: 4 GiB of GPU 0 (MPS)"],
     ),
     "a node that took a cordon since": (
         [machine(unschedulable=True), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a")],
@@ -564,7 +604,7 @@ ENDED: dict[str, tuple[FinishedPod, tuple[str, ...]]] = {
         (
             "it has failed: Evicted: low on memory",
             "container main ended with exit code 137",
-            f"its assignment was 4096 MiB of GPU 0 (memory-share); {NOTHING}",
+            f"its assignment was 4 GiB of GPU 0 (memory-share); {NOTHING}",
         ),
     ),
 }

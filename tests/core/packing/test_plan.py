@@ -195,7 +195,9 @@ def test_time_slicing_and_plain_shares_are_warned_about() -> None:
         modes=(Mode.MIG_TIME_SLICING,), layout=CUT.layout, replicas=(("2g.10gb", 2),), allow_repartition=False
     )
     on_mig = plan(only((gpu(0, A100, sliced),), pods(slices("2g.10gb"), 2)))
-    assert "2 pods share memory that mig-time-slicing does not isolate, on 2g.10gb at slice 2" in on_mig.warnings[0]
+    assert (
+        "2 pods share memory that mig-time-slicing does not isolate, on 2g.10gb at memory slice 2" in on_mig.warnings[0]
+    )
 
 
 def test_nodes_whose_gpus_are_not_known_are_named_and_kept_out() -> None:
@@ -204,7 +206,7 @@ def test_nodes_whose_gpus_are_not_known_are_named_and_kept_out() -> None:
     assert made.skipped == ("b",)
     assert made.warnings == ("b is left out, because its GPUs are not known: GPUs of an unknown model",)
     assert made.notes == ("a note",)
-    assert "the node's GPUs are not known: see the warnings of tessera plan (b)" in made.pending[0].reason
+    assert "the node's GPUs are unknown: GPUs of an unknown model (b)" in made.pending[0].reason
 
 
 def test_guesses_are_reported_once_for_all_nodes_with_the_same_cause() -> None:

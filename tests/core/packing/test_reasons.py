@@ -101,9 +101,26 @@ SENTENCES: dict[str, tuple[Snapshot, str]] = {
             pending=pods(Need(cpu_milli=1), 1),
         ),
         (
-            "needs 1 milli cpu and 0 MiB memory; the node has its maximum number of pods (c, d and 1 more nodes); the "
+            "needs 1 milli cpu and 0 MiB memory; the node has its maximum number of pods (c, d and 1 more node); the "
             "node is cordoned (a); the pod does not tolerate the taint k=v:NoExecute (b)"
         ),
+    ),
+    "of two nodes with the same cause the other is counted": (
+        Snapshot(
+            nodes=tuple(node(name, gpu(0, T4), cpu_milli=cpu) for name, cpu in (("a", 100), ("b", 300))),
+            pending=pods(Need(cpu_milli=400), 1),
+        ),
+        (
+            "needs 400 milli cpu and 0 MiB memory; too little CPU: 400 milli requested, 300 free (b; 1 more node has "
+            "the same problem)"
+        ),
+    ),
+    "of nodes whose GPUs are unknown one is named": (
+        Snapshot(
+            nodes=tuple(msgspec.structs.replace(node(name), problem=f"{name}: no model") for name in "abc"),
+            pending=pods(WHOLE, 1),
+        ),
+        "needs nvidia.com/gpu; the node's GPUs are unknown: a: no model (a; 2 more nodes have the same problem)",
     ),
     "of nodes with the same cause the nearest miss is named": (
         Snapshot(
@@ -111,8 +128,8 @@ SENTENCES: dict[str, tuple[Snapshot, str]] = {
             pending=pods(Need(cpu_milli=400), 1),
         ),
         (
-            "needs 400 milli cpu and 0 MiB memory; too little CPU: 400 milli requested, 300 free (b; 2 more nodes are "
-            "alike)"
+            "needs 400 milli cpu and 0 MiB memory; too little CPU: 400 milli requested, 300 free (b; 2 more nodes have "
+            "the same problem)"
         ),
     ),
 }

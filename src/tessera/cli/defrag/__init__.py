@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tessera._planning import read_documents
 from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
-from tessera.api.kubernetes.leaving import read_leaves
+from tessera.api.kubernetes.evictable import read_evictable
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.api.tessera.cluster.clusters import as_fields
 from tessera.api.tessera.v1alpha1.modelservers import with_pods
@@ -26,7 +26,7 @@ from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.kube import Kube
 from tessera.core.cluster.cluster import Cluster
-from tessera.core.packing.defrag import MOST_MOVES, Asker, DefragProposal, Leave, propose
+from tessera.core.packing.defrag import MOST_MOVES, Asker, DefragProposal, Evictable, propose
 from tessera.core.workload.need import Isolation, Pod, PodKey
 from tessera.errors import InvalidInput, Unsupported
 
@@ -109,9 +109,9 @@ def defrag(**given: Any) -> None:
         asyncio.run(_on_cluster(place, lambda kube: carry_out(kube, given)))
         return
     with progress_bar("looking for moves"):
-        cluster, leaves = _saved(place.file) if place.file is not None else asyncio.run(_on_cluster(place, observe))
+        cluster, evictable = _saved(place.file) if place.file is not None else asyncio.run(_on_cluster(place, observe))
         asked = _asked(cluster, given)
-        proposal = propose(cluster, asked, leaves, most=given["max_moves"])
+        proposal = propose(cluster, asked, evictable, most=given["max_moves"])
     _print(_Made(asked, proposal, executed=False), given["output"])
 
 
@@ -131,11 +131,11 @@ def _check() -> None:
     refuse_without("--deadline-s", "--execute")
 
 
-def _saved(filename: str) -> tuple[Cluster, Mapping[PodKey, Leave]]:
+def _saved(filename: str) -> tuple[Cluster, Mapping[PodKey, Evictable]]:
     cluster, objects = read_file(filename)
     if not any(each.get("kind") == "PodDisruptionBudget" for each in objects):
         click.echo("note: the file has no PodDisruptionBudgets; if there are any, add pdb to `kubectl get`", err=True)
-    return cluster, read_leaves(as_fields(objects))
+    return cluster, read_evictable(as_fields(objects))
 
 
 async def _on_cluster(place: ClusterSource, work: Callable[[Kube], Awaitable[_Result]]) -> _Result:
@@ -224,9 +224,9 @@ async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
         Unsupported: no moves place the pods.
 
     """
-    cluster, leaves = await observe(kube)
+    cluster, evictable = await observe(kube)
     asked = _asked(cluster, given)
-    proposal = propose(cluster, asked, leaves, most=given["max_moves"])
+    proposal = propose(cluster, asked, evictable, most=given["max_moves"])
     if given["output"] not in {"json", "yaml"}:
         _print(_Made(asked, proposal, executed=True), given["output"])
     placed = {each.pod for each in proposal.placed}

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from tessera.api.kubernetes.leaving import read_leaves
+from tessera.api.kubernetes.evictable import read_evictable
 from tessera.api.kubernetes.podstates import is_terminating
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.cli.livecluster import authority_of
@@ -23,7 +23,7 @@ from tessera.clients.kube import (
     version_of,
 )
 from tessera.core.cluster.cluster import Cluster
-from tessera.core.packing.defrag import Asker, DefragProposal, Leave, Move, propose
+from tessera.core.packing.defrag import Asker, DefragProposal, Evictable, Move, propose
 from tessera.core.workload.need import PodKey
 from tessera.errors import Conflict, Unavailable, Unsupported
 
@@ -45,12 +45,12 @@ Report = Callable[[int, str], None]
 """Called with the number of moves made and the current step."""
 
 
-async def observe(kube: Kube) -> tuple[Cluster, Mapping[PodKey, Leave]]:
+async def observe(kube: Kube) -> tuple[Cluster, Mapping[PodKey, Evictable]]:
     """Return the current cluster, and which of its pods may be evicted."""
     kinds = (NODES, PODS, GPU_NODES, DISRUPTION_BUDGETS)
     listed = await asyncio.gather(*(_list(kube, kind) for kind in kinds))
     fields = as_fields(each for objects in listed for each in objects)
-    return read_cluster(fields, authority=await authority_of(kube)), read_leaves(fields)
+    return read_cluster(fields, authority=await authority_of(kube)), read_evictable(fields)
 
 
 async def _list(kube: Kube, kind: Kind) -> tuple[Object, ...]:
@@ -98,9 +98,9 @@ class MoveRunner:
 
     async def _proposal(self, most: int) -> DefragProposal:
         """Return the remaining moves, for the current cluster."""
-        cluster, leaves = await observe(self._kube)
+        cluster, evictable = await observe(self._kube)
         left = [each for each in self._askers if not _is_bound(cluster, each.pod)]
-        found = propose(cluster, left, leaves, most=most)
+        found = propose(cluster, left, evictable, most=most)
         if found.stuck:
             raise Conflict(
                 f"cluster after {len(self.evicted)} moves",

@@ -44,7 +44,7 @@ def parts(asked: Sequence[Asker], proposal: DefragProposal) -> Iterator[Renderab
         yield Text.assemble((clean(stuck.pod), "bold yellow"), f" needs {clean(needs[stuck.pod])}; no moves make room:")
         yield from (Padding(Text(f"- {clean(reason)}"), (0, 0, 0, 2)) for reason in stuck.reasons)
     if len(proposal.stuck) > _MOST_STUCK:
-        yield f"and {len(proposal.stuck) - _MOST_STUCK} more pods; -o json has all"
+        yield f"and {counted(len(proposal.stuck) - _MOST_STUCK, 'more pod')}; -o json has all"
     yield _verdict(proposal)
 
 

@@ -6,7 +6,7 @@ from tessera.cli.drawing.alike import DrawnKind
 from tessera.cli.drawing.elements import Block, group, phrase, rect, text, title
 from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.header import INNER
-from tessera.cli.drawing.lettering import BOLD, elide, gib, listing, width
+from tessera.cli.drawing.lettering import BOLD, counted, elide, gib, listing, width
 from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.views import DrawnGpu, DrawnNode
 
@@ -33,7 +33,8 @@ def compact(kinds: tuple[DrawnKind, ...]) -> Block:
     y += _HEIGHT + 24
     left = [node for kind in kinds[MOST_TILES:] for node in kind.nodes]
     if left:
-        words = f"and {len(left)} more nodes with {sum(len(node.gpus) for node in left)} GPUs, not drawn"
+        gpus = counted(sum(len(node.gpus) for node in left), "GPU")
+        words = f"and {counted(len(left), 'more node')} with {gpus}, not drawn"
         body.append(group(title("\n".join(map(who, left))) + text(words, 0, y + 14, 12, class_="b"), class_="more"))
         y += 24
     return Block("".join(body), y)

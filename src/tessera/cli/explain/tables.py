@@ -7,6 +7,7 @@ from rich.console import JustifyMethod, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from tessera.cli.drawing.lettering import counted
 from tessera.cli.printing import titled
 from tessera.core.explain.explain import RequestOption
 from tessera.core.gpu.sharing import Mode, Option
@@ -37,7 +38,7 @@ def node_table(title: str, columns: str, answers: Iterable[tuple[str, tuple[str,
     yield _table(title, columns, rows[:_MOST_NODES])
     if len(rows) > _MOST_NODES:
         more = sum(len(names) for names in list(alike.values())[_MOST_NODES:])
-        yield f"and {more} more nodes; -o json has all"
+        yield f"and {counted(more, 'more node')}; -o json has all"
 
 
 def listed(names: Sequence[str]) -> str:

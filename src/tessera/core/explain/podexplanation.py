@@ -17,7 +17,7 @@ from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable_node
-from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, node_obstacle, refused, size
+from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, first_obstacle, size
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import NodeFit, describe_need
 from tessera.core.storage.images.held import HeldImages
@@ -123,7 +123,6 @@ class _WithoutPod:
         self.ledger = Ledger.of(cluster, without=(holder_id(pod),))
         self.held = HeldImages({each.node.name: each.images for each in cluster.nodes}).bytes_held(pod.images)
         self.seen = [schedulable_node(each.node, each.state)[0] for each in cluster.nodes]
-        self.refused = {each.node.name: refusal(self.need, each.node) for each in cluster.nodes}
         self.names: dict[HolderId, PodKey] = {
             holder.id: holder.key for node in cluster.nodes for holder in self.ledger.pods_on(node.node.name)
         }
@@ -140,24 +139,14 @@ class _WithoutPod:
         )
 
     def _obstacle(self, each: ObservedNode, devices: Obstacle | None) -> Obstacle | None:
-        """Return the first obstacle, in the order of kube-scheduler and the extender."""
-        if each.problem and self.need.asks:
-            return Obstacle(Cause.UNREADABLE, "its GPUs cannot be read; see `tessera inspect`")
-        withheld = next(_withheld(each, self.need.asks), "")
-        if withheld:
-            return Obstacle(Cause.WITHHELD, withheld)
-        rule = self.refused[each.node.name]
-        if rule is not None:
-            return refused(*rule)
-        if devices is not None and devices.cause.lasting:
-            return devices
-        if not each.ready:
-            return Obstacle(Cause.NOT_READY, "the node is not ready")
-        return self.short(each.node.name) or devices
-
-    def short(self, name: str) -> Obstacle | None:
-        """Return what a node lacks besides devices."""
-        return node_obstacle(self.need, *self.ledger.left(name))
+        return first_obstacle(
+            self.need,
+            each.node,
+            devices=devices,
+            left=self.ledger.left(each.node.name),
+            withheld=next(_withheld(each, self.need.asks), ""),
+            ready=each.ready,
+        )
 
     def choice(self, names: Sequence[str]) -> tuple[str, tuple[Share, ...]] | None:
         """Return the node that the scheduler would choose of these, and the shares; None where none fits."""
@@ -286,7 +275,7 @@ def _who_would(rest: _WithoutPod, ask: Ask) -> str:
     able = sum(bool(gpu.options(ask)) for gpu in gpus)
     if able:
         return f" yet; {able} {'GPU' if able == 1 else 'GPUs'} could provide it, once the controller creates it there"
-    return ", and no GPU of the cluster could provide it"
+    return _unless_unknown(rest, "provide")
 
 
 def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
@@ -299,7 +288,13 @@ def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
             if devices:
                 policy = f" (GPUPolicy {each.state.policy})" if each.state and each.state.policy else ""
                 return f": {node.name}{policy}: {allocated_by_name(devices)}"
-    return ", and no GPU of the cluster could serve it"
+    return _unless_unknown(rest, "serve")
+
+
+def _unless_unknown(rest: _WithoutPod, verb: str) -> str:
+    """Return that no GPU of the cluster could provide or serve it, or whose GPUs are unknown."""
+    unknown = [each.node.name for each in rest.cluster.nodes if each.problem]
+    return f"; the GPUs of {_named(unknown)} are unknown" if unknown else f", and no GPU of the cluster could {verb} it"
 
 
 # What would make it fit
@@ -369,7 +364,8 @@ def _admitted(rest: _WithoutPod) -> Iterator[str]:
         cpu_milli=rest.need.cpu_milli, memory_mib=rest.need.memory_mib, asks=rest.need.asks, models=rest.need.models
     )
     cures: dict[str, list[str]] = {}
-    for name, rule in rest.refused.items():
+    for each in rest.cluster.nodes:
+        name, rule = each.node.name, refusal(rest.need, each.node)
         if rule is not None and rest.ledger.fits(bare, name) and rest.ledger.roomy(rest.need, name):
             cures.setdefault(_CURES[rule[0]].format(rule[1]), []).append(name)
     for cure, names in sorted(cures.items(), key=lambda item: -len(item[1]))[:_MOST_REMEDIES]:
@@ -389,7 +385,8 @@ def share_words(share: Share) -> str:
         return f"the whole GPU {share.gpu}"
     if share.profile is not None:
         return f"{share.profile} at {share.start} of GPU {share.gpu}"
-    return f"{share.memory_mib} MiB of GPU {share.gpu} ({share.mode.value})"
+    mode = "MPS" if share.mode is Mode.MPS else share.mode.value
+    return f"{size(share.memory_mib)} of GPU {share.gpu} ({mode})"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -1,7 +1,8 @@
 """Obstacles: why a pod does not fit on a node, with a cause for programs and a text for people.
 
-`Obstacles` finds those of devices for thousands of nodes at once, in few and short texts; `node_obstacle` finds those
-that kube-scheduler judges. `tessera plan`, the scheduler extender and `tessera explain pod` all print these texts.
+`Obstacles` finds those of devices for thousands of nodes at once, in few and short texts; `first_obstacle` names
+the one that counts where there are several. The scheduler extender prints the texts of devices; `tessera plan` and
+`tessera explain pod` print all of them.
 """
 
 import enum
@@ -20,7 +21,7 @@ from tessera.core.gpu.mig import placements, placements_of
 from tessera.core.gpu.sharing import MPS_MODES, Device, Mode, mig_resource, of_other_allocator
 from tessera.core.gpu.sharing import devices as devices_of
 from tessera.core.packing.fit import Demand, Fleet
-from tessera.core.packing.fit.admission import Refusal
+from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.fit.demand import Devices
 from tessera.core.packing.fit.ways import Amount, NewInstance, Way, Whole
 from tessera.core.workload.need import Ask, Form, Need
@@ -32,8 +33,8 @@ __all__ = [
     "Obstacles",
     "allocated_by_name",
     "describe",
+    "first_obstacle",
     "lasting",
-    "node_obstacle",
     "offer_of",
     "refused",
     "size",
@@ -135,7 +136,7 @@ def refused(rule: Refusal, culprit: str) -> Obstacle:
     return Obstacle(Cause.REFUSED, _REFUSED[rule].format(culprit))
 
 
-def node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Obstacle | None:
+def _node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Obstacle | None:
     """Return what a node with this much left lacks besides devices; None where it has enough."""
     if need.cpu_milli > cpu_milli:
         left = max(cpu_milli, 0)
@@ -144,6 +145,40 @@ def node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Obs
         left = max(memory_mib, 0)
         return Obstacle(Cause.MEMORY, f"too little memory: {need.memory_mib} MiB requested, {left} free", left)
     return None if pods > 0 else Obstacle(Cause.PODS, "the node has its maximum number of pods")
+
+
+def first_obstacle(
+    need: Need,
+    node: Node,
+    *,
+    devices: Obstacle | None,
+    left: tuple[int, int, int],
+    withheld: str = "",
+    ready: bool = True,
+) -> Obstacle | None:
+    """Return the first obstacle of a node, in the order of kube-scheduler and the extender; None if the pod fits.
+
+    Args:
+        need: of the pod.
+        node: as in the snapshot.
+        devices: the obstacle that `Obstacles` found.
+        left: milli cpu, MiB of memory and pods.
+        withheld: why its agent does not advertise a requested resource.
+        ready: whether the node is ready.
+
+    """
+    rule = refusal(need, node)
+    if rule is not None:
+        return refused(*rule)
+    if need.asks and node.problem:
+        return Obstacle(Cause.UNREADABLE, f"the node's GPUs are unknown: {node.problem}")
+    if withheld:
+        return Obstacle(Cause.WITHHELD, withheld)
+    if devices is not None and devices.cause.lasting:
+        return devices
+    if not ready:
+        return Obstacle(Cause.NOT_READY, "the node is not ready")
+    return _node_obstacle(need, *left) or devices
 
 
 def lasting(codes: Ints) -> NDArray[np.bool_]:

@@ -342,7 +342,8 @@ def _guess_warnings(guessed: Mapping[NodeName, Guess]) -> Iterator[str]:
     for cause in GuessCause:
         nodes = [name for name, guess in guessed.items() if guess.cause is cause]
         if nodes:
-            more = f" and {len(nodes) - _NAMED_NODES} more nodes" if len(nodes) > _NAMED_NODES else ""
+            left = len(nodes) - _NAMED_NODES
+            more = f" and {left} more {'node' if left == 1 else 'nodes'}" if left > 0 else ""
             yield (
                 f"{', '.join(nodes[:_NAMED_NODES])}{more}: {cause}, so GPU indices in this plan are guesses; run "
                 "`tessera agent` there, and save gpunodes with nodes and pods where it runs"
@@ -358,9 +359,9 @@ def _warnings(layouts: Iterable[GpuLayout]) -> Iterator[str]:
 
 def _shared(pieces: Sequence[Slice]) -> str:
     pods = [pod for piece in pieces for pod in piece.pods]
-    instances = [f"{p.placement.profile} at slice {p.placement.start}" for p in pieces if p.placement]
+    instances = [f"{p.placement.profile} at memory slice {p.placement.start}" for p in pieces if p.placement]
     where = f"on {', '.join(instances)}" if instances else f"in {pieces[0].memory_mib} MiB"
-    whom = "its neighbours on the instance" if instances else "all"
+    whom = "the other pods on the instance" if instances else "all"
     return (
         f"{len(pods)} pods share memory that {pieces[0].mode} does not isolate, {where}; "
         f"any of them can exhaust it for {whom}: {', '.join(pods)}"

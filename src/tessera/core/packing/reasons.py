@@ -7,8 +7,7 @@ import msgspec
 
 from tessera.core.cluster.snapshot import Node, NodeName, Snapshot
 from tessera.core.packing.fit import Fleet
-from tessera.core.packing.fit.admission import refusal
-from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, describe, node_obstacle, offer_of, refused
+from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, describe, first_obstacle, offer_of
 from tessera.core.packing.pack import UNFIT
 from tessera.core.packing.pack.policies import make_policy
 from tessera.core.packing.pack.scores import Scores
@@ -18,9 +17,10 @@ from tessera.core.workload.resources import MODEL_RESOURCE
 
 __all__ = ["NodeFit", "Reasons", "describe_need", "summarize"]
 
+_BY_TEXT = frozenset(cause for cause in Cause if cause.rank > Cause.DEVICES_FEW.rank) - {Cause.UNREADABLE}
+"""Causes of which each text is an obstacle of its own; of the others the nearest miss is named."""
 _EXAMPLES = 2
 """Nodes named for each obstacle; the others are counted."""
-_UNREADABLE = "the node's GPUs are not known: see the warnings of tessera plan"
 
 
 class NodeFit(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,18 +67,11 @@ class Reasons:
         return cause, "; ".join((f"needs {describe_need(need)}", summary, *foreign_names(need.asks)))
 
     def _verdict(self, need: Need, column: int, devices: Obstacle | None) -> NodeFit:
-        """Return the first obstacle, in the order of kube-scheduler and the extender."""
         node = self._fleet.nodes[column]
-        rule = refusal(need, node)
-        if rule is not None:
-            return NodeFit(node=node.name, obstacle=refused(*rule))
-        if need.asks and node.problem:
-            return NodeFit(node=node.name, obstacle=Obstacle(Cause.UNREADABLE, _UNREADABLE))
-        if devices is not None and devices.cause.lasting:
-            detail = _offers(need, node) if devices.cause is Cause.NO_DEVICE else ""
-            return NodeFit(node=node.name, obstacle=devices, detail=detail)
         cpu_milli, memory_mib, pods = self._fleet.room[:, column].tolist()
-        return NodeFit(node=node.name, obstacle=node_obstacle(need, cpu_milli, memory_mib, pods) or devices)
+        first = first_obstacle(need, node, devices=devices, left=(cpu_milli, memory_mib, pods))
+        detail = _offers(need, node) if first is not None and first.cause is Cause.NO_DEVICE else ""
+        return NodeFit(node=node.name, obstacle=first, detail=detail)
 
 
 def summarize(verdicts: Sequence[NodeFit]) -> tuple[Cause, str]:
@@ -87,9 +80,7 @@ def summarize(verdicts: Sequence[NodeFit]) -> tuple[Cause, str]:
     for verdict in verdicts:
         if verdict.obstacle is not None:
             cause = verdict.obstacle.cause
-            alike[verdict.obstacle.text if cause.rank > Cause.DEVICES_FEW.rank else cause].append(
-                (verdict.obstacle, verdict)
-            )
+            alike[verdict.obstacle.text if cause in _BY_TEXT else cause].append((verdict.obstacle, verdict))
     ranked = sorted(alike.values(), key=lambda nodes: (nodes[0][0].cause.rank, -len(nodes)))
     summary = "; ".join(map(_summary, ranked)) or "there are no nodes"
     return ranked[0][0][0].cause if ranked else Cause.NO_GPU, summary
@@ -100,9 +91,17 @@ def _summary(nodes: Sequence[tuple[Obstacle, NodeFit]]) -> str:
     nearest = max((obstacle for obstacle, _ in nodes), key=lambda obstacle: obstacle.near)
     same = [verdict for obstacle, verdict in nodes if obstacle.text == nearest.text]
     named = ", ".join(f"{each.node}: {each.detail}" if each.detail else each.node for each in same[:_EXAMPLES])
-    more = f" and {len(same) - _EXAMPLES} more nodes" if len(same) > _EXAMPLES else ""
-    others = f"; {len(nodes) - len(same)} more nodes are alike" if len(nodes) > len(same) else ""
+    more = f" and {_more(len(same) - _EXAMPLES)}" if len(same) > _EXAMPLES else ""
+    others = f"; {_alike(len(nodes) - len(same))}" if len(nodes) > len(same) else ""
     return f"{nearest.text} ({named}{more}{others})"
+
+
+def _more(count: int) -> str:
+    return f"{count} more {'node' if count == 1 else 'nodes'}"
+
+
+def _alike(count: int) -> str:
+    return f"{_more(count)} {'has' if count == 1 else 'have'} the same problem"
 
 
 def _offers(need: Need, node: Node) -> str:

@@ -72,6 +72,7 @@ def test_a_node_whose_gpus_cannot_be_told_is_there_with_its_problem() -> None:
     got = read(unknown, pod("p", {"nvidia.com/gpu": 1}))
     assert "GeForce-9999" in got.nodes[0].problem
     assert got.nodes[0].node.gpus == ()
+    assert got.nodes[0].advertised == (("nvidia.com/gpu", 1),)
     assert [each.name for each in inspect(got).nodes] == ["a"]
 
 

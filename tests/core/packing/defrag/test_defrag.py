@@ -13,7 +13,7 @@ from builders.shares import whole
 from builders.worlds import Judge, World, worlds
 from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
 from tessera.core.cluster.snapshot import Node, Snapshot
-from tessera.core.packing.defrag import Asker, DefragProposal, Leave, propose, search
+from tessera.core.packing.defrag import Asker, DefragProposal, Evictable, propose, search
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.ledger import Holder, Ledger
 from tessera.core.workload.need import Isolation, Need, Pod, PodKey
@@ -63,8 +63,8 @@ def running(placed: Holder, priority: int = 0) -> ObservedPod:
     )
 
 
-def free(*pods: ObservedPod) -> dict[PodKey, Leave]:
-    return {pod.pod.key: Leave(pod=pod.pod.key) for pod in pods}
+def free(*pods: ObservedPod) -> dict[PodKey, Evictable]:
+    return {pod.pod.key: Evictable(pod=pod.pod.key) for pod in pods}
 
 
 @st.composite
@@ -207,10 +207,10 @@ def altered(**fields: object) -> list[ObservedPod]:
 
 
 # Keyed by a sentence: the pods, what may leave, the asker; desired is a word of the reason.
-STUCK: dict[str, tuple[list[ObservedPod], dict[PodKey, Leave], Asker, str]] = {
+STUCK: dict[str, tuple[list[ObservedPod], dict[PodKey, Evictable], Asker, str]] = {
     "no pod may leave": (
         two_halves(),
-        {pod.pod.key: Leave(pod=pod.pod.key, refused="it is dear") for pod in two_halves()},
+        {pod.pod.key: Evictable(pod=pod.pod.key, refused="it is dear") for pod in two_halves()},
         asker(WHOLE),
         "on n these would have to move and cannot: default/a (it is dear)",
     ),
@@ -258,9 +258,9 @@ STUCK: dict[str, tuple[list[ObservedPod], dict[PodKey, Leave], Asker, str]] = {
 }
 
 
-@pytest.mark.parametrize(("pods", "leaves", "one", "want"), STUCK.values(), ids=STUCK)
-def test_why_nothing_helps(pods: list[ObservedPod], leaves: dict[PodKey, Leave], one: Asker, want: str) -> None:
-    got = propose(cluster(TWO, pods), [one], leaves)
+@pytest.mark.parametrize(("pods", "evictable", "one", "want"), STUCK.values(), ids=STUCK)
+def test_why_nothing_helps(pods: list[ObservedPod], evictable: dict[PodKey, Evictable], one: Asker, want: str) -> None:
+    got = propose(cluster(TWO, pods), [one], evictable)
     assert got.moves == ()
     assert want in got.stuck[0].reasons[0]
 

@@ -141,7 +141,13 @@ def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str])
         except InvalidInput:
             bare = Node(name=NodeName(name), cpu_milli=_NO_LIMIT, memory_mib=_NO_LIMIT)
         bare = msgspec.structs.replace(bare, problem=str(error))
-        return ObservedNode(node=bare, address=_address(field), ready=_ready(field), problem=str(error))
+        return ObservedNode(
+            node=bare,
+            address=_address(field),
+            ready=_ready(field),
+            advertised=_advertised(field, tolerant=True),
+            problem=str(error),
+        )
     notes.extend(found)
     return ObservedNode(
         node=node,
@@ -167,8 +173,12 @@ def _ready(field: Field) -> bool:
     return next((each.get("status") == "True" for each in listed if each.get("type") == "Ready"), True)
 
 
-def _advertised(field: Field) -> tuple[tuple[str, int], ...]:
+def _advertised(field: Field, *, tolerant: bool = False) -> tuple[tuple[str, int], ...]:
     """Return the GPU resources that a node advertises to kube-scheduler.
+
+    Args:
+        field: the node.
+        tolerant: return those before a quantity that makes no sense.
 
     Raises:
         InvalidInput: a quantity that makes no sense.
@@ -176,11 +186,14 @@ def _advertised(field: Field) -> tuple[tuple[str, int], ...]:
     """
     status = field.get("status")
     amounts = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
-    found = (
-        (name, value.read(units.count))
-        for name, value in amounts.members()
-        if names_device(name) or name in SHARE_RESOURCES
-    )
+    found: list[tuple[str, int]] = []
+    try:
+        for name, value in amounts.members():
+            if names_device(name) or name in SHARE_RESOURCES:
+                found.append((name, value.read(units.count)))
+    except InvalidInput:
+        if not tolerant:
+            raise
     return tuple((name, count) for name, count in found if count)
 
 

@@ -5,7 +5,7 @@ import msgspec
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import Need, PodKey
 
-__all__ = ["Asker", "DefragProposal", "Leave", "Move", "NodeShares", "Placed", "Stuck"]
+__all__ = ["Asker", "DefragProposal", "Move", "NodeShares", "Placed", "Stuck"]
 
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,16 +15,6 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     need: Need
     priority: int = 0
     """Pods of a higher priority are never moved for it."""
-
-
-class Leave(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a running pod may be evicted, by its object and the PodDisruptionBudgets."""
-
-    pod: PodKey
-    refused: str = ""
-    """Why it must stay, without full stop; empty where it may be moved."""
-    budgets: tuple[str, ...] = ()
-    """The PodDisruptionBudgets that select it."""
 
 
 class NodeShares(msgspec.Struct, frozen=True, kw_only=True):

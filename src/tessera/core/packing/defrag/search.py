@@ -13,7 +13,8 @@ from typing import Final
 
 from tessera.core.cluster.cluster import Cluster, ObservedPod, Phase, Record
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.packing.defrag.records import Asker, DefragProposal, Leave, Move, NodeShares, Placed, Stuck
+from tessera.core.packing.defrag.evictable import Evictable
+from tessera.core.packing.defrag.records import Asker, DefragProposal, Move, NodeShares, Placed, Stuck
 from tessera.core.packing.defrag.trial import Room, free_need
 from tessera.core.packing.ledger import holder_id
 from tessera.core.packing.preempt import victims
@@ -43,7 +44,7 @@ _Set = tuple[ObservedPod, ...]
 
 
 def propose(
-    cluster: Cluster, askers: Sequence[Asker], leaves: Mapping[PodKey, Leave], *, most: int = MOST_MOVES
+    cluster: Cluster, askers: Sequence[Asker], evictable: Mapping[PodKey, Evictable], *, most: int = MOST_MOVES
 ) -> DefragProposal:
     """Return the fewest moves after which the askers fit, and the resulting places.
 
@@ -54,11 +55,11 @@ def propose(
     Args:
         cluster: the observation.
         askers: the pods to make room for, the most urgent first.
-        leaves: which pods may be evicted; others stay.
+        evictable: which pods may be evicted; others stay.
         most: the most moves.
 
     """
-    search = _Search(cluster, leaves, most)
+    search = _Search(cluster, evictable, most)
     moved: _Set = ()
     placed: list[Asker] = []
     stuck: list[Stuck] = []
@@ -85,14 +86,14 @@ def propose(
 
 
 class _Search:
-    def __init__(self, cluster: Cluster, leaves: Mapping[PodKey, Leave], most: int) -> None:
+    def __init__(self, cluster: Cluster, evictable: Mapping[PodKey, Evictable], most: int) -> None:
         self.room = Room(cluster)
-        self.leaves = leaves
+        self.evictable = evictable
         self.most = most
         self.pods = cluster.pods
         self.least = 0
         self.exhaustive = True
-        self.staying = {pod.pod.key: why for pod in cluster.pods if (why := _stays(pod, leaves))}
+        self.staying = {pod.pod.key: why for pod in cluster.pods if (why := _stays(pod, evictable))}
         self.movable = [pod for pod in cluster.pods if pod.pod.key not in self.staying]
         self._tries = _MOST_TRIES
         self._trials = min(_MOST_TRIALS, max(_FEWEST_TRIALS, _TRIALS_TIMES_NODES // max(len(cluster.nodes), 1)))
@@ -228,7 +229,7 @@ class _Search:
             owner=pod.pod.owner,
             frees=NodeShares(node=pod.node, shares=pod.shares),
             fits=fits,
-            budgets=self.leaves[pod.pod.key].budgets,
+            budgets=self.evictable[pod.pod.key].budgets,
         )
 
     def why(self, asker: Asker) -> tuple[str, ...]:
@@ -272,9 +273,9 @@ class _Search:
         return "" if self._can_go(pod) else "its replacement does not fit elsewhere"
 
 
-def _stays(pod: ObservedPod, leaves: Mapping[PodKey, Leave]) -> str:
+def _stays(pod: ObservedPod, evictable: Mapping[PodKey, Evictable]) -> str:
     """Return why a pod is never moved; empty where it may be."""
-    leave = leaves.get(pod.pod.key)
+    found = evictable.get(pod.pod.key)
     if pod.ending:
         return "it is already being deleted"
     if pod.problem:
@@ -283,7 +284,7 @@ def _stays(pod: ObservedPod, leaves: Mapping[PodKey, Leave]) -> str:
         return "its containers are not running yet"
     if pod.record is not Record.RECORDED or not pod.shares:
         return "its devices are not recorded"
-    return leave.refused if leave else "its controller is unknown"
+    return found.refused if found else "its controller is unknown"
 
 
 def _holds(pod: ObservedPod) -> tuple[int, int, str]:

@@ -1,11 +1,11 @@
-"""Which running pods may be asked to leave, from objects as others wrote them."""
+"""Which running pods may be evicted, from objects as others wrote them."""
 
 from typing import Any
 
 import pytest
 
 from builders.kubeobjects import Object, pod
-from tessera.api.kubernetes.leaving import read_leaves
+from tessera.api.kubernetes.evictable import read_evictable
 from tessera.api.tessera.cluster.clusters import as_fields
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
@@ -41,8 +41,8 @@ NO_APP = {"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}
 CASES: dict[str, tuple[list[Object], str, tuple[str, ...]]] = {
     "a pod of a ReplicaSet goes": ([made()], "", ()),
     "a pod of a StatefulSet goes": ([made("StatefulSet")], "", ()),
-    "a bare pod stays": ([made("")], "it has no controller that would make it again", ()),
-    "a pod of a DaemonSet stays": ([made("DaemonSet")], "its DaemonSet would make it again on the same node", ()),
+    "a bare pod stays": ([made("")], "no controller would recreate it", ()),
+    "a pod of a DaemonSet stays": ([made("DaemonSet")], "its DaemonSet would recreate it on the same node", ()),
     "a static pod stays": ([made("Node")], "it is a static pod of its node", ()),
     "a mirrored pod stays": ([made(**{"kubernetes.io/config.mirror": "x"})], "it is a static pod of its node", ()),
     "a pod of a Job stays": (
@@ -75,21 +75,21 @@ CASES: dict[str, tuple[list[Object], str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("objects", "refused", "budgets"), CASES.values(), ids=CASES)
-def test_leaves(objects: list[Object], refused: str, budgets: tuple[str, ...]) -> None:
-    got = read_leaves(as_fields(objects))[PodKey("ns/me")]
+def test_which_pods_may_be_evicted(objects: list[Object], refused: str, budgets: tuple[str, ...]) -> None:
+    got = read_evictable(as_fields(objects))[PodKey("ns/me")]
     assert (got.refused, got.budgets) == (refused, budgets)
 
 
 def test_pods_of_kube_system_stay() -> None:
     each = made()
     each["metadata"]["namespace"] = "kube-system"
-    assert read_leaves(as_fields([each]))[PodKey("kube-system/me")].refused == "it is of kube-system"
+    assert read_evictable(as_fields([each]))[PodKey("kube-system/me")].refused == "it is in namespace kube-system"
 
 
 def test_a_pod_that_cannot_be_read_is_left_out_and_so_stays() -> None:
-    assert read_leaves(as_fields([made(metadata={"labels": {"app": 1}}), {"kind": "Service"}])) == {}
+    assert read_evictable(as_fields([made(metadata={"labels": {"app": 1}}), {"kind": "Service"}])) == {}
 
 
 def test_a_budget_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(InvalidInput, match="disruptionsAllowed"):
-        read_leaves(as_fields([made(), budget("b", ALL, "many")]))
+        read_evictable(as_fields([made(), budget("b", ALL, "many")]))
