@@ -120,6 +120,69 @@ async def test_an_object_of_a_former_server_of_the_name_is_not_taken(cluster: Cl
     await cluster.make()
     async with cluster.running():
         assert "Deployment serving/ranker" in (await cluster.condition("Applied", failed))["message"]
+        ready = await cluster.condition("Ready", failed)
+    assert ready["reason"] == "DeploymentNotApplied"
+    assert "there is one that is not this ModelServer's: rename one of the two" in ready["message"]
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+async def test_a_deployment_that_is_taken_from_its_server_serves_nothing(cluster: Cluster, sleeps: bool) -> None:
+    await cluster.make({"replicas": {"min": 0 if sleeps else 1}})
+    async with cluster.running():
+        await cluster.condition("Applied", done)
+        bodies: tuple[tuple[dict[str, Any], str], ...] = (
+            ({"spec": {"replicas": 0}}, ""),
+            ({"status": {"replicas": 0, "readyReplicas": 0}}, "status"),
+            ({"metadata": {"ownerReferences": None}}, ""),
+        )
+        for body, subresource in bodies:
+            await cluster.kube.patch(DEPLOYMENTS, "ranker", body, namespace=NS, subresource=subresource)
+        assert "not this ModelServer's" in (await cluster.condition("Applied", failed))["message"]
+        ready = await cluster.condition("Ready", lambda each: each["reason"] == "DeploymentNotApplied")
+        assert ready["status"] == "False"
+        await cluster.kube.delete(DEPLOYMENTS, "ranker", namespace=NS)
+        await cluster.condition("Applied", done)
+        await cluster.condition("Ready", lambda each: each["reason"] != "DeploymentNotApplied")
+
+
+@pytest.mark.parametrize(
+    "types", [("Headless", "ClusterIP"), ("LoadBalancer", "Headless"), ("Headless", "LoadBalancer")]
+)
+async def test_a_service_that_cannot_become_the_desired_one_says_how_it_can(
+    cluster: Cluster, types: tuple[str, str]
+) -> None:
+    first, then = types
+    await cluster.make({"expose": {"type": first}})
+    async with cluster.running():
+        await cluster.condition("Applied", done)
+        before = await cluster.until(SERVICES, is_there)
+        await cluster.change({"expose": {"type": then}})
+        said = await cluster.condition("Applied", failed)
+        assert said["message"] == (
+            "Service serving/ranker: Kubernetes does not change a Service to or from Headless: "
+            "`kubectl delete service ranker -n serving`: it is made anew"
+        )
+        left = await cluster.until(SERVICES, is_there)
+        assert left["metadata"]["uid"] == before["metadata"]["uid"]
+        await cluster.kube.delete(SERVICES, "ranker", namespace=NS)
+        await cluster.condition("Applied", done)
+        made = await cluster.until(SERVICES, is_there)
+    assert (made["spec"].get("clusterIP") == "None") == (then == "Headless")
+
+
+async def test_a_wake_annotation_that_is_no_time_is_ignored_and_what_runs_is_repaired(cluster: Cluster) -> None:
+    await cluster.make({"replicas": {"min": 0, "max": 2}})
+    async with cluster.running():
+        await cluster.condition("Applied", done)
+        bad = {"metadata": {"annotations": {"serving.tessera.dev/wake": "yesterday"}}}
+        await cluster.kube.patch(MODEL_SERVERS, "ranker", bad, namespace=NS)
+        said = await cluster.condition("Applied", lambda each: "yesterday" in each["message"])
+        assert said["status"] == "True"
+        want = "ignored: annotation serving.tessera.dev/wake: 'yesterday' is not a time, as 2026-11-26T08:00:00Z"
+        assert want in said["message"]
+        await cluster.kube.delete(SERVICES, "ranker", namespace=NS)
+        await cluster.until(SERVICES, is_there)
+        assert (await cluster.condition("Accepted", bool))["status"] == "True"
 
 
 async def test_an_autoscaler_comes_and_goes_and_leaves_the_replicas_as_they_are(cluster: Cluster) -> None:

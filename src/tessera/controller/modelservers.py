@@ -24,6 +24,7 @@ from tessera.api.tessera.v1alpha1.modelservers import (
     read_model_server,
     refused_status,
     server_status,
+    without_bad_wake,
 )
 from tessera.clients.kube import (
     AUTOSCALERS,
@@ -210,7 +211,7 @@ class ModelServers:
         if name_of(found)[0] not in self._read:
             return None
         try:
-            server = _server_of(found)
+            server, _ = _server_of(found)
         except InvalidInput:
             return None
         return server if server.sleeps else None
@@ -231,11 +232,11 @@ class ModelServers:
                 return former  # its objects are being read
             return refused_status(former, generation, "RoleBindingMissing", refusal, self._now())
         try:
-            server = _server_of(found)
+            server, ignored = _server_of(found)
             objects = render(server, f"{KIND} {name}", prometheus=self._prometheus)
         except InvalidInput as error:
             return refused_status(former, generation, "Invalid", str(error), self._now())
-        problems, notes = await self._carry_out(server, objects)
+        problems, notes, unserved = await self._carry_out(server, objects)
         deployment = self._stores[DEPLOYMENTS, namespace].objects.get((namespace, name), {})
         own = deployment if _owned(deployment, server.uid) else {}
         if server.sleeps and own:
@@ -243,14 +244,19 @@ class ModelServers:
                 notes += await self._sleeping.step(server, own)
             except TesseraError as error:
                 problems += (_problem(server, error),)
-        found_now = msgspec.structs.replace(observed(own, problems, notes), sleeps=server.sleeps)
+        if ignored:
+            notes += (f"ignored: {ignored}",)
+        found_now = msgspec.structs.replace(observed(own, problems, notes, unserved), sleeps=server.sleeps)
         return server_status(former, generation, found_now, self._now())
 
     async def _carry_out(
         self, server: ModelServer, objects: Iterable[Object]
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Create or update the objects; return what failed and what was skipped. One failure does not stop the rest."""
-        problems, notes, desired = [], [], set()
+    ) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+        """Create or update the objects; return what failed, what was skipped, and what failed of the Deployment.
+
+        One failure does not stop the rest.
+        """
+        problems, notes, desired, unserved = list[str](), list[str](), set[Kind](), ""
         for body in objects:
             kind = _KINDS[body["kind"]]
             desired.add(kind)
@@ -262,6 +268,7 @@ class ModelServers:
                 notes.append(f"no {kind.name}: the cluster has no {kind.api_version}")
             except TesseraError as error:
                 problems.append(_problem(server, error))
+                unserved = problems[-1] if kind is DEPLOYMENTS else unserved
         for kind in _MAY_GO:
             try:
                 if kind not in desired:
@@ -270,7 +277,7 @@ class ModelServers:
                 continue
             except TesseraError as error:
                 problems.append(_problem(server, error))
-        return tuple(problems), tuple(notes)
+        return tuple(problems), tuple(notes), unserved
 
     async def _live(self, kind: Kind, server: ModelServer) -> Object | None:
         """Return the object with the server's name; an unwatched one is read from the API server.
@@ -297,7 +304,7 @@ class ModelServers:
         """Create or update one object.
 
         Raises:
-            Conflict: an object of this name exists and has another owner.
+            Conflict: an object of this name exists and has another owner, or cannot become the desired one.
 
         """
         replicas = body["spec"].get("replicas") if kind is DEPLOYMENTS else None
@@ -317,6 +324,12 @@ class ModelServers:
                 f"{kind.name} {server.namespace}/{server.name}",
                 found="there is one that is not this ModelServer's",
                 hint="rename one of the two, or delete the other",
+            )
+        if live is not None and kind is SERVICES and _headless(live) != _headless(body):
+            raise Conflict(
+                f"{kind.name} {server.namespace}/{server.name}",
+                found="Kubernetes does not change a Service to or from Headless",
+                hint=f"`kubectl delete service {server.name} -n {server.namespace}`: it is made anew",
             )
         if live is not None and _must_leave_zero(live, body):
             live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
@@ -359,8 +372,10 @@ class ModelServers:
         await self._kube.apply(MODEL_SERVERS, body, manager=_MANAGER, force=True, subresource="status")
 
 
-def _server_of(found: Object) -> ModelServer:
-    return read_model_server({**found, "apiVersion": API_VERSION, "kind": KIND})
+def _server_of(found: Object) -> tuple[ModelServer, str]:
+    """Return a server, and why its wake annotation is ignored; empty where it is not."""
+    usable, ignored = without_bad_wake(found)
+    return read_model_server({**usable, "apiVersion": API_VERSION, "kind": KIND}), ignored
 
 
 def _problem(server: ModelServer, error: TesseraError) -> str:
@@ -374,6 +389,10 @@ def _must_leave_zero(live: Object, body: Object) -> bool:
     Its autoscaler would leave it at zero.
     """
     return IDLE in annotations_of(live) and IDLE not in annotations_of(body) and live["spec"].get("replicas") == 0
+
+
+def _headless(service: Object) -> bool:
+    return bool(service["spec"].get("clusterIP") == "None")
 
 
 def _owned(live: Mapping[str, Any], uid: str) -> bool:

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from tessera.clients.kube import GPU_NODES, PODS, annotations_of, labels_of, name_of, uid_of
+from tessera.clients.kube import (
+    DESIRED_REPLICAS,
+    GPU_NODES,
+    PODS,
+    SCALED_OBJECTS,
+    annotations_of,
+    labels_of,
+    name_of,
+    uid_of,
+)
 from tessera.clients.kube.protocol import not_served, version_of
 
 BARE: tuple[dict[str, Any], ...] = (
@@ -30,3 +39,10 @@ def test_what_is_there_is_read() -> None:
 def test_who_lacks_a_kind_learns_what_to_install() -> None:
     assert str(not_served(GPU_NODES, "GPUNode n1")).endswith("the chart installs it, see docs/install.md")
     assert str(not_served(PODS, "pods")).endswith("use a Kubernetes version with v1")
+    assert str(not_served(SCALED_OBJECTS, "x")).endswith(
+        "CustomResourceDefinition scaledobjects.keda.sh of its project"
+    )
+    assert str(not_served(DESIRED_REPLICAS, "x")) == (
+        "x: the API server does not serve external.metrics.k8s.io/v1beta1: "
+        "set metricsApi.enabled=true in the chart, see docs/metrics-api.md"
+    )

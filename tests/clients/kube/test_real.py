@@ -16,6 +16,7 @@ from clients.kube.test_cluster import kubeconfig
 from harness.httpserver import Asked, Play, Server, answer, chunked, serving
 from tessera.clients.kube import (
     CONFIG_MAPS,
+    DEPLOYMENTS,
     GPU_NODES,
     NODES,
     PODS,
@@ -92,6 +93,13 @@ async def test_a_refusal_is_an_error_that_says_what_to_do(case: str, tmp_path: P
         assert "patch GPUNode node1" in str(refused.value)
     if want is Unavailable:
         assert not isinstance(refused.value, Unanswered | Forbidden), "nothing was done, and no role would help"
+
+
+async def test_a_field_that_kubernetes_own_kind_does_not_have_is_the_caller_s_to_correct(tmp_path: Path) -> None:
+    raw = status(500, "failed to create typed patch object (n/d; apps/v1): .spec.x: field not declared in schema")
+    async with connected(tmp_path, lambda _: raw, {"token": "t"}) as (_server, kube):
+        with pytest.raises(InvalidInput, match=r"field not declared in schema': remove or correct that field$"):
+            await kube.apply(DEPLOYMENTS, {"metadata": {"name": "d", "namespace": "n"}}, manager="me")
 
 
 async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:

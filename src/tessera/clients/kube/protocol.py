@@ -391,7 +391,11 @@ def version_of(each: Mapping[str, Any]) -> str:
 
 def not_served(kind: Kind, subject: str) -> Unsupported:
     """Return the error of an unknown kind; it says what to install."""
-    definition = f"the CustomResourceDefinition {kind.plural}.{kind.group}; the chart installs it, see docs/install.md"
+    if kind == DESIRED_REPLICAS:
+        hint = "set metricsApi.enabled=true in the chart, see docs/metrics-api.md"
+        return Unsupported(subject, found=f"the API server does not serve {kind.api_version}", hint=hint)
+    whose = "; the chart installs it, see docs/install.md" if kind.group.endswith("tessera.dev") else " of its project"
+    definition = f"the CustomResourceDefinition {kind.plural}.{kind.group}{whose}"
     return Unsupported(
         subject,
         found=f"the API server does not serve {kind.plural} of {kind.api_version}",

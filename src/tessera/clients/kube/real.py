@@ -442,9 +442,8 @@ def _refused(code: int, found: str, requested: _Request) -> TesseraError:
         refused = Forbidden if code == _FORBIDDEN and _NO_RIGHT in found else Unavailable
         return refused(subject, found=found, hint=_WITHHELD[code])
     if _UNDECLARED in found:
-        accepted = (
-            f"install the CustomResourceDefinition of this version, {requested.kind.plural}.{requested.kind.group}"
-        )
-        return InvalidInput(subject, found=found, hint=accepted)
+        definition = f"{requested.kind.plural}.{requested.kind.group}"
+        fix = f"install the CustomResourceDefinition of this version, {definition}" if requested.kind.custom else ""
+        return InvalidInput(subject, found=found, hint=fix or "remove or correct that field")
     kind = InvalidInput if code in _FOR_GOOD else Unanswered if code >= _BROKEN else Unavailable
     return kind(subject, found=f"HTTP {code}, {found}", hint="correct it" if code in _FOR_GOOD else "try again")

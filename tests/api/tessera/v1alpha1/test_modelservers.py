@@ -17,6 +17,7 @@ from tessera.api.tessera.v1alpha1.modelservers import (
     refused_status,
     server_status,
     with_pods,
+    without_bad_wake,
 )
 from tessera.core.serving.render import render
 from tessera.core.workload.need import Isolation
@@ -172,6 +173,18 @@ STATES = {
         "True",
         "Serving",
     ),
+    "its Deployment is another's": (
+        ObservedServer(sleeps=True, problems=("it is another's",), unserved="it is another's"),
+        "False",
+        "False",
+        "DeploymentNotApplied",
+    ),
+    "replicas of a former spec": (
+        ObservedServer(ready=1, desired=1, problems=("Deployment: timed out",), unserved="Deployment: timed out"),
+        "False",
+        "False",
+        "DeploymentNotApplied",
+    ),
 }
 
 
@@ -217,9 +230,22 @@ def test_what_a_deployment_says_is_what_was_found() -> None:
         ready=1,
         desired=3,
         problems=("first", "Deployment: violates PodSecurity", "Deployment: timed out"),
+        unserved="Deployment: violates PodSecurity; Deployment: timed out",
         notes=("note",),
     )
-    assert observed({}, (), ()) == ObservedServer()
+    assert observed({"spec": {}}, ("x",), (), "x").unserved == "x"
+    assert observed({}, (), ()) == ObservedServer(unserved="it has no Deployment yet")
+    assert observed({}, ("x",), (), "x").unserved == "x"
+
+
+def test_a_wake_annotation_that_is_no_time_can_be_left_out() -> None:
+    bad = model_server(annotations={"serving.tessera.dev/wake": "yesterday", "a": "b"})
+    usable, ignored = without_bad_wake(bad)
+    assert usable == model_server(annotations={"a": "b"})
+    assert ignored == "annotation serving.tessera.dev/wake: 'yesterday' is not a time, as 2026-11-26T08:00:00Z"
+    assert bad["metadata"]["annotations"]["serving.tessera.dev/wake"] == "yesterday"
+    for each in (model_server(), model_server(annotations={"serving.tessera.dev/wake": "2026-11-26T08:00:00Z"})):
+        assert without_bad_wake(each) == (each, "")
 
 
 PLANNED: dict[str, tuple[dict[str, Any], list[str]]] = {

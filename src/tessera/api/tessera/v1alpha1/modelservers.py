@@ -23,7 +23,7 @@ from tessera.core.gpu.sharing import GPU_RESOURCE
 from tessera.core.serving import modelserver as core
 from tessera.core.serving.render import KIND
 from tessera.core.serving.render.engines import program
-from tessera.core.serving.render.pods import pod_template
+from tessera.core.serving.render.pods import WAKE, pod_template
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "refused_status",
     "server_status",
     "with_pods",
+    "without_bad_wake",
 ]
 
 _MESSAGE_CHARACTERS: Final = 2048
@@ -121,7 +122,22 @@ class ModelServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     desired_replicas: _Tally = 0
     """Desired pods, fixed or by the autoscaler."""
     conditions: Conditions = ()
-    """`Accepted`: it is valid; `Applied`: all objects are as desired; `Ready`: all replicas serve."""
+    """`Accepted`: it is valid; `Applied`: all objects are as desired; `Ready`: all replicas serve, and as specified."""
+
+
+def without_bad_wake(each: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """Return an object of the cluster without the annotation that wakes it where that is no time, and why; else empty.
+
+    Anybody who may patch it can annotate it: what runs stays repaired and scaled.
+    """
+    metadata = each["metadata"]
+    annotations = dict(metadata.get("annotations") or {})
+    try:
+        read_woken(annotations)
+    except InvalidInput as error:
+        del annotations[WAKE]
+        return {**each, "metadata": {**metadata, "annotations": annotations}}, str(error)
+    return each, ""
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -268,28 +284,36 @@ class ObservedServer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it may scale to zero."""
     problems: tuple[str, ...] = ()
     """Why objects are not as desired, each in a sentence without full stop."""
+    unserved: str = ""
+    """Why its Deployment is not as desired, so that ready replicas, if any, are not those of the spec."""
     notes: tuple[str, ...] = ()
     """What was skipped, and why."""
 
 
-def observed(deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tuple[str, ...]) -> ObservedServer:
+def observed(
+    deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tuple[str, ...], unserved: str = ""
+) -> ObservedServer:
     """Return the observation of a server.
 
     Args:
         deployment: its Deployment; empty for none.
         problems: why objects are not as desired.
         notes: what was left out, and why.
+        unserved: the one of the problems that is of the Deployment; empty for none.
 
     """
     found = msgspec.convert(deployment, _Deployment)
     # Pods rejected by admission, Pod Security or a quota; and a rollout that does not complete.
     failing = {("ReplicaFailure", "True"), ("Progressing", "False")}
-    failed = (f"Deployment: {e.message}" for e in found.status.conditions if (e.type, e.status) in failing)
+    failed = tuple(f"Deployment: {e.message}" for e in found.status.conditions if (e.type, e.status) in failing)
+    if not deployment:
+        unserved = unserved or "it has no Deployment yet"
     return ObservedServer(
         replicas=found.status.replicas,
         ready=found.status.ready_replicas,
         desired=found.spec.replicas if deployment else 0,
         problems=(*problems, *failed),
+        unserved=unserved or "; ".join(failed),
         notes=notes,
     )
 
@@ -305,7 +329,10 @@ def server_status(
     serving = f"{found.ready} of {found.desired} replicas serve"
     if found.sleeps and not found.desired:
         serving = "idle, so no replica serves and requests are refused; `tessera wake` starts one"
-    if found.ready >= found.desired:
+    if found.unserved:
+        serving = f"{found.ready} of {found.desired} replicas serve, not as specified: {found.unserved}"
+        ready = Finding("Ready", "False", "DeploymentNotApplied", serving)
+    elif found.ready >= found.desired:
         ready = Finding("Ready", "True", "Serving" if found.desired else "ScaledToZero", serving)
     else:
         ready = Finding("Ready", "False", "Starting", f"{serving}; `tessera explain pod` shows why one is pending")
