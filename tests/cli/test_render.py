@@ -53,7 +53,20 @@ def test_a_job_has_as_many_pods_as_the_server_has_at_most() -> None:
         assert found["spec"]["template"]["spec"]["containers"][0]["command"] == ["run", "-x"]
 
 
+def test_a_job_of_very_many_parts_ends_when_as_many_fail_as_kubernetes_takes() -> None:
+    text = json.dumps(model_server({"replicas": {"max": 4}}))
+    for options, want in ((("100000", "100000"), None), (("100001", "10000"), 10_000), (("1000000", "7"), 10_000)):
+        words = ("--completions", options[0], "--parallelism", options[1])
+        (found,) = json.loads(run("--job", "-f", "-", "-o", "json", *words, stdin=text))["items"]
+        assert found["spec"].get("maxFailedIndexes") == want
+
+
 WRONG = {
+    "more pods at once than Kubernetes takes": (
+        ("-f", "-", "--job", "--completions", "100001", "--parallelism", "10001"),
+        json.dumps(model_server()),
+        "--parallelism 10001: Kubernetes takes at most 10000 for more than 100000 completions",
+    ),
     "no object": (("-f", "-"), "spec: 1\n", "standard input, document 1, line 1: it has no kind: leave it out"),
     "a field by its path": (
         ("-f", "-"),

@@ -202,7 +202,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two slices": ({"gpu": {"resource": "nvidia.com/mig-1g.5gb", "count": 2}}, "a process sees one MIG instance"),
     "KEDA for Tessera's metric": ({"autoscaling": {"autoscaler": "KEDA"}}, "with it metric must be queue-time"),
     "a value and a source": ({"env": [{"name": "A", "value": "b", "valueFrom": {"x": 1}}]}, "value or valueFrom"),
-    "more than the most": ({"replicas": {"min": 3, "max": 2}}, "min is at most max"),
+    "more than the most": ({"replicas": {"min": 3, "max": 2}}, "min must be at most max"),
 }
 
 

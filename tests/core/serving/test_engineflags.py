@@ -55,6 +55,12 @@ DEFEATING: dict[str, tuple[str, str]] = {
     "--nnodes": ("vllm", ONE),
     "--node-rank": ("vllm", ONE),
     "--headless": ("vllm", ONE),
+    "-asc": ("vllm", "vLLM serves nothing"),
+    "--api-server-count": ("vllm", "vLLM serves nothing"),
+    "--config": ("vllm", "what is in that file is not seen here"),
+    "--max-num-seqs": ("vllm", "a whole number from 1 to 100000"),
+    "--help": ("vllm", "prints the engine's options"),
+    "-h": ("vllm", "prints the engine's options"),
     "--disable-log-stats": ("vllm", "the autoscaler needs these metrics"),
     "--uds": ("vllm", "the Service and the probes reach the pod"),
     "--grpc": ("vllm", "the Service and the probes reach the pod"),
@@ -68,6 +74,9 @@ DEFEATING: dict[str, tuple[str, str]] = {
     "--allow-metrics": ("triton", "the autoscaler needs these metrics"),
     "--http-address": ("triton", "the Service and the probes reach the pod"),
     "--metrics-address": ("triton", "the Service and the probes reach the pod"),
+    "--grpc-server-cert": ("triton", "plain HTTP"),
+    "--grpc-server-key": ("triton", "plain HTTP"),
+    "--grpc-root-cert": ("triton", "plain HTTP"),
 }
 
 
@@ -93,6 +102,12 @@ def accept(unknown: bool) -> dict[str, bool]:  # one of two
         ("vllm", ["--pipeline-parallel", "2"]),
         ("vllm", ["--data_parallel_size_l=2"]),
         ("vllm", ["--disable-log-st"]),
+        ("vllm", ["-as", "0"]),
+        ("vllm", ["-pc", "2"]),
+        ("vllm", ["-n2"]),
+        ("vllm", ["-r1"]),
+        ("vllm", ["--api_server_c=0"]),
+        ("triton", ["--hel"]),
         ("triton", ["--allow-met=false"]),
         ("triton", ["--allow-ht", "0"]),
     ],
@@ -102,11 +117,68 @@ def test_an_abbreviation_that_the_engine_accepts_is_the_option(engine: str, word
         rendered({"engine": engine, "args": words, "allowUnknownArgs": True})
 
 
+BAD_NUMBERS = [
+    f"--{name}{sign}{value}"
+    for name in ("max-num-seqs", "max_num_seqs", "api-server-count", "api_server_count")
+    for value in ("0", "-1", "+0", "00", "0_0", "1e3", "1k", "")
+    for sign in ("=", " ")
+]
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize("text", BAD_NUMBERS)
+def test_numbers_by_which_nothing_is_served_or_scaled_are_refused(text: str, unknown: bool) -> None:
+    with pytest.raises(InvalidInput, match="does not go with what Tessera renders") as caught:
+        rendered(VLLM | {"args": ["--seed=1", *text.split(" ")]} | accept(unknown))
+    assert caught.value.subject == "server: spec.args[1]"
+
+
+STRAY: dict[str, tuple[str, list[str]]] = {
+    "a model": ("vllm", ["other/model"]),
+    "after an option with its value": ("vllm", ["--seed=1", "other/model"]),
+    "after a flag": ("vllm", ["--trust-remote-code", "other/model"]),
+    "after a flag that is switched off": ("vllm", ["--no-enable-prefix-caching", "other/model"]),
+    "a file of arguments": ("vllm", ["@arguments"]),
+    "a negative number": ("vllm", ["-3"]),
+    "a repository": ("triton", ["repository"]),
+    "after Triton's option with its value": ("triton", ["--id", "a", "repository"]),
+}
+
+
+@pytest.mark.parametrize("case", STRAY)
+def test_an_argument_that_is_no_option_s_value_is_refused(case: str) -> None:
+    engine, args = STRAY[case]
+    with pytest.raises(InvalidInput, match="is no option, nor the value of one: remove it; the model is") as caught:
+        rendered({"engine": engine, "args": args})
+    assert caught.value.subject == f"server: spec.args[{len(args) - 1}]"
+    assert container({"engine": engine, "args": args, "allowUnknownArgs": True})["args"][-len(args) :] == args
+
+
+@pytest.mark.parametrize("option", ["--log_verbose=1", "--log_verbose", "--http_thread_count=2", "--log-verbose.x=1"])
+def test_triton_spells_its_options_with_hyphens_alone(option: str) -> None:
+    with pytest.raises(InvalidInput, match=r"is not an option of triton 2\.73\.0: did you mean --"):
+        rendered({"args": [option]})
+
+
+def test_a_variable_that_makes_triton_serve_something_else_is_refused() -> None:
+    env = [{"name": "A", "value": "b"}, {"name": "AIP_MODE", "value": "PREDICTION"}]
+    with pytest.raises(InvalidInput, match=r"in place of HTTP and gRPC: remove it$") as caught:
+        rendered({"env": env})
+    assert caught.value.subject == "server: spec.env[1]"
+    assert container(VLLM | {"env": env})["env"][-1] == env[1]
+
+
 BAD_VALUES = [
     ["--metrics-config=counter_latencies=false"],
     ["--metrics-config", "counter_latencies=0"],
     ["--metrics-config", "COUNTER_LATENCIES=False"],
+    ["--metrics-config=,counter_latencies=false"],
+    ["--metrics-config= counter_latencies=false"],
+    ["--http-restricted-api= health:key=secret"],
+    ["--http-restricted-api=metadata, HEALTH:key=secret"],
     ["--http-restricted-api=health:key=secret"],
+    ["--grpc-use-ssl=true"],
+    ["--grpc-use-ssl-mutual", "1"],
     ["--http-restricted-api", "metadata,health:key=secret"],
     ["--allow-metrics", "FALSE"],
     ["--allow-metrics"],
@@ -123,12 +195,15 @@ HARMLESS = {
     "triton": [
         ["--allow-metrics=true", "--allow-http", "1", "--allow-grpc=TRUE"],
         ["--metrics-config=summary_latencies=true", "--metrics-config", "counter_latencies=true"],
-        ["--http-restricted-api=metadata:key=secret", "--http-address=0.0.0.0"],
+        ["--http-restricted-api=metadata:key=health", "--http-address=0.0.0.0"],
+        ["--grpc-use-ssl=false", "--grpc-use-ssl-mutual", "0", "--log-verbose", "1", "--load-model=a", "--id", "x"],
     ],
     "vllm": [
         ["--host=0.0.0.0"],
         ["--host", "::", "--no-disable-log-stats", "--no-headless"],
         ["--disable-uvicorn-access-log", "--distributed-executor-backend=mp", "-q", "fp8"],
+        ["--api-server-count=2", "-asc", "1", "--max-num-seqs=100000", "--max_num_seqs", "8"],
+        ["--served-model-name", "a", "b", "--cudagraph-capture-sizes", "1", "2", "4", "--seed", "-3"],
     ],
 }
 
@@ -142,8 +217,9 @@ def test_values_that_change_nothing_are_taken(engine: str) -> None:
 @pytest.mark.parametrize("case", BAD_ARGS)
 def test_options_that_cannot_be_are_refused_with_their_place(case: str) -> None:
     engine, args, want = BAD_ARGS[case]
+    first = ["--seed", "-3"] if engine == "vllm" else ["--log-verbose", "-3"]
     with pytest.raises(InvalidInput, match=re.escape(want)) as caught:
-        rendered({"engine": engine, "args": ["value", "-3", *args]})
+        rendered({"engine": engine, "args": [*first, *args]})
     assert caught.value.subject == "server: spec.args[2]"
 
 
@@ -154,7 +230,7 @@ def test_options_of_another_version_are_taken_where_that_is_said() -> None:
 @pytest.mark.parametrize("engine", ["triton", "vllm"])
 def test_the_options_that_tessera_writes_are_those_of_the_engine(engine: str) -> None:
     args = container({"engine": engine})["args"]
-    check_options(engine, args, "args")  # type: ignore[arg-type]  # a parameter is a plain text
+    check_options(engine, args[engine == "vllm" :], "args")  # type: ignore[arg-type]  # a parameter is a plain text
     assert len(given_options(engine, args)) > 4  # type: ignore[arg-type]  # the same
 
 

@@ -84,6 +84,7 @@ _VLLM_SHORT: Final = (
     "-ac -asc -cc -dc -dcp -dp -dpa -dpb -dpe -dph -dpl -dpm -dpn -dpp -dpr -ep -n -pcp -pp -q -r -sc -tp"
 )
 _ALIASES: Final = {
+    "-asc": "api-server-count",
     "-dp": "data-parallel-size",
     "-dpa": "data-parallel-address",
     "-dpb": "data-parallel-backend",
@@ -94,13 +95,19 @@ _ALIASES: Final = {
     "-dpn": "data-parallel-rank",
     "-dpp": "data-parallel-rpc-port",
     "-dpr": "data-parallel-start-rank",
+    "-h": "help",
     "-n": "nnodes",
     "-pcp": "prefill-context-parallel-size",
     "-pp": "pipeline-parallel-size",
     "-r": "node-rank",
     "-tp": "tensor-parallel-size",
 }
-"""Short forms of vLLM's options that cannot be given."""
+"""Short forms of vLLM's options that cannot be given, or not with every value."""
+_VLLM_FLAGS: Final = (
+    "enable-auto-tool-choice enable-chunked-prefill enable-expert-parallel enable-lora enable-prefix-caching"
+    " enforce-eager trust-remote-code"
+)
+"""Options of vLLM that are often given and take no value; what follows one is an argument of its own."""
 
 # Source: triton-inference-server/server@e1db8a60 (2.73.0, August 2026), `src/command_line_parser.cc`.
 _TRITON: Final = """
@@ -139,8 +146,8 @@ def given_options(engine: Engine, args: Sequence[str]) -> tuple[GivenOption, ...
     found = []
     for place, argument in enumerate(args):
         head, sign, value = argument.partition("=")
-        name = _ALIASES.get(head) if engine == "vllm" else None
-        name = name or _whole(engine, _long(argument))
+        name = _alias(head) if engine == "vllm" else ""
+        name = name or _whole(engine, _long(engine, argument))
         if name:
             following = args[place + 1] if place + 1 < len(args) else ""
             found.append(GivenOption(name, place, value if sign else following))
@@ -158,17 +165,41 @@ def _whole(engine: Engine, name: str) -> str:
     return known[0] if name and name not in known and len(known) == 1 else name
 
 
-def _long(argument: str) -> str:
+def _alias(head: str) -> str:
+    """Return the option of a short form, its first letters, where these are of one, or one with its value, as `-n2`."""
+    begun = [each for each in {*_VLLM_SHORT.split(), *_ALIASES} if each.startswith(head)] if head[1:] else []
+    short = head if head in begun else begun[0] if len(begun) == 1 else head[:2]
+    return _ALIASES.get(short, "")
+
+
+def _long(engine: Engine, argument: str) -> str:
     """Return the listed name of a long option; empty if an argument is none.
 
     vLLM takes `--max_model_len` and `--compilation-config.mode` too.
     """
+    if engine == "triton":
+        return argument.partition("=")[0][2:] if argument.startswith("--") else ""
     found = re.match(r"--([A-Za-z0-9_-]+)", argument)
     return found[1].replace("_", "-") if found else ""
 
 
+def _is_value(engine: Engine, args: Sequence[str], place: int) -> bool:
+    """Return whether an argument may be a value of an option before it; some of vLLM's take several."""
+    before = place - 1
+    while engine == "vllm" and before >= 0 and not _is_option(args[before]):
+        before -= 1
+    if before < 0 or not _is_option(args[before]) or "=" in args[before]:
+        return False
+    name = _long(engine, args[before])
+    return not (engine == "vllm" and (name in _VLLM_FLAGS.split() or name.startswith("no-")))
+
+
+def _is_option(argument: str) -> bool:
+    return argument.startswith("-") and not re.match(r"-\d", argument)
+
+
 def check_options(engine: Engine, args: Sequence[str], subject: str) -> None:
-    """Reject an option that the engine does not have.
+    """Reject an option that the engine does not have, and an argument that is no option's value.
 
     Args:
         engine: owner of the options.
@@ -176,14 +207,22 @@ def check_options(engine: Engine, args: Sequence[str], subject: str) -> None:
         subject: the list's field, for the error.
 
     Raises:
-        InvalidInput: an unknown option; the message lists similar ones.
+        InvalidInput: an unknown option; the message lists similar ones. Or a stray argument.
 
     """
     known = _KNOWN[engine]
     for place, argument in enumerate(args):
-        name = _long(argument)
+        if not _is_option(argument):
+            if _is_value(engine, args, place):
+                continue
+            raise InvalidInput(
+                f"{subject}[{place}]",
+                found=f"{shown(argument)} is no option, nor the value of one",
+                hint="remove it; the model is spec.model's",
+            )
+        name = _long(engine, argument)
         short = engine == "vllm" and argument.partition("=")[0] in _VLLM_SHORT.split()
-        if not argument.startswith("-") or re.match(r"-\d", argument) or short or name in known:
+        if short or name in known:
             continue
         if engine == "vllm" and name.startswith("no-") and name[3:] in known:
             continue

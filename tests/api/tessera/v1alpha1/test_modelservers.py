@@ -86,7 +86,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.autoscaling.slots",
         "the requests that a replica serves at once",
     ),
-    "more than the most": ({"replicas": {"min": 3, "max": 2}}, "spec.replicas", "min is at most max"),
+    "more than the most": (
+        {"replicas": {"min": 3, "max": 2}},
+        "spec.replicas",
+        ': it is {"min":3,"max":2}: min must be at most max',
+    ),
     "none at all": ({"replicas": {"max": 0}}, "ModelServer ranker", "`$.spec.replicas.max`"),
     "KEDA without a queue": ({"autoscaling": {"autoscaler": "KEDA"}}, "spec.autoscaling", "metric must be queue-time"),
     "zero by pods": (
@@ -110,6 +114,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "`$.spec.autoscaling.idleSeconds`",
     ),
     "two values": ({"env": [{"name": "A", "value": "b", "valueFrom": {}}]}, "spec.env[0]", "value or valueFrom"),
+    "a variable twice": (
+        {"env": [{"name": "A"}, {"name": "B"}, {"name": "A"}]},
+        "spec.env[2].name",
+        "'A' is the name of env[0] too: remove one of the two",
+    ),
     "a relative path": ({"model": {"hostPath": "a"}}, "ModelServer ranker", "`$.spec.model.hostPath`"),
 }
 

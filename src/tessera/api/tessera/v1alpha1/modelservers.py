@@ -79,7 +79,7 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
     core.ReplicaSpec: (
         ValidationRule(
             "!has(self.max) || !has(self.min) || self.min <= self.max",
-            "min is at most max",
+            "min must be at most max",
             lambda each: each.most is None or each.least <= each.most,
         ),
     ),
@@ -93,7 +93,7 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
     core.EnvironmentVariable: (
         ValidationRule(
             "!(has(self.value) && has(self.valueFrom))",
-            "a variable has a value or a source: value or valueFrom",
+            "a variable has value or valueFrom, not both",
             lambda each: each.value is None or each.value_from is None,
         ),
     ),
@@ -197,7 +197,12 @@ def _check(spec: core.ModelServerSpec, subject: str) -> None:
         for rule in RULES[type(record)]:
             if not rule.holds(record):
                 written = msgspec.json.encode(record).decode()
-                raise InvalidInput(f"{subject}: spec.{path}", found=written, expected=rule.message)
+                raise InvalidInput(f"{subject}: spec.{path}", found=f"it is {written}", hint=rule.message)
+    names = [each.name for each in spec.env]
+    for place, name in enumerate(names):
+        if (first := names.index(name)) < place:
+            found = f"{shown(name)} is the name of env[{first}] too"
+            raise InvalidInput(f"{subject}: spec.env[{place}].name", found=found, hint="remove one of the two")
     if spec.replicas.least == 0 and spec.autoscaling.metric == "queue-time":
         found = "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first"
         raise InvalidInput(f"{subject}: spec.replicas.min", found=found, hint="set at least 1")

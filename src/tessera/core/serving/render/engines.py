@@ -87,11 +87,12 @@ class _Owned(NamedTuple):
     """A pattern of the values that change nothing."""
 
 
-_TRUE: Final = "(?i)true|1"
+_TRUE, _FALSE = "(?i)true|1", "(?i)false|0"
 _ANY_ADDRESS: Final = r"0\.0\.0\.0|::|\[::\]"
 _ONE_PROCESS: Final = "a replica is one vLLM on spec.gpu.count GPUs: remove it, and set replicas.max for more"
 _PLAIN: Final = "the probes and the Service speak plain HTTP: remove it, and end TLS in a gateway or mesh"
 _LISTENS: Final = "the Service and the probes reach the pod by its address: remove it"
+_PRINTS: Final = "it prints the engine's options and ends: remove it"
 _SCRAPED: Final = "the autoscaler needs these metrics: remove it"
 _OWN: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
     "vllm": {
@@ -100,6 +101,12 @@ _OWN: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
         "tensor-parallel-size": _Owned("set the number of GPUs in spec.gpu.count"),
         "disable-log-stats": _Owned(_SCRAPED),
         "headless": _Owned(_ONE_PROCESS),
+        "api-server-count": _Owned("with none, as with --headless, vLLM serves nothing: give 1 or more", "[1-9][0-9]*"),
+        "max-num-seqs": _Owned(
+            "give a whole number from 1 to 100000: the autoscaler reads it", "[1-9][0-9]{0,4}|100000"
+        ),
+        "config": _Owned("what is in that file is not seen here: give its options in spec.args"),
+        "help": _Owned(_PRINTS),
         "host": _Owned(_LISTENS, _ANY_ADDRESS),
         "uds": _Owned(_LISTENS),
         "grpc": _Owned(_LISTENS),
@@ -116,6 +123,10 @@ _OWN: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
         ),
     },
     "triton": {
+        "help": _Owned(_PRINTS),
+        "grpc-use-ssl": _Owned(_PLAIN, _FALSE),
+        "grpc-use-ssl-mutual": _Owned(_PLAIN, _FALSE),
+        **dict.fromkeys(options_like("triton", "grpc-root-cert", "grpc-server-"), _Owned(_PLAIN)),
         "model-repository": _Owned("set the repository in spec.model"),
         "model-store": _Owned("set the repository in spec.model"),
         "http-port": _Owned("the Service and the probes expect 8000"),
@@ -124,8 +135,8 @@ _OWN: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
         "allow-http": _Owned("the probes need HTTP: remove it", _TRUE),
         "allow-grpc": _Owned("the Service has a port for gRPC: remove it", _TRUE),
         "allow-metrics": _Owned(_SCRAPED, _TRUE),
-        "metrics-config": _Owned(_SCRAPED, "(?i)(?!counter_latencies=).*|counter_latencies=(true|1)"),
-        "http-restricted-api": _Owned("the probes need `health`: remove that", "(?!([^:]*,)?health[,:]).*"),
+        "metrics-config": _Owned(_SCRAPED, "(?i)(?!.*counter_latencies).*|counter_latencies=(true|1)"),
+        "http-restricted-api": _Owned("the probes need `health`: remove that", "(?i)(?![^:]*health).*"),
         **dict.fromkeys(("http-address", "grpc-address", "metrics-address"), _Owned(_LISTENS, _ANY_ADDRESS)),
     },
 }
@@ -139,14 +150,18 @@ def program(server: ModelServer, subject: str) -> EngineProgram:
 
     """
     spec, place = server.spec, f"{subject}: spec.args"
-    if not spec.allow_unknown_args:
-        check_options(spec.engine, spec.args, place)
     given = given_options(spec.engine, spec.args)
     for each in given:
         own = _OWN[spec.engine].get(each.name)
         if own is not None and not re.fullmatch(own.harmless, each.value):
             found = f"--{each.name} does not go with what Tessera renders"
             raise InvalidInput(f"{place}[{each.place}]", found=found, hint=own.instead)
+    if not spec.allow_unknown_args:
+        check_options(spec.engine, spec.args, place)
+    for number, variable in enumerate(spec.env):
+        if spec.engine == "triton" and variable.name == "AIP_MODE":
+            found = "with AIP_MODE Triton may serve Vertex AI in place of HTTP and gRPC"
+            raise InvalidInput(f"{subject}: spec.env[{number}]", found=found, hint="remove it")
     names = {each.name for each in given}
     runs = _triton(server) if spec.engine == "triton" else _vllm(server, names)
     head = [each for each in runs.args if names.isdisjoint(own.name for own in given_options(spec.engine, [each]))]

@@ -19,6 +19,11 @@ _SHARED_START_SECONDS: Final = 180
 """Between two replicas that are added where they may share a GPU: vLLM measures free memory as it starts, and one
 that starts beside it would be counted."""
 
+# Source: kubernetes `pkg/apis/batch/validation` (`completionsSoftLimit`, `parallelismLimitForHighCompletions`,
+# `maxFailedIndexesLimitForHighCompletions`).
+_MANY_PARTS: Final = 100_000
+_MOST_OF_MANY: Final = 10_000
+
 
 def render(server: ModelServer, subject: str, *, prometheus: str = "") -> tuple[dict[str, Any], ...]:
     """Return the objects of a model server, the Deployment first.
@@ -212,15 +217,26 @@ def job(server: ModelServer, command: tuple[str, ...], *, parallelism: int, comp
         parallelism: pods at once.
         completions: parts of the work.
 
+    Raises:
+        InvalidInput: more pods at once than Kubernetes takes for so many parts.
+
     """
+    if completions > _MANY_PARTS and parallelism > _MOST_OF_MANY:
+        raise InvalidInput(
+            f"--parallelism {parallelism}",
+            found=f"Kubernetes takes at most {_MOST_OF_MANY} for more than {_MANY_PARTS} completions",
+            hint="give less of one of the two",
+        )
     runs = EngineProgram(command=command, args=(), ports=(), live="", ready="")
     template = pod_template(server, runs, serving=False)
     template["spec"]["restartPolicy"] = "Never"
-    spec = {
+    spec: dict[str, Any] = {
         "completionMode": "Indexed",
         "parallelism": parallelism,
         "completions": completions,
         "backoffLimitPerIndex": 3,
         "template": template,
     }
+    if completions > _MANY_PARTS:
+        spec["maxFailedIndexes"] = _MOST_OF_MANY
     return _object(server, "batch/v1", "Job", spec)
