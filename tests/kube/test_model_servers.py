@@ -89,6 +89,7 @@ async def test_a_server_runs_is_repaired_and_goes(node_cluster: Cluster, tmp_pat
                 assert pod["spec"]["nodeName"] == "node1"
                 await _unbound(node_cluster, kube)
                 await _drift(kube)
+                await _headless_and_back(kube)
                 await _scaled(kube)
                 await kube.delete(MODEL_SERVERS, "ranker", namespace=NS)
                 for kind in (DEPLOYMENTS, SERVICES, AUTOSCALERS):
@@ -126,6 +127,26 @@ async def _drift(kube: Kube) -> None:
     await until(kube, SERVICES, lambda each: each is not None and each["metadata"]["uid"] != uid)
     await kube.patch(AUTOSCALERS, "ranker", {"spec": {"maxReplicas": 9}}, namespace=NS)
     await until(kube, AUTOSCALERS, lambda each: each["spec"]["maxReplicas"] == 3)
+
+
+async def _headless_and_back(kube: Kube) -> None:
+    """A Service that Kubernetes does not change is said to be deleted, and made anew; a bad wake annotation stops none.
+
+    Kubernetes refuses to take a Service's address away, and silently leaves one without where it shall have one.
+    """
+    bad = {"metadata": {"annotations": {"serving.tessera.dev/wake": "yesterday"}}}
+    await kube.patch(MODEL_SERVERS, "ranker", bad, namespace=NS)
+    for address, has_none in (("Headless", True), ("ClusterIP", False)):
+        await kube.patch(MODEL_SERVERS, "ranker", {"spec": {"expose": {"type": address}}}, namespace=NS)
+        found = await until(kube, MODEL_SERVERS, lambda each: conditions(each).get("Applied") == "False")
+        said = {each["type"]: each["message"] for each in found["status"]["conditions"]}["Applied"]
+        assert "to or from Headless: `kubectl delete service ranker -n serving`: it is made anew" in said
+        await kube.delete(SERVICES, "ranker", namespace=NS)
+        made = await until(kube, SERVICES, lambda each: each is not None)
+        assert (made["spec"]["clusterIP"] == "None") == has_none
+        found = await until(kube, MODEL_SERVERS, lambda each: conditions(each).get("Applied") == "True")
+        said = {each["type"]: each["message"] for each in found["status"]["conditions"]}["Applied"]
+        assert "ignored: annotation serving.tessera.dev/wake: 'yesterday' is not a time" in said
 
 
 async def _scaled(kube: Kube) -> None:
@@ -167,6 +188,13 @@ async def test_the_api_server_takes_what_is_rendered_and_knows_every_field(node_
     text = "\n---\n".join(taken)
     words = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
     assert len(node_cluster.kubectl(*words, input_text=text).split()) == len(taken)
+
+
+async def test_the_api_server_takes_jobs_of_very_many_parts(node_cluster: Cluster) -> None:
+    for parallelism, completions in ((100_000, 100_000), (10_000, 100_001), (7, 1_000_000)):
+        one = job(server(namespace="default"), ("true",), parallelism=parallelism, completions=completions)
+        words = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
+        assert node_cluster.kubectl(*words, input_text=json.dumps(one)) == "job.batch/ranker\n"
 
 
 def test_keda_and_the_prometheus_operator_know_every_field(node_cluster: Cluster, monitoring_kinds: Path) -> None:

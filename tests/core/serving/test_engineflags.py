@@ -57,7 +57,7 @@ DEFEATING: dict[str, tuple[str, str]] = {
     "--headless": ("vllm", ONE),
     "-asc": ("vllm", "vLLM serves nothing"),
     "--api-server-count": ("vllm", "vLLM serves nothing"),
-    "--config": ("vllm", "what is in that file is not seen here"),
+    "--config": ("vllm", "what is in that file is unknown here"),
     "--max-num-seqs": ("vllm", "a whole number from 1 to 100000"),
     "--help": ("vllm", "prints the engine's options"),
     "-h": ("vllm", "prints the engine's options"),

@@ -105,7 +105,7 @@ _OWN: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
         "max-num-seqs": _Owned(
             "give a whole number from 1 to 100000: the autoscaler reads it", "[1-9][0-9]{0,4}|100000"
         ),
-        "config": _Owned("what is in that file is not seen here: give its options in spec.args"),
+        "config": _Owned("what is in that file is unknown here: give its options in spec.args"),
         "help": _Owned(_PRINTS),
         "host": _Owned(_LISTENS, _ANY_ADDRESS),
         "uds": _Owned(_LISTENS),
