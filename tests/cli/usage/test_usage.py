@@ -45,7 +45,7 @@ def test_top_shows_devices_containers_and_who_drives_a_throttled_gpu(ports: list
     assert any("7.9 GiB / 8.0 GiB 90 team/train/main" in line for line in found)
     assert any("░░░░░░░░░░░░ 0.0 GiB / 8.0 GiB - team/notebook/main" in line for line in found)
     assert "n1 1 A100-40GB whole █░░░░░░░░░░░ 2.0 GiB / 40.0 GiB 12 web/serve/llm" in found
-    assert "n1 2 A100-40GB 1g.5gb@1 - / 4.8 GiB - nobody" in found
+    assert "n1 2 A100-40GB 1g.5gb@1 - / 4.8 GiB - no container" in found
     assert "n1 3 A100-40GB lost" in found
     assert "node n1, GPU 0: thermal, caused by team/train/main; slowed down: team/notebook/main" in found
     assert "node n1, GPU 2: saturated, caused by unknown pods" in found
@@ -57,6 +57,15 @@ def test_what_an_agent_says_is_no_markup_and_no_escape_sequence(ports: list[str]
     assert "[bold]" in text
     assert "\x1b" not in text
     assert "no GPU was observed" in text
+
+
+@pytest.mark.parametrize("command", [["top", "--once"], ["recommend", "--all"]])
+def test_an_agent_that_does_not_answer_is_left_out_and_named(ports: list[str], command: list[str]) -> None:
+    result = call(*command, "--agent", ports[0], "--agent", "127.0.0.1:1")
+    assert result.exit_code == 0, result.output
+    assert "team/train/main" in result.stdout
+    assert result.stderr.startswith("note: left out: agent 127.0.0.1:1: ")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
@@ -71,7 +80,8 @@ def test_top_has_documents(ports: list[str], output: str) -> None:
 @pytest.mark.parametrize("output", ["table", "json", "yaml"])
 def test_top_goes_on_until_it_is_interrupted_whatever_becomes_of_the_agents(ports: list[str], output: str) -> None:
     program = "from tessera.cli import main; main()"
-    command = [sys.executable, "-c", program, "top", "--interval-s", "0.1", "-o", output, "--agent", ports[0]]
+    some = ["--agent", ports[0], "--agent", "127.0.0.1:1"]
+    command = [sys.executable, "-c", program, "top", "--interval-s", "0.1", "-o", output, *some]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as running:
         assert running.stdout is not None
         seen = 0

@@ -130,6 +130,17 @@ async def test_filters_and_the_chosen_gpu_are_in_the_address() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("state", ["__proto__", "constructor", "toString", "none"])
+async def test_an_unknown_state_in_the_address_filters_nothing(state: str) -> None:
+    async with opened(await fleet(8)) as (tab, url):
+        await tab.open(f"{url}?state={state}")
+        await tab.until(DRAWN)
+        assert await tab.run("document.querySelector('[name=state]').value") == ""
+        assert await tab.run("document.querySelectorAll('.gpu').length") == 8
+        assert tab.console == []
+
+
+@pytest.mark.anyio
 async def test_arrows_and_enter_lead_through_the_gpus() -> None:
     async with opened(await fleet(8)) as (tab, url):
         await tab.open(url)

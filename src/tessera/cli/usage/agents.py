@@ -6,11 +6,14 @@ from typing import Any, TypeVar
 
 import click
 
+from tessera.cli.drawing.lettering import clean
 from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options
 from tessera.cli.options import refuse_beside
 from tessera.clients.nodeusage import HttpUsage, NodeUsages, ProxiedUsage
+from tessera.core.usage.usagereport import UsageReport
+from tessera.errors import Unavailable
 
-__all__ = ["agent_option", "agents", "agents_options", "refuse_two_sources"]
+__all__ = ["agent_option", "agents", "agents_options", "answers", "note_silent", "refuse_two_sources"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -37,15 +40,42 @@ def refuse_two_sources() -> None:
 
 
 @asynccontextmanager
-async def agents(addresses: tuple[str, ...], place: ClusterSource) -> AsyncIterator[NodeUsages]:
+async def agents(
+    addresses: tuple[str, ...], place: ClusterSource, silent: Callable[[Unavailable], None] | None = None
+) -> AsyncIterator[NodeUsages]:
     """Yield the agents of these addresses; without any, all of a cluster.
+
+    Args:
+        addresses: of agents.
+        place: the cluster.
+        silent: called with why an agent does not answer, which is left out then; None to raise it.
 
     Raises:
         InvalidInput: an invalid address, or no such kubeconfig.
 
     """
-    source: NodeUsages = HttpUsage(addresses) if addresses else ProxiedUsage(connected(place))
+    source: NodeUsages = HttpUsage(addresses, silent) if addresses else ProxiedUsage(connected(place), silent)
     try:
         yield source
     finally:
         await source.close()
+
+
+async def answers(source: NodeUsages, silent: list[Unavailable]) -> tuple[UsageReport, ...]:
+    """Return the reports of the agents that answer; `silent`, to which the source adds, then has the others.
+
+    Raises:
+        Unavailable: none answers.
+
+    """
+    silent.clear()
+    found = await source.read()
+    if silent and not found:
+        raise silent[0]
+    return found
+
+
+def note_silent(silent: list[Unavailable]) -> None:
+    """Say on stderr which agents are left out."""
+    for each in silent:
+        click.echo(f"note: left out: {clean(str(each))}", err=True)

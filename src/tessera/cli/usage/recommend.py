@@ -12,9 +12,10 @@ from tessera.cli.drawing.lettering import clean
 from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
-from tessera.cli.usage.agents import agents, agents_options, refuse_two_sources
+from tessera.cli.usage.agents import agents, agents_options, answers, note_silent, refuse_two_sources
 from tessera.cli.usage.history import prometheus, prometheus_options, refuse_without_prometheus
 from tessera.core.usage.rightsizing import Sizing, recommendations
+from tessera.errors import Unavailable
 
 __all__ = ["recommend"]
 
@@ -105,12 +106,15 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
 
 
 async def _rows(given: _Given) -> list[_Row]:
+    silent: list[Unavailable] = []
     if given["prometheus"]:
         usages = prometheus(given["prometheus"], given["window"], given["token_file"], given["ca_file"])
     else:
-        usages = agents(given["agent"], ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"]))
+        place = ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"])
+        usages = agents(given["agent"], place, silent.append)
     async with usages as source:
-        found = await source.read()
+        found = await answers(source, silent)
+    note_silent(silent)
     return [_Row(**msgspec.structs.asdict(each)) for each in recommendations(found)]
 
 

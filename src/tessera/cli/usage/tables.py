@@ -44,13 +44,17 @@ def _add_gpu(add_row: Callable[..., None], node: str, gpu: GpuReport) -> None:
         name = f"{clean(device.profile)}@{device.start}" if device.profile else "whole"
         shared = len(device.containers) != 1 or not device.containers[0].exclusive
         if shared:
-            used_by = f"{len(device.containers)} containers" if device.containers else "nobody"
+            used_by = _counted(len(device.containers))
             use = _use(device.used_mib, device.memory_mib, device.gpu_percent)
             add_row(clean(node), _named(gpu), name, *use, used_by, state)
         for each in device.containers:
             place = ("", "", "") if shared else (clean(node), _named(gpu), name)
             use = _use(each.used_mib, each.allocated_mib, each.gpu_percent)
             add_row(*place, *use, clean(each.name), "" if shared else state)
+
+
+def _counted(containers: int) -> str:
+    return {0: "no container", 1: "1 container"}.get(containers, f"{containers} containers")
 
 
 def _named(gpu: GpuReport) -> str:

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tessera.cli.drawing.lettering import clean
 from tessera.cli.inspect.watching import Screen
 from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import print_document, trimmed, wide_console, yaml_text
-from tessera.cli.usage.agents import agents, agents_options, refuse_two_sources
+from tessera.cli.usage.agents import agents, agents_options, answers, note_silent, refuse_two_sources
 from tessera.cli.usage.tables import top_table
 from tessera.clients.nodeusage import NodeUsages
 from tessera.core.usage.usagereport import UsageReport
-from tessera.errors import TesseraError
+from tessera.errors import TesseraError, Unavailable
 
 __all__ = ["top"]
 
@@ -43,21 +44,26 @@ def top(
     """Show GPU usage live: memory used of what was allocated, load, throttling, and its causes.
 
     It asks the agents of all nodes by way of the cluster's API, which needs the right to get pods/proxy in their
-    namespace; or those that --agent names. Agents observe their GPUs every 15 s.
+    namespace; or those that --agent names. Agents observe their GPUs every 15 s. Agents that do not answer are named and
+    left out.
     """
     refuse_two_sources()
-    source = agents(agent, ClusterSource(kubeconfig=kubeconfig, context=context))
-    asyncio.run(_once(source, output) if once else _live(source, interval_s, output))
+    silent: list[Unavailable] = []
+    source = agents(agent, ClusterSource(kubeconfig=kubeconfig, context=context), silent.append)
+    asyncio.run(_once(source, silent, output) if once else _live(source, silent, interval_s, output))
 
 
-async def _once(usages: AbstractAsyncContextManager[NodeUsages], output: str) -> None:
+async def _once(usages: AbstractAsyncContextManager[NodeUsages], silent: list[Unavailable], output: str) -> None:
     async with usages as source:
-        found = await source.read()
+        found = await answers(source, silent)
+    note_silent(silent)
     if not print_document(found, output):
         wide_console(output=output).print(trimmed(top_table(found)))
 
 
-async def _live(usages: AbstractAsyncContextManager[NodeUsages], interval_s: float, output: str) -> None:
+async def _live(
+    usages: AbstractAsyncContextManager[NodeUsages], silent: list[Unavailable], interval_s: float, output: str
+) -> None:
     """Show it until SIGINT or SIGTERM, which end it without an error."""
     task = asyncio.current_task()
     assert task is not None
@@ -69,14 +75,15 @@ async def _live(usages: AbstractAsyncContextManager[NodeUsages], interval_s: flo
             return Text(msgspec.json.encode(found).decode())
         if output == "yaml":
             return Text(f"---\n{yaml_text(found).decode().rstrip()}")
-        return trimmed(top_table(found))
+        left_out = (Text(f"left out: {clean(str(each))}", "bold yellow") for each in silent)
+        return Group(trimmed(top_table(found)), *left_out)
 
     with contextlib.suppress(asyncio.CancelledError):
         async with usages as source:
             with Screen(wide_console(output=output), drawn) as screen:
                 while True:
                     try:
-                        screen.show(await source.read())
+                        screen.show(await answers(source, silent))
                     except TesseraError as error:
                         screen.trouble(error)
                     await asyncio.sleep(interval_s)

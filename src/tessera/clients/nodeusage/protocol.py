@@ -14,7 +14,7 @@ class NodeUsages(Protocol):
         """Return the report of each, sorted by node.
 
         Raises:
-            Unavailable: one does not answer, or not with a report.
+            Unavailable: one does not answer, or not with a report, and is not to be left out.
 
         """
         ...

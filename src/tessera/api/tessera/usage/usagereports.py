@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tessera.core.usage.reportbounds import possible_report
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import UNDECODABLE, InvalidInput
 
@@ -14,13 +15,13 @@ def write_usage(report: UsageReport) -> bytes:
 
 
 def read_usage(text: bytes, subject: str) -> UsageReport:
-    """Read a report.
+    """Read a report; impossible values count as not reported.
 
     Raises:
         InvalidInput: it is none; `subject` says where it came from.
 
     """
     try:
-        return msgspec.json.decode(text, type=UsageReport)
+        return possible_report(msgspec.json.decode(text, type=UsageReport))
     except UNDECODABLE as error:
         raise InvalidInput(subject, found=f"it is not a report: {error}", hint="query the agent's port 9400") from error

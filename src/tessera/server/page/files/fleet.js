@@ -71,13 +71,17 @@ const STATES = {
   problem: (gpu) => gpu.problems.length > 0,
 };
 
+export function isState(name) {
+  return Object.hasOwn(STATES, name);
+}
+
 // Returns the function that tells whether a GPU of a node is shown.
 export function matcher(filters) {
   const { namespace, model, state, node: name } = filters;
   return (node, gpu) =>
     (!name || node.name.includes(name)) &&
     (!model || gpu.model === model) &&
-    (!state || (state === "problem" && (!node.ready || node.problem)) || STATES[state]?.(gpu)) &&
+    (!state || (state === "problem" && (!node.ready || node.problem)) || (isState(state) && STATES[state](gpu))) &&
     (!namespace || gpu.parts.some((part) => part.pods.some((holder) => holder.namespace === namespace)));
 }
 

@@ -1,6 +1,6 @@
 // The page: follows the server's events, keeps filters and the chosen GPU in the address, draws what changed.
 
-import { Fleet, gib, owner, totals } from "./fleet.js";
+import { Fleet, gib, isState, owner, totals } from "./fleet.js";
 import { Mosaic, Palette, element } from "./mosaic.js";
 import { drawDetails, drawNotes, drawPending, drawServices, drawSizes, drawSlow } from "./panels.js";
 import { Refused, follow } from "./stream.js";
@@ -22,6 +22,7 @@ const mosaic = new Mosaic(by("fleet"), palette, choose);
 function readAddress() {
   const given = new URLSearchParams(location.search);
   for (const name of FILTERS) filters[name] = given.get(name) ?? "";
+  if (!isState(filters.state)) filters.state = "";
   selected = given.get("gpu") ?? "";
 }
 

@@ -1,0 +1,78 @@
+"""Which values of an agent's report are possible: those of another process are checked before they are shown.
+
+Numbers that no GPU can have count as not reported; causes that Tessera does not know are left out.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from tessera.core.usage.believed import possible
+from tessera.core.usage.neighbours import SATURATED, Contention
+from tessera.core.usage.throttling import ThrottleCause
+from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
+
+__all__ = ["possible_report"]
+
+_MOST_MIB: Final = 4 << 20
+"""Of a GPU; more than any has."""
+_MOST_GPUS: Final = 4096
+_MOST_SLICES: Final = 64
+_MOST_S: Final = 100 * 365 * 86_400
+_CAUSES: Final = frozenset({*ThrottleCause, SATURATED})
+
+
+def possible_report(report: UsageReport) -> UsageReport:
+    """Return a report without impossible values."""
+    return msgspec.structs.replace(
+        report,
+        age_s=_within(report.age_s, _MOST_S),
+        gpus=tuple(_gpu(each) for each in report.gpus if possible(each.index, _MOST_GPUS)),
+    )
+
+
+def _gpu(gpu: GpuReport) -> GpuReport:
+    return msgspec.structs.replace(
+        gpu,
+        temperature_c=_within(gpu.temperature_c, 200),
+        power_watts=_within(gpu.power_watts, 10_000),
+        throttled=tuple(each for each in gpu.throttled if each in _CAUSES),
+        devices=tuple(map(_device, gpu.devices)),
+        contention=tuple(_known(gpu.contention)),
+    )
+
+
+def _known(contention: Iterable[Contention]) -> Iterable[Contention]:
+    """Yield what has a known cause; its containers are `namespace/pod/container`."""
+    for each in contention:
+        names = (*each.drivers, *each.affected)
+        if each.cause in _CAUSES and all(name.count("/") == 2 for name in names):  # noqa: PLR2004
+            yield each
+
+
+def _device(device: DeviceReport) -> DeviceReport:
+    return msgspec.structs.replace(
+        device,
+        start=device.start if possible(device.start, _MOST_SLICES) else 0,
+        memory_mib=device.memory_mib if possible(device.memory_mib, _MOST_MIB) else 0,
+        used_mib=_within(device.used_mib, _MOST_MIB),
+        gpu_percent=_within(device.gpu_percent, 100),
+        containers=tuple(map(_container, device.containers)),
+    )
+
+
+def _container(container: ContainerReport) -> ContainerReport:
+    return msgspec.structs.replace(
+        container,
+        allocated_mib=_within(container.allocated_mib, _MOST_MIB),
+        used_mib=_within(container.used_mib, _MOST_MIB),
+        gpu_percent=_within(container.gpu_percent, 100),
+        peak_mib=_within(container.peak_mib, _MOST_MIB),
+        mean_percent=_within(container.mean_percent, 100),
+        observed_s=container.observed_s if possible(container.observed_s, _MOST_S) else 0.0,
+    )
+
+
+def _within(value: Any, most: float) -> Any:
+    return value if possible(value, most) else None

@@ -1,0 +1,75 @@
+"""Reports of agents that are wrong, or lie."""
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.usagereports import REPORT
+from tessera.core.usage.neighbours import SATURATED, Contention
+from tessera.core.usage.reportbounds import possible_report
+from tessera.core.usage.throttling import ThrottleCause
+from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
+
+NUMBERS = st.one_of(st.none(), st.integers(-(2**70), 2**70), st.floats())
+LARGEST = 4 << 20
+
+
+def test_a_true_report_is_unchanged() -> None:
+    assert possible_report(REPORT) == REPORT
+
+
+def numbers(report: UsageReport) -> Iterator[float]:
+    """Yield each number of a report."""
+    pending = [msgspec.to_builtins(report)]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            pending += each.values()
+        elif isinstance(each, list):
+            pending += each
+        elif isinstance(each, int | float) and not isinstance(each, bool):
+            yield each
+
+
+@given(*[NUMBERS] * 4, st.integers(-(2**70), 2**70), st.text(max_size=20))
+def test_no_impossible_value_is_left(
+    memory: int | None, percent: float | None, power: float | None, since: float | None, index: int, cause: str
+) -> None:
+    container = ContainerReport(
+        namespace="a",
+        pod="b",
+        container="c",
+        allocated_mib=memory,
+        used_mib=memory,
+        peak_mib=memory,
+        gpu_percent=percent,
+        mean_percent=percent,
+        observed_s=since or 0.0,
+    )
+    device = DeviceReport(
+        start=index, memory_mib=index, used_mib=memory, gpu_percent=percent, containers=(container,)
+    )
+    contention = Contention(cause=cause, drivers=("a/b/c",))
+    gpu = GpuReport(
+        index=index,
+        temperature_c=percent,
+        power_watts=power,
+        throttled=(cause,),
+        devices=(device,),
+        contention=(contention, Contention(cause="thermal", drivers=("not a pod",))),
+    )
+    near = msgspec.structs.replace(gpu, index=0)
+    found = possible_report(UsageReport(node="n1", age_s=since, gpus=(gpu, near)))
+    assert all(math.isfinite(each) and 0 <= each <= max(LARGEST, 2**32) for each in numbers(found))
+    known = cause in {*ThrottleCause, SATURATED}
+    assert found.gpus[-1].contention == ((contention,) if known else ())
+    assert found.gpus[-1].throttled == ((cause,) if known else ())
+
+
+def test_causes_that_are_known_stay() -> None:
+    for cause in ThrottleCause:
+        gpu = GpuReport(index=0, throttled=(cause.value,), contention=(Contention(cause=cause.value),))
+        assert possible_report(UsageReport(node="n1", gpus=(gpu,))).gpus == (gpu,)
