@@ -49,9 +49,7 @@ def test_no_impossible_value_is_left(
         mean_percent=percent,
         observed_s=since or 0.0,
     )
-    device = DeviceReport(
-        start=index, memory_mib=index, used_mib=memory, gpu_percent=percent, containers=(container,)
-    )
+    device = DeviceReport(start=index, memory_mib=index, used_mib=memory, gpu_percent=percent, containers=(container,))
     contention = Contention(cause=cause, drivers=("a/b/c",))
     gpu = GpuReport(
         index=index,

@@ -44,8 +44,8 @@ def top(
     """Show GPU usage live: memory used of what was allocated, load, throttling, and its causes.
 
     It asks the agents of all nodes by way of the cluster's API, which needs the right to get pods/proxy in their
-    namespace; or those that --agent names. Agents observe their GPUs every 15 s. Agents that do not answer are named and
-    left out.
+    namespace; or those that --agent names. Agents observe their GPUs every 15 s. It names agents that do not answer and
+    leaves them out.
     """
     refuse_two_sources()
     silent: list[Unavailable] = []
