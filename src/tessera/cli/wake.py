@@ -1,4 +1,4 @@
-"""`tessera wake`: give model servers that sleep a replica."""
+"""`tessera wake`: start a replica of servers that are scaled to zero."""
 
 import asyncio
 import datetime as dt
@@ -60,7 +60,7 @@ async def wake_server(kube: Kube, name: str, namespace: str, now: dt.datetime) -
     metadata = {key: each for key, each in found["metadata"].items() if key != "annotations"}
     server = read_model_server({**found, "metadata": metadata, "apiVersion": API_VERSION, "kind": KIND})
     if not server.sleeps:
-        why = f"it never sleeps: with replicas.min {server.least} it has a replica all the time"
+        why = f"it does not scale to zero: with replicas.min {server.least} it has a replica all the time"
         raise InvalidInput(subject, found=why, hint="set replicas.min to 0 where it should")
     patch = {"metadata": {"annotations": {WAKE: now.strftime("%Y-%m-%dT%H:%M:%SZ")}}}
     await kube.patch(MODEL_SERVERS, name, patch, namespace=namespace)

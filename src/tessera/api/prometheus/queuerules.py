@@ -5,16 +5,16 @@ has no wait, and if requests wait and none was started the wait is at least the 
 get one name by recording rules, because two rules of prometheus-adapter for one metric hide each other.
 """
 
+from functools import partial
 from typing import Final
 
 from tessera.api.documents import Plain
 from tessera.core.serving.enginemetrics import ENGINE_METRICS, EngineMetrics
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, SERVER, WAITING, recorded_name
+from tessera.core.serving.render.queuetime import WINDOW_S, queue_time
 
 __all__ = ["adapter_rules", "prometheus_rules"]
 
-_WINDOW_S: Final = 120
-"""Long enough for several samples at a scrape interval of 15 or 30 s."""
 _BY: Final = {"pod": f"namespace, pod, {SERVER}", "server": f"namespace, {SERVER}"}
 _LONG_S: Final = 5
 """An average wait that fires an alert: far above the usual targets for inference."""
@@ -86,25 +86,22 @@ def _sum(level: str, inner: str) -> str:
 
 def _increases(level: str, names: tuple[str, ...]) -> str:
     """Return the increase of the sum of counters over the window."""
-    return " + ".join(_sum(level, f"increase({name}{{}}[{_WINDOW_S}s])") for name in names)
+    return " + ".join(_sum(level, f"increase({name}{{}}[{WINDOW_S}s])") for name in names)
 
 
 def _queue_time(engine: EngineMetrics, level: str) -> str:
-    waited, ended = (_increases(level, (name,)) for name in (engine.queued, engine.dequeued))
-    stuck = _sum(level, f"min_over_time({engine.waiting}{{}}[{_WINDOW_S}s])")
-    scale = "" if engine.seconds == 1 else f" * {engine.seconds:g}"
-    return f"{waited}{scale} / ({ended} > 0) or {_WINDOW_S} * ({stuck} > bool 0) or 0 * {ended}"
+    return queue_time(engine, partial(_sum, level))
 
 
 def _waiting(engine: EngineMetrics, level: str) -> str:
     """Return the requests that wait; by Little's law where the engine does not say."""
     spent = _increases(level, (engine.queued,))
-    return f"{_sum(level, f'{engine.waiting}{{}}')} or {spent} * {engine.seconds / _WINDOW_S:.12g}"
+    return f"{_sum(level, f'{engine.waiting}{{}}')} or {spent} * {engine.seconds / WINDOW_S:.12g}"
 
 
 def _in_flight(engine: EngineMetrics, level: str) -> str:
     if engine.running:
         running = _sum(level, f"{engine.running}{{}}")
     else:
-        running = f"({_increases(level, engine.served)}) * {engine.seconds / _WINDOW_S:.12g}"
+        running = f"({_increases(level, engine.served)}) * {engine.seconds / WINDOW_S:.12g}"
     return f"({_waiting(engine, level)}) + ({running})"

@@ -9,6 +9,6 @@ def test_the_queue_time_is_in_seconds_and_none_where_nobody_asks() -> None:
     assert "* 1e-06 /" in triton
     assert "namespace" not in triton
     assert vllm.endswith(
-        "or (0 * sum(increase(vllm:request_queue_time_seconds_count"
-        '{serving_tessera_dev_server="a",namespace="n"}[120s])))'
+        " or 0 * sum(increase(vllm:request_queue_time_seconds_count"
+        '{serving_tessera_dev_server="a",namespace="n"}[120s]))'
     )
