@@ -21,7 +21,7 @@ _NOTICEABLE_PERCENT = 20.0
 async def gpu_usage(kube: Kube, state: JobState, every_s: float = _EVERY_S) -> AsyncIterator[str]:
     """Yield what the pod of a Job uses of its GPUs, and again whenever that has changed noticeably.
 
-    Ends if the agent of its node does not answer the first question: with rights in one namespace alone nobody may ask.
+    Ends if the agent of its node does not answer the first request: that needs rights beyond one namespace.
     """
     source, former, answered = ProxiedUsage(kube, node=state.node), dict[str, ContainerReport](), False
     while True:

@@ -348,8 +348,9 @@ class MetricsValues(_Record, frozen=True, kw_only=True):
     enabled: bool = True
     """Answer `/metrics` at port 9400, named `metrics`, of each pod."""
     allow_from: _Objects = ()
-    """Who may scrape them, as in a NetworkPolicy: `[{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name:
-    monitoring}}}]`. They name the pods that use GPUs. Empty for nobody but the pod's own node."""
+    """Peers that may scrape the metrics, as in a NetworkPolicy: `[{namespaceSelector: {matchLabels:
+    {kubernetes.io/metadata.name: monitoring}}}]`. Metrics name the pods that use GPUs. Empty: only
+    the pod's own node."""
     tls: MetricsTls = MetricsTls()
     pod_monitor: bool = False
     """Install a PodMonitor, for the Prometheus operator."""
