@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -88,7 +89,9 @@ def test_requests_that_wait_in_replicas_that_could_serve_more_by_their_spec_get_
     server = ScaledServer(slots=256, cold_start_s=120.0)
     found = [asked_last([busy(15.0 * n, running=20, waiting=130) for n in range(count)], server) for count in (3, 4)]
     assert [each.replicas for each in found] == [1, 2]
-    assert "2 replicas with 20 slots, measured while requests waited (256 by the spec)" in found[1].reason
+    measured = "1 replicas with 20 slots, measured while requests waited (256 by the spec)"
+    served = "2 for 150 in flight for a minute at 80 % of the slots, one more than are ready"
+    assert found[1].reason.endswith(f"{measured}; {served}")
 
 
 def test_the_capacity_outlasts_counters_that_go_back_and_the_absence_of_replicas() -> None:
@@ -150,6 +153,75 @@ def test_an_overload_is_decided_within_four_passes_and_a_large_one_in_the_first(
             break
     assert found.replicas > replicas
     assert look == 0 if flying > 2 * slots * replicas else 0 <= look <= 3
+
+
+@given(
+    cold_start_s=st.sampled_from([60.0, 120.0, 300.0, 900.0]),
+    rate=st.integers(1, 5),
+    burst=st.integers(0, 2000),
+    replicas=st.integers(1, 4),
+)
+def test_while_nothing_new_arrives_slow_starts_give_no_more_replicas(
+    cold_start_s: float, rate: int, burst: int, replicas: int
+) -> None:
+    """Steady traffic, then a burst; after it nothing arrives, nothing ends and no replica becomes ready."""
+    server = ScaledServer(slots=8, cold_start_s=cold_start_s, least=replicas, most=1000)
+    flying = min(rate * 4, 8 * replicas)
+    loads = [load_of(15.0 * n, 15 * rate * n + flying, 15 * rate * n, flying, replicas) for n in range(120)]
+    memory, asked, desired = AutoscalerMemory(), list[int](), replicas
+    for load in loads:
+        memory, _ = propose(memory, load, server)
+    for number in range(120, 220):
+        stuck = msgspec.structs.replace(
+            loads[-1],
+            at_s=15.0 * number,
+            arrived=loads[-1].arrived + burst,
+            in_flight=flying + burst,
+            waiting=max(flying + burst - 8 * replicas, 0),
+            replicas=desired,
+        )
+        memory, found = propose(memory, stuck, server)
+        desired = found.replicas
+        asked.append(desired)
+    # A jump is certain in the second pass, requests in flight in the fourth.
+    assert max(asked) == max(asked[:4])
+
+
+@given(
+    passes=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 200)), min_size=30, max_size=60),
+    starting=st.integers(0, 20),
+)
+def test_a_queue_behind_replicas_that_start_never_becomes_a_margin(
+    passes: list[tuple[int, int]], starting: int
+) -> None:
+    """Two full replicas in which none or many wait, beside others that start: no forecast was lower for those."""
+    server = ScaledServer(slots=8, cold_start_s=60.0, most=1000)
+
+    def judged(waiting: int) -> list[float]:
+        memory, arrived = AutoscalerMemory(), 0
+        for number, (came, more) in enumerate(passes):
+            arrived += came
+            load = load_of(15.0 * number, 10**6 + arrived, arrived, 16 + waiting * more, 2)
+            load = msgspec.structs.replace(load, waiting=waiting * more, replicas=2 + starting)
+            memory, _ = propose(memory, load, server)
+        return [each.slots for each in memory.errors]
+
+    assert all(queued <= served for served, queued in zip(judged(0), judged(1), strict=True))
+
+
+@given(
+    gap_s=st.sampled_from([15.0, 30.0, 45.0, 60.0, 75.0, 120.0, 225.0]),
+    flying=st.integers(0, 16),
+    passes=st.integers(5, 100),
+)
+def test_one_pass_after_a_gap_is_not_a_minute(gap_s: float, flying: int, passes: int) -> None:
+    """A request a second, four in flight; then no metrics, then one pass with up to twice as many as slots."""
+    memory = AutoscalerMemory()
+    for number in range(passes):
+        memory, _ = propose(memory, load_of(15.0 * number, 15 * number + 4, 15 * number, 4, 1), SERVER)
+    at_s = 15.0 * (passes - 1) + gap_s
+    _, found = propose(memory, load_of(at_s, int(at_s) + 4, int(at_s) + 4 - flying, flying, 1), SERVER)
+    assert found.replicas == 1
 
 
 @pytest.mark.parametrize("factor", [2, 3, 4, 6])
@@ -315,6 +387,22 @@ def test_it_remembers_no_more_than_an_hour() -> None:
     assert [len(memory.loads), len(memory.errors), len(memory.forecasts), len(memory.needs)] == [240, 240, 240, 48]
 
 
+def said(reason: str, replicas: int) -> int:
+    """Return the replicas that follow from the numbers of a reason, as a reader would count them."""
+    if "expects" not in reason:
+        return {"idle; nothing woke it": 0, "the first replica starts": replicas}.get(
+            reason, 0 if "so no" in reason else 1
+        )
+    expected, *further = reason.split("; ")
+    demand, needed = expected.split(": ")
+    parts = [int(each) for each in re.findall(r"(?:expects|margin of|plus) (\d+)", demand)]
+    found, slots = (int(each) for each in re.findall(r"(\d+) (?:replicas|slots)", needed))
+    assert found == math.ceil(sum(parts) / slots), reason
+    for each in further:
+        found = int(re.findall(r"\d+", each.removeprefix("at "))[0])
+    return found
+
+
 @given(
     steps=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**5), st.floats(0.1, 600)), max_size=60),
     least=st.integers(0, 4),
@@ -332,5 +420,6 @@ def test_whatever_the_input_it_stays_within_its_bounds(
         load = load_of(at_s, arrived, served, flying, replicas)
         memory, found = propose(memory, load, server)
         assert least <= found.replicas <= most
+        assert found.replicas == said(found.reason, replicas)
         assert math.isfinite(sum(slots for _, slots in memory.forecasts))
         replicas = found.replicas

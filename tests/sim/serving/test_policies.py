@@ -1,9 +1,14 @@
-"""Policies under traces: what sleeps, and what a wrong spec costs."""
+"""Policies under traces: what sleeps, what a wrong spec costs, and what slow starts do."""
+
+import math
 
 import numpy as np
+import pytest
 
 from tessera.sim.serving.compare import Comparison, compare, rows
+from tessera.sim.serving.policies import POLICIES
 from tessera.sim.serving.replicas import Model
+from tessera.sim.serving.run import ServingRun, run
 from tessera.sim.serving.traces import Requests
 
 MODEL = Model()
@@ -43,3 +48,34 @@ def test_a_spec_that_promises_more_slots_than_a_replica_has_costs_one_overload(f
     assert plain.within_slo < 0.5
     assert ours.within_slo > 0.95
     assert ours.replica_hours < 2 * ours.clairvoyant_replica_hours
+
+
+COLD_STARTS_S = (60.0, 120.0, 300.0, 600.0, 900.0)
+SERVICE_S, DRAIN_S, MOST = 4.0, 60.0, 100
+
+
+def evenly(*parts: tuple[float, float], model: Model, policy: str = "tessera", start: int = 1) -> ServingRun:
+    """Return what becomes of so many requests a second for so many seconds, each of which takes 4 s."""
+    begins = np.cumsum([0.0, *(seconds for _, seconds in parts)])
+    times = np.concatenate(
+        [np.arange(begin, begin + seconds, 1 / rate) for begin, (rate, seconds) in zip(begins, parts, strict=False)]
+    )
+    return run(times, np.full(len(times), SERVICE_S), model, POLICIES[policy](model, MOST), start)
+
+
+@pytest.mark.parametrize("cold_start_s", COLD_STARTS_S)
+def test_waking_at_a_constant_rate_takes_what_the_rate_and_its_queue_need(cold_start_s: float) -> None:
+    """Two requests a second fill a replica; forecast and margin take two to four. A cold start's wait."""
+    woken = evenly((2.0, 5400.0), model=Model(cold_start_s=cold_start_s, idle_s=1200.0), start=0)
+    queue = 2.0 * cold_start_s * SERVICE_S / DRAIN_S / 8
+    assert max(each.desired for each in woken.log) <= 4 + math.ceil(queue)
+    assert woken.log[-1].desired <= 3
+
+
+@pytest.mark.parametrize("cold_start_s", COLD_STARTS_S)
+def test_a_step_costs_no_more_than_a_plain_autoscaler_by_requests_in_flight(cold_start_s: float) -> None:
+    model = Model(cold_start_s=cold_start_s)
+    parts = (3.0, 3600.0), (9.0, 5400.0)
+    ours, plain = (evenly(*parts, model=model, policy=each, start=3) for each in ("tessera", "in-flight"))
+    assert ours.replica_hours <= plain.replica_hours
+    assert ours.within_slo >= plain.within_slo - 0.005

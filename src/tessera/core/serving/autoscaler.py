@@ -3,7 +3,8 @@
 In each pass it forecasts the requests in flight one cold start ahead, from the arrivals of the last minutes and their
 trend, and adds a margin: by how much its own forecasts of the last hour were too low. Bursty traffic is
 hard to forecast and gets a large margin; smooth traffic a small one; nothing is tuned by hand. When more requests
-arrive than chance explains, it uses the rate since then. It scales up at once and down only after fewer replicas were
+arrive than chance explains, it uses the rate since then. Where requests will still wait by then, although replicas
+start meanwhile, it adds what serves these within a minute. It scales up at once and down only after fewer replicas were
 enough for a while. Its result drives a HorizontalPodAutoscaler through an external metric, so Kubernetes still does the
 scaling.
 
@@ -58,6 +59,10 @@ _BEGIN_S: Final = 300
 _FULL: Final = 0.8
 """The part of a replica's slots that requests in flight for a minute may take."""
 _MINUTE_S: Final = 60
+_LATELY_S: Final = 45
+"""Requests were in flight for a minute if they are in four passes, or in two that are further apart."""
+_DRAIN_S: Final = 60
+"""A queue is to be gone this long after replicas that are requested now are ready, if a request takes no longer."""
 _OVERLOAD: Final = 2
 """With so many times as many requests in flight as slots the minute is not awaited: as many wait as are served."""
 _SYNC_S: Final = 15
@@ -98,6 +103,28 @@ class _Error(msgspec.Struct, frozen=True):
     weight: float
 
 
+class _Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """Slots for the time when a replica requested now is ready."""
+
+    forecast: float
+    margin: float
+    draining: float
+    """To drain the queue."""
+
+    @property
+    def slots(self) -> int:
+        """All of them."""
+        return math.ceil(self.forecast + self.margin + self.draining)
+
+    def text(self, cold_start_s: float) -> str:
+        """Return its parts as an event has them: whole numbers that add up."""
+        forecast = round(self.forecast)
+        margin = math.ceil(self.forecast + self.margin) - forecast
+        draining = self.slots - forecast - margin
+        expected = f"expects {forecast} requests in flight in {cold_start_s:.0f} s, plus a margin of {margin}"
+        return f"{expected}, plus {draining} to drain the queue" if draining else expected
+
+
 class AutoscalerMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The policy's state between passes. Losing it costs replicas for a while, and no request."""
 
@@ -135,42 +162,66 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
     # 2. Measure how many requests a replica serves at once, if requests wait.
     capacity = measure(former.capacity, loads, revision=server.revision, slots=server.slots)
     slots = limit(capacity, server.slots, load.at_s)
-    # 3. Forecast the slots in use when a replica requested now is ready.
-    forecast = _forecast(loads, server.cold_start_s)
-    # 4. Compare the present with its forecast, and take a margin from such errors.
-    errors = _errors(former, loads, server.cold_start_s, slots)
-    margin = _margin(errors, forecast)
-    # 5. Count the replicas for both, or for the requests that have been there for a minute, or for half of those now.
-    lately = min(each.in_flight for each in loads if each.at_s > load.at_s - _MINUTE_S)
-    # At most one more in a pass: much of a queue is gone by the time that replicas requested now are ready.
-    used = max(lately / _FULL, load.in_flight / _OVERLOAD)
-    present = min(math.ceil(used / slots), load.replicas + 1)
-    needed = max(math.ceil((forecast + margin) / slots), present)
-    if load.at_s < former.began_s + _BEGIN_S:
-        needed = max(load.replicas, present)
-    needed = min(max(needed, server.least), server.most)
     if server.least == 0 and load.at_s - busy_s >= server.idle_s and not _is_awake(load, server):
         proposal = ReplicaProposal(0, f"no request for {server.idle_s:.0f} s, so no replica")
         return msgspec.structs.replace(former, loads=loads, busy_s=busy_s, capacity=capacity), proposal
+    # 3. Forecast the slots in use when a replica requested now is ready.
+    service_s = _service_s(loads)
+    forecast = _rate_ahead(loads, server.cold_start_s) * service_s
+    # 4. Compare the present with its forecast, and take a margin from such errors.
+    errors = _errors(former, loads, server.cold_start_s, slots)
+    # 5. Count the replicas for both and for the queue of then, or for the requests that are in flight now.
+    demand = _Demand(
+        forecast=forecast,
+        margin=_margin(errors, forecast),
+        draining=_draining(loads, forecast, service_s, slots=slots, cold_start_s=server.cold_start_s),
+    )
+    begins = load.at_s < former.began_s + _BEGIN_S
+    needed, reason = _needed(demand, loads, server, slots=slots, begins=begins)
     # 6. Scale up at once, down only after fewer were enough for a while.
     needs = (*(each for each in former.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed))
     held = max(replicas for _, replicas in needs)
     proposed = needed if needed >= load.replicas else min(load.replicas, held, server.most)
-    expected = f"expects {forecast:.0f} requests in flight in {server.cold_start_s:.0f} s, at times {margin:.0f} more"
     kept = f"; {proposed} were needed within {_HOLD_S // 60} minutes" if proposed > needed else ""
-    measured = f", measured while requests waited ({server.slots} by the spec)" if slots < server.slots else ""
-    reason = f"{expected}: {needed} replicas with {slots} slots{measured}{kept}"
-    forecasts = (*(each for each in former.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast))
     known = AutoscalerMemory(
         began_s=former.began_s,
         busy_s=busy_s,
         loads=loads,
-        forecasts=forecasts,
+        forecasts=(*(each for each in former.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast)),
         errors=errors,
         needs=needs,
         capacity=capacity,
     )
-    return known, ReplicaProposal(proposed, reason)
+    return known, ReplicaProposal(proposed, reason + kept)
+
+
+def _needed(
+    demand: _Demand, loads: Sequence[Load], server: ScaledServer, *, slots: int, begins: bool
+) -> tuple[int, str]:
+    """Return the replicas that are needed, and why: each part of the text says what it makes of the former one."""
+    now = loads[-1]
+    needed = math.ceil(demand.slots / slots)
+    measured = f", measured while requests waited ({server.slots} by the spec)" if slots < server.slots else ""
+    reason = f"{demand.text(server.cold_start_s)}: {needed} replicas with {slots} slots{measured}"
+    # At the beginning a forecast is worth little; a queue is no forecast.
+    first = max(now.replicas, needed) if demand.draining else now.replicas
+    if begins and first != needed:
+        needed, reason = first, f"{reason}; {first} in the first {_BEGIN_S // 60} minutes"
+    # One more than are ready at most: those that start will serve these requests too.
+    lately = _lately(loads)
+    used, there = max(
+        (lately / _FULL, f"{lately} in flight for a minute at {100 * _FULL:.0f} % of the slots"),
+        (now.in_flight / _OVERLOAD, f"{now.in_flight} in flight now at {100 * _OVERLOAD} % of the slots"),
+    )
+    enough, one_more = math.ceil(used / slots), min(now.ready, now.replicas) + 1
+    present = min(enough, one_more)
+    if present > needed:
+        needed = present
+        reason += f"; {present} for {there}{', one more than are ready' if enough > one_more else ''}"
+    bounded = min(max(needed, server.least), server.most)
+    if bounded != needed:
+        reason += f"; {'at least' if bounded > needed else 'at most'} {bounded}"
+    return bounded, reason
 
 
 def _goes_on(last: Load, load: Load) -> bool:
@@ -218,21 +269,52 @@ def _rate(since: Load, now: Load) -> float:
     return (now.arrived - since.arrived) / max(now.at_s - since.at_s, 1.0)
 
 
-def _forecast(loads: Sequence[Load], cold_start_s: float) -> float:
-    """Return the forecast of slots in use one cold start from now: arrivals by seconds of service."""
+def _service_s(loads: Sequence[Load]) -> float:
+    """Return the seconds that a request is served."""
     now, first = loads[-1], loads[0]
     completed = now.completed - first.completed
-    service_s = (now.served_s - first.served_s) / completed if completed else 1.0
+    return (now.served_s - first.served_s) / completed if completed else 1.0
+
+
+def _rate_ahead(loads: Sequence[Load], cold_start_s: float) -> float:
+    """Return the forecast of the requests a second one cold start from now."""
     jumped = _jumped(loads)
     if jumped is not None:
-        return jumped * service_s
-    recent, trend = _before(loads, _RECENT_S), _before(loads, _TREND_S)
+        return jumped
+    now, recent, trend = loads[-1], _before(loads, _RECENT_S), _before(loads, _TREND_S)
     rate = _rate(recent, now)
     # The two rates are those of the middles of their times.
     apart_s = (recent.at_s - trend.at_s) / 2
     slope = (rate - _rate(trend, now)) / apart_s if apart_s >= _RECENT_S / 2 else 0.0
     ahead_s = cold_start_s + _SYNC_S + (now.at_s - recent.at_s) / 2
-    return min(max(rate + _TREND * slope * ahead_s, rate / 2), rate * 2) * service_s
+    return min(max(rate + _TREND * slope * ahead_s, rate / 2), rate * 2)
+
+
+def _draining(loads: Sequence[Load], forecast: float, service_s: float, *, slots: int, cold_start_s: float) -> float:
+    """Return the slots that drain the queue which there will be when a replica requested now is ready.
+
+    Replicas that start meanwhile serve requests from when they are ready, so they are not requested twice.
+    """
+    now = loads[-1]
+    starting = range(now.ready + 1, now.replicas + 1)
+    ready_s = now.ready * cold_start_s + sum(min(_requested_s(loads, each), cold_start_s) for each in starting)
+    queued = now.in_flight - slots * max(now.replicas, now.ready)
+    # In seconds of slots: what waits and comes, without what is served.
+    left_s = queued * service_s + forecast * cold_start_s - slots * ready_s
+    return max(left_s, 0.0) / max(_DRAIN_S, service_s)
+
+
+def _requested_s(loads: Sequence[Load], replicas: int) -> float:
+    """Return for how many seconds so many replicas have been requested."""
+    fewer = next((each for each in reversed(loads) if each.replicas < replicas), loads[0])
+    return loads[-1].at_s - fewer.at_s
+
+
+def _lately(loads: Sequence[Load]) -> int:
+    """Return how many requests were in flight for a minute at least; 0 where the loads do not go back so far."""
+    last = loads[-1].at_s - _LATELY_S
+    start = next((at for at in reversed(range(len(loads))) if loads[at].at_s <= last), None)
+    return 0 if start is None else min(each.in_flight for each in loads[start:])
 
 
 def _jumped(loads: Sequence[Load]) -> float | None:
@@ -274,7 +356,10 @@ def _errors(memory: AutoscalerMemory, loads: Sequence[Load], cold_start_s: float
     if not made:
         return kept
     # Queued requests behind too few replicas do not need as many slots.
-    used = min(now.in_flight, max(slots * now.replicas, now.in_flight - now.waiting))
+    used: float = min(now.in_flight, max(slots * now.ready, now.in_flight - now.waiting))
+    # Those of the past that are served now need replicas for a while, but say nothing of requests to come.
+    if now.in_flight > _OVERLOAD * slots * now.ready:
+        used = min(used, _rate(_before(loads, _MINUTE_S), now) * _service_s(loads))
     weight = float(now.arrived - loads[-2].arrived) ** _BURSTS
     return (*kept, _Error(now.at_s, used - made[-1], weight))
 
