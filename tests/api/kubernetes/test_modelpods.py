@@ -144,6 +144,25 @@ def vllm(*words: str, command: bool = False) -> dict[str, Any]:
 
 DEPLOYMENTS = {
     "nothing said": (deployment(), ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble="")),
+    "a ModelServer's": (
+        {
+            **deployment(),
+            "metadata": {
+                "name": "llm",
+                "ownerReferences": [
+                    {"apiVersion": "tessera.dev/v1alpha1", "kind": "ModelServer", "name": "other", "uid": "1"},
+                    {
+                        "apiVersion": "tessera.dev/v1alpha1",
+                        "kind": "ModelServer",
+                        "name": "llm",
+                        "uid": "2",
+                        "controller": True,
+                    },
+                ],
+            },
+        },
+        ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble="", owner="llm"),
+    ),
     "all said": (
         deployment(replicas=3, slots=" 8 ", cold_start_seconds="90"),
         ModelDeployment(replicas=3, slots=8, cold_start_s=90.0, trouble=""),

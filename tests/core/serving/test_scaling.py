@@ -35,6 +35,11 @@ def test_a_full_server_gets_more_replicas() -> None:
     ("facts", "want"),
     [
         (ServerFacts(replicas=2, slots=8), "no HorizontalPodAutoscaler targets its Deployment, so there are no bounds"),
+        (
+            ServerFacts(deployment="llm", replicas=2),
+            "no HorizontalPodAutoscaler targets Deployment llm, so there are no bounds",
+        ),
+        (ServerFacts(deployment="llm", replicas=2, most=5), "annotate Deployment llm with serving.tessera.dev/slots"),
         (ServerFacts(replicas=2, most=5), "annotate its Deployment with serving.tessera.dev/slots"),
     ],
 )

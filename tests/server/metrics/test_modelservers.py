@@ -293,10 +293,59 @@ async def test_a_pod_for_which_there_was_no_time_says_so() -> None:
         assert await one.pods() == {"llm-2": 0.0}
 
 
+def owned(each: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    owner = {"apiVersion": "tessera.dev/v1alpha1", "kind": "ModelServer", "name": "llm", "uid": "u", "controller": True}
+    return {**each, "metadata": {**each["metadata"], "ownerReferences": [owner | changed]}}
+
+
+def another(name: str) -> dict[str, Any]:
+    """Return a Deployment of another name with the label of the server."""
+    each = deployment(name, slots="4", replicas=3)
+    each["metadata"]["labels"] = {SERVER: "llm"}
+    return each
+
+
+async def test_of_several_deployments_with_the_label_the_model_servers_own_counts() -> None:
+    objects = (
+        (DEPLOYMENTS, another("aaa")),
+        (DEPLOYMENTS, owned(deployment(slots="4"))),
+        (DEPLOYMENTS, another("zzz")),
+    )
+    async with scene(*objects, *WHOLE[1:]) as one:
+        for number in range(3):
+            await one.reconcile(triton(ended=100 + number), triton(ended=100 + number))
+        assert await one.replicas() == 1
+
+
+@pytest.mark.parametrize(
+    "changed", [{"name": "another"}, {"kind": "ReplicaSet"}, {"apiVersion": "apps/v1"}, {"controller": False}]
+)
+async def test_of_several_deployments_of_no_model_server_the_first_is_named(changed: dict[str, Any]) -> None:
+    objects = ((DEPLOYMENTS, another("aaa")), (DEPLOYMENTS, owned(deployment(slots="4"), **changed)))
+    async with scene(*objects, *WHOLE[1:]) as one:
+        await one.reconcile(triton(ended=100), triton(ended=100))
+        with pytest.raises(MetricAbsent, match="llm: no HorizontalPodAutoscaler targets Deployment aaa, so"):
+            await one.replicas()
+
+
+async def test_of_several_autoscalers_of_a_deployment_the_first_of_its_namespace_counts() -> None:
+    elsewhere = autoscaler(most=1)
+    elsewhere["metadata"] |= {"name": "aaa", "namespace": "elsewhere"}
+    second, other = autoscaler(least=7, most=9), autoscaler("other", most=2)
+    second["metadata"] |= {"name": "zzz"}
+    other["metadata"] |= {"name": "bbb"}
+    objects = ((AUTOSCALERS, elsewhere), (AUTOSCALERS, second), (AUTOSCALERS, other), *WHOLE[2:])
+    first = autoscaler(least=3, most=5)
+    async with scene((DEPLOYMENTS, deployment(slots="4")), (AUTOSCALERS, first), *objects) as one:
+        for number in range(3):
+            await one.reconcile(triton(ended=100 + number), triton(ended=100 + number))
+        assert await one.replicas() == 3
+
+
 NOTHING: dict[str, tuple[tuple[tuple[Any, dict[str, Any]], ...], str]] = {
     "no server": ((), "no such server: check the pods with the label serving.tessera.dev/server"),
-    "no autoscaler": (WHOLE[:1] + WHOLE[2:], "no HorizontalPodAutoscaler targets its Deployment"),
-    "no slots": (((DEPLOYMENTS, deployment()), *WHOLE[1:]), "annotate its Deployment with serving.tessera.dev/slots"),
+    "no autoscaler": (WHOLE[:1] + WHOLE[2:], "no HorizontalPodAutoscaler targets Deployment llm,"),
+    "no slots": (((DEPLOYMENTS, deployment()), *WHOLE[1:]), "annotate Deployment llm with serving.tessera.dev/slots"),
     "slots that are none": (
         ((DEPLOYMENTS, deployment(slots="8 per GPU")), *WHOLE[1:]),
         "annotation serving.tessera.dev/slots: '8 per GPU' is not a whole number",
@@ -324,7 +373,7 @@ async def test_slots_that_nothing_says_are_an_event_where_the_autoscaler_asks(me
             await one.reconcile(triton(ended=1), triton(ended=1))
         bad = [message for reason, message in await one.events() if reason == "ScalingInputBad"]
         assert len(bad) == (metric == "tessera_replicas")
-        assert all("annotate its Deployment with serving.tessera.dev/slots" in each for each in bad)
+        assert all("annotate Deployment llm with serving.tessera.dev/slots" in each for each in bad)
 
 
 @pytest.mark.parametrize(("server", "want"), [(deployment(slots="4"), False), (SLEEPS["by the annotation"][0], True)])

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 
 from tessera.core.serving.metricnames import REPLICAS
+from tessera.core.serving.render import API_VERSION, KIND
 from tessera.core.serving.render.pods import IDLE, SLOTS, WAKE
 from tessera.errors import InvalidInput, shown
 
@@ -74,6 +75,8 @@ class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
     """When it was last woken; None for never."""
     trouble: str
     """Invalid annotations."""
+    owner: str = ""
+    """Name of the ModelServer that owns it; empty for none."""
 
 
 class HpaBounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +89,19 @@ class HpaBounds(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it uses Tessera's decision."""
 
 
+class _Owner(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str
+    kind: str
+    name: str
+    controller: bool = False
+
+    @property
+    def is_server(self) -> bool:
+        return self.controller and self.kind == KIND and self.api_version == API_VERSION
+
+
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    owner_references: tuple[_Owner, ...] | None = None
     generation: int = 0
     annotations: dict[str, str] | None = None
     creation_timestamp: dt.datetime | None = None
@@ -278,6 +293,7 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
         idle_s=None if idle_s is None else float(idle_s),
         woken_s=woken_s,
         trouble=trouble,
+        owner=next((each.name for each in found.metadata.owner_references or () if each.is_server), ""),
     )
 
 

@@ -29,6 +29,8 @@ _LEAST_COLD_START_S, _MOST_COLD_START_S = 5.0, 1800.0
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster's state of a model server."""
 
+    deployment: str = ""
+    """Name of its Deployment; empty without one."""
     replicas: int
     """Desired by its Deployment."""
     ready: int = 0
@@ -84,18 +86,19 @@ def scale(
         now_s: the time.
 
     """
+    deployment = f"Deployment {facts.deployment}" if facts.deployment else "its Deployment"
     if facts.most is None:
-        return Remembered(), _none("no HorizontalPodAutoscaler targets its Deployment, so there are no bounds")
+        return Remembered(), _none(f"no HorizontalPodAutoscaler targets {deployment}, so there are no bounds")
     if facts.trouble:
         return Remembered(), ScalingDecision(replicas=None, reason=facts.trouble, bad=True)
     if facts.slots is None:
         reason = (
-            "the number of requests that a replica serves at once is unknown; annotate its Deployment with "
+            f"the number of requests that a replica serves at once is unknown; annotate {deployment} with "
             "serving.tessera.dev/slots"
         )
         return Remembered(), ScalingDecision(replicas=None, reason=reason, bad=facts.decided)
     if facts.replicas == 0 and facts.least > 0:
-        return Remembered(), _none("its Deployment was scaled to zero by hand, and its autoscaler does not change that")
+        return Remembered(), _none(f"{deployment} was scaled to zero by hand, and its autoscaler does not change that")
     if facts.least == 0:
         load = _from_zero(facts, load, now_s)
     if isinstance(load, Missing):

@@ -16,7 +16,14 @@ import msgspec
 from tessera.api.kubernetes.labelselectors import selects
 from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.kubernetes.metrics.paths import Custom, External
-from tessera.api.kubernetes.modelpods import ModelDeployment, ModelPod, read_bounds, read_deployment, read_pod
+from tessera.api.kubernetes.modelpods import (
+    HpaBounds,
+    ModelDeployment,
+    ModelPod,
+    read_bounds,
+    read_deployment,
+    read_pod,
+)
 from tessera.api.prometheus.waiting import BY_SERVICE
 from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import (
@@ -152,10 +159,10 @@ class ModelServerMetrics:
         }
         # 2. Sum the counters of each server's pods, and decide.
         deployments, now_s, measured = self._deployments(), self._now_s(), dict[_Name, MeasuredServer]()
-        places = FreePlaces(self._kube)
+        scalers, places = self._bounds(), FreePlaces(self._kube)
         for server in sorted(pods.keys() | deployments.keys()):
             waiting = None if pending is None else pending.get(server, 0.0)
-            facts = self._facts(server, deployments.get(server), pods.get(server, {}), waiting)
+            facts = self._facts(server, deployments.get(server), scalers, pods.get(server, {}), waiting)
             observed, found = observe(
                 self._observed.get(server, ServerMemory()),
                 samples.get(server, {}),
@@ -203,13 +210,25 @@ class ModelServerMetrics:
         return found
 
     def _deployments(self) -> dict[_Name, tuple[Object, ModelDeployment]]:
-        """Return the Deployment of each server; of several with the same label the first by name."""
+        """Return the Deployment of each server; of several with its label its ModelServer's, else the first by name."""
         found: dict[_Name, tuple[Object, ModelDeployment]] = {}
         for (namespace, _), each in sorted(self._stores[DEPLOYMENTS].objects.items()):
+            label = labels_of(each)[SERVER_LABEL]
             try:
-                found.setdefault((namespace, labels_of(each)[SERVER_LABEL]), (each, read_deployment(each)))
+                read = read_deployment(each)
             except TesseraError as error:
                 self._trouble(error)
+                continue
+            if (namespace, label) not in found or read.owner == label != found[namespace, label][1].owner:
+                found[namespace, label] = each, read
+        return found
+
+    def _bounds(self) -> dict[_Name, HpaBounds]:
+        """Return the bounds of each Deployment; of several autoscalers those of the first by name."""
+        found: dict[_Name, HpaBounds] = {}
+        for (namespace, _), each in sorted(self._stores[AUTOSCALERS].objects.items()):
+            if bounds := read_bounds(each):
+                found.setdefault((namespace, bounds.deployment), bounds)
         return found
 
     async def _pending_requests(self) -> Mapping[_Name, float] | None:
@@ -231,6 +250,7 @@ class ModelServerMetrics:
         self,
         server: _Name,
         found: tuple[Object, ModelDeployment] | None,
+        scalers: Mapping[_Name, HpaBounds],
         pods: Mapping[str, ModelPod],
         pending: float | None,
     ) -> ServerFacts:
@@ -242,15 +262,10 @@ class ModelServerMetrics:
         times = {name: known.get(name, pod.cold_start_s) for name, pod in pods.items()}
         self._started[server] = started = {name: each for name, each in times.items() if each is not None and each > 0}
         deployment, read = found
-        namespace, name = name_of(deployment)
-        scalers = (
-            read_bounds(scaler)
-            for at, scaler in sorted(self._stores[AUTOSCALERS].objects.items())
-            if at[0] == namespace
-        )
-        bounds = next((one for one in scalers if one and one.deployment == name), None)
+        bounds = scalers.get(name_of(deployment))
         sleeps = read.idle_s is not None or (bounds is not None and bounds.least == 0)
         return ServerFacts(
+            deployment=name_of(deployment)[1],
             replicas=read.replicas,
             ready=ready,
             least=0 if sleeps else bounds.least if bounds else 1,

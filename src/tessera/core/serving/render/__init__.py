@@ -3,7 +3,7 @@
 `engines` is the program, `pods` the pod around it, `objects` everything else.
 """
 
-from tessera.core.serving.render.objects import KIND, job, render
+from tessera.core.serving.render.objects import API_VERSION, KIND, job, render
 from tessera.core.serving.render.pods import SERVER_LABEL
 
-__all__ = ["KIND", "SERVER_LABEL", "job", "render"]
+__all__ = ["API_VERSION", "KIND", "SERVER_LABEL", "job", "render"]

@@ -11,7 +11,7 @@ from tessera.core.serving.render.queuetime import queue_time_query
 from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
-__all__ = ["KIND", "job", "render"]
+__all__ = ["API_VERSION", "KIND", "job", "render"]
 
 KIND: Final = "ModelServer"
 API_VERSION: Final = "tessera.dev/v1alpha1"
