@@ -1,8 +1,10 @@
 """Where the counters of pods come from: a real Prometheus that scraped them, and one that does not answer."""
 
+import asyncio
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -79,6 +81,35 @@ async def test_pods_for_which_there_was_no_time_come_before_those_that_gave_none
     metrics.silent, metrics.late = {"a1"}, {"a3", "b2"}
     await metrics.order(samples, *names)
     assert await metrics.order(samples, *names) == "b2 a3 b1 a2 a4 a1"
+
+
+async def test_others_of_the_loop_have_turns_between_two_answers_that_are_read() -> None:
+    """A request to the metrics APIs waits for one long answer of a pod, not for those of all."""
+    turns, read = 0, list[int]()
+
+    class Noted(bytes):
+        def count(self, *given: Any) -> int:
+            read.append(turns)
+            return super().count(*given)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    class Answers(MemoryMetrics):
+        async def get(self, url: str) -> bytes:
+            return Noted(await super().get(url))
+
+    answers = Answers()
+    answers.contents["http://10.0.0.1:8002/metrics"] = triton(ended=1)
+    task = asyncio.create_task(others())
+    names = tuple(f"p{number}" for number in range(100))
+    found = await ScrapedSamples(answers).read(pods(*names))
+    task.cancel()
+    assert all(isinstance(each, Counters) for each in found.values())
+    assert len(set(read)) == len(read) == 100
 
 
 def labelled(text: bytes, pod: str) -> bytes:

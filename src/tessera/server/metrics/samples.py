@@ -21,6 +21,8 @@ PodName: TypeAlias = tuple[str, str]
 """Namespace and name."""
 _SCRAPING_S: Final = 12.0
 """Pods not scraped by then have no sample."""
+_AT_ONCE: Final = 64
+"""Pods that are asked or whose answers are read at once."""
 _LATE: Final = Missing(f"not scraped within {_SCRAPING_S:.0f} s, because other pods did not answer")
 
 
@@ -49,6 +51,7 @@ class ScrapedSamples:
         self._late = frozenset[PodName]()
         """Pods for which there was no time in the last pass."""
         self._passes = 0
+        self._turns, self._reading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
 
     async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
         """Scrape each pod."""
@@ -66,9 +69,11 @@ class ScrapedSamples:
         if not pod.url:
             return Missing(pod.trouble)
         try:
-            async with asyncio.timeout_at(deadline_s):
-                content = await self._metrics.get(pod.url)
-            return read_counters(f"pod {name}", content, at_s=self._now_s(), started_s=pod.started_s)
+            async with asyncio.timeout_at(deadline_s), self._turns:
+                content, at_s = await self._metrics.get(pod.url), self._now_s()
+                async with self._reading:
+                    await asyncio.sleep(0)  # requests are answered between two answers of pods
+                    return read_counters(f"pod {name}", content, at_s=at_s, started_s=pod.started_s)
         except TimeoutError:
             return _LATE
         except TesseraError as error:
