@@ -205,6 +205,29 @@ def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
         gpu_node.stop_agent()
 
 
+def test_a_full_disk_takes_no_pods_until_there_is_room(gpu_node: GpuNode) -> None:
+    folder, node = "/run/state", gpu_node.node
+    node.run("sh", "-c", f"mkdir -p {folder} && mount -t tmpfs -o size=128k tmpfs {folder}")
+    try:
+        gpu_node.start_agent(f"--state-dir={folder}")
+        gpu_node.ask_layout("all-1g.5gb")
+        gpu_node.until_offered((SLICE, 7))
+        run(gpu_node.cluster, busybox("steady", limits={SLICE: 1}))
+        before = status(gpu_node, "steady")
+        node.run("sh", "-c", f"dd if=/dev/zero of={folder}/fill bs=1k 2>/dev/null; true")
+        create(gpu_node.cluster, busybox("refused", limits={SLICE: 1}))
+        until("it is said", lambda: "No space left on device" in event(gpu_node, "ResourceNotAdvertised"), timeout_s=60)
+        gpu_node.until_offered((SLICE, 1))
+        assert status(gpu_node, "steady") == before
+        node.run("rm", f"{folder}/fill")
+        gpu_node.until_offered((SLICE, 7))
+        run(gpu_node.cluster, busybox("next", limits={SLICE: 1}))
+        assert status(gpu_node, "steady") == before
+        gpu_node.stop_agent()
+    finally:
+        node.run("umount", "-l", folder)
+
+
 def test_gpus_are_handed_over_by_mounts_and_by_annotations(gpu_node: GpuNode) -> None:
     """The ways that other tests do not take: NVIDIA's runtime reads the mounts, containerd the annotations, by CDI."""
     strategies = ["volume-mounts", "cdi-annotations"]
