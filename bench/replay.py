@@ -29,7 +29,7 @@ from tessera.log import configure
 from tessera.sim.workloads import Trace, filling, openb
 
 MODELS = {"V100M16": "V100-16GB", "V100M32": "V100-32GB", "G2": "L4", "G3": "L40S"}
-"""Catalogue names for the trace's; G2 and G3 are undisclosed there, and stand for any two models that differ."""
+"""Catalog names for the trace's; G2 and G3 are undisclosed there, and stand for any two models that differ."""
 SHARED = Sharing(modes=(Mode.WHOLE, Mode.MEMORY_SHARE))
 GIB = 100
 """Memory of every GPU."""
@@ -45,7 +45,7 @@ def machine(number: int, node: Node) -> Machine:
 
 
 def catalogue(name: str) -> str:
-    """Return the catalogue's name for a model of the trace."""
+    """Return the catalog's name for a model of the trace."""
     return MODELS.get(name, name)
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """scripts/words.py: words that Tessera does not use, in texts for users, in docstrings and in docs, with their places.
 
-A text for users is a string of at least three words in src: an error, an event, a help. scripts/check runs it.
+A text for users is a string of at least three words in src: an error, an event, a help. Spelling is American.
+scripts/check runs it.
 """
 
 import ast
@@ -24,6 +25,13 @@ EVERYWHERE = {
     "as ever": "leave it out",
     "heeds?": "ignores, follows",
     "are dear": "are expensive",
+    "(?:behavio|colo|hono|neighbo|favo|labo)ur(?!ce)\\w*": "-or: behavior, color, honor, neighbor, favor, labor",
+    "(?:un|re)?label(?:led|ling|ler)": "labeled, labeling",
+    "cancel(?:led|ling)|modell(?:ed|ing)|travell(?:ed|ing)": "one l: canceled, modeled, traveling",
+    "(?:un)?(?:recogn|organ|maxim|minim|optim|util|synchron|initial|normal|serial|summar|prior|author|custom|special|"
+    "general|real|visual|virtual|final|standard)is(?:e|es|ed|er|ers|ing|ation)": "-iz-: recognize, maximize",
+    "catalogues?|dialogues?": "catalog, dialog",
+    "centred?|metres?|grey|towards|spelt|learnt|whilst|licence|defence|artefacts?|judgement": "center, gray, toward",
 }
 TEXTS = {
     "nobody": "no pod, no process, is unknown",

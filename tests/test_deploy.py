@@ -487,7 +487,7 @@ NODES: dict[str, tuple[dict[str, str], set[str]]] = {
     "EKS, by Karpenter": ({"karpenter.k8s.aws/instance-gpu-manufacturer": "nvidia"}, {"none", "instead"}),
     "EKS, AMD's GPUs by Karpenter": ({"karpenter.k8s.aws/instance-gpu-manufacturer": "amd"}, set()),
     "EKS, a managed node group": ({"node.kubernetes.io/instance-type": "p5.48xlarge"}, set()),
-    "EKS, one that was labelled": (
+    "EKS, one that was labeled": (
         {"node.kubernetes.io/instance-type": "p5.48xlarge", "tessera.dev/agent": "true"},
         {"none", "instead"},
     ),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from tessera.cli import COMMANDS, main
@@ -31,6 +32,8 @@ NAMED = re.compile(
     r"(?<![\w./{-])(?:docs|deploy|examples|scripts|tests|bench|native|testbed|src)/[\w./-]*\w|\b[A-Z]+\.md\b"
 )
 
+VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text())
+"""Of the chart: `agent.args` is one of them, not a module."""
 RUN = re.compile(r"examples/|^simulate synthetic|^profiles\b")
 """What is run needs no cluster, no GPU and no root; of other commands only the options are checked."""
 
@@ -116,6 +119,34 @@ def test_pages_that_the_source_names_are_there() -> None:
         for page in re.findall(r"(?<![\w/])docs/(?:decisions/)?[a-z0-9-]+\.md", path.read_text())
     }
     assert sorted(page for page in named if not (ROOT / page).exists()) == []
+
+
+def exists(dotted: str) -> bool:
+    """Return whether a dotted name below the program's folder is a module, or a name that one has."""
+    place, *rest = dotted.split(".")
+    path = ROOT / "src/tessera" / place
+    while rest and (path / rest[0]).is_dir():
+        path /= rest.pop(0)
+    if not path.is_dir():
+        return False
+    if rest and path.joinpath(f"{rest[0]}.py").exists():
+        path = path / f"{rest.pop(0)}.py"
+    source = path if path.is_file() else path / "__init__.py"
+    return not rest or re.search(rf"\b{rest[0]}\b", source.read_text()) is not None
+
+
+def test_modules_that_docstrings_and_comments_name_exist() -> None:
+    parts = "core|api|cli|agent|server|controller|clients|sim"
+    name = re.compile(rf"`(?:tessera\.)?((?:{parts})(?:\.[a-zA-Z_]\w*)+)`")
+    keys = {f"agent.{key}" for key in VALUES["agent"]} | {f"server.{key}" for key in VALUES["server"]}
+    named = {
+        (str(path.relative_to(ROOT)), dotted)
+        for path in (ROOT / "src").rglob("*.py")
+        for dotted in name.findall(path.read_text())
+        if dotted not in keys and not dotted.endswith(".yaml")
+    }
+    assert len(named) > 30
+    assert sorted((path, dotted) for path, dotted in named if not exists(dotted)) == []
 
 
 def test_paths_in_the_tables_of_the_architecture_page_exist() -> None:

@@ -82,7 +82,7 @@ class Certificates:
         self._seen = self._files()
 
     async def follow(self, every_s: float, checked: Callable[[], None] = lambda: None) -> None:
-        """Check the files at intervals, until cancelled; call `checked` after each check."""
+        """Check the files at intervals, until canceled; call `checked` after each check."""
         while True:
             await asyncio.sleep(every_s)
             self.renew()

@@ -17,7 +17,7 @@ async def one_turn(
     trouble: Callable[[BaseException], None],
     done: Callable[[], None] = lambda: None,
 ) -> None:
-    """Act, and report an error, or success; raises only when its task is cancelled.
+    """Act, and report an error, or success; raises only when its task is canceled.
 
     A defect ends no loop either: one malformed pod must not stop the node's device plugins.
     """
@@ -87,7 +87,7 @@ class Joint(Generic[Result]):
         self._tasks: set[asyncio.Task[Result]] = set()
 
     async def __call__(self) -> Result:
-        """Return the result of acting once from now on; a cancelled caller does not cancel it for others."""
+        """Return the result of acting once from now on; a canceled caller does not cancel it for others."""
         if self._next is None:
             self._next = asyncio.create_task(self._begin())
             self._tasks.add(self._next)

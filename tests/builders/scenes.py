@@ -312,7 +312,7 @@ def large_fleet(count: int = 40, *, distinct: bool = False) -> Scene:
 
 
 def bare_pods() -> Scene:
-    """Pods without an owner, alike in what they ask, and one of a kind, on more workloads than there are colours."""
+    """Pods without an owner, alike in what they ask, and one of a kind, on more workloads than there are colors."""
     scene = Scene("best-fit")
     node = scene.node("l40s", "L40S", "L40S", "L4")
     alike = Need(asks=(Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=6144, compute_percent=20),))

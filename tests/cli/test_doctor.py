@@ -39,7 +39,7 @@ def test_a_node_in_order_and_what_is_missing_on_another(root: Path) -> None:
     bare = doctor(root)
     assert bare.returncode == 1
     assert "driver" in bare.stdout
-    assert "is the kubelet running, and its folder mounted" in bare.stdout
+    assert "start the kubelet; mount the folder of the socket" in bare.stdout
     places = DoctorPaths().under(root)
     for folder in (places.shm, places.plugins, places.pod_resources.parent):
         folder.mkdir(parents=True)

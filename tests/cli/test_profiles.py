@@ -114,7 +114,7 @@ def test_an_unknown_model_is_one_line_and_exit_code_2(output: str) -> None:
     assert result.stdout == ""
     assert result.stderr == (
         "error: GPU model: 'A100' is not a GPU model that Tessera knows: "
-        "A100-40GB, A100-80GB; `tessera profiles` lists all\n"
+        "did you mean A100-40GB or A100-80GB? `tessera profiles` lists all\n"
     )
 
 

@@ -56,7 +56,7 @@ WANT = {
         gpus={"H100-80GB 81559": 2},
         placed=("one gpu-2 [0] whole",),
         pending={"waits": "single-gpu is a name of dynamic resource allocation, which Tessera does not read"},
-        told=("gpu-1: it is labelled nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3 but advertises no GPU",),
+        told=("gpu-1: it is labeled nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3 but advertises no GPU",),
     ),
     "eks-managed-nodes": Want(
         gpus={"A10G 23028": 4, "T4 15360": 1},
@@ -161,7 +161,7 @@ WANT = {
         gpus={"A10G 23028": 1},
         placed=("one ip-10-0-0-62 [0] whole",),
         pending={"two": "the node has no GPU (ip-10-0-0-61)"},
-        told=("ip-10-0-0-61: it is labelled node.kubernetes.io/instance-type=g5.xlarge but advertises no GPU",),
+        told=("ip-10-0-0-61: it is labeled node.kubernetes.io/instance-type=g5.xlarge but advertises no GPU",),
     ),
     "no-gpus": Want(gpus={}, pending={"one": "the node has no GPU (cpu-1)"}),
     "nos-mps": Want(
@@ -169,7 +169,7 @@ WANT = {
         pending={
             "next": "nvidia.com/gpu-10gb is a name of nos, which Tessera does not read: request tessera.dev/gpu-memory"
         },
-        told=("gpu-1: it is labelled nvidia.com/gpu.product=NVIDIA-A100-PCIE-40GB but advertises no GPU",),
+        told=("gpu-1: it is labeled nvidia.com/gpu.product=NVIDIA-A100-PCIE-40GB but advertises no GPU",),
     ),
     "not-ready-and-cordoned": Want(
         gpus={"T4 15360": 4},
@@ -180,7 +180,7 @@ WANT = {
     "operator-mig-invalid": Want(
         gpus={"T4 15360": 1},
         placed=("one gpu-2 [0] whole",),
-        told=("gpu-1: it is labelled nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB-MIG-INVALID but advertises no GPU",),
+        told=("gpu-1: it is labeled nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB-MIG-INVALID but advertises no GPU",),
     ),
     "operator-mig-mixed": Want(
         gpus={"A100-40GB 40960": 4},
@@ -220,8 +220,8 @@ NO_JSON = "an object with apiVersion and kind: kubectl prints objects with -o ya
 REFUSED = {
     "not-saved-as-json": NO_JSON,
     "pods-only": "it has no node: write nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods",
-    "unknown-gpus-only": "GPUs of an unknown model: the label "
-    "tessera.dev/gpu-model=MODEL on it, or tessera plan --gpu-model gpu-1=MODEL",
+    "unknown-gpus-only": "GPUs of an unknown model: set the label "
+    "tessera.dev/gpu-model=MODEL, or pass --gpu-model gpu-1=MODEL",
     "vgpu-guests": "GPU model: 'NVIDIA-A16-16Q' is not a GPU model that Tessera knows: T4, L4",
 }
 WITHOUT_USAGE = {

@@ -118,7 +118,7 @@ def _seconds(moment: str) -> float:
 
 @pytest.mark.anyio
 class KubeSuite:
-    """Subclasses give the fixture `kube`: a client of an API that holds nothing labelled `suite=kube`."""
+    """Subclasses give the fixture `kube`: a client of an API that holds nothing labeled `suite=kube`."""
 
     async def test_an_object_is_read_as_it_was_written(self, kube: Kube) -> None:
         stored = await kube.create(CONFIG_MAPS, config_map("one", a="1"))

@@ -41,7 +41,7 @@ class Tab:
         """What the page said on the console, errors of scripts and files that could not be had."""
 
     async def read(self) -> None:
-        """Take what the browser says, until cancelled."""
+        """Take what the browser says, until canceled."""
         async for message in self._socket:
             self._take(json.loads(message.data))
 

@@ -44,7 +44,7 @@ def until_listening(port: int, name: str, within_s: float) -> None:
 
 @asynccontextmanager
 async def running(*loops: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
-    """Run loops that end only when they are cancelled."""
+    """Run loops that end only when they are canceled."""
     tasks = [asyncio.create_task(each) for each in loops]
     try:
         yield tasks

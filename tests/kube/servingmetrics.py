@@ -94,7 +94,7 @@ def _bars(axes: "Axes", series: list[dict[str, Any]]) -> None:
 
 
 def _plot(axes: "Axes", title: str, lines: list[tuple[str, str, tuple[list[float], list[float]]]]) -> None:
-    """Draw lines with their names at their ends, and those of one name in one colour."""
+    """Draw lines with their names at their ends, and those of one name in one color."""
     for _, color, points in lines:
         axes.plot(*points, color=color, linewidth=1.4)
     plain(axes, "", title)

@@ -94,7 +94,7 @@ ENVIRONMENT = {
 
 
 def test_an_image_is_known_by_the_name_of_its_environment(user: User) -> None:
-    """Who may do nothing but in a namespace reads the catalogue of the cluster."""
+    """Who may do nothing but in a namespace reads the catalog of the cluster."""
     for each in (*objects("crds/tessera.dev_environments.yaml"), *objects("rbac/people.yaml")):
         if each["metadata"]["name"] in {"environments.tessera.dev", "tessera-environments"}:
             user.cluster.apply(each)

@@ -1,4 +1,4 @@
-"""An HTTP server on a socket that is cancelled: it ends in order, and the event loop forgets the socket."""
+"""An HTTP server on a socket that is canceled: it ends in order, and the event loop forgets the socket."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ async def answer(_scope: Any, _receive: Any, send: Any) -> None:
 
 @asynccontextmanager
 async def cancelled_at_the_end(app: App) -> AsyncIterator[tuple[asyncio.Task[None], int]]:
-    """Give a server's task and port; at the end it is cancelled, and nothing of it may be in the loop."""
+    """Give a server's task and port; at the end it is canceled, and nothing of it may be in the loop."""
     loop = asyncio.get_running_loop()
     with listening("127.0.0.1", 0, 4) as listener:
         number, port = listener.fileno(), listener.getsockname()[1]

@@ -65,7 +65,7 @@ Beside = Callable[[PodsView, Measures], Coroutine[Any, Any, None]]
 
 
 class Agent:
-    """The agent of one node; `run` ends when it is cancelled, and leaves all devices in use as they are.
+    """The agent of one node; `run` ends when it is canceled, and leaves all devices in use as they are.
 
     Args:
         settings: names, folders and intervals.
@@ -165,7 +165,7 @@ class Agent:
         return self._advertiser.waiting_for()
 
     async def run(self) -> None:
-        """Run until cancelled; while another agent runs on this node, wait for its end."""
+        """Run until canceled; while another agent runs on this node, wait for its end."""
         locks = NodeLocks(self._settings.paths.locks)
         async with locks.hold_agent(self._settings.paths.plugins, self._log):
             await self._run()
@@ -195,7 +195,7 @@ class Agent:
             self._log.info("agent_stopped")
 
     async def _forever(self, what: str, wakeup: WakeUp, act: Callable[[], Awaitable[None]]) -> None:
-        """Repeat an action, whatever errors come; ends only when this agent is cancelled."""
+        """Repeat an action, whatever errors come; ends only when this agent is canceled."""
         while True:
             await one_turn(act, partial(self._trouble, what=what), partial(self.measures.turned, what))
             await wakeup.wait(self._settings.interval_s)

@@ -44,7 +44,7 @@ class WatchedNode:
         self._pod_store = store(PODS, Selection(fields=bound))
 
     async def run(self, measures: Measures) -> None:
-        """Watch until cancelled."""
+        """Watch until canceled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._node_store.run(measures))
             tasks.create_task(self._pod_store.run(measures))

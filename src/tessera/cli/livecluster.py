@@ -153,7 +153,7 @@ async def events_of(kube: Kube, kind: Kind, name: str, namespace: str) -> tuple[
 
 
 async def follow(kube: Kube, show: Callable[[Cluster], None], on_trouble: Callable[[Exception], None]) -> None:
-    """Pass on the cluster, and again after each change, until cancelled; simultaneous changes once.
+    """Pass on the cluster, and again after each change, until canceled; simultaneous changes once.
 
     Raises:
         TesseraError: the API cannot be read, or what `show` raised.

@@ -37,7 +37,7 @@ _KV_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 @click.command(epilog=_EPILOG)
 @click.argument("path", metavar="[MODEL]", required=False, type=click.Path(path_type=Path))
 @click.option("--gpu", multiple=True, metavar="MODEL", shell_complete=complete_models, help="GPU model; repeatable.")
-@click.option("--parameters", metavar="N", help="Number of parameters, as 8.03B.  [default: from MODEL]")
+@click.option("--parameters", metavar="N", help="Number of parameters, such as 8.03B.  [default: from MODEL]")
 @click.option(
     "--dtype", type=click.Choice(sorted(WEIGHT_BYTES)), help="Data type of the weights.  [default: from MODEL]"
 )

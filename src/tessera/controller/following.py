@@ -52,7 +52,7 @@ class Following:
         self._what = what
 
     async def run(self, reconcile: Callable[[], Awaitable[None]], least_s: float, measures: Measures) -> None:
-        """Reconcile on every change, and every 10 s, until cancelled; while a CRD is not installed, wait for it.
+        """Reconcile on every change, and every 10 s, until canceled; while a CRD is not installed, wait for it.
 
         The first pass starts once all stores and the nodes are synced: an object not listed yet would count as deleted.
         """

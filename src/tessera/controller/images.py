@@ -35,7 +35,7 @@ _UNBOUND = Selection(fields=(("spec.nodeName", ""),))
 
 
 class ImageWarmups:
-    """Reconciles the ImageWarmups of all nodes; `run` ends when it is cancelled.
+    """Reconciles the ImageWarmups of all nodes; `run` ends when it is canceled.
 
     Args:
         kube: the Kubernetes API.
@@ -61,7 +61,7 @@ class ImageWarmups:
         self._turns: dict[Turn, float] = {}
 
     async def run(self, measures: Measures) -> None:
-        """Run until cancelled; while the CRDs are not installed, wait for them."""
+        """Run until canceled; while the CRDs are not installed, wait for them."""
         await self._following.run(self.reconcile, self._least_s, measures)
 
     async def reconcile(self) -> None:

@@ -30,7 +30,7 @@ _UNBOUND = Selection(fields=(("spec.nodeName", ""),))
 
 
 class ModelCaches:
-    """Reconciles the ModelCaches of all nodes; `run` ends when it is cancelled.
+    """Reconciles the ModelCaches of all nodes; `run` ends when it is canceled.
 
     Args:
         kube: the Kubernetes API.
@@ -55,7 +55,7 @@ class ModelCaches:
         self._following = Following(kube, nodes, kinds, "model_caches")
 
     async def run(self, measures: Measures) -> None:
-        """Run until cancelled; while the CRDs are not installed, wait for them."""
+        """Run until canceled; while the CRDs are not installed, wait for them."""
         await self._following.run(self.reconcile, self._least_s, measures)
 
     async def reconcile(self) -> None:

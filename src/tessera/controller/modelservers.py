@@ -82,7 +82,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelServers:
-    """Reconciles the ModelServers of some namespaces; `run` ends when it is cancelled and leaves all objects in place.
+    """Reconciles the ModelServers of some namespaces; `run` ends when it is canceled and leaves all objects in place.
 
     Args:
         kube: the Kubernetes API.
@@ -149,7 +149,7 @@ class ModelServers:
             self._log.warning("model_servers_not_followed", reason=reason, exc_info=defect(error), **fields)
 
     async def run(self, measures: Measures) -> None:
-        """Run until cancelled; while the CRD or RBAC rules are missing, wait for them."""
+        """Run until canceled; while the CRD or RBAC rules are missing, wait for them."""
 
         def well() -> None:
             self._complaints.pop("", None)

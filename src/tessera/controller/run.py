@@ -77,7 +77,7 @@ _SURE_S = 0.001
 
 
 class Controller:
-    """Reconciles the whole cluster; `run` ends when it is cancelled and leaves all objects in place.
+    """Reconciles the whole cluster; `run` ends when it is canceled and leaves all objects in place.
 
     It works at most a quarter of the time, however much changes.
 
@@ -129,7 +129,7 @@ class Controller:
         return self._stores[NODES]
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Run until canceled."""
         self._log.info("controller_started")
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -67,7 +67,7 @@ class Binder:
         """Bindings by result: bound, refused, unanswered."""
 
     async def bind(self, args: BindingArgs) -> None:
-        """Bind a pod; idempotent. Binding continues if the caller is cancelled.
+        """Bind a pod; idempotent. Binding continues if the caller is canceled.
 
         Raises:
             Conflict: the pod is bound to another node, gone, or no longer fits on the node.
@@ -107,7 +107,7 @@ class Binder:
         self._under_way.pop(uid, None)
         if task.cancelled():
             self.counts["unanswered"] += 1
-            self._log.warning("not_bound", pod=key, reason="cancelled, as a server's end does; it may still be bound")
+            self._log.warning("not_bound", pod=key, reason="canceled, as a server's end does; it may still be bound")
         elif (error := task.exception()) is not None:
             self.counts["refused" if not isinstance(error, Unanswered) else "unanswered"] += 1
             if isinstance(error, TesseraError):

@@ -82,9 +82,9 @@ class HttpServer(uvicorn.Server):
         self.tls.verify_mode = ssl.CERT_OPTIONAL
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until `should_exit` is set or it is cancelled; either way requests in flight are answered first.
+        """Serve until `should_exit` is set or it is canceled; either way requests in flight are answered first.
 
-        A cancelled uvicorn leaves its listeners in the event loop, and the next socket of that number cannot be read.
+        A canceled uvicorn leaves its listeners in the event loop, and the next socket of that number cannot be read.
         """
         serving = asyncio.create_task(super().serve(sockets))
         try:

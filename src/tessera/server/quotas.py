@@ -41,7 +41,7 @@ class Quotas:
         self._complaints: set[str] = set()
 
     async def run(self) -> None:
-        """Watch them until cancelled."""
+        """Watch them until canceled."""
         async with asyncio.TaskGroup() as tasks:
             for kind in _READERS:
                 tasks.create_task(self._follow(kind))

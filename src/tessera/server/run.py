@@ -138,7 +138,7 @@ class Server:
             each.should_exit = True
 
     async def run(self) -> None:
-        """Serve until `stop`, or until cancelled, which ends it as `stop` does.
+        """Serve until `stop`, or until canceled, which ends it as `stop` does.
 
         Raises:
             InvalidInput: the address or the certificate files are invalid.

@@ -90,7 +90,7 @@ class SelfSigned:
     async def follow(
         self, certificates: Certificates, every_s: float, settle: Callable[[], None] = lambda: None
     ) -> None:
-        """Keep the Secret's certificate in use, until cancelled; call `settle` after each check where it is."""
+        """Keep the Secret's certificate in use, until canceled; call `settle` after each check where it is."""
         while True:
             try:
                 settled = await self.renew()

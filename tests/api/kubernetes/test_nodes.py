@@ -378,7 +378,7 @@ NOTES = {
     "a label without GPUs": (
         labels(T4, "gpu.count=1"),
         gpus("0"),
-        "node n: it is labelled nvidia.com/gpu.product=Tesla-T4 but advertises no GPU, so it has none here",
+        "node n: it is labeled nvidia.com/gpu.product=Tesla-T4 but advertises no GPU, so it has none here",
     ),
     "more instances than fit": (
         labels("NVIDIA-A100-SXM4-40GB", "gpu.count=1", "mig-3g.20gb.count=3"),
@@ -407,7 +407,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "no model": (
         {},
         gpus("1"),
-        "Node n: GPUs of an unknown model: the label tessera.dev/gpu-model=MODEL",
+        "Node n: GPUs of an unknown model: set the label tessera.dev/gpu-model=MODEL",
     ),
     "a partition the model does not offer": (
         gke("nvidia-h100-80gb", "gpu-partition-size=1g.5gb"),

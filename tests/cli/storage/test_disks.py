@@ -91,7 +91,7 @@ def test_foreign_data_is_refused_with_the_code_of_a_conflict() -> None:
     for verb in (("plan",), ("apply", "--yes")):
         done = tessera(disks, *verb)
         assert done.exit_code == 5
-        assert "nvme1n1 has a signature of 'xfs' labelled '\\x1b[31mred'" in done.stderr
+        assert "nvme1n1 has a signature of 'xfs' labeled '\\x1b[31mred'" in done.stderr
 
 
 def test_a_model_that_a_disk_gives_itself_draws_nothing_on_the_terminal() -> None:

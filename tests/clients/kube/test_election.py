@@ -243,7 +243,7 @@ def test_work_that_does_not_end_is_reported() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert any("continues after it was cancelled" in str(error) for error in troubles)
+        assert any("continues after it was canceled" in str(error) for error in troubles)
 
     virtualtime.run(elect())
 

@@ -34,7 +34,7 @@ async def test_one_connection_serves_many_calls_and_is_renewed(kubelet: MemoryKu
 
 
 async def test_questions_at_the_same_time_are_all_answered(kubelet: MemoryKubelet) -> None:
-    """The end of one must not cancel another: a cancelled loop of the agent would end without a word."""
+    """The end of one must not cancel another: a canceled loop of the agent would end without a word."""
     resources = PodResources(kubelet.pod_resources)
     assert await asyncio.gather(*(resources.list() for _ in range(20))) == [()] * 20
     async with resources:

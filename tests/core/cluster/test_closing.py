@@ -37,7 +37,7 @@ def replicated(start: int) -> Share:
 # Keyed by a sentence: the GPU, what is unhealthy, what is held; desired is whether anything new is served.
 CASES: dict[str, tuple[Gpu, tuple[UnhealthyDevice, ...], tuple[Share, ...], bool]] = {
     "a GPU that is well": (gpu(0), (), (), True),
-    "the neighbour is unhealthy": (gpu(0), (UnhealthyDevice(gpu="GPU-a-1"),), (), True),
+    "the neighbor is unhealthy": (gpu(0), (UnhealthyDevice(gpu="GPU-a-1"),), (), True),
     "an empty GPU": (gpu(0), WHOLE_SICK, (), False),
     "a GPU held whole": (gpu(0), WHOLE_SICK, (share(0, 40000, Mode.WHOLE, percent=100),), False),
     "memory shares": (gpu(0), WHOLE_SICK, (share(0, 4096), share(0, 2048)), False),

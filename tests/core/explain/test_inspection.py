@@ -280,7 +280,7 @@ def test_what_cannot_be_is_shown_and_named(sentence: str) -> None:
     assert list(got.conflicts) == want_node
     if want:
         assert len(got.gpus[0].pods) == len(held)
-    assert got.gpus[1].fragmentation_percent == 0, "the neighbour is looked at all the same"
+    assert got.gpus[1].fragmentation_percent == 0, "the neighbor is looked at all the same"
 
 
 def test_instances_that_are_to_be_cut_may_not_exist_yet() -> None:

@@ -37,7 +37,7 @@ OVERLAPS: dict[str, tuple[DeviceId, DeviceId, bool]] = {
     "a GPU with an instance on it": (DeviceId(FIRST), DeviceId(FIRST, HALF), True),
     "instances of two GPUs": (DeviceId(FIRST, HALF), DeviceId(SECOND, HALF), False),
     "an instance with one in its place": (DeviceId(FIRST, HALF), DeviceId(FIRST, SEVEN[3]), True),
-    "an instance with its neighbour": (DeviceId(FIRST, HALF), DeviceId(FIRST, OTHER), False),
+    "an instance with its neighbor": (DeviceId(FIRST, HALF), DeviceId(FIRST, OTHER), False),
     "the places of two instances without size": (
         DeviceId(FIRST, Placement(0, 0, "3g.20gb")),
         DeviceId(FIRST, Placement(3, 0, "1g.5gb")),

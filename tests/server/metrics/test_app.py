@@ -21,7 +21,7 @@ SELECTED = "labelSelector=foo%3Dbar"
 
 
 class Fleet:
-    """4 nodes, 16 pods and a namespace with a metric, half of the nodes and pods labelled; two external series."""
+    """4 nodes, 16 pods and a namespace with a metric, half of the nodes and pods labeled; two external series."""
 
     def __init__(self) -> None:
         self.trouble: Exception | None = None

@@ -1,4 +1,4 @@
-"""All tests of the library once more, on a build that stops at a wrong access or undefined behaviour."""
+"""All tests of the library once more, on a build that stops at a wrong access or undefined behavior."""
 
 import os
 import subprocess

@@ -34,7 +34,7 @@ def test_requests_as_azure_and_mooncake_publish_them() -> None:
 
 
 def test_a_column_of_rates_with_a_gap_and_an_end() -> None:
-    """The rate of a bin of 0 lies between its neighbours'; the mean over all bins is what was asked for."""
+    """The rate of a bin of 0 lies between its neighbors'; the mean over all bins is what was asked for."""
     drawn = read(RATES, "a_rps", mean_rate=5.0)
     counts, _ = np.histogram(drawn.arrival_s, bins=[0, 600, 1200, 1800, 2400])
     assert len(drawn.arrival_s) == pytest.approx(5.0 * 2400, rel=0.1)

@@ -50,7 +50,7 @@ _STRATEGIES: tuple[ListStrategy, ...] = ("envvar",)
 
 
 class Plugins:
-    """The device plugins of this node: `offer` sets what is advertised, `run` keeps them registered until cancelled.
+    """The device plugins of this node: `offer` sets what is advertised, `run` keeps them registered until canceled.
 
     Args:
         paths: on the node.
@@ -155,7 +155,7 @@ class Plugins:
         return await self._servers.offer((*resources, *kept), policy=policy, leaving=leaving)
 
     async def run(self, measures: Measures) -> None:
-        """Serve, register again when the kubelet restarts, and remove stale state; until cancelled."""
+        """Serve, register again when the kubelet restarts, and remove stale state; until canceled."""
         loop = asyncio.get_running_loop()
         tidied_s = loop.time()
         try:

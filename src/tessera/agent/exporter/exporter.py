@@ -91,7 +91,7 @@ class Exporter:
         self._histories: Histories = {}
 
     async def run(self, every_s: float) -> None:
-        """Observe at intervals until cancelled."""
+        """Observe at intervals until canceled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(until_done(self._count, self._events_trouble, every_s))
             while True:

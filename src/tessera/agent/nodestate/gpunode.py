@@ -86,7 +86,7 @@ class GpuNodeLink:
         """Whether another object was read in its place."""
 
     async def run(self, measures: Measures | None = None) -> None:
-        """Watch the object until cancelled.
+        """Watch the object until canceled.
 
         Args:
             measures: has the age of the API server's last answer.

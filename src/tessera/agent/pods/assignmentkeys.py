@@ -120,7 +120,7 @@ class AssignmentKeys:
         self._keys = Keys(public=self._ring.public, verify=verify)
 
     async def run(self, measures: Measures | None = None) -> None:
-        """Watch the servers' keys until cancelled.
+        """Watch the servers' keys until canceled.
 
         Args:
             measures: has the age of the API server's last answer.

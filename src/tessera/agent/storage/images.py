@@ -37,7 +37,7 @@ _MANAGER = "tessera-agent"
 
 
 class ImageWarmer:
-    """Reconciles a node's images with its NodeImages; `run` ends when it is cancelled.
+    """Reconciles a node's images with its NodeImages; `run` ends when it is canceled.
 
     Args:
         node: name of the Node object.
@@ -77,7 +77,7 @@ class ImageWarmer:
         """Images by state, as last reported."""
 
     async def run(self, measures: Measures) -> None:
-        """Run until cancelled; while the CRD or the container runtime is missing, wait for it.
+        """Run until canceled; while the CRD or the container runtime is missing, wait for it.
 
         Args:
             measures: counts the node's images.

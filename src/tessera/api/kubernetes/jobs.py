@@ -225,7 +225,7 @@ def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
 
 
 def own_secret(requested: JobRequest, files: Mapping[str, bytes], *, begun: bool = False) -> dict[str, Any]:
-    """Return the Secret of a Job with these files; labelled as begun until `owned_by`, if the submission has begun."""
+    """Return the Secret of a Job with these files; labeled as begun until `owned_by`, if the submission has begun."""
     labels = dict(BEGUN if begun else BY_RUN)
     metadata: dict[str, Any] = {"name": requested.secret, "namespace": requested.namespace, "labels": labels}
     data = {key: base64.b64encode(content).decode() for key, content in files.items()}

@@ -1,4 +1,4 @@
-"""Model servers in the cluster: labelled Deployments, their pods, and the autoscalers that target them.
+"""Model servers in the cluster: labeled Deployments, their pods, and the autoscalers that target them.
 
 Labels and annotations are untrusted.
 """

@@ -57,7 +57,7 @@ _GPU_COUNTS = ("nvidia.com/gpu.count", f"{_GKE}accelerator-count")
 _MAX_GPUS = 256
 _MAX_COUNT = _MAX_GPUS * 4096
 _NEAR_PERCENT = 10
-"""How far `nvidia.com/gpu.memory` may be from the catalogue; beyond that it describes a slice or a share."""
+"""How far `nvidia.com/gpu.memory` may be from the catalog; beyond that it describes a slice or a share."""
 _UNKNOWN = "unknown"
 """Model name of GPUs whose memory is shared and of which nothing else is known."""
 _MOST_MIB = 16 << 20
@@ -221,8 +221,8 @@ def _gpus(facts: _NodeFacts, given: GpuModel | None) -> tuple[tuple[Gpu, ...], i
             raise facts.field.refuse(found=found, hint=_fix(facts))
         return (), 0
     if facts.advertises and not advertised:
-        how = f"{known.label}={facts.named(known.label)}" if known.label else f"labelled as {known.model.name}"
-        facts.notes.append(f"it is {'labelled ' * bool(known.label)}{how} but advertises no GPU, so it has none here")
+        how = f"{known.label}={facts.named(known.label)}" if known.label else f"labeled as {known.model.name}"
+        facts.notes.append(f"it is {'labeled ' * bool(known.label)}{how} but advertises no GPU, so it has none here")
         return (), 0
     if known.memory_mib < known.model.memory_mib:
         # Part of a GPU is a virtual GPU, which its node cannot partition any further.
@@ -248,7 +248,7 @@ def _unnamed(facts: _NodeFacts) -> LabelledGpus | None:
 
 def _fix(facts: _NodeFacts) -> str:
     name = identity(facts.field)[1]
-    return f"the label tessera.dev/gpu-model=MODEL on it, or tessera plan --gpu-model {name}=MODEL"
+    return f"set the label tessera.dev/gpu-model=MODEL, or pass --gpu-model {name}=MODEL"
 
 
 def _registered(facts: _NodeFacts) -> tuple[Gpu, ...]:

@@ -122,7 +122,7 @@ def _ask_rules(annotations: Field, share_unit_mib: int) -> AskRules:
 
 
 def _models(annotation: Field) -> tuple[str, ...]:
-    """Return the catalogue names of the GPU models in an annotation, separated by commas."""
+    """Return the catalog names of the GPU models in an annotation, separated by commas."""
     names = (name.strip() for name in annotation.text("").split(","))
     return tuple(sorted({in_place(annotation, partial(model, name)).name for name in names if name}))
 

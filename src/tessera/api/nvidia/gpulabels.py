@@ -82,20 +82,20 @@ def owns(key: str) -> bool:
     return _OWNED.fullmatch(key) is not None
 
 
-def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labelling: Labelling) -> dict[str, str]:
+def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labeling: Labelling) -> dict[str, str]:
     """Return the labels of a node, without the time of their last change; none if it has no GPU.
 
     Args:
         inventory: of the driver.
         gpus: with the sharing in force, from `core.node.nodesharing.effective`.
-        labelling: the other facts.
+        labeling: the other facts.
 
     """
     if not inventory.gpus:
         return {}
     offered = {gpu.uuid: gpu.devices for gpu in gpus}
     labels = {
-        "gpu.machine": _value(labelling.machine) or "unknown",
+        "gpu.machine": _value(labeling.machine) or "unknown",
         "gpu.mode": _GPU_MODES.get(inventory.gpus[0].pci_class, "unknown"),
         "mig.capable": str(any(each.mig is not None for each in inventory.gpus)).lower(),
         "mps.capable": str(any(MPS_MODES.intersection(gpu.sharing.modes) for gpu in gpus)).lower(),
@@ -103,9 +103,9 @@ def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labelling: Labelling) 
         **_versions(inventory),
         **_whole(inventory.gpus, offered),
     }
-    if labelling.strategy != "none":
-        labels["mig.strategy"] = labelling.strategy
-        labels |= (_single if labelling.strategy == "single" else _mixed)(inventory.gpus, offered)
+    if labeling.strategy != "none":
+        labels["mig.strategy"] = labeling.strategy
+        labels |= (_single if labeling.strategy == "single" else _mixed)(inventory.gpus, offered)
     return {f"nvidia.com/{key}": value for key, value in sorted(labels.items())}
 
 

@@ -1,6 +1,6 @@
 """The configuration file of NVIDIA's device plugin, version v1: how GPUs are shared and injected into containers.
 
-What NVIDIA's plugin reads and ignores is honoured here: `devices` and `rename` of a resource, so that devices of one
+What NVIDIA's plugin reads and ignores is honored here: `devices` and `rename` of a resource, so that devices of one
 resource may have different numbers of replicas.
 
 Source: NVIDIA/k8s-device-plugin `api/config/v1/{config,sharing,replicas,resources,flags,consts}.go`.

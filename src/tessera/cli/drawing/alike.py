@@ -14,7 +14,7 @@ EVERY_GPU = 40
 
 
 class GpuRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Neighbouring GPUs of a node that look the same; the first is drawn."""
+    """Neighboring GPUs of a node that look the same; the first is drawn."""
 
     gpus: tuple[DrawnGpu, ...]
 

@@ -19,7 +19,7 @@ text{font-family:Inter,"Segoe UI","Helvetica Neue",Helvetica,Arial,"Liberation S
 .hatch{stroke:#3a4a5b}.deep{stroke:#6b7b8c}.mute{fill:#9db0c2}.new{fill:#e6edf3}.glyph{stroke:#9db0c2}.alarm{fill:#f0b465}
 .alert{fill:#231c10;stroke:#54421f}.pod:hover>rect:first-of-type{stroke:#fff}.halo{stroke:#18242f}}
 """
-"""Colours of everything but the workloads, for light and dark mode; no font is fetched."""
+"""Colors of everything but the workloads, for light and dark mode; no font is fetched."""
 
 
 class Block(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The head of the drawing: title, totals, and the legend of colours and marks."""
+"""The head of the drawing: title, totals, and the legend of colors and marks."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -101,7 +101,7 @@ def _tile(tile: tuple[str, str, str, tuple[int, int]], wide: float) -> str:
 
 
 def chip(workload: int, x: float, y: float, size: float = 12) -> str:
-    """Return a square in a workload's colour."""
+    """Return a square in a workload's color."""
     look = tone(workload)
     stripe = rect((x, y, size / 3, size), fill=look.edge) if look.striped else ""
     return rect((x, y, size, size), rx=3, fill=look.fill, **deep(look)) + stripe

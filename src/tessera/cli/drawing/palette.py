@@ -1,4 +1,4 @@
-"""Colours that people with any colour vision can distinguish, one per workload."""
+"""Colors that people with any color vision can distinguish, one per workload."""
 
 import msgspec
 
@@ -10,16 +10,16 @@ class Tone(msgspec.Struct, frozen=True, kw_only=True):
 
     fill: str
     ink: str
-    """Colour of the text on the fill; contrast at least 4.5."""
+    """Color of the text on the fill; contrast at least 4.5."""
     edge: str
     """A darker or lighter shade of the fill: outline of running pods, marks."""
     striped: bool = False
-    """Whether a stripe of the edge's colour distinguishes it from another workload with the same fill."""
+    """Whether a stripe of the edge's color distinguishes it from another workload with the same fill."""
 
 
-# Paul Tol's "light" scheme, made for labelled cells with dark text, without its grey, then the four dark colours
+# Paul Tol's "light" scheme, made for labeled cells with dark text, without its gray, then the four dark colors
 # of his "muted" scheme with light text.
-# Source: Paul Tol, Colour Schemes, SRON/EPS/TN/09-002, issue 3.2 (2021).
+# Source: Paul Tol, Color Schemes, SRON/EPS/TN/09-002, issue 3.2 (2021).
 _DARK_INK = "#10202e"
 _PALETTE = (
     ("#77aadd", _DARK_INK, "#1f4e7d"),

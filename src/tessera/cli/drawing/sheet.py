@@ -52,7 +52,7 @@ def _summary(seen: DrawnFleet) -> str:
         f"{sums.placed} pods placed, {sums.running} already running, {sums.pending} pending; "
         f"{sums.gpus_used} of {sums.gpus} GPUs in use; "
         f"{gib(sums.allocated_mib)} of {gib(sums.memory_mib)} GPU memory allocated. "
-        "Each GPU is a strip to scale; colours are workloads."
+        "Each GPU is a strip to scale; colors are workloads."
     )
 
 

@@ -28,7 +28,7 @@ MIG_MODES = frozenset({Mode.MIG, Mode.MIG_TIME_SLICING, Mode.MIG_MPS})
 
 
 class DrawnWorkload(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods of one owner, or the bare pods of one need; they share a colour."""
+    """The pods of one owner, or the bare pods of one need; they share a color."""
 
     number: int
     """Order of first appearance: running pods, then pending ones, then those only in the plan."""

@@ -44,7 +44,7 @@ def bar(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Text:
     Args:
         gpu: the GPU.
         room: available characters; a line takes no more, and whole memory slices if MIG is drawn.
-        numbers: the number of each pod, which selects its colour.
+        numbers: the number of each pod, which selects its color.
 
     """
     pieces = _instances(gpu, room, numbers) if gpu.slices else _shares(gpu, room, numbers)

@@ -58,7 +58,7 @@ def plan_tables(
     prices: Mapping[str, float] | None = None,
     fit: tuple[Sequence[NodeType], FleetSizing] | None = None,
 ) -> RenderableType:
-    """Return a plan for a terminal; each workload has the letter and colour of its parts of the GPUs.
+    """Return a plan for a terminal; each workload has the letter and color of its parts of the GPUs.
 
     Above `alike.EVERY_GPU` GPUs, those that look the same are one line.
 
@@ -235,7 +235,7 @@ def _together(
 
 
 def _device_words(gpu: DrawnGpu, number: int) -> tuple[tuple[str, ...], Style]:
-    """Return the possible texts for all clients of a device together, longest first, and the colours of the first."""
+    """Return the possible texts for all clients of a device together, longest first, and the colors of the first."""
     device = gpu.devices[number]
     counts = Counter(letter(holder.workload) for holder in device.pods)
     if not counts:
@@ -247,7 +247,7 @@ def _device_words(gpu: DrawnGpu, number: int) -> tuple[tuple[str, ...], Style]:
 
 
 def _cell_words(gpu: DrawnGpu, cell: Cell | None) -> tuple[tuple[str, ...], Style]:
-    """Return the possible texts of a cell, longest first, and its colours."""
+    """Return the possible texts of a cell, longest first, and its colors."""
     pale = Style(dim=True)
     if cell is None or cell.kind in {"free", "rest"} or cell.device is None:
         return ("",), pale

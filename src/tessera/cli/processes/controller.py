@@ -114,7 +114,7 @@ async def _run(
 
 
 async def _lead(settings: ControllerSettings, kube: Kube, servers: ModelServers, measures: Measures) -> None:
-    """Do the leader's work, until cancelled."""
+    """Do the leader's work, until canceled."""
     leading = Controller(settings, kube, measures=measures)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(leading.run())

@@ -50,7 +50,7 @@ def disk_options(function: _Command) -> _Command:
             default=_PLAIN.name,
             show_default=True,
             metavar="NAME",
-            help="Name of the array and label of the filesystem; by it they are recognised.",
+            help="Name of the array and label of the filesystem; by it they are recognized.",
         ),
         click.option(
             "--state-dir",

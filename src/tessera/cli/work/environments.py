@@ -60,11 +60,11 @@ def find_environment(place: ClusterSource, name: str, *, notebook: bool) -> Envi
     return choose_environment(asyncio.run(_read(place)), name, notebook=notebook)
 
 
-def choose_environment(catalogue: Catalogue, name: str, *, notebook: bool) -> Environment:
+def choose_environment(catalog: Catalogue, name: str, *, notebook: bool) -> Environment:
     """Return the environment of this name.
 
     Args:
-        catalogue: the existing ones.
+        catalog: the existing ones.
         name: as `tessera environments` lists it.
         notebook: whether it must have JupyterLab.
 
@@ -72,11 +72,11 @@ def choose_environment(catalogue: Catalogue, name: str, *, notebook: bool) -> En
         InvalidInput: it does not exist, cannot be read, or has no JupyterLab; the error lists usable ones.
 
     """
-    if name in catalogue.broken:
-        raise catalogue.broken[name]
-    fit = ", ".join(each.name for each in catalogue.known if each.notebook or not notebook)
+    if name in catalog.broken:
+        raise catalog.broken[name]
+    fit = ", ".join(each.name for each in catalog.known if each.notebook or not notebook)
     fix = f"choose one of {fit}, or name an image by --image" if fit else _HINT
-    found = next((each for each in catalogue.known if each.name == name), None)
+    found = next((each for each in catalog.known if each.name == name), None)
     if found is None:
         raise InvalidInput(f"--environment {name}", found="there is no such environment", hint=fix)
     if notebook and not found.notebook:

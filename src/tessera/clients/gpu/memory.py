@@ -111,10 +111,10 @@ class MemoryDriver:
 
     @classmethod
     def of(cls, *models: str, memory_limits: bool = True, node: str = "") -> Self:
-        """Return a driver with one GPU of each of these models of the catalogue, in order.
+        """Return a driver with one GPU of each of these models of the catalog, in order.
 
         Args:
-            models: names of the catalogue.
+            models: names of the catalog.
             memory_limits: whether the driver limits memory by cgroup.
             node: makes the UUIDs different from other nodes'.
 

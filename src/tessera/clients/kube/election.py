@@ -84,9 +84,9 @@ class Election:
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work` whenever this process leads, and return when it returns by itself.
 
-        It is cancelled when leadership ends, `renew_s` after the last answered renewal; others may lead when the
+        It is canceled when leadership ends, `renew_s` after the last answered renewal; others may lead when the
         rest of the lease has passed, which is its time to end. It is restarted when this process leads again. When
-        `run` is cancelled, or `work` returns or raises, the lease is released after `work` has ended.
+        `run` is canceled, or `work` returns or raises, the lease is released after `work` has ended.
         """
         try:
             while True:
@@ -125,7 +125,7 @@ class Election:
             self._on_trouble(
                 Unavailable(
                     subject,
-                    found="its work continues after it was cancelled",
+                    found="its work continues after it was canceled",
                     hint="the process ends before another may lead",
                 )
             )

@@ -180,7 +180,7 @@ class Store:
         await self._synced.wait()
 
     async def run(self, measures: Measures | None = None) -> None:
-        """Watch the objects until cancelled.
+        """Watch the objects until canceled.
 
         Args:
             measures: has the age of the server's last answer, even that nothing has changed.

@@ -1,6 +1,6 @@
 """An in-memory kubelet for device plugins and readers of PodResources; for tests, demos and benchmarks.
 
-Source of its behaviour, order and limits: kubernetes v1.36 `pkg/kubelet/cm/devicemanager`
+Source of its behavior, order and limits: kubernetes v1.36 `pkg/kubelet/cm/devicemanager`
 (`manager.go`, `plugin/v1beta1/{server,handler,client}.go`). It speaks with plugins over real sockets.
 """
 

@@ -74,7 +74,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     model: GpuModel
     memory_mib: int
-    """Memory that can be allocated: usable memory by the driver, else the catalogue's figure."""
+    """Memory that can be allocated: usable memory by the driver, else the catalog's figure."""
     sharing: Sharing = AUTO
     uuid: str = ""
     healthy: "Gpu | None" = None

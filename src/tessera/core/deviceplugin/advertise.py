@@ -272,7 +272,7 @@ def _too_many_units(sharing: Iterable[tuple[Gpu, GpuFacts]], unit_mib: int) -> s
 
 
 def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginDevice]:
-    """Return the units of one GPU's own memory, whatever its neighbours have; a fraction of a unit is lost."""
+    """Return the units of one GPU's own memory, whatever its neighbors have; a fraction of a unit is lost."""
     able = (mode for mode in AMOUNT_MODES if _is_enforced(gpu, mode, options))
     mode = next(able, gpu.sharing.modes[0])
     for number in range(_unit_count(gpu, facts, options.unit_mib)):

@@ -63,7 +63,7 @@ class GpuPod(msgspec.Struct, frozen=True, kw_only=True):
     ending: bool = False
     record: Record = Record.RECORDED
     level: Level
-    """How its neighbours on the same device are kept out of its share."""
+    """How its neighbors on the same device are kept out of its share."""
     share: Share
 
 

@@ -44,7 +44,7 @@ class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     share: Share
     level: Level | None = None
-    """Isolation from its neighbours; None where the node does not have the GPU."""
+    """Isolation from its neighbors; None where the node does not have the GPU."""
     neighbours: tuple[PodKey, ...] = ()
     """Other pods on the same GPU."""
 

@@ -60,7 +60,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     product: str
     """As the driver prints it: `NVIDIA A100-SXM4-40GB`."""
     model: GpuModel
-    """The catalogue's entry, with the driver's profiles, placements and memory where they differ."""
+    """The catalog's entry, with the driver's profiles, placements and memory where they differ."""
     pci_bus_id: str = ""
     pci_device_id: str = ""
     """Device and vendor id, as mig-parted's filters write them: `0x20B010DE`."""
@@ -108,7 +108,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     memory_limits: bool = False
     """Whether the driver limits memory by cgroup (NVML of driver 615 and later)."""
     notes: tuple[str, ...] = ()
-    """Differences between driver and catalogue, one sentence each; the driver is right."""
+    """Differences between driver and catalog, one sentence each; the driver is right."""
     unseen: tuple[int, ...] = ()
     """Indices of GPUs that the driver counts and has never shown, because they were lost before the first query;
     nothing else is known of them."""

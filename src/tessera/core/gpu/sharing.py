@@ -50,7 +50,7 @@ class Mode(enum.StrEnum):
 
     @property
     def isolation(self) -> Isolation:
-        """The strongest isolation of this mode between a pod and its neighbours on the same device."""
+        """The strongest isolation of this mode between a pod and its neighbors on the same device."""
         return _ISOLATION[self]
 
 

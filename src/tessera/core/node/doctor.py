@@ -420,13 +420,11 @@ def _kubelet(seen: HostFacts) -> Iterator[Check]:
     folder = seen.plugin_folder
     if not folder.writable:
         state = "is read-only" if folder.exists else "is not there"
-        advice = (
-            "mount the kubelet's folder for device plugins into the agent, writable; is it another one on this system?"
-        )
+        advice = "mount the kubelet's device plugin folder read-write; if it is elsewhere, pass --plugins-dir"
         yield _failed("kubelet", f"{folder.path} {state}", advice)
     for socket in seen.kubelet:
         if socket.problem:
-            advice = "is the kubelet running, and its folder mounted as a folder and not as a file?"
+            advice = "start the kubelet; mount the folder of the socket, not the socket itself"
             yield _failed("kubelet", f"{socket.path}: {socket.problem}", advice)
         else:
             yield _ok("kubelet", f"{socket.path} answers")
@@ -462,9 +460,9 @@ def _drift(seen: HostFacts, node: NodeSeen) -> Iterable[Check]:
     applied = node.annotations.get(APPLIED, "")
     if seen.generation and applied != seen.generation:
         found = f"{APPLIED} is {applied or 'missing'}, the files are {seen.generation}"
-        yield _warning("node", found, "is the agent running? It writes the annotation within seconds of a change")
+        yield _warning("node", found, "start the agent: it writes the annotation within seconds of a change")
     count = node.labels.get(_COUNT)
     whole = node.labels.get(_STRATEGY) != "single"
     if count is not None and whole and seen.inventory is not None and count != str(len(seen.inventory.gpus)):
         found = f"{_COUNT}={count}, the driver reports {len(seen.inventory.gpus)}"
-        yield _warning("node", found, "is another labeller running, or a GPU lost?")
+        yield _warning("node", found, "stop the other program that sets this label, or check for a lost GPU")

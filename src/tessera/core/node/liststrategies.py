@@ -107,7 +107,10 @@ def list_strategies(
 def _lacking(node: CdiSupport) -> tuple[str, str]:
     """Return what is missing for CDI, and the fix; nothing where all is present."""
     if not node.runtime or not node.kubelet:
-        return "the Node object does not say which container runtime and kubelet it has", "is the kubelet running?"
+        return (
+            "the Node object does not say which container runtime and kubelet it has",
+            "start the kubelet, which reports both",
+        )
     lacking, advice = _runtime_lacking(node)
     if lacking:
         return lacking, advice

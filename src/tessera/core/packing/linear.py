@@ -62,7 +62,7 @@ class TimeBudget:
 
 
 class LinearProgram:
-    """A program under construction: add variables, add rows over them, then maximise or minimise."""
+    """A program under construction: add variables, add rows over them, then maximize or minimize."""
 
     def __init__(self) -> None:
         self._bounds: list[tuple[float, float, bool]] = []

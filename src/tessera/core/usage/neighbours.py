@@ -1,4 +1,4 @@
-"""Noisy neighbours: which containers make a GPU or its node lower clocks, or saturate a shared device."""
+"""Noisy neighbors: which containers make a GPU or its node lower clocks, or saturate a shared device."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal

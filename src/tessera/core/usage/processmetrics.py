@@ -75,7 +75,7 @@ REQUEST_TIME = Metric(
     "tessera_server_request_duration_seconds", "histogram", "How long the server took for a request.", ("handler",)
 )
 BINDINGS = Metric("tessera_server_bindings_total", "counter", "Requests to bind a pod.", ("result",))
-SERVER_READY = Metric("tessera_server_ready", "gauge", "Whether the server has synchronised its caches.")
+SERVER_READY = Metric("tessera_server_ready", "gauge", "Whether the server has synchronized its caches.")
 _QUOTA = ("kind", "quota", "cohort", "flavor", "resource")
 QUOTA_GUARANTEED = Metric(
     "tessera_quota_guaranteed", "gauge", "Limit of a quota: hard, or the nominal quota of a queue.", _QUOTA

@@ -109,7 +109,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     asks: tuple[Ask, ...] = ()
     """GPU asks of all containers together, after Kubernetes' rule for init and sidecar containers; all on one node."""
     models: tuple[str, ...] = ()
-    """GPU models (catalogue names) that may serve; empty means any."""
+    """GPU models (catalog names) that may serve; empty means any."""
     cached_models: tuple[str, ...] = ()
     """ModelCaches whose model the node must offer, sorted."""
     node_selector: tuple[tuple[str, str], ...] = ()

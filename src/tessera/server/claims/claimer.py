@@ -323,4 +323,4 @@ def _refuse(batch: list[_ClaimRequest], error: TesseraError) -> None:
     for each in batch:
         if not each.answer.done():
             each.answer.set_exception(error)
-            each.answer.exception()  # retrieved: a cancelled caller does not wait any more
+            each.answer.exception()  # retrieved: a canceled caller does not wait any more

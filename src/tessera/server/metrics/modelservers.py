@@ -129,7 +129,7 @@ class ModelServerMetrics:
         return "" if self.measured.is_set() else f"reading model servers{self._complaint and f' ({self._complaint})'}"
 
     async def run(self) -> None:
-        """Reconcile every 15 s, until cancelled."""
+        """Reconcile every 15 s, until canceled."""
         async with asyncio.TaskGroup() as tasks:
             for store in self._stores.values():
                 tasks.create_task(store.run(self._measures))

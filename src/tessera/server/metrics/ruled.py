@@ -137,7 +137,7 @@ class RuledMetrics:
         self.tried = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the file and discover series, until cancelled."""
+        """Follow the file and discover series, until canceled."""
         self._set_bad(broken=False, wide=False)
         self._say_remarks()
         await one_turn(self.discover, self._trouble)

@@ -104,7 +104,7 @@ class MetricsServer:
             await self._own.ready.wait()
 
     async def run(self) -> None:
-        """Serve until cancelled.
+        """Serve until canceled.
 
         Raises:
             InvalidInput: the certificate files cannot be loaded.

@@ -141,7 +141,7 @@ class FleetFeed:
             self.changed()  # the last viewer left: refreshing stops
 
     async def run(self) -> None:
-        """Refresh on every change while the page is open, until cancelled."""
+        """Refresh on every change while the page is open, until canceled."""
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()

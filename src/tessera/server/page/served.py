@@ -42,7 +42,7 @@ class FleetPage:
         self._feed.close()
 
     async def run(self, prepared: asyncio.Event) -> None:
-        """Keep the page up to date once the cluster was read, until cancelled."""
+        """Keep the page up to date once the cluster was read, until canceled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._source.run())
             await prepared.wait()

@@ -101,7 +101,7 @@ class Source:
         self._models = Store(sources.kube, NODE_MODELS, wake=changed, on_trouble=partial(_unless_absent, models))
 
     async def run(self) -> None:
-        """Watch what the server does not watch anyway, until cancelled."""
+        """Watch what the server does not watch anyway, until canceled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._images.run())
             group.create_task(self._models.run())

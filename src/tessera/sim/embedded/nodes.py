@@ -67,7 +67,7 @@ class PodLoads(Protocol):
 
 
 class EmbeddedNode:
-    """A node; `run` ends when it is cancelled.
+    """A node; `run` ends when it is canceled.
 
     Args:
         name: of the Node object, and of its folder.
@@ -113,7 +113,7 @@ class EmbeddedNode:
         self._log: Logger = logger(node=name)
 
     async def run(self) -> None:
-        """Run agent and kubelet until cancelled."""
+        """Run agent and kubelet until canceled."""
         for part in ("proc", "sharing", "state"):
             (self.folder / part).mkdir(parents=True)
         self._show_process(1, "/init.scope")

@@ -110,7 +110,7 @@ class Embedded:
         return {"server": self.server.metrics(), "controller": self._measures.render(), **agents}
 
     async def run(self, ready: Callable[[int], None]) -> None:
-        """Run until cancelled.
+        """Run until canceled.
 
         Args:
             ready: called once with the port of the page.

@@ -31,7 +31,7 @@ class Scheduling:
         self._nodes, self._pods = (Store(kube, kind, wake=self._wakeup.set) for kind in (NODES, PODS))
 
     async def run(self) -> None:
-        """Place pods until cancelled."""
+        """Place pods until canceled."""
         async with asyncio.TaskGroup() as tasks:
             for store in (self._nodes, self._pods):
                 tasks.create_task(store.run())

@@ -145,7 +145,7 @@ class EmbeddedWorkloads:
         return next(each.memory for each in CASES if each.namespace == namespace and name.startswith(f"{each.name}-"))
 
     async def run(self) -> None:
-        """Create and delete pods until cancelled."""
+        """Create and delete pods until canceled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pods.run())
             await self._pods.synced()

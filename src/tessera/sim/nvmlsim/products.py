@@ -1,6 +1,6 @@
-"""What a driver reports of a product beside the catalogue's facts: its full name, compute capability, power, clocks.
+"""What a driver reports of a product beside the catalog's facts: its full name, compute capability, power, clocks.
 
-The catalogue (`core/gpu/gpumodels`) has what decides where pods go, and is the one source of it here too. These figures
+The catalog (`core/gpu/gpumodels`) has what decides where pods go, and is the one source of it here too. These figures
 only make a simulated GPU look like itself; nothing is decided by them.
 """
 
@@ -21,7 +21,7 @@ _COUNTED = re.compile(r"\s*(?:(?P<count>\d{1,3})\s*x\s*)?(?P<name>\S.*?)\s*", re
 _NICKNAMES = re.compile(
     r"nvidia-.*|[A-Z]+\d+-\d+GB|[A-Z]+\d+-(SXM5|PCIE)-80GB|H\d+-SXM5.*|V100M\d+|A[56]000|RTX-PRO-\d+|rtx-pro-server-.*"
 )
-"""Names in the catalogue that no driver prints: those of clouds, traces and memory sizes."""
+"""Names in the catalog that no driver prints: those of clouds, traces and memory sizes."""
 
 
 class SimulatedGpu(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class _Figures(NamedTuple):
     """The highest of SMs and of memory."""
     bus_bits: int
     pci: int
-    """PCI device and vendor id where the catalogue has none."""
+    """PCI device and vendor id where the catalog has none."""
 
 
 _FIGURES = {
@@ -114,7 +114,7 @@ def product(gpu: GpuModel) -> Product:
 def gpus_of(texts: Iterable[str]) -> tuple[SimulatedGpu, ...]:
     """Return the GPUs that `2xA100-40GB` and the like name, in order.
 
-    A model goes by any name that the catalogue knows. A product name (`A100-PCIE-40GB`) is what the driver then prints;
+    A model goes by any name that the catalog knows. A product name (`A100-PCIE-40GB`) is what the driver then prints;
     other names give the model's best known product.
 
     Raises:
@@ -163,7 +163,7 @@ def engines(gpu: GpuModel, profile: Profile) -> Engines:
     """Return the engines of an instance of this profile, as far as listings of its family were seen.
 
     Source: NVIDIA MIG User Guide, Supported MIG Profiles (engines by profile), and listings of A100, A30, H100, B200
-    and RTX PRO 6000 that the catalogue names; other products are taken to be like their family.
+    and RTX PRO 6000 that the catalog names; other products are taken to be like their family.
     """
     slices, media = profile.compute_slices, profile.media
     special = 1 if media in {"me", "me.all", "full"} else 0

@@ -29,7 +29,7 @@ def _replicas(found: Comparison) -> "Figure":
     drawn = figure(10.6, 1.2 + tall * len(found.runs))
     height = 1.2 + tall * len(found.runs)
     hours = f"{found.requests.span_s / 3600:.1f} h, {len(found.requests.arrival_s):,} requests"
-    titles(drawn, "Desired replicas, over those of a clairvoyant plan (grey)", hours)
+    titles(drawn, "Desired replicas, over those of a clairvoyant plan (gray)", hours)
     planned = [step * found.plan.step_s / 3600 for step in range(len(found.plan.replicas) + 1)]
     highest = max(*(change.desired for _, each in found.runs for change in each.log), *found.plan.replicas)
     for number, (name, each) in enumerate(found.runs):

@@ -1,4 +1,4 @@
-"""How figures look: colours, axes without clutter, labels beside the lines instead of legends.
+"""How figures look: colors, axes without clutter, labels beside the lines instead of legends.
 
 matplotlib comes with the extra `report` and is imported when a figure is made. Nothing global is changed: no pyplot,
 no backend switch, settings hold only while a figure is rendered.
@@ -20,8 +20,8 @@ INK = "#1b1f24"
 MUTED = "#6a737d"
 _GRID = "#e4e7eb"
 
-# The palette of Okabe and Ito, distinct with every common colour blindness, without its yellow, too pale on white;
-# grey for the policies that are only a floor. Source: M. Okabe, K. Ito, "Color Universal Design", 2008.
+# The palette of Okabe and Ito, distinct with every common color blindness, without its yellow, too pale on white;
+# gray for the policies that are only a floor. Source: M. Okabe, K. Ito, "Color Universal Design", 2008.
 _COLORS = {
     "tessera": "#d55e00",
     "fgd": "#0072b2",
@@ -36,7 +36,7 @@ _COLORS = {
 
 
 def color_of(policy: str) -> str:
-    """Return the colour that a policy has in every figure."""
+    """Return the color that a policy has in every figure."""
     return _COLORS.get(policy, INK)
 
 
@@ -82,7 +82,7 @@ def titles(made: "Figure", title: str, subtitle: str) -> None:
 
 
 def plain(axes: "Axes", x_label: str, y_label: str) -> None:
-    """Leave of the axes what helps reading: horizontal lines, a base line, labels in grey."""
+    """Leave of the axes what helps reading: horizontal lines, a base line, labels in gray."""
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(MUTED)
@@ -97,7 +97,7 @@ def plain(axes: "Axes", x_label: str, y_label: str) -> None:
 def end_labels(axes: "Axes", ends: Sequence[tuple[str, float, str]], x: float, gap: float) -> None:
     """Write labels right of `x` at the heights of the line ends, moved apart where closer than `gap` in data units.
 
-    Each of `ends` is text, height and colour. A thin line leads from where the label had to move.
+    Each of `ends` is text, height and color. A thin line leads from where the label had to move.
     """
     ordered = sorted(ends, key=lambda end: end[1])
     for (text, y, color), at in zip(ordered, _apart([y for _, y, _ in ordered], gap), strict=True):
@@ -130,7 +130,7 @@ def _points(axes: "Axes", data: float) -> float:
 
 
 def _apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Return the sorted heights moved as little as needed to be `gap` apart: groups are centred on their mean."""
+    """Return the sorted heights moved as little as needed to be `gap` apart: groups are centered on their mean."""
     groups: list[list[float]] = []
     for height in heights:
         groups.append([height])

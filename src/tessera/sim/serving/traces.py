@@ -196,7 +196,7 @@ def _column(rows: "csv.DictReader[str]", name: str, columns: tuple[str, ...], co
         for row in islice(rows, _MOST)
         if row[column]
     ]
-    # A bin of 0 is a gap of the source and no idle time: the rate goes on between its neighbours.
+    # A bin of 0 is a gap of the source and no idle time: the rate goes on between its neighbors.
     seen = [(t, rate) for t, rate in read if rate > 0]
     if not seen:
         return []

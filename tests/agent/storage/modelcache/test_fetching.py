@@ -28,7 +28,7 @@ class Node:
         self.fetches = Fetches(
             disk=ModelDisk(folder),
             open_store=self._open,
-            neighbours=dict,
+            neighbors=dict,
             now_s=lambda: 2.0,
             wake=self._wake,
             log=logger(),

@@ -65,18 +65,18 @@ REFUSALS: list[tuple[str, list[tuple[str, int]], tuple[str, ...]]] = [
     (
         "no memory is reported",
         [("nvmlDeviceGetMemoryInfo*", pynvml.NVML_ERROR_NOT_SUPPORTED)],
-        ("none is allocated", "0 MiB of memory, 40960 in the catalogue"),
+        ("none is allocated", "0 MiB of memory, 40960 in the catalog"),
     ),
     ("profiles have no names", [(PROFILE_V2, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)], ()),
     (
         "profiles are not told",
         [("nvmlDeviceGetGpuInstanceProfileInfo*", pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)],
-        ("the catalogue's are used",),
+        ("the catalog's are used",),
     ),
     (
         "only root gets the profiles",
         [("nvmlDeviceGetGpuInstanceProfileInfo*", pynvml.NVML_ERROR_NO_PERMISSION)],
-        ("the catalogue's are used",),
+        ("the catalog's are used",),
     ),
     ("placements are not told", [("nvmlDeviceGetGpuInstancePossiblePlacements*", pynvml.NVML_ERROR_NOT_SUPPORTED)], ()),
     (

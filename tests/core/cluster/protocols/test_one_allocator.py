@@ -4,7 +4,7 @@ The model has one MIG instance that the controller wants now and then, a device 
 instance by name and come by the default scheduler, pods with needs that a server places, and the kubelet as it is,
 with its races (docs/kubelet-races.md). What is handed over, what overlaps, and what may be allocated and started is
 decided by the code that agents run (`core.cluster.protocols.allocators`, `core.deviceplugin.lastgate`); the order of
-their calls, and the server, are modelled.
+their calls, and the server, are modeled.
 """
 
 import random

@@ -14,7 +14,7 @@ GB200, RTX_PRO_6000, RTX_PRO_5000 = model("GB200-186GB"), model("RTX-PRO-6000"),
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        pytest.param("H100-80GB", "H100-80GB", id="catalogue name"),
+        pytest.param("H100-80GB", "H100-80GB", id="catalog name"),
         pytest.param(" h100-80gb ", "H100-80GB", id="any case, blanks around"),
         pytest.param("NVIDIA A30", "A30-24GB", id="as the driver prints it"),
         pytest.param("Tesla-T4", "T4", id="label of an older product"),
@@ -55,9 +55,9 @@ def test_a_model_is_found_by(text: str, want: str) -> None:
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        pytest.param("A100", "A100-40GB, A100-80GB;", id="a name that fits two memory sizes"),
-        pytest.param("H100", "H100-80GB, H100-94GB, H100-96GB;", id="a name that fits three"),
-        pytest.param("H100-80G", "H100-80GB, A100-80GB;", id="a slip of the pen"),
+        pytest.param("A100", "did you mean A100-40GB or A100-80GB?", id="a name that fits two memory sizes"),
+        pytest.param("H100", "did you mean H100-80GB, H100-94GB or H100-96GB?", id="a name that fits three"),
+        pytest.param("H100-80G", "did you mean H100-80GB or A100-80GB?", id="a slip of the pen"),
         pytest.param("Radeon Pro", "T4, L4, A100-40GB, H100-80GB and more;", id="nothing close"),
         pytest.param("", "T4, L4, A100-40GB, H100-80GB and more;", id="no name"),
         pytest.param("-MIG-1g.10gb", "T4, L4, A100-40GB, H100-80GB and more;", id="only a suffix"),
@@ -104,7 +104,7 @@ def test_a_profile_is_found_by(gpu: GpuModel, text: str, want: str) -> None:
 @pytest.mark.parametrize(
     ("gpu", "text"),
     [
-        pytest.param(A100_40, "1g.6gb", id="the neighbour's memory"),
+        pytest.param(A100_40, "1g.6gb", id="the neighbor's memory"),
         pytest.param(A100_40, "4g.10gb", id="other slices"),
         pytest.param(A100_40, "2g.10gb+me", id="media engines this one does not have"),
         pytest.param(A100_40, "1c.3g.20gb", id="a compute instance"),

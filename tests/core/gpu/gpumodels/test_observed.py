@@ -1,4 +1,4 @@
-"""What the driver reports corrects the catalogue, and every difference is reported."""
+"""What the driver reports corrects the catalog, and every difference is reported."""
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ from tessera.core.gpu.mig import maximal_counts
 
 
 def shown(gpu: GpuModel, **changes: object) -> ObservedGpu:
-    """Return a GPU exactly as the catalogue has it, but for some fields."""
+    """Return a GPU exactly as the catalog has it, but for some fields."""
     seen = ObservedGpu(
         product=f"NVIDIA {gpu.name}",
         memory_mib=gpu.memory_mib,
@@ -60,28 +60,28 @@ def test_what_is_as_in_the_catalogue_is_the_catalogues_entry(gpu: GpuModel) -> N
 @pytest.mark.parametrize(
     ("case", "seen", "want"),
     [
-        ("other memory", shown(A100, memory_mib=40536), "40536 MiB of memory, 40960 in the catalogue"),
-        ("no MIG in a virtual machine", shown(A100, mig=False, profiles=()), "no MIG, which the catalogue has"),
-        ("an old driver lists nothing with MIG off", shown(A100, profiles=()), "the catalogue's are used"),
+        ("other memory", shown(A100, memory_mib=40536), "40536 MiB of memory, 40960 in the catalog"),
+        ("no MIG in a virtual machine", shown(A100, mig=False, profiles=()), "no MIG, which the catalog has"),
+        ("an old driver lists nothing with MIG off", shown(A100, profiles=()), "the catalog's are used"),
         (
             "a driver that does not know some profiles yet",
             shown(A100, profiles=tuple(each for each in AS_IS.profiles if each.name not in {"1g.10gb", "1g.5gb+me"})),
-            "no profile 1g.5gb+me, 1g.10gb, which the catalogue has",
+            "no profile 1g.5gb+me, 1g.10gb, which the catalog has",
         ),
         (
             "other starts",
             with_profile(AS_IS, "2g.10gb", places=((0, 2), (4, 2))),
-            "profile 2g.10gb with starts 0, 4, 0, 2, 4 in the catalogue",
+            "profile 2g.10gb with starts 0, 4, 0, 2, 4 in the catalog",
         ),
         (
             "other memory of a profile",
             with_profile(AS_IS, "1g.5gb", memory_mib=4750),
-            "profile 1g.5gb with MiB of memory 4750, 4864 in the catalogue",
+            "profile 1g.5gb with MiB of memory 4750, 4864 in the catalog",
         ),
         (
             "another name for the same",
             with_profile(AS_IS, "3g.20gb", name="3g.21gb"),
-            "profile 3g.20gb with the name 3g.21gb, 3g.20gb in the catalogue",
+            "profile 3g.20gb with the name 3g.21gb, 3g.20gb in the catalog",
         ),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_new_profile_of_a_known_product_is_taken() -> None:
     added = found.profiles[-1]
     assert (added.name, added.graphics, added.media, added.placement) == ("2g.10gb+gfx", True, "default", "unknown")
     assert (added.starts, added.size) == ((), 0)
-    assert notes == ("profile 2g.10gb+gfx, which the catalogue does not have",)
+    assert notes == ("profile 2g.10gb+gfx, which the catalog does not have",)
 
 
 def test_a_product_is_known_by_its_pci_id_too() -> None:
@@ -164,7 +164,7 @@ def test_an_unknown_product_behaves_as_the_driver_shows_it(name: str) -> None:
     assert found.at_most_one == gpu.at_most_one
     assert [(each.name, each.media) for each in found.profiles] == [(each.name, each.media) for each in gpu.profiles]
     assert maximal_counts(found) == maximal_counts(gpu)
-    assert notes == ("it is not in the catalogue: its model is read from the driver",)
+    assert notes == ("it is not in the catalog: its model is read from the driver",)
 
 
 def test_an_unknown_product_without_mig_is_memory_alone() -> None:

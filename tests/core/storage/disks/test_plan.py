@@ -71,11 +71,11 @@ ON_A_DISK: dict[str, tuple[BlockDevice, str]] = {
     ),
     "has a filesystem of another label": (
         disk(1, signature=Signature(kind="ext4", label="da\nta")),
-        "has a signature of 'ext4' labelled 'da\\nta'",
+        "has a signature of 'ext4' labeled 'da\\nta'",
     ),
     "has something of our label that is no filesystem of ours": (
         disk(1, signature=Signature(kind="btrfs", label="tessera")),
-        "has a signature of 'btrfs' labelled 'tessera'",
+        "has a signature of 'btrfs' labeled 'tessera'",
     ),
     "is a member of another array": (member(1, name="db"), "is part of the 'raid0' array 'db'"),
     "is a member of an array of another level": (member(1, level="raid1"), "is part of the 'raid1' array 'tessera'"),

@@ -138,7 +138,7 @@ class AssignedPods:
 
     @property
     def judges(self) -> bool:
-        """Whether forged assignments can be recognised: a server's key is known."""
+        """Whether forged assignments can be recognized: a server's key is known."""
         return self._trust.knows_servers
 
     @property

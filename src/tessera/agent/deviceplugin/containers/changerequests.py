@@ -56,7 +56,7 @@ class ChangeRequests:
         return await answer
 
     async def serve(self, carry_out: Callable[[ChangeRequest], Awaitable[Inventory]]) -> None:
-        """Carry out requests concurrently, until cancelled; their callers are cancelled too."""
+        """Carry out requests concurrently, until canceled; their callers are canceled too."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 tasks.create_task(_answer(*await self._queue.get(), carry_out))

@@ -50,7 +50,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DisksKeeper:
-    """Reconciles the disks of one node; `run` ends when it is cancelled, and leaves everything mounted.
+    """Reconciles the disks of one node; `run` ends when it is canceled, and leaves everything mounted.
 
     Args:
         settings: what is desired.
@@ -74,7 +74,7 @@ class DisksKeeper:
         return "" if self._reconciled else "observing the disks"
 
     async def run(self) -> None:
-        """Run until cancelled; continues after any error."""
+        """Run until canceled; continues after any error."""
         while True:
             await one_turn(self.reconcile, self._complain)
             await asyncio.sleep(self._settings.interval_s)

@@ -61,16 +61,16 @@ class _Fetch:
         model: the desired model.
         disk: the destination.
         store: the source; closed at the end.
-        neighbours: the other models on the disk.
+        neighbors: the other models on the disk.
 
     """
 
-    def __init__(self, model: DesiredModel, disk: ModelDisk, store: ObjectStore, neighbours: Neighbours) -> None:
+    def __init__(self, model: DesiredModel, disk: ModelDisk, store: ObjectStore, neighbors: Neighbours) -> None:
         self.model = model
         self.done_bytes, self.total_bytes = 0, 0
         self._disk = disk
         self._store = store
-        self._neighbours = neighbours
+        self._neighbours = neighbors
         self._abandoned = threading.Event()
 
     def abandon(self) -> None:
@@ -187,7 +187,7 @@ class Fetches:
     Args:
         disk: the models' folder.
         open_store: returns the store of a model, with its credentials.
-        neighbours: returns the models on the disk.
+        neighbors: returns the models on the disk.
         now_s: seconds since 1970.
         wake: called when one has ended.
         log: for starts and ends.
@@ -199,14 +199,14 @@ class Fetches:
         *,
         disk: ModelDisk,
         open_store: Callable[[DesiredModel], Awaitable[ObjectStore]],
-        neighbours: Neighbours,
+        neighbors: Neighbours,
         now_s: Callable[[], float],
         wake: Callable[[], None],
         log: Logger,
     ) -> None:
         self._disk = disk
         self._open_store = open_store
-        self._neighbours = neighbours
+        self._neighbours = neighbors
         self._now_s = now_s
         self._wake = wake
         self._log = log

@@ -78,7 +78,7 @@ class Places(msgspec.Struct, frozen=True):
 
 
 class ModelKeeper:
-    """Reconciles a node's models with its NodeModels; `run` ends when it is cancelled.
+    """Reconciles a node's models with its NodeModels; `run` ends when it is canceled.
 
     Args:
         node: name of the Node object.
@@ -116,7 +116,7 @@ class ModelKeeper:
         self._fetches = Fetches(
             disk=places.disk,
             open_store=self._open,
-            neighbours=self._neighbours,
+            neighbors=self._neighbours,
             now_s=now_s,
             wake=self._wakeup.set,
             log=self._log,
@@ -130,7 +130,7 @@ class ModelKeeper:
         """UIDs of pods that are in the kubelet's record and have ended."""
 
     async def run(self, view: PodsInView, measures: Measures) -> None:
-        """Run until cancelled; while the CRD is missing or the API server does not answer, wait for it.
+        """Run until canceled; while the CRD is missing or the API server does not answer, wait for it.
 
         Args:
             view: the pods of this node.

@@ -65,7 +65,7 @@ class PeerService:
         self._log.error("peer_dropped", peer=peer, gave_wrong=what)
 
     async def run(self, measures: Measures | None = None) -> None:
-        """Serve chunks until cancelled; while the port cannot be opened, that is logged and retried.
+        """Serve chunks until canceled; while the port cannot be opened, that is logged and retried.
 
         The age of loop `peers` is that of the last check of the certificates while the port is open.
         """
@@ -77,7 +77,7 @@ class PeerService:
             await asyncio.sleep(_RETRY_S)
 
     async def serve(self, checked: Callable[[], None] = lambda: None) -> None:
-        """Serve chunks until cancelled.
+        """Serve chunks until canceled.
 
         Raises:
             Unavailable: the port is in use, or the address is not this pod's.

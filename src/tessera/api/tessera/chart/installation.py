@@ -222,7 +222,7 @@ class DiskValues(_Record, frozen=True, kw_only=True):
             description="up to 12 letters, digits and _ . -, no mark first",
         ),
     ] = "tessera"
-    """Of the array, the filesystem and its folder; by it they are recognised."""
+    """Of the array, the filesystem and its folder; by it they are recognized."""
     filesystem: Literal["ext4", "xfs"] = "ext4"
     """For a new one; one that exists is kept."""
     volumes: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0

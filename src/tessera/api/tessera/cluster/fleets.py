@@ -395,7 +395,7 @@ def _group(group: Field, sharing: Field) -> list[tuple[Gpu, Field]]:
 
 
 def _gpu_memory(field: Field, gpu_model: GpuModel) -> int:
-    """Return a GPU's usable memory: from the file, at most what its model has by name, else the catalogue's."""
+    """Return a GPU's usable memory: from the file, at most what its model has by name, else the catalog's."""
     if not field.given:
         return gpu_model.memory_mib
     memory_mib = field.read(memory_capacity)

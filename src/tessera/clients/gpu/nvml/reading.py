@@ -72,7 +72,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(gpu: KnownGpu, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
-    """Return NVML's facts about a GPU, and what is missing or differs from the catalogue, one clause each."""
+    """Return NVML's facts about a GPU, and what is missing or differs from the catalog, one clause each."""
     product = pynvml.nvmlDeviceGetName(device)
     pci = pynvml.nvmlDeviceGetPciInfo_v3(device)
     pci_device = f"0x{pci.pciDeviceId:08X}"

@@ -56,4 +56,4 @@ DRIVER_NAMES: Mapping[str, DriverName] = MappingProxyType(
         "RTX-5090": DriverName("NVIDIA GeForce RTX 5090", (12, 0)),
     }
 )
-"""By the catalogue's name. Source: NVIDIA's data sheets and the listings in `sources`."""
+"""By the catalog's name. Source: NVIDIA's data sheets and the listings in `sources`."""

@@ -8,7 +8,7 @@ _MARGIN = (9, 10)
 def gpu_memory_mib(nominal_gb: int) -> int:
     """Return a GPU's memory from the size in its product name, read as decimal gigabytes.
 
-    Every GPU of the catalogue with a listing has at least that. If a MIG profile promises more, as many of them
+    Every GPU of the catalog with a listing has at least that. If a MIG profile promises more, as many of them
     as fit side by side are the better estimate.
     """
     return nominal_gb * 10**9 >> 20

@@ -39,7 +39,7 @@ _BY_NAME: Mapping[str, GpuModel] = MappingProxyType(
 def model(text: str) -> GpuModel:
     """Return the GPU model of this name.
 
-    Accepted, in any case: catalogue names (`A100-40GB`), product names as the driver prints them or as GPU feature
+    Accepted, in any case: catalog names (`A100-40GB`), product names as the driver prints them or as GPU feature
     discovery labels them (`NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED`), GKE's accelerator names (`nvidia-tesla-a100`),
     and PCI device ids as mig-parted writes them (`0x20B010DE`). A name that fits several memory sizes is refused.
 
@@ -50,12 +50,14 @@ def model(text: str) -> GpuModel:
     plain = _plain(text)
     found = _BY_NAME.get(plain) or _BY_NAME.get(_LABEL_SUFFIXES.sub("", plain))
     if found is None:
-        close = ", ".join(_close(plain)) or "T4, L4, A100-40GB, H100-80GB and more"
+        *more, last = _close(plain) or ("",)
+        close = f"{', '.join(more)} or {last}" if more else last
+        advice = f"did you mean {close}?" if close else "T4, L4, A100-40GB, H100-80GB and more;"
         raise InvalidInput(
             "GPU model",
             found=shown(text),
             expected="a GPU model that Tessera knows",
-            hint=f"{close}; `tessera profiles` lists all",
+            hint=f"{advice} `tessera profiles` lists all",
         )
     return found
 
@@ -80,7 +82,7 @@ def sized_model(text: str, memory_mib: int) -> GpuModel:
 
 
 def _close(plain: str) -> tuple[str, ...]:
-    """Return up to five models whose names start alike, in catalogue order, else those spelt alike, the best first."""
+    """Return up to five models whose names start alike, in catalog order, else those spelled alike, the best first."""
     alike = {each.name for name, each in _BY_NAME.items() if plain and name.startswith(f"{plain}-")}
     if alike:
         return tuple(each.name for each in CATALOGUE if each.name in alike)[:5]
@@ -116,7 +118,7 @@ def profile(model: GpuModel, text: str) -> Profile:
 def meant(model: GpuModel, text: str) -> Profile | None:
     """Return the profile of this model that a pod means by a name; None where it means none of this model's.
 
-    The model's own name, or one that no model in the catalogue has as its own and that this model's other drivers
+    The model's own name, or one that no model in the catalog has as its own and that this model's other drivers
     could print: `3g.39gb` is `3g.40gb` of H100-80GB, but `3g.47gb`, which is H100-94GB's, is not `3g.48gb` of another
     product, because to Kubernetes these are two resources.
     """

@@ -1,4 +1,4 @@
-"""A GPU model by the driver: the catalogue's entry, corrected where the driver differs."""
+"""A GPU model by the driver: the catalog's entry, corrected where the driver differs."""
 
 import functools
 import re
@@ -58,22 +58,22 @@ class ObservedGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def architecture(compute_capability: tuple[int, int]) -> str:
-    """Return the name of the architecture with this compute capability, as the catalogue writes it."""
+    """Return the name of the architecture with this compute capability, as the catalog writes it."""
     return next((name for least, name in _ARCHITECTURES if compute_capability >= least), "unknown")
 
 
 @functools.cache
 def observed_model(observed: ObservedGpu) -> tuple[GpuModel, tuple[str, ...]]:
-    """Return the model of a GPU and its differences from the catalogue, one clause each; the driver is right.
+    """Return the model of a GPU and its differences from the catalog, one clause each; the driver is right.
 
-    A product that is not in the catalogue gets a model from the driver's facts alone.
+    A product that is not in the catalog gets a model from the driver's facts alone.
     """
     known = _known(observed)
     if known is None:
-        return _new(observed), ("it is not in the catalogue: its model is read from the driver",)
+        return _new(observed), ("it is not in the catalog: its model is read from the driver",)
     notes: list[str] = []
     if known.memory_known and known.memory_mib != observed.memory_mib:
-        notes.append(f"{observed.memory_mib} MiB of memory, {known.memory_mib} in the catalogue")
+        notes.append(f"{observed.memory_mib} MiB of memory, {known.memory_mib} in the catalog")
     profiles = _corrected(known, observed, notes)
     if profiles == known.profiles and known.memory_mib == observed.memory_mib:
         return known, tuple(notes)
@@ -96,22 +96,22 @@ def _known(observed: ObservedGpu) -> GpuModel | None:
 def _corrected(known: GpuModel, observed: ObservedGpu, notes: list[str]) -> tuple[Profile, ...]:
     if not observed.mig:
         if known.profiles:
-            notes.append("no MIG, which the catalogue has")
+            notes.append("no MIG, which the catalog has")
         return ()
     if not observed.profiles:
-        notes.append("the driver lists no MIG profiles: the catalogue's are used")
+        notes.append("the driver lists no MIG profiles: the catalog's are used")
         return known.profiles
     found: dict[str, Profile] = {}
     for each in observed.profiles:
         own = _same(known, each.name)
         if own is None:
-            notes.append(f"profile {each.name}, which the catalogue does not have")
+            notes.append(f"profile {each.name}, which the catalog does not have")
             found[each.name] = _profile(each, observed)
         else:
             found[own.name] = _confirmed(own, each, notes)
     missing = [each.name for each in known.profiles if each.name not in found]
     if missing:
-        notes.append(f"no profile {', '.join(missing)}, which the catalogue has")
+        notes.append(f"no profile {', '.join(missing)}, which the catalog has")
     ordered = [found.pop(each.name) for each in known.profiles if each.name in found]
     return (*ordered, *found.values())
 
@@ -124,7 +124,7 @@ def _same(known: GpuModel, name: str) -> Profile | None:
 
 
 def _confirmed(own: Profile, observed: ObservedProfile, notes: list[str]) -> Profile:
-    """Return the catalogue's profile with the driver's figures."""
+    """Return the catalog's profile with the driver's figures."""
     starts, size = _places(observed)
     taken = {
         "name": observed.name,
@@ -143,7 +143,7 @@ def _confirmed(own: Profile, observed: ObservedProfile, notes: list[str]) -> Pro
     for field, after in differing.items():
         if before := getattr(own, field):
             shown = _COMPARED[field]
-            notes.append(f"profile {own.name} with {shown} {_text(after)}, {_text(before)} in the catalogue")
+            notes.append(f"profile {own.name} with {shown} {_text(after)}, {_text(before)} in the catalog")
     same = all(getattr(own, field) == value for field, value in taken.items() if field in _DECISIVE)
     return own if same else msgspec.structs.replace(own, **taken)
 
@@ -158,7 +158,7 @@ _COMPARED = {
 }
 """Fields whose difference is reported, and their names."""
 _ROUNDING_MIB = 11
-"""The catalogue's memory is from listings in hundredths of a GiB: 9.62 for 9856 MiB."""
+"""The catalog's memory is from listings in hundredths of a GiB: 9.62 for 9856 MiB."""
 _DECISIVE = frozenset({*_COMPARED, "profile_id", "sm"})
 """Fields that make it another profile; the source of a figure does not."""
 

@@ -108,7 +108,7 @@ def release(model: GpuModel, state: int, profile: int, start: int) -> int:
 
 
 def state_of(model: GpuModel, layout: Sequence[Placement]) -> int:
-    """Return the state of a GPU whose MIG instances are `layout`; the profiles are named as in the catalogue."""
+    """Return the state of a GPU whose MIG instances are `layout`; the profiles are named as in the catalog."""
     index = {profile.name: number for number, profile in enumerate(model.profiles)}
     state = 0
     for placement in layout:
@@ -265,7 +265,7 @@ def _prices(shape: _Shape, mixes: Sequence[_Ints]) -> tuple[_Ints, _Ints]:
 
 
 def _maximise(objectives: list[list[int]], rows: list[tuple[int, ...]]) -> list[tuple[int, list[int]]]:
-    """Return, for each objective, d and d * x of an x >= 0 that maximises objective . x with row . x <= 1 for all rows.
+    """Return, for each objective, d and d * x of an x >= 0 that maximizes objective . x with row . x <= 1 for all rows.
 
     The simplex method in integers: the table holds numerators over the common denominator d. By Bland's rule the
     improving column of lowest name enters and the tight row of lowest name leaves, so it ends.

@@ -1,7 +1,7 @@
 """The plan for a node's local disks: found, left alone, assembled, formatted once, mounted.
 
 Nothing on a disk is ever overwritten, with one exception: what an interrupted creation left, which the node's record
-names by its UUIDs (`Creation`). Anything else on a selected disk is either recognised and kept, or the plan is
+names by its UUIDs (`Creation`). Anything else on a selected disk is either recognized and kept, or the plan is
 a refusal with the reason. The plan is made again after each step, so an interrupted step is planned again.
 """
 
@@ -49,7 +49,7 @@ class DiskSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The desired local disks of a node."""
 
     name: str = "tessera"
-    """Of the array, and label of the filesystem: they are recognised by it."""
+    """Of the array, and label of the filesystem: they are recognized by it."""
     select: tuple[str, ...] = CLOUD_DISKS
     """Paths, or names in `/dev/disk/by-id`, with wildcards."""
     filesystem: Filesystem = "ext4"
@@ -292,7 +292,7 @@ def _mounted(device: BlockDevice) -> str:
 
 
 def _signed(signature: Signature) -> str:
-    label = f" labelled {shown(signature.label)}" if signature.label else ""
+    label = f" labeled {shown(signature.label)}" if signature.label else ""
     return f"has a signature of {shown(signature.kind)}{label}"
 
 

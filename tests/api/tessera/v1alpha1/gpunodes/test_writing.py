@@ -128,7 +128,7 @@ def test_what_is_written_is_read_again(state: GpuNodeState) -> None:
 
 
 def test_the_driver_s_word_about_a_known_model_is_kept() -> None:
-    """A GPU that has other profiles than its model in the catalogue is read with its own."""
+    """A GPU that has other profiles than its model in the catalog is read with its own."""
     other = msgspec.structs.replace(A100, profiles=tuple(each for each in A100.profiles if each.name == "1g.5gb"))
     state = GpuNodeState(name=NodeName("n"), gpus=(Gpu(index=0, model=other, memory_mib=40_000, uuid="GPU-0"),))
     found = read_gpu_node(written(state)).gpus[0].model

@@ -56,7 +56,7 @@ def _words(each: Sampled) -> str:
 
 
 def _milli(value: float, subject: str) -> float:
-    """Return a value truncated to the thousandth, towards 0."""
+    """Return a value truncated to the thousandth, toward 0."""
     if not math.isfinite(value) or abs(value) > _LARGEST:
         raise InvalidInput(subject, found=f"{value:g}", expected="a number that an autoscaler can use")
     return math.trunc(value * 1000) / 1000

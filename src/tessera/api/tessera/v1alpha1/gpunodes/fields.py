@@ -94,7 +94,7 @@ class SharingFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class ProfileFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A MIG profile by the driver, where it differs from Tessera's catalogue."""
+    """A MIG profile by the driver, where it differs from Tessera's catalog."""
 
     name: _Profile
     compute_slices: int
@@ -107,7 +107,7 @@ class ProfileFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class ProductFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A GPU model by the driver, where it differs from Tessera's catalogue."""
+    """A GPU model by the driver, where it differs from Tessera's catalog."""
 
     arch: Annotated[str, _stored(maxLength=64)]
     memory_mib: _Mib = msgspec.field(name="memoryMiB")
@@ -139,12 +139,12 @@ class GpuFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     index: Annotated[int, _stored(minimum=0, maximum=MOST_GPUS - 1)]
     uuid: _Uuid
     model: Annotated[str, _stored(minLength=1, maxLength=128)]
-    """Name in Tessera's catalogue, else the driver's product name."""
+    """Name in Tessera's catalog, else the driver's product name."""
     memory_mib: _SomeMib = msgspec.field(name="memoryMiB")
     """Memory that can be allocated."""
     sharing: SharingFields
     product: ProductFields | None = None
-    """The driver's facts, where they differ from the catalogue."""
+    """The driver's facts, where they differ from the catalog."""
     unhealthy: Annotated[tuple[UnhealthyFields, ...], _stored(maxItems=64)] = ()
     """Empty for a healthy GPU."""
     used: Annotated[tuple[UsedFields, ...], _stored(maxItems=64)] = ()

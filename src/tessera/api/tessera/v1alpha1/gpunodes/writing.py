@@ -131,12 +131,12 @@ def _sharing_fields(sharing: Sharing) -> SharingFields:
 
 
 def _product_fields(known: GpuModel) -> ProductFields | None:
-    """Return the driver's facts about a model; None if they equal the catalogue's."""
+    """Return the driver's facts about a model; None if they equal the catalog's."""
     try:
         if model(known.name) == known:
             return None
     except InvalidInput:
-        pass  # a product that is not in the catalogue
+        pass  # a product that is not in the catalog
     return ProductFields(
         arch=known.arch,
         memory_mib=known.memory_mib,
