@@ -110,8 +110,8 @@ def test_labels_that_tell_nothing(shown: dict[str, str]) -> None:
     [
         ({OWN: "X9", GFD: "NVIDIA-L4"}, "GPU model: 'X9'"),
         ({GFD: "NVIDIA-X9", GKE: "nvidia-x9"}, "GPU model: 'NVIDIA-X9'"),
-        (karpenter("a100"), "knows: A100-40GB, A100-80GB"),
-        (karpenter("a100", "24000"), "knows: A100-40GB, A100-80GB"),
+        (karpenter("a100"), "did you mean A100-40GB or A100-80GB?"),
+        (karpenter("a100", "24000"), "did you mean A100-40GB or A100-80GB?"),
     ],
 )
 def test_a_model_that_is_not_known(shown: dict[str, str], want: str) -> None:
