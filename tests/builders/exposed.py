@@ -31,7 +31,10 @@ def node_metrics(used_mib: int = 700) -> bytes:
         node="n1",
         gpus=(shared, cut),
         states=(
-            DeviceFacts(device=DeviceId(GPU.uuid), mode="time-slicing", isolation="none"),
+            *(
+                DeviceFacts(device=DeviceId(GPU.uuid), mode=each, isolation="none")
+                for each in ("whole", "mps", "memory-share")
+            ),
             DeviceFacts(device=part, mode="mig", isolation="hardware"),
         ),
         counts=(GpuCounts(gpu=GPU.uuid),),

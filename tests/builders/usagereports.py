@@ -8,15 +8,16 @@ BUSY = ContainerReport(
     mean_percent=70, observed_s=7500,
 )  # fmt: skip
 IDLE = ContainerReport(
-    namespace="team", pod="notebook", container="main", allocated_mib=8192, used_mib=0, peak_mib=0, observed_s=120
+    namespace="team", pod="notebook", container="main", allocated_mib=8192, used_mib=0, peak_mib=0, observed_s=1800
 )
 SMALL = ContainerReport(
     namespace="web", pod="serve", container="llm", exclusive=True, allocated_mib=40960, used_mib=2000, gpu_percent=12,
-    peak_mib=3000, mean_percent=10, observed_s=60,
+    peak_mib=3000, mean_percent=10, observed_s=3660,
 )  # fmt: skip
 FINE = ContainerReport(
-    namespace="web", pod="fine", container="llm", exclusive=True, allocated_mib=4864, used_mib=3000, peak_mib=3000
-)
+    namespace="web", pod="fine", container="llm", exclusive=True, allocated_mib=4864, used_mib=3000, peak_mib=3000,
+    observed_s=900,
+)  # fmt: skip
 REPORT = UsageReport(
     node="n1",
     age_s=3.0,

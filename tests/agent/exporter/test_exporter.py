@@ -145,6 +145,17 @@ async def test_replicas_are_granted_their_part_and_whole_devices_all_of_it(node:
     assert allocated == {("a", "3g.20gb"): half << 20, ("b", ""): (2 * t4_mib) << 20}
 
 
+async def test_what_is_allocated_of_a_gpu_of_unknown_memory_is_unknown(node: Node) -> None:
+    t4, a100 = await node.uuids()
+    inventory = await node.driver.inventory()
+    unknown = msgspec.structs.replace(inventory.gpus[0], memory_mib=0)
+    node.allocate("a", Use(gpu=t4))
+    node.allocate("b", Use(gpu=a100))
+    gpus = msgspec.structs.replace(inventory, gpus=(unknown, inventory.gpus[1]))
+    holders = NodeContainers(node, node.view, node.proc, node).holders(gpus, node.gpus)
+    assert {each.pod: each.allocated_mib for each in holders} == {"a": None, "b": inventory.gpus[1].memory_mib}
+
+
 async def test_an_init_container_has_its_device_until_the_others_start(node: Node) -> None:
     t4, _ = await node.uuids()
     use = Use(gpu=t4)

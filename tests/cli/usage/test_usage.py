@@ -119,8 +119,8 @@ def test_recommendations_have_the_most_urgent_first_and_what_is_saved(ports: lis
     rows = [line for line in found if "/" in line]
     assert rows == [
         "team/train/main n1 0 whole 8.0 GiB 8.0 GiB 70 2 h 5 min too-little 10 GiB",
-        "team/notebook/main n1 0 whole 8.0 GiB 0.0 GiB - 2 min unused 8.0 GiB",
-        "web/serve/llm n1 1 whole 40.0 GiB 2.9 GiB 10 1 min too-much 1g.5gb 35.2 GiB",
+        "team/notebook/main n1 0 whole 8.0 GiB 0.0 GiB - 30 min unused 8.0 GiB",
+        "web/serve/llm n1 1 whole 40.0 GiB 2.9 GiB 10 1 h 1 min too-much 1g.5gb 35.2 GiB",
     ]
     assert found[-1] == "4 containers, 3 shown; 43.2 GiB could be allocated to others"
     everything: list[dict[str, Any]] = json.loads(call("recommend", "--all", "-o", "json", "--agent", ports[0]).stdout)

@@ -169,11 +169,11 @@ def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
     )
 
 
-def test_what_was_observed_for_long_enough_is_recommended_for_pods_that_are_there() -> None:
+def test_what_is_not_settled_is_recommended_for_pods_that_are_there() -> None:
     long = Recommendation(
         node="a", gpu=0, device="whole", namespace="ns", pod="p", container="c", observed_s=900, verdict=Sizing.UNUSED
     )
-    others: tuple[dict[str, Any], ...] = ({"observed_s": 899}, {"pod": "gone"}, {"verdict": Sizing.FITS})
+    others: tuple[dict[str, Any], ...] = ({"verdict": Sizing.UNKNOWN}, {"pod": "gone"}, {"verdict": Sizing.FITS})
     given_all = (*(msgspec.structs.replace(long, **each) for each in others), long)
     mine = pod("p", WHOLE, share(0, 40000, Mode.WHOLE))
     assert view_of(node(), gpunode("a", gpu(0)), mine, recommendations=given_all).recommendations == (long,)

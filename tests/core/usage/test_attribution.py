@@ -92,9 +92,35 @@ def test_no_container_has_more_memory_than_its_device_and_a_process_counts_once(
     processes = (process(1, most // 2, 5), process(2, most, 6), process(3, 7, 8), process(3, 7, 8))
     device = device_of(GpuReading(memory_used_mib=most, processes=processes), [A, B], owners)
     assert uses(device) == {"a": (None, 11), "b": (7, 8)}
-    reading = GpuReading(instances=(InstanceReading(placement=SMALL),), processes=(process(1, 4865, on=7),))
+    reading = GpuReading(instances=(InstanceReading(placement=SMALL),), processes=(process(1, 4866, on=7),))
     first, _ = attributed(PARTITIONED, reading, [holder("a", DeviceId("GPU-1", SMALL))], owners).devices
     assert uses(first) == {"a": (None, None)}
+
+
+def on_small(*memory_mib: int) -> DeviceUse:
+    """Return an instance of 4,864 MiB with the containers `a` and `b`, of one process each."""
+    reading = GpuReading(
+        instances=(InstanceReading(placement=SMALL, memory_used_mib=4864),),
+        processes=tuple(process(pid, each, on=7) for pid, each in enumerate(memory_mib, 1)),
+    )
+    holders = [holder(each, DeviceId("GPU-1", SMALL)) for each in "ab"]
+    return attributed(PARTITIONED, reading, holders, {1: owner("a"), 2: owner("b")}).devices[0]
+
+
+def test_containers_together_have_no_more_memory_than_their_device() -> None:
+    impossible = on_small(4000, 4000)
+    assert (uses(impossible), impossible.left_mib) == ({"a": (None, None), "b": (None, None)}, None)
+    rounded = on_small(2433, 2432)
+    assert (uses(rounded), rounded.left_mib) == ({"a": (2433, None), "b": (2432, None)}, 0)
+
+
+def test_the_rounding_of_processes_is_no_impossible_memory() -> None:
+    small = [holder("a", DeviceId("GPU-1", SMALL))]
+    for second, want in ((2432, 4864), (2433, 4864), (2434, None)):
+        processes = (process(1, 2433, on=7), process(2, second, on=7))
+        reading = GpuReading(instances=(InstanceReading(placement=SMALL),), processes=processes)
+        first, _ = attributed(PARTITIONED, reading, small, {1: owner("a"), 2: owner("a")}).devices
+        assert [each.memory_mib for each in first.containers] == [want]
 
 
 def test_a_process_of_which_only_the_pod_is_known_is_its_one_container_s() -> None:

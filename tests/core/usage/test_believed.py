@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from builders.usage import A100, GPU, INSTANCES, PARTITIONED
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
-from tessera.core.usage.believed import believed, possible
+from tessera.core.usage.believed import believed, percentage, possible
 
 ABSURD = [-1, 2**64 - 1, 2**63, math.nan, math.inf, -math.inf, "7", None, True]
 
@@ -48,8 +48,16 @@ def test_more_memory_than_there_is_is_not_believed() -> None:
     assert believed(GpuReading(memory_used_mib=A100.memory_mib + 1), unknown).memory_used_mib == A100.memory_mib + 1
 
 
-def test_reasons_with_all_bits_set_are_not_believed() -> None:
-    for bits, want in ((2**32 - 1, None), (2**64 - 1, None), (0x1FF, 0x1FF)):
+def test_a_percentage_slightly_above_100_is_100() -> None:
+    values = (99.9, 100, 100.0001, 101, 101.1, -0.1, math.nan, None)
+    assert [percentage(each) for each in values] == [99.9, 100, 100, 100, None, None, None, None]
+    near = GpuReading(gpu_percent=101, activity=EngineActivity(sm_percent=100.0001, tensor_percent=102))
+    found = believed(near, GPU)
+    assert (found.gpu_percent, found.activity) == (100, EngineActivity(sm_percent=100))
+
+
+def test_reasons_with_unknown_bits_are_not_believed() -> None:
+    for bits, want in ((2**32 - 1, None), (2**64 - 1, None), (2**32 - 2, None), (0x800, None), (0x7FF, 0x7FF)):
         assert believed(GpuReading(clocks_event_reasons=bits), GPU).clocks_event_reasons == want
 
 
@@ -58,7 +66,7 @@ def test_instances_and_processes_that_cannot_be_are_left_out() -> None:
     reading = GpuReading(
         instances=(
             InstanceReading(
-                placement=one.placement, memory_used_mib=2**64 - 1, activity=EngineActivity(sm_percent=101)
+                placement=one.placement, memory_used_mib=2**64 - 1, activity=EngineActivity(sm_percent=102)
             ),
             InstanceReading(placement=Placement(3, 1, "1g.5gb"), memory_used_mib=5),
         ),

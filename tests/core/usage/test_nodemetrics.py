@@ -118,6 +118,32 @@ def test_pods_of_a_shared_gpu_have_their_own_memory_and_the_rest_is_nobody_s() -
     assert dict(values(unlimited, "tessera_container_memory_allocated_bytes", "pod")) == {("b",): 1 << 30}
 
 
+def test_an_allocation_says_whether_its_device_is_exclusive() -> None:
+    name = "tessera_container_memory_allocated_bytes"
+    alone = node_families(usage(GpuReading(), holder("a", exclusive=True)))
+    assert dict(values(alone, name, "pod", "exclusive")) == {("a", "true"): 1 << 30}
+    shared = node_families(usage(GpuReading(), holder("a"), holder("b")))
+    assert dict(values(shared, name, "pod", "exclusive")) == {("a", "false"): 1 << 30, ("b", "false"): 1 << 30}
+
+
+def test_unknown_memory_has_no_series() -> None:
+    facts = msgspec.structs.replace(GPU, memory_mib=0)
+    own = attributed(facts, GpuReading(memory_used_mib=3), [holder("a", exclusive=True, allocated_mib=None)], {})
+    families = node_families(NodeUsage(node="n1", gpus=(own,)))
+    names = {each.metric.name for each in families}
+    assert "tessera_device_memory_used_bytes" in names
+    unknown = {"device_memory", "gpu_memory", "device_memory_allocated", "container_memory_allocated"}
+    assert not names & {"DCGM_FI_DEV_FB_FREE", *(f"tessera_{each}_bytes" for each in unknown)}
+
+
+def test_the_allocated_memory_of_a_device_is_known_if_that_of_each_container_is() -> None:
+    name = "tessera_device_memory_allocated_bytes"
+    assert dict(values(node_families(usage(GpuReading())), name)) == {(): 0}
+    assert dict(values(node_families(usage(GpuReading(), holder("a"), holder("b"))), name)) == {(): 2 << 30}
+    part = usage(GpuReading(), holder("a"), holder("b", allocated_mib=None))
+    assert not values(node_families(part), name)
+
+
 def test_instances_have_their_profile_and_id_and_the_gpu_its_free_slices() -> None:
     reading = GpuReading(
         temperature_c=50,
@@ -191,9 +217,22 @@ def test_the_page_about_metrics_says_the_bound_of_series() -> None:
 
 def test_a_lost_gpu_says_so_and_has_no_measurements() -> None:
     gone = msgspec.structs.replace(GPU, lost=True)
-    families = node_families(NodeUsage(node="n1", gpus=(attributed(gone, GpuReading(), [holder("a")], {}),)))
+    states = (DeviceFacts(device=WHOLE, healthy=False), DeviceFacts(device=WHOLE, mode="mps", isolation="driver-mps"))
+    own = attributed(gone, GpuReading(), [holder("a")], {})
+    families = node_families(NodeUsage(node="n1", gpus=(own,), states=states))
     assert dict(values(families, "tessera_gpu_lost")) == {(): 1}
-    assert not values(families, "DCGM_FI_DEV_GPU_TEMP")
+    assert dict(values(families, "tessera_device_healthy")) == {(): 0}
+    known = {"lost", "memory_bytes", "layout_info", "xid_errors_total", "layout_changes_total"}
+    on_device = {"memory_bytes", "memory_allocated_bytes", "containers", "healthy", "orphaned", "sharing_info"}
+    assert {each.metric.name for each in families} - {
+        "tessera_exporter_containers_left_out",
+        "tessera_exporter_process_attribution",
+    } == {
+        "DCGM_FI_DEV_XID_ERRORS",
+        "tessera_container_memory_allocated_bytes",
+        *(f"tessera_gpu_{each}" for each in known),
+        *(f"tessera_device_{each}" for each in on_device),
+    }
 
 
 def test_too_many_containers_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

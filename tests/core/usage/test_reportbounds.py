@@ -67,6 +67,16 @@ def test_no_impossible_value_is_left(
     assert found.gpus[-1].throttled == ((cause,) if known else ())
 
 
+def test_a_percentage_slightly_above_100_is_100() -> None:
+    def reported(percent: float | None) -> UsageReport:
+        container = ContainerReport(namespace="a", pod="b", container="c", gpu_percent=percent, mean_percent=percent)
+        device = DeviceReport(gpu_percent=percent, containers=(container,))
+        return UsageReport(node="n1", gpus=(GpuReport(index=0, devices=(device,)),))
+
+    assert possible_report(reported(100.0001)) == reported(100)
+    assert possible_report(reported(102)) == reported(None)
+
+
 def test_causes_that_are_known_stay() -> None:
     for cause in ThrottleCause:
         gpu = GpuReport(index=0, throttled=(cause.value,), contention=(Contention(cause=cause.value),))

@@ -18,12 +18,16 @@ SMALL, LARGE, WHOLE = (
 )
 
 
-def whole(allocated_mib: int | None, peak_mib: int | None, mean_percent: float | None = 5.0) -> DeviceUsage:
-    return DeviceUsage(whole=True, allocated_mib=allocated_mib, peak_mib=peak_mib, mean_percent=mean_percent)
+def whole(
+    allocated_mib: int | None, peak_mib: int | None, mean_percent: float | None = 5.0, observed_s: float = 900
+) -> DeviceUsage:
+    return DeviceUsage(
+        whole=True, allocated_mib=allocated_mib, peak_mib=peak_mib, mean_percent=mean_percent, observed_s=observed_s
+    )
 
 
 def part(allocated_mib: int | None, peak_mib: int | None, mean_percent: float | None = 5.0) -> DeviceUsage:
-    return DeviceUsage(part=1 / 7, allocated_mib=allocated_mib, peak_mib=peak_mib, mean_percent=mean_percent)
+    return msgspec.structs.replace(whole(allocated_mib, peak_mib, mean_percent), whole=False, part=1 / 7)
 
 
 def loaded(percent: float | None, observed_s: float, peak_mib: int = 4000) -> DeviceUsage:
@@ -31,7 +35,7 @@ def loaded(percent: float | None, observed_s: float, peak_mib: int = 4000) -> De
 
 
 def amount(allocated_mib: int, peak_mib: int) -> DeviceUsage:
-    return DeviceUsage(amount=True, allocated_mib=allocated_mib, peak_mib=peak_mib)
+    return DeviceUsage(amount=True, allocated_mib=allocated_mib, peak_mib=peak_mib, observed_s=900)
 
 
 BUSY_H100 = DeviceUsage(
@@ -102,7 +106,7 @@ CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
         Advice(verdict=Sizing.TOO_MUCH, fits="1g.10gb", saved_mib=H100.memory_mib - 9984, load_unknown=True),
     ),
     "an instance whose compute is used": (
-        DeviceUsage(part=3 / 7, allocated_mib=LARGE, peak_mib=3000, mean_percent=90),
+        DeviceUsage(part=3 / 7, allocated_mib=LARGE, peak_mib=3000, mean_percent=90, observed_s=900),
         A100,
         Advice(verdict=Sizing.FITS),
     ),
@@ -144,6 +148,17 @@ CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
     "an amount that is just enough": (amount(3072, 2400), None, Advice(verdict=Sizing.FITS)),
     "an amount that was used up": (amount(2048, 2048), None, Advice(verdict=Sizing.TOO_LITTLE, fits="3 GiB")),
     "nothing was used": (whole(LARGE, 0), A100, Advice(verdict=Sizing.UNUSED, saved_mib=LARGE)),
+    "nothing was used in less than 15 minutes": (whole(LARGE, 0, observed_s=899), A100, Advice(verdict=Sizing.UNKNOWN)),
+    "little was used in less than 15 minutes": (
+        whole(LARGE, 3000, observed_s=899),
+        A100,
+        Advice(verdict=Sizing.UNKNOWN),
+    ),
+    "nearly all was used in less than 15 minutes": (
+        whole(SMALL, SMALL, observed_s=10),
+        A100,
+        Advice(verdict=Sizing.TOO_LITTLE, fits="1g.10gb"),
+    ),
     "nobody knows what was used": (whole(LARGE, None), A100, Advice(verdict=Sizing.UNKNOWN)),
     "nobody knows what was allocated": (whole(None, 7), A100, Advice(verdict=Sizing.UNKNOWN)),
 }
@@ -173,6 +188,7 @@ def test_no_part_is_advised_whose_compute_is_below_the_mean_load(
         allocated_mib=allocated_mib,
         peak_mib=peak_mib,
         mean_percent=mean_percent,
+        observed_s=900,
     )
     advice = advise(observed, known)
     load = mean_percent / 100 * parts.get(now, 1.0)
@@ -185,7 +201,11 @@ def test_no_part_is_advised_whose_compute_is_below_the_mean_load(
 @given(st.integers(1, 80_000), st.integers(0, 80_000), st.sampled_from(["amount", "whole", "part"]))
 def test_what_is_advised_is_20_percent_above_the_peak(allocated_mib: int, peak_mib: int, kind: str) -> None:
     observed = DeviceUsage(
-        amount=kind == "amount", whole=kind == "whole", allocated_mib=allocated_mib, peak_mib=peak_mib
+        amount=kind == "amount",
+        whole=kind == "whole",
+        allocated_mib=allocated_mib,
+        peak_mib=peak_mib,
+        observed_s=900,
     )
     advice = advise(observed, A100)
     assert 0 <= advice.saved_mib <= allocated_mib

@@ -108,9 +108,10 @@ class NodeContainers:
 
 
 def _memory_mib(inventory: Inventory) -> Iterator[tuple[DeviceId, int]]:
+    """Yield the memory of each device, where it is known."""
     for facts in inventory.gpus:
-        yield DeviceId(facts.uuid), facts.memory_mib
-        yield from ((DeviceId(facts.uuid, each.placement), each.memory_mib) for each in facts.instances)
+        devices = ((None, facts.memory_mib), *((each.placement, each.memory_mib) for each in facts.instances))
+        yield from ((DeviceId(facts.uuid, placement), memory_mib) for placement, memory_mib in devices if memory_mib)
 
 
 def _holder(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: int | None) -> DeviceHolder:

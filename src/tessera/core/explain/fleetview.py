@@ -42,8 +42,6 @@ _IDLE_PERCENT: Final = 1.0
 """A pod that uses less than this of its allocated compute is idle."""
 _MOST_ADVICE: Final = 500
 """Most recommendations shown."""
-_LEAST_OBSERVED_S: Final = 900.0
-"""Containers observed for less time get none: a model may still be loading."""
 PartState = Literal["held", "unused", "desired", "free"]
 
 
@@ -262,8 +260,7 @@ def fleet_view(seen: PageObservation) -> FleetView:
 def _recommended(seen: PageObservation) -> Iterator[Recommendation]:
     """Yield recommendations for existing pods."""
     present = {pod.pod.key for pod in seen.cluster.pods}
-    judged = (each for each in seen.recommendations if each.observed_s >= _LEAST_OBSERVED_S)
-    found = (each for each in judged if not each.verdict.settled)
+    found = (each for each in seen.recommendations if not each.verdict.settled)
     yield from itertools.islice((each for each in found if f"{each.namespace}/{each.pod}" in present), _MOST_ADVICE)
 
 

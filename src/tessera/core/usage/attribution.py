@@ -199,6 +199,9 @@ def _shared_out(
             own[owner.uid, owner.container].append(process)
     containers = tuple(_use_of(holder, holders, own, most_mib) for holder in holders)
     known = [each.memory_mib for each in containers if each.memory_mib is not None]
+    if sum(known) > most_mib + len(processes):
+        containers = tuple(msgspec.structs.replace(each, memory_mib=None) for each in containers)
+        known = []
     complete = device.used_mib is not None and len(known) == len(containers)
     left_mib = max((device.used_mib or 0) - sum(known), 0) if complete else None
     return msgspec.structs.replace(device, containers=containers, left_mib=left_mib)
@@ -212,7 +215,7 @@ def _use_of(
 ) -> ContainerUse:
     """Return the usage of a container's processes; None if some may belong to another container of its pod.
 
-    No container has more memory than the device: what its processes report then is not believed.
+    No container has more memory than the device, beyond the rounding of each process: more is not believed.
     """
     vague, same_pod = own.get((holder.uid, ""), []), [each for each in holders if each.uid == holder.uid]
     if vague and len(same_pod) > 1:
@@ -220,8 +223,9 @@ def _use_of(
     processes = [*own.get(holder.key, []), *vague]
     memory_mib = [each.memory_mib for each in processes if each.memory_mib is not None]
     percent = [each.sm_percent for each in processes if each.sm_percent is not None]
+    known = len(memory_mib) == len(processes) and sum(memory_mib) <= most_mib + len(processes)
     return ContainerUse(
         holder=holder,
-        memory_mib=sum(memory_mib) if len(memory_mib) == len(processes) and sum(memory_mib) <= most_mib else None,
+        memory_mib=min(sum(memory_mib), most_mib) if known else None,
         gpu_percent=min(sum(percent), 100) if len(percent) == len(processes) else None,
     )

@@ -8,26 +8,26 @@ import msgspec
 
 from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
+from tessera.core.usage.throttling import KNOWN_REASONS
 
-__all__ = ["believed", "most_mib", "possible"]
+__all__ = ["MOST_MIB", "believed", "most_mib", "percentage", "possible"]
 
-_MOST_MIB = 4 << 20
+MOST_MIB = 4 << 20
 """For a GPU with unknown memory; more than any has."""
+_MOST_PERCENT = 101
+"""Slightly above 100 is rounding."""
+_PERCENTAGES = ("gpu_percent", "memory_percent", "encoder_percent", "decoder_percent")
 _MOST = {
-    "gpu_percent": 100,
-    "memory_percent": 100,
-    "encoder_percent": 100,
-    "decoder_percent": 100,
     "sm_clock_mhz": 20_000,
     "memory_clock_mhz": 50_000,
     "temperature_c": 200,
     "power_watts": 10_000,
     "energy_mj": 1 << 62,
-    "clocks_event_reasons": (1 << 32) - 2,
+    "clocks_event_reasons": KNOWN_REASONS,
     "ecc_corrected": 1 << 52,
     "ecc_uncorrected": 1 << 52,
 }
-"""Upper bound of each field; drivers write all bits of a field for a value that they do not have."""
+"""Upper bound of each other field; drivers write all bits of a field for a value that they do not have."""
 _MOST_ROWS = 1 << 20
 
 
@@ -38,10 +38,15 @@ def possible(value: object, most: float) -> bool:
     return math.isfinite(value) and 0 <= value <= most
 
 
+def percentage(value: Any) -> Any:
+    """Return a percentage, at most 100; None where it is impossible."""
+    return min(value, 100) if possible(value, _MOST_PERCENT) else None
+
+
 def most_mib(device: GpuFacts | Instance) -> int:
     """Return how much memory can be in use on a GPU or an instance."""
     known = device.memory_total_mib if isinstance(device, GpuFacts) else device.memory_mib
-    return known or _MOST_MIB
+    return known or MOST_MIB
 
 
 def believed(reading: GpuReading, facts: GpuFacts) -> GpuReading:
@@ -51,6 +56,7 @@ def believed(reading: GpuReading, facts: GpuFacts) -> GpuReading:
     """
     instances = {each.placement: each for each in facts.instances}
     fields: dict[str, Any] = {name: _within(getattr(reading, name), most) for name, most in _MOST.items()}
+    fields |= {name: percentage(getattr(reading, name)) for name in _PERCENTAGES}
     return GpuReading(
         **fields,
         memory_used_mib=_within(reading.memory_used_mib, most_mib(facts)),
@@ -71,7 +77,7 @@ def _processes(processes: Iterable[ProcessReading], most: int) -> Iterable[Proce
                 pid=each.pid,
                 memory_mib=_within(each.memory_mib, most),
                 gpu_instance=each.gpu_instance,
-                sm_percent=_within(each.sm_percent, 100),
+                sm_percent=percentage(each.sm_percent),
             )
             found.setdefault((each.pid, each.gpu_instance), one)
     return found.values()
@@ -89,7 +95,7 @@ def _instance(reading: InstanceReading, instance: Instance) -> InstanceReading:
 def _activity(activity: EngineActivity | None) -> EngineActivity | None:
     if activity is None:
         return None
-    return EngineActivity(**{name: _within(value, 100) for name, value in msgspec.structs.asdict(activity).items()})
+    return EngineActivity(**{name: percentage(value) for name, value in msgspec.structs.asdict(activity).items()})
 
 
 def _rows(rows: RemappedRows | None) -> RemappedRows | None:

@@ -20,10 +20,10 @@ from tessera.core.usage.throttling import ThrottleCause, causes
 
 __all__ = [
     "ALLOCATED",
+    "EXCLUSIVE",
     "FB_USED",
     "GPU_UTIL",
     "NODE_METRICS",
-    "SHARING",
     "SM_ACTIVE",
     "THROTTLED",
     "DeviceFacts",
@@ -37,6 +37,8 @@ _MIB = 1 << 20
 _LONGEST = 128
 """Characters of a label that the driver writes."""
 _POD = ("namespace", "pod", "container", "pod_uid")
+EXCLUSIVE = "exclusive"
+"""The label of an allocation that says whether its device is exclusive: `true` or `false`."""
 
 
 def _gauge(name: str, text: str, *labels: str) -> Metric:
@@ -81,7 +83,10 @@ _ROWS = (
     _gauge("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed."),
 )
 ALLOCATED = _gauge(
-    "tessera_container_memory_allocated_bytes", "Memory of a device that a container was allocated.", *_POD
+    "tessera_container_memory_allocated_bytes",
+    "Memory of a device that a container was allocated, and whether the device is exclusive.",
+    *_POD,
+    EXCLUSIVE,
 )
 _MEMORY = _gauge("tessera_device_memory_bytes", "Memory of a device that can be allocated.")
 _USED = _gauge("tessera_device_memory_used_bytes", "Device memory in use.")
@@ -94,7 +99,7 @@ _ORPHANED = _gauge(
     "tessera_device_orphaned",
     "Whether only processes of a deleted pod use a device, so that it is allocated to no pod.",
 )
-SHARING = _gauge(
+_SHARING = _gauge(
     "tessera_device_sharing_info", "How a device is shared, and how its limits are enforced.", "mode", "isolation"
 )
 _GPU_MEMORY = _gauge(
@@ -137,7 +142,7 @@ NODE_METRICS: tuple[Metric, ...] = (
     _CLIENTS,
     _HEALTHY,
     _ORPHANED,
-    SHARING,
+    _SHARING,
     _GPU_MEMORY,
     _LOST,
     _LAYOUT,
@@ -284,7 +289,7 @@ def _add_gpu(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
         rows = reading.remapped_rows
         for metric, value in zip(_ROWS, (rows.corrected, rows.uncorrected, int(rows.failed)), strict=True):
             _add(samples, metric, labels, value)
-    _add(samples, _GPU_MEMORY, labels, facts.memory_mib * _MIB)
+    _add(samples, _GPU_MEMORY, labels, facts.memory_mib * _MIB or None)
     _add(samples, _LOST, labels, int(facts.lost))
     if reading.clocks_event_reasons is not None:
         found = causes(reading.clocks_event_reasons)
@@ -323,7 +328,8 @@ def _add_device(samples: _Samples, device: DeviceUse, labels: Labels) -> None:
     own = _device_labels(device, labels)
     alone = device.alone
     whose = (*own, *_pod_labels(alone)) if alone else own
-    free_mib = None if device.used_mib is None else max(device.memory_mib - device.used_mib, 0)
+    known = device.used_mib is not None and device.memory_mib > 0
+    free_mib = max(device.memory_mib - (device.used_mib or 0), 0) if known else None
     _add(samples, FB_FREE, whose, free_mib)
     _add(samples, GPU_UTIL, whose, device.gpu_percent)
     for field, metric in _ACTIVITY.items():
@@ -338,12 +344,17 @@ def _add_device(samples: _Samples, device: DeviceUse, labels: Labels) -> None:
         _add(samples, FB_USED, pod, each.memory_mib)
         if alone is None and device.instance is None:  # under MIG nobody has a utilization
             _add(samples, GPU_UTIL, pod, each.gpu_percent)
-        _add(samples, ALLOCATED, pod, None if each.holder.allocated_mib is None else each.holder.allocated_mib * _MIB)
-    allocated = [each.holder.allocated_mib or 0 for each in device.containers]
-    _add(samples, _MEMORY, own, device.memory_mib * _MIB)
-    _add(samples, _USED, own, None if device.used_mib is None else device.used_mib * _MIB)
-    _add(samples, _DEVICE_ALLOCATED, own, sum(allocated) * _MIB)
+        kind = (EXCLUSIVE, "true" if each.holder.exclusive else "false")
+        _add(samples, ALLOCATED, (*pod, kind), _bytes(each.holder.allocated_mib))
+    allocated = [each.holder.allocated_mib for each in device.containers]
+    _add(samples, _MEMORY, own, device.memory_mib * _MIB or None)
+    _add(samples, _USED, own, _bytes(device.used_mib))
+    _add(samples, _DEVICE_ALLOCATED, own, None if None in allocated else sum(each or 0 for each in allocated) * _MIB)
     _add(samples, _CLIENTS, own, len(device.containers))
+
+
+def _bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib * _MIB
 
 
 def _add_states(samples: _Samples, usage: NodeUsage) -> None:
@@ -354,7 +365,7 @@ def _add_states(samples: _Samples, usage: NodeUsage) -> None:
             _add(samples, _HEALTHY, own, int(state.healthy))
             _add(samples, _ORPHANED, own, int(state.orphaned))
             if state.mode:
-                _add(samples, SHARING, (*own, ("mode", state.mode), ("isolation", state.isolation)), 1)
+                _add(samples, _SHARING, (*own, ("mode", state.mode), ("isolation", state.isolation)), 1)
 
 
 def _state_labels(usage: NodeUsage) -> Iterator[tuple[DeviceId, Labels]]:

@@ -8,15 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from tessera.core.usage.believed import possible
+from tessera.core.usage.believed import MOST_MIB, percentage, possible
 from tessera.core.usage.neighbours import SATURATED, Contention
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 
 __all__ = ["possible_report"]
 
-_MOST_MIB: Final = 4 << 20
-"""Of a GPU; more than any has."""
 _MOST_GPUS: Final = 4096
 _MOST_SLICES: Final = 64
 _MOST_S: Final = 100 * 365 * 86_400
@@ -55,9 +53,9 @@ def _device(device: DeviceReport) -> DeviceReport:
     return msgspec.structs.replace(
         device,
         start=device.start if possible(device.start, _MOST_SLICES) else 0,
-        memory_mib=device.memory_mib if possible(device.memory_mib, _MOST_MIB) else 0,
-        used_mib=_within(device.used_mib, _MOST_MIB),
-        gpu_percent=_within(device.gpu_percent, 100),
+        memory_mib=device.memory_mib if possible(device.memory_mib, MOST_MIB) else 0,
+        used_mib=_within(device.used_mib, MOST_MIB),
+        gpu_percent=percentage(device.gpu_percent),
         containers=tuple(map(_container, device.containers)),
     )
 
@@ -65,11 +63,11 @@ def _device(device: DeviceReport) -> DeviceReport:
 def _container(container: ContainerReport) -> ContainerReport:
     return msgspec.structs.replace(
         container,
-        allocated_mib=_within(container.allocated_mib, _MOST_MIB),
-        used_mib=_within(container.used_mib, _MOST_MIB),
-        gpu_percent=_within(container.gpu_percent, 100),
-        peak_mib=_within(container.peak_mib, _MOST_MIB),
-        mean_percent=_within(container.mean_percent, 100),
+        allocated_mib=_within(container.allocated_mib, MOST_MIB),
+        used_mib=_within(container.used_mib, MOST_MIB),
+        gpu_percent=percentage(container.gpu_percent),
+        peak_mib=_within(container.peak_mib, MOST_MIB),
+        mean_percent=percentage(container.mean_percent),
         observed_s=container.observed_s if possible(container.observed_s, _MOST_S) else 0.0,
     )
 

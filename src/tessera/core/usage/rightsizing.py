@@ -17,6 +17,8 @@ _HEADROOM = 1.2
 """The recommended size is 20 % above the peak, and its compute above the mean load: the next may be higher."""
 _TIGHT = 0.95
 _UNIT_MIB = 1024
+_LEAST_S = 900.0
+"""Until then less than all is no evidence: a model may still be loading."""
 _IDLE_PERCENT = 5.0
 _IDLE_S = 86_400.0
 _USUAL = frozenset({"default", "full"})
@@ -31,12 +33,12 @@ class Sizing(enum.StrEnum):
     TOO_MUCH = "too-much"
     """20 % above the peak is less."""
     UNUSED = "unused"
-    """Nothing of it was ever used."""
+    """Nothing of it was used in 15 minutes or longer."""
     IDLE = "idle"
     """Its memory is used, its compute less than 5 % over a day or longer."""
     FITS = "fits"
     UNKNOWN = "unknown"
-    """Allocation, usage or GPU model is unknown."""
+    """Allocation, usage or GPU model is unknown, or it was observed for less than 15 minutes."""
 
     @property
     def settled(self) -> bool:
@@ -71,6 +73,11 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
         """The part of its GPU's compute that would fit; None where its load is unknown."""
         known = self.mean_percent is not None and self.part is not None
         return min((self.mean_percent or 0.0) / 100 * (self.part or 0.0) * _HEADROOM, 1.0) if known else None
+
+    @property
+    def load_unknown(self) -> bool:
+        """Whether its load would count but is unknown."""
+        return self.load is None and not self.amount
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,16 +125,22 @@ def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
     allocated_mib, peak_mib = observed.allocated_mib, observed.peak_mib
     if allocated_mib is None or peak_mib is None:
         return Advice(verdict=Sizing.UNKNOWN)
-    if peak_mib == 0:
-        return Advice(verdict=Sizing.UNUSED, saved_mib=allocated_mib)
-    load_unknown = observed.load is None and not observed.amount
     if peak_mib > _TIGHT * allocated_mib:
         fits = _larger(observed, allocated_mib, max(peak_mib * _HEADROOM, allocated_mib + 1), model)
-        return Advice(verdict=Sizing.TOO_LITTLE, fits=fits, load_unknown=load_unknown and fits != "")
+        return Advice(verdict=Sizing.TOO_LITTLE, fits=fits, load_unknown=observed.load_unknown and fits != "")
+    if observed.observed_s < _LEAST_S:
+        return Advice(verdict=Sizing.UNKNOWN)
+    return _not_full(observed, allocated_mib, peak_mib, model)
+
+
+def _not_full(observed: DeviceUsage, allocated_mib: int, peak_mib: int, model: GpuModel | None) -> Advice:
+    """Return what would fit a container that was observed for long enough and is not short of memory."""
+    if peak_mib == 0:
+        return Advice(verdict=Sizing.UNUSED, saved_mib=allocated_mib)
     fits, fits_mib = _smaller(observed, peak_mib * _HEADROOM, model)
     if fits and fits_mib < allocated_mib:
         saved_mib = allocated_mib - fits_mib
-        return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=saved_mib, load_unknown=load_unknown)
+        return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=saved_mib, load_unknown=observed.load_unknown)
     if observed.mean_percent is not None and observed.mean_percent < _IDLE_PERCENT and observed.observed_s >= _IDLE_S:
         return Advice(verdict=Sizing.IDLE)
     return Advice(verdict=Sizing.UNKNOWN if model is None and not observed.amount else Sizing.FITS)

@@ -2,7 +2,7 @@
 
 import enum
 
-__all__ = ["ThrottleCause", "causes"]
+__all__ = ["KNOWN_REASONS", "ThrottleCause", "causes"]
 
 
 class ThrottleCause(enum.StrEnum):
@@ -27,6 +27,10 @@ _BITS = {
     ThrottleCause.HARDWARE_SLOWDOWN: 0x8,
     ThrottleCause.POWER_BRAKE: 0x80,
 }
+
+KNOWN_REASONS = 0x7FF
+"""All bits that NVML defines; those beside the causes: idle, clocks set by a user, sync boost, display clocks, and
+of earlier drivers board limit and reliability."""
 
 
 def causes(reasons: float | None) -> tuple[ThrottleCause, ...]:

@@ -5,17 +5,28 @@ from typing import Any
 
 import pytest
 
+from builders.usage import GPU, WHOLE, holder
 from tessera.api.tessera.usage import usagehistory
 from tessera.api.tessera.usage.usagehistory import history_queries, read_history
+from tessera.core.gpu.readings import GpuReading
+from tessera.core.usage.attribution import DeviceHolder, attributed
+from tessera.core.usage.nodemetrics import DeviceFacts, NodeUsage, node_families
+from tessera.core.usage.rightsizing import recommendations
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
 
 BUSY = {
     "hostname": "n1", "gpu": "0", "UUID": "GPU-0", "modelName": "NVIDIA A100-SXM4-40GB",
-    "namespace": "team", "pod": "busy", "container": "main",
+    "namespace": "team", "pod": "busy", "container": "main", "exclusive": "false",
 }  # fmt: skip
-CUT = BUSY | {"gpu": "1", "UUID": "GPU-1", "GPU_I_ID": "7", "GPU_I_PROFILE": "1g.5gb", "pod": "cut"}
-MODES = [({"UUID": "GPU-1", "GPU_I_ID": "7", "mode": "mig"}, "1"), ({"UUID": "GPU-0", "mode": "mps"}, "1")]
+CUT = BUSY | {
+    "gpu": "1",
+    "UUID": "GPU-1",
+    "GPU_I_ID": "7",
+    "GPU_I_PROFILE": "1g.5gb",
+    "pod": "cut",
+    "exclusive": "true",
+}
 
 
 def vector(*series: tuple[dict[str, str], str]) -> bytes:
@@ -24,7 +35,7 @@ def vector(*series: tuple[dict[str, str], str]) -> bytes:
 
 
 def answers(**given: bytes) -> dict[str, bytes]:
-    return dict.fromkeys(history_queries("1d"), vector()) | {"modes": vector(*MODES)} | given
+    return dict.fromkeys(history_queries("1d"), vector()) | given
 
 
 def container(**given: Any) -> ContainerReport:
@@ -66,7 +77,8 @@ def test_what_cannot_be_is_not_known(value: str) -> None:
 
 
 def test_no_load_is_more_than_all() -> None:
-    assert container(mean_percent=vector((BUSY, "250"))).mean_percent == 100
+    assert container(mean_percent=vector((BUSY, "100.0001"))).mean_percent == 100
+    assert container(mean_percent=vector((BUSY, "250"))).mean_percent is None
 
 
 def test_a_product_that_is_not_known_stays_as_it_is() -> None:
@@ -82,7 +94,40 @@ def test_what_is_no_vector_is_refused(content: bytes) -> None:
         read_history(answers(peak_mib=content), "Prometheus")
 
 
+ALL_MODES = tuple(DeviceFacts(device=WHOLE, mode=each) for each in ("whole", "mps", "memory-share"))
+
+
+def recommended(states: tuple[DeviceFacts, ...], own: DeviceHolder) -> tuple[str, str]:
+    """Return what is recommended for a container whose peak is 5,000 MiB and whose load is 100 %, and what fits."""
+    usage = NodeUsage(node="n1", gpus=(attributed(GPU, GpuReading(), [own], {}),), states=states)
+    families = {each.metric.name: each for each in node_families(usage)}
+    assert len(families["tessera_device_sharing_info"].samples) == len(states)
+    (sample,) = families["tessera_container_memory_allocated_bytes"].samples
+    labels = dict(sample.labels)
+    values = {
+        "allocated_mib": str(sample.value / 2**20),
+        "peak_mib": "5000",
+        "mean_percent": "100",
+        "observed_s": "900",
+    }
+    reports = read_history({name: vector((labels, value)) for name, value in values.items()}, "Prometheus")
+    (found,) = recommendations(reports)
+    return found.verdict.value, found.fits
+
+
+@pytest.mark.parametrize("states", [ALL_MODES, ALL_MODES[::-1]])
+def test_on_a_gpu_that_offers_all_modes_what_the_container_has_counts(states: tuple[DeviceFacts, ...]) -> None:
+    assert recommended(states, holder("p", exclusive=True, allocated_mib=40960)) == ("fits", "")
+    assert recommended(states, holder("p", allocated_mib=20480)) == ("too-much", "6 GiB")
+
+
+@pytest.mark.parametrize("kinds", [[""], ["yes"], ["true", "false"], ["false", "true"]])
+def test_an_allocation_that_does_not_say_whether_its_device_is_exclusive_is_left_out(kinds: list[str]) -> None:
+    series = [(BUSY | {"exclusive": each}, "2048") for each in kinds]
+    assert read_history(answers(allocated_mib=vector(*series)), "Prometheus") == ()
+
+
 def test_too_many_series_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usagehistory, "_MOST_SAMPLES", 1)
     with pytest.raises(InvalidInput, match="2 series are more than 1"):
-        read_history(answers(), "Prometheus")
+        read_history(answers(peak_mib=vector((BUSY, "1"), (CUT, "1"))), "Prometheus")

@@ -13,19 +13,16 @@ from typing import Any, Final, TypeAlias
 
 from tessera.api.prometheus.answers import Series, read_series
 from tessera.core.gpu.gpumodels import model
-from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SHARING, SM_ACTIVE
+from tessera.core.usage.believed import MOST_MIB, percentage, possible
+from tessera.core.usage.nodemetrics import ALLOCATED, EXCLUSIVE, FB_USED, GPU_UTIL, SM_ACTIVE
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
 
 __all__ = ["history_queries", "read_history"]
 
 _STEP_S: Final = 300
-_MOST_MIB: Final = 1 << 24
-"""More than any device has."""
 _MOST_SAMPLES: Final = 100_000
 _INDEX: Final = re.compile("[0-9]{1,3}")
-_EXCLUSIVE: Final = frozenset({"whole", "mig"})
-"""Modes with exclusive devices. Source: core/gpu/sharing."""
 _OWNER: Final = "hostname, gpu, UUID, modelName, GPU_I_ID, GPU_I_PROFILE, pod_uid, namespace, pod, container"
 """By UID, so that a pod has no history of another that had its name."""
 _USED: Final = f'{FB_USED.name}{{pod!=""}}'
@@ -43,16 +40,17 @@ def history_queries(window: str) -> dict[str, str]:
     observed = f"count_over_time({ALLOCATED.name}[{window}:{_STEP_S}s])"
     present = f"and on ({_OWNER}) {ALLOCATED.name}"
     return {
-        "allocated_mib": f"max by ({_OWNER}) ({ALLOCATED.name}) / 2^20",
+        "allocated_mib": f"max by ({_OWNER}, {EXCLUSIVE}) ({ALLOCATED.name}) / 2^20",
         "peak_mib": f"max by ({_OWNER}) (max_over_time({_USED}[{window}])) {present}",
         "mean_percent": f"max by ({_OWNER}) ({activity} or {load}) {present}",
         "observed_s": f"max by ({_OWNER}) ({observed}) * {_STEP_S} {present}",
-        "modes": f"max by (UUID, GPU_I_ID, mode) ({SHARING.name})",
     }
 
 
 def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport, ...]:
     """Return a report of each node, sorted by name, from the answers to `history_queries`.
+
+    Left out are allocations of agents that do not say whether the device is exclusive: nothing is advised for them.
 
     Args:
         answers: Prometheus' JSON, by what the query is for.
@@ -63,15 +61,15 @@ def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport
 
     """
     found = {name: read_series(answer, source, most=_MOST_SAMPLES) for name, answer in answers.items()}
-    values = {name: dict(_values(series, name)) for name, series in found.items() if name != "modes"}
-    labelled = (each.metric for each in found["modes"])
-    modes = {(each.get("UUID", ""), each.get("GPU_I_ID", "")): each.get("mode", "") for each in labelled}
+    values = {name: dict(_values(series, name)) for name, series in found.items()}
+    kinds = defaultdict[_Key, set[str]](set)
+    for each in found["allocated_mib"]:
+        kinds[_key(each)].add(each.metric.get(EXCLUSIVE, ""))
     nodes: dict[str, dict[tuple[str, ...], dict[tuple[str, str], list[ContainerReport]]]] = defaultdict(dict)
-    for key in sorted(values["allocated_mib"]):
+    for key in sorted(key for key in values["allocated_mib"] if kinds[key] in ({"true"}, {"false"})):
         host, gpu, uuid, product, instance, profile, *_ = key
         devices = nodes[host].setdefault((gpu, uuid, product), defaultdict(list))
-        exclusive = modes.get((uuid, instance)) in _EXCLUSIVE
-        devices[instance, profile].append(_container(key, values, exclusive=exclusive))
+        devices[instance, profile].append(_container(key, values, exclusive=kinds[key] == {"true"}))
     return tuple(
         UsageReport(
             node=node,
@@ -93,17 +91,19 @@ def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport
 
 
 def _values(series: Iterable[Series], name: str) -> Iterator[tuple[_Key, float]]:
-    """Yield plausible samples: a number that is not negative, and no more memory than possible."""
-    labels = _OWNER.split(", ")
+    """Yield possible samples."""
     for each in series:
-        key = tuple(each.metric.get(label, "") for label in labels)
         try:
             value = float(each.value[1] if each.value else "")
         except ValueError:
             continue
-        most = _MOST_MIB if name.endswith("_mib") else math.inf
-        if math.isfinite(value) and 0 <= value <= most:
-            yield key, min(value, 100.0) if name == "mean_percent" else value
+        known = percentage(value) if name == "mean_percent" else value
+        if possible(known, MOST_MIB if name.endswith("_mib") else math.inf):
+            yield _key(each), known
+
+
+def _key(series: Series) -> _Key:
+    return tuple(series.metric.get(label, "") for label in _OWNER.split(", "))
 
 
 def _container(key: _Key, values: Mapping[str, _Values], *, exclusive: bool) -> ContainerReport:
