@@ -275,11 +275,15 @@ def test_metrics_are_read_by_those_who_are_named_alone() -> None:
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert (endpoint["port"], endpoint["honorLabels"]) == ("metrics", True)
     node = {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}
-    assert endpoint["relabelings"] == [node], "alerts about an agent name its node by it"
+    label = "__meta_kubernetes_pod_label_app_kubernetes_io_component"
+    component = {"sourceLabels": [label], "targetLabel": "tessera"}
+    assert endpoint["relabelings"] == [node, component], "alerts about an agent name its node, and find it, by them"
+    assert endpoint["metricRelabelings"] == [{"regex": "tessera", "action": "labeldrop"}]
     for part in (*PODS, "metrics"):
         spec = pod_template(part, values)
         chosen = monitor["spec"]["selector"]["matchLabels"].items()
         assert chosen <= spec["metadata"]["labels"].items()
+        assert spec["metadata"]["labels"]["app.kubernetes.io/component"] == part
         ports = [port for each in spec["spec"]["containers"] for port in each.get("ports", ())]
         assert {"name": "metrics", "containerPort": 9400} in ports
     off = {"enabled": False, "podMonitor": True, "allowFrom": peers}

@@ -2,22 +2,28 @@
 
 import json
 from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console, Group
 
 from builders.kubeobjects import Object, gpu, gpunode, kubectl, node, pod, share
 from builders.usagereports import REPORT
 from harness.agents import serving_reports
 from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.cli import main
-from tessera.cli.explain.pod import observe_contention, observe_pod
+from tessera.cli.explain.pod import _Answer, _parts, _slowdowns, observe_contention, observe_pod
 from tessera.cli.explain.pod import pod as command
-from tessera.cli.livecluster import events_of
+from tessera.cli.livecluster import ClusterSource, events_of, read_file
 from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube
+from tessera.core.explain.podexplanation import explain_pod
 from tessera.core.gpu.sharing import Mode
+from tessera.core.usage.usagereport import UsageReport
 from tessera.core.workload.need import PodKey
+from tessera.errors import Unavailable
 
 NEED = {"tessera.dev/gpu-memory": 8}
 UNITS = {"tessera.dev/gpu-memory": "40"}
@@ -221,17 +227,46 @@ async def test_the_agent_of_the_pod_s_node_is_asked_by_way_of_the_api_by_those_w
     kube, here = MemoryKube(), "tessera-system"
     labels = {"app.kubernetes.io/name": "tessera", "app.kubernetes.io/component": "agent"}
     status = {"conditions": [{"type": "Ready", "status": "True"}]}
-    for name, on in (("a", "n1"), ("b", "n2")):
+    for name, on in (("a", "n1"), ("b", "n2"), ("c", "n4")):
         metadata = {"name": name, "namespace": here, "labels": labels}
         await kube.create(PODS, {"metadata": metadata, "spec": {"nodeName": on}, "status": status})
     kube.answers[here, "a"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
     (contention,) = await observe_contention(kube, "n1", "team/train")
     assert (contention.cause, contention.drivers) == ("thermal", ("team/train/main",))
     assert await observe_contention(kube, "n1", "team/calm") == ()
-    assert await observe_contention(kube, "n2", "team/train") == (), "no answer"
-    assert await observe_contention(kube, "n3", "team/train") == (), "no agent"
+    kube.answers[here, "c"] = {(9400, "usage"): msgspec.json.decode(write_usage(UsageReport(node="n4")))}
+    for asked, want in (
+        ("n2", "agent tessera-system/b: "),
+        ("n3", "there is no agent's pod"),
+        ("n4", "observed no GPU"),
+    ):
+        with pytest.raises(Unavailable, match=want):
+            await observe_contention(kube, asked, "team/train")
     kube.withhold(here, PODS)
-    assert await observe_contention(kube, "n1", "team/train") == ()
+    with pytest.raises(Unavailable, match="tessera-usage-viewer"):
+        await observe_contention(kube, "n1", "team/train")
+
+
+def test_what_no_agent_says_is_unknown_and_not_nothing(tmp_path: Path) -> None:
+    document = run("pod", "train", "-n", "team", "--cluster", "-", "-o", "json", objects=TRAIN).stdout
+    assert json.loads(document)["noise"] is None, "a file has no agent"
+    waits = run("pod", "away", "-n", "team", "--cluster", "-", "-o", "json", objects=TRAIN).stdout
+    assert json.loads(waits)["noise"] == [], "it has no GPU"
+    kubeconfig, objects = tmp_path / "kubeconfig", tmp_path / "objects.json"
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    users = [{"name": "u", "user": {"token": "t"}}]
+    config = {"current-context": "c", "clusters": [cluster], "users": users, "contexts": [context]}
+    kubeconfig.write_text(json.dumps(config))
+    objects.write_text(kubectl(*TRAIN))
+    found = explain_pod(read_file(str(objects))[0], PodKey("team/train"))
+    assert found is not None
+    contention, why = _slowdowns((), ClusterSource(kubeconfig=kubeconfig), found)
+    assert contention is None
+    assert why.startswith("unknown: the agent of node n1 does not answer (")
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(Group(*_parts(_Answer(found, (), contention), why)))
+    assert f"What slows down its GPUs - {why}" in " ".join(console.export_text().split())
 
 
 def test_an_agent_of_another_node_is_refused(agent: str) -> None:

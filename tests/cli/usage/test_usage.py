@@ -82,16 +82,23 @@ def test_top_goes_on_until_it_is_interrupted_whatever_becomes_of_the_agents(port
     program = "from tessera.cli import main; main()"
     some = ["--agent", ports[0], "--agent", "127.0.0.1:1"]
     command = [sys.executable, "-c", program, "top", "--interval-s", "0.1", "-o", output, *some]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as running:
+    environment, pipe = {**os.environ, "COLUMNS": "200"}, subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as running:
         assert running.stdout is not None
-        seen = 0
+        seen, text = 0, ""
         for line in running.stdout:
+            text += line
             seen += "train" in line
             if seen > 3:
                 break
         running.send_signal(signal.SIGINT)
-        running.stdout.read()
+        _, notes = running.communicate()
     assert running.returncode == 0
+    if output == "table":
+        assert ("left out: agent 127.0.0.1:1" in text, notes) == (True, "")
+    else:
+        assert notes.startswith("note: left out: agent 127.0.0.1:1: ")
+        assert notes.count("\n") == 1, "once, not in every document"
 
 
 REFUSED: dict[str, tuple[list[str], int, str]] = {

@@ -16,16 +16,20 @@ pytestmark = pytest.mark.anyio
 HERE = "tessera-system"
 
 
-def agent_pod(name: str, *, ready: str = "True", component: str = "agent") -> Object:
+def agent_pod(name: str, *, ready: str = "True", component: str = "agent", node: str = "") -> Object:
     labels = {"app.kubernetes.io/name": "tessera", "app.kubernetes.io/component": component}
     status = {"conditions": [{"type": "Ready", "status": ready}]}
-    return {"metadata": {"name": name, "namespace": HERE, "labels": labels}, "status": status}
+    return {
+        "metadata": {"name": name, "namespace": HERE, "labels": labels},
+        "spec": {"nodeName": node},
+        "status": status,
+    }
 
 
 @pytest.fixture
 async def kube() -> MemoryKube:
     kube = MemoryKube()
-    for each in (agent_pod("a"), agent_pod("starts", ready="False"), agent_pod("server", component="server")):
+    for each in (agent_pod("a"), agent_pod("server", component="server")):
         await kube.create(PODS, each)
     kube.answers[HERE, "a"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
     return kube
@@ -50,13 +54,33 @@ async def test_an_agent_whose_metrics_are_answered_over_tls(kube: MemoryKube) ->
     assert await ProxiedUsage(kube).read() == (REPORT,)
 
 
+async def test_an_agent_that_is_not_ready_is_left_out_and_named(kube: MemoryKube) -> None:
+    await kube.create(PODS, agent_pod("starts", ready="False", node="n7"))
+    await kube.create(PODS, agent_pod("waits", ready="False"))
+    silent: list[str] = []
+    assert await ProxiedUsage(kube, lambda error: silent.append(str(error))).read() == (REPORT,)
+    assert [each.partition(": see")[0] for each in sorted(silent)] == [
+        "agent tessera-system/starts: its pod on node n7 is not ready",
+        "agent tessera-system/waits: its pod is not ready",
+    ]
+    with pytest.raises(Unavailable, match=r"agent tessera-system/(starts|waits): its pod"):
+        await ProxiedUsage(kube).read()
+
+
+async def test_an_agent_that_ends_is_not_missed(kube: MemoryKube) -> None:
+    pod = agent_pod("ends", ready="False")
+    pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a.example/b"]}
+    await kube.create(PODS, pod)
+    assert await ProxiedUsage(kube).read() == (REPORT,)
+
+
 async def test_what_is_no_report_and_who_may_not_ask_are_reported(kube: MemoryKube) -> None:
     usages = ProxiedUsage(kube)
     kube.answers[HERE, "a"] = {(9400, "usage"): {"node": 3}}
     with pytest.raises(Unavailable, match=r"agent tessera-system/a: it is not a report: Expected"):
         await usages.read()
     await kube.delete(PODS, "a", namespace=HERE)
-    with pytest.raises(Unavailable, match="agents: no agent's pod is ready"):
+    with pytest.raises(Unavailable, match="agents: there is no agent's pod"):
         await usages.read()
     kube.withhold(HERE, PODS)
     with pytest.raises(Unavailable, match="tessera-usage-viewer"):

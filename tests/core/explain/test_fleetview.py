@@ -159,14 +159,18 @@ def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
     objects = (node(), *(pod(each, NEED, share(0, 8192, Mode.MPS)) for each in "pq"), gpunode("a", gpu(0)))
     found = Contention(cause="thermal", drivers=("ns/q/one", "ns/gone/c", "ns/q/two"), affected=("ns/p/c",))
     other = Contention(cause="saturated", evenly=("ns/q/one", "ns/gone/c"))
-    got = only(*objects, activity={PodKey("ns/q"): 80.0}, contention={"GPU-a-0": (found, other), "GPU-other": (found,)})
+    own = Contention(cause="saturated", evenly=("ns/q/one", "ns/q/two"))
+    got = only(
+        *objects, activity={PodKey("ns/q"): 80.0}, contention={"GPU-a-0": (found, other, own), "GPU-other": (found,)}
+    )
     (_, q) = (each for part in got.parts for each in part.pods)
     assert q.active_percent == 80
     gone = PodView(namespace="ns", pod="gone")
     assert got.slowdowns == (
         Slowdown(cause="thermal", drivers=(q, gone)),
         Slowdown(cause="saturated", evenly=(q, gone)),
-    )
+        Slowdown(cause="saturated", drivers=(q,)),
+    ), "containers of one pod share with nobody else"
 
 
 def test_what_is_not_settled_is_recommended_for_pods_that_are_there() -> None:

@@ -71,6 +71,25 @@ def test_a_fair_share_is_not_blamed() -> None:
         assert len(found.affected) == len(loads)
 
 
+def test_loads_that_overlap_are_compared_with_each_other() -> None:
+    """As with MPS, where the kernels of each are measured while those of the others run too."""
+    for loads, drivers, evenly in (
+        ((70, 70), "", "ab"),
+        ((100, 100), "", "ab"),
+        ((90, 90, 90), "", "abc"),
+        ((100, 50), "a", ""),
+        ((100, 100, 20), "ab", ""),
+        ((90, None), "", ""),
+        ((90, 90, None), "", ""),
+        ((95, 0, None), "a", ""),
+    ):
+        containers = tuple(
+            ContainerLoad(name=name, percent=percent) for name, percent in zip("abc", loads, strict=False)
+        )
+        ((found,),) = contention_of([GpuLoad(devices=(DeviceLoad(percent=100, containers=containers),))])
+        assert (found.drivers, found.evenly) == (tuple(drivers), tuple(evenly)), loads
+
+
 def test_two_that_use_most_of_what_four_share_saturate_it() -> None:
     loads = tuple(
         ContainerLoad(name=name, percent=percent) for name, percent in zip("abcd", (50, 50, 0, 0), strict=True)
@@ -189,7 +208,7 @@ def found_of(devices: tuple[DeviceLoad, ...]) -> tuple[Contention, ...]:
 def test_a_saturated_device_is_driven_by_those_well_above_an_equal_part_or_shared_evenly(
     loads: list[int], percent: int
 ) -> None:
-    equal = 100 / len(loads)
+    equal = max(100, sum(loads)) / len(loads)
     containers = tuple(ContainerLoad(name=str(number), percent=load) for number, load in enumerate(loads))
     (found,) = contention_of([GpuLoad(devices=(DeviceLoad(percent=percent, containers=containers),))])[0]
     by_name = {each.name: each.percent or 0 for each in containers}
@@ -199,6 +218,21 @@ def test_a_saturated_device_is_driven_by_those_well_above_an_equal_part_or_share
     assert len(found.evenly) != 1
     if not found.drivers and sum(loads) >= percent:
         assert found.evenly, "all of the load is theirs, and none of them has much more than the others"
+
+
+@given(st.lists(st.integers(0, 100), min_size=2, max_size=6), st.data())
+def test_a_load_that_is_not_known_makes_nobody_saturate_a_device(loads: list[int], data: st.DataObject) -> None:
+    hidden = data.draw(st.sets(st.sampled_from(range(len(loads)))))
+
+    def drivers(*unknown: int) -> set[str]:
+        containers = tuple(
+            ContainerLoad(name=str(number), percent=None if number in unknown else load)
+            for number, load in enumerate(loads)
+        )
+        ((found,),) = contention_of([GpuLoad(devices=(DeviceLoad(percent=100, containers=containers),))])
+        return set(found.drivers)
+
+    assert drivers(*hidden) <= drivers()
 
 
 @given(loaded(), st.data())

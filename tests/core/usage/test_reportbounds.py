@@ -77,6 +77,19 @@ def test_a_percentage_slightly_above_100_is_100() -> None:
     assert possible_report(reported(102)) == reported(None)
 
 
+def test_those_who_use_a_device_equally_are_containers_and_at_least_two() -> None:
+    def left(*evenly: str) -> tuple[Contention, ...]:
+        gpu = GpuReport(index=0, contention=(Contention(cause=SATURATED, evenly=evenly, affected=("a/b/c",)),))
+        return possible_report(UsageReport(node="n1", gpus=(gpu,))).gpus[0].contention
+
+    (found,) = left("a/b/c", "d/e/f")
+    assert found.evenly == ("a/b/c", "d/e/f")
+    for alone in (("a/b/c",), ("a/b/c", "a/b/c")):
+        (found,) = left(*alone)
+        assert (found.cause, found.evenly, found.affected) == (SATURATED, (), ("a/b/c",))
+    assert left("a/b/c", "<b>") == ()
+
+
 def test_causes_that_are_known_stay() -> None:
     for cause in ThrottleCause:
         gpu = GpuReport(index=0, throttled=(cause.value,), contention=(Contention(cause=cause.value),))

@@ -10,6 +10,7 @@ from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.clients.kube import PODS, MemoryKube
 from tessera.clients.nodeusage import MemoryUsage, ProxiedUsage
 from tessera.core.usage.usagereport import UsageReport
+from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.server.page import AgentsMemory
 
@@ -22,7 +23,7 @@ class Scene:
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.usages = MemoryUsage(REPORT)
-        self.memory = AgentsMemory(self.usages, logger(), lambda: self.now_s)
+        self.memory = AgentsMemory(self.usages, [], logger(), lambda: self.now_s)
 
     async def refresh(self, seconds: float) -> dict[str, float]:
         """Let time go by and look."""
@@ -60,14 +61,31 @@ async def test_it_asks_once_in_a_minute_and_forgets_what_is_old() -> None:
     assert [each["event"] for each in logs] == ["agents_not_read"]
 
 
-async def test_an_agent_that_does_not_answer_is_left_out() -> None:
-    kube, silent = MemoryKube(), list[str]()
+async def test_each_agent_that_does_not_answer_is_left_out_and_logged_once_until_it_does() -> None:
+    kube, silent = MemoryKube(), list[Unavailable]()
     labels = {"app.kubernetes.io/name": "tessera", "app.kubernetes.io/component": "agent"}
-    for name in ("a", "b"):
+    for name in "abc":
         metadata = {"name": name, "namespace": "tessera-system", "labels": labels}
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
         await kube.create(PODS, {"metadata": metadata, "status": ready})
-    kube.answers["tessera-system", "a"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
-    assert await ProxiedUsage(kube, lambda error: silent.append(str(error))).read() == (REPORT,)
-    assert len(silent) == 1
-    assert "tessera-system/b" in silent[0]
+    answer = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
+    kube.answers["tessera-system", "a"] = answer
+    now_s = 0.0
+    memory = AgentsMemory(ProxiedUsage(kube, silent.append), silent, logger(), lambda: now_s)
+
+    async def complaints() -> list[str]:
+        """Read again, and return whom the log names."""
+        nonlocal now_s
+        now_s += 60
+        with capture_logs() as logs:
+            await refreshed(memory)
+        assert {each["event"] for each in logs} <= {"agent_not_read"}
+        return sorted(each["reason"].partition(":")[0].rpartition("/")[2] for each in logs)
+
+    assert await complaints() == ["b", "c"]
+    assert memory.activity() == {"team/train": 90, "web/serve": 12}
+    assert await complaints() == [], "nothing has changed"
+    kube.answers["tessera-system", "b"] = answer
+    assert await complaints() == []
+    del kube.answers["tessera-system", "b"]
+    assert await complaints() == ["b"], "it had answered"

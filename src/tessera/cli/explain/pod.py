@@ -51,8 +51,8 @@ class _Answer(msgspec.Struct, frozen=True):
 
     explanation: PodExplanation
     events: tuple[ObservedEvent, ...]
-    contention: tuple[PodContention, ...] = msgspec.field(default=(), name="noise")
-    """What slows it down, or is slowed by it, by the agent of its node."""
+    contention: tuple[PodContention, ...] | None = msgspec.field(default=(), name="noise")
+    """What slows it down, or is slowed by it, by the agent of its node; None where that is unknown."""
 
 
 @click.command(
@@ -92,14 +92,26 @@ def pod(**given: Unpack[_Given]) -> None:
     found = explain_pod(cluster, key) or _finished(objects, key)
     if found is None:
         raise _absent(cluster, namespace, name)
-    contention: tuple[PodContention, ...] = ()
-    if given["agent"]:
-        contention = asyncio.run(_contention(given["agent"], place, found))
-    elif place.file is None and found.node and found.devices:
-        contention = asyncio.run(observe_contention(connected(place), found.node, found.pod))
+    contention, unknown = _slowdowns(given["agent"], place, found)
     answer = _Answer(found, read_events(events, kind=PODS.name, namespace=namespace, name=name), contention)
     if not print_document(answer, given["output"]):
-        wide_console(output=given["output"]).print(trimmed(*_parts(answer)))
+        wide_console(output=given["output"]).print(trimmed(*_parts(answer, unknown)))
+
+
+def _slowdowns(
+    addresses: tuple[str, ...], place: ClusterSource, found: PodExplanation
+) -> tuple[tuple[PodContention, ...] | None, str]:
+    """Return what slows down a pod, None where nobody says it, and why an agent that was asked does not."""
+    if addresses:
+        return asyncio.run(_contention(addresses, place, found)), ""
+    if not found.node or not found.devices:
+        return (), ""
+    if place.file is not None:
+        return None, ""
+    try:
+        return asyncio.run(observe_contention(connected(place), found.node, found.pod)), ""
+    except Unavailable as error:
+        return None, f"unknown: the agent of node {found.node} does not answer ({error.found})"
 
 
 async def _observe(place: ClusterSource, key: PodKey) -> tuple[Cluster, tuple[Object, ...], tuple[Object, ...]]:
@@ -117,15 +129,21 @@ async def observe_pod(kube: Kube, key: PodKey) -> tuple[Cluster, tuple[Object, .
 
 
 async def observe_contention(kube: Kube, node: str, pod: str) -> tuple[PodContention, ...]:
-    """Return what slows down a pod, by its node's agent; nothing if that does not answer or may not be asked."""
+    """Return what slows down a pod, by its node's agent.
+
+    Raises:
+        Unavailable: that does not answer, may not be asked, or has observed nothing.
+
+    """
     source = ProxiedUsage(kube, node=node)
     try:
         reports = await source.read()
-    except Unavailable:
-        return ()
     finally:
         await source.close()
-    return tuple(contention for each in reports if each.node == node for contention in contention_around(each, pod))
+    observed = [each for each in reports if each.node == node and each.age_s is not None]
+    if not observed:
+        raise Unavailable(f"agent of node {node}", found="it has observed no GPU", hint="see its log")
+    return tuple(contention for each in observed for contention in contention_around(each, pod))
 
 
 def _finished(objects: Iterable[Object], key: PodKey) -> PodExplanation | None:
@@ -160,7 +178,7 @@ def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
     return InvalidInput(f"pod {namespace}/{name}", found="the cluster has no such pod", hint=accepted)
 
 
-def _parts(answer: _Answer) -> Iterator[RenderableType]:
+def _parts(answer: _Answer, unknown: str) -> Iterator[RenderableType]:
     found = answer.explanation
     yield Text.assemble((clean(found.pod), "bold"), f" needs {clean(found.need)}" if found.need else "")
     where = f" on {clean(found.node)}" if found.node else ""
@@ -168,7 +186,9 @@ def _parts(answer: _Answer) -> Iterator[RenderableType]:
     yield Text("pending" if pending else f"{found.phase.value}{where}", "bold yellow" if pending else "bold green")
     for device in found.devices:
         yield Padding(Text(_device(device)), (0, 0, 0, 2))
-    yield from _list("What slows down its GPUs", tuple(map(_slowed, answer.contention)))
+    yield from _list(
+        "What slows down its GPUs", (unknown,) if unknown else tuple(map(_slowed, answer.contention or ()))
+    )
     for title, sentences in (("Why", found.sentences), ("What would make it fit", found.remedies)):
         yield from _list(title, sentences)
     yield from _list("Events, oldest first", tuple(map(_event, answer.events[-_MOST_EVENTS:])))

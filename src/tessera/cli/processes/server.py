@@ -17,8 +17,8 @@ from tessera.cli.processes.prometheusoptions import prometheus_of, prometheus_op
 from tessera.clients.kube import HttpKube
 from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.packing.pack import POLICIES
-from tessera.errors import InvalidInput
-from tessera.log import Complaint, configure, logger
+from tessera.errors import InvalidInput, Unavailable
+from tessera.log import configure, logger
 from tessera.probes import MetricsPort, answering, exposing
 from tessera.server.page import AgentsMemory, PageMetrics, PrometheusHistory
 from tessera.server.run import Server
@@ -171,8 +171,8 @@ def _page(given: dict[str, Any]) -> Page | None:
 
 def _agents(kube: HttpKube) -> PageMetrics:
     """Return the page's metrics if no Prometheus is named."""
-    log = logger()
-    return AgentsMemory(ProxiedUsage(kube, Complaint(log, "agent_not_read")), log)
+    silent: list[Unavailable] = []
+    return AgentsMemory(ProxiedUsage(kube, silent.append), silent, logger())
 
 
 def _history(given: dict[str, Any]) -> PageMetrics | None:

@@ -43,9 +43,8 @@ def top(
 ) -> None:
     """Show GPU usage live: memory used of what was allocated, load, throttling, and its causes.
 
-    It asks the agents of all nodes by way of the cluster's API, which needs the right to get pods/proxy in their
-    namespace; or those that --agent names. Agents observe their GPUs every 15 s. It names agents that do not answer and
-    leaves them out.
+    Queries every node's agent through the API server (needs `get pods/proxy` in tessera-system), or the agents given
+    with --agent. Agents observe their GPUs every 15 s. It names agents that do not answer and leaves them out.
     """
     refuse_two_sources()
     silent: list[Unavailable] = []
@@ -64,7 +63,10 @@ async def _once(usages: AbstractAsyncContextManager[NodeUsages], silent: list[Un
 async def _live(
     usages: AbstractAsyncContextManager[NodeUsages], silent: list[Unavailable], interval_s: float, output: str
 ) -> None:
-    """Show it until SIGINT or SIGTERM, which end it without an error."""
+    """Show it until SIGINT or SIGTERM, which end it without an error.
+
+    A document names nobody who is left out: stderr does, whenever they change.
+    """
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -81,9 +83,13 @@ async def _live(
     with contextlib.suppress(asyncio.CancelledError):
         async with usages as source:
             with Screen(wide_console(output=output), drawn) as screen:
+                noted: list[str] = []
                 while True:
                     try:
                         screen.show(await answers(source, silent))
+                        if output in {"json", "yaml"} and noted != (now := sorted(map(str, silent))):
+                            note_silent(silent)
+                            noted = now
                     except TesseraError as error:
                         screen.trouble(error)
                     await asyncio.sleep(interval_s)

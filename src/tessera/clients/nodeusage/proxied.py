@@ -23,11 +23,12 @@ _AGENTS = Selection(
 _SCHEME = "prometheus.io/scheme"
 """Annotation of a pod with metrics over TLS, as in common scrape configurations of Prometheus."""
 _AT_ONCE = 32
+_LOG = f"see kubectl describe pod and kubectl logs of it, in {NAMESPACE}"
 _HINT = "run kubectl -n tessera-system port-forward POD 9400, then --agent 127.0.0.1:9400"
 
 
 class ProxiedUsage:
-    """`NodeUsages` of all agents that are ready, found by the labels of their pods.
+    """`NodeUsages` of all agents, found by the labels of their pods; one that is not ready does not answer.
 
     Args:
         kube: the cluster's API. The caller lists `pods` and gets `pods/proxy` in Tessera's namespace.
@@ -48,13 +49,14 @@ class ProxiedUsage:
     async def read(self) -> tuple[UsageReport, ...]:
         """Return the report of each agent."""
         try:
-            pods = [each for each in (await self._kube.list(PODS, self._agents)).objects if _is_ready(each)]
+            found = (await self._kube.list(PODS, self._agents)).objects
         except Forbidden as error:
             raise _lacking("agents", error) from error
+        pods = [each for each in found if not is_terminating(each)]
         if not pods:
-            raise Unavailable("agents", found="no agent's pod is ready", hint=_HINT)
-        found = await asyncio.gather(*map(self._answer, pods))
-        return tuple(sorted(filter(None, found), key=lambda each: each.node))
+            raise Unavailable("agents", found="there is no agent's pod", hint=_HINT)
+        reports = await asyncio.gather(*map(self._answer, pods))
+        return tuple(sorted(filter(None, reports), key=lambda each: each.node))
 
     async def _answer(self, pod: Object) -> UsageReport | None:
         try:
@@ -68,6 +70,10 @@ class ProxiedUsage:
     async def _ask(self, pod: Object) -> UsageReport:
         namespace, name = name_of(pod)
         subject = f"agent {namespace}/{name}"
+        if not is_true(pod, "Ready"):
+            on = pod.get("spec", {}).get("nodeName")
+            where = f" on node {on}" if on else ""
+            raise Unavailable(subject, found=f"its pod{where} is not ready", hint=_LOG)
         try:
             async with self._turns:
                 tls = annotations_of(pod).get(_SCHEME) == "https"
@@ -85,8 +91,4 @@ class ProxiedUsage:
 
 def _lacking(subject: str, error: Forbidden) -> Unavailable:
     role = f"the rights of Role tessera-usage-viewer in {NAMESPACE}"
-    return Unavailable(subject, found=f"{error.found}, and {role} is needed", hint=_HINT)
-
-
-def _is_ready(pod: Object) -> bool:
-    return is_true(pod, "Ready") and not is_terminating(pod)
+    return Unavailable(subject, found=f"{error.found}, and {role} are needed", hint=_HINT)

@@ -382,12 +382,10 @@ class _Parts:
             others = {key: PodView(namespace=_split(key)[0], pod=_split(key)[1]) for key in keys}
             return tuple((others | pods)[key] for key in keys)
 
-        return Slowdown(
-            cause=contention.cause,
-            drivers=named(contention.drivers),
-            scope=contention.scope,
-            evenly=named(contention.evenly),
-        )
+        drivers, evenly = named(contention.drivers), named(contention.evenly)
+        if len(evenly) == 1:  # containers of one pod
+            drivers, evenly = evenly, ()
+        return Slowdown(cause=contention.cause, drivers=drivers, scope=contention.scope, evenly=evenly)
 
     def _is_idle(self, pods: Iterable[InspectedPod], used_mib: int | None) -> bool:
         """Return whether all are known to be idle; where unknown, whether no process has memory there."""

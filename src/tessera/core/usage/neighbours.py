@@ -24,7 +24,7 @@ SATURATED = "saturated"
 _SATURATED_PERCENT = 95
 _HALF = 0.5
 _WELL_ABOVE = 1.25
-"""Times the equal part of a device: what a container that saturates it uses at least."""
+"""Times the equal part of the load of a device: what a container that saturates it uses at least."""
 _BUSY_PERCENT = 50
 _OF_NODE = frozenset(
     {ThrottleCause.THERMAL, ThrottleCause.HARDWARE_THERMAL, ThrottleCause.HARDWARE_SLOWDOWN, ThrottleCause.POWER_BRAKE}
@@ -83,10 +83,10 @@ def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]
     """Return what slows down the users of each GPU of a node: causes of throttling, and saturated shared devices.
 
     A throttled GPU is driven by the busiest containers that together make half of its load, a saturated device by
-    those that take well above an equal part; where none does, it is shared evenly. A GPU that is hot or short of
-    power with less than half of its compute in use is driven by the node's GPUs that use more: the busiest containers
-    there. Load of which nobody is known counts as that of one more container, so that nobody is named who may not be
-    a driver.
+    those that take well above an equal part of its load; where none does, it is shared evenly. A GPU that is hot or
+    short of power with less than half of its compute in use is driven by the node's GPUs that use more: the busiest
+    containers there. Load of which nobody is known counts as that of one more container, so that nobody is named who
+    may not be a driver.
     """
     known = all(each.percent is not None for each in node)
     busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices if known]
@@ -104,7 +104,7 @@ def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad]) -> Iterator[Content
     for device in gpu.devices:
         own = sorted(device.containers, key=lambda each: -(each.percent or 0))
         if len(own) > 1 and (device.percent or 0) >= _SATURATED_PERCENT:
-            equal = 100 / len(own)
+            equal = _most_load(own) / len(own)
             most = tuple(each.name for each in own if (each.percent or 0) > _WELL_ABOVE * equal)
             found = _contention(SATURATED, most, (each.name for each in own))
             yield found if most else msgspec.structs.replace(found, evenly=_evenly(device, equal))
@@ -116,6 +116,11 @@ def _contention(
     drivers = tuple(dict.fromkeys(drivers))
     affected = tuple(dict.fromkeys(each for each in everybody if each not in drivers))
     return Contention(cause=cause, drivers=drivers, affected=affected, scope=scope)
+
+
+def _most_load(containers: Iterable[ContainerLoad]) -> float:
+    """Return what the load of all may be, in percent: above 100 where kernels overlap, as with MPS."""
+    return max(100.0, sum(100.0 if each.percent is None else each.percent for each in containers))
 
 
 def _evenly(device: DeviceLoad, equal: float) -> tuple[str, ...]:

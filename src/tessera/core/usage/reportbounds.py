@@ -1,4 +1,4 @@
-"""Which values of an agent's report are possible: those of another process are checked before they are shown.
+"""Bounds for agents' reports: values from another process are validated before use.
 
 Numbers that no GPU can have count as not reported; causes that Tessera does not know are left out.
 """
@@ -42,11 +42,12 @@ def _gpu(gpu: GpuReport) -> GpuReport:
 
 
 def _known(contention: Iterable[Contention]) -> Iterable[Contention]:
-    """Yield what has a known cause; its containers are `namespace/pod/container`."""
+    """Yield what has a known cause; its containers are `namespace/pod/container`, and one alone shares nothing."""
     for each in contention:
-        names = (*each.drivers, *each.affected)
+        names = (*each.drivers, *each.affected, *each.evenly)
         if each.cause in _CAUSES and all(name.count("/") == 2 for name in names):  # noqa: PLR2004
-            yield each
+            several = len(set(each.evenly)) > 1
+            yield each if several else msgspec.structs.replace(each, evenly=())
 
 
 def _device(device: DeviceReport) -> DeviceReport:

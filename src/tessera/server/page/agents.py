@@ -12,6 +12,7 @@ from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.core.usage.usagereport import UsageReport
 from tessera.core.workload.need import PodKey
+from tessera.errors import Unavailable
 from tessera.log import Complaint, Logger
 from tessera.server.page.keptanswer import KeptAnswer
 
@@ -32,6 +33,7 @@ class AgentsMemory:
 
     Args:
         usages: the agents.
+        silent: to which `usages` adds why an agent does not answer; emptied before each read.
         log: records errors.
         clock_s: a monotonic clock.
         every_s: time between two reads.
@@ -39,9 +41,18 @@ class AgentsMemory:
     """
 
     def __init__(
-        self, usages: NodeUsages, log: Logger, clock_s: Callable[[], float] = monotonic, every_s: float = 60.0
+        self,
+        usages: NodeUsages,
+        silent: list[Unavailable],
+        log: Logger,
+        clock_s: Callable[[], float] = monotonic,
+        every_s: float = 60.0,
     ) -> None:
         self._usages = usages
+        self._silent = silent
+        self._log = log
+        self._complaints: dict[str, Complaint] = {}
+        """By agent; of those alone that do not answer, so that one that does is complained about again."""
         complain = Complaint(log, "agents_not_read")
         self._reported = KeptAnswer(self._read, _Reported(), complain, clock_s, every_s=every_s, stale_s=_STALE_S)
 
@@ -50,12 +61,22 @@ class AgentsMemory:
         self._reported.refresh(changed)
 
     async def _read(self) -> _Reported:
+        self._silent.clear()
         reports = await self._usages.read()
+        self._complain()
         return _Reported(
             activity=_activity(reports),
             contention={gpu.uuid: gpu.contention for each in reports for gpu in each.gpus if gpu.contention},
             advice=tuple(await asyncio.to_thread(recommendations, reports)),
         )
+
+    def _complain(self) -> None:
+        """Log each agent that does not answer: once, until it does or its reason changes."""
+        known, self._complaints = self._complaints, {}
+        for each in self._silent:
+            complain = known.get(each.subject) or Complaint(self._log, "agent_not_read")
+            complain(each)
+            self._complaints[each.subject] = complain
 
     def activity(self) -> Mapping[PodKey, float]:
         """Return how much of its compute each pod uses, in percent: of its busiest device."""
