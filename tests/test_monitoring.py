@@ -27,6 +27,12 @@ ALERTS = [each for each in EACH if "alert" in each]
 RECORDED = {each["record"] for each in EACH if "record" in each}
 HOMES = {"core/serving/metricnames.py", "core/usage/nodemetrics.py", "core/usage/processmetrics.py"}
 """Where names of metrics are spelled; all else imports them."""
+COMPONENTS = {
+    name
+    for path in ROOT.glob("deploy/chart/templates/*.yaml")
+    for name in re.findall(r"app.kubernetes.io/component: (\w+)", path.read_text())
+}
+"""Of pods, by which the PodMonitor labels their targets."""
 EXPOSED = {each.name for each in (*NODE_METRICS, *PROCESS_METRICS)}
 NAME = re.compile(r"\b(tessera_[a-z_]+[a-z]|DCGM_FI_[A-Z_]+[A-Z])\b")
 """A whole name, not what several begin with."""
@@ -78,7 +84,9 @@ def test_rules_ask_for_metrics_that_there_are() -> None:
         requested = set(re.findall(r"(?<!:)\b(?:tessera|DCGM_FI)_\w+", each["expr"]))
         recorded = {name for name in RECORDED if name in each["expr"]}
         assert {name.removesuffix("_bucket") for name in requested} <= EXPOSED, each["alert"]
-        assert requested | recorded
+        components = set(re.findall(r'\bup\{tessera="(\w+)"\}', each["expr"]))
+        assert components <= COMPONENTS, each["alert"]
+        assert requested | recorded | components
 
 
 def test_each_alert_has_a_case() -> None:
