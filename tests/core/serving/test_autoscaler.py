@@ -89,7 +89,7 @@ def test_requests_that_wait_in_replicas_that_could_serve_more_by_their_spec_get_
     server = ScaledServer(slots=256, cold_start_s=120.0)
     found = [asked_last([busy(15.0 * n, running=20, waiting=130) for n in range(count)], server) for count in (3, 4)]
     assert [each.replicas for each in found] == [1, 2]
-    measured = "1 replicas with 20 slots, measured while requests waited (256 by the spec)"
+    measured = "1 replica with 20 slots, measured while requests waited (256 by the spec)"
     served = "2 for 150 in flight for a minute at 80 % of the slots, one more than are ready"
     assert found[1].reason.endswith(f"{measured}; {served}")
 
@@ -103,7 +103,8 @@ def test_the_capacity_outlasts_counters_that_go_back_and_the_absence_of_replicas
     without, _ = propose(again, idle(135.0, replicas=0, ready=0), server)
     assert [each.capacity and each.capacity.requests for each in (memory, again, without)] == [20.0, 20.0, 20.0]
     other, _ = propose(again, idle(135.0), msgspec.structs.replace(server, revision="2"))
-    assert other.capacity is None
+    assert other.capacity is not None
+    assert other.capacity.carried
 
 
 @given(
@@ -164,14 +165,14 @@ def test_an_overload_is_decided_within_four_passes_and_a_large_one_in_the_first(
 def test_while_nothing_new_arrives_slow_starts_give_no_more_replicas(
     cold_start_s: float, rate: int, burst: int, replicas: int
 ) -> None:
-    """Steady traffic, then a burst; after it nothing arrives, nothing ends and no replica becomes ready."""
+    """Steady traffic, then a burst; after it nothing arrives or ends, and for two cold starts none becomes ready."""
     server = ScaledServer(slots=8, cold_start_s=cold_start_s, least=replicas, most=1000)
     flying = min(rate * 4, 8 * replicas)
     loads = [load_of(15.0 * n, 15 * rate * n + flying, 15 * rate * n, flying, replicas) for n in range(120)]
     memory, asked, desired = AutoscalerMemory(), list[int](), replicas
     for load in loads:
         memory, _ = propose(memory, load, server)
-    for number in range(120, 220):
+    for number in range(120, 121 + int(2 * cold_start_s / 15)):
         stuck = msgspec.structs.replace(
             loads[-1],
             at_s=15.0 * number,
@@ -185,6 +186,40 @@ def test_while_nothing_new_arrives_slow_starts_give_no_more_replicas(
         asked.append(desired)
     # A jump is certain in the second pass, requests in flight in the fourth.
     assert max(asked) == max(asked[:4])
+
+
+def broken(minutes: float, *, rolling: bool = False, most: int = 16) -> list[ReplicaProposal]:
+    """Return what is proposed so long with five replicas of which two break after an hour; later ones do not start."""
+    server = ScaledServer(slots=8, cold_start_s=120.0, most=most)
+    memory, replicas, asked = AutoscalerMemory(), 5, list[ReplicaProposal]()
+    for number in range(240 + int(minutes * 4)):
+        breaks = number >= 240
+        load = load_of(15.0 * number, 90 * number + 24, 90 * number, 24, replicas)
+        if breaks:
+            load = msgspec.structs.replace(load, ready=3, revision=None if rolling else "")
+        memory, found = propose(memory, load, server)
+        if breaks:
+            replicas = found.replicas
+            asked.append(found)
+    return asked
+
+
+def test_replicas_that_never_become_ready_are_replaced_within_the_bounds() -> None:
+    asked = broken(60)
+    assert (asked[0].replicas, asked[16].replicas) == (6, 6), "four serve 24; the sixth may still become ready"
+    assert asked[0].reason.endswith(
+        "; 6 for 24 in flight for a minute at 80 % of the slots, beside 2 that should be ready by now"
+    )
+    assert asked[18].replicas == 7, "nor did that"
+    assert "beside 3 that" in asked[18].reason
+    assert {each.replicas for each in broken(60, most=6)} == {6}
+    assert broken(60, most=6)[-1].reason.endswith("; at most 6")
+
+
+def test_a_rollout_has_two_cold_starts_for_the_pods_that_it_replaces() -> None:
+    asked = [each.replicas for each in broken(10, rolling=True)]
+    assert set(asked[:16]) == {4}
+    assert asked[18] == 5, "a template that never becomes ready"
 
 
 @given(
@@ -396,7 +431,7 @@ def said(reason: str, replicas: int) -> int:
     expected, *further = reason.split("; ")
     demand, needed = expected.split(": ")
     parts = [int(each) for each in re.findall(r"(?:expects|margin of|plus) (\d+)", demand)]
-    found, slots = (int(each) for each in re.findall(r"(\d+) (?:replicas|slots)", needed))
+    found, slots = (int(each) for each in re.findall(r"(\d+) (?:replicas?|slots)", needed))
     assert found == math.ceil(sum(parts) / slots), reason
     for each in further:
         found = int(re.findall(r"\d+", each.removeprefix("at "))[0])

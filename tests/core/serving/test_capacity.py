@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,11 +86,35 @@ def test_replicas_that_serve_more_have_a_larger_capacity_at_once() -> None:
     assert measured([load(at_s, running=21, waiting=0, ready=3) for at_s in MINUTE], known(30)) == known(30)
 
 
-@pytest.mark.parametrize(("revision", "slots"), [("2", 256), ("1", 512)])
-def test_what_was_measured_of_another_spec_is_forgotten(revision: str, slots: int) -> None:
+def test_what_was_measured_with_other_slots_is_forgotten() -> None:
     now = [load(at_s, running=5, waiting=0) for at_s in MINUTE]
-    assert measure(known(20), now, revision=revision, slots=slots) is None
+    assert measure(known(20), now, revision="1", slots=512) is None
+    assert measure(known(20), now, revision="2", slots=512) is None
     assert measure(known(20), now, revision="1", slots=256) == known(20)
+
+
+def carried(requests: float, at_s: float = 0.0) -> Capacity:
+    return msgspec.structs.replace(known(requests, at_s), carried=True)
+
+
+def test_what_was_measured_of_another_template_is_carried_over_and_grows_once_the_rollout_has_ended() -> None:
+    earlier = msgspec.structs.replace(known(20), revision="0")
+    rolling = [load(3600 + at_s, running=99, waiting=0, revision=None) for at_s in MINUTE]
+    found = measured(rolling, earlier)
+    assert found == carried(20.4, 3645.0), "with the growth of the hour before, and none since"
+    quiet = [load(3660 + at_s, running=5, waiting=0) for at_s in MINUTE]
+    assert measured(quiet, found) == found
+    assert [limit(carried(20), 256, 600.0 * number) for number in (0, 1, 2, 6, 20)] == [20, 24, 28, 59, 256]
+
+
+def test_the_growth_begins_again_where_requests_wait_and_ends_where_they_wait_for_a_minute() -> None:
+    found = measured([load(3600.0, running=23)], carried(20))
+    assert found == carried(20, 3600.0)
+    assert measured([load(3600 + at_s, running=23) for at_s in MINUTE], carried(20)) == known(23, 3645.0)
+
+
+def test_pods_of_a_new_template_that_serve_more_raise_what_was_carried_over_and_it_grows_on() -> None:
+    assert measured([load(at_s, running=50, waiting=0) for at_s in MINUTE], carried(20)) == carried(50, 45.0)
 
 
 @given(

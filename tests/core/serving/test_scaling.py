@@ -153,21 +153,22 @@ def test_who_scales_to_zero_by_hand_is_left_alone() -> None:
     assert "scaled to zero by hand" in found.reason
 
 
-def test_a_rollout_does_not_give_the_capacity_of_the_old_pods_to_the_new_template() -> None:
-    """Requests wait in the old pods, which serve four each; the new ones would serve all 256."""
+def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_ended() -> None:
+    """Requests wait in the pods, which serve four each by the old template and six by the new one."""
     facts, remembered = msgspec.structs.replace(FACTS, slots=256, revision="1"), Remembered()
     steps = [(6, "1", False), (20, "2", True), (4, "2", False), (1, "2", False)]
-    limits = list[float | None]()
+    limits = list[tuple[int, bool] | None]()
     at_s = 0.0
     for passes, revision, rolling in steps:
+        serving = 4.0 if rolling or revision == "1" else 6.0
         now = msgspec.structs.replace(facts, revision=revision, rolling=rolling)
         for _ in range(passes):
             at_s += 15
-            busy = msgspec.structs.replace(load(at_s, in_flight=30), waiting=22, saturated=4.0)
+            busy = msgspec.structs.replace(load(at_s, in_flight=30), waiting=18, saturated=serving)
             remembered, _ = scale(remembered, now, busy, at_s)
         capacity = remembered.memory.capacity
-        limits.append(None if capacity is None else capacity.requests)
-    assert limits == [4.0, None, None, 4.0], "after a minute of the new pods alone it is theirs"
+        limits.append(None if capacity is None else (int(capacity.requests), capacity.carried))
+    assert limits == [(4, False), (4, True), (4, True), (6, False)], "after a minute of the new pods alone it is theirs"
 
 
 @pytest.mark.parametrize(

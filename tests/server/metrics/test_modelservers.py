@@ -141,7 +141,7 @@ async def test_an_idle_server_is_scaled_to_zero_and_back_when_it_is_woken(case: 
         assert await one.replicas() == 1, "it starts, however long that takes"
         said = await one.events()
         assert {message for _, message in said} == {
-            "1 replicas: expects 0 requests in flight in 90 s, plus a margin of 2: 1 replicas with 4 slots",
+            "1 replicas: expects 0 requests in flight in 90 s, plus a margin of 2: 1 replica with 4 slots",
             f"0 replicas: no request for {600 if 'annotation' in case else 1200} s, so no replica",
             "1 replicas: woken",
         }

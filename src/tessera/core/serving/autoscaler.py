@@ -63,6 +63,8 @@ _LATELY_S: Final = 45
 """Requests were in flight for a minute if they are in four passes, or in two that are further apart."""
 _DRAIN_S: Final = 60
 """A queue is to be gone this long after replicas that are requested now are ready, if a request takes no longer."""
+_LATE: Final = 2.0
+"""A replica that is not ready after so many cold starts may never be, and others are requested in its place."""
 _OVERLOAD: Final = 2
 """With so many times as many requests in flight as slots the minute is not awaited: as many wait as are served."""
 _SYNC_S: Final = 15
@@ -77,7 +79,7 @@ class ScaledServer(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     """Most concurrent requests of a replica, by its spec; those that are measured may be fewer."""
     revision: str = ""
-    """Identifies the pods' template: what was measured of another one is forgotten."""
+    """Identifies the pods' template: what was measured of another one is given up sooner."""
     cold_start_s: float
     """From requesting a replica until it is ready, as measured."""
     least: int = 1
@@ -177,7 +179,7 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
         draining=_draining(loads, forecast, service_s, slots=slots, cold_start_s=server.cold_start_s),
     )
     begins = load.at_s < former.began_s + _BEGIN_S
-    needed, reason = _needed(demand, loads, server, slots=slots, begins=begins)
+    needed, reason = _needed(demand, loads, server, capacity=capacity, begins=begins)
     # 6. Scale up at once, down only after fewer were enough for a while.
     needs = (*(each for each in former.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed))
     held = max(replicas for _, replicas in needs)
@@ -196,32 +198,42 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
 
 
 def _needed(
-    demand: _Demand, loads: Sequence[Load], server: ScaledServer, *, slots: int, begins: bool
+    demand: _Demand, loads: Sequence[Load], server: ScaledServer, *, capacity: Capacity | None, begins: bool
 ) -> tuple[int, str]:
     """Return the replicas that are needed, and why: each part of the text says what it makes of the former one."""
     now = loads[-1]
+    slots = limit(capacity, server.slots, now.at_s)
     needed = math.ceil(demand.slots / slots)
-    measured = f", measured while requests waited ({server.slots} by the spec)" if slots < server.slots else ""
-    reason = f"{demand.text(server.cold_start_s)}: {needed} replicas with {slots} slots{measured}"
+    source = ""
+    if capacity is not None and slots < server.slots:
+        source = "assumed from an earlier template" if capacity.carried else "measured while requests waited"
+        source = f", {source} ({server.slots} by the spec)"
+    reason = f"{demand.text(server.cold_start_s)}: {_counted(needed)} with {slots} slots{source}"
     # At the beginning a forecast is worth little; a queue is no forecast.
     first = max(now.replicas, needed) if demand.draining else now.replicas
     if begins and first != needed:
         needed, reason = first, f"{reason}; {first} in the first {_BEGIN_S // 60} minutes"
-    # One more than are ready at most: those that start will serve these requests too.
+    # One more than are ready or late at most: those that start will serve these requests too.
     lately = _lately(loads)
     used, there = max(
         (lately / _FULL, f"{lately} in flight for a minute at {100 * _FULL:.0f} % of the slots"),
         (now.in_flight / _OVERLOAD, f"{now.in_flight} in flight now at {100 * _OVERLOAD} % of the slots"),
     )
-    enough, one_more = math.ceil(used / slots), min(now.ready, now.replicas) + 1
+    late = max(now.replicas - now.ready, 0) - len(_starting(loads, server.cold_start_s))
+    enough, one_more = math.ceil(used / slots) + late, min(now.ready, now.replicas) + late + 1
     present = min(enough, one_more)
     if present > needed:
         needed = present
-        reason += f"; {present} for {there}{', one more than are ready' if enough > one_more else ''}"
+        beside = f", beside {late} that should be ready by now" if late else ""
+        reason += f"; {present} for {there}{', one more than are ready' if enough > one_more else ''}{beside}"
     bounded = min(max(needed, server.least), server.most)
     if bounded != needed:
         reason += f"; {'at least' if bounded > needed else 'at most'} {bounded}"
     return bounded, reason
+
+
+def _counted(replicas: int) -> str:
+    return "1 replica" if replicas == 1 else f"{replicas} replicas"
 
 
 def _goes_on(last: Load, load: Load) -> bool:
@@ -296,18 +308,28 @@ def _draining(loads: Sequence[Load], forecast: float, service_s: float, *, slots
     Replicas that start meanwhile serve requests from when they are ready, so they are not requested twice.
     """
     now = loads[-1]
-    starting = range(now.ready + 1, now.replicas + 1)
-    ready_s = now.ready * cold_start_s + sum(min(_requested_s(loads, each), cold_start_s) for each in starting)
-    queued = now.in_flight - slots * max(now.replicas, now.ready)
+    starting = _starting(loads, cold_start_s)
+    ready_s = now.ready * cold_start_s + sum(min(each, cold_start_s) for each in starting)
+    queued = now.in_flight - slots * (now.ready + len(starting))
     # In seconds of slots: what waits and comes, without what is served.
     left_s = queued * service_s + forecast * cold_start_s - slots * ready_s
     return max(left_s, 0.0) / max(_DRAIN_S, service_s)
 
 
+def _starting(loads: Sequence[Load], cold_start_s: float) -> list[float]:
+    """Return for how many seconds each replica that starts has been requested; without those that are late."""
+    now = loads[-1]
+    late_s = min(_LATE * cold_start_s, _ERRORS_S - _MINUTE_S)
+    requested = [_requested_s(loads, each) for each in range(now.ready + 1, now.replicas + 1)]
+    return [each for each in requested if each <= late_s]
+
+
 def _requested_s(loads: Sequence[Load], replicas: int) -> float:
-    """Return for how many seconds so many replicas have been requested."""
-    fewer = next((each for each in reversed(loads) if each.replicas < replicas), loads[0])
-    return loads[-1].at_s - fewer.at_s
+    """Return for how many seconds so many replicas have been requested; in a rollout since so many were ready."""
+    now = loads[-1]
+    rolling = now.revision is None
+    before = (each for each in reversed(loads) if each.replicas < replicas or (rolling and each.ready >= replicas))
+    return now.at_s - next(before, loads[0]).at_s
 
 
 def _lately(loads: Sequence[Load]) -> int:

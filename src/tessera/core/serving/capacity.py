@@ -6,6 +6,10 @@ run as `--max-num-seqs` allows. A replica in which requests wait serves what it 
 While none wait, nothing is measured. What was measured then grows by 2 % each hour, so that longer requests of the
 past do not cost replicas for ever, and the replicas become fewer one by one until requests wait again; forgetting it
 all at once would overload the server each time.
+
+A new template of the pods usually serves as many as the former one, so the number is carried over. It may serve far
+more, so once the rollout has ended a carried number grows by 20 % every ten minutes. Requests that wait begin the
+growth again, and after a minute they measure the new template.
 """
 
 import math
@@ -25,6 +29,8 @@ _PASSES_S: Final = 45
 """Loads of a minute are at least this far apart: four passes."""
 _GROWTH: Final = 1.02
 _HOUR_S: Final = 3600
+_CARRIED_GROWTH: Final = 1.2
+_CARRIED_S: Final = 600
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,10 +43,14 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """Of the pods' template that was measured."""
     slots: int
     """Of the spec then."""
+    carried: bool = False
+    """Whether it was measured of an earlier template."""
 
 
 def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, slots: int) -> Capacity | None:
     """Return the capacity of a replica, as measured now or before; None if requests never waited for a minute.
+
+    A change of the spec's slots forgets what was measured; one of the template carries it over.
 
     Args:
         former: the result of the former pass.
@@ -50,20 +60,32 @@ def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, sl
 
     """
     now = loads[-1]
-    if former is not None and (former.revision, former.slots) != (revision, slots):
+    if former is not None and former.slots != slots:
         former = None
+    if former is not None and former.revision != revision:
+        requests = _grown(former, now.at_s)
+        former = Capacity(at_s=now.at_s, requests=requests, revision=revision, slots=slots, carried=True)
+    if former is not None and former.carried and (now.revision != revision or now.saturated is not None):
+        # While a rollout goes on a carried number does not grow; where requests wait its growth begins again.
+        former = msgspec.structs.replace(former, at_s=now.at_s)
     recent = [each for each in loads if each.at_s >= now.at_s - _MINUTE_S]
     if now.at_s - recent[0].at_s < _PASSES_S:
         return former
+    if any(each.revision != revision for each in recent):
+        return former
     # 1. Requests waited in all loads of a minute, in pods of this template alone.
-    saturated = [each.saturated for each in recent if each.saturated is not None and each.revision == revision]
-    found = median(saturated) if len(saturated) == len(recent) else 0.0
+    saturated = [each.saturated for each in recent if each.saturated is not None]
+    waited = len(saturated) == len(recent)
+    found = median(saturated) if waited else 0.0
     # 2. They did not, but replicas serve more than was measured before.
     if former is not None and not found:
         serving = median((each.in_flight - each.waiting) / max(each.ready, 1) for each in recent)
         found = serving if serving > _grown(former, now.at_s) else 0.0
     # A replica that serves nothing while requests wait is broken, and more of them do not help.
-    return Capacity(at_s=now.at_s, requests=found, revision=revision, slots=slots) if found >= 1 else former
+    if found < 1:
+        return former
+    carried = former is not None and former.carried and not waited
+    return Capacity(at_s=now.at_s, requests=found, revision=revision, slots=slots, carried=carried)
 
 
 def limit(capacity: Capacity | None, slots: int, now_s: float) -> int:
@@ -72,5 +94,6 @@ def limit(capacity: Capacity | None, slots: int, now_s: float) -> int:
 
 
 def _grown(capacity: Capacity, now_s: float) -> float:
-    hours = max(now_s - capacity.at_s, 0.0) / _HOUR_S
-    return capacity.requests * math.pow(_GROWTH, min(hours, 1000.0))
+    growth, each_s = (_CARRIED_GROWTH, _CARRIED_S) if capacity.carried else (_GROWTH, _HOUR_S)
+    times = max(now_s - capacity.at_s, 0.0) / each_s
+    return capacity.requests * math.pow(growth, min(times, 1000.0))
