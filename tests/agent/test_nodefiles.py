@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.nodefiles import read_file
+from tessera.agent.nodefiles import read_file, require_room
 from tessera.errors import InvalidInput
 
 MIB = 1 << 20
@@ -24,3 +24,10 @@ def test_a_larger_file_is_refused() -> None:
 def test_a_file_that_is_not_there_is_left_to_the_caller(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_file(tmp_path / "none")
+
+
+def test_room_is_where_a_file_can_be_written_and_no_file_is_left(tmp_path: Path) -> None:
+    require_room(tmp_path, 100_000)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        require_room(tmp_path / "absent", 1)

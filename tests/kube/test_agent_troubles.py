@@ -207,7 +207,7 @@ def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
 
 def test_a_full_disk_takes_no_pods_until_there_is_room(gpu_node: GpuNode) -> None:
     folder, node = "/run/state", gpu_node.node
-    node.run("sh", "-c", f"mkdir -p {folder} && mount -t tmpfs -o size=128k tmpfs {folder}")
+    node.run("sh", "-c", f"mkdir -p {folder} && mount -t tmpfs -o size=256k tmpfs {folder}")
     try:
         gpu_node.start_agent(f"--state-dir={folder}")
         gpu_node.ask_layout("all-1g.5gb")

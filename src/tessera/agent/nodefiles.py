@@ -3,11 +3,12 @@
 import contextlib
 import errno
 import os
+import tempfile
 from pathlib import Path
 
 from tessera.errors import UNDECODABLE, InvalidInput
 
-__all__ = ["LARGEST_SPEC", "UNREADABLE", "first_line", "printable", "read_file", "write_through"]
+__all__ = ["LARGEST_SPEC", "UNREADABLE", "first_line", "printable", "read_file", "require_room", "write_through"]
 
 LARGEST_SPEC = 8 << 20
 """Largest CDI specification; one GPU with its libraries takes a few thousand bytes."""
@@ -41,6 +42,19 @@ def first_line(path: Path) -> str:
         return path.read_text().strip().partition("\n")[0]
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def require_room(folder: Path, size: int) -> None:
+    """Check that a further file of this size can be written to a folder, by one that is removed at once.
+
+    Raises:
+        OSError: it cannot.
+
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(size))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_through(path: Path, content: bytes, *, mode: int = 0o644) -> None:

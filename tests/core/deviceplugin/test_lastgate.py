@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.core.deviceplugin.advertise import PluginDevice
-from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use, uses_of_devices
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import (
     GateObservation,
@@ -18,6 +18,7 @@ from tessera.core.deviceplugin.lastgate import (
     release,
     start,
     weaker_device,
+    weaker_use,
 )
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode
@@ -293,3 +294,26 @@ def test_of_several_devices_one_that_is_weaker_is_enough() -> None:
     )
     assert weaker_device(Isolation.HARDWARE, [whole, sliced]) is sliced
     assert weaker_device(Isolation.HARDWARE, []) is None
+
+
+@pytest.mark.parametrize("offered", [True, False])
+@pytest.mark.parametrize("requested", Isolation)
+@pytest.mark.parametrize("mode", Mode)
+def test_a_recorded_use_isolates_as_the_mode_that_it_was_allocated_as(
+    mode: Mode, requested: Isolation, *, offered: bool
+) -> None:
+    name = "a" if mode in {Mode.WHOLE, Mode.MIG} else "a::0"
+    uses = uses_of_devices([PluginDevice(id=name, gpu_uuid="GPU-0", uuid="GPU-0", mode=mode)])
+    found = weaker_use(requested, uses, offered=offered)
+    assert found is (None if mode.isolation.covers(requested) else uses[0])
+
+
+@pytest.mark.parametrize("exclusivity", [Exclusivity.REPLICA, Exclusivity.MEMORY])
+def test_an_unknown_use_is_the_weakest_unless_its_devices_are_offered(exclusivity: Exclusivity) -> None:
+    use = Use(gpu=GPU, exclusivity=exclusivity)
+    assert use.isolation is None
+    for requested in (Isolation.HARDWARE, Isolation.DRIVER):
+        assert weaker_use(requested, [use], offered=False) is use
+        assert weaker_use(requested, [use], offered=True) is None
+    assert weaker_use(Isolation.NONE, [use], offered=False) is None
+    assert weaker_use(Isolation.HARDWARE, [], offered=False) is None

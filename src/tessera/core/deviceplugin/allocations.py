@@ -18,6 +18,7 @@ from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement, placement_at
 from tessera.core.gpu.sharing import MPS_MODES, Mode
+from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
@@ -84,6 +85,15 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether two containers can never have these at once, however much memory there is."""
         same = self.placement == other.placement and self.exclusivity is other.exclusivity is not Exclusivity.EXCLUSIVE
         return overlap(self.device, other.device) and not (same and {self.mps, other.mps} != {True, False})
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """How far it is isolated from others on the device; None where unknown."""
+        if self.exclusivity is Exclusivity.EXCLUSIVE:
+            return Isolation.HARDWARE
+        if self.mps is None:
+            return None
+        return Isolation.DRIVER if self.mps else Isolation.NONE
 
     @property
     def keeps_mps_out(self) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin.advertise import PluginDevice
-from tessera.core.deviceplugin.allocations import Allocation, Clash, Exclusivity, clashes, replaces
+from tessera.core.deviceplugin.allocations import Allocation, Clash, Exclusivity, Use, clashes, replaces
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.workload.need import Isolation
@@ -29,6 +29,7 @@ __all__ = [
     "release",
     "start",
     "weaker_device",
+    "weaker_use",
 ]
 
 
@@ -162,6 +163,28 @@ def weaker_device(requested: Isolation, devices: Iterable[PluginDevice]) -> Plug
     A scheduler that knows only the resource name may have chosen the node: names say nothing about isolation.
     """
     return next((each for each in devices if not each.mode.isolation.covers(requested)), None)
+
+
+def weaker_use(requested: Isolation, uses: Iterable[Use], *, offered: bool) -> Use | None:
+    """Return the first use that isolates less than its pod requests; None for none.
+
+    What `Allocate` answered counts, and the offer may have changed since.
+
+    Args:
+        requested: by the pod.
+        uses: what the record says of the container.
+        offered: whether all its ids are still offered: their devices say what an unknown use is, which is the weakest
+            else.
+
+    """
+    return next(
+        (
+            each
+            for each in uses
+            if not (offered and each.isolation is None) and not (each.isolation or Isolation.NONE).covers(requested)
+        ),
+        None,
+    )
 
 
 def _with_names(

@@ -2,8 +2,11 @@
 
 import contextlib
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -13,7 +16,7 @@ from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import without_other_forms
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.nodesharing import PluginOptions
-from tessera.errors import Conflict
+from tessera.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -200,3 +203,67 @@ async def test_a_restarted_agent_whose_record_cannot_be_written_keeps_what_pods_
     full.rmdir()
     await node.offer((facts(0), SLICED))
     await node.run("q")
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let this process write no larger file, as where the disk has no more room; not while it waits for others."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_disk_with_room_for_the_present_record_alone_is_full(node: Node) -> None:
+    """Else everything is offered again, and refused, pod after pod."""
+    await node.offer((facts(0), SLICED))
+    await node.run("p")
+    record, path = node.plugins.gate.record, node.root / "allocations.json"
+    (entry,), size = record.entries, path.stat().st_size
+    other = msgspec.structs.replace(entry, uid="uid-q", pod="default/q", ids=("q",))
+    with files_of_at_most(size + 20):
+        with pytest.raises(Unavailable, match="no device is allocated before"):
+            record.keep((entry, other))
+        record.retry()
+        assert "no device is allocated before" in record.unkept
+    with files_of_at_most(size + (32 << 10)):
+        record.keep((entry, other))
+        record.retry()
+        assert record.unkept, "what could be written shows no room"
+    record.retry()
+    assert not record.unkept
+    assert sorted(each.name for each in node.root.iterdir() if "allocations" in each.name) == ["allocations.json"]
+
+
+async def test_a_container_that_runs_is_restarted_on_a_full_disk_and_one_that_is_not_on_it_is_not(node: Node) -> None:
+    await node.offer((facts(0), SLICED))
+    for name in ("first", "last"):
+        await node.run(name)
+    await node.kubelet.admit("default", "new", Container(name="main", limits=((GPU, 1),)))
+    before = (node.root / "allocations.json").read_bytes()
+    (node.root / f".allocations.json.{os.getpid()}").mkdir()
+    for name in ("first", "last", "first"):
+        await node.kubelet.create("default", name, "main")
+    node.ask("new")
+    with pytest.raises(Conflict, match="no device is allocated before"):
+        await node.kubelet.create("default", "new", "main")
+    assert (node.root / "allocations.json").read_bytes() == before
+    assert node.plugins.gate.record.unkept
+
+
+async def test_a_restart_on_a_full_disk_needs_its_entry_in_the_file(node: Node) -> None:
+    """What the agent knows in memory alone is lost with it."""
+    await node.offer((facts(0), SLICED))
+    for name in ("p", "q"):
+        await node.run(name)
+    record = node.plugins.gate.record
+    first, second = record.entries
+    known = msgspec.structs.replace(first, order=7)
+    record.learn((known, second))
+    (node.root / f".allocations.json.{os.getpid()}").mkdir()
+    with pytest.raises(Unavailable, match="no device is allocated before"):
+        record.keep((second, known))
+    record.keep((second, first))
+    assert record.entries == (second, first)

@@ -97,6 +97,31 @@ async def test_a_device_that_isolates_less_than_its_pod_asks_is_refused(case: st
         await each.pre_start((name,))  # it keeps what it was started with
 
 
+@pytest.mark.parametrize("sharing", [None, Sharing(modes=(Mode.WHOLE,)), MPS], ids=["nothing", "whole", "mps"])
+async def test_a_device_counts_as_what_it_was_allocated_as_whatever_is_offered_since(sharing: Sharing | None) -> None:
+    """The GPU becomes whole, is served by MPS or leaves the offer between `Allocate` and the start."""
+    view = SaidPods()
+    each = plugin(two(SLICED), view=view)
+    await each.allocate((IDS[0],))
+    view.record("p", GPU, IDS[0])
+    view.objects["p"]["metadata"]["annotations"] = {"tessera.dev/isolation": "driver"}
+    each.update(two(sharing) if sharing else Resource(name=GPU, devices=()))
+    with pytest.raises(Conflict, match=r"it requests isolation driver; its replica of GPU .* has none"):
+        await each.pre_start((IDS[0],))
+    view.objects["p"]["metadata"]["annotations"] = {}
+    await each.pre_start((IDS[0],))
+
+
+async def test_a_whole_gpu_that_leaves_the_offer_is_still_isolated() -> None:
+    view, resource = SaidPods(), two(Sharing(modes=(Mode.WHOLE,)))
+    each, name = plugin(resource, view=view), resource.devices[0].id
+    await each.allocate((name,))
+    view.record("p", GPU, name)
+    view.objects["p"]["metadata"]["annotations"] = {"tessera.dev/isolation": "hardware"}
+    each.update(Resource(name=GPU, devices=()))
+    await each.pre_start((name,))
+
+
 @pytest.mark.parametrize("ran", [True, False])
 async def test_a_container_that_ran_before_there_was_a_record_starts_again_with_what_it_had(*, ran: bool) -> None:
     class Kubelets(SaidPods):

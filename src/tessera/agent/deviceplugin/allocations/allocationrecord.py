@@ -12,7 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.deviceplugin.allocations.allocationsfile import read_allocations, write_allocations
+from tessera.agent.deviceplugin.allocations.allocationsfile import (
+    read_allocations,
+    require_room_for_more,
+    write_allocations,
+)
 from tessera.agent.pods.observing import PodObserver
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.kubernetes.podstates import created_ns
@@ -82,6 +86,8 @@ class AllocationRecord:
         self._unclaimed_s: dict[Allocation, float] = {}
         """Answers without a known pod, and when they were first observed."""
         self._entries = () if file is None else read_allocations(file, log)
+        self._on_disk = frozenset(self._entries)
+        """What the file has at least."""
         self._admitting: list[Allocation] = []
         """Pending `Allocate` calls, not on record yet: their devices must not count as free."""
 
@@ -89,7 +95,7 @@ class AllocationRecord:
 
     @property
     def unkept(self) -> str:
-        """Why the record could not be written last, so that nothing may be allocated; empty where it was."""
+        """Why the record could not be written, so that nothing is offered until `retry` finds room; empty else."""
         return self._unkept
 
     @property
@@ -203,19 +209,30 @@ class AllocationRecord:
     def keep(self, record: tuple[Allocation, ...]) -> None:
         """Replace the record, after writing it to disk.
 
+        A container that is restarted on a full disk needs nothing written: the file has its entry.
+
         Raises:
             Unavailable: it cannot be written; the former one stays.
 
         """
         if record != self._entries:
-            self._write(record)
+            try:
+                self._write(record)
+            except Unavailable:
+                if not self._on_disk.issuperset(record):
+                    raise
             self._entries = record
 
     def retry(self) -> None:
-        """Write the record again where that failed; see `unkept`."""
-        if self._unkept:
+        """Write the record again where that failed; see `unkept`.
+
+        It must leave room for more: where it alone can be written, the next pod would fail, and the one after it.
+        """
+        if self._unkept and self._file is not None:
             with contextlib.suppress(Unavailable):
                 self._write(self._entries)
+                require_room_for_more(self._file)
+                self._unkept = ""
 
     def _write(self, record: tuple[Allocation, ...]) -> None:
         if self._file is None:
@@ -228,7 +245,7 @@ class AllocationRecord:
                 self._log.error("allocations_not_kept", reason=self._unkept)
                 self.on_unkept()
             raise
-        self._unkept = ""
+        self._on_disk = frozenset(record)
 
     def _keep_in_memory(self, record: tuple[Allocation, ...]) -> None:
         """Replace the record, also where it cannot be written: the file has entries too many, or older ones, then."""

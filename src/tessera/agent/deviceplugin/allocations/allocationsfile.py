@@ -6,15 +6,19 @@ counts, whatever is wrong with the others.
 
 import contextlib
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from tessera.agent.nodefiles import write_through
+from tessera.agent.nodefiles import require_room, write_through
 from tessera.api.tessera.node import agentfiles
 from tessera.core.deviceplugin.allocations import Allocation
 from tessera.errors import Unavailable
 from tessera.log import Logger
 
-__all__ = ["read_allocations", "write_allocations"]
+__all__ = ["read_allocations", "require_room_for_more", "write_allocations"]
+
+_ROOM_BYTES = 64 << 10
+"""More than the entries of a pod take."""
 
 _MOST_BAD = 10
 """How many damaged files are kept."""
@@ -54,6 +58,17 @@ def write_allocations(path: Path, record: tuple[Allocation, ...]) -> None:
     _write(path, agentfiles.write_allocations(record))
 
 
+def require_room_for_more(path: Path) -> None:
+    """Check that a record with some more entries can be written beside the present one.
+
+    Raises:
+        Unavailable: it cannot.
+
+    """
+    with _said(path):
+        require_room(path.parent, path.stat().st_size + _ROOM_BYTES)
+
+
 def _keep_aside(path: Path, content: bytes) -> Path:
     """Keep a damaged file beside the new one, and the newest of those before it."""
     aside = path.with_name(f"{path.name}.{hashlib.sha256(content).hexdigest()[:10]}.bad")
@@ -66,8 +81,14 @@ def _keep_aside(path: Path, content: bytes) -> Path:
 
 
 def _write(path: Path, content: bytes) -> None:
-    try:
+    with _said(path):
         write_through(path, content)
+
+
+@contextlib.contextmanager
+def _said(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise Unavailable(
             f"record of allocations {path}",

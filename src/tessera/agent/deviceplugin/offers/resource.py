@@ -10,7 +10,7 @@ from tessera.clients.kube import annotations_of
 from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.advertise import PluginDevice, Resource
-from tessera.core.deviceplugin.allocations import Allocation, uses_of_devices
+from tessera.core.deviceplugin.allocations import Allocation, Use, uses_of_devices
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
 from tessera.core.gpu.deviceids import DeviceId
@@ -18,6 +18,8 @@ from tessera.core.workload.need import Isolation
 from tessera.errors import Conflict, InvalidInput, shown
 
 __all__ = ["OfferedResource", "Shares"]
+
+_CHOOSE = "set schedulerName: tessera-scheduler, which chooses a suitable device, and recreate the pod"
 
 GiveDevices = Callable[[Resource, tuple[PluginDevice, ...]], ContainerResponse]
 """Returns what a container with these devices gets."""
@@ -152,13 +154,13 @@ class OfferedResource(ListedResource[Resource]):
             await self._shares.pre_start(self.resource.name, ids)
             return
         holder = await self._gate.holder(self.resource.name, ids)
-        if not self._gate.record.has_started(holder):
-            self._refuse_weaker(holder, ids)
-        # A restarted container keeps its devices, whatever is advertised by now.
+        # A container keeps the devices it was allocated, whatever is advertised by now.
         uses = self._gate.record.uses_of(holder) or uses_of_devices(self._known(ids))
+        if not self._gate.record.has_started(holder):
+            self._refuse_weaker(holder, ids, uses)
         await self._gate.start(holder, uses, ids=True)
 
-    def _refuse_weaker(self, holder: Allocation, ids: tuple[str, ...]) -> None:
+    def _refuse_weaker(self, holder: Allocation, ids: tuple[str, ...], uses: tuple[Use, ...]) -> None:
         """Refuse a device that isolates less than its pod requests: its scheduler knows only the resource name.
 
         Raises:
@@ -166,12 +168,16 @@ class OfferedResource(ListedResource[Resource]):
 
         """
         text = annotations_of(self._gate.view.find(holder.uid) or {}).get(ISOLATION, Isolation.NONE)
-        offered = (each for each in map({**self._leaving, **self._devices}.get, ids) if each is not None)
+        offered = [each for each in map({**self._leaving, **self._devices}.get, ids) if each is not None]
         if text not in frozenset(Isolation):
             found, hint = f"its annotation {ISOLATION} is {shown(text)}", f"write {', '.join(Isolation)}"
         elif weaker := lastgate.weaker_device(Isolation(text), offered):
             found = f"it requests isolation {text}; {weaker.mode.value} of {weaker.device} has {weaker.mode.isolation}"
-            hint = "set schedulerName: tessera-scheduler, which chooses a suitable device, and recreate the pod"
+            hint = _CHOOSE
+        elif use := lastgate.weaker_use(Isolation(text), uses, offered=len(offered) == len(ids)):
+            # What is offered has changed since `Allocate`.
+            has = use.isolation or "perhaps none"
+            found, hint = f"it requests isolation {text}; its {use.exclusivity} of {use.device} has {has}", _CHOOSE
         else:
             return
         self._gate.refusals.refuse(holder, found)
