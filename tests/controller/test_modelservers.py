@@ -45,7 +45,7 @@ async def test_a_server_gets_its_objects_and_says_how_many_serve(cluster: Cluste
             assert [each["uid"] for each in found["metadata"]["ownerReferences"]] == [made["metadata"]["uid"]]
         await cluster.until(DEPLOYMENTS, lambda each: each is not None and each["spec"].get("replicas") == 2)
         ready = await cluster.condition("Ready", failed)
-        status = {"status": {"replicas": 2, "readyReplicas": 2}}
+        status = {"status": {"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2}}
         await cluster.kube.patch(DEPLOYMENTS, "ranker", status, namespace=NS, subresource="status")
         await cluster.condition("Ready", done)
     found = await cluster.kube.get(MODEL_SERVERS, "ranker", NS)
@@ -53,6 +53,23 @@ async def test_a_server_gets_its_objects_and_says_how_many_serve(cluster: Cluste
     assert (applied["message"], ready["reason"]) == ("all objects are as desired", "Starting")
     counts = {key: found["status"][key] for key in ("replicas", "readyReplicas", "desiredReplicas")}
     assert counts == {"replicas": 2, "readyReplicas": 2, "desiredReplicas": 2}
+
+
+async def test_a_changed_spec_is_ready_once_its_own_pods_serve(cluster: Cluster) -> None:
+    await cluster.make()
+    async with cluster.running():
+        found = await cluster.until(DEPLOYMENTS, lambda each: each is not None and "replicas" in each["spec"])
+        serving = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1}
+        for image in ("", "nvcr.io/nvidia/tritonserver:25.01-py3"):
+            if image:
+                await cluster.change({"image": image})
+                # The first status of the new generation is before any of its pods.
+                ready = await cluster.condition("Ready", lambda each: each["observedGeneration"] == 2)
+                assert (ready["status"], ready["reason"]) == ("False", "RollingOut")
+                found = await cluster.kube.get(DEPLOYMENTS, "ranker", NS) or {}
+            seen = {"status": {**serving, "observedGeneration": found["metadata"]["generation"]}}
+            await cluster.kube.patch(DEPLOYMENTS, "ranker", seen, namespace=NS, subresource="status")
+            await cluster.condition("Ready", done)
 
 
 async def changed_port(kube: MemoryKube) -> None:

@@ -118,6 +118,8 @@ class ModelServers:
         self._sleeping = Sleeping(kube, now, self._pace.most_s)
         self._applied: dict[Key, tuple[Object, str]] = {}
         """The configuration applied last and the resulting version: an unchanged object is not applied again."""
+        self._generations: dict[Key, int] = {}
+        """Of each object as it was written or seen last: its store may be behind."""
         self._asked_s: dict[Key, float] = {}
         """When an unwatched object last was as desired, on the loop's clock."""
         self._absent: dict[Key, str] = {}
@@ -199,7 +201,7 @@ class ModelServers:
             except Exception as error:  # noqa: BLE001 a defect about one server shall not stop the others
                 failure = error
         present = {name_of(each) for each in servers}
-        memories: tuple[dict[Key, Any], ...] = (self._applied, self._asked_s, self._absent)
+        memories: tuple[dict[Key, Any], ...] = (self._applied, self._generations, self._asked_s, self._absent)
         for memory in memories:
             for key in [key for key in memory if key[1:] not in present]:
                 del memory[key]
@@ -246,7 +248,9 @@ class ModelServers:
                 problems += (_problem(server, error),)
         if ignored:
             notes += (f"ignored: {ignored}",)
-        found_now = msgspec.structs.replace(observed(own, problems, notes, unserved), sleeps=server.sleeps)
+        generation_written = self._generations.get((DEPLOYMENTS, namespace, name), 0)
+        found_now = observed(own, problems, notes, unserved, generation=generation_written)
+        found_now = msgspec.structs.replace(found_now, sleeps=server.sleeps)
         return server_status(former, generation, found_now, self._now())
 
     async def _carry_out(
@@ -346,7 +350,8 @@ class ModelServers:
         self._asked_s[key] = now_s
         if replicas is not None and live["spec"].get("replicas") != replicas:
             patch = {"spec": {"replicas": replicas}}
-            await self._kube.patch(kind, server.name, patch, namespace=server.namespace)
+            live = await self._kube.patch(kind, server.name, patch, namespace=server.namespace)
+        self._generations[key] = live["metadata"].get("generation", 0)
 
     async def _remove(self, kind: Kind, server: ModelServer) -> None:
         """Delete an object that the server no longer needs."""

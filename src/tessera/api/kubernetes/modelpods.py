@@ -16,6 +16,7 @@ from tessera.core.serving.render.pods import IDLE, SLOTS, WAKE
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
+    "DeploymentStatus",
     "HpaBounds",
     "ModelDeployment",
     "ModelPod",
@@ -167,16 +168,24 @@ class _DeploymentSpec(msgspec.Struct, frozen=True):
     replicas: int | None = None
 
 
-class _DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
+class DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """How far a Deployment is, by its controller."""
+
     observed_generation: int | None = None
     replicas: int = 0
+    ready_replicas: int = 0
     updated_replicas: int = 0
+
+    def rolling(self, generation: int) -> bool:
+        """Return whether pods of an earlier template are there, or the controller has not seen this generation."""
+        seen = self.observed_generation
+        return (seen is not None and seen < generation) or self.updated_replicas < self.replicas
 
 
 class _Deployment(msgspec.Struct, frozen=True):
     metadata: _Metadata
     spec: _DeploymentSpec
-    status: _DeploymentStatus = _DeploymentStatus()
+    status: DeploymentStatus = DeploymentStatus()
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -282,13 +291,11 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
     except InvalidInput as error:
         trouble = str(error)
     replicas = 1 if found.spec.replicas is None else found.spec.replicas
-    seen = found.status.observed_generation
-    unseen = seen is not None and seen < found.metadata.generation
     return ModelDeployment(
         replicas=replicas,
         slots=slots,
         revision=annotations.get(_REVISION, ""),
-        rolling=unseen or found.status.updated_replicas < found.status.replicas,
+        rolling=found.status.rolling(found.metadata.generation),
         cold_start_s=None if cold_start_s is None else float(cold_start_s),
         idle_s=None if idle_s is None else float(idle_s),
         woken_s=woken_s,

@@ -17,6 +17,7 @@ from tessera.clients.kube.accounts import Accounts
 from tessera.clients.kube.ownership import UNNAMED, Owner, Owners, applied, contested, fields_of, updated
 from tessera.clients.kube.protocol import (
     CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     EVERYTHING,
     PODS,
@@ -147,7 +148,7 @@ class MemoryKube:
             "name": key[1],
             **({"namespace": key[0]} if key[0] else {}),
             "uid": f"uid-{next(self._numbers)}",
-        } | ({"generation": 1} if kind.custom else {})
+        } | ({"generation": 1} if kind.custom or kind == DEPLOYMENTS else {})
         stored = copy.deepcopy({field: part for field, part in body.items() if field != "status" or not kind.custom})
         if kind == CUSTOM_RESOURCE_DEFINITIONS:
             self._uninstalled.pop(key[1], None)
@@ -316,7 +317,7 @@ class MemoryKube:
     def _store_change(self, kind: Kind, key: Key, present: Object, changed: Object) -> Object:
         if changed == present:
             return present
-        if kind.custom and _specified(changed) != _specified(present):
+        if "generation" in present["metadata"] and _specified(changed) != _specified(present):
             generation = present["metadata"]["generation"] + 1
             changed = changed | {"metadata": changed["metadata"] | {"generation": generation}}
         return self._put(kind, key, changed)

@@ -175,6 +175,12 @@ def test_a_server_that_sleeps_says_how_it_is_woken() -> None:
 STATES = {
     "all serve": (ObservedServer(replicas=2, ready=2, desired=2), "True", "True", "Serving"),
     "one starts": (ObservedServer(replicas=2, ready=1, desired=2), "True", "False", "Starting"),
+    "a rollout": (
+        ObservedServer(replicas=3, ready=2, desired=2, updated=1, rolling=True),
+        "True",
+        "False",
+        "RollingOut",
+    ),
     "none is asked for": (ObservedServer(), "True", "True", "ScaledToZero"),
     "an object is another's": (
         ObservedServer(ready=1, desired=1, problems=("Service a is another's",)),
@@ -232,12 +238,13 @@ def test_what_a_deployment_says_is_what_was_found() -> None:
         {"type": "Progressing", "status": "False", "message": "timed out"},
         {"type": "Available", "status": "False", "message": "too few"},
     ]
-    status = {"replicas": 2, "readyReplicas": 1, "conditions": conditions}
+    status = {"replicas": 2, "readyReplicas": 1, "updatedReplicas": 2, "conditions": conditions}
     found = observed({"spec": {"replicas": 3}, "status": status}, ("first",), ("note",))
     assert found == ObservedServer(
         replicas=2,
         ready=1,
         desired=3,
+        updated=2,
         problems=("first", "Deployment: violates PodSecurity", "Deployment: timed out"),
         unserved="Deployment: violates PodSecurity; Deployment: timed out",
         notes=("note",),
@@ -245,6 +252,43 @@ def test_what_a_deployment_says_is_what_was_found() -> None:
     assert observed({"spec": {}}, ("x",), (), "x").unserved == "x"
     assert observed({}, (), ()) == ObservedServer(unserved="it has no Deployment yet")
     assert observed({}, ("x",), (), "x").unserved == "x"
+
+
+ROLLOUTS = {
+    "done": ({}, 2, "2 of 2 replicas serve"),
+    "not seen by the Deployment controller": ({}, 3, "0 of 2 replicas are of the present spec, 2 serve"),
+    "of images that cannot be pulled": (
+        {"replicas": 3, "updatedReplicas": 1},
+        2,
+        "1 of 2 replicas are of the present spec, 2 serve",
+    ),
+    "whose former pod ends": ({"replicas": 3}, 2, "2 of 2 replicas are of the present spec, 2 serve"),
+    "whose last pod starts": ({"readyReplicas": 1}, 2, "1 of 2 replicas serve"),
+}
+
+
+@pytest.mark.parametrize("case", ROLLOUTS)
+@pytest.mark.parametrize("behind", [False, True])
+def test_replicas_of_a_former_spec_are_not_ready_ones(case: str, behind: bool) -> None:
+    """Also where only the answer to the write knows of the later generation."""
+    changed, generation, said = ROLLOUTS[case]
+    status = {"observedGeneration": 2, "replicas": 2, "readyReplicas": 2, "updatedReplicas": 2, **changed}
+    deployment = {
+        "metadata": {"generation": 2 if behind else generation},
+        "spec": {"replicas": 2},
+        "status": status,
+    }
+    found = server_status(ModelServerStatus(), 2, observed(deployment, (), (), generation=generation), NOW)
+    ready = next(each for each in found.conditions if each.type == "Ready")
+    assert (ready.status == "True", ready.message.partition(";")[0]) == (case == "done", said)
+    assert (ready.reason == "RollingOut") == ("of the present spec" in said)
+
+
+def test_at_zero_nothing_rolls_out() -> None:
+    found = observed(
+        {"metadata": {"generation": 3}, "spec": {"replicas": 0}, "status": {"observedGeneration": 2}}, (), ()
+    )
+    assert not found.rolling
 
 
 def test_a_wake_annotation_that_is_no_time_can_be_left_out() -> None:

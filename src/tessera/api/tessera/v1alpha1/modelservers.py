@@ -15,7 +15,7 @@ from tessera.api import documents
 from tessera.api.documents import Document
 from tessera.api.fields import Field, in_place
 from tessera.api.kubernetes.conditions import Conditions, Finding, settled
-from tessera.api.kubernetes.modelpods import read_woken
+from tessera.api.kubernetes.modelpods import DeploymentStatus, read_woken
 from tessera.api.tessera.v1alpha1.gpupolicies import ValidationRule
 from tessera.api.tessera.v1alpha1.objects import API_VERSION, subject_of
 from tessera.core.gpu.gpumodels import model
@@ -122,7 +122,7 @@ class ModelServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     desired_replicas: _Tally = 0
     """Desired pods, fixed or by the autoscaler."""
     conditions: Conditions = ()
-    """`Accepted`: it is valid; `Applied`: all objects are as desired; `Ready`: all replicas serve, and as specified."""
+    """`Accepted`: it is valid; `Applied`: all objects are as desired; `Ready`: all replicas serve, by this spec."""
 
 
 def without_bad_wake(each: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
@@ -264,9 +264,7 @@ class _DeploymentCondition(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
-    replicas: int = 0
-    ready_replicas: int = 0
+class _DeploymentStatus(DeploymentStatus, frozen=True, rename="camel"):
     conditions: tuple[_DeploymentCondition, ...] = ()
 
 
@@ -274,7 +272,12 @@ class _DeploymentSpec(msgspec.Struct, frozen=True):
     replicas: int = 1
 
 
+class _DeploymentMetadata(msgspec.Struct, frozen=True):
+    generation: int = 0
+
+
 class _Deployment(msgspec.Struct, frozen=True):
+    metadata: _DeploymentMetadata = _DeploymentMetadata()
     spec: _DeploymentSpec = _DeploymentSpec()
     status: _DeploymentStatus = _DeploymentStatus()
 
@@ -285,6 +288,10 @@ class ObservedServer(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 0
     ready: int = 0
     desired: int = 0
+    updated: int = 0
+    """Replicas of the present spec."""
+    rolling: bool = False
+    """Whether others are there, or the Deployment controller has not seen the present spec."""
     sleeps: bool = False
     """Whether it may scale to zero."""
     problems: tuple[str, ...] = ()
@@ -296,7 +303,12 @@ class ObservedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observed(
-    deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tuple[str, ...], unserved: str = ""
+    deployment: Mapping[str, Any],
+    problems: tuple[str, ...],
+    notes: tuple[str, ...],
+    unserved: str = "",
+    *,
+    generation: int = 0,
 ) -> ObservedServer:
     """Return the observation of a server.
 
@@ -305,6 +317,7 @@ def observed(
         problems: why objects are not as desired.
         notes: what was left out, and why.
         unserved: the one of the problems that is of the Deployment; empty for none.
+        generation: of the Deployment as it was last written, which may be later than this one.
 
     """
     found = msgspec.convert(deployment, _Deployment)
@@ -313,10 +326,15 @@ def observed(
     failed = tuple(f"Deployment: {e.message}" for e in found.status.conditions if (e.type, e.status) in failing)
     if not deployment:
         unserved = unserved or "it has no Deployment yet"
+    desired = found.spec.replicas if deployment else 0
+    generation = max(generation, found.metadata.generation)
+    unseen = (found.status.observed_generation or 0) < generation
     return ObservedServer(
         replicas=found.status.replicas,
         ready=found.status.ready_replicas,
-        desired=found.spec.replicas if deployment else 0,
+        desired=desired,
+        updated=0 if unseen else found.status.updated_replicas,
+        rolling=desired > 0 and found.status.rolling(generation),
         problems=(*problems, *failed),
         unserved=unserved or "; ".join(failed),
         notes=notes,
@@ -337,6 +355,10 @@ def server_status(
     if found.unserved:
         serving = f"{found.ready} of {found.desired} replicas serve, not as specified: {found.unserved}"
         ready = Finding("Ready", "False", "DeploymentNotApplied", serving)
+    elif found.rolling:
+        rolled = f"{min(found.updated, found.desired)} of {found.desired} replicas are of the present spec"
+        hint = "`tessera explain pod` shows why one is pending, `kubectl describe pod` why one does not start"
+        ready = Finding("Ready", "False", "RollingOut", f"{rolled}, {found.ready} serve; {hint}")
     elif found.ready >= found.desired:
         ready = Finding("Ready", "True", "Serving" if found.desired else "ScaledToZero", serving)
     else:
