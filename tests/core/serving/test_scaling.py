@@ -6,7 +6,7 @@ import pytest
 from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.scaling import Remembered, ServerFacts, scale, to_count
+from tessera.core.serving.scaling import Remembered, ServerFacts, in_turn, scale, to_count
 
 FACTS = ServerFacts(replicas=2, least=1, most=5, slots=8, decided=True)
 BAD = Missing("1 of 1 pods (a): no answer")
@@ -94,7 +94,7 @@ def test_no_more_than_one_beyond_those_that_find_a_place_are_asked_for(room: int
 def test_where_the_cluster_cannot_be_read_one_more_is_requested() -> None:
     found = burst(msgspec.structs.replace(FACTS, room=0, room_unknown=True))
     assert found.replicas == FACTS.replicas + 1
-    assert found.reason.endswith("; the cluster cannot be read now, so no more are requested")
+    assert found.reason.endswith("; how many more fit is not known now, so no more are requested")
 
 
 def test_places_are_counted_for_more_than_one_replica_beyond_those_that_are_there() -> None:
@@ -184,3 +184,11 @@ def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_
 def test_the_cold_start(facts: ServerFacts, want: str) -> None:
     _, found = scale(Remembered(), facts, load(), 0.0)
     assert want in found.reason
+
+
+def test_places_are_counted_in_turn() -> None:
+    """One of each namespace first; the one counted longest ago before others."""
+    servers = [("many", "a"), ("many", "b"), ("many", "c"), ("one", "a")]
+    assert in_turn(servers, {}) == [("many", "a"), ("one", "a"), ("many", "b"), ("many", "c")]
+    counted_s = {("many", "a"): 15.0, ("one", "a"): 15.0, ("many", "b"): 0.0}
+    assert in_turn(reversed(servers), counted_s) == [("many", "c"), ("one", "a"), ("many", "b"), ("many", "a")]

@@ -10,8 +10,22 @@ from builders.measuredservers import autoscaler, deployment, model_pod, triton
 from harness.metricsscenes import Scene, scene
 from harness.servers import make_node
 from tessera.api.kubernetes.metrics.paths import External
-from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, NODES, PODS
+from tessera.clients.kube import (
+    AUTOSCALERS,
+    DEPLOYMENTS,
+    EVERYTHING,
+    NODES,
+    PODS,
+    Kind,
+    Listing,
+    MemoryKube,
+    Selection,
+)
 from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.errors import TesseraError
+from tessera.log import logger
+from tessera.server.metrics.modelservers import ModelServerMetrics
+from tessera.server.metrics.places import FreePlaces
 
 pytestmark = pytest.mark.anyio
 
@@ -25,8 +39,8 @@ async def grow(one: Scene) -> None:
 SLICE = "nvidia.com/mig-1g.5gb"
 
 
-def server_of_slices(replicas: int) -> dict[str, Any]:
-    each = deployment(slots="4", replicas=replicas)
+def server_of_slices(replicas: int, name: str = "llm", slots: str = "4") -> dict[str, Any]:
+    each = deployment(name, slots=slots, replicas=replicas)
     each["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {SLICE: "1"}}
     return each
 
@@ -80,6 +94,47 @@ async def test_two_servers_that_grow_share_the_room() -> None:
         assert sorted(each.value for each in found) == [2, 6]
 
 
+async def test_servers_that_grow_are_counted_in_turn_within_a_time() -> None:
+    """Each count takes a quarter of a second, of the two for all. A namespace with one server is not behind one with
+    forty."""
+    one = Scene()
+
+    def later() -> float:
+        one.now_s += 0.25
+        return one.now_s
+
+    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), now_s=later)
+    for node in ("a", "b", "c"):
+        await make_node(one.kube, node, *(gpu(each) for each in range(8)))
+    servers = [("many", f"llm-{number:02}") for number in range(40)] + [("one", "other")]
+    objects = []
+    for number, (namespace, name) in enumerate(servers, 1):
+        each, scaler = server_of_slices(1, name, slots="1"), autoscaler(name, most=4)
+        mine = model_pod(name, name, address=f"10.0.0.{number}")
+        for made in (each, scaler, mine):
+            made["metadata"]["namespace"] = namespace
+        objects += [(DEPLOYMENTS, each), (AUTOSCALERS, scaler), (PODS, mine)]
+    counted: list[set[str]] = []
+    async with scene(*objects, one=one):
+        for number in range(1, 13):
+            busy = triton(ended=100 + number * 2000, served_s=6000.0 * number, waiting=400)
+            await one.reconcile(*[busy] * len(servers))
+            if number == 1:
+                continue  # nothing to compare with yet
+            wanted = [
+                each
+                for namespace in ("many", "one")
+                for each in await one.servers.series(External(metric="tessera_replicas", namespace=namespace))
+            ]
+            counted.append({each.labels["serving.tessera.dev/server"] for each in wanted if each.value > 2})
+        said = [text for _, text in await one.events()]
+    counted = [each for each in counted if each]
+    assert max(map(len, counted)) == 7
+    assert "other" in counted[0]
+    assert len(set.union(*counted[:7])) == len(servers), "each had its turn"
+    assert any("how many more fit is not known now" in each for each in said)
+
+
 async def test_a_server_whose_autoscaler_uses_another_metric_takes_no_places() -> None:
     """Its pods are added by that; the room is for servers whose replicas are decided here."""
     one = Scene()
@@ -103,3 +158,36 @@ async def test_where_the_cluster_cannot_be_read_one_replica_is_requested_at_a_ti
             assert await one.replicas() == 2
     (said,) = (each["reason"] for each in logs if each["event"] == "model_servers_not_followed")
     assert "no right" in said
+
+
+class Asked(MemoryKube):
+    """Counts how often nodes are listed."""
+
+    asked = 0
+
+    async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
+        self.asked += kind == NODES
+        return await super().list(kind, selection)
+
+
+@pytest.mark.parametrize("withheld", [(), (NODES,)])
+async def test_the_cluster_is_read_once_for_all_servers_also_where_it_cannot_be(withheld: tuple[Kind, ...]) -> None:
+    kube, found = Asked(), []
+    await make_node(kube, "a", gpu(0))
+    kube.withhold("", *withheld)
+    places = FreePlaces(kube, lambda: 0.0)
+    for name in ("llm", "other"):
+        server = server_of_slices(1, name)
+        try:
+            found.append(await places.count(server, 5))
+        except TesseraError:
+            continue
+        places.promise(server, 5)
+    assert (found, kube.asked) == ([] if withheld else [5, 2], 1)
+
+
+async def test_places_for_pods_that_are_bound_to_a_node_are_not_counted() -> None:
+    kube, server = MemoryKube(), server_of_slices(1)
+    await make_node(kube, "a", gpu(0))
+    server["spec"]["template"]["spec"]["nodeName"] = "a"
+    assert await FreePlaces(kube, lambda: 0.0).count(server, 5) is None

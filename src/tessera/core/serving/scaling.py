@@ -6,6 +6,7 @@ that one MIG instances are created, or a cluster autoscaler adds a node.
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Final
 
@@ -17,7 +18,7 @@ from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.scaletozero import IDLE_S
 
-__all__ = ["Remembered", "ServerFacts", "scale", "to_count"]
+__all__ = ["Remembered", "ServerFacts", "in_turn", "scale", "to_count"]
 
 _COLD_START_S: Final = 120.0
 """Before one was measured. Source: llm-d measured 100 to 139 s for a vLLM with an 8B model."""
@@ -58,7 +59,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     room: int | None = None
     """How many more replicas fit; None if that was not counted."""
     room_unknown: bool = False
-    """Whether that was to be counted and the cluster could not be read."""
+    """Whether that was to be counted and could not be: the cluster was not read, or others took the time."""
     cold_start_s: float | None = None
     """From its Deployment's annotation; None to use the measured time."""
     trouble: str = ""
@@ -139,6 +140,24 @@ def to_count(facts: ServerFacts, decision: ScalingDecision) -> int:
     return min(max(decision.replicas - facts.replicas - 1, 0), _MOST_COUNTED)
 
 
+def in_turn(servers: Iterable[tuple[str, str]], counted_s: Mapping[tuple[str, str], float]) -> list[tuple[str, str]]:
+    """Return the order in which to count places for servers, each its namespace and name.
+
+    One of each namespace comes before a second of any; where one is to be chosen, the one counted longest ago.
+
+    Args:
+        servers: in any order.
+        counted_s: when each was last counted.
+
+    """
+    before: dict[str, int] = {}
+    places: dict[tuple[str, str], int] = {}
+    for server in sorted(servers, key=lambda each: (counted_s.get(each, -math.inf), each)):
+        places[server] = before.get(server[0], 0)
+        before[server[0]] = places[server] + 1
+    return sorted(places, key=places.__getitem__)
+
+
 def _most(facts: ServerFacts, most: int) -> tuple[int, str]:
     """Return the most replicas to request, and the text of an event if the cluster has no more room."""
     there = max(facts.replicas, 1)
@@ -146,7 +165,7 @@ def _most(facts: ServerFacts, most: int) -> tuple[int, str]:
         return there, f"; {facts.unschedulable} of them fit no node now, so no more are requested"
     if facts.room is not None and there + facts.room + 1 < most:
         found = f"GPUs have room for {facts.room} more now"
-        found = "the cluster cannot be read now" if facts.room_unknown else found
+        found = "how many more fit is not known now" if facts.room_unknown else found
         return there + facts.room + 1, f"; {found}, so no more are requested"
     return most, ""
 

@@ -45,7 +45,7 @@ from tessera.core.serving.observed import ServerMemory, ServerObservation, obser
 from tessera.core.serving.queuetime import Missing, Window
 from tessera.core.serving.render.pods import SERVER_LABEL
 from tessera.core.serving.scaletozero import IDLE_S
-from tessera.core.serving.scaling import Remembered, ServerFacts, scale, to_count
+from tessera.core.serving.scaling import Remembered, ServerFacts, in_turn, scale, to_count
 from tessera.core.usage.processmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger, defect
@@ -118,6 +118,8 @@ class ModelServerMetrics:
         """How long each pod of a server took until it was first seen to be ready."""
         self._reported: dict[_Name, tuple[int | None, bool]] = {}
         """The last reported decision of each server, and whether it was for lack of valid input."""
+        self._counted_s: dict[_Name, float] = {}
+        """When places were last counted for each server."""
         self._measured_s = 0.0
         self._complaint = ""
         self.measured = asyncio.Event()
@@ -159,7 +161,7 @@ class ModelServerMetrics:
         }
         # 2. Sum the counters of each server's pods, and decide.
         deployments, now_s, measured = self._deployments(), self._now_s(), dict[_Name, MeasuredServer]()
-        scalers, places = self._bounds(), FreePlaces(self._kube)
+        scalers, growing = self._bounds(), dict[_Name, tuple[int, int]]()
         for server in sorted(pods.keys() | deployments.keys()):
             waiting = None if pending is None else pending.get(server, 0.0)
             facts = self._facts(server, deployments.get(server), scalers, pods.get(server, {}), waiting)
@@ -170,30 +172,27 @@ class ModelServerMetrics:
                 replicas=facts.replicas,
                 ready={name for name, pod in pods.get(server, {}).items() if pod.ready},
             )
-            former = self._remembered.get(server, Remembered())
-            remembered, decision = scale(former, facts, found.load, now_s)
+            remembered, decision = scale(self._remembered.get(server, Remembered()), facts, found.load, now_s)
             if more := to_count(facts, decision):
-                coming = min(max(facts.replicas - len(pods.get(server, {})), 0), more)
-                facts = await self._with_room(places, facts, deployments[server][0], more, coming)
-                remembered, decision = scale(former, facts, found.load, now_s)
-                if facts.room and decision.replicas is not None:
-                    growth = decision.replicas - facts.replicas
-                    places.promise(deployments[server][0], coming + min(max(growth, 0), facts.room))
-            self._observed[server], self._remembered[server] = observed, remembered
-            decided_s = None if remembered.decided is None else remembered.decided.at_s
+                growing[server] = more, min(max(facts.replicas - len(pods.get(server, {})), 0), more)
+            else:
+                self._remembered[server] = remembered
+            self._observed[server] = observed
             measured[server] = MeasuredServer(
-                at_s=now_s, facts=facts, observation=found, decision=decision, decided_s=decided_s
+                at_s=now_s, facts=facts, observation=found, decision=decision, decided_s=_decided_s(remembered)
             )
             for window in found.pods.values():
                 result = "counted" if isinstance(window, Window) else "early" if window.early else "failed"
                 self._measures.count(METRICS_SAMPLES, result=result)
+        # 3. Decide again by the room that there is, for those that grow.
+        places = FreePlaces(self._kube, self._now_s)
+        for server in in_turn(growing, self._counted_s):
+            deployment = deployments[server][0]
+            measured[server] = await self._bounded(places, server, deployment, measured[server], growing[server])
         publish(self._measures, measured)
-        # 3. Forget deleted servers, and report changes.
+        # 4. Forget deleted servers, and report changes.
         first, self._measured, self._measured_s = measured.keys() - self._measured.keys(), measured, now_s
-        memories: tuple[dict[_Name, Any], ...] = (self._observed, self._remembered, self._started, self._reported)
-        for memory in memories:
-            for server in memory.keys() - measured.keys():
-                del memory[server]
+        self._forget()
         for server, (deployment, _) in sorted(deployments.items()):
             # The first sample of a server has no predecessor to compare with: not an error.
             if not (server in first and measured[server].decision.bad):
@@ -283,16 +282,42 @@ class ModelServerMetrics:
             started_s=tuple(started.values()),
         )
 
-    async def _with_room(
-        self, places: FreePlaces, facts: ServerFacts, deployment: Object, more: int, coming: int
-    ) -> ServerFacts:
-        """Return the facts with the room for `more` replicas, beyond those that have no pod yet."""
+    async def _bounded(
+        self, places: FreePlaces, server: _Name, deployment: Object, measured: MeasuredServer, counts: tuple[int, int]
+    ) -> MeasuredServer:
+        """Decide by the room that there is, and keep what the server gets of it.
+
+        Its `counts` are the replicas to count, and those of now that have no pod yet.
+        """
+        facts, (more, coming) = measured.facts, counts
         try:
             found = await places.count(deployment, more + coming)
         except TesseraError as error:
             self._trouble(error)
-            return msgspec.structs.replace(facts, room=0, room_unknown=True)
-        return msgspec.structs.replace(facts, room=None if found is None else max(found - coming, 0))
+            facts = msgspec.structs.replace(facts, room=0, room_unknown=True)
+        else:
+            self._counted_s[server] = measured.at_s
+            facts = msgspec.structs.replace(facts, room=None if found is None else max(found - coming, 0))
+        former = self._remembered.get(server, Remembered())
+        remembered, decision = scale(former, facts, measured.observation.load, measured.at_s)
+        if facts.room and decision.replicas is not None:
+            growth = decision.replicas - facts.replicas
+            places.promise(deployment, coming + min(max(growth, 0), facts.room))
+        self._remembered[server] = remembered
+        return msgspec.structs.replace(measured, facts=facts, decision=decision, decided_s=_decided_s(remembered))
+
+    def _forget(self) -> None:
+        """Forget servers that were not measured."""
+        memories: tuple[dict[_Name, Any], ...] = (
+            self._observed,
+            self._remembered,
+            self._started,
+            self._reported,
+            self._counted_s,
+        )
+        for memory in memories:
+            for server in memory.keys() - self._measured.keys():
+                del memory[server]
 
     async def _report(self, server: _Name, deployment: Object, measured: MeasuredServer) -> None:
         """Report the decision if it differs from the last one."""
@@ -395,3 +420,7 @@ class ModelServerMetrics:
         if not self._measured_s or age_s > _STALE_S:
             found = f"last measured {age_s:.0f} s ago" if self._measured_s else "nothing was measured yet"
             raise Unavailable(subject, found=found, hint=f"it is measured every {INTERVAL_S:.0f} s; try again")
+
+
+def _decided_s(remembered: Remembered) -> float | None:
+    return None if remembered.decided is None else remembered.decided.at_s

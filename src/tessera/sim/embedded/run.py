@@ -78,7 +78,7 @@ class _Metrics(AgentsMemory):
     """The page's metrics: what agents report, and the model servers."""
 
     def __init__(self, nodes: Sequence[EmbeddedNode], workloads: EmbeddedWorkloads, speed: float) -> None:
-        super().__init__(_Usages(nodes, speed), logger(), every_s=_READ_S)
+        super().__init__(_Usages(nodes, speed), [], logger(), every_s=_READ_S)
         self._workloads = workloads
 
     def services(self) -> tuple[Service, ...]:
