@@ -122,6 +122,18 @@ def test_as_many_requests_in_flight_as_a_pod_may_have() -> None:
     assert (found.running, found.waiting) == (59_999.0, 40_000.0)
 
 
+def test_requests_that_were_served_for_longer_than_their_pod_runs() -> None:
+    """By more than clocks differ."""
+
+    def served(seconds: int) -> Counters:
+        ended = f"vllm:request_inference_time_seconds_sum {seconds}\nvllm:request_success_total 2\n"
+        return read_counters("pod ns/p", busy(0, waiting=0) + ended.encode(), at_s=140.0, started_s=100.0)
+
+    assert served(200).served_s == 200
+    with pytest.raises(InvalidInput, match=r"2 requests were served for 201 s, on average .*at most 100 s each"):
+        served(201)
+
+
 @pytest.mark.parametrize("content", [b"", b"up 1\n", b"<html>not found</html>", b"nv_inference_count 1\n"])
 def test_another_program(content: bytes) -> None:
     with pytest.raises(

@@ -15,6 +15,9 @@ _ABSURD = 1e15
 _MOST_IN_FLIGHT = 100_000
 """Upper bound of the requests that plausibly wait in a pod, or are in service there, at a moment, of all its models."""
 
+_CLOCKS_S = 60.0
+"""Bound of how much clocks of nodes and of who scrapes plausibly differ."""
+
 
 def read_counters(source: str, content: bytes, *, at_s: float, started_s: float) -> Counters:
     """Return the counters of a pod, summed over its models.
@@ -51,13 +54,18 @@ def counters_of(source: str, samples: Sequence[Sample], *, at_s: float, started_
     in_flight = _sum(samples, (engine.waiting, engine.running))
     if in_flight >= _MOST_IN_FLIGHT:
         raise InvalidInput(source, found=f"{in_flight:.0f} requests are in flight, not fewer than {_MOST_IN_FLIGHT}")
+    served_s, completed = _sum(samples, engine.served) * engine.seconds, _sum(samples, engine.completed)
+    most_s = max(at_s - started_s, 0.0) + _CLOCKS_S
+    if served_s > max(completed, 1.0) * most_s:
+        found = f"{completed:.0f} requests were served for {served_s:.0f} s, on average longer than the pod runs"
+        raise InvalidInput(source, found=found, expected=f"at most {most_s:.0f} s each")
     return Counters(
         at_s=at_s,
         started_s=started_s,
         queued_s=_sum(samples, (engine.queued,)) * engine.seconds,
         dequeued=_sum(samples, (engine.dequeued,)),
-        served_s=_sum(samples, engine.served) * engine.seconds,
-        completed=_sum(samples, engine.completed),
+        served_s=served_s,
+        completed=completed,
         waiting=_sum(samples, (engine.waiting,)) if engine.waiting in known else None,
         running=_sum(samples, (engine.running,)) if engine.running in known else None,
     )
