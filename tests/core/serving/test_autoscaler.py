@@ -208,7 +208,7 @@ def test_replicas_that_never_become_ready_are_replaced_within_the_bounds() -> No
     asked = broken(60)
     assert (asked[0].replicas, asked[16].replicas) == (6, 6), "four serve 24; the sixth may still become ready"
     assert asked[0].reason.endswith(
-        "; 6 for 24 in flight for a minute at 80 % of the slots, beside 2 that should be ready by now"
+        "; 6 for 24 in flight for a minute at 80 % of the slots, plus 2 for those that should be ready by now"
     )
     assert asked[18].replicas == 7, "nor did that"
     assert "beside 3 that" in asked[18].reason

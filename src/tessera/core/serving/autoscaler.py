@@ -224,8 +224,8 @@ def _needed(
     present = min(enough, one_more)
     if present > needed:
         needed = present
-        beside = f", beside {late} that should be ready by now" if late else ""
-        reason += f"; {present} for {there}{', one more than are ready' if enough > one_more else ''}{beside}"
+        extra = f", plus {late} for those that should be ready by now" if late else ""
+        reason += f"; {present} for {there}{', one more than are ready' if enough > one_more else ''}{extra}"
     bounded = min(max(needed, server.least), server.most)
     if bounded != needed:
         reason += f"; {'at least' if bounded > needed else 'at most'} {bounded}"
