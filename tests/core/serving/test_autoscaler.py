@@ -211,7 +211,7 @@ def test_replicas_that_never_become_ready_are_replaced_within_the_bounds() -> No
         "; 6 for 24 in flight for a minute at 80 % of the slots, plus 2 for those that should be ready by now"
     )
     assert asked[18].replicas == 7, "nor did that"
-    assert "beside 3 that" in asked[18].reason
+    assert "plus 3 for those that" in asked[18].reason
     assert {each.replicas for each in broken(60, most=6)} == {6}
     assert broken(60, most=6)[-1].reason.endswith("; at most 6")
 
