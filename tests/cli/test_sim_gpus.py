@@ -20,7 +20,7 @@ n.nvmlInit()
 gpu = n.nvmlDeviceGetHandleByIndex(0)
 n.nvmlDeviceSetMigMode(gpu, 1)
 c.cut_whole(gpu, 9, 4, 4)
-c.cut(gpu, 19, 0, 1)
+c.create_instance(gpu, 19, 0, 1)
 """
 
 
@@ -79,14 +79,14 @@ def test_creation_says_what_to_do_next(state: Path) -> None:
     assert done("create", "--gpus", "2xT4", "--replace").startswith("2 GPUs")
 
 
-def test_the_list_has_gpus_instances_processes_limits_and_faults(cut: str) -> None:
-    done("process", "add", cut, "--pid", "7", "--name", "train.py")
+def test_the_list_has_gpus_instances_processes_limits_and_faults(partitioned: str) -> None:
+    done("process", "add", partitioned, "--pid", "7", "--name", "train.py")
     done("fault", "call", "nvmlDeviceGetName", "--latency-ms", "1.5", "--for-ever", "--gpu", "1")
     done("fault", "lose", "2", "--xid", "0")
     done("fault", "needs-reset", "0")
     text = done("list")
     rows = [line.split() for line in text.splitlines()]
-    assert ["0", "2", "3g.20gb", "at", "4", cut, "7"] in rows
+    assert ["0", "2", "3g.20gb", "at", "4", partitioned, "7"] in rows
     assert ["0", "7", "1g.5gb", "at", "0", "no", "compute", "instance"] in rows
     assert ["7", "0", "2/0", "512", "0", "compute", "train.py"] in rows
     assert ["nvmlDeviceGetName", "1", "real", "result", "0", "for", "ever", "1.5"] in rows
@@ -108,15 +108,15 @@ n.nvmlDeviceSetMemoryLimits_v1(n.nvmlDeviceGetHandleByIndex(0), n.c_nvmlSetMemor
     assert state.exists()
 
 
-def test_devices_go_by_index_and_uuid(cut: str) -> None:
+def test_devices_go_by_index_and_uuid(partitioned: str) -> None:
     uuid = described()["gpus"][1]["uuid"]
     assert done("process", "add", "1", "--memory", "100") == "10001\n"
     assert done("process", "add", uuid) == "10002\n"
-    assert done("process", "add", cut, "--sm", "50") == "10003\n"
+    assert done("process", "add", partitioned, "--sm", "50") == "10003\n"
     assert [(each["gpu"], each["gpu_instance"]) for each in described()["processes"]] == [(1, None), (1, None), (0, 2)]
     done("process", "remove", "10002")
     assert [each["pid"] for each in described()["processes"]] == [10001, 10003]
-    done("xid", cut, "94")
+    done("xid", partitioned, "94")
     done("xid", "0", "48")
 
 
@@ -131,22 +131,22 @@ WRONG = {
     "a process beside the instances": (["process", "add", "0"], 2, "with MIG on it needs an instance"),
     "memory that is not there": (["process", "add", "1", "--memory", "99999"], 5, "too little free memory"),
     "two kinds of reset": (["reset", "--gpu", "0", "--reboot"], 2, "give one of them"),
-    "no such model": (["create", "--gpus", "2xA100", "--replace"], 2, "A100-40GB, A100-80GB"),
+    "no such model": (["create", "--gpus", "2xA100", "--replace"], 2, "A100-40GB or A100-80GB"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_reported_in_one_line(cut: str, case: str) -> None:
+def test_what_is_wrong_is_reported_in_one_line(partitioned: str, case: str) -> None:
     arguments, code, want = WRONG[case]
     before = described()
-    result = call(*[cut if each == "CUT" else each for each in arguments])
+    result = call(*[partitioned if each == "CUT" else each for each in arguments])
     assert (result.exit_code, result.stdout) == (code, "")
     assert want in result.stderr
     assert result.stderr.count("\n") == 1
     assert described() == before
 
 
-def test_faults_are_set_and_cleared(cut: str) -> None:
+def test_faults_are_set_and_cleared(partitioned: str) -> None:
     done("fault", "call", "nvmlDeviceCreateGpuInstance*", "--code", "insufficient_resources", "--skip", "1")
     done("fault", "lose", "1")
     (fault,) = described()["faults"]
@@ -155,11 +155,11 @@ def test_faults_are_set_and_cleared(cut: str) -> None:
     done("fault", "clear")
     assert described()["faults"] == []
     assert [gpu["lost"] for gpu in described()["gpus"]] == [False, False, False]
-    assert cut
+    assert partitioned
 
 
-def test_three_kinds_of_reset(cut: str) -> None:
-    done("process", "add", cut)
+def test_three_kinds_of_reset(partitioned: str) -> None:
+    done("process", "add", partitioned)
     assert call("reset", "--gpu", "0").exit_code == 5
     done("reset", "--reboot")
     (gpu, *_), processes = described()["gpus"], described()["processes"]

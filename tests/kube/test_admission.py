@@ -149,7 +149,7 @@ def sensible(control_plane: Cluster) -> Iterator[Cluster]:
     admission.remove(control_plane, admission.FILES[4:])
 
 
-NONSENSE = {
+NONSENSE: dict[str, tuple[dict[str, Any], str | set[str]]] = {
     "2^64, of which a kubelet keeps nothing": (
         asking({"nvidia.com/gpu": "18446744073709551616"}),
         "the limit of nvidia.com/gpu is above 9223372036854775807, of which a kubelet keeps another number or none",
@@ -168,11 +168,11 @@ NONSENSE = {
     ),
     "a share beside a slice": (
         asking({"aliyun.com/gpu-mem": "6", "nvidia.com/mig-1g.5gb": "1"}),
-        "a container requests GPUs by aliyun.com/gpu-mem and nvidia.com/mig-1g.5gb at once",
+        {"a container requests GPUs by ", "aliyun.com/gpu-mem", " and ", "nvidia.com/mig-1g.5gb", " at once"},
     ),
     "a share beside an amount": (
         asking({"aliyun.com/gpu-mem": "6", "tessera.dev/gpu-memory": "6"}),
-        "a container requests GPUs by aliyun.com/gpu-mem and tessera.dev/gpu-memory at once",
+        {"a container requests GPUs by ", "aliyun.com/gpu-mem", " and ", "tessera.dev/gpu-memory", " at once"},
     ),
 }
 
@@ -184,7 +184,9 @@ def test_a_request_that_nobody_can_serve_as_it_was_meant_is_refused_with_what_to
     pod, want = NONSENSE[case]
     with pytest.raises(Unavailable) as refused:
         create(sensible, pod, *TENANT)
-    assert want in str(refused.value)
+    # The order of names is that of Go's maps: another one each time.
+    for part in {want} if isinstance(want, str) else want:
+        assert part in str(refused.value)
 
 
 SENSE = {

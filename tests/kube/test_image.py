@@ -40,8 +40,11 @@ _WAIT_S = 240
 WHO = """
 import os, pathlib, sys
 for one in pathlib.Path('/proc').glob('[0-9]*'):
-    words = (one / 'cmdline').read_bytes().split(b'\\0')
-    groups = (one / 'cgroup').read_text().replace('_', '-')
+    try:
+        words = (one / 'cmdline').read_bytes().split(b'\\0')
+        groups = (one / 'cgroup').read_text().replace('_', '-')
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        continue
     if sys.argv[1] in groups and any(word.endswith(b'/tessera') for word in words):
         status = (one / 'status').read_text()
         rights = status.partition('CapEff:')[2].split()[0].strip('0') or 'no capabilities'

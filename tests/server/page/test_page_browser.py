@@ -106,7 +106,7 @@ async def test_axe_finds_nothing_wrong_with_it(dark: bool) -> None:
         assert await tab.violations() == []
     async with opened(kube, sign_in=True) as (tab, url):
         await tab.open(url, dark=dark)
-        await tab.until("document.querySelector('[type=password]')")
+        await tab.until("!document.getElementById('sign-in').hidden")
         assert await tab.violations() == []
 
 

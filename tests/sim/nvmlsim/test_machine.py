@@ -229,7 +229,7 @@ def test_a_machine_is_not_made_over_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gpus", "want"),
     [
-        (["2xA100"], "A100-40GB, A100-80GB"),
+        (["2xA100"], "A100-40GB or A100-80GB"),
         (["0xT4"], "a count from 1 to 32"),
         (["33xT4"], "a count from 1 to 32"),
         (["20xT4", "20xT4"], "1 to 32"),
