@@ -7,7 +7,7 @@ slots, 120 s cold start, wait <= 2 s, at most 16 replicas; nothing is tuned to a
 3.5 requests a second. Fails where Tessera's policy is outside its bounds: on the 24 h series at most 1.2 times the
 plan, 99 % within the objective and 100 changes, but 98.5 % on the series by client (`scripts/bench foreseen` says why);
 on Azure's code trace with each request three times 2.5 times and 97 %; and no request is ever lost. In one row
-policies are told of 256 slots, as by vLLM's `--max-num-seqs`, and a replica serves 8; 98 % there. In the last rows
+policies assume 256 slots, as by vLLM's `--max-num-seqs`, and a replica serves 8; 98 % there. In the last rows
 replicas start slowly, or the rate steps from 3 to 9 requests a second after an hour, with at most 40 replicas: there
 Tessera's policy must not need more replica-hours than the plain HorizontalPodAutoscaler by requests in flight, and keep
 as many requests within the objective, or a percentage point fewer.

@@ -172,7 +172,7 @@ async def test_a_service_that_cannot_become_the_desired_one_says_how_it_can(
         said = await cluster.condition("Applied", failed)
         assert said["message"] == (
             "Service serving/ranker: Kubernetes does not change a Service to or from Headless: "
-            "`kubectl delete service ranker -n serving`: it is made anew"
+            "`kubectl delete service ranker -n serving`: Tessera then creates it again"
         )
         left = await cluster.until(SERVICES, is_there)
         assert left["metadata"]["uid"] == before["metadata"]["uid"]

@@ -154,7 +154,7 @@ def test_from_the_gpu_operator(cluster: Cluster, begin: Begin) -> None:
         walk.step("4.")
         assert agents(cluster) == ["node1"]
         until_allocatable(cluster, "node1", offers)
-        assert (slices(first, "1g.5gb"), slices(first, "2g.10gb")) == former, "no instance was made anew"
+        assert (slices(first, "1g.5gb"), slices(first, "2g.10gb")) == former, "no instance was created again"
         create(cluster, on(first, "by-name", {SLICE: 1}))
         walk.watch("by-name")
         walk.step("5.")

@@ -130,7 +130,7 @@ async def _drift(kube: Kube) -> None:
 
 
 async def _headless_and_back(kube: Kube) -> None:
-    """A Service that Kubernetes does not change is said to be deleted, and made anew; a bad wake annotation stops none.
+    """A Service that Kubernetes does not change is to be deleted, and created again; a bad wake annotation stops none.
 
     Kubernetes refuses to take a Service's address away, and silently leaves one without where it shall have one.
     """
@@ -140,7 +140,7 @@ async def _headless_and_back(kube: Kube) -> None:
         await kube.patch(MODEL_SERVERS, "ranker", {"spec": {"expose": {"type": address}}}, namespace=NS)
         found = await until(kube, MODEL_SERVERS, lambda each: conditions(each).get("Applied") == "False")
         said = {each["type"]: each["message"] for each in found["status"]["conditions"]}["Applied"]
-        assert "to or from Headless: `kubectl delete service ranker -n serving`: it is made anew" in said
+        assert "to or from Headless: `kubectl delete service ranker -n serving`: Tessera then creates it again" in said
         await kube.delete(SERVICES, "ranker", namespace=NS)
         made = await until(kube, SERVICES, lambda each: each is not None)
         assert (made["spec"]["clusterIP"] == "None") == has_none

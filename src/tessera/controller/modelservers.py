@@ -333,7 +333,7 @@ class ModelServers:
             raise Conflict(
                 f"{kind.name} {server.namespace}/{server.name}",
                 found="Kubernetes does not change a Service to or from Headless",
-                hint=f"`kubectl delete service {server.name} -n {server.namespace}`: it is made anew",
+                hint=f"`kubectl delete service {server.name} -n {server.namespace}`: Tessera then creates it again",
             )
         if live is not None and _must_leave_zero(live, body):
             live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
