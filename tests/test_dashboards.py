@@ -32,8 +32,8 @@ from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.processmetrics import PROCESS_METRICS
 from tessera.measures import Measures
-from tessera.server.metrics.fronts import PrometheusFronts
-from tessera.server.metrics.ruled import RulesFile, RulesSource
+from tessera.server.metrics.adaptermetrics import RulesFile, RulesSource
+from tessera.server.metrics.requestqueues import PrometheusQueues
 from tessera.server.metrics.run import MetricsServer, MetricsSettings
 from tessera.server.metrics.samples import ScrapedSamples
 from tessera.server.settings import Page
@@ -223,7 +223,7 @@ async def metrics_of_model_servers(folder: Path, prometheus: str) -> AsyncIterat
         ),
         kube,
         ScrapedSamples(pods),
-        fronts=PrometheusFronts(HttpMetrics, prometheus, 'label_replace(up, "service", "asleep", "", "")'),
+        queues=PrometheusQueues(HttpMetrics, prometheus, 'label_replace(up, "service", "asleep", "", "")'),
         rules=RulesSource(file=RulesFile(rules), connect=HttpMetrics, url=prometheus),
     )
     ended = itertools.count(100, 10)

@@ -34,7 +34,7 @@ from tessera.core.serving.observed import ServerMemory, ServerObservation, obser
 from tessera.errors import InvalidInput
 from tessera.log import logger
 from tessera.measures import Measures
-from tessera.server.metrics.ruled import RuledMetrics, RulesFile, RulesSource
+from tessera.server.metrics.adaptermetrics import AdapterMetrics, RulesFile, RulesSource
 from tessera.server.metrics.sources import JoinedSources
 from testbed.programs import ADAPTER, programs
 from testbed.requirements import missing
@@ -249,7 +249,7 @@ def tesseras(server: str | None = None, pod: str | None = None) -> ServerObserva
     return found
 
 
-async def reading(rules: Path, prometheus: str) -> RuledMetrics:
+async def reading(rules: Path, prometheus: str) -> AdapterMetrics:
     """Return what reads the rules in the adapter's place, and has asked Prometheus for its series."""
     kube = MemoryKube()
     for each in Api.answers["/api/v1/namespaces/default/pods"]["items"]:
@@ -257,7 +257,7 @@ async def reading(rules: Path, prometheus: str) -> RuledMetrics:
     for each in Api.answers["/api/v1/namespaces/default/services"]["items"]:
         await kube.create(SERVICES, each)
     source = RulesSource(file=RulesFile(rules), connect=HttpMetrics, url=prometheus)
-    one = RuledMetrics(source, kube, logger(), Measures(), taken=JoinedSources(()))
+    one = AdapterMetrics(source, kube, logger(), Measures(), taken=JoinedSources(()))
     await one.discover()
     return one
 
@@ -267,7 +267,7 @@ def listed(address: str, group: str) -> set[str]:
     return {each["name"] for each in asked(address, f"{group}/v1beta1")["resources"]}
 
 
-def alike(address: str, one: RuledMetrics, path: str, metric_selector: str = "") -> int:
+def alike(address: str, one: AdapterMetrics, path: str, metric_selector: str = "") -> int:
     """Compare what both answer of objects, and return how many values there are.
 
     Args:
@@ -294,11 +294,11 @@ def alike(address: str, one: RuledMetrics, path: str, metric_selector: str = "")
     return len(values)
 
 
-async def value_of(one: RuledMetrics, requested: Custom) -> Any:
+async def value_of(one: AdapterMetrics, requested: Custom) -> Any:
     return await one.values(requested)
 
 
-def alike_external(address: str, one: RuledMetrics, metric: str, selector: str = "") -> int:
+def alike_external(address: str, one: AdapterMetrics, metric: str, selector: str = "") -> int:
     """Compare what both answer of an external metric, and return how many series there are."""
     query = f"?labelSelector={urllib.parse.quote(selector)}" if selector else ""
     found = items(address, f"external.metrics.k8s.io/v1beta1/namespaces/default/{metric}{query}")
@@ -310,7 +310,7 @@ def alike_external(address: str, one: RuledMetrics, metric: str, selector: str =
     return len(values)
 
 
-async def series_of(one: RuledMetrics, requested: External) -> Any:
+async def series_of(one: AdapterMetrics, requested: External) -> Any:
     return await one.series(requested)
 
 

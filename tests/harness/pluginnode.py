@@ -26,7 +26,7 @@ from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, 
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.holdings import given
+from tessera.core.deviceplugin.holdings import assigned_instances
 from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -199,7 +199,9 @@ class Node:
 
     def offers(self, *pairs: tuple[GpuFacts, Sharing]) -> list[str]:
         """Return the names of what is offered beside what pods were assigned."""
-        options = OfferOptions(given=given(self.plugins.shares.assigned_requests(), self.inventory))
+        options = OfferOptions(
+            assigned_instances=assigned_instances(self.plugins.shares.assigned_requests(), self.inventory)
+        )
         return [resource.name for resource in self.offered(*pairs, options=options).resources]
 
     async def offer(

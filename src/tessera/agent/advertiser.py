@@ -18,7 +18,7 @@ from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.deviceplugin.allocations import without_other_forms
-from tessera.core.deviceplugin.holdings import given
+from tessera.core.deviceplugin.holdings import assigned_instances
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Layout
 from tessera.core.node.desired import offered_devices
@@ -43,7 +43,7 @@ class Enforced(NamedTuple):
     """What was last advertised, before it was split into devices."""
 
     declared: Declared
-    said: NodeSharing
+    node_sharing: NodeSharing
     """The declared sharing in force."""
     gpus: tuple[Gpu, ...]
     """The GPUs, with the sharing that could be enforced."""
@@ -146,26 +146,28 @@ class Advertiser:
         node = self._sources.watched.node
         # 1. Observe the declarations for this node and the driver's inventory.
         declared = await self._sources.declarations.observe()
-        inventory, said = declared.inventory, declared.said
+        inventory, node_sharing = declared.inventory, declared.node_sharing
         self._sources.health.observe(inventory)
         record.note("configuration", declared.notes)
-        self.enforced = None if said is None else Enforced(declared, said, declared.gpus)
-        if said is None:
+        self.enforced = None if node_sharing is None else Enforced(declared, node_sharing, declared.gpus)
+        if node_sharing is None:
             self.impaired = declared.impaired
             # Running containers keep their device list strategy.
             usual = strategies.choose(PluginOptions(), node())
             return await plugins.offer(NodeOffer(resources=()), inventory, usual)
         # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not advertised.
-        plugins.count_in(said.unit_mib)
+        plugins.count_in(node_sharing.unit_mib)
         await plugins.adopt(inventory)  # allocations made before this agent kept a record
         used = self._gate.record.without_mps
-        gpus = await enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._sources.pods, used)
+        gpus = await enforcer.apply(
+            withheld(declared.gpus, self._kept), inventory, node_sharing, self._sources.pods, used
+        )
         record.note("enforcement", enforcer.problems)
         # 3. Plan what to advertise.
         orphaned = (each.device for each in self._gate.refusals.devices_of_orphans)
         options = OfferOptions(
-            unit_mib=said.unit_mib,
-            given=given(plugins.shares.assigned_requests(), inventory),
+            unit_mib=node_sharing.unit_mib,
+            assigned_instances=assigned_instances(plugins.shares.assigned_requests(), inventory),
             unhealthy=self._sources.health.unhealthy.union(orphaned),
             chosen=await self._chosen(declared),
         )
@@ -174,7 +176,7 @@ class Advertiser:
         record.note("other-form", held)
         # 4. Advertise it, one step at a time where devices move between kubelet and scheduler.
         observed = OfferableDevices(offered=offered, gpus=declared.gpus, inventory=inventory, node=node())
-        done = await self._hand_over(observed, strategies.choose(said.plugin, node()))
+        done = await self._hand_over(observed, strategies.choose(node_sharing.plugin, node()))
         unwritten = withheld_resources(done.unwritten)
         record.note("by-name", (each.message for each in unwritten))
         record.note("plugins", plugins.problems)
@@ -184,7 +186,7 @@ class Advertiser:
         self.advertised = offered
         self._unwritten = "; ".join(each.message for each in unwritten)
         self.impaired = (*declared.impaired, *withheld_resources(offered.impossible), *unwritten)
-        self.enforced = Enforced(declared, said, gpus)
+        self.enforced = Enforced(declared, node_sharing, gpus)
         return done.withdrawn
 
     async def _unkept(self, offered: NodeOffer) -> tuple[Impairment, ...]:
@@ -214,9 +216,9 @@ class Advertiser:
 
     async def _chosen(self, declared: Declared) -> Mapping[str, frozenset[DeviceId]]:
         """Return the advertised part of managed GPUs; without GPUNodes everything is advertised."""
-        desired = declared.asked.desired
+        desired = declared.request.desired
         if desired is None or not any(gpu.sharing.managed for gpu in declared.gpus):
             return {}
         pods = self._sources.pods
         held = await pods.by_name(declared.inventory) | self._gate.record.by_name
-        return offered_devices(declared.gpus, desired, held, pods.assigned(declared.inventory))
+        return offered_devices(declared.gpus, desired, held, pods.assigned_devices(declared.inventory))

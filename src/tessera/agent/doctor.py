@@ -107,14 +107,14 @@ async def observe(
     policy = await _policy(kube, node)
     # 2. Configuration and MPS daemons.
     config = await asyncio.to_thread(_configuration, places.sources, seen, inventory, policy)
-    said = config.node_sharing or NodeSharing()
+    node_sharing = config.node_sharing or NodeSharing()
     daemons = await mps.inspect()
     # 3. Folders, files, sockets and processes.
     kubelet = (places.plugins / "kubelet.sock", places.pod_resources)
     return HostFacts(
         inventory=inventory,
         driver_problem=driver_problem,
-        mps_desired=inventory is not None and _wants_mps(inventory, said),
+        mps_desired=inventory is not None and _wants_mps(inventory, node_sharing),
         mps_program=mps.program,
         user_id=os.geteuid(),
         shm=_folder(places.shm),
@@ -122,7 +122,7 @@ async def observe(
         daemons=daemons,
         processes=await _processes(driver, sorted({daemon.gpu for daemon in daemons} - {""})),
         runtime=await asyncio.to_thread(_runtime, places),
-        list_strategies=await asyncio.to_thread(_strategies, places, said, found),
+        list_strategies=await asyncio.to_thread(_strategies, places, node_sharing, found),
         driver_spec=str(first_file(places.driver_specs) or places.driver_folder),
         toolkit=await asyncio.to_thread(_toolkit, places.toolkit_configs),
         cdi_folders=tuple(_folder(path) for path in places.cdi),
@@ -132,7 +132,7 @@ async def observe(
         kubelet=tuple([await asyncio.to_thread(_socket, path) for path in kubelet]),
         generation=config.generation,
         config_problem=config.problem,
-        config_notes=(*map(str, config.overridden), *(notes(inventory, said) if inventory is not None else ())),
+        config_notes=(*map(str, config.overridden), *(notes(inventory, node_sharing) if inventory is not None else ())),
         node=seen,
         node_problem=node_problem,
     )
@@ -170,9 +170,9 @@ async def _node(kube: Kube | None, name: str) -> tuple[Object | None, str]:
     return found, ""
 
 
-def _strategies(places: DoctorPaths, said: NodeSharing, node: Object | None) -> ListStrategies | None:
+def _strategies(places: DoctorPaths, node_sharing: NodeSharing, node: Object | None) -> ListStrategies | None:
     """Return how the agent hands devices over; None where nothing is configured and the Node object is unknown."""
-    configured = said.plugin.list_strategies or places.list_strategies
+    configured = node_sharing.plugin.list_strategies or places.list_strategies
     if node is None and not configured:
         return None
     support = observe_cdi(
@@ -205,8 +205,8 @@ def _configuration(
     return files.read(labels, inventory.gpus if inventory is not None else (), policy)
 
 
-def _wants_mps(inventory: Inventory, said: NodeSharing) -> bool:
-    modes = {mode for gpu in effective(inventory, said) for mode in gpu.sharing.modes}
+def _wants_mps(inventory: Inventory, node_sharing: NodeSharing) -> bool:
+    modes = {mode for gpu in effective(inventory, node_sharing) for mode in gpu.sharing.modes}
     return not modes.isdisjoint(MPS_MODES)
 
 

@@ -86,7 +86,9 @@ class GpuReports:
         self._keys.keep(self._targets.gpunode.assignment_keys or ())
         used = await self._sources.used.read(declared.gpus, declared.inventory)
         health, node = self._sources.health.health, self._settings.node
-        state = reported(node, declared.gpus, declared.inventory, health, used=used, unit_mib=enforced.said.unit_mib)
+        state = reported(
+            node, declared.gpus, declared.inventory, health, used=used, unit_mib=enforced.node_sharing.unit_mib
+        )
         state = msgspec.structs.replace(
             state,
             unhealthy=(*state.unhealthy, *orphaned),
@@ -94,16 +96,18 @@ class GpuReports:
             assignment_keys=self._keys.published,
         )
         self._targets.record.note("assignments", self._sources.plugins.shares.refused)
-        await self._targets.gpunode.report(state, self._sources.watched.node(), generation=declared.asked.generation)
+        await self._targets.gpunode.report(state, self._sources.watched.node(), generation=declared.request.generation)
         # 4. Show on the Node object that the GPUNode has changed: after it, by which servers answer then.
         await self._show_revision(state)
 
     async def _describe(self, enforced: Enforced) -> None:
-        declared, said, gpus = enforced
+        declared, node_sharing, gpus = enforced
         inventory, record, watched = declared.inventory, self._targets.record, self._sources.watched
         if self._settings.labels:
             machine = await asyncio.to_thread(first_line, self._settings.paths.machine)
-            labels = gpu_labels(inventory, declared.gpus, Labelling(strategy=said.strategy or "mixed", machine=machine))
+            labels = gpu_labels(
+                inventory, declared.gpus, Labelling(strategy=node_sharing.strategy or "mixed", machine=machine)
+            )
             labels = stamped(labels, labels_of(watched.node()), now_s=int(time.time()))
             await record.set_labels(labels, owned=owns)
         levels = enforcement_text(enforcements(gpus, inventory))

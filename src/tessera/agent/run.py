@@ -251,7 +251,7 @@ class Agent:
         try:
             await self._advertiser.reconcile()
             if self._advertiser.enforced is not None:
-                evict = self._advertiser.enforced.said.evict_conflicts
+                evict = self._advertiser.enforced.node_sharing.evict_conflicts
                 shares = self._shares
                 conflicts = await self._conflicts.end(shares.unassigned, evict=evict, why=shares.why)
                 self._record.note("conflicts", conflicts)

@@ -46,7 +46,7 @@ class Field:
         """`Kind namespace/name` of the object, empty without one."""
 
     @property
-    def given(self) -> bool:
+    def present(self) -> bool:
         """Whether there is a value."""
         return self.value is not None
 
@@ -185,8 +185,8 @@ def composed(base: Field, parts: Mapping[str, Field] | list[Field]) -> Field:
     """Return a mapping or list of fields as if it stood at `base`; each part keeps its own position in errors."""
     if isinstance(parts, list):
         return _Composed(base, [part.value for part in parts], dict(enumerate(parts)))
-    given: dict[str | int, Field] = {key: part for key, part in parts.items() if part.given}
-    return _Composed(base, {str(key): part.value for key, part in given.items()}, given)
+    present: dict[str | int, Field] = {key: part for key, part in parts.items() if part.present}
+    return _Composed(base, {str(key): part.value for key, part in present.items()}, present)
 
 
 def _shown(value: Plain) -> str:
@@ -218,12 +218,12 @@ def objects(document: Document) -> Iterator[Field]:
         raise whole.refuse("an object with apiVersion and kind", "kubectl prints objects with -o yaml or -o json")
     kind = whole.get("kind").text("")
     items = whole.get("items")
-    if not kind.endswith("List") or not items.given:
+    if not kind.endswith("List") or not items.present:
         yield _named(whole, kind)
         return
     for item in items.elements():
         inner = item.get("kind").text(kind.removesuffix("List"))
-        if inner.endswith("List") and item.get("items").given:
+        if inner.endswith("List") and item.get("items").present:
             raise item.refuse(found="it is a list in a list", hint="write objects in one list")
         yield _named(item, inner)
 

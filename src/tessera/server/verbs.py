@@ -138,7 +138,7 @@ class Verbs:
         return await asyncio.to_thread(inspected)
 
     def _held_images(self, args: Args) -> Mapping[str, int]:
-        return self._view.images.bytes_held(pod_images(args.pod))
+        return self._view.images.bytes_present(pod_images(args.pod))
 
     def _requested_pod(self, pod: Mapping[str, Any]) -> LivePod:
         """Return the parsed pod of a request; drop its nomination, and expired ones."""

@@ -18,7 +18,7 @@ from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_o
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.packing.ledger import Ledger, schedulable_node
-from tessera.core.storage.images.held import HeldImages
+from tessera.core.storage.images.imagelocality import ImageLocality
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.core.workload.resources import GPU_MEMORY
 from tessera.errors import InvalidInput
@@ -65,7 +65,7 @@ class View:
         """The pods, counted in the ledger."""
         self.claims = ClaimedShares(ledger, self.pods)
         """The claims, counted in the ledger."""
-        self.images = HeldImages()
+        self.images = ImageLocality()
         """The images that nodes have."""
         self.lacking = WakeUp()
         """Set when a recreated GPUNode lacks claims of the deleted one."""

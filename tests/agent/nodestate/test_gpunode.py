@@ -98,10 +98,10 @@ async def test_an_agent_that_may_not_ask_goes_on_asking_and_says_so_until_it_is_
 
 async def until(link: GpuNodeLink, want: GpuNodeRequest) -> None:
     for _ in range(1000):
-        if link.asked() == want:
+        if link.request() == want:
             return
         await asyncio.sleep(0.01)
-    pytest.fail(f"asked: {link.asked()}")
+    pytest.fail(f"asked: {link.request()}")
 
 
 async def stored(kube: MemoryKube) -> Object:
@@ -113,7 +113,7 @@ async def stored(kube: MemoryKube) -> Object:
 async def test_the_object_is_made_and_belongs_to_the_node() -> None:
     kube = MemoryKube()
     async with following(kube) as link:
-        assert link.asked() == GpuNodeRequest(desired=())
+        assert link.request() == GpuNodeRequest(desired=())
         await link.report(STATE, NODE, generation=0)
         found = await stored(kube)
         (owner,) = found["metadata"]["ownerReferences"]
@@ -126,7 +126,7 @@ async def test_the_object_is_made_and_belongs_to_the_node() -> None:
                 await link.report(STATE, NODE, generation=1)
                 await asyncio.sleep(0.01)
         assert read_gpu_node(await stored(kube)).reported
-        assert link.asked().desired == ()
+        assert link.request().desired == ()
 
 
 async def test_the_status_is_written_when_it_differs_and_never_twice() -> None:
@@ -182,11 +182,11 @@ async def test_an_object_that_is_no_good_leaves_in_force_what_it_asked_before() 
         await until(link, GpuNodeRequest(desired=(desired,), generation=2))
         await kube.patch(GPU_NODES, "n1", {"spec": {"desired": "all of them"}})
         for _ in range(1000):
-            if link.asked().problem:
+            if link.request().problem:
                 break
             await asyncio.sleep(0.01)
-        assert (link.asked().desired, link.asked().generation) == ((desired,), 3)
-        assert "GPUNode" in link.asked().problem
+        assert (link.request().desired, link.request().generation) == ((desired,), 3)
+        assert "GPUNode" in link.request().problem
 
 
 async def test_without_the_kind_it_says_once_what_to_install() -> None:
@@ -194,7 +194,7 @@ async def test_without_the_kind_it_says_once_what_to_install() -> None:
     kube.uninstall(GPU_NODES)
     with capture_logs() as logs:
         async with following(kube) as link:
-            assert link.asked() == GpuNodeRequest()
+            assert link.request() == GpuNodeRequest()
             await link.report(STATE, NODE, generation=0)
             async with asyncio.timeout(20):
                 await kube.often.wait()

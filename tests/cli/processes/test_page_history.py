@@ -9,7 +9,7 @@ import pytest
 from builders.exposed import node_metrics
 from harness.prometheusserver import history, serving_history
 from harness.refreshes import refreshed
-from tessera.cli.usage.asking import asked
+from tessera.cli.usage.prometheusclient import prometheus_client
 from tessera.core.usage.neighbours import Contention
 from tessera.log import logger
 from tessera.server.page import PrometheusHistory
@@ -29,7 +29,7 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
     now_s = int(time.time())
     samples = history(node_metrics() + OTHERS, range(now_s - 7200, now_s + 1, 60))
     with serving_history(tmp_path, samples) as url:
-        connect = partial(asked, url, None, None, deadline_s=30, most_bytes=1 << 20)
+        connect = partial(prometheus_client, url, None, None, deadline_s=30, most_bytes=1 << 20)
         found = PrometheusHistory(connect, connect, url, logger())
         await refreshed(found)
     assert {pod.rpartition("/")[2]: percent for pod, percent in found.activity().items()} == {

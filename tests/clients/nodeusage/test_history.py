@@ -4,7 +4,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tessera.api.tessera.usage.usagehistory import history_queries
+from tessera.api.prometheus.usagehistory import history_queries
 from tessera.clients.nodeusage import PrometheusUsage
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.errors import Unavailable

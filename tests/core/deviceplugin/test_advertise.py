@@ -241,7 +241,7 @@ def test_units_take_the_weakest_mode_that_can_be_enforced() -> None:
 def test_an_instance_that_a_pod_holds_by_assignment_is_not_offered_again() -> None:
     sharing = Sharing(layout=SEVEN[:2])
     gpu = facts(0, layout=SEVEN[:2])
-    options = OfferOptions(given=frozenset({DeviceId(gpu.uuid, SEVEN[0])}))
+    options = OfferOptions(assigned_instances=frozenset({DeviceId(gpu.uuid, SEVEN[0])}))
     found = offer([shared(gpu, sharing)], Inventory(gpus=(gpu,)), options)
     sizes = {resource.name: len(resource.devices) for resource in found.resources}
     assert sizes == {"nvidia.com/mig-1g.5gb": 1} | dict.fromkeys(SHARE_RESOURCES, A100_MIB // 1024)

@@ -10,7 +10,14 @@ from builders.shares import share
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.holdings import PodDevices, assigned, given, held_by_name, holdings, used_keys
+from tessera.core.deviceplugin.holdings import (
+    PodDevices,
+    assigned_devices,
+    assigned_instances,
+    held_by_name,
+    holdings,
+    used_keys,
+)
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import AssignedRequest
 from tessera.core.gpu.deviceids import DeviceId
@@ -49,14 +56,14 @@ def test_a_place_is_as_asked_or_refused(facts: GpuFacts, profile: str | None, st
         place = placement_of(requested, facts)
     except InvalidInput:
         place = None
-        assert given([request("p", requested)], NODE) <= {
+        assert assigned_instances([request("p", requested)], NODE) <= {
             (facts.uuid, each.placement) for each in facts.instances if each.placement.start == start
         }
     else:
         assert (place is None) == (profile is None and start is None)
     if place is not None:
         assert (place.profile, place.start) == (profile, start)
-        assert (facts.uuid, place) in given([request("p", requested)], NODE)
+        assert (facts.uuid, place) in assigned_instances([request("p", requested)], NODE)
 
 
 GIVEN = {
@@ -79,7 +86,7 @@ GIVEN = {
 @pytest.mark.parametrize("case", GIVEN)
 def test_what_pods_were_given_by_assignment(case: str) -> None:
     requests, want = GIVEN[case]
-    assert given(requests, NODE) == want
+    assert assigned_instances(requests, NODE) == want
 
 
 def test_assignments_name_instances_and_gpus() -> None:
@@ -89,7 +96,7 @@ def test_assignments_name_instances_and_gpus() -> None:
         request("r", share(9)),
     ]
     want = {DeviceId("GPU-0"), DeviceId("GPU-2", Placement(6, 1, "1g.5gb")), ("GPU-1", MADE)}
-    assert assigned(requests, NODE) == want
+    assert assigned_devices(requests, NODE) == want
 
 
 def test_devices_that_pods_asked_for_by_name() -> None:

@@ -23,15 +23,17 @@ HALVES = gpu(2, "A100-40GB", "all-3g.20gb").layout
 
 
 def config(*entries: SharingEntry, strategy: Strategy | None = None) -> Statement:
-    return Statement(source=LABEL, said=NodeSharing(entries=entries, strategy=strategy))
+    return Statement(source=LABEL, node_sharing=NodeSharing(entries=entries, strategy=strategy))
 
 
 def policy(*sharings: Sharing | None, strategy: Strategy | None = None) -> Statement:
     policies = tuple(GpuSettings(uuid=f"GPU-{index}", sharing=each) for index, each in enumerate(sharings))
-    return Statement(source="GPUPolicy all", said=NodeSharing(policies=policies, strategy=strategy))
+    return Statement(source="GPUPolicy all", node_sharing=NodeSharing(policies=policies, strategy=strategy))
 
 
-FILE = Statement(source="node policy file p", said=NodeSharing(policies=(GpuSettings(uuid="GPU-0", sharing=WHOLE),)))
+FILE = Statement(
+    source="node policy file p", node_sharing=NodeSharing(policies=(GpuSettings(uuid="GPU-0", sharing=WHOLE),))
+)
 
 # sentence: (what is declared, what is overridden: source, by and words of the sentence; whether the configuration acts)
 CASES: dict[str, tuple[DeclaredSources, list[tuple[str, str, str]], bool]] = {
@@ -60,7 +62,7 @@ CASES: dict[str, tuple[DeclaredSources, list[tuple[str, str, str]], bool]] = {
     "a configuration of which only the handing over is in force": (
         DeclaredSources(
             sharing_config=msgspec.structs.replace(
-                config(), said=NodeSharing(entries=(SLICED,), plugin=PluginOptions(pass_device_specs=True))
+                config(), node_sharing=NodeSharing(entries=(SLICED,), plugin=PluginOptions(pass_device_specs=True))
             ),
             gpu_policy=policy(AUTO, AUTO, AUTO),
         ),
@@ -170,8 +172,8 @@ def test_the_first_that_says_the_mig_strategy_decides_it(
         gpu_policy=policy(strategy=policies), sharing_config=config(strategy=file), strategy=option
     )
     got = decide(declared, GPUS)
-    assert got.said.strategy == next((each for each in (policies, file, option) if each), "mixed")
-    differing = [each for each in (policies, file, option) if each not in {None, got.said.strategy}]
+    assert got.node_sharing.strategy == next((each for each in (policies, file, option) if each), "mixed")
+    differing = [each for each in (policies, file, option) if each not in {None, got.node_sharing.strategy}]
     assert len(got.overridden) == len(differing)
 
 
@@ -185,11 +187,11 @@ def test_a_gpu_is_shared_as_the_first_says_that_speaks_of_it(
     declared = DeclaredSources(
         gpu_policy=policy(*sharings), sharing_config=config(SLICED) if sliced else None, memory_share=memory_share
     )
-    said = decide(declared, GPUS).said
+    node_sharing = decide(declared, GPUS).node_sharing
     rest = SAME if sliced else Sharing(modes=(Mode.MEMORY_SHARE,)) if memory_share else WHOLE
     want = [each or rest for each in (*sharings, None, None)][:2]
     inventory = Inventory(gpus=GPUS)
-    assert [each.sharing for each in effective(inventory, said)][:2] == want
+    assert [each.sharing for each in effective(inventory, node_sharing)][:2] == want
 
 
 def test_the_documented_order_is_this_one() -> None:

@@ -14,7 +14,7 @@ from harness.metricsscenes import DOWN, WHOLE, Scene, scene
 from tessera.api.kubernetes.labelselectors import read_selector
 from tessera.api.kubernetes.metrics.paths import External
 from tessera.api.kubernetes.modelpods import ModelPod
-from tessera.api.prometheus.waiting import PendingRequests
+from tessera.api.prometheus.pendingrequests import PendingRequests
 from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, PODS
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.core.serving.queuetime import Counters, Missing
@@ -216,7 +216,7 @@ class Queue:
 async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back() -> None:
     one, queue, measures = Scene(), Queue(), Measures()
     one.servers = ModelServerMetrics(
-        one.kube, one.scraped(), logger(), fronts=queue, measures=measures, now_s=lambda: one.now_s
+        one.kube, one.scraped(), logger(), queues=queue, measures=measures, now_s=lambda: one.now_s
     )
     objects = ((DEPLOYMENTS, deployment(replicas=0, slots="4", idle_seconds="600")), (AUTOSCALERS, autoscaler()))
     async with scene(*objects, one=one):
@@ -247,7 +247,7 @@ async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back
 async def test_a_wake_up_query_that_fails_is_the_reason_and_not_that_nothing_woke() -> None:
     one, queue = Scene(), Queue()
     queue.trouble = DOWN
-    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), fronts=queue, now_s=lambda: one.now_s)
+    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), queues=queue, now_s=lambda: one.now_s)
     objects = ((DEPLOYMENTS, deployment(replicas=0, slots="4", idle_seconds="600")), (AUTOSCALERS, autoscaler()))
     async with scene(*objects, one=one):
         assert await one.replicas() == 0

@@ -18,7 +18,7 @@ from tessera.certificates import Tls
 from tessera.clients.kube import API_SERVICES, CONFIG_MAPS, SECRETS, MemoryKube
 from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.errors import InvalidInput
-from tessera.server.metrics.ruled import RulesFile, RulesSource
+from tessera.server.metrics.adaptermetrics import RulesFile, RulesSource
 from tessera.server.metrics.run import MetricsServer, MetricsSettings
 from tessera.server.metrics.samples import ScrapedSamples
 

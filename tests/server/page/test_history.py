@@ -15,7 +15,7 @@ from harness.refreshes import refreshed
 from harness.servers import make_node, make_pod
 from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.api.prometheus.pagehistory import page_queries
-from tessera.api.tessera.usage.usagehistory import history_queries
+from tessera.api.prometheus.usagehistory import history_queries
 from tessera.clients.kube import MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.errors import InvalidInput

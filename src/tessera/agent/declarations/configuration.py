@@ -246,21 +246,23 @@ def _decided(texts: _Texts, gpus: Sequence[GpuFacts], common: DeclaredSources) -
     if texts.name:
         config = sharingconfig.read(documents.one(texts.name, texts.sharing))
         source = texts.source or f"sharing configuration {texts.name}"
-        declared = msgspec.structs.replace(declared, sharing_config=Statement(source=source, said=config))
+        declared = msgspec.structs.replace(declared, sharing_config=Statement(source=source, node_sharing=config))
     if texts.policy:
         source = f"GPUPolicy {texts.policy_name}" if texts.policy_name else "node policy"
-        said = nodepolicy.read(documents.one(source, texts.policy), gpus)
+        node_sharing = nodepolicy.read(documents.one(source, texts.policy), gpus)
         if texts.policy_name:
             declared = msgspec.structs.replace(
-                declared, gpu_policy=Statement(source=source, said=said), node_policy=None
+                declared, gpu_policy=Statement(source=source, node_sharing=node_sharing), node_policy=None
             )
         else:
             named = declared.node_policy or Statement(source=source)
-            declared = msgspec.structs.replace(declared, node_policy=msgspec.structs.replace(named, said=said))
+            declared = msgspec.structs.replace(
+                declared, node_policy=msgspec.structs.replace(named, node_sharing=node_sharing)
+            )
     return decide(declared, gpus)
 
 
 def _configuration(texts: _Texts, decision: EffectiveSharing) -> Configuration:
     return Configuration(
-        node_sharing=decision.said, generation=texts.generation(decision), overridden=decision.overridden
+        node_sharing=decision.node_sharing, generation=texts.generation(decision), overridden=decision.overridden
     )

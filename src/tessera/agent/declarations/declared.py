@@ -26,11 +26,11 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """The declared sharing, and the GPUs that the driver showed at that time."""
 
     inventory: Inventory
-    said: NodeSharing | None
+    node_sharing: NodeSharing | None
     """None where the files are invalid and nothing was in force before: then nothing may be advertised."""
     gpus: tuple[Gpu, ...] = ()
     """With the declared sharing, before desired devices and withheld ones are applied."""
-    asked: GpuNodeRequest = GpuNodeRequest()
+    request: GpuNodeRequest = GpuNodeRequest()
     layout_name: str = ""
     """The label `nvidia.com/mig.config`; empty for none."""
     generation: str = ""
@@ -83,24 +83,24 @@ class Declarations:
 
         """
         inventory = await self._driver.inventory()
-        labels, asked = labels_of(self._watched.node()), self._gpunode.asked()
-        policy = GivenPolicy(name=asked.policy_name, text=asked.policy) if asked.policy else None
+        labels, request = labels_of(self._watched.node()), self._gpunode.request()
+        policy = GivenPolicy(name=request.policy_name, text=request.policy) if request.policy else None
         found = self._files.read(labels, inventory.gpus, policy)
-        impaired = tuple(_impairments(found, asked))
+        impaired = tuple(_impairments(found, request))
         problems = tuple(each.message for each in impaired)
-        said = found.node_sharing
-        if said is None:
-            return Declared(inventory=inventory, said=None, asked=asked, notes=problems, impaired=impaired)
+        node_sharing = found.node_sharing
+        if node_sharing is None:
+            return Declared(inventory=inventory, node_sharing=None, request=request, notes=problems, impaired=impaired)
         name = labels.get(MIG_CONFIG, "")
-        gpus = effective(inventory, said)
+        gpus = effective(inventory, node_sharing)
         return Declared(
             inventory=inventory,
-            said=said,
+            node_sharing=node_sharing,
             gpus=self._possible(fixed(gpus) if name else gpus),
-            asked=asked,
+            request=request,
             layout_name=name,
             generation=found.generation,
-            notes=(*problems, *notes(inventory, said), *inventory.remarks),
+            notes=(*problems, *notes(inventory, node_sharing), *inventory.remarks),
             impaired=impaired,
         )
 
@@ -124,9 +124,9 @@ class Declarations:
         )
 
 
-def _impairments(found: Configuration, asked: GpuNodeRequest) -> Iterator[Impairment]:
+def _impairments(found: Configuration, request: GpuNodeRequest) -> Iterator[Impairment]:
     """Yield the declarations that are not in force."""
-    for problem in (found.problem, asked.problem):
+    for problem in (found.problem, request.problem):
         if problem:
             yield Impairment(kind="Refused", message=problem)
     for each in found.overridden:

@@ -126,23 +126,23 @@ class GpuNodeLink:
     def _object(self) -> Object | None:
         return self.store.objects.get(("", self._node)) if self._installed else None
 
-    def asked(self) -> GpuNodeRequest:
+    def request(self) -> GpuNodeRequest:
         """Return the spec; where it is invalid or the object was deleted, the former one.
 
         Also for a recreated object, until a controller has written its part.
         """
         if not self._installed:
             return GpuNodeRequest()
-        found, (known, asked) = self._object, self._read
+        found, (known, request) = self._object, self._read
         if found is None:
-            return GpuNodeRequest(desired=()) if known is None else asked
+            return GpuNodeRequest(desired=()) if known is None else request
         if found is not known:
             made_anew = known is not None and uid_of(known) != uid_of(found)
             if made_anew and not (found.get("spec") or {}).keys() & {"policy", "desired"}:
-                return asked
-            asked = _asked(found, asked)
-            self._read = (found, asked)
-        return asked
+                return request
+            request = _request_of(found, request)
+            self._read = (found, request)
+        return request
 
     @property
     def absent(self) -> bool:
@@ -301,7 +301,7 @@ def _is_later(each: Object, other: Object) -> bool:
     return first.isdecimal() and second.isdecimal() and int(first) > int(second)
 
 
-def _asked(found: Object, former: GpuNodeRequest) -> GpuNodeRequest:
+def _request_of(found: Object, former: GpuNodeRequest) -> GpuNodeRequest:
     generation = (found.get("metadata") or {}).get("generation", 0)
     try:
         state = read_gpu_node(found)

@@ -109,8 +109,8 @@ class Layouts:
             self.unmet = ()
             return
         declared = await self._declarations.observe()
-        if declared.said is not None:
-            await self._follow_policy(declared.inventory, declared.said)
+        if declared.node_sharing is not None:
+            await self._follow_policy(declared.inventory, declared.node_sharing)
             await self._follow_pods(declared)
 
     async def instance(self, gpu: str, placement: Placement) -> None:
@@ -146,9 +146,9 @@ class Layouts:
             await self._partitioner.free(gpu, by_s)
         return left
 
-    async def _follow_policy(self, inventory: Inventory, said: NodeSharing) -> None:
+    async def _follow_policy(self, inventory: Inventory, node_sharing: NodeSharing) -> None:
         """Partition GPUs as the node policy fixes them; until they are, `unmet` says which are not."""
-        goals = policy_targets(inventory, said)
+        goals = policy_targets(inventory, node_sharing)
         if not goals:
             self.unmet = ()
             self._record.note("policy", ())
@@ -156,13 +156,13 @@ class Layouts:
         self.unmet = self.unmet or _unmet(goals)
         failures = await self._try("policy", goals, inventory)
         if failures is not None:
-            self.unmet = failures or _unmet(policy_targets((await self._gpus.observe())[0], said))
+            self.unmet = failures or _unmet(policy_targets((await self._gpus.observe())[0], node_sharing))
 
     # Layouts for pods
 
     async def _follow_pods(self, declared: Declared) -> None:
         """Partition managed GPUs for assignments and desired devices."""
-        desired, assigned = declared.asked.desired or (), self._pods.assigned(declared.inventory)
+        desired, assigned = declared.request.desired or (), self._pods.assigned_devices(declared.inventory)
         if not targets(declared.gpus, declared.inventory, desired, (), assigned):
             return
         inventory, users = await self._gpus.observe()

@@ -8,7 +8,7 @@ from tessera.api.tessera.pods.assignedrequests import unshown
 from tessera.clients.kube import Object, name_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation
-from tessera.core.deviceplugin.holdings import PodDevices, assigned, held_by_name, holdings
+from tessera.core.deviceplugin.holdings import PodDevices, assigned_devices, held_by_name, holdings
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.matching import AssignedRequest
 from tessera.core.gpu.deviceids import DeviceId, existing_devices
@@ -142,9 +142,9 @@ class NodePods:
             found.append(PodShares(uid=objects[name]["metadata"].get("uid", ""), qos=qos, shares=tuple(own)))
         return tuple(found)
 
-    def assigned(self, inventory: Inventory) -> frozenset[DeviceId]:
+    def assigned_devices(self, inventory: Inventory) -> frozenset[DeviceId]:
         """Return the devices of assignments, existing or not; a GPU for an amount or all of it."""
-        return assigned(self._assignments.assigned_requests(), inventory)
+        return assigned_devices(self._assignments.assigned_requests(), inventory)
 
     async def by_name(self, inventory: Inventory) -> frozenset[DeviceId]:
         """Return the devices that pods use by name.

@@ -47,7 +47,7 @@ class Enforcer:
         self,
         gpus: Iterable[Gpu],
         inventory: Inventory,
-        said: NodeSharing,
+        node_sharing: NodeSharing,
         pods: NodePods,
         without_mps: Iterable[DeviceId] = (),
     ) -> tuple[Gpu, ...]:
@@ -56,7 +56,7 @@ class Enforcer:
         Args:
             gpus: with the desired sharing.
             inventory: of the driver.
-            said: the declarations for the node.
+            node_sharing: the declarations for the node.
             pods: those of the node.
             without_mps: devices in use on which no MPS daemon may start before their pods have ended.
 
@@ -74,7 +74,7 @@ class Enforcer:
             *(f"MPS of {each.key}: {each.reason}" for each in states if each.reason),
             *(f"MPS of {each}: pods still use the GPU in another mode" for each in sorted(taken)),
             *await self._memory.apply(memory_caps(pods.by_pod, inventory, systemd=systemd_cgroups())),
-            *await self._power.apply(said.policies, inventory),
+            *await self._power.apply(node_sharing.policies, inventory),
         )
         return enforceable(desired, ready_keys(desired, states, available=not unable))
 

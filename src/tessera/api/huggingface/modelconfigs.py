@@ -44,7 +44,7 @@ def read_config(document: Document) -> ModelConfig:
     if not isinstance(document.data, dict):
         raise root.refuse("the config.json of a model")
     # Vision models have the language model's fields one level below.
-    text = root.get("text_config") if root.get("text_config").given else root
+    text = root.get("text_config") if root.get("text_config").present else root
     layers = _number(text, "num_hidden_layers", "n_layer", most=_MOST_LAYERS)
     hidden = _number(text, "hidden_size", "n_embd")
     heads = _number(text, "num_attention_heads", "n_head")
@@ -84,17 +84,17 @@ def read_config(document: Document) -> ModelConfig:
 
 def _number(text: Field, *names: str, default: int | None = None, most: int = _MOST) -> int:
     """Return the first existing field."""
-    given = next((text.get(name) for name in names if text.get(name).given), text.get(names[0]))
+    given = next((text.get(name) for name in names if text.get(name).present), text.get(names[0]))
     return given.integer(default, least=1 if default is None else 0, most=most) or (default or 0)
 
 
 def _layers(text: Field, layers: int) -> tuple[int, int, tuple[str, ...]]:
     """Return the layers that keep all tokens, those that keep a window of them, and a note on those that keep none."""
     kinds = text.get("layer_types")
-    if not kinds.given:
-        uniform = text.get("sliding_window").given and text.get("use_sliding_window").value is not False
+    if not kinds.present:
+        uniform = text.get("sliding_window").present and text.get("use_sliding_window").value is not False
         # Where only some layers have a window and nothing says which, all count whole.
-        return (0, layers, ()) if uniform and not text.get("max_window_layers").given else (layers, 0, ())
+        return (0, layers, ()) if uniform and not text.get("max_window_layers").present else (layers, 0, ())
     found = [each.text() for each in kinds.elements()]
     if len(found) > _MOST_LAYERS:
         raise kinds.refuse(found=f"it has {len(found)} layers, more than {_MOST_LAYERS}")
@@ -106,7 +106,7 @@ def _layers(text: Field, layers: int) -> tuple[int, int, tuple[str, ...]]:
 
 def _dtype(root: Field, text: Field) -> str:
     quantized = root.get("quantization_config")
-    if quantized.given:
+    if quantized.present:
         method = str(quantized.get("quant_method").value)
         bits = quantized.get("bits").value
         if "fp8" in method:

@@ -27,7 +27,7 @@ def _budget(field: Field) -> Iterable[Budget]:
     """Yield the budget, unless it selects nothing."""
     namespace, name = identity(field)
     selector = field.get("spec", "selector")
-    if not selector.given:
+    if not selector.present:
         return
     labels = [(key, value.text()) for key, value in selector.get("matchLabels").members()]
     requirements = [Requirement(key=key, operator="In", values=(value,)) for key, value in labels]

@@ -116,7 +116,7 @@ def _joined(known: GpuModel, cloud: LabelledGpus | None, label: str) -> Labelled
 
 def _karpenter(labels: Field) -> LabelledGpus | None:
     name = labels.get(_KARPENTER_NAME)
-    if not name.given or labels.get(f"{_KARPENTER}manufacturer").text("nvidia") != "nvidia":
+    if not name.present or labels.get(f"{_KARPENTER}manufacturer").text("nvidia") != "nvidia":
         return None
     nominal_mib = labels.get(f"{_KARPENTER}memory").read(units.count, 0)
     known = in_place(name, partial(sized_model, name.text(), nominal_mib))

@@ -17,7 +17,7 @@ import msgspec
 from tessera.api.documents import Plain
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.hami.annotations import REGISTERED, read_registered
-from tessera.api.kubernetes.asks import is_zero, names_device
+from tessera.api.kubernetes.containerrequests import is_zero, names_device
 from tessera.api.kubernetes.labelledgpus import INSTANCE_TYPE_LABELS, LabelledGpus, read_labelled_gpus
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, MemoryUnits, Node, NodeName, Taint
@@ -122,13 +122,13 @@ def with_gpus(
         advertised = MemoryUnits(count, state.unit_mib) if count else None
         return msgspec.structs.replace(node, gpus=state.gpus, units=advertised), ()
     status = field.get("status")
-    capacity = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
+    capacity = status.get("allocatable") if status.get("allocatable").present else status.get("capacity")
     allocatable = _extended(capacity, {})
     more = _extended(status.get("capacity"), capacity.mapping())
     most = allocatable | {name: max(count, allocatable.get(name, 0)) for name, count in more.items()}
-    facts = _NodeFacts(field, dict(node.labels), allocatable, most, capacity.given, [])
+    facts = _NodeFacts(field, dict(node.labels), allocatable, most, capacity.present, [])
     gpus, lost = _gpus(facts, gpu_model)
-    ordered = facts.field.get("metadata", "annotations", REGISTERED).given or len({gpu.sharing for gpu in gpus}) <= 1
+    ordered = facts.field.get("metadata", "annotations", REGISTERED).present or len({gpu.sharing for gpu in gpus}) <= 1
     return msgspec.structs.replace(node, gpus=gpus, lost=lost, ordered=ordered), tuple(
         f"node {node.name}: {note}" for note in facts.notes
     )
@@ -142,7 +142,7 @@ def node_without_gpus(field: Field) -> Node:
 
     """
     status = field.get("status")
-    capacity = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
+    capacity = status.get("allocatable") if status.get("allocatable").present else status.get("capacity")
     _, name = identity(field)
     labels = {key: value.text() for key, value in field.get("metadata", "labels").members()}
     offered = (name for name, count in capacity.mapping().items() if not is_zero(count))
@@ -155,7 +155,7 @@ def node_without_gpus(field: Field) -> Node:
         labels=tuple(sorted(labels.items())),
         taints=tuple(read_taints(field.get("spec", "taints").elements())),
         unschedulable=field.get("spec", "unschedulable").boolean(default=False),
-        cached_models=models if capacity.given else None,
+        cached_models=models if capacity.present else None,
     )
 
 
@@ -194,7 +194,7 @@ def share_unit_mib(field: Field, state: GpuNodeState | None = None) -> int:
     allocatable = field.get("status", "allocatable")
     total = allocatable.get(SHARE_MEMORY).read(units.count, 0)
     counts = (field.get("metadata", "labels", key) for key in _GPU_COUNTS)
-    count = next((each.read(units.count) for each in (allocatable.get(SHARE_COUNT), *counts) if each.given), 1)
+    count = next((each.read(units.count) for each in (allocatable.get(SHARE_COUNT), *counts) if each.present), 1)
     return 1 if total > _MOST_GIB * max(count, 1) else 1024
 
 
@@ -254,7 +254,7 @@ def _fix(facts: _NodeFacts) -> str:
 def _registered(facts: _NodeFacts) -> tuple[Gpu, ...]:
     """Return the GPUs registered by HAMi; none without a usable annotation, with a note."""
     annotation = facts.field.get("metadata", "annotations", REGISTERED)
-    if not annotation.given:
+    if not annotation.present:
         return ()
     gpus = []
     try:

@@ -8,7 +8,13 @@ from functools import partial
 from typing import Literal
 
 from tessera.api.fields import Field, in_place
-from tessera.api.kubernetes.asks import AskRules, container_need, quantities, refuse_share_counts, refuse_zeros
+from tessera.api.kubernetes.containerrequests import (
+    RequestRules,
+    container_need,
+    quantities,
+    refuse_share_counts,
+    refuse_zeros,
+)
 from tessera.core.gpu.gpumodels import model
 from tessera.core.workload import units
 from tessera.core.workload.foreignnames import CLAIM, FRACTION_ANNOTATIONS
@@ -71,7 +77,7 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024, requested: Need | None 
 
     """
     spec, annotations = pod.get("spec"), pod.get("metadata", "annotations")
-    rules = AskRules(unit_mib=1, share_unit_mib=1) if requested else _ask_rules(annotations, share_unit_mib)
+    rules = RequestRules(unit_mib=1, share_unit_mib=1) if requested else _ask_rules(annotations, share_unit_mib)
     effective = _effective(spec, rules)
     affinity = spec.get("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     models = (ask.resource for ask in effective.asks if ask.resource.startswith(MODEL_RESOURCE))
@@ -83,7 +89,7 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024, requested: Need | None 
         models=requested.models if requested else _models(annotations.get(GPU_MODEL)),
         cached_models=tuple(sorted({each.removeprefix(MODEL_RESOURCE) for each in models})),
         node_selector=tuple(sorted((key, value.text()) for key, value in spec.get("nodeSelector").members())),
-        affinity=_affinity(affinity) if affinity.given else None,
+        affinity=_affinity(affinity) if affinity.present else None,
         tolerations=tuple(_toleration(toleration) for toleration in spec.get("tolerations").elements()),
         node_name=spec.get("nodeName").text(""),
         unit_mib=_unit_mib(asks, requested.asks if requested else asks, rules.unit_mib),
@@ -101,21 +107,21 @@ def ignored_constraints(pod: Field) -> tuple[str, ...]:
     """Return the names of hard constraints in the pod that planning does not consider."""
     spec = pod.get("spec")
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    names = [kind for kind in ("podAffinity", "podAntiAffinity") if spec.get("affinity", kind, required).given]
+    names = [kind for kind in ("podAffinity", "podAntiAffinity") if spec.get("affinity", kind, required).present]
     spreads = spec.get("topologySpreadConstraints").elements()
     if any(spread.get("whenUnsatisfiable").value != "ScheduleAnyway" for spread in spreads):
         names.append("topologySpreadConstraints")
     return tuple(names)
 
 
-def _ask_rules(annotations: Field, share_unit_mib: int) -> AskRules:
+def _ask_rules(annotations: Field, share_unit_mib: int) -> RequestRules:
     for key, annotation in annotations.members():
         if key.startswith(PREFIX) and key not in _ANNOTATIONS:
             raise annotation.refuse("an annotation Tessera knows", ", ".join(_ANNOTATIONS), found=key)
     isolation = annotations.get(ISOLATION)
     unit = annotations.get(MEMORY_UNIT).choice("GiB", "MiB", default="GiB")
-    return AskRules(
-        isolation=isolation.choice(*Isolation) if isolation.given else None,
+    return RequestRules(
+        isolation=isolation.choice(*Isolation) if isolation.present else None,
         unit_mib=1024 if unit == "GiB" else 1,
         share_unit_mib=share_unit_mib,
     )
@@ -130,7 +136,7 @@ def _models(annotation: Field) -> tuple[str, ...]:
 # Containers
 
 
-def _effective(spec: Field, rules: AskRules) -> EffectiveNeed:
+def _effective(spec: Field, rules: RequestRules) -> EffectiveNeed:
     containers, init = tuple(spec.get("containers").elements()), tuple(spec.get("initContainers").elements())
     if not containers:
         raise spec.get("containers").refuse("at least one container")
@@ -138,7 +144,7 @@ def _effective(spec: Field, rules: AskRules) -> EffectiveNeed:
         found = f"{len(containers) + len(init)} containers"
         raise spec.refuse(found=f"{found}, more than {_MAX_CONTAINERS}")
     _refuse_same_names((*containers, *init))
-    for container in (*containers, *init) if not spec.get("nodeName").given else ():  # one that is bound runs on
+    for container in (*containers, *init) if not spec.get("nodeName").present else ():  # one that is bound runs on
         refuse_share_counts(container)
     plain = [container_need(container, rules) for container in containers]
     first = [
@@ -172,7 +178,7 @@ def _pod_amount(spec: Field, name: str, containers: list[ContainerNeed], togethe
     Source: kubernetes `pkg/apis/core/v1/defaults.go` (`defaultPodRequests`), feature PodLevelResources.
     """
     own = spec.get("resources")
-    if own.get("requests", name).given or not any(getattr(container, name) for container in containers):
+    if own.get("requests", name).present or not any(getattr(container, name) for container in containers):
         return quantities(own).get(name, together)
     return together
 
@@ -195,7 +201,7 @@ def _claims(spec: Field) -> tuple[Ask, ...]:
 
 def _fractions(annotations: Field) -> tuple[Ask, ...]:
     """Return the part of a GPU that a pod without a limit requests from KAI, so that it never runs without one."""
-    return tuple(Ask(resource=name) for name in FRACTION_ANNOTATIONS if annotations.get(name).given)
+    return tuple(Ask(resource=name) for name in FRACTION_ANNOTATIONS if annotations.get(name).present)
 
 
 # Node selection

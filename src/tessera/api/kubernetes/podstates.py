@@ -31,7 +31,7 @@ def created_ns(pod: Field | Mapping[str, Any]) -> int:
     if isinstance(pod, Field):
         field = pod.get("metadata", "creationTimestamp")
         try:
-            return _read_ns(field.text()) if field.given else 0
+            return _read_ns(field.text()) if field.present else 0
         except ValueError as error:
             raise field.refuse("a time, as 2026-01-31T12:00:00Z") from error
     try:

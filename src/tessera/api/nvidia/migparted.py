@@ -66,7 +66,7 @@ def _groups(config: Field) -> tuple[Group, ...]:
 def _group(field: Field) -> Group:
     field.only("device-filter", "devices", "mig-enabled", "mig-devices")
     enabled, instances = field.get("mig-enabled").boolean(), field.get("mig-devices")
-    if enabled and not instances.given:
+    if enabled and not instances.present:
         raise instances.refuse("the instances, {} for none, where mig-enabled is true")
     counts = tuple((_profile(count, name), count.integer()) for name, count in instances.members())
     if counts and not enabled:

@@ -57,7 +57,7 @@ def read(document: Document) -> NodeSharing:
     said = flags.get("migStrategy")
     strategy: Strategy = said.choice("none", "single", "mixed", default="mixed")
     return NodeSharing(
-        strategy=strategy if said.given else None,
+        strategy=strategy if said.present else None,
         entries=_entries(root.get("sharing").only(*_WAYS)),
         plugin=_options(flags, flags.get("plugin")),
         ignored=("resources: names for GPU and MIG patterns have no effect",)
@@ -74,7 +74,7 @@ def _options(flags: Field, plugin: Field) -> PluginOptions:
         list_strategies=_strategies(plugin.get("deviceListStrategy")),
         id_strategy=plugin.get("deviceIDStrategy").choice("uuid", "index", default=default.id_strategy),
         pass_device_specs=plugin.get("passDeviceSpecs").boolean(default=default.pass_device_specs),
-        allocation_policy=policy if said.given else None,
+        allocation_policy=policy if said.present else None,
         cdi_annotation_prefix=plugin.get("cdiAnnotationPrefix").text(default.cdi_annotation_prefix),
         driver_root=flags.get("nvidiaDriverRoot").text(default.driver_root),
         container_driver_root=plugin.get("containerDriverRoot").text(default.container_driver_root),
@@ -82,7 +82,7 @@ def _options(flags: Field, plugin: Field) -> PluginOptions:
 
 
 def _strategies(field: Field) -> tuple[ListStrategy, ...]:
-    fields = list(field.elements()) if isinstance(field.value, list) else [field] if field.given else []
+    fields = list(field.elements()) if isinstance(field.value, list) else [field] if field.present else []
     found: dict[ListStrategy, None] = {}
     for each in fields:
         strategy: ListStrategy = each.choice("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
@@ -91,7 +91,7 @@ def _strategies(field: Field) -> tuple[ListStrategy, ...]:
 
 
 def _entries(sharing: Field) -> tuple[SharingEntry, ...]:
-    ways = [key for key, way in sharing.members() if way.given]
+    ways = [key for key, way in sharing.members() if way.present]
     if len(ways) > 1:
         raise sharing.refuse(
             found="both timeSlicing and mps are set", hint="set one; a node policy has both on one node"
@@ -109,7 +109,7 @@ def _entries(sharing: Field) -> tuple[SharingEntry, ...]:
         mode=_WAYS[ways[0]],
         replicas=0,
         rename=suffix,
-        single_request=fail.boolean() if fail.given else None,
+        single_request=fail.boolean() if fail.present else None,
     )
     entries = [_entry(field, common) for field in fields]
     _refuse_twice(fields, entries)
@@ -120,7 +120,7 @@ def _entry(field: Field, common: SharingEntry) -> SharingEntry:
     """Return one resource's settings; `common` has its mode, and the suffix of names as `rename`."""
     field.only("name", "rename", "devices", "replicas")
     name, rename = field.get("name"), ""
-    if field.get("rename").given:
+    if field.get("rename").present:
         rename = _resource(field.get("rename"))
     elif common.rename:
         rename = _resource(name, common.rename)

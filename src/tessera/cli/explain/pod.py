@@ -23,7 +23,13 @@ from tessera.cli.usage.tables import contention_words
 from tessera.clients.kube import PODS, Kube, Object
 from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.cluster.cluster import Cluster, Phase
-from tessera.core.explain.podexplanation import HeldDevice, PodExplanation, explain_finished, explain_pod, share_words
+from tessera.core.explain.podexplanation import (
+    AllocatedDevice,
+    PodExplanation,
+    explain_finished,
+    explain_pod,
+    share_words,
+)
 from tessera.core.usage.usagereport import PodContention, contention_around
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, Unavailable
@@ -210,7 +216,7 @@ def _list(title: str, sentences: tuple[str, ...]) -> Iterator[RenderableType]:
         yield rows
 
 
-def _device(device: HeldDevice) -> str:
+def _device(device: AllocatedDevice) -> str:
     share = device.share
     parts = (
         clean(share_words(share)),

@@ -19,8 +19,8 @@ from tessera.clients.prometheus import HttpMetrics
 from tessera.errors import InvalidInput
 from tessera.log import configure
 from tessera.probes import MetricsPort, answering, exposing
-from tessera.server.metrics.fronts import PrometheusFronts
-from tessera.server.metrics.ruled import RulesFile, RulesSource
+from tessera.server.metrics.adaptermetrics import RulesFile, RulesSource
+from tessera.server.metrics.requestqueues import PrometheusQueues
 from tessera.server.metrics.run import MetricsServer, MetricsSettings
 from tessera.server.metrics.samples import PrometheusSamples, ScrapedSamples
 
@@ -92,7 +92,7 @@ def metrics(**given: Any) -> None:
     prometheus = prometheus_of(given, "--prometheus", deadline_s=_PROMETHEUS_S, most_bytes=_PROMETHEUS_BYTES)
     sources = _Sources(
         samples=PrometheusSamples(prometheus.connect, prometheus.url) if prometheus else None,
-        fronts=PrometheusFronts(prometheus.connect, prometheus.url, given["wake_query"])
+        queues=PrometheusQueues(prometheus.connect, prometheus.url, given["wake_query"])
         if prometheus and given["wake_query"]
         else None,
         rules=RulesSource(file=RulesFile(given["adapter_rules"]), connect=prometheus.connect, url=prometheus.url)
@@ -108,7 +108,7 @@ class _Sources(msgspec.Struct, frozen=True, kw_only=True):
 
     samples: PrometheusSamples | None
     """None to scrape the pods."""
-    fronts: PrometheusFronts | None
+    queues: PrometheusQueues | None
     rules: RulesSource | None
 
 
@@ -133,7 +133,7 @@ async def _run(
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     async with HttpKube.connect(kubeconfig) as kube, HttpMetrics() as client:
         samples = sources.samples or ScrapedSamples(client)
-        one = MetricsServer(settings, kube, samples, fronts=sources.fronts, rules=sources.rules)
+        one = MetricsServer(settings, kube, samples, queues=sources.queues, rules=sources.rules)
         with contextlib.suppress(asyncio.CancelledError):
             async with answering(ports[0], one.waiting_for), exposing(ports[1], one.metrics):
                 await one.run()

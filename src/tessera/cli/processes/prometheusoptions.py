@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from tessera.cli.options import refuse_without, with_options
-from tessera.cli.usage.asking import asked
+from tessera.cli.usage.prometheusclient import prometheus_client
 from tessera.clients.prometheus import HttpMetrics
 from tessera.errors import InvalidInput, shown
 
@@ -64,7 +64,7 @@ def prometheus_of(given: Mapping[str, Any], option: str, *, deadline_s: float, m
 
     def connect() -> HttpMetrics:
         files = given[f"{name}_token_file"], given[f"{name}_ca_file"]
-        return asked(url, *files, deadline_s=deadline_s, most_bytes=most_bytes)
+        return prometheus_client(url, *files, deadline_s=deadline_s, most_bytes=most_bytes)
 
     connect()  # files are read, and rejected, before anything starts
     return Prometheus(url, connect)

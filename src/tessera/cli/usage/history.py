@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from tessera.cli.options import refuse_without, with_options
-from tessera.cli.usage.asking import asked
+from tessera.cli.usage.prometheusclient import prometheus_client
 from tessera.clients.nodeusage import NodeUsages, PrometheusUsage
 from tessera.errors import InvalidInput, shown
 
@@ -49,7 +49,7 @@ async def prometheus(url: str, window: str, token_file: Path | None, ca_file: Pa
     if not _WINDOW.fullmatch(window):
         raise InvalidInput("--window", found=shown(window), expected="a number and m, h, d or w", hint="14d")
     source = PrometheusUsage(
-        asked(url, token_file, ca_file, deadline_s=_DEADLINE_S, most_bytes=_MOST_BYTES), url, window
+        prometheus_client(url, token_file, ca_file, deadline_s=_DEADLINE_S, most_bytes=_MOST_BYTES), url, window
     )
     try:
         yield source

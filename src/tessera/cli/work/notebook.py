@@ -6,9 +6,9 @@ import click
 
 from tessera.api.kubernetes.jobs import NOTEBOOK_KEY, notebook_command
 from tessera.cli.options import Seconds
-from tessera.cli.work.asking import WorkOptions, asking_options, request_of
 from tessera.cli.work.forwarding import follow_notebook, port_option
 from tessera.cli.work.submitting import submit
+from tessera.cli.work.workoptions import WorkOptions, request_of, work_options
 
 __all__ = ["notebook"]
 
@@ -30,7 +30,7 @@ Examples:
   tessera notebook --environment jupyter-pytorch --slice 1g.10gb --code .
 """
 )
-@asking_options
+@work_options
 @port_option
 @click.option(
     "--idle-s",

@@ -4,9 +4,9 @@ from typing import Unpack
 
 import click
 
-from tessera.cli.work.asking import WorkOptions, asking_options, request_of
 from tessera.cli.work.following import follow_job
 from tessera.cli.work.submitting import submit
+from tessera.cli.work.workoptions import WorkOptions, request_of, work_options
 
 __all__ = ["run"]
 
@@ -29,7 +29,7 @@ Examples:
 """,
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@asking_options
+@work_options
 def run(**given: Unpack[_Given]) -> int:
     """Run COMMAND in an image on part of a GPU: submit a Job, explain why it is pending, follow its log.
 

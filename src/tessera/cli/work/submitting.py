@@ -20,8 +20,8 @@ from tessera.api.kubernetes.jobs import (
 )
 from tessera.cli.livecluster import ClusterSource, connected, observe
 from tessera.cli.printing import yaml_text
-from tessera.cli.work.asking import WorkOptions, place_of
 from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted
+from tessera.cli.work.workoptions import WorkOptions, place_of
 from tessera.clients.kube import JOBS, SECRETS, Forbidden, Kube, Object, Selection, Unanswered, name_of
 from tessera.core.explain.podexplanation import explain_pod
 from tessera.core.packing.reasons import summarize

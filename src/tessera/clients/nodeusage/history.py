@@ -3,7 +3,7 @@
 import asyncio
 from urllib.parse import urlencode
 
-from tessera.api.tessera.usage.usagehistory import history_queries, read_history
+from tessera.api.prometheus.usagehistory import history_queries, read_history
 from tessera.clients.prometheus import MetricsServers
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable

@@ -94,7 +94,7 @@ class OfferOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one unit."""
     unhealthy: frozenset[DeviceId] = frozenset()
     """An unhealthy GPU makes its instances and replicas unhealthy."""
-    given: frozenset[DeviceId] = frozenset()
+    assigned_instances: frozenset[DeviceId] = frozenset()
     """MIG instances that pods use by assignment; they are not advertised as devices as well."""
     chosen: Mapping[str, frozenset[DeviceId]] = {}
     """By UUID of managed GPUs, the only devices to advertise; other GPUs advertise all they have."""
@@ -209,7 +209,7 @@ def _chosen(gpu: Gpu, options: OfferOptions) -> tuple[Device, ...]:
 
 
 def _offered(device: Device, facts: GpuFacts, options: OfferOptions) -> bool:
-    if device.mode not in options.enforced or DeviceId(facts.uuid, device.placement) in options.given:
+    if device.mode not in options.enforced or DeviceId(facts.uuid, device.placement) in options.assigned_instances:
         return False
     return device.placement is None or any(each.placement == device.placement for each in facts.instances)
 
@@ -217,7 +217,7 @@ def _offered(device: Device, facts: GpuFacts, options: OfferOptions) -> bool:
 def _missing(gpu: Gpu, facts: GpuFacts, missing: list[Device], options: OfferOptions) -> Iterator[str]:
     """Return why devices of a GPU are not advertised; those in use by assignment need no reason."""
     for device in missing:
-        if DeviceId(facts.uuid, device.placement) in options.given:
+        if DeviceId(facts.uuid, device.placement) in options.assigned_instances:
             continue
         name = device.placement.profile if device.placement else "the GPU"
         place = f" at {device.placement.start}" if device.placement else ""

@@ -15,7 +15,7 @@ from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["PodDevices", "assigned", "given", "held_by_name", "holdings", "used_keys"]
+__all__ = ["PodDevices", "assigned_devices", "assigned_instances", "held_by_name", "holdings", "used_keys"]
 
 
 class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,11 +27,11 @@ class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
     """Device ids; of shares, whose ids say nothing, the UUIDs of the assigned devices."""
 
 
-def given(requests: Iterable[AssignedRequest], inventory: Inventory) -> frozenset[DeviceId]:
+def assigned_instances(requests: Iterable[AssignedRequest], inventory: Inventory) -> frozenset[DeviceId]:
     """Return the MIG instances assigned to pods for amounts of memory, existing or not.
 
-    They are not advertised as devices as well (`advertise.OfferOptions.given`). An assignment to an impossible
-    instance keeps what lies at its start from being advertised, in case it is known there by another name.
+    They are not advertised as devices as well (`advertise.OfferOptions.assigned_instances`). An assignment to an
+    impossible instance keeps what lies at its start from being advertised, in case it is known there by another name.
     """
     gpus = {facts.index: facts for facts in inventory.gpus}
     shares = ((gpus[share.gpu], share) for request in requests for share in request.shares if share.gpu in gpus)
@@ -44,13 +44,13 @@ def _claimed(share: Share, facts: GpuFacts) -> Sequence[Placement]:
     return there if possible is None else [*there, possible]
 
 
-def assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> frozenset[DeviceId]:
+def assigned_devices(requests: Iterable[AssignedRequest], inventory: Inventory) -> frozenset[DeviceId]:
     """Return the devices of assignments: MIG instances, existing or not, and the GPUs named without one."""
     everything = tuple(requests)
     uuids = {facts.index: facts.uuid for facts in inventory.gpus}
     shares = (share for request in everything for share in request.shares if share.gpu in uuids)
     whole = (DeviceId(uuids[share.gpu]) for share in shares if share.profile is None and share.start is None)
-    return given(everything, inventory).union(whole)
+    return assigned_instances(everything, inventory).union(whole)
 
 
 def held_by_name(held: Iterable[KubeletAllocation], inventory: Inventory) -> frozenset[DeviceId]:

@@ -20,12 +20,12 @@ from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable
 from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, first_obstacle, size
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import NodeFit, describe_need
-from tessera.core.storage.images.held import HeldImages
+from tessera.core.storage.images.imagelocality import ImageLocality
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 from tessera.core.workload.resources import GPU_MEMORY, SCHEDULER_NAME
 
-__all__ = ["HeldDevice", "PodExplanation", "explain_finished", "explain_pod", "share_words"]
+__all__ = ["AllocatedDevice", "PodExplanation", "explain_finished", "explain_pod", "share_words"]
 
 _MOST_TRIED = 12
 """Nodes for which evictions are tried, those with the fewest pods first."""
@@ -36,7 +36,7 @@ _EVERYBODY = 1 << 31
 """A priority above every pod's: any pod may be the one to end."""
 
 
-class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
+class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A device of a pod."""
 
     uuid: str = ""
@@ -58,7 +58,7 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     node: NodeName | None = None
     scheduler: str = ""
-    devices: tuple[HeldDevice, ...] = ()
+    devices: tuple[AllocatedDevice, ...] = ()
     record: Record = Record.NONE
     sentences: tuple[str, ...] = ()
     """The reasons, without full stop each; the most important first."""
@@ -121,7 +121,8 @@ class _WithoutPod:
         # For a bound pod any node counts, to explain why it is there.
         self.need = msgspec.structs.replace(pod.pod.need, node_name="") if pod.node else pod.pod.need
         self.ledger = Ledger.of(cluster, without=(holder_id(pod),))
-        self.held = HeldImages({each.node.name: each.images for each in cluster.nodes}).bytes_held(pod.images)
+        locality = ImageLocality({each.node.name: each.images for each in cluster.nodes})
+        self.image_bytes = locality.bytes_present(pod.images)
         self.seen = [schedulable_node(each.node, each.state)[0] for each in cluster.nodes]
         self.names: dict[HolderId, PodKey] = {
             holder.id: holder.key for node in cluster.nodes for holder in self.ledger.pods_on(node.node.name)
@@ -150,7 +151,7 @@ class _WithoutPod:
 
     def choice(self, names: Sequence[str]) -> tuple[str, tuple[Share, ...]] | None:
         """Return the node that the scheduler would choose of these, and the shares; None where none fits."""
-        best = self.ledger.best(self.need, names, self.held)
+        best = self.ledger.best(self.need, names, self.image_bytes)
         if best is None:
             return None
         shares = self.ledger.choose(self.need, best)
@@ -171,19 +172,19 @@ _CURES = {
 # Why it is there
 
 
-def _devices(cluster: Cluster, pod: ObservedPod) -> Iterator[HeldDevice]:
+def _devices(cluster: Cluster, pod: ObservedPod) -> Iterator[AllocatedDevice]:
     if pod.node is None:
         return
     gpus = {gpu.index: gpu for node in inspect(cluster, (pod.node,)).nodes for gpu in node.gpus}
     for share in pod.shares:
         gpu = gpus.get(share.gpu)
         if gpu is None:
-            yield HeldDevice(share=share)
+            yield AllocatedDevice(share=share)
             continue
         others = dict.fromkeys(holder.pod for holder in gpu.pods if holder.pod != pod.pod.key)
         own = (each.level for each in gpu.pods if (each.pod, each.share) == (pod.pod.key, share))
         level = next(own, None)
-        yield HeldDevice(uuid=gpu.uuid, model=gpu.model, share=share, level=level, neighbours=tuple(others))
+        yield AllocatedDevice(uuid=gpu.uuid, model=gpu.model, share=share, level=level, neighbours=tuple(others))
 
 
 def _placed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:

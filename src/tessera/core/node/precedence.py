@@ -34,7 +34,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     """Its name for people: `GPUPolicy batch`, `label nvidia.com/device-plugin.config=time-sliced`."""
-    said: NodeSharing = NodeSharing()
+    node_sharing: NodeSharing = NodeSharing()
 
 
 class DeclaredSources(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class Overridden(msgspec.Struct, frozen=True, kw_only=True):
 class EffectiveSharing(msgspec.Struct, frozen=True, kw_only=True):
     """The settings in force on a node."""
 
-    said: NodeSharing
+    node_sharing: NodeSharing
     """With the MIG strategy in it."""
     overridden: tuple[Overridden, ...] = ()
     """In order of the sources."""
@@ -89,18 +89,18 @@ def decide(declared: DeclaredSources, gpus: Iterable[GpuFacts]) -> EffectiveShar
     """Return the settings in force for these GPUs, in the order of `ORDER`, and the overridden ones."""
     inventory = Inventory(gpus=tuple(gpus))
     policy, config = declared.policy, declared.sharing_config
-    own = config.said if config else NodeSharing()
+    own = config.node_sharing if config else NodeSharing()
     strategies = tuple(_strategies(declared))
     strategy = strategies[0][1] if strategies else _DEFAULT
-    said = combined(own, policy.said if policy else NodeSharing(), memory_share=declared.memory_share)
-    said = msgspec.structs.replace(said, strategy=strategy)
-    lost, kept = _entries(declared, inventory, said)
+    node_sharing = combined(own, policy.node_sharing if policy else NodeSharing(), memory_share=declared.memory_share)
+    node_sharing = msgspec.structs.replace(node_sharing, strategy=strategy)
+    lost, kept = _entries(declared, inventory, node_sharing)
     overridden = (
-        *_layouts(declared, inventory, said),
+        *_layouts(declared, inventory, node_sharing),
         *_policies(declared),
         *lost,
         *_unread(declared),
-        *_labels(declared, inventory, said),
+        *_labels(declared, inventory, node_sharing),
         *(
             Overridden(
                 source=source,
@@ -113,25 +113,27 @@ def decide(declared: DeclaredSources, gpus: Iterable[GpuFacts]) -> EffectiveShar
         ),
     )
     acts = bool(kept) or own.plugin != NodeSharing().plugin or own.strategy == strategy or not lost
-    return EffectiveSharing(said=said, overridden=overridden, sharing_config=config is not None and acts)
+    return EffectiveSharing(
+        node_sharing=node_sharing, overridden=overridden, sharing_config=config is not None and acts
+    )
 
 
 def _strategies(declared: DeclaredSources) -> Iterator[tuple[str, Strategy]]:
     """Yield the sources of the MIG strategy, in order."""
     for each in (declared.policy, declared.sharing_config):
-        if each is not None and each.said.strategy is not None:
-            yield each.source, each.said.strategy
+        if each is not None and each.node_sharing.strategy is not None:
+            yield each.source, each.node_sharing.strategy
     if declared.strategy is not None:
         yield f"option --strategy {declared.strategy}", declared.strategy
 
 
-def _layouts(declared: DeclaredSources, inventory: Inventory, said: NodeSharing) -> Iterator[Overridden]:
+def _layouts(declared: DeclaredSources, inventory: Inventory, node_sharing: NodeSharing) -> Iterator[Overridden]:
     """Yield that a policy's MIG layouts and managed GPUs are overridden by a label that sets the layouts."""
     if not declared.layout_label or declared.policy is None:
         return
-    differing = {uuid for uuid, _ in desired_layouts(inventory, said)}
+    differing = {uuid for uuid, _ in desired_layouts(inventory, node_sharing)}
     # Under strategy `single` the label sets the instances of a managed GPU.
-    policies = said.policies if said.strategy != "single" else ()
+    policies = node_sharing.policies if node_sharing.strategy != "single" else ()
     managed = {each.uuid for each in policies if each.sharing is not None and each.sharing.managed}
     for uuids, what, advice in (
         (differing, "the MIG layout of {}", "remove the label, or the layout from the policy"),
@@ -161,15 +163,15 @@ def _policies(declared: DeclaredSources) -> Iterator[Overridden]:
 
 
 def _entries(
-    declared: DeclaredSources, inventory: Inventory, said: NodeSharing
+    declared: DeclaredSources, inventory: Inventory, node_sharing: NodeSharing
 ) -> tuple[tuple[Overridden, ...], frozenset[str]]:
     """Return the overridden parts of the sharing configuration, and the UUIDs of GPUs that follow it."""
     config, policy = declared.sharing_config, declared.policy
     if config is None:
         return (), frozenset()
-    alone = msgspec.structs.replace(config.said, strategy=said.strategy)
+    alone = msgspec.structs.replace(config.node_sharing, strategy=node_sharing.strategy)
     named = shared_gpus(inventory, alone)
-    lost = frozenset(named & _differing(inventory, alone, said))
+    lost = frozenset(named & _differing(inventory, alone, node_sharing))
     found = []
     if policy is not None and lost:
         found.append(
@@ -193,19 +195,19 @@ def _unread(declared: DeclaredSources) -> Iterator[Overridden]:
         )
 
 
-def _labels(declared: DeclaredSources, inventory: Inventory, said: NodeSharing) -> Iterator[Overridden]:
+def _labels(declared: DeclaredSources, inventory: Inventory, node_sharing: NodeSharing) -> Iterator[Overridden]:
     """Yield the sources that override the label `gpushare=true`."""
     if not declared.memory_share:
         return
     others = {
         gpu.uuid
-        for gpu in effective(inventory, said)
+        for gpu in effective(inventory, node_sharing)
         if msgspec.structs.replace(gpu.sharing, offers=(), strategy=_DEFAULT) != _SHARED_BY_MEMORY
     }
-    policies = {each.uuid for each in said.policies if each.sharing is not None}
+    policies = {each.uuid for each in node_sharing.policies if each.sharing is not None}
     for statement, gpus in (
         (declared.policy, others & policies),
-        (declared.sharing_config, (others & shared_gpus(inventory, said)) - policies),
+        (declared.sharing_config, (others & shared_gpus(inventory, node_sharing)) - policies),
     ):
         if statement is not None and gpus:
             yield Overridden(
@@ -216,9 +218,9 @@ def _labels(declared: DeclaredSources, inventory: Inventory, said: NodeSharing) 
             )
 
 
-def _differing(inventory: Inventory, alone: NodeSharing, said: NodeSharing) -> frozenset[str]:
+def _differing(inventory: Inventory, alone: NodeSharing, node_sharing: NodeSharing) -> frozenset[str]:
     """Return the UUIDs of the GPUs that are shared differently from one source alone."""
-    pairs = zip(effective(inventory, alone), effective(inventory, said), strict=True)
+    pairs = zip(effective(inventory, alone), effective(inventory, node_sharing), strict=True)
     return frozenset(one.uuid for one, other in pairs if one.sharing != other.sharing)
 
 

@@ -24,7 +24,7 @@ from tessera.api.kubernetes.modelpods import (
     read_deployment,
     read_pod,
 )
-from tessera.api.prometheus.waiting import BY_SERVICE
+from tessera.api.prometheus.pendingrequests import BY_SERVICE
 from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import (
     AUTOSCALERS,
@@ -51,9 +51,9 @@ from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger, defect
 from tessera.loops import one_turn
 from tessera.measures import Measures
-from tessera.server.metrics.fronts import Fronts
-from tessera.server.metrics.places import FreePlaces
 from tessera.server.metrics.published import MeasuredServer, publish
+from tessera.server.metrics.replicaroom import ReplicaRoom
+from tessera.server.metrics.requestqueues import RequestQueues
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import MetricAbsent
 
@@ -84,7 +84,7 @@ class ModelServerMetrics:
         kube: the Kubernetes API.
         samples: the pods' counters.
         log: records decisions.
-        fronts: requests queued in front of servers without a replica; None for no source.
+        queues: requests queued in front of servers without a replica; None for no source.
         measures: observations and decisions, for Prometheus.
         now_s: the seconds since 1970.
 
@@ -96,14 +96,14 @@ class ModelServerMetrics:
         samples: PodSamples,
         log: Logger,
         *,
-        fronts: Fronts | None = None,
+        queues: RequestQueues | None = None,
         measures: Measures | None = None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._kube = kube
         self._samples = samples
         self._log = log
-        self._fronts = fronts
+        self._queues = queues
         self._measures = measures or Measures()
         self._now_s = now_s
         labelled = Selection(having=(SERVER_LABEL,))
@@ -185,10 +185,10 @@ class ModelServerMetrics:
                 result = "counted" if isinstance(window, Window) else "early" if window.early else "failed"
                 self._measures.count(METRICS_SAMPLES, result=result)
         # 3. Decide again by the room that there is, for those that grow.
-        places = FreePlaces(self._kube, self._now_s)
+        room = ReplicaRoom(self._kube, self._now_s)
         for server in in_turn(growing, self._counted_s):
             deployment = deployments[server][0]
-            measured[server] = await self._bounded(places, server, deployment, measured[server], growing[server])
+            measured[server] = await self._bounded(room, server, deployment, measured[server], growing[server])
         publish(self._measures, measured)
         # 4. Forget deleted servers, and report changes.
         first, self._measured, self._measured_s = measured.keys() - self._measured.keys(), measured, now_s
@@ -232,10 +232,10 @@ class ModelServerMetrics:
 
     async def _pending_requests(self) -> Mapping[_Name, float] | None:
         """Return the queued requests, if any server has no replica; None if they cannot be read."""
-        if self._fronts is None or all(read.replicas for _, read in self._deployments().values()):
+        if self._queues is None or all(read.replicas for _, read in self._deployments().values()):
             return {}
         try:
-            found = await self._fronts.read()
+            found = await self._queues.read()
         except TesseraError as error:
             self._trouble(error)
             self._measures.count(METRICS_WAKE_QUERIES, result="failed")
@@ -283,7 +283,7 @@ class ModelServerMetrics:
         )
 
     async def _bounded(
-        self, places: FreePlaces, server: _Name, deployment: Object, measured: MeasuredServer, counts: tuple[int, int]
+        self, room: ReplicaRoom, server: _Name, deployment: Object, measured: MeasuredServer, counts: tuple[int, int]
     ) -> MeasuredServer:
         """Decide by the room that there is, and keep what the server gets of it.
 
@@ -291,7 +291,7 @@ class ModelServerMetrics:
         """
         facts, (more, coming) = measured.facts, counts
         try:
-            found = await places.count(deployment, more + coming)
+            found = await room.count(deployment, more + coming)
         except TesseraError as error:
             self._trouble(error)
             facts = msgspec.structs.replace(facts, room=0, room_unknown=True)
@@ -302,7 +302,7 @@ class ModelServerMetrics:
         remembered, decision = scale(former, facts, measured.observation.load, measured.at_s)
         if facts.room and decision.replicas is not None:
             growth = decision.replicas - facts.replicas
-            places.promise(deployment, coming + min(max(growth, 0), facts.room))
+            room.promise(deployment, coming + min(max(growth, 0), facts.room))
         self._remembered[server] = remembered
         return msgspec.structs.replace(measured, facts=facts, decision=decision, decided_s=_decided_s(remembered))
 

@@ -13,10 +13,10 @@ from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.listening import HttpServer, listening
 from tessera.server.metrics.access import MetricsAccess
+from tessera.server.metrics.adaptermetrics import AdapterMetrics, RulesSource
 from tessera.server.metrics.app import MetricsApp
-from tessera.server.metrics.fronts import Fronts
 from tessera.server.metrics.modelservers import ModelServerMetrics
-from tessera.server.metrics.ruled import RuledMetrics, RulesSource
+from tessera.server.metrics.requestqueues import RequestQueues
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import JoinedSources
 from tessera.server.selfsigned import METRICS, SelfSigned
@@ -46,7 +46,7 @@ class MetricsServer:
         settings: where it listens.
         kube: the Kubernetes API.
         samples: the counters of the pods.
-        fronts: requests queued for servers without a replica.
+        queues: requests queued for servers without a replica.
         rules: of prometheus-adapter, for more metrics; None for none.
 
     Attributes:
@@ -60,7 +60,7 @@ class MetricsServer:
         kube: Kube,
         samples: PodSamples,
         *,
-        fronts: Fronts | None = None,
+        queues: RequestQueues | None = None,
         rules: RulesSource | None = None,
     ) -> None:
         if settings.tls.client_authority is not None:
@@ -71,9 +71,11 @@ class MetricsServer:
         self._log = logger()
         self._measures = Measures()
         self._access = MetricsAccess(kube)
-        self._model_servers = ModelServerMetrics(kube, samples, self._log, fronts=fronts, measures=self._measures)
-        self._ruled = RuledMetrics(rules, kube, self._log, self._measures, taken=self._model_servers) if rules else None
-        sources = JoinedSources((self._model_servers, self._ruled) if self._ruled else (self._model_servers,))
+        self._model_servers = ModelServerMetrics(kube, samples, self._log, queues=queues, measures=self._measures)
+        self._adapter = (
+            AdapterMetrics(rules, kube, self._log, self._measures, taken=self._model_servers) if rules else None
+        )
+        sources = JoinedSources((self._model_servers, self._adapter) if self._adapter else (self._model_servers,))
         self._app = MetricsApp(sources, self._access, self._log, self._measures)
         own = SelfSigned(kube, settings.tls, self._log, authority=METRICS) if settings.self_signed else None
         self._own = own
@@ -86,7 +88,7 @@ class MetricsServer:
             return f"reading who kube-apiserver is{self._complaint and f' ({self._complaint})'}"
         if self._own is not None and not self._own.ready.is_set():
             return f"making the certificate{self._own.trouble and f' ({self._own.trouble})'}"
-        if self._ruled is not None and not self._ruled.tried.is_set():
+        if self._adapter is not None and not self._adapter.tried.is_set():
             return "asking Prometheus which series there are for the rules"
         return self._model_servers.waiting_for
 
@@ -98,8 +100,8 @@ class MetricsServer:
         """Wait until requests can be answered."""
         await self._model_servers.measured.wait()
         await self._access.known.wait()
-        if self._ruled is not None:
-            await self._ruled.tried.wait()
+        if self._adapter is not None:
+            await self._adapter.tried.wait()
         if self._own is not None:
             await self._own.ready.wait()
 
@@ -122,8 +124,8 @@ class MetricsServer:
             self._log.info("listening", host=settings.host, port=self.port, tls=True, serves="metrics")
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._model_servers.run())
-                if self._ruled is not None:
-                    tasks.create_task(self._ruled.run())
+                if self._adapter is not None:
+                    tasks.create_task(self._adapter.run())
                 tasks.create_task(self._follow_proxy(http))
                 checked = partial(self._measures.turned, "certificate")
                 tasks.create_task(certificates.follow(_CERTIFICATE_S, checked))

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads, read_services
-from tessera.api.tessera.usage.usagehistory import history_queries, read_history
+from tessera.api.prometheus.usagehistory import history_queries, read_history
 from tessera.clients.prometheus import MetricsServers
 from tessera.core.explain.fleetview import Service
 from tessera.core.usage.neighbours import Contention

@@ -9,7 +9,7 @@ from harness.pluginnode import CDI, MEMORY, MINORS, NEED, SLICE, WHOLE, Node, mi
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.holdings import given
+from tessera.core.deviceplugin.holdings import assigned_instances
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.core.workload.need import Ask, Form, Need
@@ -59,7 +59,7 @@ async def test_an_instance_is_cut_before_its_container_is_created(node: Node) ->
     assert "/dev/nvidia-caps/nvidia-cap39" in [each["path"] for each in edits["deviceNodes"]]
     await node.kubelet.create("default", "p", "main")
     assert len(node.cut) == 1
-    assert given(node.plugins.shares.assigned_requests(), node.inventory) == {(gpu.uuid, place)}
+    assert assigned_instances(node.plugins.shares.assigned_requests(), node.inventory) == {(gpu.uuid, place)}
     assert sorted(node.offers((node.inventory.gpus[0], Sharing(layout=(place,))))) == ["aliyun.com/gpu-mem", NEED]
 
 

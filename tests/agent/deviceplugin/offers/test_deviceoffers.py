@@ -392,7 +392,7 @@ async def test_the_same_where_another_gpu_is_released_at_that_moment(running: No
 async def test_the_same_where_a_server_makes_the_next_one(running: Node) -> None:
     await running.kube.delete(GPU_NODES, "n1")
     await running.kube.create(GPU_NODES, {"metadata": {"name": "n1"}, "spec": {"policy": {"name": "seen"}}})
-    await running.until(lambda: running.link.asked().policy_name == "seen")
+    await running.until(lambda: running.link.request().policy_name == "seen")
     assert running.link.offered() == BOTH
     await running.before(SECOND)
     assert await running.offered() == BOTH

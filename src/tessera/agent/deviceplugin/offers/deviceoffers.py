@@ -233,7 +233,7 @@ class DeviceOffers:
         models = {gpu.uuid: gpu.model for gpu in observed.gpus}
         names = (
             claimed_keys(claims, observed.gpus)
-            | self._pods.assigned(observed.inventory)
+            | self._pods.assigned_devices(observed.inventory)
             | self._gate.record.by_assignment
         )
         return frozenset(key for key in desired if any(overlap(key, name, models) for name in names))

@@ -124,7 +124,7 @@ def controller(pod: Field, namespace: str) -> str:
 def _group(field: Field) -> str:
     """Return the API group of an object; that of a built-in workload without apiVersion is its own."""
     version = field.get("apiVersion")
-    if not version.given:
+    if not version.present:
         row = _BUILT_IN.get(field.get("kind").text(""))
         return row.group if row else ""
     group, slash, _ = version.text().partition("/")
@@ -192,7 +192,7 @@ def _known(field: Field, row: WorkloadKind, scale: Scale | None, others: dict[tu
 
 
 def _pod(part: PodPart, place: CountedPart) -> Field | None:
-    if part.required and not place.field.given:
+    if part.required and not place.field.present:
         return place.field
     annotations = (
         follow(place.root, part.annotations, place.keys)
@@ -311,7 +311,7 @@ class _Maker:
     def _identity(self, field: Field) -> tuple[str, str]:
         """Return namespace and name of an object; generated names are numbered."""
         prefix = field.get("metadata", "generateName")
-        if field.get("metadata", "name").given or not prefix.given:
+        if field.get("metadata", "name").present or not prefix.present:
             return identity(field)
         namespace = checked_name(field.get("metadata", "namespace"), "default")
         short = Field(prefix.document, prefix.text().rstrip("-."), prefix.path, root=prefix.root, label=prefix.label)
@@ -330,7 +330,7 @@ def _notes(pod: Field, priorities: dict[str, int]) -> Iterator[str]:
         yield f"{name} is not considered"
     spec = pod.get("spec")
     name = spec.get("priorityClassName").text("")
-    if name and name not in priorities and not spec.get("priority").given:
+    if name and name not in priorities and not spec.get("priority").present:
         yield f"PriorityClass {name} is not among the documents, so the priority is {priorities.get('', 0)}"
 
 

@@ -46,7 +46,7 @@ def scales(fields: Iterable[tuple[str, Field]]) -> dict[Target, Scale]:
         kind = field.get("kind").text("")
         rules = AUTOSCALERS.get((group, kind))
         target = field.get("spec", "scaleTargetRef") if rules else None
-        if rules is None or target is None or not target.given:
+        if rules is None or target is None or not target.present:
             continue
         spec, (namespace, name) = field.get("spec"), identity(field)
         least = spec.get(rules.least).integer(rules.default_least)

@@ -156,7 +156,7 @@ class ReplicaFactor(msgspec.Struct, frozen=True, kw_only=True):
             return self._autoscaled(place, written, place.scale)
         bounded = not self.bounded or place.at(self.bounded).boolean(default=False)
         most = place.at(self.most) if self.most and bounded else None
-        most = most if most is not None and most.given else None
+        most = most if most is not None and most.present else None
         least = place.at(self.least).integer(self.lowest if most else 0) if self.least and bounded else 0
         number = max(least, written.integer(max(self.default, least)))
         if most is None:
@@ -204,9 +204,9 @@ class ReplicaGroup(msgspec.Struct, frozen=True):
         size = place.at(self.path).integer(1, least=1)
         if self.over:
             size = max(1, size // place.at(self.over).integer(1, least=1))
-        if self.otherwise and not place.at(self.path).given and not place.at(self.over).given:
+        if self.otherwise and not place.at(self.path).present and not place.at(self.over).present:
             size = place.at(self.otherwise).integer(1, least=1)
-        return size - 1 if self.leader and place.at(self.leader).given else size
+        return size - 1 if self.leader and place.at(self.leader).present else size
 
 
 class Parallel(msgspec.Struct, frozen=True):
@@ -218,7 +218,7 @@ class Parallel(msgspec.Struct, frozen=True):
         """Return the number."""
         parallelism = place.at(f"{self.path}.parallelism").integer(1)
         completions = place.at(f"{self.path}.completions")
-        number = min(parallelism, completions.integer()) if completions.given else parallelism
+        number = min(parallelism, completions.integer()) if completions.present else parallelism
         return number * Unless(f"{self.path}.suspend")(place)
 
 
@@ -231,7 +231,7 @@ class Unless(msgspec.Struct, frozen=True):
         """Return 1, or 0 where it is suspended."""
         if not place.at(self.path).boolean(default=False):
             return 1
-        if place.root.get("metadata", "labels", _KUEUE).given:
+        if place.root.get("metadata", "labels", _KUEUE).present:
             place.notes.append("suspended until Kueue admits it; planned as admitted")
             return 1
         suspended = f"suspended ({self.path.rpartition('.')[2]}: true)"
@@ -268,7 +268,7 @@ class KnativeScale(msgspec.Struct, frozen=True):
         numbers = {}
         for name in ("min", "initial", "max"):
             for key in (f"autoscaling.knative.dev/{name}-scale", f"autoscaling.knative.dev/{name}Scale"):
-                if annotations.get(key).given:
+                if annotations.get(key).present:
                     numbers[name] = _written(annotations.get(key))
         number = max(1, numbers.get("min", 0), numbers.get("initial", 1))
         most = numbers.get("max", 0)

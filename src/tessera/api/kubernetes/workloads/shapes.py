@@ -43,7 +43,7 @@ _SELECTION = ("nodeSelector", "affinity", "tolerations", "nodeName", "priorityCl
 def template(place: CountedPart, annotations: Field) -> Field | None:
     """Read a pod template."""
     del annotations
-    return place.field if place.field.given else None
+    return place.field if place.field.present else None
 
 
 def rollout(place: CountedPart, annotations: Field) -> Field | None:
@@ -52,7 +52,7 @@ def rollout(place: CountedPart, annotations: Field) -> Field | None:
     Source: argoproj/argo-rollouts `pkg/apis/rollouts/v1alpha1/types.go` (`ObjectRef`).
     """
     reference = place.root.get("spec", "workloadRef")
-    if place.field.given or not reference.given:
+    if place.field.present or not reference.present:
         return template(place, annotations)
     kind, name = reference.get("kind").text("Deployment"), reference.get("name").text()
     if (kind, name) not in place.others:
@@ -85,14 +85,14 @@ def with_names(found: Field, name: str) -> Field:
 def _with_names(containers: Iterable[Field], name: str) -> list[Field]:
     names = (f"{name}-{index}" if index else name for index in itertools.count())
     return [
-        each if each.get("name").given or not isinstance(each.value, dict) else _named(each, each, made_up)
+        each if each.get("name").present or not isinstance(each.value, dict) else _named(each, each, made_up)
         for each, made_up in zip(containers, names, strict=False)
     ]
 
 
 def bare_spec(place: CountedPart, annotations: Field) -> Field | None:
     """Read a pod spec that stands without metadata."""
-    return _pod(place.field, annotations) if place.field.given else None
+    return _pod(place.field, annotations) if place.field.present else None
 
 
 def predictor(place: CountedPart, annotations: Field) -> Field | None:
@@ -103,15 +103,15 @@ def predictor(place: CountedPart, annotations: Field) -> Field | None:
     `pkg/controller/v1beta1/inferenceservice/components/predictor.go` (`computeRayNodeAndGPUs`).
     """
     field = place.field
-    if not field.given:
+    if not field.present:
         return None
     own = list(field.get("containers").elements())
     containers = [*_with_names(own[:1], "kserve-container"), *own[1:]]
     for name in _FRAMEWORKS:
-        if field.get(name).given:
+        if field.get(name).present:
             resources = field.get(name, "resources")
-            resources = resources if resources.given else _runtime_resources(place, field.get(name))
-            if field.get("workerSpec").given:
+            resources = resources if resources.present else _runtime_resources(place, field.get(name))
+            if field.get("workerSpec").present:
                 resources = _with_gpus(resources, field.get("workerSpec"))
             containers.append(_container(field.get(name), resources, name))
     return _of_containers(field, containers, field, annotations) if containers else None
@@ -132,7 +132,7 @@ def _runtime_resources(place: CountedPart, model: Field) -> Field:
 def engine_worker(place: CountedPart, annotations: Field) -> Field | None:
     """Read the `workerSpec` of a KServe InferenceService."""
     field = place.field
-    if not field.given:
+    if not field.present:
         return None
     containers = [
         composed(each, {**dict(each.members()), "resources": _with_gpus(each.get("resources"), field)})
@@ -151,7 +151,7 @@ def _with_gpus(resources: Field, sizes: Field) -> Field:
     if any("/" in name for name, _ in resources.get("limits").members()):
         return resources
     size = sizes.get("tensorParallelSize")
-    gpus = size if size.given else Field(sizes.document, 1, sizes.path, root=sizes.root, label=sizes.label)
+    gpus = size if size.present else Field(sizes.document, 1, sizes.path, root=sizes.root, label=sizes.label)
     limits = composed(resources, {**dict(resources.get("limits").members()), GPU_RESOURCE: gpus})
     return composed(resources, {"requests": resources.get("requests"), "limits": limits})
 
@@ -167,7 +167,7 @@ def nim(place: CountedPart, annotations: Field) -> Field | None:
 def trainer(place: CountedPart, annotations: Field) -> Field | None:
     """Read the trainer of a TrainJob: one container a node, as it says or else as its runtime does."""
     field = place.field
-    if field.get("resourcesPerNode").given:
+    if field.get("resourcesPerNode").present:
         return _of_containers(field, [_container(field, field.get("resourcesPerNode"), "node")], field, annotations)
     runtime = _training_runtime(place)
     if runtime is None:
@@ -182,7 +182,7 @@ def trainer(place: CountedPart, annotations: Field) -> Field | None:
 def trainer_nodes(place: CountedPart) -> int:
     """Return the nodes of a TrainJob, its own number or else its runtime's."""
     number, runtime = place.at("spec.trainer.numNodes"), _training_runtime(place)
-    if runtime is not None and not number.given:
+    if runtime is not None and not number.present:
         number = runtime.get("spec", "mlPolicy", "numNodes")
     return number.integer(1)
 
@@ -211,7 +211,7 @@ def dynamo_service(place: CountedPart, annotations: Field) -> Field | None:
     limits = _limits(resources.get("limits"), resources.get("limits", "gpuType").text(GPU_RESOURCE))
     own = (
         composed(resources, {"limits": limits.get("limits")})
-        if resources.given
+        if resources.present
         else extra.get("mainContainer", "resources")
     )
     containers = [_container(field, own, "main"), *extra.get("containers").elements()]
@@ -224,10 +224,10 @@ def spark(place: CountedPart, annotations: Field) -> Field | None:
     Memory is in Spark's words, with an overhead of Spark's, and is not read.
     """
     field = place.field
-    if not field.given:
+    if not field.present:
         return None
     limits = {"cpu": field.get("cores")}
-    if field.get("gpu").given:
+    if field.get("gpu").present:
         limits[field.get("gpu", "name").text()] = field.get("gpu", "quantity")
     resources = composed(field, {"limits": composed(field, limits)})
     return _of_containers(field, [_container(field, resources, "main")], field, annotations)
@@ -236,12 +236,12 @@ def spark(place: CountedPart, annotations: Field) -> Field | None:
 def workflow_step(place: CountedPart, annotations: Field) -> Field | None:
     """Read a template of an Argo Workflow, where it is a pod and not a list of steps."""
     field, spec = place.field, place.root.get("spec")
-    main = [field.get(name) for name in ("container", "script") if field.get(name).given]
+    main = [field.get(name) for name in ("container", "script") if field.get(name).present]
     main = [composed(each, {**dict(each.members()), "name": _text(each, "main")}) for each in main]
     containers = [*main, *field.get("containerSet", "containers").elements()]
     if not containers:
         return None
-    selection = {name: field.get(name) if field.get(name).given else spec.get(name) for name in _SELECTION}
+    selection = {name: field.get(name) if field.get(name).present else spec.get(name) for name in _SELECTION}
     more = {"initContainers": field.get("initContainers")}
     return _of_containers(field, containers, composed(field, selection), annotations, more)
 

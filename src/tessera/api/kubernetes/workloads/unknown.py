@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.api.documents import Path
 from tessera.api.fields import Field, composed
-from tessera.api.kubernetes.asks import is_zero, names_device
+from tessera.api.kubernetes.containerrequests import is_zero, names_device
 from tessera.api.kubernetes.workloads.shapes import with_names
 from tessera.core.workload.foreignnames import names_foreign
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
@@ -147,7 +147,7 @@ def _times(field: Field, count: int) -> int:
 
 
 def _is_scalar(field: Field) -> bool:
-    return field.given and not isinstance(field.value, dict | list)
+    return field.present and not isinstance(field.value, dict | list)
 
 
 def _name(field: Field) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity, in_place
-from tessera.api.kubernetes.asks import names_device
+from tessera.api.kubernetes.containerrequests import names_device
 from tessera.api.kubernetes.images import held_images, pod_images
 from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
@@ -185,7 +185,7 @@ def _advertised(field: Field, *, tolerant: bool = False) -> tuple[tuple[str, int
 
     """
     status = field.get("status")
-    amounts = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
+    amounts = status.get("allocatable") if status.get("allocatable").present else status.get("capacity")
     found: list[tuple[str, int]] = []
     try:
         for name, value in amounts.members():

@@ -295,7 +295,7 @@ def _fleet_nodes(field: Field, configs: OperatorConfigs, notes: list[str]) -> It
         if read_nodes > _MAX_NODES:
             raise entry.refuse(found=f"{count} more nodes are more than {_MAX_NODES} in all")
         name = checked_name(entry.get("name"))
-        names = [name] if not entry.get("count").given else [f"{name}-{index}" for index in range(count)]
+        names = [name] if not entry.get("count").present else [f"{name}-{index}" for index in range(count)]
         yield from _entry_nodes(entry, names, configs, notes)
 
 
@@ -303,7 +303,7 @@ def _entry_nodes(entry: Field, names: list[str], configs: OperatorConfigs, notes
     cpu_milli = entry.get("cpu").read(cpu_capacity, CPU_MILLI)
     memory_mib = entry.get("memory").read(memory_capacity, MEMORY_MIB)
     gpus = _gpus(entry, configs)
-    if entry.get("device-plugin").given:
+    if entry.get("device-plugin").present:
         gpus, said = with_plugin(entry.get("device-plugin"), gpus, configs)
         notes.extend(f"{names[0]}: {each}" for each in said)
     labels = expected_labels(gpus) | {key: value.text() for key, value in entry.get("labels").members()}
@@ -352,12 +352,12 @@ def _taints(field: Field) -> tuple[Taint, ...]:
 def _gpus(entry: Field, configs: OperatorConfigs) -> tuple[Gpu, ...]:
     """Return the GPUs of one entry: `8xH100-80GB`, or a list of such texts and of mappings, one group each."""
     field = entry.get("gpus")
-    groups = list(field.elements()) if isinstance(field.value, list) else [field] if field.given else []
+    groups = list(field.elements()) if isinstance(field.value, list) else [field] if field.present else []
     found = [each for group in groups for each in _group(group, entry.get("sharing"))]
     if len(found) > _MAX_GPUS:
         raise field.refuse(found=f"{len(found)} GPUs are more than {_MAX_GPUS} in a node")
     gpus = [msgspec.structs.replace(gpu, index=index) for index, (gpu, _) in enumerate(found)]
-    fixed = entry.get("device-plugin").given
+    fixed = entry.get("device-plugin").present
     return tuple(
         msgspec.structs.replace(gpu, sharing=_sharing(own, gpu, configs, fixed=fixed))
         for gpu, (_, own) in zip(gpus, found, strict=True)
@@ -366,7 +366,7 @@ def _gpus(entry: Field, configs: OperatorConfigs) -> tuple[Gpu, ...]:
 
 def _sharing(own: Field, gpu: Gpu, configs: OperatorConfigs, *, fixed: bool) -> Sharing:
     """Return the sharing of a GPU; `fixed` if the device plugin's configuration sets all but the MIG layout."""
-    if fixed and not own.given:
+    if fixed and not own.present:
         return Sharing(modes=(Mode.WHOLE,))
     if fixed and (not isinstance(own.value, dict) or own.value.keys() != {"mig"}):
         raise own.refuse(found="device-plugin says how the node's GPUs are shared", hint="write mig alone, or nothing")
@@ -391,12 +391,12 @@ def _group(group: Field, sharing: Field) -> list[tuple[Gpu, Field]]:
     )
     own = group.get("sharing")
     count = group.get("count").integer(1, least=1, most=1 if gpu.uuid else _MAX_GPUS)
-    return [(gpu, own if own.given else sharing)] * count
+    return [(gpu, own if own.present else sharing)] * count
 
 
 def _gpu_memory(field: Field, gpu_model: GpuModel) -> int:
     """Return a GPU's usable memory: from the file, at most what its model has by name, else the catalog's."""
-    if not field.given:
+    if not field.present:
         return gpu_model.memory_mib
     memory_mib = field.read(memory_capacity)
     if not 0 < memory_mib <= 2 * gpu_model.memory_mib:

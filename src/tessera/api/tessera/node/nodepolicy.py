@@ -47,7 +47,7 @@ def read(document: Document, gpus: Sequence[GpuFacts]) -> NodeSharing:
             policy = _policy(entry, facts, strategy)
             policies.setdefault(facts.uuid, policy)
     return NodeSharing(
-        strategy=strategy if root.get("strategy").given else None,
+        strategy=strategy if root.get("strategy").present else None,
         policies=tuple(policies[facts.uuid] for facts in gpus if facts.uuid in policies),
         unit_mib=_UNITS_MIB[root.get("unit").choice(*_UNITS_MIB, default="GiB")],
         evict_conflicts=root.get("evict-conflicts").boolean(default=True),
@@ -62,7 +62,7 @@ def _named(entry: Field, gpus: Sequence[GpuFacts]) -> tuple[list[GpuFacts], list
     listed = entry.get("devices").elements()
     devices = [str(each.integer()) if isinstance(each.value, int) else each.text() for each in listed]
     for key, names in (("devices", devices), ("models", models)):
-        if entry.get(key).given and not names:
+        if entry.get(key).present and not names:
             raise entry.get(key).refuse(f"at least one of {key}", "no such field, for all GPUs")
     missing = [name for name in devices if not any(name in _names(facts) for facts in gpus)]
     named = [
@@ -81,9 +81,9 @@ def _policy(entry: Field, facts: GpuFacts, strategy: Strategy) -> GpuSettings:
     sharing = entry.get("sharing")
     isolation = entry.get("isolation")
     weakest = isolation.choice(*Isolation, default=Isolation.NONE)
-    found = _graded(sharing if sharing.given else isolation, read_sharing(sharing, facts.model), weakest)
+    found = _graded(sharing if sharing.present else isolation, read_sharing(sharing, facts.model), weakest)
     own: Strategy | None = None
-    if isinstance(sharing.value, dict) and sharing.get("strategy").given:
+    if isinstance(sharing.value, dict) and sharing.get("strategy").present:
         own = found.strategy
     if (own or strategy) == "single" and len({placement.profile for placement in found.layout or ()}) > 1:
         raise sharing.refuse(
@@ -92,7 +92,7 @@ def _policy(entry: Field, facts: GpuFacts, strategy: Strategy) -> GpuSettings:
         )
     return GpuSettings(
         uuid=facts.uuid,
-        sharing=found if sharing.given or isolation.given else None,
+        sharing=found if sharing.present or isolation.present else None,
         strategy=own,
         power_limit_watts=_watts(entry.get("power-limit-watts"), facts),
         clocks_mhz=_clocks(entry.get("clocks-mhz")),
@@ -112,7 +112,7 @@ def _graded(field: Field, sharing: Sharing, weakest: Isolation) -> Sharing:
 
 
 def _watts(field: Field, facts: GpuFacts) -> int | None:
-    if not field.given:
+    if not field.present:
         return None
     least, most = facts.power_range_watts or (1, _MAX_WATTS)
     return in_place(f"GPU {facts.index}", lambda: field.integer(least=least, most=most))
@@ -120,7 +120,7 @@ def _watts(field: Field, facts: GpuFacts) -> int | None:
 
 def _clocks(field: Field) -> tuple[int, int] | None:
     """Return the lowest and the highest clock: a pair, or one number for both."""
-    if not field.given:
+    if not field.present:
         return None
     if not isinstance(field.value, list):
         clock = field.integer(least=1, most=_MAX_MHZ)

@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
-from tessera.api.kubernetes.asks import names_device
+from tessera.api.kubernetes.containerrequests import names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
 from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating
 from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask, write_shares
@@ -163,7 +163,7 @@ def _initial(pod: Field, need: Need) -> Iterator[tuple[str, Ask]]:
         if container.get("restartPolicy").value != "Always":
             name, limits = container.get("name").text(), container.get("resources", "limits")
             memory, compute, gpus = (
-                count(limits.get(key).value, limits.get(key).subject) if limits.get(key).given else default
+                count(limits.get(key).value, limits.get(key).subject) if limits.get(key).present else default
                 for key, default in ((GPU_MEMORY, 0), (GPU_COMPUTE, 0), (GPU_COUNT, 1))
             )
             yield (
@@ -207,14 +207,14 @@ def _units(pod: Field, resource: str) -> Iterator[tuple[str, int]]:
     for kind in ("containers", "initContainers"):
         for container in pod.get("spec", kind).elements():
             limit = container.get("resources", "limits").get(resource)
-            if limit.given:
+            if limit.present:
                 yield container.get("name").text(), count(limit.value, limit.subject)
 
 
 def _since_ns(pod: Field, need: Need) -> int:
     """Return when a pod was bound, if its binding has the time, as of gpushare's pods; else when it was created."""
     assumed = pod.get("metadata", "annotations").get(_ASSUMED)
-    bound = any(ask.form is Form.SHARE for ask in need.asks) and assumed.given
+    bound = any(ask.form is Form.SHARE for ask in need.asks) and assumed.present
     if bound and _TIME_NS.fullmatch(assumed.text()):
         return int(assumed.text())
     return created_ns(pod)
@@ -285,6 +285,6 @@ def corrected(
     shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
     request, end = correction.request, correction.request.at + len(correction.shares)
     annotations = {ASSIGNMENT: write_shares((*shares[: request.at], *correction.shares, *shares[end:]), requested)}
-    if request.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:
+    if request.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).present:
         annotations |= {_INDEX: str(correction.shares[0].gpu), _ASSIGNED: "true"}
     return annotations

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from tessera.api.fields import Field
-from tessera.api.kubernetes.asks import names_device
+from tessera.api.kubernetes.containerrequests import names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys, assignment_of, check_signature
 from tessera.api.tessera.shares import AskFields, AssignmentFields, ShareFields, UnversionedShareFields
@@ -62,7 +62,7 @@ def signed_ask(pod: Field, keys: Keys | None) -> Need | None:
 
     """
     own = pod.get("metadata", "annotations", ASSIGNMENT)
-    if keys is None or not own.given:
+    if keys is None or not own.present:
         return None
     try:
         check_signature(pod, keys)
@@ -89,10 +89,10 @@ def read_shares(
     """
     if keys is None or keys.unsigned == "counts":
         own = pod.get("metadata", "annotations", ASSIGNMENT)
-        return _own(own)[0] if own.given else _foreign(pod, need, share_unit_mib)
+        return _own(own)[0] if own.present else _foreign(pod, need, share_unit_mib)
     annotations = pod.get("metadata", "annotations")
-    foreign = any(annotations.get(key).given for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
-    if annotations.get(ASSIGNMENT).given or (foreign and keys.unsigned == "refused"):
+    foreign = any(annotations.get(key).present for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
+    if annotations.get(ASSIGNMENT).present or (foreign and keys.unsigned == "refused"):
         try:
             check_signature(pod, keys)
         except InvalidAssignment:
@@ -116,10 +116,10 @@ def _foreign(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share,
     """Return what gpushare's annotations record."""
     annotations = pod.get("metadata", "annotations")
     allocation, index = (annotations.get(key) for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
-    if allocation.given:
+    if allocation.present:
         return _allocation(allocation, share_unit_mib)
     memory_mib = sum(ask.memory_mib for ask in need.asks if ask.form is Form.SHARE) if need else 0
-    if not index.given or not memory_mib:
+    if not index.present or not memory_mib:
         return None
     text = index.text()
     if not re.fullmatch(_GPU_INDEX, text):

@@ -64,4 +64,4 @@ def _units(pod: Mapping[str, Any]) -> dict[int, int]:
     """Return each container's ask, by its index."""
     containers = object_field("Pod", pod).get("spec", "containers").elements()
     limits = (container.get("resources", "limits", SHARE_MEMORY) for container in containers)
-    return {index: limit.read(count) for index, limit in enumerate(limits) if limit.given}
+    return {index: limit.read(count) for index, limit in enumerate(limits) if limit.present}

@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, in_words
-from tessera.api.kubernetes.asks import is_zero, names_device, names_gpu
+from tessera.api.kubernetes.containerrequests import is_zero, names_device, names_gpu
 from tessera.api.kubernetes.podspecs import PREFIX, read_need
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask

@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
-from tessera.api.kubernetes.asks import names_device
+from tessera.api.kubernetes.containerrequests import names_device
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask, write_shares
@@ -145,7 +145,7 @@ def allocated(pod: Mapping[str, Any], held: Iterable[KubeletAllocation], *, now_
     asking = {
         container.get("name").text()
         for container in field.get("spec", "containers").elements()
-        if container.get("resources", "limits").get(SHARE_MEMORY).given
+        if container.get("resources", "limits").get(SHARE_MEMORY).present
     }
     given = field.get("status", "phase").value == "Running" or (asking and asking <= own)
     return {_ASSIGNED: "true", _ASSUMED: str(now_ns)} if given else {}

@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.api.fields import Field, identity, in_words
 from tessera.api.hami.annotations import ALLOCATED, read_allocated
-from tessera.api.kubernetes.asks import names_device
+from tessera.api.kubernetes.containerrequests import names_device
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.kubernetes.workloads import controller
@@ -200,7 +200,7 @@ def read_pods(
 def _of_hami(field: Field, node: Node, key: PodKey, notes: list[str]) -> tuple[Share, ...] | None:
     """Return HAMi's allocation of a pod on registered GPUs; None without a record."""
     annotation = field.get("metadata", "annotations", ALLOCATED)
-    if not annotation.given:
+    if not annotation.present:
         return None
     gpus = {gpu.uuid: gpu for gpu in node.gpus if gpu.uuid}
     try:

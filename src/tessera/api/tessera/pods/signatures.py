@@ -168,7 +168,7 @@ def check_signature(pod: Field, keys: Keys) -> None:
     """
     annotations = pod.get("metadata", "annotations")
     field = annotations.get(SIGNATURE)
-    if not field.given:
+    if not field.present:
         raise _invalid_assignment(pod, "no signature")
     known = key_named(field.text())
     if not known:

@@ -246,28 +246,28 @@ def descriptions(sources: Mapping[str, str]) -> dict[tuple[str, str], str]:
         for each in ast.parse(text).body:
             if isinstance(each, ast.ClassDef):
                 found[f"{module}.{each.name}", ""] = ast.get_docstring(each) or ""
-                found.update({(f"{module}.{each.name}", name): said for name, said in _attributes(each)})
-    return {key: " ".join(said.split()) for key, said in found.items() if said}
+                found.update({(f"{module}.{each.name}", name): words for name, words in _attributes(each)})
+    return {key: " ".join(words.split()) for key, words in found.items() if words}
 
 
 def _attributes(each: ast.ClassDef) -> Iterator[tuple[str, str]]:
     for former, statement in zip(each.body, each.body[1:], strict=False):
         match former, statement:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                yield name, said
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                yield name, words
 
 
-def definitions(said: Descriptions) -> dict[str, dict[str, Plain]]:
+def definitions(texts: Descriptions) -> dict[str, dict[str, Plain]]:
     """Return the CustomResourceDefinitions by the names of their files.
 
     Args:
-        said: the result of `descriptions` for `SOURCES`.
+        texts: the result of `descriptions` for `SOURCES`.
 
     """
-    return {f"{_GROUP}_{each.plural}.yaml": _definition(each, said) for each in _RESOURCES}
+    return {f"{_GROUP}_{each.plural}.yaml": _definition(each, texts) for each in _RESOURCES}
 
 
-def _definition(each: CustomKind, said: Descriptions) -> dict[str, Plain]:
+def _definition(each: CustomKind, texts: Descriptions) -> dict[str, Plain]:
     names: dict[str, Plain] = {
         "kind": each.kind,
         "listKind": f"{each.kind}List",
@@ -282,7 +282,7 @@ def _definition(each: CustomKind, said: Descriptions) -> dict[str, Plain]:
         "storage": True,
         **({"subresources": {"status": {}}} if each.status else {}),
         "additionalPrinterColumns": [_column(column) for column in each.columns],
-        "schema": {"openAPIV3Schema": _object(each, said)},
+        "schema": {"openAPIV3Schema": _object(each, texts)},
     }
     scope = "Namespaced" if each.namespaced else "Cluster"
     return {
@@ -303,8 +303,8 @@ def _column(each: Column) -> dict[str, Plain]:
     return {**written, "priority": 1} if each.wide else written
 
 
-def _object(each: CustomKind, said: Descriptions) -> dict[str, Plain]:
-    spec = _Schemas(said, defaults=each.defaults).of(kinds.type_info(each.spec))
+def _object(each: CustomKind, texts: Descriptions) -> dict[str, Plain]:
+    spec = _Schemas(texts, defaults=each.defaults).of(kinds.type_info(each.spec))
     properties: dict[str, Plain] = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
@@ -312,15 +312,15 @@ def _object(each: CustomKind, said: Descriptions) -> dict[str, Plain]:
         "spec": {**spec, "default": {}} if each.defaults and "required" not in spec else spec,
     }
     if each.status is not None:
-        properties["status"] = _Schemas(said, defaults=False).of(kinds.type_info(each.status))
+        properties["status"] = _Schemas(texts, defaults=False).of(kinds.type_info(each.status))
     return {"description": each.description, "type": "object", "properties": properties}
 
 
 class _Schemas:
     """Structural schemas of records, in the API server's subset of OpenAPI."""
 
-    def __init__(self, said: Descriptions, *, defaults: bool) -> None:
-        self._said = said
+    def __init__(self, texts: Descriptions, *, defaults: bool) -> None:
+        self._texts = texts
         self._defaults = defaults
 
     def of(self, info: kinds.Type) -> dict[str, Plain]:
@@ -357,14 +357,14 @@ class _Schemas:
         properties: dict[str, Plain] = {each.encode_name: self._field(info.cls, each) for each in info.fields}
         required: list[Plain] = [each.encode_name for each in info.fields if each.required]
         rules: list[Plain] = [{"rule": each.cel, "message": each.message} for each in _RULES.get(info.cls, ())]
-        schema: dict[str, Plain] = {"description": self._said.get((name, ""), ""), "type": "object"}
+        schema: dict[str, Plain] = {"description": self._texts.get((name, ""), ""), "type": "object"}
         schema |= {"required": required} if required else {}
         return schema | {"properties": properties} | ({"x-kubernetes-validations": rules} if rules else {})
 
     def _field(self, record: type, each: kinds.Field) -> dict[str, Plain]:
         schema = self.of(each.type)
-        said = self._said.get((f"{record.__module__}.{record.__name__}", each.name))
-        head: dict[str, Plain] = {"description": said} if said else {}
+        text = self._texts.get((f"{record.__module__}.{record.__name__}", each.name))
+        head: dict[str, Plain] = {"description": text} if text else {}
         default = _default(each) if self._defaults else None
         tail: dict[str, Plain] = {} if default is None else {"default": default}
         return {

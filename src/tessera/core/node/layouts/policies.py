@@ -22,7 +22,7 @@ class PolicyAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """When it may be retried unchanged, on the caller's clock."""
 
 
-def policy_targets(inventory: Inventory, said: NodeSharing) -> tuple[LayoutTarget, ...]:
+def policy_targets(inventory: Inventory, node_sharing: NodeSharing) -> tuple[LayoutTarget, ...]:
     """Return the targets of the GPUs that differ from the node policy.
 
     Raises:
@@ -30,7 +30,7 @@ def policy_targets(inventory: Inventory, said: NodeSharing) -> tuple[LayoutTarge
 
     """
     facts = {gpu.uuid: gpu for gpu in inventory.gpus}
-    return tuple(exact(facts[gpu], layout) for gpu, layout in desired_layouts(inventory, said))
+    return tuple(exact(facts[gpu], layout) for gpu, layout in desired_layouts(inventory, node_sharing))
 
 
 def worth_trying(

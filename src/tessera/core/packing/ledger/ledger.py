@@ -16,7 +16,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.byname import mixtures, restricts
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
 from tessera.core.packing.ledger.cached import NO_CODE, UNKNOWN_NODE, KnownObstacles, ReservedNode
-from tessera.core.packing.ledger.held import by_gpu, taken
+from tessera.core.packing.ledger.gpuusage import by_gpu, with_reservations
 from tessera.core.packing.ledger.records import Filtered, Hold, Holder, HolderId, ImpossibleUse, Purpose, holder_id
 from tessera.core.packing.ledger.schedulable import MOST, bounded_node, schedulable_node
 from tessera.core.packing.obstacles import Obstacle, Obstacles, lasting
@@ -61,7 +61,7 @@ class Ledger:
         self._nodes: dict[str, ReservedNode] = {}
         self._pods: dict[HolderId, Holder] = {}
         self._on: dict[str, dict[HolderId, Holder]] = {}
-        self._held: dict[str, dict[int, dict[HolderId, tuple[Share, ...]]]] = {}  # by node and GPU
+        self._shares: dict[str, dict[int, dict[HolderId, tuple[Share, ...]]]] = {}  # by node and GPU
         self._doubted: set[HolderId] = set()
         self._impossible: dict[tuple[str, int], ImpossibleUse] = {}
         self._arrived: dict[HolderId, None] = {}
@@ -116,7 +116,7 @@ class Ledger:
             self._come(node.name, column)
         if free:
             self._forget_impossible(node.name)
-            for gpu in {*self._held.get(node.name, {}), *(share.gpu for share in reserved)}:
+            for gpu in {*self._shares.get(node.name, {}), *(share.gpu for share in reserved)}:
                 self._settle(node.name, column, gpu)
         elif known is not None and known.shares != reserved:
             for gpu in {share.gpu for share in (*known.shares, *reserved)}:
@@ -147,7 +147,7 @@ class Ledger:
         self._on.setdefault(pod.node, {})[pod.id] = pod
         added = by_gpu(pod.shares)
         for gpu, shares in added.items():
-            self._held.setdefault(pod.node, {}).setdefault(gpu, {})[pod.id] = tuple(shares)
+            self._shares.setdefault(pod.node, {}).setdefault(gpu, {})[pod.id] = tuple(shares)
         self._count(pod, 1, added)
 
     def drop_pod(self, holder: HolderId) -> None:
@@ -221,13 +221,13 @@ class Ledger:
             if name in lasting_ones or column in mixed
         }
 
-    def scores(self, need: Need, names: Sequence[str], held: Mapping[str, int] = _NOTHING) -> tuple[int, ...]:
+    def scores(self, need: Need, names: Sequence[str], image_bytes: Mapping[str, int] = _NOTHING) -> tuple[int, ...]:
         """Return 10 for the node that the packer would choose of these, and 0 to 9 for the others by their scores.
 
         Nodes of one score have one number, except that of the best only one has 10, see `best`. Where the pod does not
         fit there is 0.
         """
-        found, best = self._best(need, names, held)
+        found, best = self._best(need, names, image_bytes)
         if best is None:
             return (0,) * len(names)
         values, place = np.unique(found[found != UNFIT], return_inverse=True)
@@ -236,7 +236,7 @@ class Ledger:
         answer[best] = _BEST
         return tuple(answer.tolist())
 
-    def best(self, need: Need, names: Sequence[str], held: Mapping[str, int] = _NOTHING) -> str | None:
+    def best(self, need: Need, names: Sequence[str], image_bytes: Mapping[str, int] = _NOTHING) -> str | None:
         """Return the node that the packer would choose of these, to which `scores` gives 10; None if it fits nowhere.
 
         Cost: that of `filter`, without the reasons.
@@ -244,11 +244,11 @@ class Ledger:
         Args:
             need: of the pod.
             names: of nodes.
-            held: bytes of the pod's images by node; of nodes with the best score the one with the
+            image_bytes: bytes of the pod's images by node; of nodes with the best score the one with the
                 most is chosen, of equals the one that was put first.
 
         """
-        _, best = self._best(need, names, held)
+        _, best = self._best(need, names, image_bytes)
         return None if best is None else names[best]
 
     def choose(self, need: Need, node: str) -> tuple[Share, ...] | str:
@@ -280,11 +280,12 @@ class Ledger:
             reserved = [share for share in self._nodes[node].shares if share.gpu == gpu]
             if row is None or any(each.mode is Mode.WHOLE for each in reserved):
                 return False
-            gpu_type, holders = self._fleet.types[self._fleet.kind[row, column]], self._held.get(node, {}).get(gpu, {})
+            gpu_type = self._fleet.types[self._fleet.kind[row, column]]
             if models and gpu_type.model.name not in models:
                 return False
-            held = {each: mine for each, mine in holders.items() if each not in self._doubted}
-            beside = taken(gpu_type, held, reserved, {})
+            holders = self._shares.get(node, {}).get(gpu, {})
+            verified = {each: mine for each, mine in holders.items() if each not in self._doubted}
+            beside = with_reservations(gpu_type, verified, reserved, {})
             if any(faults(gpu_type, {**beside, Hold(Purpose.TRIAL, ""): tuple(own)})):
                 return False
         return True
@@ -322,7 +323,7 @@ class Ledger:
             trial.put_pod(pod)
         return trial
 
-    def _best(self, need: Need, names: Sequence[str], held: Mapping[str, int]) -> tuple[Ints, int | None]:
+    def _best(self, need: Need, names: Sequence[str], image_bytes: Mapping[str, int]) -> tuple[Ints, int | None]:
         """Return the scores of nodes, and the index of the best; None if none fits."""
         self._refresh()
         columns = self._columns(names)
@@ -332,8 +333,8 @@ class Ledger:
         if best == UNFIT:
             return found, None
         ties = (found == best).nonzero()[0]
-        if held and len(ties) > 1:
-            most = np.array([held.get(names[tie], 0) for tie in ties.tolist()])
+        if image_bytes and len(ties) > 1:
+            most = np.array([image_bytes.get(names[tie], 0) for tie in ties.tolist()])
             ties = ties[most == most.max()]
         return found, int(ties[self._place.take(columns.take(ties)).argmin()])
 
@@ -381,12 +382,12 @@ class Ledger:
             del self._on[pod.node]
         gone = by_gpu(pod.shares)
         for gpu in gone:
-            held = self._held[pod.node][gpu]
-            del held[pod.id]
-            if not held:
-                del self._held[pod.node][gpu]
-        if gone and not self._held[pod.node]:
-            del self._held[pod.node]
+            shares = self._shares[pod.node][gpu]
+            del shares[pod.id]
+            if not shares:
+                del self._shares[pod.node][gpu]
+        if gone and not self._shares[pod.node]:
+            del self._shares[pod.node]
         self._count(pod, -1, gone)
 
     def _count(self, pod: Holder, sign: int, shares: Mapping[int, Sequence[Share]]) -> None:
@@ -406,9 +407,9 @@ class Ledger:
         row = self._fleet.row_of(column, gpu)
         if row is None or (name, gpu) in self._impossible:
             return False
-        if self._doubted and not self._doubted.isdisjoint(self._held.get(name, {}).get(gpu, {})):
+        if self._doubted and not self._doubted.isdisjoint(self._shares.get(name, {}).get(gpu, {})):
             return False
-        if sign > 0 and any(faults(self._fleet.types[self._fleet.kind[row, column]], self._held[name][gpu])):
+        if sign > 0 and any(faults(self._fleet.types[self._fleet.kind[row, column]], self._shares[name][gpu])):
             return False
         for share in shares:
             (self._fleet.hold if sign > 0 else self._fleet.drop)(column, share)
@@ -417,15 +418,15 @@ class Ledger:
     def _settle(self, name: str, column: int, gpu: int) -> None:
         """Set one GPU to its holders and reservations, or close it where they are impossible together."""
         self._impossible.pop((name, gpu), None)
-        holders = self._held.get(name, {}).get(gpu, {})
-        held = {each: shares for each, shares in holders.items() if each not in self._doubted}
+        holders = self._shares.get(name, {}).get(gpu, {})
+        verified = {each: shares for each, shares in holders.items() if each not in self._doubted}
         row = self._fleet.row_of(column, gpu)
         if row is None:
-            if held:
-                self._note_impossible(name, gpu, tuple(held), f"node {name} has no GPU {gpu}")
+            if verified:
+                self._note_impossible(name, gpu, tuple(verified), f"node {name} has no GPU {gpu}")
             return
         gpu_type = self._fleet.types[self._fleet.kind[row, column]]
-        found = next(faults(gpu_type, held), None)
+        found = next(faults(gpu_type, verified), None)
         if found is not None:
             self._note_impossible(name, gpu, found.holders, found.text)
         reserved = [share for share in self._nodes[name].shares if share.gpu == gpu]
@@ -433,8 +434,8 @@ class Ledger:
             self._fleet.close(column, row)
             return
         self._fleet.clear(column, row)
-        doubted = {each: holders[each] for each in sorted(holders.keys() - held.keys(), key=str)}
-        for share in chain.from_iterable(taken(gpu_type, held, reserved, doubted).values()):
+        doubted = {each: holders[each] for each in sorted(holders.keys() - verified.keys(), key=str)}
+        for share in chain.from_iterable(with_reservations(gpu_type, verified, reserved, doubted).values()):
             self._fleet.hold(column, share)
 
     def _note_impossible(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:

@@ -36,7 +36,7 @@ class ManagedGpu(msgspec.Struct, frozen=True, kw_only=True):
     """What is desired now."""
     offered: frozenset[DeviceId] = frozenset()
     """Devices that the kubelet may allocate, desired or not any more; none of a fixed GPU, which is the kubelet's."""
-    held: frozenset[DeviceId] = frozenset()
+    allocated: frozenset[DeviceId] = frozenset()
     """Devices that pods use for exact requests."""
     other: tuple[Share, ...] = ()
     """Other shares in use: amounts, and MIG instances created for needs."""
@@ -44,17 +44,17 @@ class ManagedGpu(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def idle(self) -> frozenset[DeviceId]:
         """Desired and free devices."""
-        return self.present - self.held
+        return self.present - self.allocated
 
     @property
     def disputed(self) -> bool:
         """Whether a desired device overlaps one in use, or claimed by a server."""
-        return any(not self.agrees((*self.held, device), self.other) for device in self.idle)
+        return any(not self.agrees((*self.allocated, device), self.other) for device in self.idle)
 
     @property
     def leaving(self) -> frozenset[DeviceId]:
         """Devices that are no longer desired and may still be allocated: the agent is withdrawing them."""
-        return self.offered - self.present - self.held
+        return self.offered - self.present - self.allocated
 
     @property
     def lacking(self) -> frozenset[DeviceId]:
@@ -90,8 +90,8 @@ def managed_gpus(observed: PartitioningState) -> Iterator[ManagedGpu]:
         for gpu in filter(creates_by_name, node.gpus):
             by_name = offered.get(gpu.uuid, frozenset()) if gpu.sharing.managed else frozenset()
             managed = ManagedGpu(node=node.name, gpu=gpu, present=desired.get(gpu.uuid, frozenset()), offered=by_name)
-            held = shares.get((node.name, gpu.index))
-            yield _with_devices_in_use(managed, held) if held else managed
+            used = shares.get((node.name, gpu.index))
+            yield _with_devices_in_use(managed, used) if used else managed
 
 
 def _with_devices_in_use(managed: ManagedGpu, shares: Iterable[Share]) -> ManagedGpu:
@@ -101,13 +101,13 @@ def _with_devices_in_use(managed: ManagedGpu, shares: Iterable[Share]) -> Manage
     device, and must not become desired.
     """
     possible = {None, *placements(managed.gpu.model)}
-    held = [share for share in shares if device_of(managed.gpu, share)[1] in possible]
+    used = [share for share in shares if device_of(managed.gpu, share)[1] in possible]
     devices: list[DeviceId] = []
-    for device in sorted({device_of(managed.gpu, share) for share in held if _is_exact(share)}, key=DeviceId.order):
+    for device in sorted({device_of(managed.gpu, share) for share in used if _is_exact(share)}, key=DeviceId.order):
         if managed.agrees((*devices, device), ()):
             devices.append(device)
-    other = tuple(share for share in held if not _is_exact(share))
-    return msgspec.structs.replace(managed, held=frozenset(devices), other=other)
+    other = tuple(share for share in used if not _is_exact(share))
+    return msgspec.structs.replace(managed, allocated=frozenset(devices), other=other)
 
 
 def creates_by_name(gpu: Gpu) -> bool:
@@ -139,7 +139,7 @@ def _beside(managed: ManagedGpu, devices: Iterable[DeviceId]) -> tuple[Share, ..
     return tuple(
         named_share(managed.gpu, place)
         for _, place in sorted(devices, key=DeviceId.order)
-        if managed.agrees((*managed.held, DeviceId(managed.gpu.uuid, place)), managed.other)
+        if managed.agrees((*managed.allocated, DeviceId(managed.gpu.uuid, place)), managed.other)
     )
 
 

@@ -73,8 +73,8 @@ class _Look:
         present = (each for managed in self.managed.values() for each in managed.present)
         self.since = {each: memory.desired.get(each, now_s) for each in present}
         self.idle = {each: memory.idle.get(each, now_s) for managed in self.managed.values() for each in managed.idle}
-        held = {each for managed in self.managed.values() for each in managed.held & managed.present}
-        self.served = frozenset((memory.served & self.since.keys()) | held)
+        used = {each for managed in self.managed.values() for each in managed.allocated & managed.present}
+        self.served = frozenset((memory.served & self.since.keys()) | used)
         self.left_alone = {gpu: until_s for gpu, until_s in memory.left_alone.items() if until_s > now_s}
         self.again = list(self.left_alone.values())
         self.unhealthy = {each.gpu for state in observed.states for each in state.unhealthy}
@@ -256,7 +256,7 @@ class _Look:
 
     def _after(self, managed: ManagedGpu, planned: _Planned) -> frozenset[DeviceId]:
         """Return the desired devices of a GPU: those in use and planned, and idle ones that may stay."""
-        kept = managed.held | planned.exact
+        kept = managed.allocated | planned.exact
         may_stay = managed.idle - kept
         if managed.gpu.uuid in self.left_alone:
             may_stay -= managed.lacking

@@ -43,7 +43,7 @@ class Provenance:
         """Whether the ETag in the store's listing is a checksum at all."""
         self.doubted: set[str] = set()
         """Peers excluded for it: their chunks differed from others'."""
-        self.said: list[tuple[int, str, str]] = []
+        self.replaced: list[tuple[int, str, str]] = []
         """Chunk, peer and digest of replaced chunks."""
         self.alone = False
         """Whether it is no longer requested from peers."""
@@ -80,13 +80,13 @@ class Provenance:
     @property
     def lies(self) -> dict[str, int]:
         """The peers whose chunks differ from the verified object, and which chunks."""
-        return {peer: chunk for chunk, peer, digest in self.said if digest != self.digests[chunk]}
+        return {peer: chunk for chunk, peer, digest in self.replaced if digest != self.digests[chunk]}
 
     def drop(self, peer: str) -> list[int]:
         """Discard a peer's chunks; return which these were."""
         found = [chunk for chunk, giver in self.unproven.items() if giver == peer]
         for chunk in found:
-            self.said.append((chunk, peer, self.digests[chunk]))
+            self.replaced.append((chunk, peer, self.digests[chunk]))
             del self.givers[chunk]
         return found
 

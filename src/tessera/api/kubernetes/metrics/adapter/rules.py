@@ -107,7 +107,7 @@ def read_adapter_rules(source: str, text: bytes) -> AdapterRules:
     document = documents.one(source, text)
     whole = Field(document, document.data).only("rules", "externalRules", "resourceRules")
     remarks = list[str]()
-    if whole.get("resourceRules").given:
+    if whole.get("resourceRules").present:
         subject = whole.get("resourceRules").subject
         remarks.append(f"{subject}: ignored, because metrics-server serves metrics.k8s.io: install it, or keep it")
     fields = [(each, external) for key, external in _KEYS for each in whole.get(key).elements()]
@@ -123,7 +123,7 @@ _KEYS: Final = (("rules", False), ("externalRules", True))
 
 
 def _rule(field: Field, remarks: list[str], *, external: bool) -> AdapterRule:
-    if not field.given:
+    if not field.present:
         raise field.refuse("a rule")
     field.only("seriesQuery", "seriesFilters", "resources", "name", "metricsQuery")
     # 1. Which series.

@@ -9,14 +9,14 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from urllib.parse import urlencode
 
-from tessera.api.prometheus.waiting import PendingRequests, read_waiting
+from tessera.api.prometheus.pendingrequests import PendingRequests, read_pending_requests
 from tessera.clients.prometheus import MetricsServers
 from tessera.errors import Unavailable, shown
 
-__all__ = ["Fronts", "PrometheusFronts"]
+__all__ = ["PrometheusQueues", "RequestQueues"]
 
 
-class Fronts(Protocol):
+class RequestQueues(Protocol):
     """A source of the number of queued requests."""
 
     async def read(self) -> PendingRequests:
@@ -29,7 +29,7 @@ class Fronts(Protocol):
         ...
 
 
-class PrometheusFronts:
+class PrometheusQueues:
     """A Prometheus, with the administrator's query: one query for all servers.
 
     Args:
@@ -53,6 +53,6 @@ class PrometheusFronts:
         """Return the result of the query."""
         try:
             async with self._connect() as metrics:
-                return read_waiting(await metrics.get(self.target), self._subject)
+                return read_pending_requests(await metrics.get(self.target), self._subject)
         except OSError as error:  # files with the token and the CA
             raise Unavailable(self._subject, found=shown(error), expected="the files of its options") from error

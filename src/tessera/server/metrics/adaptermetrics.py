@@ -32,7 +32,7 @@ from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.server.metrics.sources import MetricAbsent, MetricsSource
 
-__all__ = ["RuledMetrics", "RulesFile", "RulesSource"]
+__all__ = ["AdapterMetrics", "RulesFile", "RulesSource"]
 
 Found = TypeVar("Found", MetricValue, ExternalSeries)
 
@@ -102,7 +102,7 @@ class RulesSource(msgspec.Struct, frozen=True, kw_only=True):
     """URL of Prometheus, `https://HOST[:PORT][/PREFIX]`."""
 
 
-class RuledMetrics:
+class AdapterMetrics:
     """A source of metrics by rules.
 
     Args:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.api.prometheus.waiting import PendingRequests, read_waiting
+from tessera.api.prometheus.pendingrequests import PendingRequests, read_pending_requests
 from tessera.errors import InvalidInput
 
 LLM = {"namespace": "serving", "service": "llm"}
@@ -16,24 +16,24 @@ def answer(*series: tuple[dict[str, str], str]) -> bytes:
 
 def test_series_of_one_server_are_added_up() -> None:
     other = {"namespace": "serving", "service": "embed"}
-    found = read_waiting(answer(({**LLM, "pod": "a"}, "1"), ({**LLM, "pod": "b"}, "0.5"), (other, "2")), "p")
+    found = read_pending_requests(answer(({**LLM, "pod": "a"}, "1"), ({**LLM, "pod": "b"}, "0.5"), (other, "2")), "p")
     assert found == PendingRequests({("serving", "llm"): 1.5, ("serving", "embed"): 2.0})
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "NaN", "+Inf", "-Inf", "many"])
 def test_what_is_no_number_above_zero_waits_for_nothing(text: str) -> None:
-    assert read_waiting(answer((LLM, text)), "p") == PendingRequests({})
+    assert read_pending_requests(answer((LLM, text)), "p") == PendingRequests({})
 
 
 def test_no_series_is_nothing_that_waits() -> None:
-    assert read_waiting(answer(), "p") == PendingRequests({})
+    assert read_pending_requests(answer(), "p") == PendingRequests({})
 
 
 @pytest.mark.parametrize("metric", [{"namespace": "evil"}, {"service": "llm"}, {"namespace": "", "service": "llm"}, {}])
 @pytest.mark.parametrize("value", ["0", "7"])
 def test_series_without_labels_do_not_count_and_harm_no_others(metric: dict[str, str], value: str) -> None:
     for text, want in (("2", {("serving", "llm"): 2.0}), ("0", {})):
-        found = read_waiting(answer((metric, value), (LLM, text)), "p")
+        found = read_pending_requests(answer((metric, value), (LLM, text)), "p")
         assert found.servers == want
         assert found.trouble == f"1 of 2 series lack namespace or service; one has {sorted(metric)}"
 
@@ -57,4 +57,4 @@ BAD: dict[str, tuple[bytes, str]] = {
 def test_what_says_nothing_of_servers_is_refused(case: str) -> None:
     content, want = BAD[case]
     with pytest.raises(InvalidInput, match=want):
-        read_waiting(content, "p")
+        read_pending_requests(content, "p")

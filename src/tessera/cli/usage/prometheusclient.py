@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 from tessera.clients.prometheus import HttpMetrics
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["asked"]
+__all__ = ["prometheus_client"]
 
 _MOST_TOKEN_BYTES: Final = 1 << 16
 
 
-def asked(
+def prometheus_client(
     url: str, token_file: Path | None, ca_file: Path | None, *, deadline_s: float, most_bytes: int
 ) -> HttpMetrics:
     """Return a client of a Prometheus.

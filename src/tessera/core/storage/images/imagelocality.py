@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-__all__ = ["HeldImages"]
+__all__ = ["ImageLocality"]
 
 
-class HeldImages:
+class ImageLocality:
     """The images that nodes report, by image."""
 
     def __init__(self, nodes: Mapping[str, Mapping[str, int]] | None = None) -> None:
@@ -31,7 +31,7 @@ class HeldImages:
             if not holders:
                 del self._bytes[image]
 
-    def bytes_held(self, images: Iterable[str]) -> Mapping[str, int]:
+    def bytes_present(self, images: Iterable[str]) -> Mapping[str, int]:
         """Return the bytes of these images that each node has; nodes without any are left out."""
         found: dict[str, int] = {}
         for image in dict.fromkeys(images):

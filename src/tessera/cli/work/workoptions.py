@@ -22,7 +22,7 @@ from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["WorkOptions", "asking_options", "place_of", "request_of"]
+__all__ = ["WorkOptions", "place_of", "request_of", "work_options"]
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _LONGEST_PREFIX = 40
@@ -60,7 +60,7 @@ class WorkOptions(TypedDict):
     context: str | None
 
 
-asking_options = with_options(
+work_options = with_options(
     click.option("--image", default="", help="Container image."),
     click.option("-e", "--environment", default="", metavar="NAME", help="An image by name: tessera environments."),
     click.option("--name", default="", help="Name of the Job.  [default: from environment or image]"),

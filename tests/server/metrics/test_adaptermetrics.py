@@ -23,7 +23,7 @@ from tessera.clients.prometheus import HttpMetrics
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
-from tessera.server.metrics.ruled import RuledMetrics, RulesFile, RulesSource
+from tessera.server.metrics.adaptermetrics import AdapterMetrics, RulesFile, RulesSource
 from tessera.server.metrics.sources import JoinedSources, MetricAbsent
 
 pytestmark = pytest.mark.anyio
@@ -48,9 +48,9 @@ def rules(tmp_path: Path) -> Path:
     return path
 
 
-def ruled(path: Path, url: str, kube: MemoryKube | None = None, measures: Measures | None = None) -> RuledMetrics:
+def ruled(path: Path, url: str, kube: MemoryKube | None = None, measures: Measures | None = None) -> AdapterMetrics:
     source = RulesSource(file=RulesFile(path), connect=lambda: HttpMetrics(deadline_s=1.0), url=url)
-    return RuledMetrics(source, kube or MemoryKube(), logger(), measures or Measures(), taken=NO_METRICS)
+    return AdapterMetrics(source, kube or MemoryKube(), logger(), measures or Measures(), taken=NO_METRICS)
 
 
 def put(path: Path, text: str | None) -> None:
@@ -287,7 +287,7 @@ async def test_what_tessera_serves_itself_comes_before_rules_and_that_is_said(ru
         own = ruled(rules, url)
         await own.discover()
         source = RulesSource(file=RulesFile(rules), connect=HttpMetrics, url=url)
-        one = RuledMetrics(source, MemoryKube(), logger(), Measures(), taken=own)
+        one = AdapterMetrics(source, MemoryKube(), logger(), Measures(), taken=own)
         await one.discover()
     (said,) = [each["reason"] for each in logs if each["event"] == "adapter_rules_hidden"]
     assert said.startswith("namespaces/depth, pods/depth, all_depth are served as Tessera measures them")
@@ -329,7 +329,7 @@ async def test_files_of_the_client_that_are_gone_are_why_nothing_is_known(rules:
         raise FileNotFoundError("token")
 
     source = RulesSource(file=RulesFile(rules), connect=connect, url="http://127.0.0.1:1")
-    one = RuledMetrics(source, MemoryKube(), logger(), Measures(), taken=NO_METRICS)
+    one = AdapterMetrics(source, MemoryKube(), logger(), Measures(), taken=NO_METRICS)
     with talking() as url:
         one._connect = HttpMetrics
         one._url = url.rstrip("/")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from harness.prometheusserver import history, serving_history
-from tessera.api.prometheus.waiting import PendingRequests
+from tessera.api.prometheus.pendingrequests import PendingRequests
 from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.errors import InvalidInput, Unavailable
-from tessera.server.metrics.fronts import PrometheusFronts
+from tessera.server.metrics.requestqueues import PrometheusQueues
 
 pytestmark = pytest.mark.anyio
 
@@ -24,18 +24,18 @@ async def test_an_expression_of_the_administrators(tmp_path: Path) -> None:
         for service, queue, value in (("llm", "a", 2), ("llm", "b", 1), ("embed", "a", 0))
     )
     with serving_history(tmp_path, history(text, (now_s - 50, now_s - 20))) as url:
-        found = await PrometheusFronts(HttpMetrics, url, QUERY).read()
+        found = await PrometheusQueues(HttpMetrics, url, QUERY).read()
     assert found == PendingRequests({("serving", "llm"): 3.0})
 
 
 async def test_a_prometheus_that_does_not_answer_says_so() -> None:
     metrics = MemoryMetrics()
-    fronts = PrometheusFronts(lambda: nullcontext(metrics), "http://prometheus:9090/", QUERY)
+    queues = PrometheusQueues(lambda: nullcontext(metrics), "http://prometheus:9090/", QUERY)
     with pytest.raises(Unavailable, match="no connection"):
-        await fronts.read()
-    metrics.contents[fronts.target] = b"<html>"
+        await queues.read()
+    metrics.contents[queues.target] = b"<html>"
     with pytest.raises(InvalidInput, match="Prometheus http://prometheus:9090/, by --wake-query"):
-        await fronts.read()
+        await queues.read()
 
 
 async def test_files_that_are_gone_are_reported() -> None:
@@ -43,4 +43,4 @@ async def test_files_that_are_gone_are_reported() -> None:
         raise FileNotFoundError(2, "No such file", "/token")
 
     with pytest.raises(Unavailable, match="the files of its options"):
-        await PrometheusFronts(gone, "http://prometheus:9090", QUERY).read()
+        await PrometheusQueues(gone, "http://prometheus:9090", QUERY).read()

@@ -9,7 +9,7 @@ import msgspec
 from tessera.api.prometheus.answers import Series, read_series
 from tessera.errors import InvalidInput
 
-__all__ = ["BY_SERVICE", "PendingRequests", "read_waiting"]
+__all__ = ["BY_SERVICE", "PendingRequests", "read_pending_requests"]
 
 BY_SERVICE: Final = "write it as `sum by (namespace, service) (...)`"
 """What to do about a query whose series lack labels."""
@@ -25,7 +25,7 @@ class PendingRequests(msgspec.Struct, frozen=True):
     """What is wrong with series that do not count; empty for none."""
 
 
-def read_waiting(answer: bytes, source: str) -> PendingRequests:
+def read_pending_requests(answer: bytes, source: str) -> PendingRequests:
     """Return the queued requests; several series of a server are added up.
 
     Values that are not positive numbers count as none. Series without the two labels do not count.

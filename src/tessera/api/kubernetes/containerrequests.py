@@ -16,7 +16,7 @@ from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, 
 from tessera.errors import shown
 
 __all__ = [
-    "AskRules",
+    "RequestRules",
     "container_need",
     "is_zero",
     "names_device",
@@ -38,7 +38,7 @@ _QUALIFIED = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Z
 _PLAIN = ("cpu", "memory", "ephemeral-storage", "storage")
 
 
-class AskRules(msgspec.Struct, frozen=True, kw_only=True):
+class RequestRules(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a pod's and a cluster's GPU requests."""
 
     isolation: Isolation | None = None
@@ -60,7 +60,7 @@ def is_zero(quantity: object) -> bool:
     return quantity.is_zero() if isinstance(quantity, Decimal) else quantity in (0, "0")
 
 
-def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) -> ContainerNeed:
+def container_need(container: Field, rules: RequestRules, *, sidecar: bool = False) -> ContainerNeed:
     """Return one container's requests; a limit stands in for a missing request.
 
     Raises:
@@ -68,7 +68,7 @@ def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) 
 
     """
     for misplaced in ("limits", "requests", "resource"):
-        if container.get(misplaced).given:
+        if container.get(misplaced).present:
             raise container.get(misplaced).refuse(found=f"{misplaced} is not under resources", hint="move it there")
     resources = container.get("resources").only("limits", "requests", "claims")
     amounts = quantities(resources)
@@ -111,7 +111,7 @@ def quantities(resources: Field) -> dict[str, Fraction]:
 
 
 def _amount(field: Field) -> Fraction | None:
-    if not field.given:
+    if not field.present:
         return None
     amount = field.read(units.quantity)
     if amount < 0:
@@ -150,7 +150,7 @@ def refuse_zeros(container: Field) -> None:
 
     """
     limits = container.get("resources", "limits")
-    zero = next((limits.get(name) for name in (*_TESSERA, SHARE_MEMORY) if limits.get(name).given), None)
+    zero = next((limits.get(name) for name in (*_TESSERA, SHARE_MEMORY) if limits.get(name).present), None)
     if zero is not None:
         raise zero.refuse("1 or more", "the limit left out, for a pod without a GPU")
 
@@ -166,7 +166,7 @@ def refuse_share_counts(container: Field) -> None:
 
     """
     count = container.get("resources", "limits", SHARE_COUNT)
-    if count.given:
+    if count.present:
         raise count.refuse(
             found=f"{SHARE_COUNT} is a number of nodes, and {SHARE_MEMORY} is of one GPU",
             hint=f"leave it out, and request several GPUs by {GPU_MEMORY} and {GPU_COUNT}",
@@ -187,7 +187,7 @@ def _is_extended(field: Field, name: str) -> bool:
     return domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
-def _exact(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
+def _exact(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[Ask]:
     """Return the asks by name; an unknown one is kept, so that its pod is pending where no node offers it."""
     asks = []
     for name, count in counts.items():
@@ -204,7 +204,7 @@ def _exact(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
     return asks
 
 
-def _share(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
+def _share(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[Ask]:
     if SHARE_MEMORY not in counts:
         return []
     field = limits.get(SHARE_MEMORY)
@@ -217,7 +217,7 @@ def _share(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
     return [Ask(resource=SHARE_MEMORY, form=Form.SHARE, memory_mib=memory_mib, isolation=isolation)]
 
 
-def _need(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
+def _need(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[Ask]:
     if GPU_MEMORY not in counts:
         for name in (n for n in (GPU_COMPUTE, GPU_COUNT) if n in counts):
             raise limits.get(name).refuse(

@@ -8,23 +8,23 @@ from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Share
 from tessera.core.packing.ledger.records import Hold, HolderId, Purpose
 
-__all__ = ["by_gpu", "taken"]
+__all__ = ["by_gpu", "with_reservations"]
 
-_Held: TypeAlias = Mapping[HolderId, tuple[Share, ...]]
+_Usage: TypeAlias = Mapping[HolderId, tuple[Share, ...]]
 
 
-def taken(gpu_type: GpuType, held: _Held, reserved: Iterable[Share], doubted: _Held) -> _Held:
+def with_reservations(gpu_type: GpuType, verified: _Usage, reserved: Iterable[Share], doubted: _Usage) -> _Usage:
     """Return what is in use of a GPU, with reservations and then doubted assignments, as far as they fit."""
-    taken = dict(held)
+    usage = dict(verified)
     for i, share in enumerate(reserved):
         # Desired devices may overlap the kubelet's present ones: unless the layout is fixed, both are kept free.
-        own: _Held = {Hold(Purpose.RESERVATION, str(i)): (share,)}
-        if not any(faults(gpu_type, {**(taken if gpu_type.kept else held), **own})):
-            taken |= own
+        own: _Usage = {Hold(Purpose.RESERVATION, str(i)): (share,)}
+        if not any(faults(gpu_type, {**(usage if gpu_type.kept else verified), **own})):
+            usage |= own
     for holder, shares in doubted.items():
-        if not any(faults(gpu_type, {**taken, holder: shares})):
-            taken[holder] = shares
-    return taken
+        if not any(faults(gpu_type, {**usage, holder: shares})):
+            usage[holder] = shares
+    return usage
 
 
 def by_gpu(shares: Iterable[Share]) -> dict[int, list[Share]]:

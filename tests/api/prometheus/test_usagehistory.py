@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from builders.usage import GPU, WHOLE, holder
-from tessera.api.tessera.usage import usagehistory
-from tessera.api.tessera.usage.usagehistory import history_queries, read_history
+from tessera.api.prometheus import usagehistory
+from tessera.api.prometheus.usagehistory import history_queries, read_history
 from tessera.core.gpu.readings import GpuReading
 from tessera.core.usage.attribution import DeviceHolder, attributed
 from tessera.core.usage.nodemetrics import DeviceFacts, NodeUsage, node_families

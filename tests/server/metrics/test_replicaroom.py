@@ -25,7 +25,7 @@ from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import TesseraError
 from tessera.log import logger
 from tessera.server.metrics.modelservers import ModelServerMetrics
-from tessera.server.metrics.places import FreePlaces
+from tessera.server.metrics.replicaroom import ReplicaRoom
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,7 @@ def server_of_slices(replicas: int, name: str = "llm", slots: str = "4") -> dict
 @pytest.mark.parametrize(("replicas", "want"), [(1, 4), (2, 4)])
 async def test_slices_that_there_are_bound_the_replicas(replicas: int, want: int) -> None:
     """Of three instances one is used: two more find a place, one replica is asked for beyond. A replica without a pod
-    needs one of the places."""
+    takes part of the room."""
     layout = tuple(place("A100-40GB", "1g.5gb", start) for start in (0, 1, 2))
     one = Scene()
     fixed = Sharing(modes=(Mode.MIG,), layout=layout, allow_repartition=False)
@@ -175,14 +175,14 @@ async def test_the_cluster_is_read_once_for_all_servers_also_where_it_cannot_be(
     kube, found = Asked(), []
     await make_node(kube, "a", gpu(0))
     kube.withhold("", *withheld)
-    places = FreePlaces(kube, lambda: 0.0)
+    room = ReplicaRoom(kube, lambda: 0.0)
     for name in ("llm", "other"):
         server = server_of_slices(1, name)
         try:
-            found.append(await places.count(server, 5))
+            found.append(await room.count(server, 5))
         except TesseraError:
             continue
-        places.promise(server, 5)
+        room.promise(server, 5)
     assert (found, kube.asked) == ([] if withheld else [5, 2], 1)
 
 
@@ -190,4 +190,4 @@ async def test_places_for_pods_that_are_bound_to_a_node_are_not_counted() -> Non
     kube, server = MemoryKube(), server_of_slices(1)
     await make_node(kube, "a", gpu(0))
     server["spec"]["template"]["spec"]["nodeName"] = "a"
-    assert await FreePlaces(kube, lambda: 0.0).count(server, 5) is None
+    assert await ReplicaRoom(kube, lambda: 0.0).count(server, 5) is None

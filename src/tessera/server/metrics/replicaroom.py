@@ -14,7 +14,7 @@ from tessera.core.packing.room import room
 from tessera.core.workload.need import Pod, PodKey
 from tessera.errors import TesseraError, Unavailable
 
-__all__ = ["FreePlaces"]
+__all__ = ["ReplicaRoom"]
 
 _LIST_S: Final = 5.0
 """For all lists together: measurements of all model servers wait for them."""
@@ -22,8 +22,8 @@ _COUNT_S: Final = 2.0
 """After this long no further server is counted in a pass, for the same reason."""
 
 
-class FreePlaces:
-    """The free places of the cluster in one pass, read at most once.
+class ReplicaRoom:
+    """The room of the cluster in one pass, read at most once.
 
     Args:
         kube: the Kubernetes API.
