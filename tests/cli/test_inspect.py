@@ -89,7 +89,7 @@ def lines(result: Result) -> list[str]:
 
 NARROW = """\
 GPU LAYOUT                              MODE          ALLOCATED    HEALTH
-    pods                                isolation     used         fragmented
+    PODS                                ISOLATION     USED         FRAGMENTED
 gpu-a  10.0.0.5  4 x A100-40GB  driver 580.95.05  policy batch
 0   │2g.10gb│- 2g   │?  │░░░│1g │░░░│   MIG           14.4/40 GiB  healthy
     ns/embed-7d9f-x2x4, ns/train-0      hardware      3 GiB        43 %

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tessera.cli.printing import titled, trimmed, wide_console
+from tessera.cli.printing import headed_table, titled, trimmed, wide_console
 
 WORDS = st.lists(st.text(alphabet="ab c", max_size=12), min_size=2, max_size=2)
 
@@ -64,3 +64,14 @@ def test_output_that_is_no_terminal_is_as_wide_as_columns_says(
         monkeypatch.setenv("COLUMNS", told)
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert wide_console().width == want
+
+
+def test_headings_are_in_capitals_except_units_and_names() -> None:
+    made = headed_table("MIG device", "KV GiB", "latency ms", "compute\nslices", "x clairvoyant")
+    made.add_column("first-fit")
+    cells = ["1g.5gb", "1", "2", "3", "4", "5"]
+    made.add_row(*cells)
+    above, heading, row = printed(made, columns=100).splitlines()
+    assert above.split() == ["COMPUTE"]
+    assert heading.split() == ["MIG", "DEVICE", "KV", "GiB", "LATENCY", "ms", "SLICES", "x", "CLAIRVOYANT", "first-fit"]
+    assert row.split() == cells

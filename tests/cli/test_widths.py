@@ -11,14 +11,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZED = ("--parameters", "8.03B", "--layers", "32", "--kv-heads", "8", "--head-dim", "128")
 
 CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "all GPU models": (("profiles",), ("architecture", "placements", "RTX-PRO-6000-Blackwell-96GB", "published")),
-    "one GPU model": (("profiles", "A100-40GB"), ("memory MiB", "placements", "profile names and maximum")),
+    "all GPU models": (("profiles",), ("ARCHITECTURE", "PLACEMENTS", "RTX-PRO-6000-Blackwell-96GB", "published")),
+    "one GPU model": (("profiles", "A100-40GB"), ("MEMORY MiB", "PLACEMENTS", "profile names and maximum")),
     "a language model": (("size", *SIZED), ("H100-80GB", "13.5 GiB short", "1024x8192")),
     "a plan": (
         ("plan", "--gpus", "8xH100-80GB", "-f", f"{EXAMPLES}/1-job-of-60-slices/job.yaml"),
-        ("Isolation", "Allocated"),
+        ("ISOLATION", "ALLOCATED"),
     ),
-    "GPU usage": (("inspect", "--cluster", f"{EXAMPLES}/7-gpu-usage/cluster.yaml"), ("ALLOCATED", "fragmented")),
+    "GPU usage": (("inspect", "--cluster", f"{EXAMPLES}/7-gpu-usage/cluster.yaml"), ("ALLOCATED", "FRAGMENTED")),
     "a simulation": (("simulate", "synthetic", "--nodes", "2"), ("GPU demand dropped %",)),
 }
 
@@ -36,8 +36,8 @@ def test_a_column_that_nobody_fills_is_not_shown() -> None:
     """No node has more to say than its verdict."""
     arguments = ("explain", "vllm", "--gpus", "8xH100-80GB", "-f", f"{EXAMPLES}/2-vllm-replicas")
     result = CliRunner().invoke(main, arguments, env={"COLUMNS": "80"}, catch_exceptions=False)
-    heading = next(line for line in result.stdout.splitlines() if line.startswith("node "))
-    assert heading.split() == ["node", "verdict"]
+    heading = next(line for line in result.stdout.splitlines() if line.startswith("NODE "))
+    assert heading.split() == ["NODE", "VERDICT"]
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "warm", "evict"])

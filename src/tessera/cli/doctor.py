@@ -16,7 +16,7 @@ from tessera.agent.doctor import DoctorPaths, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import output_option
-from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import HttpKube
 from tessera.core.node.doctor import Check, CheckResult, HostFacts, checks
@@ -142,7 +142,7 @@ async def _driver(stack: contextlib.AsyncExitStack) -> GpuDriver | str:
 
 def _print(found: tuple[Check, ...], console: Console) -> None:
     broad = console.width >= _BROAD
-    table = ruled_table("CHECK", "", *(("FOUND", "FIX") if broad else ("FOUND, FIX",)))
+    table = headed_table("CHECK", "", *(("FOUND", "FIX") if broad else ("FOUND, FIX",)))
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for each in found:
         verdict = Text(each.verdict, style=_STYLES[each.verdict])

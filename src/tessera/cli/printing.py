@@ -1,11 +1,12 @@
 """Output for people: no trailing blanks, and titles above tables, even narrower ones."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Table
@@ -14,7 +15,7 @@ from rich.text import Text
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import write_output
 
-__all__ = ["ENDLESS", "print_document", "ruled_table", "titled", "trimmed", "wide_console", "yaml_text"]
+__all__ = ["ENDLESS", "headed_table", "print_document", "titled", "trimmed", "wide_console", "yaml_text"]
 
 
 ENDLESS = 1000
@@ -43,14 +44,32 @@ def yaml_text(value: object) -> bytes:
     return msgspec.yaml.encode(msgspec.to_builtins(value), order=None)
 
 
-def ruled_table(*headings: str, title: str | None = None) -> Table:
-    """Return an empty table with a line below its headings, whose cells fold."""
+_AS_THEY_ARE: Final = frozenset({"GiB", "MiB", "ms", "x"})
+
+
+def headed_table(*headings: str, title: str | None = None) -> Table:
+    """Return an empty table whose cells fold.
+
+    Headings are in capitals without a line below, as kubectl's are; units keep their letters. A column whose heading is
+    a name is added to it.
+    """
     table = Table(
-        box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 1, 0, 0), show_edge=False
+        box=None,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
     )
     for heading in headings:
-        table.add_column(heading, overflow="fold")
+        table.add_column(_in_capitals(heading), overflow="fold")
     return table
+
+
+def _in_capitals(heading: str) -> str:
+    """Return a heading as tables print it."""
+    return re.sub(r"\S+", lambda word: word[0] if word[0] in _AS_THEY_ARE else word[0].upper(), heading)
 
 
 def titled(title: str, table: Table) -> RenderableType:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tessera.cli.completion import complete_models
 from tessera.cli.options import output_option
-from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.core.gpu.gpumodels import CATALOGUE, SOURCES, GpuModel, Profile, model
 from tessera.core.gpu.mig import ALL_MEDIA, maximal_counts, maximal_layouts, named_layouts, placements, placements_of
 
@@ -99,7 +99,7 @@ def _memory(gpu: GpuModel | Profile) -> str:
 
 def _table(*headings: str, left: int = 1) -> Table:
     """Return an empty table with its first `left` columns and the last one left-aligned."""
-    table = ruled_table(*headings)
+    table = headed_table(*headings)
     table.columns[0].no_wrap = True
     for column in table.columns[left:-1]:
         column.justify = "right"

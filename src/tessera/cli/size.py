@@ -13,7 +13,7 @@ from tessera.api import documents
 from tessera.api.huggingface.modelconfigs import WEIGHT_BYTES, ModelConfig, read_config, read_index
 from tessera.cli.completion import complete_models
 from tessera.cli.options import Number, output_option
-from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.sizing import UTILIZATION, Architecture, Fit, fit, sequence_bytes
 from tessera.errors import InvalidInput, shown
@@ -87,7 +87,7 @@ def size(path: Path | None, gpu: tuple[str, ...], output: str, **given: Any) -> 
 
 def _print(facts: dict[str, Any], output: str) -> None:
     console = wide_console(output=output)
-    table = ruled_table("GPU", "slice", "MiB", "holds it", "KV GiB", "tokens", "seqs", "batch")
+    table = headed_table("GPU", "slice", "MiB", "holds it", "KV GiB", "tokens", "seqs", "batch")
     for column in table.columns:
         column.no_wrap = True
     for column in table.columns[2:]:

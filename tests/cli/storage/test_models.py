@@ -58,8 +58,8 @@ def test_sync_reports_what_it_did(source: Path, tmp_path: Path) -> None:
     assert (again["revision"], again["bytes"], again["peak_bytes_per_second"]) == (first["revision"], 0, 0)
     table = run("sync", source, tmp_path / "dst")
     assert (table.exit_code, table.stderr) == (0, "")  # no progress where no person watches
-    heads, _, row = table.stdout.splitlines()
-    assert heads.split() == ["revision", "files", "fetched", "MiB", "requests", "seconds"]
+    heads, row = table.stdout.splitlines()
+    assert heads.split() == ["REVISION", "FILES", "FETCHED", "MiB", "REQUESTS", "SECONDS"]
     assert row.split()[:4] == [first["revision"][:12], "3", "0.0", "1"]
     assert first["revision"] in run("sync", source, tmp_path / "dst", "-o", "wide").stdout
 
@@ -125,8 +125,8 @@ def test_list_shows_the_revisions(top: Path, source: Path) -> None:
     assert {row["source"] for row in rows} == {f"file://{source}"}
     assert rows[0]["bytes"] == sum(map(len, CONTENTS.values())) + 1
     lines = run("list", top).stdout.splitlines()
-    assert lines[0].split() == ["revision", "files", "MiB", "stays", "because", "source"]
-    assert lines[2].split() == [rows[0]["revision"][:12], "3", "12.2", "current", f"file://{source}"]
+    assert lines[0].split() == ["REVISION", "FILES", "MiB", "STAYS", "BECAUSE", "SOURCE"]
+    assert lines[1].split() == [rows[0]["revision"][:12], "3", "12.2", "current", f"file://{source}"]
     (top / "none").mkdir()
     assert document("list", top / "none") == []
 

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean, counted
-from tessera.cli.printing import titled
+from tessera.cli.printing import headed_table, titled
 from tessera.core.explain.podexplanation import share_words
 from tessera.core.packing.defrag import Asker, DefragProposal, NodeShares
 from tessera.core.packing.reasons import describe_need
@@ -67,9 +66,7 @@ def _devices(place: NodeShares) -> str:
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> RenderableType:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    table = headed_table(*columns)
     for row in rows:
         table.add_row(*(Text(clean(cell)) for cell in row))
     return titled(title, table)

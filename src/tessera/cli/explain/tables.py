@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from rich.console import JustifyMethod, RenderableType
+from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 
 from tessera.cli.drawing.lettering import counted
-from tessera.cli.printing import titled
+from tessera.cli.printing import headed_table, titled
 from tessera.core.explain.explain import RequestOption
 from tessera.core.gpu.sharing import Mode, Option
 
@@ -62,12 +61,12 @@ def _device(option: Option) -> str:
 
 
 def _table(title: str, columns: str, rows: Sequence[Sequence[str]]) -> RenderableType:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for number, column in enumerate(columns.split()):
+    headings = columns.split()
+    table = headed_table(*headings)
+    for number, (heading, column) in enumerate(zip(headings, table.columns, strict=True)):
         words = (word for row in rows for word in row[number].split())
-        least = min(_WORD, max(map(len, (column, *words))))
-        numbers: JustifyMethod = "right" if column in _AMOUNTS else "left"
-        table.add_column(column, overflow="fold", min_width=least, justify=numbers)
+        column.min_width = min(_WORD, max(map(len, (heading, *words))))
+        column.justify = "right" if heading in _AMOUNTS else "left"
     for row in rows:
         table.add_row(*map(escape, row))
     return titled(title, table)

@@ -110,7 +110,7 @@ def _narrow(nodes: Sequence[NodeInspection], width: int, numbers: Mapping[str, i
     room = width - sum(widths) - len(widths)
     heading = ("GPU", "LAYOUT", "MODE", "ALLOCATED", "HEALTH")
     if any(node.gpus for node in nodes):
-        below = ("", "pods", "isolation", "used", "fragmented")
+        below = ("", "PODS", "ISOLATION", "USED", "FRAGMENTED")
         yield _fixed(
             widths,
             room,

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tessera.cli.mig.node import GpuOutcome, NodeInUse
-from tessera.cli.printing import ruled_table
+from tessera.cli.printing import headed_table
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Placement, open_placements
 from tessera.core.node.layouts import Difference, GpuUser
@@ -34,7 +34,7 @@ def _users(users: Iterable[GpuUser]) -> str:
 
 def node_table(seen: NodeInUse, names: Sequence[str]) -> RenderableType:
     """Return every GPU with its MIG instances and what uses them, then the configurations this node supports."""
-    table = ruled_table("GPU", "model, MIG", "used by", "UUID")
+    table = headed_table("GPU", "model, MIG", "used by", "UUID")
     for gpu in seen.inventory.gpus:
         own = [user for user in seen.users if user.gpu == gpu.uuid]
         rows = [
@@ -96,7 +96,7 @@ def _user_json(user: GpuUser) -> dict[str, Any]:
 
 def outcomes_table(outcomes: Sequence[GpuOutcome]) -> RenderableType:
     """Return the outcome for each GPU, made or planned: its steps in order, and who each affects."""
-    table = ruled_table("GPU", "model", "result", "step", "affects")
+    table = headed_table("GPU", "model", "result", "step", "affects")
     for each in outcomes:
         colour = _GOOD.get(each.result, "yellow")
         table.add_row(str(each.index), each.model, Text(each.result, colour), "", "")
@@ -136,7 +136,7 @@ def outcomes_json(outcomes: Sequence[GpuOutcome]) -> list[dict[str, Any]]:
 
 def differences_table(found: Sequence[Difference]) -> RenderableType:
     """Return how GPUs differ from what was asserted."""
-    table = ruled_table("GPU", "observed", "desired")
+    table = headed_table("GPU", "observed", "desired")
     for each in found:
         table.add_row(str(each.index), each.found, each.expected)
     return table

@@ -20,7 +20,7 @@ from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.drawing.totals import totals
 from tessera.cli.drawing.views import DrawnFleet, DrawnGpu, DrawnWorkload, fleet, pod_name
-from tessera.cli.printing import ruled_table
+from tessera.cli.printing import headed_table
 from tessera.core.cluster.snapshot import Assignment, LeftOut, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import Plan
@@ -120,7 +120,7 @@ def _placed(plan: Plan, seen: DrawnFleet) -> Table:
     for assignment in plan.assignments:
         gets, isolation = _gets(assignment.shares)
         groups[numbers[assignment.pod], gets, isolation].append(assignment)
-    table = ruled_table("", "Workload", "Pods", "Per pod", "Isolation", "Where", title="Placed")
+    table = headed_table("", "Workload", "Pods", "Per pod", "Isolation", "Where", title="Placed")
     table.columns[2].justify = "right"
     guessed = {layout.node for layout in plan.layouts if layout.guessed}
     for (number, gets, isolation), members in sorted(groups.items(), key=lambda group: group[0][0]):
@@ -264,7 +264,7 @@ def _cell_words(gpu: DrawnGpu, cell: Cell | None) -> tuple[tuple[str, ...], Styl
 
 
 def _gpus(seen: DrawnFleet) -> Table:
-    table = ruled_table("Node", "GPU", "Model", "Layout", "Allocated", title="GPUs")
+    table = headed_table("Node", "GPU", "Model", "Layout", "Allocated", title="GPUs")
     table.columns[3].ratio = 1
     table.columns[4].justify = "right"
     table.columns[4].no_wrap = True
@@ -298,7 +298,7 @@ def _node_words(kind: DrawnKind) -> str:
 
 
 def _pending(seen: DrawnFleet) -> Table:
-    table = ruled_table("", "Workload", "Pods", "Reason", title="Pending")
+    table = headed_table("", "Workload", "Pods", "Reason", title="Pending")
     table.columns[2].justify = "right"
     table.columns[3].ratio = 1
     for queue in seen.pending[:MOST_REASONS]:

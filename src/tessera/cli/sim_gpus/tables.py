@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tessera.cli.printing import ruled_table
+from tessera.cli.printing import headed_table
 from tessera.sim.nvmlsim.faults import code_text
 
 __all__ = ["machine_tables"]
@@ -24,7 +24,7 @@ def machine_tables(described: dict[str, Any]) -> Iterator[Table]:
 
 
 def _gpus(described: dict[str, Any]) -> Table:
-    table = ruled_table("gpu", "name, bus, uuid", "MiB used", "MIG", "compute", "state", title="GPUs")
+    table = headed_table("gpu", "name, bus, uuid", "MiB used", "MIG", "compute", "state", title="GPUs")
     for gpu in described["gpus"]:
         mig = gpu["mig"]
         words = "on" if mig["current"] else "off"
@@ -42,7 +42,7 @@ def _gpus(described: dict[str, Any]) -> Table:
 
 
 def _instances(described: dict[str, Any]) -> Table:
-    table = ruled_table("gpu", "id", "instance", "MIG device", "processes", title="MIG instances")
+    table = headed_table("gpu", "id", "instance", "MIG device", "processes", title="MIG instances")
     for gpu in described["gpus"]:
         for instance in sorted(gpu["instances"], key=lambda each: each["start"]):
             head = (str(gpu["index"]), str(instance["id"]), f"{instance['profile']} at {instance['start']}")
@@ -59,7 +59,7 @@ def _instances(described: dict[str, Any]) -> Table:
 
 
 def _processes(described: dict[str, Any]) -> Table:
-    table = ruled_table("pid", "gpu", "instance", "MiB", "SM %", "mode", "name", "cgroup", title="Processes")
+    table = headed_table("pid", "gpu", "instance", "MiB", "SM %", "mode", "name", "cgroup", title="Processes")
     for each in described["processes"]:
         ids = "" if each["gpu_instance"] is None else f"{each['gpu_instance']}/{each['compute_instance']}"
         mode = _PROCESS_MODES[each["mode"]]
@@ -69,7 +69,7 @@ def _processes(described: dict[str, Any]) -> Table:
 
 
 def _limits(described: dict[str, Any]) -> Table:
-    table = ruled_table("gpu", "cgroup", "soft MiB", "hard MiB", title="Memory limits")
+    table = headed_table("gpu", "cgroup", "soft MiB", "hard MiB", title="Memory limits")
     for each in described["limits"]:
         soft, hard = ("none" if each[kind] == _NO_LIMIT else str(each[kind] >> 20) for kind in ("soft", "hard"))
         table.add_row(str(each["gpu"]), each["cgroup"], soft, hard)
@@ -77,7 +77,7 @@ def _limits(described: dict[str, Any]) -> Table:
 
 
 def _faults(described: dict[str, Any]) -> Table:
-    table = ruled_table("function", "gpu", "returns", "after", "times", "latency ms", title="Faults")
+    table = headed_table("function", "gpu", "returns", "after", "times", "latency ms", title="Faults")
     for each in described["faults"]:
         table.add_row(
             each["function"],

@@ -6,9 +6,7 @@ from typing import Any, Literal
 
 import click
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from tessera.cli.inputs import ShareUnit, fleet_options, input_options, note_skipped, read_snapshot
 from tessera.cli.options import (
@@ -24,7 +22,7 @@ from tessera.cli.options import (
     write_output,
     write_outputs,
 )
-from tessera.cli.printing import print_document, trimmed, wide_console
+from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.progress import Report, progress_bar
 from tessera.cli.simulate.cluster import simulate_cluster
 from tessera.cli.simulate.serving import simulate_serving
@@ -321,8 +319,7 @@ def _print_table(runs: Sequence[RunMetrics], console: Console) -> None:
     together = max(1, (console.width - first) // widest)
     console.print(title(runs[0]), highlight=False)
     for at in range(1, len(runs) + 1, together):
-        shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        shown.add_column(lines[0][0])
+        shown = headed_table(lines[0][0])
         for policy in lines[0][at : at + together]:
             shown.add_column(policy, justify="right")
         for line in lines[1:]:

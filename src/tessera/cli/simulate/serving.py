@@ -5,8 +5,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from tessera.cli.options import (
     Number,
@@ -17,7 +15,7 @@ from tessera.cli.options import (
     write_output,
     write_outputs,
 )
-from tessera.cli.printing import print_document, trimmed, wide_console
+from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.errors import InvalidInput
 from tessera.sim.report import check_figures
@@ -200,9 +198,9 @@ def _print(found: Comparison, output: str) -> None:
     count, hours = len(found.requests.arrival_s), found.requests.span_s / 3600
     plan = f"{found.plan.replica_hours:.1f} replica-hours, {found.plan.within_slo:.1%} within SLO"
     console.print(f"{count:,} requests in {hours:.1f} h; a clairvoyant plan: {plan}", highlight=False)
-    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for number, name in enumerate(HEADER):
-        shown.add_column(name, justify="right" if number else "left")
+    shown = headed_table(*HEADER)
+    for column in shown.columns[1:]:
+        column.justify = "right"
     for each in rows(found):
         ratio = each.replica_hours / each.clairvoyant_replica_hours if each.clairvoyant_replica_hours else 1.0
         shown.add_row(

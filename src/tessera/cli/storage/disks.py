@@ -12,7 +12,7 @@ from rich.text import Text
 from tessera.agent.storage.disks.preparing import observe_plan, prepare
 from tessera.cli.drawing.lettering import clean, gib
 from tessera.cli.options import CommandGroup, output_option
-from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.storage.diskoptions import GivenDisks, client_of, disk_options, spec_of
 from tessera.clients.disks import Disks, command
 from tessera.core.storage.disks.plan import DiskPlan, DiskState
@@ -140,13 +140,13 @@ def _print(found: DiskPlan, output: str, *, error: bool = False) -> None:
 
 
 def _print_tables(found: DiskPlan, console: Console) -> None:
-    table = ruled_table("DISK", "SIZE", "MODEL", "FOUND")
+    table = headed_table("DISK", "SIZE", "MODEL", "FOUND")
     for disk in found.disks:
         table.add_row(*map(Text, (disk.device, gib(disk.size_bytes >> 20), clean(disk.model), disk.found)))
     if found.disks:
         console.print(trimmed(table))
     if found.steps:
-        steps = ruled_table("", "STEP")
+        steps = headed_table("", "STEP")
         for number, step in enumerate(found.steps, 1):
             steps.add_row(f"{number}", Text(_words(step)))
         console.print(trimmed(Text(), steps, Text()))

@@ -16,7 +16,7 @@ from tessera.api.kubernetes.images import images_of, node_images
 from tessera.api.oci.manifests import Platform, read_platform
 from tessera.api.oci.references import read_reference
 from tessera.cli.options import CommandGroup, output_option
-from tessera.cli.printing import print_document, ruled_table, titled, trimmed, wide_console
+from tessera.cli.printing import headed_table, print_document, titled, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.registry import HttpRegistry, Keychain, Registry, read_image
 from tessera.core.storage.images.layers import Analysis, Image, analyze
@@ -140,19 +140,19 @@ async def _one(registry: Registry, text: str, desired: Platform) -> Image | Tess
 
 def _tables(found: Analysis, *, everything: bool) -> list[RenderableType]:
     """Return the output for people."""
-    rows = ruled_table("IMAGE", "MiB", "LAYERS", "SHARED MiB", "DIGEST")
+    rows = headed_table("IMAGE", "MiB", "LAYERS", "SHARED MiB", "DIGEST")
     for each in found.images:
         digest = each.digest if everything else _short(each.digest)
         rows.add_row(each.name, _mib(each.bytes), str(each.layers), _mib(each.shared_bytes), digest)
     parts: list[RenderableType] = [rows]
     if found.shared:
-        layers = ruled_table("LAYER", "MiB", "IMAGES")
+        layers = headed_table("LAYER", "MiB", "IMAGES")
         for layer in found.shared if everything else found.shared[:_MOST_ROWS]:
             digest = layer.digest if everything else _short(layer.digest)
             layers.add_row(digest, _mib(layer.bytes), ", ".join(layer.images))
         parts.append(titled(f"\nShared layers: {len(found.shared)}", layers))
     if found.nodes:
-        nodes = ruled_table("NODE", "MISSING", "PULLS MiB")
+        nodes = headed_table("NODE", "MISSING", "PULLS MiB")
         for node in found.nodes if everything else sorted(found.nodes, key=lambda each: -each.bytes)[:_MOST_ROWS]:
             nodes.add_row(node.node, f"{len(node.missing)} of {len(found.images)}", _mib(node.bytes))
         parts.append(titled(f"\nNodes: {len(found.nodes)}", nodes))

@@ -16,7 +16,7 @@ from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import SyncOptions, sync
 from tessera.agent.storage.models.verify import damaged_files, warm
 from tessera.cli.options import CommandGroup, Number, output_option
-from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.store import open_store
 from tessera.core.storage.models.revisions import Manifest
@@ -96,7 +96,7 @@ def sync_command(
     finally:
         store.close()
     if not print_document(done, output):
-        table = ruled_table("revision", "files", "fetched MiB", "requests", "seconds")
+        table = headed_table("revision", "files", "fetched MiB", "requests", "seconds")
         name = done.revision if output == "wide" else done.revision[:12]
         table.add_row(name, str(done.files), f"{done.bytes / 2**20:.1f}", str(done.requests), f"{done.seconds:.1f}")
         wide_console(output=output).print(trimmed(table))
@@ -115,7 +115,7 @@ def list_command(folder: Path, output: str) -> None:
     if not revisions:
         click.echo(f"{folder} has no revision: `tessera models sync SRC {folder}` fetches one", err=True)
         return
-    table = ruled_table("revision", "files", "MiB", "stays because", "source")
+    table = headed_table("revision", "files", "MiB", "stays because", "source")
     for each in revisions:
         name = each.revision if output == "wide" else each.revision[:12]
         table.add_row(name, str(each.files), f"{each.bytes / 2**20:.1f}", each.protected, each.source)
@@ -139,7 +139,7 @@ def verify_command(folder: Path, revision: str, output: str) -> None:
         ).items()
     ]
     if not print_document(rows, output):
-        table = ruled_table("revision", "file", "problem")
+        table = headed_table("revision", "file", "problem")
         for row in rows:
             table.add_row(row["revision"][:12], row["file"], row["problem"])
         if rows:

@@ -11,7 +11,7 @@ from rich.text import Text
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import output_option, refuse_beside
-from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.usage.agents import agents, agents_options, answers, note_silent, refuse_two_sources
 from tessera.cli.usage.history import prometheus, prometheus_options, refuse_without_prometheus
 from tessera.core.usage.rightsizing import Sizing, recommendations
@@ -83,7 +83,7 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
     shown = [each for each in rows if given["all"] or not each.verdict.settled]
     if print_document(shown, output):
         return
-    table = ruled_table(
+    table = headed_table(
         "CONTAINER", "NODE", "DEVICE", "ALLOCATED", "PEAK", "GPU %", "OBSERVED", "VERDICT", "FITS", "SAVES"
     )
     for each in shown:

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.printing import ruled_table
+from tessera.cli.printing import headed_table
 from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.usagereport import GpuReport, UsageReport
 
@@ -18,7 +18,7 @@ _UNKNOWN = "-"
 
 def top_table(reports: Iterable[UsageReport]) -> RenderableType:
     """Return the GPUs of all nodes with their containers, and below them what slows them down."""
-    table = ruled_table("NODE", "GPU", "DEVICE", "MEMORY", "USED / OF", "GPU %", "CONTAINER", "STATE")
+    table = headed_table("NODE", "GPU", "DEVICE", "MEMORY", "USED / OF", "GPU %", "CONTAINER", "STATE")
     contention = []
 
     def add_row(*cells: str) -> None:

@@ -12,7 +12,7 @@ from tessera.api.tessera.v1alpha1.environments import Environment, read_environm
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options
 from tessera.cli.options import output_option
-from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.clients.kube import ENVIRONMENTS, Forbidden, Kube, name_of
 from tessera.errors import InvalidInput, Unavailable
 
@@ -48,7 +48,7 @@ def environments(*, kubeconfig: Path | None, context: str | None, output: str) -
         click.echo(f"left out: {error}", err=True)
     if print_document(found.known, output):
         return
-    table = ruled_table("NAME", "NOTEBOOK", "TOOLS", "IMAGE", "DESCRIPTION")
+    table = headed_table("NAME", "NOTEBOOK", "TOOLS", "IMAGE", "DESCRIPTION")
     for each in found.known:
         cells = (each.name, "yes" if each.notebook else "-", ", ".join(each.tools), each.image, each.description)
         table.add_row(*(Text(clean(cell)) for cell in cells))
