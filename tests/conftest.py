@@ -10,6 +10,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from harness.card import Card, without_gpu
 from harness.certificates import make_certificates
 
 # No deadlines: a busy machine is not a defect. Where CI is set, the same examples each time, so that a change does not
@@ -62,6 +63,14 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Those whose name begins with `agent` have the name by which agents of other nodes know each other.
     """
     return make_certificates(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="session")
+def card() -> Card:
+    """Give the real GPU of this machine, read only; without one the test is skipped, which is no evidence."""
+    if why := without_gpu():
+        pytest.skip(why)
+    return Card()
 
 
 @pytest.fixture(autouse=True)

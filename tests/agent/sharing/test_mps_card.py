@@ -1,0 +1,207 @@
+"""NVIDIA's own MPS control daemon on a real GPU, started by the agent's code, and clients within granted limits.
+
+The GPU's compute mode stays as it is: `exclusive` is off, all else is as on a node.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from builders.shares import share
+from harness.card import OUT_OF_MEMORY, Card, CudaProgram, ReadOnlyDriver, note, program
+from tessera.agent.sharing.mps import MpsSupervisor
+from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
+from tessera.core.cluster.mps import MpsTarget
+from tessera.core.deviceplugin.edits import CONTAINER_PIPE, HostPlaces, edits
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.sharing import Mode
+from tessera.core.node.mpsdaemon import DaemonState
+from tessera.core.node.nodesharing import mps_client_limit
+from tessera.log import logger
+
+pytestmark = [pytest.mark.anyio, pytest.mark.gpu]
+
+
+class MpsCard:
+    """A GPU with the daemon that one agent supervises."""
+
+    def __init__(self, driver: ReadOnlyDriver, facts: GpuFacts, settings: MpsSettings, multiprocessors: int) -> None:
+        self.driver = driver
+        self.facts = facts
+        self.settings = settings
+        self.multiprocessors = multiprocessors
+        """Those of the GPU."""
+        self.agent = MpsSupervisor(driver, settings, logger())
+        self.target = MpsTarget(key=facts.uuid, gpu=facts.uuid, visible=facts.uuid, exclusive=False)
+
+    async def apply(self, **limits: int) -> DaemonState:
+        """Bring the daemon to these limits, and return its state."""
+        self.target = msgspec.structs.replace(self.target, **limits)
+        (state,) = await self.agent.apply([self.target], await self.driver.inventory())
+        log = self.settings.root / self.facts.uuid / "log"
+        text = "".join(f"\n{each.name}: {each.read_text(errors='replace')[-1500:]}" for each in log.glob("*.log"))
+        assert state.phase == "running", f"{state}{text}"
+        return state
+
+    @property
+    def pipe(self) -> dict[str, str]:
+        """What makes a program a client."""
+        return {"CUDA_MPS_PIPE_DIRECTORY": str(self.settings.root / self.facts.uuid / "pipe")}
+
+    def granted(self, memory_mib: int, percent: int) -> dict[str, str]:
+        """Return the environment of a container with a share; its pipes are mounted at another path than here."""
+        made = edits([share(0, memory_mib, Mode.MPS, percent=percent)], {0: self.facts}, HostPlaces())
+        env = {**dict(made.env), **self.pipe}
+        assert dict(made.env)["CUDA_MPS_PIPE_DIRECTORY"] == CONTAINER_PIPE
+        return env
+
+
+@contextlib.contextmanager
+def client(env: Mapping[str, str]) -> Iterator[CudaProgram]:
+    """Run a CUDA program with a context."""
+    with CudaProgram(env) as one:
+        one.must("open")
+        yield one
+
+
+def fits(one: CudaProgram, below: int, above: int) -> int:
+    """Return how much memory a program can allocate, in pieces of 64 MiB, and check that it is within bounds."""
+    got = 0
+    while (answer := one.ask("alloc", mib=64))["result"] == 0 and got <= above:
+        got += 64
+    assert answer["result"] == OUT_OF_MEMORY, answer
+    assert below <= got <= above, got
+    return got
+
+
+@pytest.fixture
+async def mps(card: Card) -> AsyncIterator[MpsCard]:
+    settings = MpsSettings(program=program("nvidia-cuda-mps-control"))
+    with card.cuda() as one:
+        multiprocessors = one.must("open")["multiprocessors"]
+    with tempfile.TemporaryDirectory(prefix="mps") as name:  # short: the path of a socket has at most 107 characters
+        settings = msgspec.structs.replace(settings, root=Path(name))
+        async with await card.driver() as driver:
+            made = MpsCard(driver, (await driver.inventory()).gpus[0], settings, multiprocessors)
+            try:
+                yield made
+            finally:
+                async with asyncio.timeout(60):
+                    while await made.agent.apply([], await driver.inventory()):
+                        await asyncio.sleep(0.5)
+                assert driver.refused == ()
+
+
+async def test_replicas_are_limited_by_the_daemon(mps: MpsCard) -> None:
+    state = await mps.apply(memory_limit_mib=4096, thread_percent=25)
+    assert state.clients in (None, 0)
+    daemons = MpsDaemons(mps.settings)
+    (daemon,) = await daemons.inspect()
+    assert daemon.problem == ""
+    memory = await daemons.command(mps.facts.uuid, "get_default_device_pinned_mem_limit 0")
+    threads = await daemons.command(mps.facts.uuid, "get_default_active_thread_percentage")
+    with client(mps.pipe) as one:
+        seen = one.must("memory")
+        answer = one.must("wave")
+        count = one.must("open")["multiprocessors"]
+        alone = fits(one, 3072, 4096)
+        with client(mps.pipe) as two:
+            both = fits(two, 3072, 4096)
+            sight = await daemons.observe(mps.facts.uuid)
+            listed = {each.pid for each in await mps.driver.processes(mps.facts.uuid)}
+            state = await mps.apply()
+            two_at_work = two.must("busy", seconds=0.5)
+            one.kill()
+            after_kill = two.must("busy", seconds=0.5)
+            two.must("wave")
+    note(
+        memory_limit=memory,
+        threads=threads,
+        seen=seen,
+        wave_ms=answer["ms"],
+        multiprocessors=count,
+        fits=(alone, both),
+        clients=state.clients,
+        daemon=sorted(sight.processes),
+        nvml=sorted(listed),
+        rounds=(two_at_work, after_kill),
+    )
+    assert state.clients == 2
+    assert listed <= sight.processes, "processes that the doctor would call strangers"
+    assert count <= 0.3 * mps.multiprocessors
+    assert after_kill["rounds"] > 0
+
+
+async def test_amounts_are_limited_by_each_containers_environment(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=0, thread_percent=100)
+    with client(mps.pipe) as unlimited:
+        whole = unlimited.must("wave")["ms"]
+        assert unlimited.must("open")["multiprocessors"] == mps.multiprocessors
+    with client(mps.granted(2048, 10)) as small, client(mps.granted(8192, 50)) as large:
+        waves = (small.must("wave")["ms"], large.must("wave")["ms"])
+        counts = (small.must("open")["multiprocessors"], large.must("open")["multiprocessors"])
+        seen = (small.must("memory"), large.must("memory"))
+        got = (fits(small, 1024, 2048), fits(large, 7168, 8192))
+        with client(mps.granted(2048, 10)) as another:
+            second = fits(another, 1024, 2048)
+    note(
+        whole_ms=whole, waves_ms=waves, counts=counts, seen=seen, fits=got, second_process=second
+    )
+    assert counts[0] <= 0.15 * mps.multiprocessors
+    assert counts[1] <= 0.55 * mps.multiprocessors
+    assert waves[0] >= 5 * whole
+    assert 1.5 * whole <= waves[1] <= 3 * whole
+
+
+async def test_a_client_that_is_killed_at_work_leaves_the_others(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=0, thread_percent=100)
+    with client(mps.granted(2048, 50)) as one, client(mps.granted(2048, 50)) as two:
+        before = two.must("busy", seconds=1)["rounds"]
+        one.tell("busy", seconds=20)
+        two.tell("busy", seconds=4)
+        await asyncio.sleep(1.5)
+        one.kill()
+        after = two.answer()
+        again = two.ask("busy", seconds=1)
+        state = await mps.apply()
+        note(before=before, while_killed=after, again=again, state=state)
+        assert (after["result"], again["result"]) == (0, 0)
+
+
+async def test_limits_change_for_later_clients_without_a_restart(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=4096, thread_percent=25)
+    with client(mps.pipe) as former:
+        await mps.apply(memory_limit_mib=2048, thread_percent=50)
+        with client(mps.pipe) as later:
+            counts = (former.must("open")["multiprocessors"], later.must("open")["multiprocessors"])
+            got = (fits(former, 3072, 4096), fits(later, 1024, 2048))
+    note(multiprocessors=counts, fits=got)
+    assert counts[0] < counts[1]
+
+
+async def test_an_agent_that_is_restarted_adopts_the_daemon(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=4096, thread_percent=25)
+    with client(mps.pipe) as one:
+        mps.agent = MpsSupervisor(mps.driver, mps.settings, logger())
+        state = await mps.apply()
+        assert (state.phase, state.clients) == ("running", 1)
+        one.must("wave")
+
+
+async def test_as_many_clients_connect_as_is_said(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=0, thread_percent=100)
+    most = mps_client_limit(mps.facts, (await mps.driver.inventory()).cuda)
+    with contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(CudaProgram(mps.pipe)) for _ in range(most + 1)]
+        for each in programs:
+            each.tell("open")
+        answers = [each.answer() for each in programs]
+        state = await mps.apply()
+    failed = [each for each in answers if each["result"]]
+    note(said=most, connected=len(answers) - len(failed), clients=state.clients, failed=failed[:2])
+    assert len(answers) - len(failed) == most
