@@ -71,7 +71,7 @@ class SmiGpu:
     """What `nvidia-smi -q -x` prints of the first GPU, by the path of its elements."""
 
     def __init__(self) -> None:
-        self.log = ET.fromstring(nvidia_smi("-q", "-x"))  # noqa: S314 - the driver's own program
+        self.log = ET.fromstring(nvidia_smi("-q", "-x"))
         found = self.log.find("gpu")
         assert found is not None
         self.gpu = found
@@ -89,7 +89,9 @@ class SmiGpu:
     def processes(self) -> dict[int, int]:
         """Return the MiB that each process uses."""
         found = self.gpu.findall("processes/process_info")
-        return {int(each.findtext("pid") or 0): int((each.findtext("used_memory") or "-1").split()[0]) for each in found}
+        return {
+            int(each.findtext("pid") or 0): int((each.findtext("used_memory") or "-1").split()[0]) for each in found
+        }
 
 
 def without_gpu() -> str:
@@ -201,6 +203,4 @@ class Card:
 
 def note(**values: object) -> None:
     """Print what was measured, one line, for scripts/hardware."""
-    sys.stdout.write(f"MEASURED {json.dumps(values, default=str)}\n")
-
-
+    sys.stdout.write(f"\nMEASURED {json.dumps(values, default=str)}\n")

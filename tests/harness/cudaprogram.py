@@ -55,7 +55,7 @@ next:
 """
 
 
-class Failed(Exception):  # noqa: N818 - the program's own
+class Failed(Exception):
     """A call of CUDA returned an error."""
 
     def __init__(self, what: str, code: int) -> None:
@@ -113,7 +113,7 @@ class Program:
 
     def launch(self, kernel: bytes, value: int, blocks: int) -> None:
         """Run a kernel of one number, and wait for its end."""
-        if not self.module:
+        if not self.module.value:
             self.call("cuModuleLoadData", ctypes.byref(self.module), ctypes.c_char_p(PTX))
         function, argument = ctypes.c_void_p(), ctypes.c_uint64(value)
         self.call("cuModuleGetFunction", ctypes.byref(function), self.module, ctypes.c_char_p(kernel))

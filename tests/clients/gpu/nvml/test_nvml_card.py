@@ -21,6 +21,11 @@ async def inventory(card: Card) -> Inventory:
         return await driver.inventory()
 
 
+def node_of(gpu: GpuFacts) -> Path:
+    """Return the device node of a GPU."""
+    return Path(f"/dev/nvidia{gpu.minor}")
+
+
 async def test_the_inventory_is_nvidia_smis(card: Card) -> None:
     found, smi = await inventory(card), card.smi()
     gpu = found.gpus[0]
@@ -48,28 +53,25 @@ async def test_the_inventory_is_nvidia_smis(card: Card) -> None:
     assert (found.driver, f"{found.cuda[0]}.{found.cuda[1]}") == (smi.text("driver_version"), smi.text("cuda_version"))
     assert (gpu.uuid, gpu.product) == (smi.text("uuid"), smi.text("product_name"))
     assert gpu.minor == smi.number("minor_number")
-    assert Path(f"/dev/nvidia{gpu.minor}").exists()
+    assert node_of(gpu).is_char_device()
     assert bus == smi.text("pci/pci_bus_id").lower()
     assert gpu.pci_device_id.lower() == f"0x{smi.text('pci/pci_device_id').lower().removeprefix('0x')}"
     assert gpu.memory_total_mib == smi.number("fb_memory_usage/total")
     reserved = smi.number("fb_memory_usage/reserved")
     assert reserved is not None
     assert abs(gpu.memory_total_mib - gpu.memory_mib - reserved) <= 1, "each rounds"
-    mig = {None: "N/A"}.get(gpu.mig, "Enabled" if gpu.mig and gpu.mig.current else "Disabled")
+    mig = "N/A" if gpu.mig is None else "Enabled" if gpu.mig.current else "Disabled"
     assert mig == smi.text("mig_mode/current_mig")
     modes = {
         "Default": ComputeMode.DEFAULT,
         "Exclusive_Process": ComputeMode.EXCLUSIVE_PROCESS,
         "Prohibited": ComputeMode.PROHIBITED,
     }
-    assert gpu.compute_mode is modes[smi.text("compute_mode")]
+    assert gpu.compute_mode == modes[smi.text("compute_mode")]
     assert gpu.power_limit_watts == smi.number("gpu_power_readings/current_power_limit")
     assert gpu.power_default_watts == smi.number("gpu_power_readings/default_power_limit")
-    ends = (
-        smi.number("gpu_power_readings/min_power_limit"),
-        smi.number("gpu_power_readings/max_power_limit"),
-    )
-    assert gpu.power_range_watts == ends
+    ends = [smi.number(f"gpu_power_readings/{end}_power_limit") for end in ("min", "max")]
+    assert list(gpu.power_range_watts or ()) == ends
     assert found == await inventory(card), "two readings differ"
 
 

@@ -1,0 +1,87 @@
+"""The whole agent on a real GPU, with Kubernetes API and kubelet in memory, on which it changes no setting."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from builders.shares import share
+from harness.agentmachine import Machine
+from harness.card import Card, ReadOnlyDriver, note
+from tessera.agent.run import Agent
+from tessera.clients.kube import EVENTS, GPU_NODES, annotations_of, labels_of
+
+pytestmark = [pytest.mark.anyio, pytest.mark.gpu]
+_RUNS_S = 35.0
+
+
+@contextlib.asynccontextmanager
+async def running(machine: Machine, driver: ReadOnlyDriver) -> AsyncIterator[Agent]:
+    """Run an agent with the intervals that it has on a node."""
+    settings = machine.settings
+    paths = msgspec.structs.replace(settings.paths, proc=Path("/proc"))
+    settings = msgspec.structs.replace(settings, paths=paths, interval_s=5.0, measure_s=5.0)
+    one = Agent(settings, driver, machine.kube)
+    task = asyncio.ensure_future(one.run())
+    try:
+        yield one
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_whole_gpu_is_offered_and_used(card: Card, machine: Machine) -> None:
+    with capture_logs() as logs:
+        async with await card.driver() as driver, running(machine, driver) as agent:
+            began, before = time.monotonic(), time.process_time()
+            inventory = await driver.inventory()
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", len(inventory.gpus))
+            offered_s = time.monotonic() - began
+            await machine.pod("p1", {"nvidia.com/gpu": 1})
+            env = await machine.start("p1", "nvidia.com/gpu")
+            with card.cuda({"CUDA_VISIBLE_DEVICES": env["NVIDIA_VISIBLE_DEVICES"]}, mib=2048) as one:
+                for _ in range(int(_RUNS_S / 5)):
+                    one.tell("busy", seconds=2)
+                    await asyncio.sleep(5)
+                    one.answer()
+            cpu = (time.process_time() - before) / (time.monotonic() - began)
+            text = agent.exporter.render().decode()
+            node, gpunode = await machine.node(), await machine.kube.get(GPU_NODES, "n1")
+            events = [each["reason"] for each in (await machine.kube.list(EVENTS)).objects]
+            refused = driver.refused
+    warnings = [each for each in logs if each["log_level"] in {"warning", "error"}]
+    note(
+        offered_after_s=round(offered_s, 2),
+        core_percent=round(100 * cpu, 2),
+        env=env,
+        labels=labels_of(node),
+        annotations=annotations_of(node),
+        status=(gpunode or {}).get("status"),
+        events=events,
+        warnings=warnings,
+        refused=refused,
+        pod=[line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_FB_USED")],
+    )
+    assert refused == ()
+    assert env["NVIDIA_VISIBLE_DEVICES"] == inventory.gpus[0].uuid
+    assert "tessera_exporter_failures_total 0\n" in text
+    assert 'pod="p1"' in text
+    assert not [each for each in warnings if each["log_level"] == "error"]
+
+
+async def test_memory_shares_are_offered_and_given(card: Card, machine: Machine) -> None:
+    await machine.label(gpushare="true")
+    async with await card.driver() as driver, running(machine, driver):
+        facts = (await driver.inventory()).gpus[0]
+        await machine.kubelet.until_allocatable("tessera.dev/gpu-memory", facts.memory_mib // 1024)
+        await machine.pod("p0", {"tessera.dev/gpu-memory": 4}, (share(0, 4096, container="c"),))
+        env = await machine.start("p0", "tessera.dev/gpu-memory", 4)
+        note(units=facts.memory_mib // 1024, env=env, refused=driver.refused)
+        assert (env["NVIDIA_VISIBLE_DEVICES"], env["TESSERA_GPU_MEMORY_MIB"]) == (facts.uuid, "4096")
+        assert driver.refused == ()
