@@ -7,10 +7,11 @@ slots, 120 s cold start, wait <= 2 s, at most 16 replicas; nothing is tuned to a
 3.5 requests a second. Fails where Tessera's policy is outside its bounds: on the 24 h series at most 1.2 times the
 plan, 99 % within the objective and 100 changes, but 98.5 % on the series by client (`scripts/bench foreseen` says why);
 on Azure's code trace with each request three times 2.5 times and 97 %; and no request is ever lost. In one row
-policies assume 256 slots, as by vLLM's `--max-num-seqs`, and a replica serves 8; 98 % there. In the last rows
-replicas start slowly, or the rate steps from 3 to 9 requests a second after an hour, with at most 40 replicas: there
-Tessera's policy must not need more replica-hours than the plain HorizontalPodAutoscaler by requests in flight, and keep
-as many requests within the objective, or a percentage point fewer.
+policies assume 256 slots, as by vLLM's `--max-num-seqs`, and a replica serves 8; 98 % there. In others replicas start
+slowly, or the rate steps from 3 to 9 requests a second after an hour, with at most 40 replicas: there Tessera's policy
+must not need more replica-hours than the plain HorizontalPodAutoscaler by requests in flight, and keep as many requests
+within the objective, or a percentage point fewer. In the last rows replicas are added one by one, as where vLLM
+measures free memory: what that costs after a step has floors of its own.
 """
 
 import argparse
@@ -47,13 +48,16 @@ class Case(NamedTuple):
     most: int = MOST
     as_plain: bool = False
     """Whether it must do as well as policy `in-flight`."""
+    one_by_one: bool = False
+    """Whether it adds replicas one in three minutes, as where vLLM measures the memory that is free."""
 
     @property
     def name(self) -> str:
         """The first column of the table."""
         name = f"{self.file.removesuffix('.csv')} {self.column or ''}{f' {self.rate:g}/s' if self.rate else ''}"
         name += f" of {self.spec_slots}" if self.spec_slots else ""
-        return f"{name}, starts {self.cold_start_s:.0f} s" if self.as_plain else name
+        name += f", starts {self.cold_start_s:.0f} s" if self.as_plain or self.one_by_one else ""
+        return f"{name}, one by one" if self.one_by_one else name
 
 
 DAY = (1.2, 0.99, 100)
@@ -81,6 +85,11 @@ CASES = (
         Case("step", "rps", STEP_RATE, cold_start_s=cold_start_s, most=40, as_plain=True)
         for cold_start_s in (120.0, 300.0, 600.0)
     ),
+    Case("servegen_rates_600s.csv", "deepseek_r1_rps", 3.5, *DAY, one_by_one=True),
+    *(
+        Case("step", "rps", STEP_RATE, None, within, cold_start_s=cold_start_s, most=40, one_by_one=True)
+        for cold_start_s, within in ((120.0, 0.88), (300.0, 0.84))
+    ),
 )
 
 
@@ -90,7 +99,7 @@ def replay(folder: Path, case: Case) -> tuple[ComparedRow, ...]:
     rng = np.random.default_rng(SEED)
     lines = text.splitlines()
     requests = read_requests(lines, case.file, column=case.column, mean_rate=case.rate, rng=rng).first(DAY_S)
-    model = Model(spec_slots=case.spec_slots, cold_start_s=case.cold_start_s)
+    model = Model(spec_slots=case.spec_slots, cold_start_s=case.cold_start_s, one_by_one=case.one_by_one)
     return rows(compare(requests, model, tuple(POLICIES), case.most))
 
 
@@ -102,12 +111,12 @@ def faults(case: Case, found: tuple[ComparedRow, ...]) -> list[str]:
     if case.as_plain:
         missed += ["more than in-flight"] if ours.replica_hours > plain.replica_hours else []
         missed += ["later than in-flight"] if ours.within_slo < plain.within_slo - PLAIN_LATE else []
-    if case.most_ratio is not None:
-        missed += [f"{ratio:.3f} x, at most {case.most_ratio}"] if ratio > case.most_ratio else []
-        missed += (
-            [f"{ours.within_slo:.2%}, at least {case.least_within:.1%}"] if ours.within_slo < case.least_within else []
-        )
-        missed += [f"{ours.changes} changes, at most {case.most_changes}"] if ours.changes > case.most_changes else []
+    if case.most_ratio is not None and ratio > case.most_ratio:
+        missed.append(f"{ratio:.3f} x, at most {case.most_ratio}")
+    if ours.within_slo < case.least_within:
+        missed.append(f"{ours.within_slo:.2%}, at least {case.least_within:.1%}")
+    if ours.changes > case.most_changes:
+        missed.append(f"{ours.changes} changes, at most {case.most_changes}")
     return missed
 
 

@@ -1,6 +1,7 @@
 """Policies under traces: what sleeps, what a wrong spec costs, and what slow starts do."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -79,3 +80,12 @@ def test_a_step_costs_no_more_than_a_plain_autoscaler_by_requests_in_flight(cold
     ours, plain = (evenly(*parts, model=model, policy=each, start=3) for each in ("tessera", "in-flight"))
     assert ours.replica_hours <= plain.replica_hours
     assert ours.within_slo >= plain.within_slo - 0.005
+
+
+def test_replicas_that_are_added_one_by_one_are_one_more_in_three_minutes() -> None:
+    parts = (3.0, 1800.0), (12.0, 1800.0)
+    free, paced = (evenly(*parts, model=Model(one_by_one=each), start=3) for each in (False, True))
+    assert paced.within_slo < free.within_slo
+    added = [each.time_s for each in paced.log[1:]]
+    assert len(added) > 5
+    assert all(later - earlier >= 180 for earlier, later in pairwise(added))

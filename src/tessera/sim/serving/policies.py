@@ -1,21 +1,20 @@
 """The policies that are compared, by name: published rules on the HorizontalPodAutoscaler, and Tessera's own.
 
 All of them go through the same HorizontalPodAutoscaler as Kubernetes runs it (`core/serving/hpa`), each 15 seconds,
-with the defaults of autoscaling/v2 unless said.
+with the defaults of autoscaling/v2; Tessera's with the `behavior` that is rendered for a model server.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose
+from tessera.core.serving.behavior import scaling_behavior
 from tessera.core.serving.hpa import (
     Behavior,
     HpaDecision,
     HpaHistory,
     HpaPod,
     ReplicaBounds,
-    Scaling,
-    Tolerance,
     advance,
     average_metric,
     pods_metric,
@@ -34,7 +33,6 @@ _WAITING: Final = 5
 _BUSY: Final = 0.9
 """Slots in use for each replica: the best target for a plain HorizontalPodAutoscaler that was found on these traces."""
 _MILLI: Final = 1000
-_WITHOUT_DELAY: Final = Behavior(down=Scaling(policies=Behavior().down.policies))
 
 
 class _Scaled:
@@ -112,13 +110,14 @@ class _InFlight:
 
 
 class _Tessera:
-    """Tessera's policy, as the external metric of a HorizontalPodAutoscaler without tolerance and delay of its own.
+    """Tessera's policy, as the external metric of the HorizontalPodAutoscaler that is rendered.
 
     Where replicas may be idle, the step between none and one is Tessera's controller's, as in a cluster.
     """
 
     def __init__(self, model: Model, most: int) -> None:
         self._hpa = _Scaled(most)
+        self._behavior = scaling_behavior("tessera", one_by_one=model.one_by_one)
         self._server = ScaledServer(
             slots=model.declared_slots,
             cold_start_s=model.cold_start_s,
@@ -139,9 +138,8 @@ class _Tessera:
                 return ReplicaProposal(taken.replicas, found.reason)
             if load.replicas == 0:
                 return ReplicaProposal(0, found.reason)
-        exact = Tolerance(down=0.0, up=0.0)
-        proposed = average_metric(found.replicas * _MILLI, _MILLI, replicas=load.replicas, tolerance=exact)
-        return ReplicaProposal(self._hpa.decide(proposed, load, _WITHOUT_DELAY), found.reason)
+        proposed = average_metric(found.replicas * _MILLI, _MILLI, replicas=load.replicas)
+        return ReplicaProposal(self._hpa.decide(proposed, load, self._behavior), found.reason)
 
 
 Policy = Callable[[Model, int], Scaler]

@@ -91,16 +91,38 @@ def test_up_to_three_replicas_are_replaced_by_ready_ones(replicas: dict[str, int
     assert strategy["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": "25%"}
 
 
-def test_replicas_that_may_share_a_gpu_start_one_after_another() -> None:
-    def policies(gpu: dict[str, Any]) -> list[dict[str, Any]]:
-        spec = {"gpu": gpu, "replicas": {"max": 3}, "autoscaling": {"metric": "queue-time"}}
-        found = rendered(spec)["HorizontalPodAutoscaler"]["spec"]
-        assert found["metrics"][0]["pods"]["target"]["averageValue"] == "500m"
-        assert found["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 600
-        return list(found["behavior"]["scaleUp"]["policies"])
+PLUGIN = {"resource": "nvidia.com/gpu.shared"}
+PACED: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "Triton measures nothing": ({}, NEED, False),
+    "Triton on a GPU that NVIDIA's plugin shares": ({}, PLUGIN, False),
+    "vLLM whose KV cache gets its size from the share": (VLLM, NEED, False),
+    "vLLM on a device of its own": (VLLM, ALONE, False),
+    "vLLM on a device of its own, by a fraction": (VLLM | {"args": ["--gpu-memory-utilization=0.8"]}, ALONE, False),
+    "vLLM by a fraction of what others use": (VLLM | {"args": ["--gpu-memory-utilization=0.4"]}, NEED, True),
+    "vLLM with a KV cache of its user's": (VLLM | {"args": ["--kv-cache-memory-bytes=1G"]}, NEED, False),
+    "a program that starts vLLM somehow": (VLLM | {"command": ["/serve"]}, NEED, True),
+    "vLLM on a GPU that NVIDIA's plugin shares": (VLLM, PLUGIN, True),
+}
 
-    assert policies(NEED) == [{"type": "Pods", "value": 1, "periodSeconds": 180}]
-    assert len(policies(ALONE)) == 2
+
+@pytest.mark.parametrize("case", PACED)
+def test_replicas_start_one_after_another_only_where_vllm_measures_a_gpu_of_others(case: str) -> None:
+    spec, gpu, paced = PACED[case]
+    scaled = spec | {"gpu": gpu, "replicas": {"max": 3}, "autoscaling": {"metric": "queue-time"}}
+    found = rendered(scaled)["HorizontalPodAutoscaler"]["spec"]
+    assert found["metrics"][0]["pods"]["target"]["averageValue"] == "500m"
+    assert found["behavior"]["scaleDown"] == {
+        "stabilizationWindowSeconds": 600,
+        "selectPolicy": "Max",
+        "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}],
+    }
+    each = {"type": "Pods", "value": 1, "periodSeconds": 180}
+    by_default = [
+        {"type": "Pods", "value": 4, "periodSeconds": 15},
+        {"type": "Percent", "value": 100, "periodSeconds": 15},
+    ]
+    up = {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [each] if paced else by_default}
+    assert found["behavior"]["scaleUp"] == up
 
 
 def test_keda_asks_the_prometheus_of_the_installation() -> None:

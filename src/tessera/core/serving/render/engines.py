@@ -43,6 +43,8 @@ class EngineProgram(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the liveness probe."""
     ready: str
     """Path of the readiness probe."""
+    measures_memory: bool = False
+    """Whether it measures the free memory of a shared GPU as it starts: what starts beside it would be counted."""
 
 
 # The share of the device is known only to the container: which device serves a request for memory is decided when the
@@ -197,6 +199,8 @@ def _triton(server: ModelServer) -> EngineProgram:
 def _vllm(server: ModelServer, given: Collection[str]) -> EngineProgram:
     limits = batch_limits(server)
     by_share = not any(each in given for each in _MEMORY_SIZED) and not server.spec.command
+    # NVIDIA's device plugin does not pass its share of a GPU to a container, so that START gives the cache no size.
+    sized = "kv-cache-memory-bytes" in given or (by_share and not (server.spec.gpu.resource or "").endswith(".shared"))
     start = ("python3", "-c", START, str(headroom_mib(limits or BATCHES[-1][1]))) if by_share else ("vllm", "serve")
     # Inside a MIG container vLLM cannot ask NVML for the memory and takes the smallest GPU's limits, which costs 28 to
     # 53 % of the throughput: vllm-project/vllm#55381.
@@ -215,6 +219,7 @@ def _vllm(server: ModelServer, given: Collection[str]) -> EngineProgram:
         ports=(Port("http", HTTP_PORT, "http"), Port("metrics", METRICS_PORT, "http")),
         live="/health",
         ready="/health",
+        measures_memory=not sized,
     )
 
 

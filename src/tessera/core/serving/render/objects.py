@@ -3,6 +3,8 @@
 import datetime as dt
 from typing import Any, Final
 
+from tessera.core.serving.behavior import scaling_behavior
+from tessera.core.serving.hpa import Scaling
 from tessera.core.serving.metricnames import QUEUE_TIME, REPLICAS
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render.engines import METRICS_PORT, EngineProgram, program
@@ -15,10 +17,6 @@ __all__ = ["API_VERSION", "KIND", "job", "render"]
 
 KIND: Final = "ModelServer"
 API_VERSION: Final = "tessera.dev/v1alpha1"
-_SHARED_START_SECONDS: Final = 180
-"""Between two replicas that are added where they may share a GPU: vLLM measures free memory as it starts, and one
-that starts beside it would be counted."""
-
 # Source: kubernetes `pkg/apis/batch/validation` (`completionsSoftLimit`, `parallelismLimitForHighCompletions`,
 # `maxFailedIndexesLimitForHighCompletions`).
 _MANY_PARTS: Final = 100_000
@@ -47,7 +45,7 @@ def render(server: ModelServer, subject: str, *, prometheus: str = "") -> tuple[
         objects.append(_monitor(server, runs))
     if server.scaled:
         by_keda = server.spec.autoscaling.autoscaler == "KEDA"
-        objects.append(_scaled_object(server, subject, prometheus) if by_keda else _autoscaler(server))
+        objects.append(_scaled_object(server, runs, subject, prometheus) if by_keda else _autoscaler(server, runs))
     return tuple(objects)
 
 
@@ -136,23 +134,25 @@ def _target(server: ModelServer) -> dict[str, str]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": server.name}
 
 
-def _behavior(server: ModelServer) -> dict[str, Any]:
-    """Return how fast replicas scale: at once with exclusive devices, one by one where they may share."""
-    if isolation(server) is Isolation.HARDWARE:
-        up = {"type": "Percent", "value": 100, "periodSeconds": 15}
-        policies = [up, {"type": "Pods", "value": 4, "periodSeconds": 15}]
-    else:
-        policies = [{"type": "Pods", "value": 1, "periodSeconds": _SHARED_START_SECONDS}]
-    # Tessera's metric already delays scaling down by twelve minutes.
-    window = 0 if server.spec.autoscaling.metric == "tessera" else 600
-    down = [{"type": "Pods", "value": 1, "periodSeconds": 60}]
+def _behavior(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
+    """Return how fast replicas scale, one by one where they may share a GPU whose free memory they measure."""
+    one_by_one = runs.measures_memory and isolation(server) is not Isolation.HARDWARE
+    found = scaling_behavior(server.spec.autoscaling.metric, one_by_one=one_by_one)
+    return {"scaleUp": _direction(found.up), "scaleDown": _direction(found.down)}
+
+
+def _direction(scaling: Scaling) -> dict[str, Any]:
+    policies = [
+        {"type": each.type, "value": each.value, "periodSeconds": int(each.period_s)} for each in scaling.policies
+    ]
     return {
-        "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": policies},
-        "scaleDown": {"stabilizationWindowSeconds": window, "selectPolicy": "Max", "policies": down},
+        "stabilizationWindowSeconds": int(scaling.window_s),
+        "selectPolicy": scaling.select,
+        "policies": policies,
     }
 
 
-def _autoscaler(server: ModelServer) -> dict[str, Any]:
+def _autoscaler(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
     scaling = server.spec.autoscaling
     metric: dict[str, Any]
     if scaling.metric == "tessera":
@@ -169,12 +169,12 @@ def _autoscaler(server: ModelServer) -> dict[str, Any]:
         "minReplicas": max(1, server.least),
         "maxReplicas": server.most,
         "metrics": [metric],
-        "behavior": _behavior(server),
+        "behavior": _behavior(server, runs),
     }
     return _object(server, "autoscaling/v2", "HorizontalPodAutoscaler", spec)
 
 
-def _scaled_object(server: ModelServer, subject: str, prometheus: str) -> dict[str, Any]:
+def _scaled_object(server: ModelServer, runs: EngineProgram, subject: str, prometheus: str) -> dict[str, Any]:
     if not prometheus:
         raise InvalidInput(
             f"{subject}: spec.autoscaling.autoscaler",
@@ -198,7 +198,7 @@ def _scaled_object(server: ModelServer, subject: str, prometheus: str) -> dict[s
         "scaleTargetRef": _target(server),
         "minReplicaCount": server.least,
         "maxReplicaCount": server.most,
-        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(server)}},
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(server, runs)}},
         "fallback": {"failureThreshold": 3, "replicas": server.least, "behavior": "currentReplicasIfHigher"},
         "triggers": [{"type": "prometheus", "metricType": "Value", "metadata": metadata}],
     }

@@ -1,0 +1,28 @@
+"""How fast a HorizontalPodAutoscaler scales a model server: `behavior`, as it is rendered and simulated."""
+
+from typing import Final, Literal
+
+from tessera.core.serving.hpa import UP, Behavior, Scaling, ScalingRateLimit
+
+__all__ = ["scaling_behavior"]
+
+_START_S: Final = 180
+"""Between two replicas that are added one by one: one that starts meanwhile would change what the other measures."""
+_REMOVED_S: Final = 60
+"""Between two replicas that are removed."""
+_WINDOW_S: Final = 600
+"""A queue time says nothing of replicas that are idle. Tessera's metric delays scaling down by itself."""
+
+
+def scaling_behavior(metric: Literal["tessera", "queue-time"], *, one_by_one: bool) -> Behavior:
+    """Return how fast replicas are added and removed: as Kubernetes does by default up, one a minute down.
+
+    Args:
+        metric: what the server is scaled by.
+        one_by_one: whether a replica measures the free memory of a GPU as it starts, on which another may start.
+
+    """
+    up = Scaling(policies=(ScalingRateLimit(type="Pods", value=1, period_s=_START_S),)) if one_by_one else UP
+    removed = ScalingRateLimit(type="Pods", value=1, period_s=_REMOVED_S)
+    window_s = 0 if metric == "tessera" else _WINDOW_S
+    return Behavior(up=up, down=Scaling(window_s=window_s, policies=(removed,)))

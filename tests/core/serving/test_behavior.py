@@ -1,0 +1,28 @@
+"""How fast a model server is scaled."""
+
+from tessera.core.serving.behavior import scaling_behavior
+from tessera.core.serving.hpa import Behavior, HpaHistory, ReplicaBounds, advance
+
+BOUNDS = ReplicaBounds(1, 100)
+
+
+def reached(behavior: Behavior, proposed: int, *, current: int, minutes: int) -> list[int]:
+    """Return the replicas after each minute in which so many are proposed every 15 s."""
+    history, found = HpaHistory(), []
+    for step in range(4 * minutes):
+        decision = advance(history, proposed, 15.0 * step, current=current, bounds=BOUNDS, behavior=behavior)
+        history, current = decision.history, decision.replicas
+        found.append(current)
+    return found[3::4]
+
+
+def test_replicas_are_added_as_by_default_or_one_in_three_minutes() -> None:
+    by_default, paced = (scaling_behavior("tessera", one_by_one=each) for each in (False, True))
+    assert reached(by_default, 40, current=3, minutes=1) == [40]
+    assert reached(paced, 40, current=3, minutes=7) == [4, 4, 4, 5, 5, 5, 6]
+
+
+def test_replicas_are_removed_one_a_minute_and_by_queue_time_after_ten() -> None:
+    ours, other = (scaling_behavior(each, one_by_one=False) for each in ("tessera", "queue-time"))
+    assert reached(ours, 1, current=6, minutes=4) == [5, 4, 3, 2]
+    assert reached(other, 1, current=6, minutes=13) == [6] * 10 + [5, 4, 3]
