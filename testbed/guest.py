@@ -119,32 +119,14 @@ def build(folder: Path, checkout: Path) -> Path:
     for name in ("src/tessera", "tests"):
         _copy(checkout / name, root / "checkout" / name)
     # Compiled here, because the emulated processor takes ten times as long.
-    _run(
-        sys.executable,
-        "-m",
-        "compileall",
-        "-q",
-        "-s",
-        str(root),
-        "-p",
-        "/",
-        str(root / "libraries"),
-        str(root / "checkout" / "src"),
-    )
-    shutil.copy2(_program("busybox"), root / "bin")
-    programs = [Path(_program(each)) for each in PROGRAMS if each not in {"busybox", "qemu-system-x86_64"}]
-    for each in programs:
-        shutil.copy2(each, root / "tools" / each.name)
-    # udev is udevadm by another name; its rules call mdadm by its path.
-    (root / "tools/systemd-udevd").symlink_to("udevadm")
-    (root / "sbin").mkdir()
-    (root / "sbin/mdadm").symlink_to("/tools/mdadm")
-    shutil.copytree("/lib/udev/rules.d", root / "lib/udev/rules.d")
-    _copy_shared(root, [Path(sys.executable).resolve(), *programs, *root.rglob("*.so"), *root.rglob("*.so.*")])
+    sources = (str(root / "libraries"), str(root / "checkout" / "src"))
+    _run(sys.executable, "-m", "compileall", "-q", "-s", str(root), "-p", "/", *sources)
+    programs = _copy_programs(root)
+    python = Path(sys.executable).resolve()
+    _copy_shared(root, [python, *programs, *root.rglob("*.so"), *root.rglob("*.so.*")])
     modules = _kernel() / "lib/modules"
     for name in _MODULES:
         shutil.copy2(next(modules.glob(f"*/kernel/{name}.ko")), root / "modules")
-    python = Path(sys.executable).resolve()
     names = " ".join(Path(each).name for each in _MODULES)
     init = root / "init"
     init.write_text(_INIT.format(python=python.parent, modules=names))
@@ -175,31 +157,7 @@ def boot(root: Path, disks: Mapping[str, Path], job: str, timeout_s: float, *, u
     with tempfile.NamedTemporaryFile(suffix=".img") as file:
         file.write(script + bytes(_JOB_BYTES - len(script)))
         file.flush()
-        images = {"root": root, **disks, "job": Path(file.name)}
-        drives = [
-            option
-            for number, (serial, image) in enumerate(images.items())
-            for option in (
-                *("-drive", f"file={image},if=none,id=d{number},format=raw,cache=unsafe"),
-                *("-device", f"nvme,drive=d{number},serial={serial}"),
-            )
-        ]
-        kernel = next((_kernel() / "boot").glob("vmlinuz-*"))
-        arguments = (
-            "console=ttyS0",
-            "quiet",
-            "panic=-1",
-            "no_timer_check",  # on a busy machine an emulated timer is late, which the kernel takes for a broken one
-            "root=/dev/nvme0n1",
-            "rw",
-            "init=/init",
-            *(("udev",) if udev else ()),
-        )
-        command = [
-            *(_program("qemu-system-x86_64"), "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024"),
-            *("-nographic", "-no-reboot", "-nic", "none", "-kernel", str(kernel), "-append", " ".join(arguments)),
-            *drives,
-        ]
+        command = _machine({"root": root, **disks, "job": Path(file.name)}, udev=udev)
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
@@ -214,6 +172,34 @@ def boot(root: Path, disks: Mapping[str, Path], job: str, timeout_s: float, *, u
         found = f"no end of the job: {said[-_TAIL:]}{done.stderr.decode(errors='replace')[-_TAIL:]}"
         raise Unavailable("virtual machine", found=found, hint="see its log")
     return Ran(int(ended[1]), said[: ended.start()])
+
+
+def _machine(images: Mapping[str, Path], *, udev: bool) -> list[str]:
+    """Return the command that emulates a machine with these NVMe disks, by serial number; it starts from the first."""
+    drives = [
+        option
+        for number, (serial, image) in enumerate(images.items())
+        for option in (
+            *("-drive", f"file={image},if=none,id=d{number},format=raw,cache=unsafe"),
+            *("-device", f"nvme,drive=d{number},serial={serial}"),
+        )
+    ]
+    kernel = next((_kernel() / "boot").glob("vmlinuz-*"))
+    arguments = (
+        "console=ttyS0",
+        "quiet",
+        "panic=-1",
+        "no_timer_check",  # on a busy machine an emulated timer is late, which the kernel takes for a broken one
+        "root=/dev/nvme0n1",
+        "rw",
+        "init=/init",
+        *(("udev",) if udev else ()),
+    )
+    return [
+        *(_program("qemu-system-x86_64"), "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024"),
+        *("-nographic", "-no-reboot", "-nic", "none", "-kernel", str(kernel), "-append", " ".join(arguments)),
+        *drives,
+    ]
 
 
 def _program(name: str) -> str:
@@ -249,6 +235,20 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("data", "tests", "*.dist-info"))
     else:
         shutil.copy2(source, target)
+
+
+def _copy_programs(root: Path) -> list[Path]:
+    """Copy busybox, the tools and udev with its rules; return the copied tools."""
+    shutil.copy2(_program("busybox"), root / "bin")
+    programs = [Path(_program(each)) for each in PROGRAMS if each not in {"busybox", "qemu-system-x86_64"}]
+    for each in programs:
+        shutil.copy2(each, root / "tools" / each.name)
+    # udev is udevadm by another name; its rules call mdadm by its path.
+    (root / "tools/systemd-udevd").symlink_to("udevadm")
+    (root / "sbin").mkdir()
+    (root / "sbin/mdadm").symlink_to("/tools/mdadm")
+    shutil.copytree("/lib/udev/rules.d", root / "lib/udev/rules.d")
+    return programs
 
 
 def _copy_python(root: Path) -> None:

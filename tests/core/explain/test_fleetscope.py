@@ -12,23 +12,20 @@ from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.api.tessera.cluster.fleetviews import write_change, write_fleet
 from tessera.core.cluster.compatibility import Rule
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
-from tessera.core.explain.fleetscope import in_scope
+from tessera.core.explain.fleetpage import PageObservation, fleet_view
+from tessera.core.explain.fleetscope import EVERYTHING, Scope, in_scope
 from tessera.core.explain.fleetview import (
-    EVERYTHING,
     FleetView,
     GpuPart,
     GpuView,
     ImageView,
     NodeView,
-    PageObservation,
     PendingView,
     PodView,
     ScalePoint,
-    Scope,
     Service,
     Slowdown,
     changes,
-    fleet_view,
 )
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit.admission import Refusal

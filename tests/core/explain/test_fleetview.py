@@ -1,192 +1,33 @@
-"""The page's view of a fleet: strips, who is on them, what a viewer may see, and what changed."""
-
-from typing import Any
+"""The changes between two views of a fleet: applied to the earlier view, they make the later one."""
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
-from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, place, pod, share
-from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
-from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
-from tessera.core.explain.fleetview import (
-    FleetView,
-    GpuView,
-    ImageView,
-    PageObservation,
-    PendingView,
-    PodView,
-    ScalePoint,
-    Service,
-    Slowdown,
-    fleet_view,
+from tessera.core.explain.fleetview import FleetChange, FleetView, NodeView, PendingView, changes
+
+NODES = st.lists(
+    st.builds(NodeView, name=st.sampled_from("abcd"), ready=st.booleans()), unique_by=lambda each: each.name
 )
-from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.storage.images.warmup import ObservedImage
-from tessera.core.usage.neighbours import Contention
-from tessera.core.usage.rightsizing import Recommendation, Sizing
-from tessera.core.workload.need import PodKey
-
-NEED, MIG, WHOLE = {"tessera.dev/gpu-memory": 4}, {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/gpu": 1}
-A100 = "A100-40GB"
+VIEWS = st.builds(
+    FleetView,
+    nodes=NODES.map(lambda found: tuple(sorted(found, key=lambda each: each.name))),
+    pending=st.sampled_from([(), (PendingView(namespace="ns", pod="p", need="a GPU"),)]),
+    partial=st.booleans(),
+)
 
 
-def view_of(*objects: Object, **more: Any) -> FleetView:
-    return fleet_view(PageObservation(cluster=read_cluster(as_fields(objects)), **more))
+def applied(view: FleetView, change: FleetChange) -> FleetView:
+    """Apply a change as a viewer's page does."""
+    nodes = {each.name: each for each in view.nodes if each.name not in change.gone}
+    nodes |= {each.name: each for each in change.nodes}
+    rest = change.rest if change.rest is not None else view
+    return msgspec.structs.replace(rest, nodes=tuple(nodes[name] for name in sorted(nodes)))
 
 
-def only(*objects: Object, **more: Any) -> GpuView:
-    (found,) = view_of(*objects, **more).nodes
-    (one,) = found.gpus
-    return one
-
-
-def drawn(view: GpuView) -> list[tuple[object, ...]]:
-    return [(p.start, p.size, p.label, p.state, p.exists, p.idle, [t.pod for t in p.pods]) for p in view.parts]
-
-
-def test_instances_that_exist_are_planned_or_used_are_distinguished() -> None:
-    layout = (place(A100, "1g.5gb", 6), place(A100, "2g.10gb", 0))
-    desired = (DesiredDevices(gpu="GPU-a-0", instances=(place(A100, "1g.5gb", 2),)),)
-    got = only(
-        node(),
-        gpunode("a", gpu(0, layout=layout), desired=desired),
-        pod("p", MIG, mig_share(0, "1g.5gb", 6)),
-        pod("new", MIG, mig_share(0, "1g.5gb", 4)),
-    )
-    assert drawn(got) == [
-        (0, 2, "2g.10gb", "unused", True, False, []),
-        (2, 1, "1g.5gb", "desired", False, False, []),
-        (3, 1, "", "free", True, False, []),
-        (4, 1, "1g.5gb", "held", False, False, ["new"]),
-        (5, 1, "", "free", True, False, []),
-        (6, 1, "1g.5gb", "held", True, False, ["p"]),
-        (7, 1, "", "free", True, False, []),
-    ]
-    assert (got.width, got.mode, got.health, got.allocated_mib) == (8, "mig", "healthy", 2 * 4864)
-
-
-def test_several_pods_take_turns_on_one_instance() -> None:
-    shared = mig_share(0, "1g.5gb", 6, mode=Mode.MIG_TIME_SLICING)
-    layout = gpu(0, layout=(place(A100, "1g.5gb", 6),))
-    got = only(node(), gpunode("a", layout), pod("p", MIG, shared), pod("q", MIG, shared))
-    assert [holder.pod for part in got.parts for holder in part.pods] == ["p", "q"]
-
-
-def test_amounts_lie_one_after_the_other_with_what_is_free_behind_them() -> None:
-    one, two = share(0, 16384, Mode.MPS), share(0, 8192, Mode.MPS)
-    got = only(node(), gpunode("a", gpu(0)), pod("p", NEED, one), pod("q", NEED, two))
-    assert drawn(got) == [
-        (0, 16384, "16 GiB", "held", True, False, ["p"]),
-        (16384, 8192, "8 GiB", "held", True, False, ["q"]),
-        (24576, got.memory_mib - 24576, "", "free", True, False, []),
-    ]
-    assert got.width == got.memory_mib
-
-
-def test_a_whole_gpu_has_no_part_left() -> None:
-    got = only(node(), gpunode("a", gpu(0)), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)))
-    assert drawn(got) == [(0, got.memory_mib, "whole", "held", True, False, ["p"])]
-
-
-def test_idle_is_what_is_allocated_and_known_not_to_be_used() -> None:
-    whole = (node(), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)))
-    two = (node(), pod("p", NEED, share(0, 8192, Mode.MPS)), pod("q", NEED, share(0, 8192, Mode.MPS)))
-    one_g = (node(), pod("p", MIG, mig_share(0, "1g.5gb", 6)))
-    plain, partitioned = gpu(0), gpu(0, layout=(place(A100, "1g.5gb", 6),))
-
-    def idle(objects: tuple[Object, ...], card: Any, used: tuple[Used, ...], **active: float) -> list[bool]:
-        activity = {PodKey(f"ns/{name}"): percent for name, percent in active.items()}
-        got = only(*objects, gpunode("a", card, used=used), activity=activity)
-        return [part.idle for part in got.parts if part.state == "held"]
-
-    nothing, some = Used(gpu="GPU-a-0", memory_mib=0), Used(gpu="GPU-a-0", memory_mib=99)
-    other = Used(gpu="GPU-other", memory_mib=0)
-    assert idle(whole, plain, ()) == [False]
-    assert idle(whole, plain, (nothing,)) == [True]
-    assert idle(whole, plain, (some, other)) == [False]
-    assert idle(whole, plain, (some,), p=0.5) == [True]
-    assert idle(whole, plain, (some,), p=1.0) == [False]
-    assert idle(whole, plain, (nothing,), p=90.0) == [False]
-    assert idle(two, plain, (nothing,), p=0.0) == [True, False]
-    in_use = Used(gpu="GPU-a-0", placement=place(A100, "1g.5gb", 6), memory_mib=1)
-    assert idle(one_g, partitioned, (in_use,)) == [False]
-    assert idle(one_g, partitioned, (msgspec.structs.replace(in_use, memory_mib=0),)) == [True]
-
-
-def test_what_is_wrong_is_named_on_its_gpu_and_node() -> None:
-    unhealthy = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
-    found = view_of(
-        node(),
-        gpunode("a", gpu(0), unhealthy=unhealthy),
-        pod("p", WHOLE, share(0, 40960, Mode.WHOLE)),
-        pod("q", WHOLE, share(0, 40960, Mode.WHOLE)),
-        pod("far", WHOLE, share(7, 40960, Mode.WHOLE)),
-    )
-    (one,) = found.nodes
-    assert one.gpus[0].health == "unhealthy"
-    assert one.gpus[0].problems[0] == "Xid 79"
-    assert len(one.gpus[0].problems) > 1
-    assert one.problem == "ns/far is allocated GPU 7, which the node does not have"
-
-
-LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "1"}
-
-
-def test_labels_alone_say_less_than_an_agent() -> None:
-    (one,) = view_of(node("a", {"nvidia.com/gpu": "1"}, **LABELS)).nodes
-    assert (one.gpus[0].health, one.gpus[0].mode) == ("unknown", "")
-
-
-def test_images_services_and_pods_without_a_known_gpu() -> None:
-    images = {"a": (ObservedImage(image="vllm:1", state="Present", bytes=7),)}
-    service = Service(namespace="ns", name="llm", points=(ScalePoint(1.0, 2, 1, 3.5),), reason="why")
-    waiting = pod("w", NEED, node=None, status={"conditions": [UNSCHEDULED]})
-    lost = pod("lost", {"nvidia.com/gpu": 2}, annotations={})
-    found = view_of(node(), gpunode("a", gpu(0)), waiting, lost, images=images, services=(service,))
-    (one,) = found.nodes
-    assert one.images == (ImageView(image="vllm:1", state="Present", bytes=7),)
-    assert found.services == (service,)
-    assert [(each.namespace, each.pod) for each in one.unplaced] == [("ns", "lost")]
-    assert found.pending == (
-        PendingView(namespace="ns", pod="w", need="4 GiB with driver isolation", reason="no room"),
-    )
-    assert found.namespaces == ("ns",)
-
-
-UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "no room"}
-
-
-def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
-    objects = (node(), *(pod(each, NEED, share(0, 8192, Mode.MPS)) for each in "pq"), gpunode("a", gpu(0)))
-    found = Contention(cause="thermal", drivers=("ns/q/one", "ns/gone/c", "ns/q/two"), affected=("ns/p/c",))
-    other = Contention(cause="saturated", evenly=("ns/q/one", "ns/gone/c"))
-    own = Contention(cause="saturated", evenly=("ns/q/one", "ns/q/two"))
-    got = only(
-        *objects, activity={PodKey("ns/q"): 80.0}, contention={"GPU-a-0": (found, other, own), "GPU-other": (found,)}
-    )
-    (_, q) = (each for part in got.parts for each in part.pods)
-    assert q.active_percent == 80
-    gone = PodView(namespace="ns", pod="gone")
-    assert got.slowdowns == (
-        Slowdown(cause="thermal", drivers=(q, gone)),
-        Slowdown(cause="saturated", evenly=(q, gone)),
-        Slowdown(cause="saturated", drivers=(q,)),
-    ), "containers of one pod share with nobody else"
-
-
-def test_what_is_not_settled_is_recommended_for_pods_that_are_there() -> None:
-    long = Recommendation(
-        node="a", gpu=0, device="whole", namespace="ns", pod="p", container="c", observed_s=900, verdict=Sizing.UNUSED
-    )
-    others: tuple[dict[str, Any], ...] = ({"verdict": Sizing.UNKNOWN}, {"pod": "gone"}, {"verdict": Sizing.FITS})
-    given_all = (*(msgspec.structs.replace(long, **each) for each in others), long)
-    mine = pod("p", WHOLE, share(0, 40000, Mode.WHOLE))
-    assert view_of(node(), gpunode("a", gpu(0)), mine, recommendations=given_all).recommendations == (long,)
-
-
-# Laws
-
-
-def test_sharing_fixed_by_an_administrator_is_a_strip_too() -> None:
-    fixed = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("nvidia.com/gpu", 4),))
-    got = only(node(), gpunode("a", gpu(0, sharing=fixed)), pod("p", WHOLE, share(0, 10000, Mode.TIME_SLICING)))
-    assert [part.state for part in got.parts] == ["held", "free"]
+@given(before=VIEWS, after=VIEWS)
+def test_the_changes_make_the_later_view_of_the_earlier(before: FleetView, after: FleetView) -> None:
+    change = changes(before, after)
+    assert applied(before, change) == after
+    assert bool(change) == (before != after)
+    assert not {each.name for each in change.nodes if each in before.nodes}, "what is unchanged is not sent"

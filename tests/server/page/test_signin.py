@@ -5,7 +5,7 @@ import pytest
 from harness.servers import Clock
 from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.clients.kube import MemoryKube
-from tessera.core.explain.fleetview import EVERYTHING, Scope
+from tessera.core.explain.fleetscope import EVERYTHING, Scope
 from tessera.errors import TesseraError
 from tessera.server.page.signin import SignIn, Viewer
 

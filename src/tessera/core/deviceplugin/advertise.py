@@ -142,18 +142,16 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
             units = (unit for gpu, facts in sharing for unit in _units(gpu, facts, options))
             found.setdefault(resource, []).extend(units)
     # 3. Keep the resources that the kubelet can have.
-    kept = []
-    for name, members in sorted(found.items()):
-        problem = _problem(members)
-        if problem:
-            withheld.append(f"resource {name}: {problem}")
-            impossible.append((name, problem))
-        elif members:
-            by_assignment = name in SHARE_RESOURCES
-            kept.append(
-                Resource(name=name, devices=tuple(members), single_request=name in single, by_assignment=by_assignment)
-            )
-    return NodeOffer(resources=tuple(kept), withheld=tuple(withheld), impossible=tuple(impossible))
+    problems = {name: problem for name, members in sorted(found.items()) if (problem := _problem(members))}
+    withheld += [f"resource {name}: {problem}" for name, problem in problems.items()]
+    kept = tuple(
+        Resource(
+            name=name, devices=tuple(members), single_request=name in single, by_assignment=name in SHARE_RESOURCES
+        )
+        for name, members in sorted(found.items())
+        if members and name not in problems
+    )
+    return NodeOffer(resources=kept, withheld=tuple(withheld), impossible=(*impossible, *problems.items()))
 
 
 def by_name(offer: NodeOffer) -> frozenset[DeviceId]:

@@ -5,9 +5,9 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.explain.fleetview import FleetView, GpuPart, GpuView, NodeView, PodView, Scope
+from tessera.core.explain.fleetview import FleetView, GpuPart, GpuView, NodeView, PodView
 
-__all__ = ["in_scope"]
+__all__ = ["EVERYTHING", "Scope", "in_scope"]
 
 _NAME: Final = re.compile(r"(?<![\w./-])([a-z0-9][-a-z0-9]*)/[a-z0-9](?:[-a-z0-9./]*[a-z0-9])?")
 """`namespace/pod`, also with a container; no part of a path, an address or a name with a domain."""
@@ -20,6 +20,20 @@ _NO_NAMES: Final = re.compile(
 Source: kubernetes/kubernetes `pkg/scheduler/framework/plugins`, the reasons of `nodeaffinity` and `interpodaffinity`.
 """
 _HIDDEN: Final = "(another namespace)"
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The names that a viewer may see."""
+
+    everything: bool = False
+    namespaces: frozenset[str] = frozenset()
+
+    def shows(self, namespace: str) -> bool:
+        """Return whether the names of a namespace may be shown."""
+        return self.everything or namespace in self.namespaces
+
+
+EVERYTHING: Final = Scope(everything=True)
 
 
 def in_scope(view: FleetView, scope: Scope) -> FleetView:

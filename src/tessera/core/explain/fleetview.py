@@ -1,25 +1,12 @@
-"""The fleet on the dashboard page, and the changes between two moments."""
+"""The fleet as the dashboard page shows it, and the changes between two moments."""
 
-import itertools
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
-from tessera.core.cluster.cluster import Cluster, ObservedNode
-from tessera.core.cluster.gpunodestate import GpuNodeState
-from tessera.core.explain.inspection import GpuHealth, GpuInspection, NodeInspection, SliceUsage, inspect
-from tessera.core.explain.inspection import GpuPod as InspectedPod
-from tessera.core.gpu.sharing import Mode
-from tessera.core.storage.images.warmup import ObservedImage
-from tessera.core.storage.models.cache import ObservedModel
-from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation
-from tessera.core.workload.need import PodKey
 
 __all__ = [
-    "EVERYTHING",
     "FleetChange",
     "FleetView",
     "GpuPart",
@@ -27,36 +14,16 @@ __all__ = [
     "ImageView",
     "ModelView",
     "NodeView",
-    "PageObservation",
+    "PartState",
     "PendingView",
     "PodView",
     "ScalePoint",
-    "Scope",
     "Service",
     "Slowdown",
     "changes",
-    "fleet_view",
 ]
 
-_IDLE_PERCENT: Final = 1.0
-"""A pod that uses less than this of its allocated compute is idle."""
-_MOST_ADVICE: Final = 500
-"""Most recommendations shown."""
 PartState = Literal["held", "unused", "desired", "free"]
-
-
-class Scope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The names that a viewer may see."""
-
-    everything: bool = False
-    namespaces: frozenset[str] = frozenset()
-
-    def shows(self, namespace: str) -> bool:
-        """Return whether the names of a namespace may be shown."""
-        return self.everything or namespace in self.namespaces
-
-
-EVERYTHING: Final = Scope(everything=True)
 
 
 class ScalePoint(msgspec.Struct, frozen=True, array_like=True):
@@ -80,23 +47,6 @@ class Service(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Newest last."""
     reason: str = ""
     """Why it has its number of replicas."""
-
-
-class PageObservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The input of the page."""
-
-    cluster: Cluster
-    activity: Mapping[PodKey, float] = {}
-    """Percent of its compute that each pod uses; without pods for which it is unknown."""
-    contention: Mapping[str, tuple[Contention, ...]] = {}
-    """What slows down the pods of GPUs, by UUID."""
-    images: Mapping[str, tuple[ObservedImage, ...]] = {}
-    """Reported images of ImageWarmups, by node."""
-    models: Mapping[str, tuple[ObservedModel, ...]] = {}
-    """Reported models of ModelCaches, by node."""
-    services: tuple[Service, ...] = ()
-    recommendations: tuple[Recommendation, ...] = ()
-    """For containers, some of which may be gone."""
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -236,178 +186,6 @@ class FleetChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def __bool__(self) -> bool:
         """Return whether anything changed."""
         return bool(self.nodes or self.gone or self.rest)
-
-
-def fleet_view(seen: PageObservation) -> FleetView:
-    """Return the unrestricted page. Cost: linear in nodes, GPUs and pods."""
-    found = inspect(seen.cluster)
-    nodes = {each.node.name: each for each in seen.cluster.nodes}
-    namespaces = {_split(pod.pod.key)[0] for pod in seen.cluster.pods if pod.pod.need.asks or pod.shares}
-    return FleetView(
-        nodes=tuple(_node(each, nodes[each.name], seen) for each in found.nodes),
-        pending=tuple(
-            PendingView(namespace=namespace, pod=pod, need=each.need, reason=each.message)
-            for each in found.pending
-            for namespace, pod in (_split(each.pod),)
-        ),
-        services=seen.services,
-        recommendations=tuple(_recommended(seen)),
-        namespaces=tuple(sorted(namespaces)),
-        notes=found.notes,
-    )
-
-
-def _recommended(seen: PageObservation) -> Iterator[Recommendation]:
-    """Yield recommendations for existing pods."""
-    present = {pod.pod.key for pod in seen.cluster.pods}
-    found = (each for each in seen.recommendations if not each.verdict.settled)
-    yield from itertools.islice((each for each in found if f"{each.namespace}/{each.pod}" in present), _MOST_ADVICE)
-
-
-def _split(key: PodKey) -> tuple[str, str]:
-    namespace, _, name = key.partition("/")
-    return namespace, name
-
-
-def _node(found: NodeInspection, seen: ObservedNode, observed: PageObservation) -> NodeView:
-    state = seen.state if found.reported else None
-    return NodeView(
-        name=found.name,
-        ready=found.ready,
-        driver=found.driver,
-        policy=found.policy,
-        problem="; ".join((*filter(None, (found.problem,)), *found.conflicts)),
-        gpus=tuple(_gpu(gpu, seen, state, observed) for gpu in found.gpus),
-        unplaced=tuple(
-            PodView(namespace=namespace, pod=pod, phase=each.phase.value, memory_mib=each.memory_mib)
-            for each in found.unplaced
-            for namespace, pod in (_split(each.pod),)
-        ),
-        images=tuple(
-            ImageView(image=each.image, state=each.state, bytes=each.bytes)
-            for each in observed.images.get(found.name, ())
-        ),
-        models=tuple(map(_model, observed.models.get(found.name, ()))),
-    )
-
-
-def _model(found: ObservedModel) -> ModelView:
-    fetching = found.state == "Fetching" and found.total_bytes > 0
-    return ModelView(
-        model=found.name,
-        state="Ready" if found.revision else found.state,
-        revision=found.revision,
-        bytes=found.bytes,
-        containers=found.containers,
-        fetched_percent=min(100, 100 * found.fetched_bytes // found.total_bytes) if fetching else None,
-    )
-
-
-def _gpu(found: GpuInspection, seen: ObservedNode, state: GpuNodeState | None, observed: PageObservation) -> GpuView:
-    layout = next(gpu.sharing.layout for gpu in seen.node.gpus if gpu.index == found.index) or ()
-    used = {
-        each.placement.start if each.placement else None: each.memory_mib
-        for each in (state.used if state else ())
-        if each.gpu == found.uuid
-    }
-    parts = _Parts(found, {(each.profile, each.start) for each in layout}, used, observed.activity)
-    return GpuView(
-        index=found.index,
-        uuid=found.uuid,
-        model=found.model,
-        memory_mib=found.memory_mib,
-        width=found.memory_slices if found.slices else found.memory_mib,
-        mode=", ".join(mode.value for mode in found.modes) if found.pods else "",
-        health=found.health.value,
-        parts=tuple(parts.of_slices() if found.slices else parts.of_shares()),
-        allocated_mib=found.allocated_mib,
-        used_mib=found.used_mib,
-        problems=(*(found.reasons if found.health is GpuHealth.UNHEALTHY else ()), *found.conflicts),
-        slowdowns=tuple(map(parts.slowdown, observed.contention.get(found.uuid, ()))),
-    )
-
-
-class _Parts:
-    """Divides one GPU into its parts."""
-
-    def __init__(
-        self,
-        gpu: GpuInspection,
-        layout: Collection[tuple[str, int]],
-        used_mib: Mapping[int | None, int],
-        activity: Mapping[PodKey, float],
-    ) -> None:
-        self._gpu = gpu
-        self._layout = layout
-        self._used_mib = used_mib
-        self._activity = activity
-
-    def of_slices(self) -> Iterator[GpuPart]:
-        """Yield the MIG instances and runs of free memory slices."""
-        pods = defaultdict[tuple[str | None, int | None], list[InspectedPod]](list)
-        for each in self._gpu.pods:
-            pods[each.share.profile, each.share.start].append(each)
-        yield from (self._instance(each, pods[each.profile, each.start]) for each in self._gpu.slices)
-
-    def _instance(self, part: SliceUsage, pods: Sequence[InspectedPod]) -> GpuPart:
-        return GpuPart(
-            start=part.start,
-            size=part.size,
-            label=part.profile,
-            state=part.state,
-            exists=part.state == "free" or (part.profile, part.start) in self._layout,
-            idle=part.state == "held" and self._is_idle(pods, self._used_mib.get(part.start)),
-            pods=tuple(map(self._pod_view, pods)),
-        )
-
-    def of_shares(self) -> Iterator[GpuPart]:
-        """Yield the pods on a GPU without instances, one after the other, and the free rest."""
-        start = 0
-        alone = len(self._gpu.pods) == 1
-        for each in self._gpu.pods:
-            size = self._gpu.memory_mib if each.share.mode is Mode.WHOLE else each.share.memory_mib
-            label = "whole" if each.share.mode is Mode.WHOLE else f"{round(size / 1024, 1):g} GiB"
-            idle = self._is_idle([each], self._used_mib.get(None) if alone else None)
-            yield GpuPart(start=start, size=size, label=label, state="held", idle=idle, pods=(self._pod_view(each),))
-            start += size
-        if start < self._gpu.memory_mib:
-            yield GpuPart(start=start, size=self._gpu.memory_mib - start, state="free")
-
-    def slowdown(self, contention: Contention) -> Slowdown:
-        """Return what slows down the pods, with those that drive it; of which some may be elsewhere or gone."""
-        pods = {each.pod: self._pod_view(each) for each in self._gpu.pods}
-
-        def named(containers: Iterable[str]) -> tuple[PodView, ...]:
-            keys = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in containers)
-            others = {key: PodView(namespace=_split(key)[0], pod=_split(key)[1]) for key in keys}
-            return tuple((others | pods)[key] for key in keys)
-
-        drivers, evenly = named(contention.drivers), named(contention.evenly)
-        if len(evenly) == 1:  # containers of one pod
-            drivers, evenly = evenly, ()
-        return Slowdown(cause=contention.cause, drivers=drivers, scope=contention.scope, evenly=evenly)
-
-    def _is_idle(self, pods: Iterable[InspectedPod], used_mib: int | None) -> bool:
-        """Return whether all are known to be idle; where unknown, whether no process has memory there."""
-        active = [self._activity.get(each.pod) for each in pods]
-        known = [percent for percent in active if percent is not None]
-        return max(known) < _IDLE_PERCENT if len(known) == len(active) else used_mib == 0
-
-    def _pod_view(self, each: InspectedPod) -> PodView:
-        namespace, pod = _split(each.pod)
-        return PodView(
-            namespace=namespace,
-            pod=pod,
-            phase=each.phase.value,
-            ending=each.ending,
-            guessed=each.record.value == "guessed",
-            isolation=each.level.value,
-            memory_mib=each.share.memory_mib,
-            active_percent=self._activity.get(each.pod),
-        )
-
-
-# What changed
 
 
 def changes(before: FleetView, after: FleetView) -> FleetChange:

@@ -182,9 +182,7 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
     needed, reason = _needed(demand, loads, server, capacity=capacity, begins=begins)
     # 6. Scale up at once, down only after fewer were enough for a while.
     needs = (*(each for each in former.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed))
-    held = max(replicas for _, replicas in needs)
-    proposed = needed if needed >= load.replicas else min(load.replicas, held, server.most)
-    kept = f"; {proposed} were needed within {_HOLD_S // 60} minutes" if proposed > needed else ""
+    proposal = _proposal(needs, load, server, reason)
     known = AutoscalerMemory(
         began_s=former.began_s,
         busy_s=busy_s,
@@ -194,7 +192,7 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
         needs=needs,
         capacity=capacity,
     )
-    return known, ReplicaProposal(proposed, reason + kept)
+    return known, proposal
 
 
 def _needed(
@@ -230,6 +228,16 @@ def _needed(
     if bounded != needed:
         reason += f"; {'at least' if bounded > needed else 'at most'} {bounded}"
     return bounded, reason
+
+
+def _proposal(needs: Sequence[tuple[float, int]], load: Load, server: ScaledServer, reason: str) -> ReplicaProposal:
+    """Return the replicas last needed; of those that there are, as many as were needed in any pass that counts."""
+    needed = needs[-1][1]
+    proposed = needed
+    if needed < load.replicas:
+        proposed = min(load.replicas, max(replicas for _, replicas in needs), server.most)
+    kept = f"; {proposed} were needed within {_HOLD_S // 60} minutes" if proposed > needed else ""
+    return ReplicaProposal(proposed, reason + kept)
 
 
 def _counted(replicas: int) -> str:

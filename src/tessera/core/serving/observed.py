@@ -131,12 +131,6 @@ def observe(
         arrived, ahead_s = _arrivals(former, counted.completed + in_flight, in_flight, at_s)
         counted = msgspec.structs.replace(counted, arrived=arrived, ahead_s=ahead_s)
     # 3. Return the load, if half of the pods are measured.
-    # A replica that serves nothing while requests wait in it is broken; one that terminates may be of an old template.
-    saturated = [
-        window.running
-        for name, window in measured.items()
-        if name in ready and window.saturated and window.running >= 1
-    ]
     load: Load | Missing
     if 2 * len(measured) < max(len(ready), 1):
         found = _nothing(windows)
@@ -150,7 +144,7 @@ def observe(
             served_s=counted.served_s,
             in_flight=math.ceil(in_flight),
             waiting=math.floor(sum(each.waiting for each in present.values())),
-            saturated=mean(saturated) if saturated else None,
+            saturated=_saturated(measured, ready),
             replicas=replicas,
             ready=len(ready),
             unread=len(windows.keys() | ready) - len(measured),
@@ -160,6 +154,19 @@ def observe(
     kept |= {name: each.waiting + each.running for name, each in present.items()}
     memory = _with_samples(msgspec.structs.replace(counted, in_flight=tuple(kept.items())), pods, windows)
     return memory, ServerObservation(pods=windows, load=load)
+
+
+def _saturated(measured: Mapping[str, Window], ready: AbstractSet[str]) -> float | None:
+    """Return how many requests a replica serves at once while others wait in it; None where none wait.
+
+    One that serves nothing while requests wait in it is broken; one that terminates may be of an old template.
+    """
+    saturated = [
+        window.running
+        for name, window in measured.items()
+        if name in ready and window.saturated and window.running >= 1
+    ]
+    return mean(saturated) if saturated else None
 
 
 def _counted(

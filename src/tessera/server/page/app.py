@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from tessera.api.tessera.cluster.fleetviews import write_event, write_fleet
-from tessera.core.explain.fleetview import EVERYTHING
+from tessera.core.explain.fleetscope import EVERYTHING
 from tessera.errors import TesseraError
 from tessera.log import Logger
 from tessera.server.page.feed import Channel, FleetFeed

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from tessera.api.tessera.cluster.fleetviews import write_change, write_event, write_fleet
-from tessera.core.explain.fleetscope import in_scope
-from tessera.core.explain.fleetview import FleetView, Scope, changes
+from tessera.core.explain.fleetscope import Scope, in_scope
+from tessera.core.explain.fleetview import FleetView, changes
 from tessera.log import Logger
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp

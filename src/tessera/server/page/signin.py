@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.api.kubernetes.reviews import Attributes, ReviewedUser
 from tessera.clients.kube import Kube
-from tessera.core.explain.fleetview import EVERYTHING, Scope
+from tessera.core.explain.fleetscope import EVERYTHING, Scope
 from tessera.server.reviews import Reviews
 
 __all__ = ["SignIn", "Viewer"]

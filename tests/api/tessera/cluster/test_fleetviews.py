@@ -5,11 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.tessera.cluster.fleetviews import read_change, read_fleet, write_change, write_event, write_fleet
-from tessera.core.explain.fleetview import (
-    FleetView,
-    NodeView,
-    changes,
-)
+from tessera.core.explain.fleetview import FleetView, NodeView, changes
 
 
 def applied(before: FleetView, content: bytes) -> FleetView:

@@ -112,17 +112,11 @@ def sync(
             kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
             manifest = Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
             # 4. Publish it to readers.
-            revision = manifest.revision
-            plain = (folder.versions / revision).exists()
-            if folder.image(revision) is not None or (packed and not plain):
-                with _full_disk_named(folder, staged):
-                    write_image(manifest, staged / "files", staged / "image")
-                folder.publish_image(manifest, staged / "image")
-            else:
-                folder.publish(manifest, staged / "files")
+            _publish(manifest, folder, staged, packed=packed)
             if sharing is not None:
                 hold(sharing, folder)
             shutil.rmtree(staged)
+            revision = manifest.revision
         folder.make_readable(revision)
         folder.flip(revision)
         # 5. Remove superseded revisions.
@@ -131,6 +125,17 @@ def sync(
                 folder.evict(name)
     seconds = time.monotonic() - begun
     return Synced(revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
+
+
+def _publish(manifest: Manifest, folder: ModelFolder, staged: Path, *, packed: bool) -> None:
+    """Put a fetched revision beside the others: as an image if it is to be packed, unless it is there as files."""
+    plain = (folder.versions / manifest.revision).exists()
+    if folder.image(manifest.revision) is not None or (packed and not plain):
+        with _full_disk_named(folder, staged):
+            write_image(manifest, staged / "files", staged / "image")
+        folder.publish_image(manifest, staged / "image")
+    else:
+        folder.publish(manifest, staged / "files")
 
 
 def hold(sharing: "PeerChunks", folder: ModelFolder) -> None:
