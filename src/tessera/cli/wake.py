@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tessera.api.kubernetes.times import time_text
 from tessera.api.tessera.v1alpha1.modelservers import API_VERSION, KIND, read_model_server
 from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options
 from tessera.clients.kube import MODEL_SERVERS, Kube
@@ -62,7 +63,7 @@ async def wake_server(kube: Kube, name: str, namespace: str, now: dt.datetime) -
     if not server.sleeps:
         why = f"it does not scale to zero: with replicas.min {server.least} it has a replica all the time"
         raise InvalidInput(subject, found=why, hint="set replicas.min to 0 where it should")
-    patch = {"metadata": {"annotations": {WAKE: now.strftime("%Y-%m-%dT%H:%M:%SZ")}}}
+    patch = {"metadata": {"annotations": {WAKE: time_text(now.timestamp())}}}
     await kube.patch(MODEL_SERVERS, name, patch, namespace=namespace)
     ready = (found.get("status") or {}).get("readyReplicas", 0)
     if ready:

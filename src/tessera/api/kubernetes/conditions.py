@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from tessera.api.kubernetes.times import time_text
+
 __all__ = ["Condition", "Conditions", "Finding", "is_true", "settled"]
 
 _REASON_CHARACTERS = 1024
@@ -57,7 +59,7 @@ def settled(
     The time of a transition stays if the status is the same, so that repeating a finding changes nothing.
     """
     before = {each.type: each for each in former}
-    moment = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    moment = time_text(now.timestamp())
     after = {
         each.type: Condition(
             type=each.type,

@@ -2,7 +2,7 @@
 
 import datetime as dt
 
-__all__ = ["read_time"]
+__all__ = ["read_time", "time_text"]
 
 
 def read_time(text: str) -> float:
@@ -14,3 +14,8 @@ def read_time(text: str) -> float:
     """
     found = dt.datetime.fromisoformat(text)
     return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp()
+
+
+def time_text(seconds: float) -> str:
+    """Return the RFC 3339 time of seconds since 1970, in UTC and whole seconds."""
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -4,7 +4,6 @@ Source: k8s.io/metrics `pkg/apis/{custom,external}_metrics/{v1beta1,v1beta2}/typ
 `pkg/apis/meta/v1/types.go` (APIGroup, APIResourceList, Status).
 """
 
-import datetime as dt
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -12,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from tessera.api.kubernetes.metrics.paths import CUSTOM, EXTERNAL, RESOURCES, VERSIONS, Custom, Discovery, External
+from tessera.api.kubernetes.times import time_text
 from tessera.errors import InvalidInput
 
 __all__ = ["ExternalSeries", "MetricValue", "custom_values", "discovery", "external_values", "quantity_text", "status"]
@@ -100,9 +100,8 @@ def external_values(requested: External, series: Iterable[ExternalSeries]) -> di
 
 
 def _measured(metric: str, each: MetricValue | ExternalSeries) -> dict[str, Any]:
-    moment = dt.datetime.fromtimestamp(each.at_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     window = {} if each.window_s is None else {"windowSeconds": round(each.window_s)}
-    return {"timestamp": moment, **window, "value": quantity_text(each.value, f"metric {metric}")}
+    return {"timestamp": time_text(each.at_s), **window, "value": quantity_text(each.value, f"metric {metric}")}
 
 
 def discovery(requested: Discovery, custom: Iterable[tuple[str, str]], external: Iterable[str]) -> dict[str, Any]:

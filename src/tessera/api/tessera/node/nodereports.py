@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
+from tessera.api.kubernetes.times import time_text
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, ImpairedKind, Impairment, UnhealthyDevice
 from tessera.core.cluster.mps import Enforcement
 from tessera.core.gpu.deviceids import DeviceId
@@ -104,7 +105,7 @@ def event(
     subject: Subject, report: Report, now: dt.datetime, *, count: int = 1, component: str = _COMPONENT
 ) -> dict[str, Any]:
     """Return a core/v1 Event about an object, in the namespace where kubectl finds it: of a node, `default`."""
-    moment = _text(now)
+    moment = time_text(now.timestamp())
     about = {"kind": subject.kind, "name": subject.name, "uid": subject.uid}
     return {
         "metadata": {"name": event_name(subject, report), "namespace": subject.namespace or "default"},
@@ -129,7 +130,7 @@ def condition(
     kind: str = CONDITION,
 ) -> dict[str, Any]:
     """Return the node condition; the transition time stays if the status is unchanged."""
-    moment = _text(now)
+    moment = time_text(now.timestamp())
     same = former is not None and former.get("status") == status
     return {
         "type": kind,
@@ -187,7 +188,3 @@ def has_agent(node: Mapping[str, Any]) -> bool:
 def enforcement_text(levels: Iterable[Enforcement]) -> str:
     """Return the annotation's text: a list with GPU, MIG instance if any, mode and isolation."""
     return msgspec.json.encode(tuple(levels)).decode()
-
-
-def _text(moment: dt.datetime) -> str:
-    return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

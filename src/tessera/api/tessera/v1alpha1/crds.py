@@ -84,6 +84,13 @@ class CustomKind(msgspec.Struct, frozen=True, kw_only=True):
     namespaced: bool = False
 
 
+def _condition(kind: str, description: str) -> Column:
+    """Return the column of a condition, which says True, False or Unknown."""
+    return Column(kind, f'.status.conditions[?(@.type=="{kind}")].status', description)
+
+
+_SELECTED = Column("Nodes", ".status.nodes", "Nodes that are selected and run Tessera's agent.", type="integer")
+_PROBLEM = Column("Problem", ".status.problems[0].reason", "The first problem.", wide=True)
 _AGE = Column("Age", ".metadata.creationTimestamp", "When it was created.", type="date")
 _RESOURCES: Final = (
     CustomKind(
@@ -100,8 +107,8 @@ _RESOURCES: Final = (
             Column("GPUs", ".status.gpus", "GPUs of these nodes.", type="integer"),
             Column("Desired", ".status.desiredSlices", "Slices kept for exact requests.", type="integer"),
             Column("Pending", ".status.pendingPods", "Pending pods that need GPUs of these nodes.", type="integer"),
-            Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status', "Whether the policy is valid."),
-            Column("Ready", '.status.conditions[?(@.type=="Ready")].status', "Whether it is in force on all nodes."),
+            _condition("Accepted", "Whether the policy is valid."),
+            _condition("Ready", "Whether it is in force on all nodes."),
             _AGE,
             Column("Decision", ".status.decision", "The last decision and its reason.", wide=True),
         ),
@@ -135,12 +142,12 @@ _RESOURCES: Final = (
         status=imagewarmups.ImageWarmupStatus,
         defaults=True,
         columns=(
-            Column("Nodes", ".status.nodes", "Nodes that are selected and run Tessera's agent.", type="integer"),
+            _SELECTED,
             Column("Ready", ".status.ready", "Nodes that have all images.", type="integer"),
             Column("Pulling", ".status.pulling", "Nodes that pull one of them.", type="integer"),
             Column("Pinned", ".status.pinned", "Nodes that have all of them pinned.", type="integer"),
             _AGE,
-            Column("Problem", ".status.problems[0].reason", "The first problem.", wide=True),
+            _PROBLEM,
         ),
     ),
     CustomKind(
@@ -171,8 +178,8 @@ _RESOURCES: Final = (
             Column("Engine", ".spec.engine", "What serves."),
             Column("Ready", ".status.readyReplicas", "Replicas that serve.", type="integer"),
             Column("Desired", ".status.desiredReplicas", "Desired replicas.", type="integer"),
-            Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status', "Whether the spec is valid."),
-            Column("Applied", '.status.conditions[?(@.type=="Applied")].status', "Whether all objects are as desired."),
+            _condition("Accepted", "Whether the spec is valid."),
+            _condition("Applied", "Whether all objects are as desired."),
             _AGE,
             Column("Problem", '.status.conditions[?(@.type=="Applied")].message', "Why not.", wide=True),
         ),
@@ -202,7 +209,7 @@ _RESOURCES: Final = (
         status=modelcaches.ModelCacheStatus,
         defaults=True,
         columns=(
-            Column("Nodes", ".status.nodes", "Nodes that are selected and run Tessera's agent.", type="integer"),
+            _SELECTED,
             Column("Ready", ".status.ready", "Nodes that have the model.", type="integer"),
             Column("Fetching", ".status.fetching", "Nodes that fetch it.", type="integer"),
             Column("Containers", ".status.containers", "Containers that use it.", type="integer"),
@@ -210,7 +217,7 @@ _RESOURCES: Final = (
             _AGE,
             Column("Source", ".spec.source", "Where it is fetched from.", wide=True),
             Column("Revision", ".status.revision", "The revision of most nodes.", wide=True),
-            Column("Problem", ".status.problems[0].reason", "The first problem.", wide=True),
+            _PROBLEM,
         ),
     ),
     CustomKind(

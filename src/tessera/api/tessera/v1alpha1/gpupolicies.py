@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.fields import in_place
 from tessera.api.kubernetes.conditions import Conditions
-from tessera.api.tessera.v1alpha1.objects import API_VERSION, Metadata, read_object, subject_of
+from tessera.api.tessera.v1alpha1.objects import API_VERSION, Metadata, Tally, read_object, subject_of
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import Allocator
 from tessera.core.workload.need import Isolation, Requirement, SelectorTerm
@@ -58,7 +58,6 @@ _Count = Annotated[int, msgspec.Meta(ge=1, le=64)]
 _Replicas = Annotated[int, msgspec.Meta(ge=2, le=4096)]
 _MHz = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 _Seconds = Annotated[int, msgspec.Meta(ge=0, le=86_400)]
-_Tally = Annotated[int, msgspec.Meta(ge=0)]
 _Percent = Annotated[str, msgspec.Meta(pattern="^([1-9][0-9]?|100)%$", max_length=4)]
 
 
@@ -213,15 +212,15 @@ class GpuPolicySpec(
 class GpuPolicyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Tessera's observations and decisions."""
 
-    observed_generation: _Tally = 0
+    observed_generation: Tally = 0
     """Generation of the spec that this status is for."""
-    nodes: _Tally = 0
+    nodes: Tally = 0
     """Nodes that this policy applies to."""
-    gpus: _Tally = 0
+    gpus: Tally = 0
     """GPUs of these nodes."""
-    desired_slices: _Tally = 0
+    desired_slices: Tally = 0
     """MIG instances and whole GPUs kept for pods with exact requests."""
-    pending_pods: _Tally = 0
+    pending_pods: Tally = 0
     """Pending pods that need GPUs of these nodes."""
     decision: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     """The last decision and its reason, in a sentence."""

@@ -14,15 +14,19 @@ import msgspec
 
 from tessera.api.fields import in_place
 from tessera.api.kubernetes.conditions import Conditions, settled
-from tessera.api.kubernetes.times import read_time
+from tessera.api.kubernetes.times import read_time, time_text
 from tessera.api.oci.references import is_digest, read_reference
 from tessera.api.tessera.v1alpha1.gpupolicies import LabelSelector
 from tessera.api.tessera.v1alpha1.objects import (
     API_VERSION,
     Metadata,
+    Reason,
+    Tally,
     coverage,
     object_of_node,
+    of_this_version,
     read_object,
+    reason_text,
     subject_of,
 )
 from tessera.core.storage.images import warmup as core
@@ -47,13 +51,10 @@ __all__ = [
 
 IMAGE_WARMUP, NODE_IMAGES = "ImageWarmup", "NodeImages"
 _MOST_IMAGES, _MOST_OF_NODE = 64, 256
-_REASON_CHARACTERS = 512
 
 _Image = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 _Digest = Annotated[str, msgspec.Meta(max_length=136)]
 _Secret = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
-_Tally = Annotated[int, msgspec.Meta(ge=0)]
-_Reason = Annotated[str, msgspec.Meta(max_length=_REASON_CHARACTERS)]
 
 
 class Parallelism(
@@ -94,9 +95,9 @@ class ImageStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     image: _Image
     digest: _Digest = ""
     """The resolved digest."""
-    nodes: _Tally = 0
+    nodes: Tally = 0
     """Nodes that have it."""
-    pending_pods: _Tally = 0
+    pending_pods: Tally = 0
     """Pending pods that need it."""
 
 
@@ -106,21 +107,21 @@ class ImageProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="came
     node: Annotated[str, msgspec.Meta(max_length=253)]
     image: Annotated[str, msgspec.Meta(max_length=512)] = ""
     """Left out if it concerns all images."""
-    reason: _Reason
+    reason: Reason
 
 
 class ImageWarmupStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state of the nodes."""
 
-    observed_generation: _Tally = 0
+    observed_generation: Tally = 0
     """Generation of the spec that this status is for."""
-    nodes: _Tally = 0
+    nodes: Tally = 0
     """Nodes that are selected and run Tessera's agent."""
-    ready: _Tally = 0
+    ready: Tally = 0
     """Nodes that have all images."""
-    pulling: _Tally = 0
+    pulling: Tally = 0
     """Nodes that are pulling one of them."""
-    pinned: _Tally = 0
+    pinned: Tally = 0
     """Nodes that have all of them pinned."""
     images: Annotated[tuple[ImageStatus, ...], msgspec.Meta(max_length=_MOST_IMAGES)] = ()
     problems: Annotated[tuple[ImageProblemFields, ...], msgspec.Meta(max_length=16)] = ()
@@ -146,7 +147,7 @@ class DesiredImageFields(msgspec.Struct, frozen=True, kw_only=True, rename="came
     pinned: bool = False
     secrets: Annotated[tuple[_Secret, ...], msgspec.Meta(max_length=64)] = ()
     """Secrets of tessera-system with credentials."""
-    attempt: _Tally = 0
+    attempt: Tally = 0
     """Number of the pull in its present or last turn."""
 
 
@@ -162,14 +163,14 @@ class ObservedImageFields(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     image: _Image
     state: Literal["Missing", "Pulling", "Present", "Failed"]
     digest: _Digest = ""
-    bytes: _Tally = 0
+    bytes: Tally = 0
     """On disk."""
     pinned: bool = False
-    attempt: _Tally = 0
+    attempt: Tally = 0
     """Number of the last pull that was started."""
     failed_at: Annotated[str, msgspec.Meta(max_length=32)] = ""
     """When it failed, RFC 3339 in UTC."""
-    reason: _Reason = ""
+    reason: Reason = ""
 
 
 class NodeImagesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -228,12 +229,9 @@ def read_node_images(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
         InvalidInput: the object is malformed.
 
     """
-    try:
+    with of_this_version(NODE_IMAGES, each):
         found = msgspec.convert(each, _NodeObject)
         observed = tuple(_observed(one) for one in found.status.images)
-    except (msgspec.ValidationError, ValueError) as error:
-        expected = f"an object of {API_VERSION}"
-        raise InvalidInput(subject_of(NODE_IMAGES, each), found=str(error), expected=expected) from error
     return core.NodeImages(
         name=found.metadata.name,
         ready=ready,
@@ -277,17 +275,12 @@ def node_status(observed: Iterable[core.ObservedImage], *, disk_percent: int, ru
             bytes=each.bytes,
             pinned=each.pinned,
             attempt=each.attempt,
-            failed_at=_moment(dt.datetime.fromtimestamp(each.failed_s, dt.UTC)) if each.failed_s else "",
-            # What a registry says may be anything.
-            reason="".join(one if one.isprintable() else " " for one in each.reason[:_REASON_CHARACTERS]),
+            failed_at=time_text(each.failed_s) if each.failed_s else "",
+            reason=reason_text(each.reason),
         )
         for each in observed
     ]
     return {"images": msgspec.to_builtins(fields), "diskPercent": disk_percent, "runtime": runtime[:128]}
-
-
-def _moment(when: dt.datetime) -> str:
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def warmup_status(each: ImageWarmup, found: core.WarmupSummary, now: dt.datetime) -> ImageWarmupStatus:
@@ -301,8 +294,7 @@ def warmup_status(each: ImageWarmup, found: core.WarmupSummary, now: dt.datetime
         pinned=found.pinned,
         images=tuple(msgspec.convert(one, ImageStatus, from_attributes=True) for one in found.images),
         problems=tuple(
-            ImageProblemFields(node=one.node, image=one.image, reason=one.reason[:_REASON_CHARACTERS])
-            for one in found.problems
+            ImageProblemFields(node=one.node, image=one.image, reason=reason_text(one.reason)) for one in found.problems
         ),
         conditions=settled(
             each.status.conditions,

@@ -14,14 +14,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from tessera.api.kubernetes.conditions import Conditions, settled
-from tessera.api.kubernetes.times import read_time
+from tessera.api.kubernetes.times import read_time, time_text
 from tessera.api.tessera.v1alpha1.gpupolicies import LabelSelector
 from tessera.api.tessera.v1alpha1.objects import (
     API_VERSION,
     Metadata,
+    Reason,
+    Tally,
     coverage,
     object_of_node,
+    of_this_version,
     read_object,
+    reason_text,
     subject_of,
 )
 from tessera.core.storage.models import cache as core
@@ -49,7 +53,6 @@ __all__ = [
 
 MODEL_CACHE, NODE_MODELS = "ModelCache", "NodeModels"
 _MOST_OF_NODE = core.MOST_OF_NODE
-_REASON_CHARACTERS = 512
 _VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"),
@@ -69,8 +72,6 @@ _Patterns = Annotated[
 ]
 _Priority = Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)]
 _Keep = Annotated[int, msgspec.Meta(ge=1, le=16)]
-_Tally = Annotated[int, msgspec.Meta(ge=0)]
-_Reason = Annotated[str, msgspec.Meta(max_length=_REASON_CHARACTERS)]
 _Peer = Annotated[str, msgspec.Meta(max_length=64, pattern="^([0-9.]+|\\[[0-9a-f:]+\\]):[0-9]+$|^$")]
 _Moment = Annotated[str, msgspec.Meta(max_length=32)]
 
@@ -120,29 +121,29 @@ class ModelProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="came
     """Why a node does not have the model, or not its source's current revision."""
 
     node: Annotated[str, msgspec.Meta(max_length=253)]
-    reason: _Reason
+    reason: Reason
 
 
 class ModelCacheStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state of the nodes."""
 
-    observed_generation: _Tally = 0
+    observed_generation: Tally = 0
     """Generation of the spec that this status is for."""
-    nodes: _Tally = 0
+    nodes: Tally = 0
     """Nodes that are selected and run Tessera's agent."""
-    ready: _Tally = 0
+    ready: Tally = 0
     """Nodes that have the model."""
-    fetching: _Tally = 0
+    fetching: Tally = 0
     """Nodes that are fetching it, or a new revision of it."""
     revision: _Revision = ""
     """The revision of most of these nodes."""
-    on_revision: _Tally = 0
+    on_revision: Tally = 0
     """Nodes that have that one."""
-    bytes: _Tally = 0
+    bytes: Tally = 0
     """Of that revision."""
-    containers: _Tally = 0
+    containers: Tally = 0
     """Containers that use it."""
-    pending_pods: _Tally = 0
+    pending_pods: Tally = 0
     """Pending pods that request it."""
     problems: Annotated[tuple[ModelProblemFields, ...], msgspec.Meta(max_length=16)] = ()
     """The first of them."""
@@ -193,21 +194,21 @@ class ObservedModelFields(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     """Result of the last check of the source, or that it is running; with a revision the model is there in any case."""
     revision: _Revision = ""
     """What new pods get."""
-    bytes: _Tally = 0
-    files: _Tally = 0
-    fetched_bytes: _Tally = 0
+    bytes: Tally = 0
+    files: Tally = 0
+    fetched_bytes: Tally = 0
     """Of the current fetch."""
-    total_bytes: _Tally = 0
-    containers: _Tally = 0
+    total_bytes: Tally = 0
+    containers: Tally = 0
     """Containers that use it, in any revision."""
     identity: Annotated[str, msgspec.Meta(max_length=16)] = ""
     """Of the last fetched source."""
     checked_at: _Moment = ""
     """When the source was last observed to have this revision, RFC 3339 in UTC."""
     failed_at: _Moment = ""
-    failures: _Tally = 0
+    failures: Tally = 0
     """In a row."""
-    reason: _Reason = ""
+    reason: Reason = ""
 
 
 class NodeModelsStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -216,9 +217,9 @@ class NodeModelsStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     models: Annotated[tuple[ObservedModelFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
     folder: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     """The folder of its models."""
-    free_bytes: _Tally = 0
+    free_bytes: Tally = 0
     """Free bytes there, above the reserve."""
-    reason: _Reason = ""
+    reason: Reason = ""
     """Why it cannot have any model."""
     peer: _Peer = ""
     """Address and port at which it serves chunks of models to other nodes; left out if it does not."""
@@ -284,12 +285,9 @@ def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
         InvalidInput: the object is malformed.
 
     """
-    try:
+    with of_this_version(NODE_MODELS, each):
         found = msgspec.convert(each, _NodeObject)
         observed = tuple(_observed(one) for one in found.status.models)
-    except (msgspec.ValidationError, ValueError) as error:
-        expected = f"an object of {API_VERSION}"
-        raise InvalidInput(subject_of(NODE_MODELS, each), found=str(error), expected=expected) from error
     models = found.spec.models
     return core.NodeModels(
         name=found.metadata.name,
@@ -347,25 +345,16 @@ def node_status(
             total_bytes=each.total_bytes,
             containers=each.containers,
             identity=each.identity,
-            checked_at=_moment(each.checked_s),
-            failed_at=_moment(each.failed_s),
+            checked_at=time_text(each.checked_s) if each.checked_s else "",
+            failed_at=time_text(each.failed_s) if each.failed_s else "",
             failures=each.failures,
-            reason=_printable(each.reason),
+            reason=reason_text(each.reason),
         )
         for each in observed
     ]
-    text = _printable(reason)
+    text = reason_text(reason)
     status = {"models": msgspec.to_builtins(fields), "folder": folder[:1024], "freeBytes": free_bytes, "reason": text}
     return {**status, **({"peer": peer} if peer else {})}
-
-
-def _printable(reason: str) -> str:
-    """Return a reason of bounded length; a store may return anything."""
-    return "".join(one if one.isprintable() else " " for one in reason[:_REASON_CHARACTERS])
-
-
-def _moment(seconds: float) -> str:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else ""
 
 
 def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
@@ -404,9 +393,7 @@ def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -
         bytes=found.bytes,
         containers=found.containers,
         pending_pods=found.pending_pods,
-        problems=tuple(
-            ModelProblemFields(node=one.node, reason=one.reason[:_REASON_CHARACTERS]) for one in found.problems
-        ),
+        problems=tuple(ModelProblemFields(node=one.node, reason=reason_text(one.reason)) for one in found.problems),
         conditions=settled(
             each.status.conditions,
             coverage(found.nodes, found.ready, ("Fetching", "the model", "the model")),

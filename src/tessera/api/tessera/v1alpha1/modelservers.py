@@ -7,7 +7,7 @@ import datetime as dt
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,7 +17,7 @@ from tessera.api.fields import Field, in_place
 from tessera.api.kubernetes.conditions import Conditions, Finding, settled
 from tessera.api.kubernetes.modelpods import DeploymentStatus, read_woken
 from tessera.api.tessera.v1alpha1.gpupolicies import ValidationRule
-from tessera.api.tessera.v1alpha1.objects import API_VERSION, subject_of
+from tessera.api.tessera.v1alpha1.objects import API_VERSION, Tally, subject_of
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
 from tessera.core.serving import modelserver as core
@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 _MESSAGE_CHARACTERS: Final = 2048
-_Tally = Annotated[int, msgspec.Meta(ge=0)]
 _MODEL_SOURCES: Final = ("cache", "claim", "nfs", "hostPath")
 
 
@@ -113,13 +112,13 @@ _ROLE: Final = "tessera-model-servers"
 class ModelServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state of the server."""
 
-    observed_generation: _Tally = 0
+    observed_generation: Tally = 0
     """Generation of the spec that this status is for."""
-    replicas: _Tally = 0
+    replicas: Tally = 0
     """Number of pods."""
-    ready_replicas: _Tally = 0
+    ready_replicas: Tally = 0
     """Number of ready pods."""
-    desired_replicas: _Tally = 0
+    desired_replicas: Tally = 0
     """Desired pods, fixed or by the autoscaler."""
     conditions: Conditions = ()
     """`Accepted`: it is valid; `Applied`: all objects are as desired; `Ready`: all replicas serve, by this spec."""

@@ -1,8 +1,9 @@
 """Common parts of Tessera's objects (tessera.dev/v1alpha1)."""
 
+import contextlib
 import datetime as dt
-from collections.abc import Mapping
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -13,10 +14,14 @@ __all__ = [
     "API_VERSION",
     "NAMESPACE",
     "Metadata",
+    "Reason",
+    "Tally",
     "coverage",
     "invalid",
     "object_of_node",
+    "of_this_version",
     "read_object",
+    "reason_text",
     "refused_status",
     "subject_of",
 ]
@@ -24,6 +29,10 @@ __all__ = [
 API_VERSION: Final = "tessera.dev/v1alpha1"
 NAMESPACE: Final = "tessera-system"
 """Namespace of Tessera's programs, and of the objects that they share. The chart rejects another."""
+_REASON_CHARACTERS: Final = 512
+Reason = Annotated[str, msgspec.Meta(max_length=_REASON_CHARACTERS)]
+"""Why something on a node is not as desired; see `reason_text`."""
+Tally = Annotated[int, msgspec.Meta(ge=0)]
 Form = TypeVar("Form", bound=msgspec.Struct)
 
 
@@ -53,6 +62,26 @@ def read_object(kind: str, each: Mapping[str, Any], form: type[Form]) -> Form:
     except msgspec.ValidationError as error:
         hint = f"see `kubectl explain {kind.lower()}` for {API_VERSION}"
         raise InvalidInput(subject_of(kind, each), found=str(error), hint=hint) from error
+
+
+@contextlib.contextmanager
+def of_this_version(kind: str, each: Mapping[str, Any]) -> Iterator[None]:
+    """Name the object in errors of reading what Tessera itself has written.
+
+    Raises:
+        InvalidInput: it has another form.
+
+    """
+    try:
+        yield
+    except (msgspec.ValidationError, ValueError) as error:
+        expected = f"an object of {API_VERSION}"
+        raise InvalidInput(subject_of(kind, each), found=str(error), expected=expected) from error
+
+
+def reason_text(reason: str) -> str:
+    """Return a reason as a status has it, of bounded length; a registry or a store may say anything."""
+    return "".join(each if each.isprintable() else " " for each in reason[:_REASON_CHARACTERS])
 
 
 def object_of_node(kind: str, node: str, uid: str) -> dict[str, Any]:
