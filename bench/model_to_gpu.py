@@ -6,6 +6,7 @@ mmap      maps the file and copies from the mapping, as loaders of safetensors d
 read      reads into two page-locked buffers of 32 MiB in turn and copies from one while it reads into the other,
           by one thread or several, each with its own part of the file
 direct    the same past the page cache (O_DIRECT)
+loader    safetensors' own loader, into tensors of PyTorch; where both are installed
 
 With `cached` the page cache has the file, as after `tessera models warm`; else it is dropped before, as root. There is
 no floor: it says what to recommend. Without a GPU it is not run.
@@ -13,6 +14,8 @@ no floor: it says what to recommend. Without a GPU it is not run.
 
 import argparse
 import ctypes
+import importlib
+import json
 import mmap
 import os
 import statistics
@@ -136,11 +139,33 @@ def drop_caches() -> None:
 
 
 def make_file(path: Path, size: int) -> None:
-    """Write a file of random bytes, the same ones again and again."""
+    """Write a file in safetensors' format, of tensors that each are the same random bytes."""
     piece = os.urandom(PIECE)
+    tensors = {
+        f"t{at}": {"dtype": "U8", "shape": [PIECE], "data_offsets": [at, at + PIECE]} for at in range(0, size, PIECE)
+    }
+    header = json.dumps(tensors).encode()
+    header += b" " * (-(8 + len(header)) % mmap.PAGESIZE)
     with path.open("wb") as file:
-        for _ in range(size // PIECE):
+        file.write(len(header).to_bytes(8, "little") + header)
+        for _ in tensors:
             file.write(piece)
+
+
+def loader(path: Path) -> Callable[[], None] | None:
+    """Return what loads the file by safetensors; None where it is not installed."""
+    try:
+        load_file = importlib.import_module("safetensors.torch").load_file
+        torch = importlib.import_module("torch")
+    except ImportError:
+        return None
+
+    def load() -> None:
+        tensors = load_file(str(path), device="cuda:0")
+        torch.cuda.synchronize()
+        tensors.clear()
+
+    return load
 
 
 def main() -> int:
@@ -152,7 +177,7 @@ def main() -> int:
     given = parser.parse_args()
     size = given.gib * GIB
     try:
-        gpu = Gpu(size)
+        gpu = Gpu(size + PIECE)
     except OSError as error:
         print(f"not run: {error}")
         return 1
@@ -167,6 +192,9 @@ def main() -> int:
             "direct, 1": partial(read, gpu, one, path, direct=True),
             "direct, 4": partial(read, gpu, several, path, direct=True),
         }
+        if load := loader(path):
+            load()  # the first time it prepares PyTorch too
+            cases["loader"] = load
         found: dict[str, list[tuple[float, float]]] = {}
         for _ in range(given.rounds):
             for name, run in cases.items():

@@ -17,7 +17,7 @@ from tessera.agent.run import Agent
 from tessera.clients.kube import EVENTS, GPU_NODES, annotations_of, labels_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.gpu]
-_RUNS_S = 35.0
+_RUNS_S = 30.0
 
 
 @contextlib.asynccontextmanager
@@ -50,11 +50,15 @@ async def test_a_whole_gpu_is_offered_and_used(card: Card, machine: Machine) -> 
                     one.tell("busy", seconds=2)
                     await asyncio.sleep(5)
                     one.answer()
+            with card.cuda() as faulty:
+                assert faulty.ask("wild")["result"] != 0
+            await asyncio.sleep(6)  # an observation
             cpu = (time.process_time() - before) / (time.monotonic() - began)
             text = agent.exporter.render().decode()
             node, gpunode = await machine.node(), await machine.kube.get(GPU_NODES, "n1")
             events = [each["reason"] for each in (await machine.kube.list(EVENTS)).objects]
             refused = driver.refused
+            allocatable = machine.kubelet.allocatable("nvidia.com/gpu")
     warnings = [each for each in logs if each["log_level"] in {"warning", "error"}]
     note(
         offered_after_s=round(offered_s, 2),
@@ -72,6 +76,12 @@ async def test_a_whole_gpu_is_offered_and_used(card: Card, machine: Machine) -> 
     assert env["NVIDIA_VISIBLE_DEVICES"] == inventory.gpus[0].uuid
     assert "tessera_exporter_failures_total 0\n" in text
     assert 'pod="p1"' in text
+    # XID 31 is the program's own: it is counted, and the GPU stays healthy.
+    errors = [line for line in text.splitlines() if "tessera_gpu_xid_errors_total" in line or "XID_ERRORS{" in line]
+    note(errors=errors, healthy=[line for line in text.splitlines() if line.startswith("tessera_device_healthy{")])
+    assert any('class="application"' in each and each.endswith(" 1") for each in errors)
+    assert any(each.startswith("DCGM_FI_DEV_XID_ERRORS") and each.endswith(" 31") for each in errors)
+    assert allocatable == len(inventory.gpus)
     assert not [each for each in warnings if each["log_level"] == "error"]
 
 

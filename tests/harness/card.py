@@ -135,6 +135,11 @@ class CudaProgram:
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self._process.stdin.flush()
 
+    def silent(self, seconds: float) -> bool:
+        """Return whether it does not answer for so long."""
+        assert self._process.stdout is not None
+        return not select.select([self._process.stdout], [], [], seconds)[0]
+
     def answer(self) -> dict[str, Any]:
         """Return its answer to the last command."""
         output = self._process.stdout

@@ -59,6 +59,24 @@ def test_clients_have_servers_by_user() -> None:
     assert control.answer(["sim_client", "999"]) == "too many clients\n"
 
 
+def test_a_default_is_for_later_servers_and_a_limit_of_a_server_for_its_later_clients() -> None:
+    control = Control("GPU-0")
+
+    def told(*commands: str) -> list[str]:
+        return [control.answer(command.split()).strip() for command in commands]
+
+    told("set_default_active_thread_percentage 25", "set_default_device_pinned_mem_limit 0 4096M", "sim_client 11")
+    (server,) = told("get_server_list")
+    told("set_default_active_thread_percentage 50", "set_default_device_pinned_mem_limit 0 2048M")
+    limits = (f"get_active_thread_percentage {server}", f"get_device_pinned_mem_limit {server} 0")
+    assert told(*limits) == ["25.0", "4096M"]
+    told(f"set_active_thread_percentage {server} 50", f"set_device_pinned_mem_limit {server} 0 2048M")
+    assert told(*limits) == ["50.0", "2048M"]
+    told("set_default_active_thread_percentage 75", "sim_client 12", "sim_leave 11")
+    assert told(*limits) == ["50.0", "2048M"]
+    assert told("set_active_thread_percentage 1 50") == ["Invalid arguments: set_active_thread_percentage 1 50"]
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mps") as name:

@@ -2,7 +2,7 @@
 
 `install` puts a program of that name into a folder for PATH. It implements NVIDIA's documented classic
 control: `-f` and `-d` start the daemon of the pipe directory, without an option commands are read from standard input.
-Limits are written to `control.log`.
+Limits are written to `control.log`. As with NVIDIA's, a default is for servers that are started after it is set.
 Clients are simulated: `sim_client PID [UID]` connects one, `sim_leave PID` disconnects it.
 
 Source: NVIDIA MPS documentation, "nvidia-cuda-mps-control".
@@ -117,6 +117,38 @@ class _Request(socketserver.StreamRequestHandler):
             self.wfile.write(answer.encode())
 
 
+class ClientLimits:
+    """Of the clients of a server, or of later servers."""
+
+    def __init__(self) -> None:
+        self.percent = "100.0"
+        self._memory: dict[str, str] = {}
+
+    def copy(self) -> "ClientLimits":
+        """Return the limits of a server that is started now."""
+        made = ClientLimits()
+        made.percent, made._memory = self.percent, dict(self._memory)
+        return made
+
+    def set_percent(self, percent: str) -> str:
+        """Set the part of the threads, and return the answer."""
+        if not 0 < float(percent) <= _MAX_PERCENT:
+            raise ValueError
+        self.percent = str(float(percent))
+        return f"{self.percent}\n"
+
+    def set_memory(self, device: str, limit: str) -> str:
+        """Set the memory on a device, and return the answer."""
+        if not _LIMIT.fullmatch(limit):
+            raise ValueError
+        self._memory[str(int(device))] = limit
+        return ""
+
+    def memory_of(self, device: str) -> str:
+        """Return the memory on a device, as an answer."""
+        return f"{self._memory.get(device, 'No limit')}\n"
+
+
 class Control:
     """The state of one daemon, and its answers.
 
@@ -128,8 +160,9 @@ class Control:
     def __init__(self, visible: str) -> None:
         self.running = True
         self._visible = visible
-        self._percent = "100.0"
-        self._limits: dict[str, str] = {}
+        self._default = ClientLimits()
+        self._servers: dict[int, ClientLimits] = {}
+        """The limits of later clients, by their server."""
         self._clients: dict[int, int] = {}
         """Clients' user ids by their process ids."""
 
@@ -142,7 +175,7 @@ class Control:
             return f"Unrecognized command: {words[0]}\n"
         try:
             text: str = command(*words[1:])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, KeyError):
             return f"Invalid arguments: {' '.join(words)}\n"
         return text
 
@@ -163,22 +196,28 @@ class Control:
         return "PID ID SERVER DEVICE NAMESPACE COMMAND\n" + "".join(lines)
 
     def _set_default_active_thread_percentage(self, percent: str) -> str:
-        if not 0 < float(percent) <= _MAX_PERCENT:
-            raise ValueError
-        self._percent = str(float(percent))
-        return f"{self._percent}\n"
+        return self._default.set_percent(percent)
 
     def _get_default_active_thread_percentage(self) -> str:
-        return f"{self._percent}\n"
+        return f"{self._default.percent}\n"
 
     def _set_default_device_pinned_mem_limit(self, device: str, limit: str) -> str:
-        if not _LIMIT.fullmatch(limit):
-            raise ValueError
-        self._limits[str(int(device))] = limit
-        return ""
+        return self._default.set_memory(device, limit)
 
     def _get_default_device_pinned_mem_limit(self, device: str) -> str:
-        return f"{self._limits.get(device, 'No limit')}\n"
+        return self._default.memory_of(device)
+
+    def _set_active_thread_percentage(self, server: str, percent: str) -> str:
+        return self._servers[int(server)].set_percent(percent)
+
+    def _get_active_thread_percentage(self, server: str) -> str:
+        return f"{self._servers[int(server)].percent}\n"
+
+    def _set_device_pinned_mem_limit(self, server: str, device: str, limit: str) -> str:
+        return self._servers[int(server)].set_memory(device, limit)
+
+    def _get_device_pinned_mem_limit(self, server: str, device: str) -> str:
+        return self._servers[int(server)].memory_of(device)
 
     def _quit(self, *_: str) -> str:
         self.running = False
@@ -188,8 +227,11 @@ class Control:
         if len(self._clients) >= _MAX_CLIENTS:
             return "too many clients\n"
         self._clients[int(pid)] = int(user)
+        self._servers.setdefault(self._server(int(user)), self._default.copy())
         return ""
 
     def _sim_leave(self, pid: str) -> str:
         self._clients.pop(int(pid), None)
+        served = {self._server(user) for user in self._clients.values()}
+        self._servers = {server: limits for server, limits in self._servers.items() if server in served}
         return ""

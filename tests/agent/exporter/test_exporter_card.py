@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import math
 import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -33,6 +35,17 @@ SAMPLE = re.compile(r"(?P<name>[a-zA-Z_]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)
 LABEL = re.compile(r'([a-zA-Z_]+)="((?:\\.|[^"\\])*)"')
 CGROUPS = Path("/sys/fs/cgroup/kubepods-tessera-test")
 ID = "ab" * 32
+_PRODUCTS = """
+import torch
+one, two = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+one @ two
+torch.cuda.synchronize()
+print("ready", flush=True)
+while True:
+    for _ in range(50):
+        one @ two
+    torch.cuda.synchronize()
+"""
 
 
 class PodsOnCard:
@@ -176,6 +189,43 @@ def throttling(smi: SmiGpu) -> list[str]:
     """Return the reasons that nvidia-smi shows as active."""
     found = smi.gpu.find("clocks_event_reasons")
     return [each.tag for each in found if each.text == "Active"] if found is not None else []
+
+
+@contextlib.contextmanager
+def products() -> Iterator[None]:
+    """Multiply matrices by PyTorch, on tensor cores."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _PRODUCTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as torch:
+        assert torch.stdout is not None
+        if not torch.stdout.readline():
+            pytest.skip("PyTorch is not installed")
+        yield
+        torch.terminate()
+
+
+async def test_work_of_tensor_cores_and_its_power_are_seen(card: Card, pods: PodsOnCard) -> None:
+    with products():
+        await pods.exporter.observe()
+        await asyncio.sleep(5)
+        await pods.exporter.observe()
+        smi = card.smi()
+        whole = {name: value for name, labels, value in pods.samples() if "cause" not in labels}
+        throttled = {cause.value: pods.value("tessera_gpu_throttled", cause=cause.value) for cause in ThrottleCause}
+        note(
+            **{name: value for name, value in whole.items() if name.startswith(("DCGM_FI_PROF", "DCGM_FI_DEV_"))},
+            throttled=throttled,
+            smi=throttling(smi),
+        )
+        assert whole["DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"] > 0.3
+        assert whole["DCGM_FI_PROF_DRAM_ACTIVE"] > 0.01
+        near(smi, "gpu_power_readings/instant_power_draw", whole["DCGM_FI_DEV_POWER_USAGE"], 120)
+        assert whole["DCGM_FI_DEV_POWER_USAGE"] > 400
+    await pods.exporter.observe()
+    energy = pods.value("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")
+    await asyncio.sleep(2)
+    await pods.exporter.observe()
+    assert pods.value("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION") > energy
 
 
 async def test_no_metric_is_absurd(card: Card, pods: PodsOnCard) -> None:

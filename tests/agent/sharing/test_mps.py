@@ -42,6 +42,9 @@ async def test_two_gpus_have_a_daemon_each_and_other_limits_take_effect_without_
     assert await bench.phases(more, second) == ["running", "running"]
     assert bench.record(first.key).pid == pid
     assert bench.tell(first.key, "get_default_device_pinned_mem_limit 0") == "8192M\n"
+    server = bench.tell(first.key, "get_server_list").strip()
+    assert bench.tell(first.key, f"get_active_thread_percentage {server}") == "50.0\n", "which runs already"
+    assert bench.tell(first.key, f"get_device_pinned_mem_limit {server} 0") == "8192M\n"
     assert bench.tell(second.key, "get_default_device_pinned_mem_limit 0") == "No limit\n"
 
 

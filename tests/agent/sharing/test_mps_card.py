@@ -5,7 +5,9 @@ The GPU's compute mode stays as it is: `exclusive` is off, all else is as on a n
 
 import asyncio
 import contextlib
+import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import msgspec
 import pytest
 
 from builders.shares import share
-from harness.card import OUT_OF_MEMORY, Card, CudaProgram, ReadOnlyDriver, note, program
+from harness.card import OUT_OF_MEMORY, PROGRAM, Card, CudaProgram, ReadOnlyDriver, note, program
 from tessera.agent.sharing.mps import MpsSupervisor
 from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
 from tessera.core.cluster.mps import MpsTarget
@@ -22,6 +24,7 @@ from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.mpsdaemon import DaemonState
 from tessera.core.node.nodesharing import mps_client_limit
+from tessera.errors import TesseraError
 from tessera.log import logger
 
 pytestmark = [pytest.mark.anyio, pytest.mark.gpu]
@@ -83,13 +86,21 @@ def within(got: int, limit_mib: int) -> bool:
     return limit_mib - 1024 <= got <= limit_mib
 
 
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """Make a folder whose path is short enough for sockets, and that other users may enter, as they may `/run`."""
+    with tempfile.TemporaryDirectory(prefix="mps") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.fixture
 async def mps(card: Card) -> AsyncIterator[MpsCard]:
     settings = MpsSettings(program=program("nvidia-cuda-mps-control"))
     with card.cuda() as one:
         multiprocessors = one.must("open")["multiprocessors"]
-    with tempfile.TemporaryDirectory(prefix="mps") as name:  # short: the path of a socket has at most 107 characters
-        settings = msgspec.structs.replace(settings, root=Path(name))
+    with short_folder() as root:
+        settings = msgspec.structs.replace(settings, root=root)
         async with await card.driver() as driver:
             made = MpsCard(driver, (await driver.inventory()).gpus[0], settings, multiprocessors)
             try:
@@ -201,6 +212,81 @@ async def test_an_agent_that_is_restarted_adopts_the_daemon(mps: MpsCard) -> Non
         one.must("wave")
 
 
+async def test_a_replica_cannot_widen_its_limits(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=4096, thread_percent=25)
+    wide = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=16384M"}
+    with client({**mps.pipe, **wide}) as one:
+        count = one.must("open")["multiprocessors"]
+        wave = one.must("wave")["ms"]
+        got = fits(one)
+    note(multiprocessors=count, wave_ms=wave, fits=got)
+    assert count <= 0.3 * mps.multiprocessors
+    assert within(got, 4096)
+
+
+async def test_users_take_turns(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=0, thread_percent=100)
+    other = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", PROGRAM.read_text())
+    with client(mps.pipe) as first, CudaProgram(mps.pipe, other) as second:
+        second.tell("open")
+        waited = second.silent(3.0)
+        first.must("busy", seconds=0.5)
+        first.kill()
+        began = time.monotonic()
+        answer = second.answer()
+        turn_s = time.monotonic() - began
+        rounds = second.ask("busy", seconds=0.5)
+        state = await mps.apply()
+    note(waited=waited, answer=answer, turn_s=round(turn_s, 2), rounds=rounds, clients=state.clients)
+    assert waited, "the other user's program did not wait"
+    assert (answer["result"], rounds["result"]) == (0, 0)
+
+
+async def test_what_the_daemon_answers(mps: MpsCard) -> None:
+    """What the stand-in of `tessera.sim.mpscontrol` answers."""
+    await mps.apply(memory_limit_mib=4096, thread_percent=25)
+    daemons, key, answers = MpsDaemons(mps.settings), mps.facts.uuid, {}
+
+    async def tell(command: str) -> str:
+        try:
+            answers[command] = await daemons.command(key, command)
+        except TesseraError as error:
+            answers[command] = f"error: {error}"
+        return answers[command]
+
+    assert await tell("get_server_list") == ""
+    with client(mps.pipe) as one:
+        server = (await tell("get_server_list")).strip()
+        assert server.isdecimal()
+        assert await tell(f"get_client_list {server}") == str(one.pid)
+        for command in (
+            "ps",
+            f"get_server_status {server}",
+            f"get_active_thread_percentage {server}",
+            f"get_device_pinned_mem_limit {server} 0",
+            f"set_active_thread_percentage {server} 30",
+            f"set_device_pinned_mem_limit {server} 0 3000M",
+            f"get_device_pinned_mem_limit {server} 0",
+            "set_default_active_thread_percentage 30",
+            "set_default_device_pinned_mem_limit 0 3000M",
+            "get_default_device_pinned_mem_limit 0",
+            "set_default_device_pinned_mem_limit 0 0",
+            "set_default_device_pinned_mem_limit 0 0M",
+            "get_default_device_pinned_mem_limit 0",
+            "set_default_active_thread_percentage 0",
+            "set_default_device_pinned_mem_limit 0 much",
+            "get_client_list",
+            "get_client_list 1",
+            "shutdown",
+            "Running",
+        ):
+            await tell(command)
+        assert answers[f"get_active_thread_percentage {server}"] == "25.0"
+    await asyncio.sleep(1)
+    await tell("get_server_list ")  # nobody is left
+    note(answers=answers)
+
+
 async def test_as_many_clients_connect_as_is_said(mps: MpsCard) -> None:
     await mps.apply(memory_limit_mib=0, thread_percent=100)
     most = mps_client_limit(mps.facts, (await mps.driver.inventory()).cuda)
@@ -213,3 +299,20 @@ async def test_as_many_clients_connect_as_is_said(mps: MpsCard) -> None:
     failed = [each for each in answers if each["result"]]
     note(said=most, connected=len(answers) - len(failed), clients=state.clients, failed=failed[:2])
     assert len(answers) - len(failed) == most
+
+
+async def test_a_fatal_fault_ends_the_clients_of_the_device_and_later_ones_are_served(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=0, thread_percent=100)
+    with client(mps.granted(2048, 50)) as one, client(mps.granted(2048, 50)) as two:
+        two.must("busy", seconds=0.3)
+        fault = one.ask("wild")
+        other = two.ask("busy", seconds=0.5)
+        meanwhile = await mps.apply()
+    with CudaProgram(mps.granted(2048, 50)) as three:
+        later = three.ask("open")
+        rounds = three.ask("busy", seconds=0.3)
+    state = await mps.apply()
+    note(fault=fault, neighbor=other, meanwhile=meanwhile, later=later, rounds=rounds, state=state)
+    assert fault["result"] != 0
+    assert other["result"] != 0
+    assert (later["result"], rounds["result"]) == (0, 0)

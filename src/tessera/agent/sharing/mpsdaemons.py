@@ -146,15 +146,22 @@ class MpsDaemons:
         return record
 
     async def limit(self, target: MpsTarget) -> None:
-        """Set the limits of future clients.
+        """Set the limits of future clients: of servers that run, and of later ones.
+
+        Source: NVIDIA MPS documentation: a default is for servers that are started after it is set.
 
         Raises:
             Unavailable: the daemon does not answer in time.
 
         """
-        await self.command(target.key, f"set_default_active_thread_percentage {target.thread_percent}")
-        if target.memory_limit_mib:
-            await self.command(target.key, f"set_default_device_pinned_mem_limit 0 {target.memory_limit_mib}M")
+        key, memory_mib = target.key, target.memory_limit_mib
+        await self.command(key, f"set_default_active_thread_percentage {target.thread_percent}")
+        if memory_mib:
+            await self.command(key, f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
+        for server in _numbers(await self.command(key, "get_server_list")):
+            await self.command(key, f"set_active_thread_percentage {server} {target.thread_percent}")
+            if memory_mib:
+                await self.command(key, f"set_device_pinned_mem_limit {server} 0 {memory_mib}M")
 
     # Files
 

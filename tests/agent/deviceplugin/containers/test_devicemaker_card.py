@@ -84,7 +84,8 @@ def contained(spec: dict[str, Any], hidden: Path | None, without: str = "") -> t
             lines += [f"mkdir -p {shlex.quote(str(Path(path).parent if Path(host).is_file() else Path(path)))}"]
             lines += [f": >> {path}"] if Path(host).is_file() else []
             lines += [f"mount --bind {at} {path}"]
-    lines += ["mount --rbind /tmp/own/dev /dev"]
+    # A container may make no device nodes; CUDA, as root, makes those that are missing where it can.
+    lines += ["mount --rbind /tmp/own/dev /dev", "mount -o remount,bind,ro /dev"]
     lines += [f"exec {sys.executable} {PROGRAM}"]
     return ("unshare", "--mount", "bash", "-c", "\n".join(lines))
 
