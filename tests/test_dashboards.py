@@ -46,6 +46,10 @@ TIMES_S = range(NOW_S - 7200, NOW_S + 1, 60)
 GRAFANA = {"$__rate_interval": "5m", "$__range": "1h"}
 CHOSEN = '{instance=~"$instance", gpu=~"$gpu"}'
 SCRAPES = 40
+AGREE = 5
+"""Scrapes at which page and dashboard agree to the byte, at least."""
+MONITORED = {"job": "tessera-system/tessera", "endpoint": "metrics"}
+"""Labels of every target of the chart's PodMonitor."""
 NOT_EMBEDDED = {
     "Quota in use",
     "Quota borrowed",
@@ -185,8 +189,9 @@ def found_by(url: str, expr: str) -> list[Any]:
 
 
 def as_scraped(text: bytes, instance: str, at_s: float) -> Iterator[str]:
-    """Yield what Prometheus stores of an answer, in the OpenMetrics format, with the labels of the PodMonitor."""
-    labelled = as_labelled(text, instance=instance, node=instance.removeprefix("agent-"))
+    """Yield what Prometheus stores of an answer, in the OpenMetrics format, with the labels of test_podmonitor."""
+    labels = {"instance": instance, "node": instance.removeprefix("agent-"), **MONITORED}
+    labelled = as_labelled(text, **labels)
     yield from (f"{line} {at_s}\n" for line in labelled.decode().splitlines() if not line.startswith("#"))
 
 
@@ -246,14 +251,24 @@ async def metrics_of_model_servers(folder: Path, prometheus: str) -> AsyncIterat
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def embedded_history(folder: Path, prometheus: str) -> str:
+async def fleet_totals(client: httpx2.AsyncClient, port: int) -> tuple[int, int]:
+    """Return how many MiB of GPU memory the page says that there are, and how many are allocated."""
+    fleet = (await client.get(f"http://127.0.0.1:{port}/api/fleet")).json()
+    gpus = [gpu for node in fleet["nodes"] for gpu in node["gpus"]]
+    return sum(each["memory_mib"] for each in gpus), sum(each.get("allocated_mib", 0) for each in gpus)
+
+
+async def embedded_history(folder: Path, prometheus: str) -> tuple[str, dict[int, tuple[int, int]]]:
     """Return what Prometheus stores of an embedded cluster and `tessera metrics`, scraped each second for a minute.
+
+    With it the page's totals at the same times.
 
     Their ports are asked meanwhile as kube-scheduler and kube-apiserver do.
     """
     cluster = Embedded(Page(port=0, sign_in=False))
     running = asyncio.create_task(cluster.run(lambda _: None))
     samples: list[str] = []
+    totals: dict[int, tuple[int, int]] = {}
     large = {"name": "main", "image": "example.com/a:1", "resources": {"limits": {"tessera.dev/gpu-memory": "90"}}}
     spec = {"containers": [large], "schedulerName": "tessera-scheduler", "nodeSelector": {"gpu": "h100"}}
     metadata = {"name": "too-large", "namespace": "research"}
@@ -267,15 +282,17 @@ async def embedded_history(folder: Path, prometheus: str) -> str:
                 found = await scheduler.post(f"http://127.0.0.1:{cluster.server.port}/filter", json=asked_about)
                 assert found.status_code == 200
                 await apiserver.get("/apis/external.metrics.k8s.io/v1beta1")
+                totals_now = await fleet_totals(scheduler, cluster.server.page_port)
                 at_s = NOW_S - 60 * (SCRAPES - 1 - step)
                 for instance, text in {**cluster.metrics(), "metrics": metrics.metrics()}.items():
                     samples += as_scraped(text, instance, at_s)
+                totals[at_s] = totals_now
         assert not running.done()
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-    return "".join(samples)
+    return "".join(samples), totals
 
 
 @pytest.mark.anyio
@@ -286,7 +303,7 @@ async def test_an_embedded_cluster_fills_the_panels(tmp_path: Path) -> None:
     now_s = time.time()
     up = "".join(f'up{{namespace="serving"}} 1 {now_s + 60 * step:.0f}\n' for step in range(-5, 10))
     with serving_history(tmp_path / "now", up) as prometheus:
-        samples = await embedded_history(tmp_path / "metrics", prometheus)
+        samples, totals = await embedded_history(tmp_path / "metrics", prometheus)
     with serving_history(tmp_path / "then", samples) as url:
         panels = [panel for board in DASHBOARDS.values() for panel in queries(board)]
         empty = {
@@ -294,7 +311,22 @@ async def test_an_embedded_cluster_fills_the_panels(tmp_path: Path) -> None:
             for title, expr in panels
             if not asked(url, "query_range", query=expr.replace('"n1"', '"h100-1"'), **minutes)["result"]
         }
+        fleet = dict(reversed([*queries(DASHBOARDS["fleet"])]))
+
+        def over_time(query: str) -> dict[int, float]:
+            found = asked(url, "query_range", query=query, **minutes)["result"]
+            return {at_s: float(value) for at_s, value in found[0]["values"]}
+
+        of_all, part = over_time(fleet["Memory of all GPUs"]), over_time(fleet["Memory allocated"])
+        by_namespace = over_time(f"sum({fleet['Memory allocated by namespace']})")
     assert empty == NOT_EMBEDDED
+    known = totals.keys() & part.keys()
+    assert len(known) > SCRAPES / 2
+    assert of_all[NOW_S] / 2**20 == totals[NOW_S][0]
+    # Agents observe a moment after a pod is bound: then both differ until the next scrape.
+    pages = {at_s: allocated_mib / memory_mib for at_s, (memory_mib, allocated_mib) in totals.items()}
+    assert sum(part[at_s] == pytest.approx(pages[at_s]) for at_s in known) > AGREE
+    assert sum(by_namespace[at_s] == pytest.approx(pages[at_s] * of_all[at_s]) for at_s in known) > AGREE
 
 
 def test_no_panel_is_empty_where_everything_is_exposed(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ COST = Dashboard(
         Panel(
             "Energy, in kWh",
             "kwatth",
-            (("sum(increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[$__range])) / 3.6e9", ""),),
+            (("sum(max by (UUID) (increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[$__range]))) / 3.6e9", ""),),
             "stat",
             "Of all GPUs over the time shown.",
         ),
@@ -51,7 +51,7 @@ COST = Dashboard(
                 (
                     (
                         f"sum by (namespace) ({ALLOCATED} and on {_OWN} "
-                        '(max_over_time(DCGM_FI_DEV_FB_USED{pod!=""}[1h]) == 0))'
+                        '(max_over_time(DCGM_FI_DEV_FB_USED{pod_uid!=""}[1h]) == 0))'
                     ),
                     "{{namespace}}",
                 ),
@@ -63,7 +63,7 @@ COST = Dashboard(
             (
                 (
                     (
-                        f'max_over_time(DCGM_FI_DEV_FB_USED{{pod!=""}}[1d]) * 2^20 / on {_OWN} '
+                        f'max_over_time(DCGM_FI_DEV_FB_USED{{pod_uid!=""}}[1d]) * 2^20 / on {_OWN} '
                         "(tessera_container_memory_allocated_bytes > 0)"
                     ),
                     "{{namespace}}/{{pod}}/{{container}}",

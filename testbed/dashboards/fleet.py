@@ -22,21 +22,21 @@ FLEET = Dashboard(
         Panel(
             "Memory allocated",
             "percentunit",
-            (("sum(tessera_device_memory_allocated_bytes) / sum(tessera_device_memory_bytes)", ""),),
+            ((f"sum(tessera_device_memory_allocated_bytes) / sum({GPU_MEMORY})", ""),),
             "stat",
         ),
         Panel(
             "Allocated memory in use",
             "percentunit",
-            (('sum(DCGM_FI_DEV_FB_USED{pod!=""}) * 2^20 / sum(tessera_device_memory_allocated_bytes)', ""),),
+            (('sum(DCGM_FI_DEV_FB_USED{pod_uid!=""}) * 2^20 / sum(tessera_device_memory_allocated_bytes)', ""),),
             "stat",
         ),
         Panel("Unhealthy devices", "none", (("sum(1 - tessera_device_healthy)", ""),), "stat"),
         Panel(
-            "Memory of all devices",
+            "Memory of all GPUs",
             "bytes",
             (
-                ("sum(tessera_device_memory_bytes)", "usable"),
+                (f"sum({GPU_MEMORY})", "usable"),
                 ("sum(tessera_device_memory_allocated_bytes)", "allocated"),
                 ("sum(tessera_device_memory_used_bytes)", "in use"),
             ),
@@ -49,7 +49,7 @@ FLEET = Dashboard(
         Panel(
             "Memory in use by namespace",
             "bytes",
-            (('sum by (namespace) (DCGM_FI_DEV_FB_USED{namespace!=""}) * 2^20', "{{namespace}}"),),
+            (('sum by (namespace) (DCGM_FI_DEV_FB_USED{pod_uid!=""}) * 2^20', "{{namespace}}"),),
         ),
         Panel(
             "GPU utilization by model",

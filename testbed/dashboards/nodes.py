@@ -19,14 +19,17 @@ NODES = Dashboard(
         Panel(
             "Memory in use by container",
             "bytes",
-            ((f'DCGM_FI_DEV_FB_USED{{{_NODE}, pod!=""}} * 2^20', _CONTAINER),),
+            ((f'DCGM_FI_DEV_FB_USED{{{_NODE}, pod_uid!=""}} * 2^20', _CONTAINER),),
         ),
         Panel(
             "GPU utilization by container",
             "percent",
             (
                 (
-                    (f'DCGM_FI_DEV_GPU_UTIL{{{_NODE}, pod!=""}} or DCGM_FI_PROF_SM_ACTIVE{{{_NODE}, pod!=""}} * 100'),
+                    (
+                        f'DCGM_FI_DEV_GPU_UTIL{{{_NODE}, pod_uid!=""}} '
+                        f'or DCGM_FI_PROF_SM_ACTIVE{{{_NODE}, pod_uid!=""}} * 100'
+                    ),
                     _CONTAINER,
                 ),
             ),

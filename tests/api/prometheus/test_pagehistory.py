@@ -14,8 +14,8 @@ from tessera.errors import InvalidInput
 
 INSTANT = ("holders", "utilization", "sm_active", "throttled")
 GPU = {"Hostname": "n", "UUID": "a", "modelName": "NVIDIA H100 80GB HBM3"}
-POD = {**GPU, "namespace": "ml", "pod": "p", "container": "c"}
-OTHER = {**GPU, "namespace": "ml", "pod": "q", "container": "c"}
+POD = {**GPU, "namespace": "ml", "pod": "p", "container": "c", "pod_uid": "u1"}
+OTHER = {**GPU, "namespace": "ml", "pod": "q", "container": "c", "pod_uid": "u2"}
 LOAD, OWN = {"namespace": "ml", "serving_tessera_dev_server": "llm"}, {"namespace": "ml", "deployment": "llm"}
 
 
@@ -66,7 +66,7 @@ def part(number: int, profile: str, labels: dict[str, str]) -> dict[str, str]:
 
 
 def test_a_pod_is_as_busy_as_it_can_be_on_its_busiest_device() -> None:
-    assert activity(now("12.5", POD), now("250", OTHER)) == {"ml/p": 12.5, "ml/q": 100}
+    assert activity(now("12.5", POD), now("100.9", OTHER)) == {"ml/p": 12.5, "ml/q": 100}
     assert activity(now("12.5", POD), now("30", {**POD, "UUID": "b"})) == {"ml/p": 30}
 
 
@@ -78,6 +78,15 @@ def test_a_shared_gpu_has_loads_of_its_own_and_of_its_containers() -> None:
     containers = (ContainerLoad(name="ml/p/c", percent=None), ContainerLoad(name="ml/q/c", percent=9))
     assert found == {"a": (DeviceLoad(percent=99, containers=containers),)}
     assert read_activity([GpuLoad(devices=found["a"])]) == {"ml/q": 9}
+
+
+def test_labels_that_prometheus_gives_the_agent_make_it_no_user_of_the_gpu() -> None:
+    agent = {**GPU, "namespace": "tessera-system", "pod": "tessera-agent-x7k2p", "container": "agent"}
+    found = devices(
+        holders=answer(now("1", POD), now("1", OTHER)), utilization=answer(now("99", agent), now("98", GPU))
+    )
+    names = ("ml/p/c", "ml/q/c")
+    assert found == {"a": (DeviceLoad(percent=99, containers=tuple(ContainerLoad(name=each) for each in names)),)}
 
 
 def test_an_exclusive_device_is_as_busy_as_its_container() -> None:
@@ -116,8 +125,9 @@ UNBELIEVED = {
     "NaN": now("NaN"),
     "infinite": now("+Inf"),
     "negative": now("-1"),
-    "of no pod": now("1", {**GPU, "namespace": "ml", "container": "c"}),
-    "of no namespace": now("1", {**GPU, "pod": "p", "container": "c"}),
+    "more than all": now("250"),
+    "of no pod": now("1", {**POD, "pod": ""}),
+    "of no namespace": now("1", {**POD, "namespace": ""}),
     "of no GPU": now("1", {**POD, "UUID": ""}),
     "no value": {"metric": POD},
 }

@@ -13,6 +13,7 @@ from tessera.api.prometheus.answers import Series, read_series
 from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
+from tessera.core.usage.believed import percentage, possible
 from tessera.core.usage.neighbours import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, instance_part
 from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
 from tessera.core.usage.throttling import ThrottleCause
@@ -35,7 +36,9 @@ _OF_SERVER: Final = f'and on (namespace, deployment) label_replace({_LOAD}, "dep
 _GPU: Final = ("Hostname", "UUID")
 _DEVICE: Final = (*_GPU, "modelName", "GPU_I_ID", "GPU_I_PROFILE")
 _CONTAINER: Final = ("namespace", "pod", "container")
-_LOADED: Final = ", ".join((*_DEVICE, *_CONTAINER))
+_UID: Final = "pod_uid"
+"""Only series of a container have it; those of `_CONTAINER` Prometheus may also give to what it scrapes."""
+_LOADED: Final = ", ".join((*_DEVICE, *_CONTAINER, _UID))
 _Device: TypeAlias = tuple[str, ...]
 """The labels of `_DEVICE`."""
 _Values = Mapping[tuple[str, str], Mapping[float, float]]
@@ -53,7 +56,7 @@ def page_queries(now_s: float) -> dict[str, tuple[str, dict[str, str]]]:
     span = {"start": f"{end_s - _HOUR_S:.0f}", "end": f"{end_s:.0f}", "step": str(_STEP_S)}
     ranges = {name: ("/api/v1/query_range", {"query": query, **span}) for name, query in over_time.items()}
     instant = {
-        "holders": f'group by ({_LOADED}) ({FB_USED.name}{{pod!=""}} or {ALLOCATED.name})',
+        "holders": f'group by ({_LOADED}) ({FB_USED.name}{{{_UID}!=""}} or {ALLOCATED.name})',
         "utilization": f"max by ({_LOADED}) (avg_over_time({GPU_UTIL.name}[2m]) and {GPU_UTIL.name})",
         "sm_active": f"max by ({_LOADED}) (avg_over_time({SM_ACTIVE.name}[2m]) and {SM_ACTIVE.name}) * 100",
         "throttled": f"max by (Hostname, UUID, cause) ({THROTTLED.name}) == 1",
@@ -89,13 +92,16 @@ def read_loads(answers: Mapping[str, bytes], source: str) -> dict[tuple[str, str
 
 def _percentages(answer: bytes, source: str) -> dict[tuple[_Device, str], float]:
     """Return values by device and container, `namespace/pod/container`; without a container those of all of it."""
-    found = {}
+    found: dict[tuple[_Device, str], float] = {}
     for each in read_series(answer, source, most=_MOST_LOADS):
         device = tuple(each.metric.get(label, "") for label in _DEVICE)
         pod = tuple(each.metric.get(label, "") for label in _CONTAINER)
-        for _, percent in _believed([each.value] if each.value else []):
-            if device[1] and (all(pod) or not any(pod)):
-                found[device, "/".join(filter(None, pod))] = min(percent, 100.0)
+        whole = not each.metric.get(_UID)
+        key = device, "" if whole else "/".join(pod)
+        for _, value in _plausible([each.value] if each.value else []):
+            percent = percentage(value)
+            if percent is not None and device[1] and (whole or all(pod)):
+                found[key] = max(found.get(key, 0.0), percent)
     return found
 
 
@@ -167,15 +173,15 @@ def _values(series: Iterable[Series], label: str) -> _Values:
     for each in series:
         key = each.metric.get("namespace", ""), each.metric.get(label, "")
         if all(key):
-            found[key].update(_believed(each.values))
+            found[key].update(_plausible(each.values))
     return found
 
 
-def _believed(samples: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:
+def _plausible(samples: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:
     for at_s, text in samples:
         try:
             value = float(text)
         except ValueError:
             continue
-        if math.isfinite(at_s) and 0 <= value <= _MOST:
+        if math.isfinite(at_s) and possible(value, _MOST):
             yield at_s, value

@@ -25,7 +25,7 @@ _MOST_SAMPLES: Final = 100_000
 _INDEX: Final = re.compile("[0-9]{1,3}")
 _OWNER: Final = "hostname, gpu, UUID, modelName, GPU_I_ID, GPU_I_PROFILE, pod_uid, namespace, pod, container"
 """By UID, so that a pod has no history of another that had its name."""
-_USED: Final = f'{FB_USED.name}{{pod!=""}}'
+_USED: Final = f'{FB_USED.name}{{pod_uid!=""}}'
 
 
 _Key: TypeAlias = tuple[str, ...]
@@ -35,8 +35,8 @@ _Values: TypeAlias = Mapping[_Key, float]
 
 def history_queries(window: str) -> dict[str, str]:
     """Return the queries by purpose, over a window such as `14d`: for existing containers."""
-    load = f'avg_over_time({GPU_UTIL.name}{{pod!=""}}[{window}])'
-    activity = f'avg_over_time({SM_ACTIVE.name}{{pod!=""}}[{window}]) * 100'
+    load = f'avg_over_time({GPU_UTIL.name}{{pod_uid!=""}}[{window}])'
+    activity = f'avg_over_time({SM_ACTIVE.name}{{pod_uid!=""}}[{window}]) * 100'
     observed = f"count_over_time({ALLOCATED.name}[{window}:{_STEP_S}s])"
     present = f"and on ({_OWNER}) {ALLOCATED.name}"
     return {
