@@ -10,7 +10,6 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from rich.text import Text
 
 from builders.kubeobjects import Object, gpu, gpunode, kubectl, mig_share, node, place, pod, share
 from judges import gpusharecli
@@ -19,7 +18,6 @@ from tessera.cli import main
 from tessera.cli.inspect import _Choice, _frames
 from tessera.cli.inspect.devices import devices
 from tessera.cli.inspect.summary import summary
-from tessera.cli.inspect.watching import Screen
 from tessera.cli.livecluster import follow, observe
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, name_of
 from tessera.core.cluster.cluster import Cluster
@@ -417,35 +415,6 @@ async def test_what_cannot_be_shown_ends_the_following_with_its_own_error() -> N
     with pytest.raises(ExceptionGroup) as raised:
         await follow(kube, fail, lambda _: None)
     assert raised.group_contains(ZeroDivisionError)
-
-
-def counted(cluster: Cluster) -> Text:
-    return Text(f"{len(cluster.pods)} pods {'x' * 80}")
-
-
-@pytest.mark.parametrize("kind", ["xterm", "dumb", ""])
-def test_a_screen_shows_frames_and_why_there_is_no_newer_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, on one that cannot move its cursor, and piped."""
-    monkeypatch.setenv("TERM", kind)
-    terminal = kind == "xterm"
-    console = Console(width=60, height=20, force_terminal=bool(kind), color_system=None)
-    cluster = read_cluster(as_fields(CLUSTER))
-    with console.capture() as capture, Screen(console, counted) as screen:
-        screen.trouble(Unavailable("list pods", found="no answer", expected="one"))
-        screen.show(cluster)
-        screen.trouble(Unavailable("list nodes", found="no answer", expected="one"))
-    got = capture.get()
-    words = (
-        "waiting for the cluster",
-        "out of date: list pods",
-        f"{len(cluster.pods)} pods",
-        "out of date: list nodes",
-    )
-    positions = [got.find(each) for each in words]
-    assert positions == sorted(positions)
-    assert positions[0] >= 0
-    if not terminal:
-        assert f"{len(cluster.pods)} pods {'x' * 80}\n" in got, "a line that is piped is not broken"
 
 
 def test_a_node_that_was_there_once_may_go() -> None:

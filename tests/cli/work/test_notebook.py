@@ -13,8 +13,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cli.work.test_work import RUNS, Cluster, said
 from harness.jupyterlab import jupyterlab, kernel
+from harness.submittedjob import RUNS, SubmittedJob, said
 from tessera.api.kubernetes.jobs import JobRequest, notebook_command
 from tessera.cli import main
 from tessera.cli.work.following import state_of
@@ -60,8 +60,8 @@ async def get(port: int) -> bytes:
     return content
 
 
-async def begun(kube: MemoryKube | None = None) -> Cluster:
-    one = Cluster(kube)
+async def begun(kube: MemoryKube | None = None) -> SubmittedJob:
+    one = SubmittedJob(kube)
     await create_job(one.kube, ASKED, {"token": b"opens"})
     await one.pod(RUNS, "n")
     return one

@@ -1,0 +1,195 @@
+"""A Job is followed from its submission to its end, whatever becomes of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from builders.usagereports import BUSY
+from harness.submittedjob import RUNS, SubmittedJob, said
+from tessera.api.kubernetes.jobs import JobRequest, job_object
+from tessera.api.tessera.usage.usagereports import write_usage
+from tessera.cli.work.following import follow_job, print_log, state_of
+from tessera.clients.kube import EVENTS, JOBS, PODS, WORKLOADS, MemoryKube, uid_of
+from tessera.core.usage.usagereport import DeviceReport, GpuReport, UsageReport
+from tessera.errors import Conflict, InvalidInput, Unavailable
+
+PENDING = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no GPU has room"}]}
+
+
+@pytest.mark.anyio
+async def test_a_job_is_followed_to_the_end_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    one = SubmittedJob()
+    await one.submit()
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await said(capsys, "j: Pending")
+    await one.pod(PENDING)
+    await said(capsys, "j: Pending: no GPU has room")
+    one.kube.written["ns", "j-1"] = [b"epoch 1\n"]
+    await one.pod(RUNS, "n")
+    await said(capsys, "epoch 1")
+    one.kube.written["ns", "j-1"].append(b"epoch 2\n")
+    await said(capsys, "epoch 2")
+    await one.ends(3)
+    assert await task == 3
+    assert "j: Failed on n: its command ended with 3" in "".join(capsys.readouterr())
+    await print_log(one.kube, await state_of(one.kube, "j", "ns"))
+    assert capsys.readouterr().out == "epoch 1\nepoch 2\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("limits", [{"tessera.dev/gpu-memory": "8"}, {"models.tessera.dev/llama": "1"}, {}])
+async def test_gpu_usage_is_followed_of_a_job_that_asks_for_gpus(
+    limits: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = SubmittedJob()
+    await one.kube.create(JOBS, job_object(JobRequest(name="j", namespace="ns", image="a", limits=limits)))
+    agent = {"app.kubernetes.io/name": "tessera", "app.kubernetes.io/component": "agent"}
+    metadata = {"name": "agent", "namespace": "tessera-system", "labels": agent}
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    await one.kube.create(PODS, {"metadata": metadata, "spec": {"nodeName": "n"}, "status": status})
+    device = DeviceReport(containers=(msgspec.structs.replace(BUSY, namespace="ns", pod="j-1"),))
+    report = UsageReport(node="n", gpus=(GpuReport(index=3, devices=(device,)),))
+    one.kube.answers["tessera-system", "agent"] = {(9400, "usage"): msgspec.json.decode(write_usage(report))}
+    await one.pod(RUNS, "n")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    if "tessera.dev/gpu-memory" in limits:
+        await said(capsys, "j: uses GPU 3: 7.9 GiB of 8 GiB, 90 % busy\n")
+    await one.ends(0)
+    assert await task == 0
+    assert "uses" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.anyio
+async def test_a_job_without_a_pod_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    one = SubmittedJob()
+    await one.submit()
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await said(capsys, "j: Pending")
+    job = await one.kube.get(JOBS, "j", "ns")
+    assert job is not None
+    for number, (kind, uid, message) in enumerate(
+        (
+            ("Warning", uid_of(job), "exceeded quota: gpus"),
+            ("Warning", "former", "old"),
+            ("Normal", uid_of(job), "fine"),
+        )
+    ):
+        about = {"kind": "Job", "name": "j", "namespace": "ns", "uid": uid}
+        body = {"metadata": {"name": f"e{number}", "namespace": "ns"}, "involvedObject": about}
+        await one.kube.create(EVENTS, body | {"type": kind, "message": message, "lastTimestamp": f"2026-0{number + 1}"})
+    await said(capsys, "j: Pending: exceeded quota: gpus\n")
+    for number in (7, 8):  # the controller tries again and again, each time with another name
+        message = f'Error creating: pods "j-{number}x2kp" is forbidden: exceeded quota: memory'
+        patch = {"message": message, "lastTimestamp": f"2026-0{number}"}
+        await one.kube.patch(EVENTS, "e0", patch, namespace="ns")
+        if number == 7:
+            await said(capsys, "j: Pending: its pod is forbidden: exceeded quota: memory\n")
+    assert (await state_of(one.kube, "j", "ns")).reason == "its pod is forbidden: exceeded quota: memory"
+    await one.kube.patch(EVENTS, "e0", {"message": "exceeded quota: gpus"}, namespace="ns")
+    assert "memory" not in await said(capsys, "j: Pending: exceeded quota: gpus\n")
+    assert (await state_of(one.kube, "j", "ns")).reason == "exceeded quota: gpus"
+    await one.pod(RUNS, "n")
+    await said(capsys, "j: Running on n")
+    await one.ends(0)
+    assert await task == 0
+
+
+@pytest.mark.anyio
+async def test_a_job_in_a_queue_says_why_and_goes_on_when_it_is_admitted(capsys: pytest.CaptureFixture[str]) -> None:
+    one = SubmittedJob()
+    uid = await one.submit(queue="team")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await said(capsys, "j: Queued: pending in queue team\n")
+    condition = {"type": "QuotaReserved", "status": "False", "message": "insufficient unused quota"}
+    metadata = {"name": "job-j", "namespace": "ns", "labels": {"kueue.x-k8s.io/job-uid": uid}}
+    await one.kube.create(WORKLOADS, {"metadata": metadata})
+    status = {"status": {"conditions": [condition]}}
+    await one.kube.patch(WORKLOADS, "job-j", status, namespace="ns", subresource="status")
+    await said(capsys, "j: Queued: pending in queue team: insufficient unused quota\n")
+    assert (await state_of(one.kube, "j", "ns")).reason == "pending in queue team: insufficient unused quota"
+    await one.kube.patch(JOBS, "j", {"spec": {"suspend": False}}, namespace="ns")
+    await one.pod(RUNS, "n")
+    await said(capsys, "j: Running on n")
+    await one.ends(0)
+    assert await task == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("lacks", ["Kueue", "rights"])
+async def test_a_queue_that_cannot_be_read_holds_nothing_up(lacks: str, capsys: pytest.CaptureFixture[str]) -> None:
+    one = SubmittedJob()
+    if lacks == "Kueue":
+        one.kube.uninstall(WORKLOADS)
+    else:
+        one.kube.withhold("ns", WORKLOADS)
+    await one.submit(queue="team")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    printed = await said(capsys, "install Kueue 0.15 or newer" if lacks == "Kueue" else "pending in queue team\n")
+    assert ("waiting:" in printed) == (lacks == "Kueue")
+    assert (await state_of(one.kube, "j", "ns")).reason == "pending in queue team"
+    await one.kube.patch(JOBS, "j", {"spec": {"suspend": False}}, namespace="ns")
+    await one.pod(RUNS, "n")
+    await one.ends(0)
+    assert await task == 0
+
+
+@pytest.mark.anyio
+async def test_who_may_not_read_events_follows_a_job_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    one = SubmittedJob()
+    one.kube.withhold("ns", EVENTS)
+    await one.submit()
+    await one.pod(RUNS, "n")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    assert "waiting" not in await said(capsys, "j: Running on n")
+    await one.ends(4)
+    assert await task == 4
+    assert (await state_of(one.kube, "j", "ns")).exit_code == 4
+
+
+@pytest.mark.anyio
+async def test_what_others_wrote_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    one = SubmittedJob()
+    await one.submit()
+    waiting = {"reason": "ErrImagePull", "message": "no \x1b]0;owned\x07such\u202eimage"}
+    state = {"containerStatuses": [{"name": "main", "state": {"waiting": waiting}}]}
+    await one.pod(state, "n")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    assert "ErrImagePull: no \ufffd]0;owned\ufffdsuch\ufffdimage" in await said(capsys, "ErrImagePull")
+    await one.ends(1)
+    assert await task == 1
+
+
+@pytest.mark.anyio
+async def test_a_job_that_ends_without_its_command_is_distinguished_from_one_that_was_deleted() -> None:
+    one = SubmittedJob()
+    await one.submit()
+    await one.pod({"phase": "Failed", "reason": "Evicted"}, "n")
+    with pytest.raises(Conflict, match="Evicted"):
+        await follow_job(one.kube, "j", "ns")
+    await one.kube.delete(JOBS, "j", namespace="ns")
+    with pytest.raises(Conflict, match="it was deleted"):
+        await follow_job(one.kube, "j", "ns")
+    with pytest.raises(InvalidInput, match="no such job"):
+        await state_of(one.kube, "j", "ns")
+
+
+class SilentLogs(MemoryKube):
+    """An API that gives no logs."""
+
+    async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
+        async for piece in super().logs(name, namespace, follow=False):
+            yield piece
+        raise Unavailable(f"log of {namespace}/{name}", found="cut", expected=f"follow={follow}")
+
+
+@pytest.mark.anyio
+async def test_a_log_that_breaks_off_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    one = SubmittedJob(SilentLogs())
+    await one.submit()
+    await one.pod(RUNS, "n")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await said(capsys, "tessera logs j -n ns prints it from its start")
+    await one.ends(0)
+    assert await task == 0

@@ -1,0 +1,25 @@
+"""`tessera stop`: all named Jobs or none, and only those that Tessera submitted."""
+
+import pytest
+
+from harness.submittedjob import SubmittedJob
+from tessera.api.kubernetes.jobs import JobRequest, job_object
+from tessera.cli.work.stop import stop_jobs
+from tessera.clients.kube import JOBS
+from tessera.errors import InvalidInput
+
+
+@pytest.mark.anyio
+async def test_all_are_stopped_or_none_and_never_what_others_submitted(capsys: pytest.CaptureFixture[str]) -> None:
+    one = SubmittedJob()
+    await one.submit()
+    foreign = job_object(JobRequest(name="backup", namespace="ns", image="a"))
+    foreign["metadata"]["labels"] = {}
+    await one.kube.create(JOBS, foreign)
+    for name, words in (("backup", "something else submitted.*kubectl delete job backup -n ns"), ("x", "no such job")):
+        with pytest.raises(InvalidInput, match=words):
+            await stop_jobs(one.kube, ("j", name), "ns")
+        assert await one.kube.get(JOBS, "j", "ns") is not None
+    await stop_jobs(one.kube, ("j",), "ns")
+    assert "deleted ns/j" in capsys.readouterr().out
+    assert await one.kube.get(JOBS, "j", "ns") is None

@@ -1,0 +1,121 @@
+"""The Job that the options of `tessera run` make, and options that make no sense."""
+
+import base64
+import gzip
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.dryruns import dry_run
+
+
+def container(*options: str) -> Any:
+    found = dry_run("--image", "r.example/team/Py_Torch:2@sha256:1", *options)
+    assert found.exit_code == 0, found.output
+    job = yaml.safe_load(found.stdout)
+    assert job["metadata"]["generateName"] == "py-torch-"
+    assert "its node is unknown" in found.stderr
+    return job["spec"]["template"]["spec"]["containers"][0]
+
+
+ASKS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "an amount": (("--gpu-memory", "10"), {"tessera.dev/gpu-memory": "10"}),
+    "more of it": (
+        ("--gpu-memory", "10", "--gpu-compute", "30", "--gpus", "2"),
+        {"tessera.dev/gpu-memory": "10", "tessera.dev/gpu-compute": "30", "tessera.dev/gpu-count": "2"},
+    ),
+    "whole GPUs": (("--gpus", "2"), {"nvidia.com/gpu": "2"}),
+    "a slice": (("--slice", "1g.10gb+me"), {"nvidia.com/mig-1g.10gb.me": "1"}),
+    "models": (("--model", "a", "--model", "b"), {"models.tessera.dev/a": "1", "models.tessera.dev/b": "1"}),
+    "more than a GPU": (("--cpu", "4", "--memory", "16Gi"), {"cpu": "4", "memory": "16Gi"}),
+}
+
+
+@pytest.mark.parametrize("case", ASKS)
+def test_options_are_limits(case: str) -> None:
+    options, want = ASKS[case]
+    assert container(*options)["resources"]["limits"] == want
+
+
+def test_a_command_its_environment_and_secrets() -> None:
+    found = container("--env", "A=b=c", "--env-secret", "TOKEN=hub/key", "--", "python", "-c", "print(1)", "--image")
+    assert found["command"] == ["python", "-c", "print(1)", "--image"]
+    secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "key"}}}
+    assert found["env"] == [{"name": "A", "value": "b=c"}, secret]
+
+
+def test_what_follows_the_first_word_is_the_commands() -> None:
+    found = container("python", "train.py", "--model", "llama", "-c", "--", "-n", "x")
+    assert found["command"] == ["python", "train.py", "--model", "llama", "-c", "--", "-n", "x"]
+    assert "resources" not in found
+
+
+REFUSED = {
+    "no image": ((), "--image and --environment: neither"),
+    "two images": (("--image", "a", "-e", "b"), "--image and --environment: both"),
+    "no variable": (("--image", "a", "--env", "A"), "NAME=VALUE"),
+    "no key of a secret": (("--image", "a", "--env-secret", "A=b"), "NAME=SECRET/KEY"),
+    "no name of an image": (("--image", "a b"), "the name of an image"),
+    "no name": (("--image", "a", "--name", "Big One"), "--name: 'Big One' is not at most 63"),
+    "no variable's name": (("--image", "a", "--env", "A B=1"), "--env: 'A B'"),
+    "no Secret's name": (("--image", "a", "--env-secret", "A=../b/c"), "--env-secret: '..'"),
+    "no model's name": (("--image", "a", "--model", "../x"), "--model: '../x'"),
+    "no profile": (("--image", "a", "--slice", "1g"), "a MIG profile such as 1g.10gb"),
+    "no amount": (("--image", "a", "--cpu", "lots"), "an amount such as 4"),
+    "no namespace": (("--image", "a", "-n", "a/../b"), "--namespace: 'a/../b'"),
+    "no claim": (("--image", "a", "--data", "pvc/"), "--data: ''"),
+    "data twice": (("--image", "a", "--data", "x-y", "--data", "pvc/x.y"), "two would be one variable"),
+    "no folder": (("--image", "a", "--secret", "hub:etc"), "a folder of the container"),
+    "the root as folder": (("--image", "a", "--secret", "hub:/"), "a folder of the container"),
+    "a folder above": (("--image", "a", "--secret", "hub:/a/../b"), "a folder of the container"),
+    "a variable that is no text": (("--image", "a", "--env", "A=\udcff"), "is not UTF-8: bring bytes along in a file"),
+    "a command that is no text": (("--image", "a", "--", "echo", "\udcff"), "the command: '\\udcff' is not UTF-8"),
+    "a variable twice": (
+        ("--image", "a", "--env", "A=1", "--env-secret", "A=hub/key"),
+        "variable A: it is set twice",
+    ),
+    "two Secrets at one folder": (
+        ("--image", "a", "--secret", "hub:/a", "--secret", "other://a/."),
+        "--secret other:/a: '/a' is already the folder of --secret hub:/a",
+    ),
+    "a Secret where the code is": (
+        ("--image", "a", "--secret", "hub://code/", "--code", "{here}"),
+        "the folder of --code",
+    ),
+    "a Secret where a claim is": (("--image", "a", "--secret", "s:/data/x", "--data", "pvc/x"), "of --data pvc/x"),
+    "a Secret where a model is": (("--image", "a", "--secret", "s:/models/x", "--model", "x"), "of ModelCache x"),
+    "two ways": (("--image", "a", "--slice", "1g.5gb", "--gpus", "1"), "give one of the three"),
+    "isolation of nothing": (("--image", "a", "--isolation", "driver"), "give --gpu-memory as well"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_options_that_make_no_sense_are_refused(case: str) -> None:
+    options, words = REFUSED[case]
+    found = dry_run(*(each.replace("{here}", str(Path(__file__).parent)) for each in options))
+    assert (found.exit_code, words in found.stderr) == (2, True), found.stderr
+
+
+def test_a_folder_of_code_is_a_secret_and_the_folder_where_the_command_starts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    found = dry_run("--image", "a", "--cpu", "2", "--gpu-memory", "10", "--code", str(tmp_path))
+    secret, job = yaml.safe_load_all(found.stdout)
+    content = gzip.decompress(base64.b64decode(secret["data"]["code.tar.gz"]))
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        assert archive.getnames() == ["train.py"]
+    pod = job["spec"]["template"]["spec"]
+    assert pod["volumes"][0]["secret"]["secretName"] == secret["metadata"]["name"]
+    assert pod["initContainers"][0]["resources"]["limits"] == {"cpu": "2"}
+    assert pod["containers"][0]["workingDir"] == pod["containers"][0]["volumeMounts"][0]["mountPath"]
+    assert pod["initContainers"][0]["command"][-1] == pod["containers"][0]["workingDir"]
+
+
+def test_credentials_in_a_folder_of_code_are_said(tmp_path: Path) -> None:
+    for name in ("train.py", ".env"):
+        (tmp_path / name).write_text("TOKEN=1")
+    found = dry_run("--image", "a", "--code", str(tmp_path))
+    assert "left out, as they may contain credentials: '.env'" in found.stderr
