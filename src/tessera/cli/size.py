@@ -15,7 +15,7 @@ from tessera.cli.completion import complete_models
 from tessera.cli.options import Number, output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.core.gpu.gpumodels import model
-from tessera.core.serving.sizing import UTILIZATION, Architecture, Fit, fit, sequence_bytes
+from tessera.core.serving.sizing import UTILIZATION, Architecture, Fit, fit, sequence_bytes, stored_bytes
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["size"]
@@ -164,6 +164,5 @@ def _by_files(path: Path, given: dict[str, Any]) -> ModelConfig:
 def _stored(folder: Path) -> int:
     """Return the bytes of the weights in a folder; 0 for none."""
     index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        return read_index(documents.one(*read_bytes(str(index))))
-    return sum(each.stat().st_size for each in folder.glob("*.safetensors"))
+    total = read_index(documents.one(*read_bytes(str(index)))) if index.is_file() else 0
+    return stored_bytes({each.name: each.stat().st_size for each in folder.iterdir() if each.is_file()}, total)

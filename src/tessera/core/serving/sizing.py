@@ -18,12 +18,13 @@ __all__ = [
     "Architecture",
     "Batch",
     "Fit",
+    "batch_bytes",
     "batch_for",
     "fit",
-    "headroom_mib",
     "overhead_bytes",
     "parameters_of",
     "sequence_bytes",
+    "stored_bytes",
 ]
 
 GIB: Final = 1 << 30
@@ -32,14 +33,7 @@ UTILIZATION: Final = 0.92
 """The part of the device that vLLM takes by default, from 0.19 on."""
 _CONTEXT_MIB: Final = 768
 """The least it must leave: the CUDA context, and a reserve."""
-_OTHER: Final = 3 * GIB // 4
-"""Of CUDA libraries and what is fragmented. Source: vllm-project/vllm#10511 logged 1.79 GiB with, #14447 0.20 GiB
-without the context."""
-_GRAPHS: Final = GIB // 2
-"""Of CUDA graphs. Source: vLLM logs of 2026 estimate 0.14 to 0.36 GiB for small batches; 1.62 GiB for 86 graphs."""
 _BLOCK: Final = 16
-_LOGITS: Final = 10
-"""Bytes of a logit: in 16 bits, and twice in 32 as it is sampled."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -114,26 +108,44 @@ def _blocks(tokens: int) -> int:
 
 def overhead_bytes(model: Architecture, batch: Batch) -> int:
     """Return everything but weights and KV cache: activations and logits of the batch, CUDA graphs, the rest."""
-    token = (3 * model.intermediate + 4 * model.hidden) * model.element_bytes
-    return batch.tokens * token + batch.sequences * model.vocabulary * _LOGITS + _GRAPHS + _OTHER
+    widths = (model.hidden, model.intermediate, model.vocabulary)
+    return batch_bytes(batch.sequences, batch.tokens, *widths, model.element_bytes)
 
 
-_USUAL: Final = Architecture(
-    layers=32,
-    kv_heads=8,
-    head_dim=128,
-    hidden=4096,
-    intermediate=14_336,
-    vocabulary=128_256,
-    context=8192,
-    weight_bytes=16_060_522_496,
-)
-"""Llama 3 8B. Source: its `config.json`."""
+def batch_bytes(
+    sequences: int, tokens: int, hidden: int, intermediate: int, vocabulary: int, element_bytes: int
+) -> int:
+    """Return everything but weights and KV cache, by the largest batch and the model's widths."""
+    # Of CUDA graphs. Source: vLLM logs of 2026 estimate 0.14 to 0.36 GiB for small batches; 1.62 GiB for 86 graphs.
+    graphs = 1 << 29
+    # Of CUDA libraries and what is fragmented. Source: vllm-project/vllm#10511 logged 1.79 GiB with, #14447 0.20 GiB
+    # without the context.
+    others = 3 << 28
+    # A logit has 16 bits, and twice 32 as it is sampled.
+    return tokens * (3 * intermediate + 4 * hidden) * element_bytes + sequences * vocabulary * 10 + graphs + others
 
 
-def headroom_mib(batch: Batch) -> int:
-    """Return the MiB for everything but weights and KV cache, where the model is unknown: those of an 8B model."""
-    return -(-overhead_bytes(_USUAL, batch) // _MIB)
+def stored_bytes(sizes: dict[str, int], total: int) -> int:
+    """Return the bytes of a model's weights in its folder; 0 for none. Of several formats vLLM loads one.
+
+    Source: vllm 0.33.0 `vllm/model_executor/model_loader/default_loader.py` (`_prepare_weights`).
+
+    Args:
+        sizes: of the folder's files, by name.
+        total: by its `model.safetensors.index.json`; 0 without one.
+
+    """
+    weights = {name: size for name, size in sizes.items() if name.endswith((".safetensors", ".bin", ".pt"))}
+    # Some repositories have the weights twice, whole and in shards.
+    whole = [size for name, size in weights.items() if name.startswith("consolidated") and name.endswith("tensors")]
+    if whole or total:
+        return sum(whole) or total
+    unused = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt")
+    for ending in (".safetensors", ".bin", ".pt"):
+        found = [size for name, size in weights.items() if name.endswith(ending) and not name.endswith(unused)]
+        if found:
+            return sum(found)
+    return 0
 
 
 def fit(

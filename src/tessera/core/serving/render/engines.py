@@ -9,7 +9,8 @@ import msgspec
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.engineflags import Engine, check_options, given_options, options_like
 from tessera.core.serving.modelserver import MODELS, ModelServer
-from tessera.core.serving.sizing import BATCHES, Batch, batch_for, headroom_mib
+from tessera.core.serving.render.vllmstart import START
+from tessera.core.serving.sizing import BATCHES, Batch, batch_for
 from tessera.errors import InvalidInput
 
 __all__ = ["DRAIN_SECONDS", "HTTP_PORT", "METRICS_PORT", "EngineProgram", "Port", "batch_limits", "program"]
@@ -46,34 +47,6 @@ class EngineProgram(msgspec.Struct, frozen=True, kw_only=True):
     measures_memory: bool = False
     """Whether it measures the free memory of a shared GPU as it starts: what starts beside it would be counted."""
 
-
-# The share of the device is known only to the container: which device serves a request for memory is decided when the
-# pod is bound. vLLM reckons with a fraction of the device that it sees, refuses to start when less is free, and takes
-# the 0.92 of the whole where nobody tells it. On a device that other pods use, what they allocate while vLLM measures
-# would count as its own and what they free ends it, so that there the KV cache gets a size and nothing is measured.
-# Source: vllm 0.33.0, `vllm/v1/worker/utils.py` (`request_memory`) and `gpu_worker.py` (`determine_available_memory`).
-START: Final = """\
-import os, pathlib, sys, torch
-headroom, model, *options = sys.argv[1:]
-free, total = torch.cuda.mem_get_info()
-first = lambda name: os.environ.get(name, "").split(",")[0]
-allocated = min(int(first("TESSERA_GPU_MEMORY_MIB") or 0) << 20 or total, total)
-usable = min(0.92 * allocated, free - (256 << 20))
-if usable <= 0:
-    sys.exit(f"{free >> 20} MiB of the GPU are free: too little for vLLM")
-options.append(f"--gpu-memory-utilization={int(10000 * usable / total) / 10000}")
-if first("TESSERA_GPU_MODE") not in ("", "whole", "mig"):
-    weights = sum(each.stat().st_size for each in pathlib.Path(model).glob("*.safetensors"))
-    cache = int(usable) - weights - (int(headroom) << 20)
-    if cache <= 0:
-        sys.exit(f"the model has {weights >> 20} MiB, the share {allocated >> 20} MiB: too little for a KV cache")
-    options.append(f"--kv-cache-memory-bytes={cache}")
-os.execvp("vllm", ["vllm", "serve", model, *options])
-"""
-"""Program that starts vLLM within the container's share of memory.
-
-Its arguments: MiB for everything but weights and KV cache, the model's folder, and options of `vllm serve`.
-"""
 
 _MEMORY_SIZED = ("gpu-memory-utilization", "kv-cache-memory-bytes")
 _WHOLE_SEQUENCES: Final = 256
@@ -201,7 +174,8 @@ def _vllm(server: ModelServer, given: Collection[str]) -> EngineProgram:
     by_share = not any(each in given for each in _MEMORY_SIZED) and not server.spec.command
     # NVIDIA's device plugin does not pass its share of a GPU to a container, so that START gives the cache no size.
     sized = "kv-cache-memory-bytes" in given or (by_share and not (server.spec.gpu.resource or "").endswith(".shared"))
-    start = ("python3", "-c", START, str(headroom_mib(limits or BATCHES[-1][1]))) if by_share else ("vllm", "serve")
+    batch = limits or BATCHES[-1][1]
+    start = ("python3", "-c", START, str(batch.sequences), str(batch.tokens)) if by_share else ("vllm", "serve")
     # Inside a MIG container vLLM cannot ask NVML for the memory and takes the smallest GPU's limits, which costs 28 to
     # 53 % of the throughput: vllm-project/vllm#55381.
     batches = [f"--max-num-seqs={limits.sequences if limits else _WHOLE_SEQUENCES}"]
