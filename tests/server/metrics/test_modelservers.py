@@ -17,6 +17,7 @@ from tessera.api.kubernetes.modelpods import ModelPod
 from tessera.api.prometheus.pendingrequests import PendingRequests
 from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, PODS
 from tessera.clients.prometheus import MemoryMetrics
+from tessera.core.serving.autoscaler import replicas_text
 from tessera.core.serving.queuetime import Counters, Missing
 from tessera.errors import Unavailable
 from tessera.log import logger
@@ -92,7 +93,7 @@ async def test_bad_input_keeps_the_decision_for_five_minutes_and_says_so(case: s
         with pytest.raises(MetricAbsent, match="llm-1: "):
             await one.pods()
         bad = {message for reason, message in await one.events() if reason == "ScalingInputBad" and want in message}
-        assert {each.partition(":")[0] for each in bad} == {f"{good:.0f} replicas", "no number of replicas"}
+        assert {each.partition(":")[0] for each in bad} == {replicas_text(round(good)), "no number of replicas"}
         await one.reconcile(triton(ended=200), triton(ended=200))
         await one.reconcile(triton(ended=200), triton(ended=200))
         assert await one.replicas() == good, "and it goes on when it can"
@@ -141,9 +142,9 @@ async def test_an_idle_server_is_scaled_to_zero_and_back_when_it_is_woken(case: 
         assert await one.replicas() == 1, "it starts, however long that takes"
         said = await one.events()
         assert {message for _, message in said} == {
-            "1 replicas: expects 0 requests in flight in 90 s, plus a margin of 2: 1 replica with 4 slots",
+            "1 replica: expects 0 requests in flight in 90 s, plus a margin of 2: 1 replica with 4 slots",
             f"0 replicas: no request for {600 if 'annotation' in case else 1200} s, so no replica",
-            "1 replicas: woken",
+            "1 replica: woken",
         }
         assert {reason for reason, _ in said} == {"ReplicasProposed"}
 

@@ -17,7 +17,7 @@ IEEE JSAC 9(2), 1991); three standard deviations as in a control chart.
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from typing import Final
 
 import msgspec
@@ -26,7 +26,7 @@ from tessera.core.serving.capacity import Capacity, limit, measure
 from tessera.core.serving.load import Load
 from tessera.core.serving.scaletozero import IDLE_S, awake
 
-__all__ = ["AutoscalerMemory", "ReplicaProposal", "ScaledServer", "propose"]
+__all__ = ["AutoscalerMemory", "ReplicaProposal", "ScaledServer", "propose", "replicas_text"]
 
 _RECENT_S: Final = 240
 """The current rate is that of the last so many seconds."""
@@ -157,16 +157,18 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
     """
     if server.least == 0 and not load.ready:
         return _without_replicas(memory, load, server)
-    # 1. Remember the load. If counters went back, or there was no load for long, start again.
+    # 1. Remember the load, and count as ready what was so a moment ago. If counters went back, or there was no load for
+    #    long, start again.
     former = memory if memory.loads and _goes_on(memory.loads[-1], load) else _begun(memory, load)
     busy_s = load.at_s if _is_busy(former, load) else former.busy_s
-    loads = (*(each for each in former.loads if each.at_s > load.at_s - _ERRORS_S), load)
+    known = (*(each for each in former.loads if each.at_s > load.at_s - _ERRORS_S), load)
+    loads = (*known[:-1], _with_lately_ready(known))
     # 2. Measure how many requests a replica serves at once, if requests wait.
     capacity = measure(former.capacity, loads, revision=server.revision, slots=server.slots)
     slots = limit(capacity, server.slots, load.at_s)
     if server.least == 0 and load.at_s - busy_s >= server.idle_s and not _is_awake(load, server):
         proposal = ReplicaProposal(0, f"no request for {server.idle_s:.0f} s, so no replica")
-        return msgspec.structs.replace(former, loads=loads, busy_s=busy_s, capacity=capacity), proposal
+        return msgspec.structs.replace(former, loads=known, busy_s=busy_s, capacity=capacity), proposal
     # 3. Forecast the slots in use when a replica requested now is ready.
     service_s = _service_s(loads)
     forecast = _rate_ahead(loads, server.cold_start_s) * service_s
@@ -183,16 +185,16 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
     # 6. Scale up at once, down only after fewer were enough for a while.
     needs = (*(each for each in former.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed))
     proposal = _proposal(needs, load, server, reason)
-    known = AutoscalerMemory(
+    state = AutoscalerMemory(
         began_s=former.began_s,
         busy_s=busy_s,
-        loads=loads,
+        loads=known,
         forecasts=(*(each for each in former.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast)),
         errors=errors,
         needs=needs,
         capacity=capacity,
     )
-    return known, proposal
+    return state, proposal
 
 
 def _needed(
@@ -206,24 +208,26 @@ def _needed(
     if capacity is not None and slots < server.slots:
         source = "assumed from an earlier template" if capacity.carried else "measured while requests waited"
         source = f", {source} ({server.slots} by the spec)"
-    reason = f"{demand.text(server.cold_start_s)}: {_counted(needed)} with {slots} slots{source}"
+    reason = f"{demand.text(server.cold_start_s)}: {replicas_text(needed)} with {slots} slots{source}"
     # At the beginning a forecast is worth little; a queue is no forecast.
     first = max(now.replicas, needed) if demand.draining else now.replicas
     if begins and first != needed:
         needed, reason = first, f"{reason}; {first} in the first {_BEGIN_S // 60} minutes"
     # One more than are ready or late at most: those that start will serve these requests too.
     lately = _lately(loads)
-    used, there = max(
-        (lately / _FULL, f"{lately} in flight for a minute at {100 * _FULL:.0f} % of the slots"),
-        (now.in_flight / _OVERLOAD, f"{now.in_flight} in flight now at {100 * _OVERLOAD} % of the slots"),
+    used, part, busy = max(
+        (lately / _FULL, _FULL, f"{lately} requests in flight for a minute"),
+        (now.in_flight / _OVERLOAD, float(_OVERLOAD), f"{now.in_flight} requests in flight now"),
     )
+    full = math.ceil(used / slots)
     late = max(now.replicas - now.ready, 0) - len(_starting(loads, server.cold_start_s))
-    enough, one_more = math.ceil(used / slots) + late, min(now.ready, now.replicas) + late + 1
-    present = min(enough, one_more)
+    one_more = min(now.ready, now.replicas) + late + 1
+    present = min(full + late, one_more)
     if present > needed:
         needed = present
-        extra = f", plus {late} for those that should be ready by now" if late else ""
-        reason += f"; {present} for {there}{', one more than are ready' if enough > one_more else ''}{extra}"
+        reason += f"; {busy} fill {replicas_text(full)} to {100 * part:.0f} %"
+        reason += f", and {late} replace replicas that are not ready" if late else ""
+        reason += f"; {present} at first, one more than are ready" if full + late > one_more else ""
     bounded = min(max(needed, server.least), server.most)
     if bounded != needed:
         reason += f"; {'at least' if bounded > needed else 'at most'} {bounded}"
@@ -240,7 +244,8 @@ def _proposal(needs: Sequence[tuple[float, int]], load: Load, server: ScaledServ
     return ReplicaProposal(proposed, reason + kept)
 
 
-def _counted(replicas: int) -> str:
+def replicas_text(replicas: int) -> str:
+    """Return so many replicas in words."""
     return "1 replica" if replicas == 1 else f"{replicas} replicas"
 
 
@@ -280,6 +285,13 @@ def _without_replicas(
     return begun, ReplicaProposal(0, "idle; nothing woke it")
 
 
+def _with_lately_ready(loads: Sequence[Load]) -> Load:
+    """Return the last load, with the most replicas that were ready in the last passes: a probe fails for a moment."""
+    now = loads[-1]
+    lately = takewhile(lambda each: each.at_s > now.at_s - _LATELY_S, reversed(loads))
+    return msgspec.structs.replace(now, ready=max(now.ready, min(max(each.ready for each in lately), now.replicas)))
+
+
 def _before(loads: Sequence[Load], seconds: float) -> Load:
     """Return the load of this long ago, or the first."""
     return next((each for each in reversed(loads) if each.at_s <= loads[-1].at_s - seconds), loads[0])
@@ -317,10 +329,12 @@ def _draining(loads: Sequence[Load], forecast: float, service_s: float, *, slots
     """
     now = loads[-1]
     starting = _starting(loads, cold_start_s)
-    ready_s = now.ready * cold_start_s + sum(min(each, cold_start_s) for each in starting)
-    queued = now.in_flight - slots * (now.ready + len(starting))
+    # What is served is no queue, and goes on where more replicas serve than are ready.
+    served = max(slots * now.ready, now.in_flight - now.waiting)
+    started_s = sum(min(each, cold_start_s) for each in starting)
     # In seconds of slots: what waits and comes, without what is served.
-    left_s = queued * service_s + forecast * cold_start_s - slots * ready_s
+    queued = now.in_flight - served - slots * len(starting)
+    left_s = queued * service_s + (forecast - served) * cold_start_s - slots * started_s
     return max(left_s, 0.0) / max(_DRAIN_S, service_s)
 
 

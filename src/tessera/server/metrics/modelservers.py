@@ -40,6 +40,7 @@ from tessera.clients.kube import (
     record_event,
     uid_of,
 )
+from tessera.core.serving.autoscaler import replicas_text
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
 from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
 from tessera.core.serving.queuetime import Missing, Window
@@ -333,7 +334,7 @@ class ModelServerMetrics:
         if not measured.facts.decided or (decision.replicas is None and not decision.bad):
             return  # nothing uses the decision
         reason = "ScalingInputBad" if decision.bad else "ReplicasProposed"
-        count = "no number of replicas" if decision.replicas is None else f"{decision.replicas} replicas"
+        count = "no number of replicas" if decision.replicas is None else replicas_text(decision.replicas)
         report = Report(reason=reason, message=f"{count}: {decision.reason}", warning=decision.bad)
         namespace, name = name_of(deployment)
         subject = Subject(kind="Deployment", name=name, namespace=namespace, uid=uid_of(deployment), node="")
