@@ -22,6 +22,9 @@ BAD_ARGS = {
     "misspelled": ("vllm", ["--max-model-length=1"], "did you mean --max-model-len"),
     "of the other engine": ("triton", ["--max-model-len=1"], "allowUnknownArgs"),
     "a short one that is none": ("triton", ["-q"], "an option of triton"),
+    "a level that there is not": ("vllm", ["-O4"], "an option of vllm"),
+    "a field of the level": ("vllm", ["-O.mode=3"], "an option of vllm"),
+    "a field of a number": ("vllm", ["-ep.x=3"], "an option of vllm"),
     "a port": ("triton", ["--http-port=1"], "the Service and the probes expect 8000"),
     "the number of GPUs": ("vllm", ["--tensor-parallel-size", "2"], "spec.gpu.count"),
     "the number of GPUs, in short": ("vllm", ["-tp", "2"], "spec.gpu.count"),
@@ -203,6 +206,8 @@ HARMLESS = {
         ["--host", "::", "--no-disable-log-stats", "--no-headless"],
         ["--disable-uvicorn-access-log", "--distributed-executor-backend=mp", "-q", "fp8"],
         ["--api-server-count=2", "-asc", "1", "--max-num-seqs=100000", "--max_num_seqs", "8"],
+        ["-O3", "-O=2", "-O", "1", "-cc.mode=3", "-cc.pass_config.enable_noop", "true", "-ac.backend=FLASH_ATTN"],
+        ["-sc", '{"method": "ngram"}', "-sc.num_speculative_tokens=4", '-cc={"mode": 3}', "-ep"],
         ["--served-model-name", "a", "b", "--cudagraph-capture-sizes", "1", "2", "4", "--seed", "-3"],
     ],
 }

@@ -2,12 +2,12 @@
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["VERSIONS", "Engine", "GivenOption", "check_options", "given_options", "options_like"]
+__all__ = ["VERSIONS", "Engine", "GivenOption", "check_options", "check_owned", "given_options"]
 
 Engine = Literal["triton", "vllm"]
 
@@ -83,6 +83,11 @@ weight-transfer-config worker-cls worker-extension-cls
 _VLLM_SHORT: Final = (
     "-ac -asc -cc -dc -dcp -dp -dpa -dpb -dpe -dph -dpl -dpm -dpn -dpp -dpr -ep -n -pcp -pp -q -r -sc -tp"
 )
+_VLLM_SHORT_FORM: Final = re.compile(
+    rf"(?:{_VLLM_SHORT.replace(' ', '|')}|-(?:ac|cc|dc|sc)\.[^=]+)(?:=.*)?|-O(?:=?[0-3])?"
+)
+"""A short form: also one field of a configuration, `-cc.mode=3`, and the optimization level, `-O3`.
+Source: vllm 0.33.0, `vllm/utils/argparse_utils.py` (`parse_args`)."""
 _ALIASES: Final = {
     "-asc": "api-server-count",
     "-dp": "data-parallel-size",
@@ -154,14 +159,97 @@ def given_options(engine: Engine, args: Sequence[str]) -> tuple[GivenOption, ...
     return tuple(found)
 
 
-def options_like(engine: Engine, *beginnings: str) -> tuple[str, ...]:
+def _options_like(engine: Engine, *beginnings: str) -> tuple[str, ...]:
     """Return the long options that begin so."""
     return tuple(sorted(each for each in _KNOWN[engine] if each.startswith(beginnings)))
 
 
+class _Owned(NamedTuple):
+    """An option that other fields or the objects around the pod decide."""
+
+    instead: str
+    """What to do instead."""
+    harmless: str = "(?!)"
+    """A pattern of the values that change nothing."""
+
+
+_TRUE, _FALSE = "(?i)true|1", "(?i)false|0"
+_ANY_ADDRESS: Final = r"0\.0\.0\.0|::|\[::\]"
+_ONE_PROCESS: Final = "a replica is one vLLM on spec.gpu.count GPUs: remove it, and set replicas.max for more"
+_PLAIN: Final = "the probes and the Service speak plain HTTP: remove it, and end TLS in a gateway or mesh"
+_LISTENS: Final = "the Service and the probes reach the pod by its address: remove it"
+_PRINTS: Final = "it prints the engine's options and ends: remove it"
+_SCRAPED: Final = "the autoscaler needs these metrics: remove it"
+_OWNED: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
+    "vllm": {
+        "port": _Owned("the Service and the probes expect 8000"),
+        "model": _Owned("set the model in spec.model"),
+        "tensor-parallel-size": _Owned("set the number of GPUs in spec.gpu.count"),
+        "disable-log-stats": _Owned(_SCRAPED),
+        "headless": _Owned(_ONE_PROCESS),
+        "api-server-count": _Owned("with none, as with --headless, vLLM serves nothing: give 1 or more", "[1-9][0-9]*"),
+        "max-num-seqs": _Owned(
+            "give a whole number from 1 to 100000: the autoscaler reads it", "[1-9][0-9]{0,4}|100000"
+        ),
+        "config": _Owned("what is in that file is unknown here: give its options in spec.args"),
+        "help": _Owned(_PRINTS),
+        "host": _Owned(_LISTENS, _ANY_ADDRESS),
+        "uds": _Owned(_LISTENS),
+        "grpc": _Owned(_LISTENS),
+        **dict.fromkeys(_options_like("vllm", "ssl-", "enable-ssl-refresh"), _Owned(_PLAIN)),
+        **dict.fromkeys(
+            (
+                *_options_like("vllm", "data-parallel-"),
+                "nnodes",
+                "node-rank",
+                "pipeline-parallel-size",
+                "prefill-context-parallel-size",
+            ),
+            _Owned(_ONE_PROCESS),
+        ),
+    },
+    "triton": {
+        "help": _Owned(_PRINTS),
+        "grpc-use-ssl": _Owned(_PLAIN, _FALSE),
+        "grpc-use-ssl-mutual": _Owned(_PLAIN, _FALSE),
+        **dict.fromkeys(_options_like("triton", "grpc-root-cert", "grpc-server-"), _Owned(_PLAIN)),
+        "model-repository": _Owned("set the repository in spec.model"),
+        "model-store": _Owned("set the repository in spec.model"),
+        "http-port": _Owned("the Service and the probes expect 8000"),
+        "grpc-port": _Owned("the Service expects 8001"),
+        "metrics-port": _Owned("the Service expects 8002"),
+        "allow-http": _Owned("the probes need HTTP: remove it", _TRUE),
+        "allow-grpc": _Owned("the Service has a port for gRPC: remove it", _TRUE),
+        "allow-metrics": _Owned(_SCRAPED, _TRUE),
+        "metrics-config": _Owned(_SCRAPED, "(?i)(?!.*counter_latencies).*|counter_latencies=(true|1)"),
+        "http-restricted-api": _Owned("the probes need `health`: remove that", "(?i)(?![^:]*health).*"),
+        **dict.fromkeys(("http-address", "grpc-address", "metrics-address"), _Owned(_LISTENS, _ANY_ADDRESS)),
+    },
+}
+
+
+def check_owned(engine: Engine, given: Sequence[GivenOption], subject: str) -> None:
+    """Reject an option that another field sets, or that defeats the objects around the pod.
+
+    Args:
+        engine: owner of the options.
+        given: the options.
+        subject: the list's field, for the error.
+
+    Raises:
+        InvalidInput: such an option; the message says what to do instead.
+
+    """
+    for each in given:
+        owned = _OWNED[engine].get(each.name)
+        if owned is not None and not re.fullmatch(owned.harmless, each.value):
+            found = f"--{each.name} does not go with what Tessera renders"
+            raise InvalidInput(f"{subject}[{each.place}]", found=found, hint=owned.instead)
+
+
 def _whole(engine: Engine, name: str) -> str:
     """Return the option that a name abbreviates; the name itself if that is none, or not only one."""
-    known = options_like(engine, name)
+    known = _options_like(engine, name)
     return known[0] if name and name not in known and len(known) == 1 else name
 
 
@@ -221,8 +309,7 @@ def check_options(engine: Engine, args: Sequence[str], subject: str) -> None:
                 hint="remove it; the model is spec.model's",
             )
         name = _long(engine, argument)
-        short = engine == "vllm" and argument.partition("=")[0] in _VLLM_SHORT.split()
-        if short or name in known:
+        if name in known or (engine == "vllm" and _VLLM_SHORT_FORM.fullmatch(argument)):
             continue
         if engine == "vllm" and name.startswith("no-") and name[3:] in known:
             continue

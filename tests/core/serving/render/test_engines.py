@@ -59,6 +59,9 @@ LIMITS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a large need": ({"memoryGiB": 70}, ["1024", "8192"]),
     "whole GPUs, of which vLLM knows the memory": ({"resource": "nvidia.com/gpu", "count": 2}, ["256"]),
     "whole GPUs of known models": ({"resource": "nvidia.com/gpu", "models": ["L4", "H100-80GB"]}, ["256", "2048"]),
+    "a GPU that NVIDIA's plugin shares": ({"resource": "nvidia.com/gpu.shared"}, ["256", "2048"]),
+    "a known GPU that it shares": ({"resource": "nvidia.com/gpu.shared", "models": ["H100-80GB"]}, ["256", "2048"]),
+    "a MIG instance that it shares": ({"resource": "nvidia.com/mig-1g.10gb.shared"}, ["64", "2048"]),
     "a whole large GPU": ({"resource": "nvidia.com/gpu", "models": ["H100-80GB"]}, ["1024", "8192"]),
 }
 

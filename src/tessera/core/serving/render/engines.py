@@ -1,13 +1,13 @@
 """How an engine is started: its program and options, its ports, its liveness and readiness."""
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Collection
+from typing import Final
 
 import msgspec
 
 from tessera.core.gpu.gpumodels import model
-from tessera.core.serving.engineflags import Engine, check_options, given_options, options_like
+from tessera.core.serving.engineflags import check_options, check_owned, given_options
 from tessera.core.serving.modelserver import MODELS, ModelServer
 from tessera.core.serving.render.vllmstart import START
 from tessera.core.serving.sizing import BATCHES, Batch, batch_for
@@ -51,70 +51,8 @@ class EngineProgram(msgspec.Struct, frozen=True, kw_only=True):
 _MEMORY_SIZED = ("gpu-memory-utilization", "kv-cache-memory-bytes")
 _WHOLE_SEQUENCES: Final = 256
 """`--max-num-seqs` on whole GPUs of any model: vLLM's own below 70 GiB, and on an A100."""
-
-
-class _Owned(NamedTuple):
-    """An option that other fields or the objects around the pod decide."""
-
-    instead: str
-    """What to do instead."""
-    harmless: str = "(?!)"
-    """A pattern of the values that change nothing."""
-
-
-_TRUE, _FALSE = "(?i)true|1", "(?i)false|0"
-_ANY_ADDRESS: Final = r"0\.0\.0\.0|::|\[::\]"
-_ONE_PROCESS: Final = "a replica is one vLLM on spec.gpu.count GPUs: remove it, and set replicas.max for more"
-_PLAIN: Final = "the probes and the Service speak plain HTTP: remove it, and end TLS in a gateway or mesh"
-_LISTENS: Final = "the Service and the probes reach the pod by its address: remove it"
-_PRINTS: Final = "it prints the engine's options and ends: remove it"
-_SCRAPED: Final = "the autoscaler needs these metrics: remove it"
-_OWN: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
-    "vllm": {
-        "port": _Owned("the Service and the probes expect 8000"),
-        "model": _Owned("set the model in spec.model"),
-        "tensor-parallel-size": _Owned("set the number of GPUs in spec.gpu.count"),
-        "disable-log-stats": _Owned(_SCRAPED),
-        "headless": _Owned(_ONE_PROCESS),
-        "api-server-count": _Owned("with none, as with --headless, vLLM serves nothing: give 1 or more", "[1-9][0-9]*"),
-        "max-num-seqs": _Owned(
-            "give a whole number from 1 to 100000: the autoscaler reads it", "[1-9][0-9]{0,4}|100000"
-        ),
-        "config": _Owned("what is in that file is unknown here: give its options in spec.args"),
-        "help": _Owned(_PRINTS),
-        "host": _Owned(_LISTENS, _ANY_ADDRESS),
-        "uds": _Owned(_LISTENS),
-        "grpc": _Owned(_LISTENS),
-        **dict.fromkeys(options_like("vllm", "ssl-", "enable-ssl-refresh"), _Owned(_PLAIN)),
-        **dict.fromkeys(
-            (
-                *options_like("vllm", "data-parallel-"),
-                "nnodes",
-                "node-rank",
-                "pipeline-parallel-size",
-                "prefill-context-parallel-size",
-            ),
-            _Owned(_ONE_PROCESS),
-        ),
-    },
-    "triton": {
-        "help": _Owned(_PRINTS),
-        "grpc-use-ssl": _Owned(_PLAIN, _FALSE),
-        "grpc-use-ssl-mutual": _Owned(_PLAIN, _FALSE),
-        **dict.fromkeys(options_like("triton", "grpc-root-cert", "grpc-server-"), _Owned(_PLAIN)),
-        "model-repository": _Owned("set the repository in spec.model"),
-        "model-store": _Owned("set the repository in spec.model"),
-        "http-port": _Owned("the Service and the probes expect 8000"),
-        "grpc-port": _Owned("the Service expects 8001"),
-        "metrics-port": _Owned("the Service expects 8002"),
-        "allow-http": _Owned("the probes need HTTP: remove it", _TRUE),
-        "allow-grpc": _Owned("the Service has a port for gRPC: remove it", _TRUE),
-        "allow-metrics": _Owned(_SCRAPED, _TRUE),
-        "metrics-config": _Owned(_SCRAPED, "(?i)(?!.*counter_latencies).*|counter_latencies=(true|1)"),
-        "http-restricted-api": _Owned("the probes need `health`: remove that", "(?i)(?![^:]*health).*"),
-        **dict.fromkeys(("http-address", "grpc-address", "metrics-address"), _Owned(_LISTENS, _ANY_ADDRESS)),
-    },
-}
+_SHARED: Final = Batch(_WHOLE_SEQUENCES, 2048)
+"""On a shared GPU of which the name says no size: vLLM's own for the smallest GPUs."""
 
 
 def program(server: ModelServer, subject: str) -> EngineProgram:
@@ -126,11 +64,7 @@ def program(server: ModelServer, subject: str) -> EngineProgram:
     """
     spec, place = server.spec, f"{subject}: spec.args"
     given = given_options(spec.engine, spec.args)
-    for each in given:
-        own = _OWN[spec.engine].get(each.name)
-        if own is not None and not re.fullmatch(own.harmless, each.value):
-            found = f"--{each.name} does not go with what Tessera renders"
-            raise InvalidInput(f"{place}[{each.place}]", found=found, hint=own.instead)
+    check_owned(spec.engine, given, place)
     if not spec.allow_unknown_args:
         check_options(spec.engine, spec.args, place)
     for number, variable in enumerate(spec.env):
@@ -204,5 +138,7 @@ def batch_limits(server: ModelServer) -> Batch | None:
         return batch_for(gpu.memory_gib)
     if size := re.search(r"\.([0-9]+)gb", gpu.resource or ""):
         return batch_for(int(size[1]))
+    if (gpu.resource or "").endswith(".shared"):
+        return _SHARED
     memory_mib = min((model(product).memory_mib for product in gpu.models), default=None)
     return None if memory_mib is None else batch_for(memory_mib / 1024)
