@@ -1,16 +1,18 @@
 """A server's sums over pods that come, restart and go: they never go back, and what cannot be read is said."""
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.core.serving.load import Load
 from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
 from tessera.core.serving.queuetime import Counters, Missing
+from tessera.core.serving.scaling import Remembered, ServerFacts, scale
 
 DOWN = Missing("connection refused")
 
@@ -393,3 +395,62 @@ def test_one_sample_of_too_many_requests_is_forgotten_within_minutes(wrong: floa
     late = (arrived[-1] - arrived[-11]) / 150
     assert late == pytest.approx(rate, abs=100 / 150 + 0.1), "of the noise that is none, at most"
     assert arrived[-1] <= rate * 900 + 4 + 100
+
+
+GAUGES = st.tuples(st.floats(0, 100_000), st.floats(0, 100_000))
+"""Waiting and running."""
+
+
+@given(
+    pods=st.integers(1, 12),
+    ended=st.integers(0, 300),
+    in_flight=st.integers(0, 16),
+    wrong=GAUGES,
+    passes=st.integers(1, 3),
+)
+def test_what_an_absurd_gauge_reports_counts_once_it_is_confirmed(
+    pods: int, ended: int, in_flight: int, wrong: tuple[float, float], passes: int
+) -> None:
+    """One pod of them reports it in one pass, or in some."""
+    memory, found = ServerMemory(), list[int]()
+    for number in range(1, 11):
+        good = sample(15.0 * number, ended * number, in_flight=in_flight)
+        samples = {str(pod): good for pod in range(pods)}
+        if 5 <= number < 5 + passes:
+            samples["0"] = msgspec.structs.replace(good, waiting=wrong[0], running=wrong[1])
+        memory, seen = observe(memory, samples, at_s=15.0 * number, replicas=pods, ready=samples.keys())
+        found.append(seen.load.in_flight if isinstance(seen.load, Load) else 0)
+    usual = pods * in_flight
+    assert found[4] <= usual + 4 * max(100 / pods, 10) + 8 * (in_flight + ended) + 1
+    assert found[5:] == [math.ceil(usual - in_flight + sum(wrong))] * (passes - 1) + [usual] * (6 - passes)
+
+
+@settings(max_examples=40)
+@given(pods=st.integers(10, 20), ended=st.integers(0, 30), in_flight=st.integers(0, 8), wrong=GAUGES)
+def test_one_pass_of_an_absurd_gauge_in_one_pod_of_many_adds_few_replicas(
+    pods: int, ended: int, in_flight: int, wrong: tuple[float, float]
+) -> None:
+    facts = ServerFacts(deployment="llm", replicas=pods, ready=pods, most=500, decided=True, slots=8)
+
+    def most(absurd: int) -> int:
+        memory, remembered, decided = ServerMemory(), Remembered(), list[int]()
+        for number in range(1, 40):
+            good = sample(15.0 * number, ended * number, in_flight=in_flight)
+            samples = {str(pod): good for pod in range(pods)}
+            if number == absurd:
+                samples["0"] = msgspec.structs.replace(good, waiting=wrong[0], running=wrong[1])
+            memory, seen = observe(memory, samples, at_s=15.0 * number, replicas=pods, ready=samples.keys())
+            remembered, decision = scale(remembered, facts, seen.load, 15.0 * number)
+            decided.append(decision.replicas or 0)
+        return max(decided[21:])
+
+    assert most(30) <= most(0) + 1 + pods // 2
+
+
+def test_a_pod_with_a_single_sample_reports_no_more_than_the_others_may_have() -> None:
+    """It runs for long, so its first sample says nothing of what ended."""
+    others = [{"a": sample(15.0 * number, 10 * number, in_flight=4, started_s=-900)} for number in (1, 2)]
+    absurd = msgspec.structs.replace(sample(30, 9, started_s=-900), waiting=9e4, running=8e4)
+    found = looks(others[0], others[1] | {"b": absurd}).load
+    assert isinstance(found, Load)
+    assert found.in_flight == 4 + 2 * (50 + 2 * 4)

@@ -19,6 +19,9 @@ __all__ = ["ServerMemory", "ServerObservation", "observe"]
 
 _NOISE = 100.0
 """So many arrivals too many are no error: requests in service are estimated where an engine does not report them."""
+_SUDDEN, _ALWAYS = 2.0, 10.0
+"""A gauge may rise by so many times the requests that the pod had and ended, and by its part of that noise or so many;
+more counts once the next sample confirms it. Where one pod of many reports far too many, no replicas are added."""
 _WRONG_S = 300.0
 """After so long with more arrivals than that, one of the samples was wrong."""
 _ONCE = Missing("scraped once so far; the next scrape compares", early=True)
@@ -121,6 +124,10 @@ def observe(
     windows = {
         name: _window(each, known.get(name), last.get(name, _ONCE), at_s, reset=name in former.resets)
         for name, each in pods.items()
+    }
+    windows = {
+        name: each if pods[name] == known.get(name) else _believed(each, pods[name], known.get(name), len(pods))
+        for name, each in windows.items()
     }
     measured = {name: window for name, window in windows.items() if isinstance(window, Window)}
     # 2. Count what has ended and what is in flight, also in ready pods that are not measured; the arrivals never fall.
@@ -228,9 +235,10 @@ def _present(
         if isinstance(each, Missing) or at_s - each.at_s > LONGEST_S:
             found[name] = usual
         else:
+            most = _most(usual.waiting + usual.running, len(pods))
             found[name] = _Present(
-                usual.waiting if each.waiting is None else each.waiting,
-                usual.running if each.running is None else each.running,
+                usual.waiting if each.waiting is None else min(each.waiting, most),
+                usual.running if each.running is None else min(each.running, most),
             )
     return found
 
@@ -281,6 +289,23 @@ def _window(
     if at_s - each.at_s > LONGEST_S:
         return Missing(f"its last sample is {at_s - each.at_s:.0f} s old")
     return last if each == former else between(former, each, reset=reset)
+
+
+def _believed(
+    window: Window | Missing, now: Counters | Missing, former: Counters | None, pods: int
+) -> Window | Missing:
+    """Return a window in which gauges have no more requests than may have come since the former sample."""
+    if isinstance(window, Missing) or isinstance(now, Missing):
+        return window
+    known = window.completed + (0.0 if former is None else (former.waiting or 0.0) + (former.running or 0.0))
+    running = window.running if now.running is None else min(window.running, _most(known, pods))
+    waiting = window.waiting if now.waiting is None else min(window.waiting, _most(known + running, pods))
+    return msgspec.structs.replace(window, running=running, waiting=waiting)
+
+
+def _most(requests: float, pods: int) -> float:
+    """Return how many requests a gauge of one of so many pods may have, which had and ended so many."""
+    return max(_NOISE / pods, _ALWAYS) + _SUDDEN * requests
 
 
 def _nothing(pods: Mapping[str, Window | Missing]) -> Missing:
