@@ -105,7 +105,12 @@ def test_tests_that_pages_name_exist() -> None:
     """And every row of the table of deaths names one, or says that there is none."""
     named = {each for page in CURRENT for each in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text())}
     assert sorted((file, test) for file, test in named if f"def {test}(" not in (ROOT / file).read_text()) == []
-    deaths = (ROOT / "docs/operations.md").read_text().partition("## What the death")[2].partition("\n## ")[0]
+    deaths = (
+        (ROOT / "docs/operations.md")
+        .read_text()
+        .partition("## What fails when a process dies")[2]
+        .partition("\n## ")[0]
+    )
     rows = [line for line in deaths.splitlines() if line.startswith("|")][2:]
     assert len(rows) > 8
     assert [row for row in rows if "`tests/" not in row and "not tested" not in row] == []
@@ -269,6 +274,51 @@ def test_a_quick_start_on_simulated_gpus_runs(page: str, tmp_path: Path) -> None
     environ = {**os.environ, **home, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environ.pop("TESSERA_NVMLSIM_STATE", None)
     subprocess.run(["bash", "-e", "-c", "\n".join(typed)], check=True, env=environ, cwd=tmp_path, timeout=60)
+
+
+SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TYPED = re.compile(r"^(?:time |kubectl )?tessera [a-z]", re.MULTILINE)
+
+
+def test_pages_that_use_the_command_line_link_to_its_installation() -> None:
+    """And none installs a package that no index has."""
+    pages = {page: page.read_text() for page in CURRENT if page.is_relative_to(ROOT / "docs")}
+    using = {page for page, text in pages.items() if any(TYPED.search(block) for block in SHELL.findall(text))}
+    linked = {page for page, text in pages.items() if "install.md#the-command-line)" in text}
+    own = {ROOT / "docs/install.md", ROOT / "docs/package.md", ROOT / "docs/reference/cli.md"}
+    assert sorted(str(page) for page in using - linked - own) == []
+    assert len(using) > 15
+    released = re.compile(r"install '?tessera-gpu")
+    assert sorted(str(page) for page, text in pages.items() if released.search(text)) == []
+
+
+def test_the_first_page_names_every_walk_through() -> None:
+    text = (ROOT / "docs/index.md").read_text()
+    walks = sorted(page.name for page in ROOT.glob("docs/walkthroughs/*.md"))
+    assert [name for name in walks if f"(walkthroughs/{name})" not in text] == []
+    assert len(walks) == 5
+
+
+def test_the_sizes_of_operations_are_those_of_the_pages_that_they_link() -> None:
+    """Each figure of the column `measured` is in the linked page, in the same words or without what is only added."""
+    table = (ROOT / "docs/operations.md").read_text().partition("## Size")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) > 5
+    for cell in rows:
+        pages = "".join((ROOT / "docs" / name).read_text() for name, _ in LINK.findall(cell))
+        figures = re.findall(r"\d[\d,.]*\d|\d", LINK.sub("", cell))
+        assert figures, cell
+        assert [figure for figure in figures if figure not in pages] == [], cell
+
+
+def test_what_the_comparison_says_of_others_can_be_followed() -> None:
+    """Issues are links, versions are commits, and files are linked at one of these commits."""
+    text = (ROOT / "docs/comparison.md").read_text()
+    assert re.findall(r"(?<!\[)\b[\w/-]+#\d+\b(?!\])", text) == []
+    commits = set(re.findall(r"\[([0-9a-f]{8})\]\(https://github\.com/[\w.-]+/[\w.-]+/tree/\1\)", text))
+    assert len(commits) > 10
+    linked = re.findall(r"/(?:blob|tree)/(\w+)", text)
+    assert [commit for commit in linked if commit not in commits] == []
 
 
 def test_scripts_that_pages_show_exist_and_can_be_run() -> None:

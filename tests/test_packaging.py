@@ -56,7 +56,7 @@ def test_another_command_says_what_it_needs(command: str) -> None:
     ended = without_cluster(*command.split(), *(() if " " in command else ("--help",)))
     assert ended.returncode == EXIT_CODES[Unsupported], ended.stderr
     extra = "models" if command == "models" else "cluster"
-    assert f"pip install 'tessera-gpu[{extra}]'" in ended.stderr
+    assert f"pip install '.[{extra}]'" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 

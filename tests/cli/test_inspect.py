@@ -246,7 +246,7 @@ def gpushare_clusters(draw: st.DrawFn) -> list[Object]:
 
 
 @given(gpushare_clusters())
-def test_the_table_shows_what_the_published_program_shows(objects: list[Object]) -> None:
+def test_the_table_shows_what_the_rules_of_gpushares_client_give(objects: list[Object]) -> None:
     want = gpusharecli.shown(objects)
     got = summary(found(objects), None).splitlines()
     pending = any(row.pending for row in want.rows)

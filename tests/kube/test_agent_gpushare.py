@@ -1,4 +1,4 @@
-"""gpushare's programs on a real node: what they read of it, and that they show the numbers `tessera inspect` shows."""
+"""gpushare's interface on a real node: by its client's rules it gives the numbers that `tessera inspect` shows."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def users(gpu_node: GpuNode) -> list[set[str]]:
     return [{each["pod"] for each in gpu["users"]} for gpu in json.loads(done.stdout)["gpus"]]
 
 
-def test_the_published_program_shows_what_tessera_shows(gpu_node: GpuNode) -> None:
+def test_the_rules_of_gpushares_client_give_what_tessera_shows(gpu_node: GpuNode) -> None:
     cluster = gpu_node.cluster
     gpu_node.start_agent(policy=POLICY)
     gpu_node.until_offered((MEMORY, 2 * 39))

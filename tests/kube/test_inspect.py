@@ -74,7 +74,7 @@ PODS_THERE = (
 )
 
 
-async def test_the_table_of_a_live_cluster_is_what_the_published_program_shows(control_plane: Cluster) -> None:
+async def test_the_table_of_a_live_cluster_is_what_the_rules_of_gpushares_client_give(control_plane: Cluster) -> None:
     async with cluster_with(control_plane, *PODS_THERE) as kube:
         objects: list[Any] = [*(await kube.list(NODES)).objects, *(await kube.list(PODS)).objects]
         for each in objects:

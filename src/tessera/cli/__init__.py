@@ -227,7 +227,7 @@ def _needing_cluster(command: str) -> Iterator[None]:
         raise Unsupported(
             command,
             found=f"it needs the Python package {library}",
-            hint=f"install it with pip install 'tessera-gpu[{extra}]'",
+            hint=f"run pip install '.[{extra}]' in a checkout of Tessera",
         ) from error
 
 

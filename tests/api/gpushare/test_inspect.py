@@ -90,7 +90,7 @@ def clusters(draw: st.DrawFn) -> list[Object]:
 
 
 @given(clusters())
-def test_the_published_program_shows_the_same_numbers(objects: list[Object]) -> None:
+def test_the_rules_of_gpushares_client_give_the_same_numbers(objects: list[Object]) -> None:
     want = gpusharecli.shown(objects)
     found = inspect(read_cluster(as_fields(objects)))
     got = json.loads(gpushare_inspect(found))["nodes"]

@@ -72,7 +72,7 @@ def _missing(source: str, error: ImportError, extra: str) -> InvalidInput:
     return InvalidInput(
         f"source {shown(source)}",
         found=f"the library that finds its credentials is missing: no module {error.name}",
-        hint=f"pip install 'tessera-gpu[{extra}]'",
+        hint=f"run pip install '.[{extra}]' in a checkout of Tessera",
     )
 
 

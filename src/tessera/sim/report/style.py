@@ -57,7 +57,9 @@ def figure(width_in: float, height_in: float) -> "Figure":
         from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
         raise Unsupported(
-            "figures", found="this Python has no matplotlib", hint="pip install 'tessera-gpu[report]'"
+            "figures",
+            found="this Python has no matplotlib",
+            hint="run pip install '.[report]' in a checkout of Tessera",
         ) from error
     made = Figure(figsize=(width_in, height_in), facecolor="white")
     FigureCanvasAgg(made)
