@@ -146,6 +146,23 @@ async def test_a_pod_that_its_budget_keeps_gets_the_reason() -> None:
     assert await node.names() == ["first", "second"]
 
 
+@pytest.mark.parametrize("evict", [True, False])
+async def test_what_lasts_is_said_again_before_its_event_is_forgotten(*, evict: bool) -> None:
+    """The API server keeps an event for an hour by default, and a conflict may last for days."""
+    node = Node()
+    await node.pod("first", "GPU-1")
+    await node.pod("second", "GPU-1")
+    forbids = {"metadata": {"name": "b", "namespace": "ml"}, "spec": {}, "status": {"disruptionsAllowed": 0}}
+    await node.kube.create(DISRUPTION_BUDGETS, forbids)
+    for _ in range(60):
+        await node.conflicts.end({}, evict=evict)
+        node.clock_s += 60
+        node.now += dt.timedelta(seconds=60)
+    reasons = ["DeviceConflict", "EvictionRefused"] if evict else ["DeviceConflict"]
+    events = (await node.kube.list(EVENTS)).objects
+    assert sorted((each["reason"], each["count"]) for each in events) == [(reason, 2) for reason in reasons]
+
+
 async def test_where_nobody_is_evicted_it_is_said_all_the_same() -> None:
     node = Node()
     await node.pod("first", "GPU-1")

@@ -27,6 +27,8 @@ _NO_ASSIGNMENT = (
 _ANSWER_S = 10.0
 _WORTH = dt.timedelta(minutes=10)
 """How long an event about a deleted pod is retried."""
+_AGAIN_S = 1800.0
+"""After this an event is written again: the API server forgets one after an hour by default (`--event-ttl`)."""
 
 
 class _Due(NamedTuple):
@@ -35,6 +37,13 @@ class _Due(NamedTuple):
     subject: Subject
     report: Report
     until: dt.datetime
+
+
+class _Reported(NamedTuple):
+    """A reported message, and when it was reported, on the monotonic clock."""
+
+    text: str
+    at_s: float
 
 
 class Conflicts:
@@ -66,8 +75,8 @@ class Conflicts:
         self._evictions = Evictions(self._evict, _ANSWER_S)
         self._uids: dict[str, str] = {}
         """UIDs of the pods to evict, by `namespace/name`."""
-        self._reported: dict[tuple[str, str], str] = {}
-        """Reported messages, by UID and reason."""
+        self._reported: dict[tuple[str, str], _Reported] = {}
+        """By UID and reason."""
         self._due: list[_Due] = []
 
     async def end(
@@ -98,10 +107,10 @@ class Conflicts:
         }
         found |= {uid: (pod, _CONFLICT, text) for uid, (pod, text) in conflicts.items()}
         there = {uid: each for uid, each in found.items() if self._is_there(uid)}
-        self._reported = {key: text for key, text in self._reported.items() if key[0] in there}
+        self._reported = {key: said for key, said in self._reported.items() if key[0] in there}
         # 2. Report why, while they exist.
         for uid, (pod, reason, text) in there.items():
-            if (uid, reason) not in self._reported:
+            if self._is_due(uid, reason):
                 self._say(uid, pod, reason, text)
         await self._write_events()
         if not evict:
@@ -118,7 +127,7 @@ class Conflicts:
         await self._evictions.ask(users)
         refusals = {user.pod: text for user in users for text in self._evictions.refusals([user])}
         for pod, text in refusals.items():
-            if self._reported.get((uids[pod], _REFUSED)) != text:
+            if self._is_due(uids[pod], _REFUSED, text):
                 self._say(uids[pod], pod, _REFUSED, text)
         return tuple(refusals.values())
 
@@ -130,9 +139,14 @@ class Conflicts:
         pod = self._gate.view.find(uid)
         return uid_of(pod or {}) == uid and not is_ending(pod)
 
+    def _is_due(self, uid: str, reason: str, text: str = "") -> bool:
+        """Return whether an event is to be written: it is new, has another text, or may be forgotten soon."""
+        said = self._reported.get((uid, reason))
+        return said is None or text not in ("", said.text) or self._gate.times.clock_s() - said.at_s >= _AGAIN_S
+
     def _say(self, uid: str, pod: str, reason: str, text: str) -> None:
         """Log what happens to a pod, and record an event."""
-        self._reported[uid, reason] = text
+        self._reported[uid, reason] = _Reported(text, self._gate.times.clock_s())
         self._log.error("pod_in_conflict", pod=pod, event_reason=reason, reason=text)
         namespace, _, name = pod.partition("/")
         subject = Subject(kind="Pod", name=name, namespace=namespace, uid=uid, node=self._node)
