@@ -152,11 +152,25 @@ def sensible(control_plane: Cluster) -> Iterator[Cluster]:
 NONSENSE: dict[str, tuple[dict[str, Any], str | set[str]]] = {
     "2^64, of which a kubelet keeps nothing": (
         asking({"nvidia.com/gpu": "18446744073709551616"}),
-        "the limit of nvidia.com/gpu is above 9223372036854775807, of which a kubelet keeps another number or none",
+        "the limit of nvidia.com/gpu is above 2147483647, and of such numbers and their sums kube-scheduler and the "
+        "kubelet keep other numbers or none",
     ),
     "2^63 slices in an init container": (
         asking(initContainers=[{"name": "i", **_limits({"nvidia.com/mig-1g.5gb": "9223372036854775808"})}]),
         "the limit of nvidia.com/mig-1g.5gb is above",
+    ),
+    "two that sum to -2 in 64 bits, which fits everywhere": (
+        asking(
+            {"nvidia.com/mig-1g.5gb": "9223372036854775807"},
+            initContainers=[
+                {"name": "i", "restartPolicy": "Always", **_limits({"nvidia.com/mig-1g.5gb": "9223372036854775807"})}
+            ],
+        ),
+        "the limit of nvidia.com/mig-1g.5gb is above",
+    ),
+    "an amount with a suffix": (
+        asking({"tessera.dev/gpu-memory": "6Gi"}),
+        "request as many as a node has, without a suffix (6, not 6Gi)",
     ),
     "an amount without end": (
         asking({"tessera.dev/gpu-memory": "1e30"}),
@@ -190,7 +204,8 @@ def test_a_request_that_nobody_can_serve_as_it_was_meant_is_refused_with_what_to
 
 
 SENSE = {
-    "the largest number": asking({"nvidia.com/gpu": "9223372036854775807"}),
+    "the largest number": asking({"nvidia.com/gpu": "2147483647"}),
+    "as many of what is none of Tessera's": asking({"example.com/nic": "9223372036854775807"}),
     "nothing": asking(),
     "cpu alone": asking({"cpu": "1"}),
     "an amount, with compute and a count": asking(
