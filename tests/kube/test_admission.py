@@ -152,8 +152,7 @@ def sensible(control_plane: Cluster) -> Iterator[Cluster]:
 NONSENSE: dict[str, tuple[dict[str, Any], str | set[str]]] = {
     "2^64, of which a kubelet keeps nothing": (
         asking({"nvidia.com/gpu": "18446744073709551616"}),
-        "the limit of nvidia.com/gpu is above 2147483647, and of such numbers and their sums kube-scheduler and the "
-        "kubelet keep other numbers or none",
+        "the limit of nvidia.com/gpu is above 2147483647, and of such numbers and their sums kube-scheduler and",
     ),
     "2^63 slices in an init container": (
         asking(initContainers=[{"name": "i", **_limits({"nvidia.com/mig-1g.5gb": "9223372036854775808"})}]),

@@ -17,9 +17,9 @@ RECORD = tuple(Allocation(resource="r", ids=(name,), uses=(Use(gpu="g"),), uid=n
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "allocations.json"
-    assert read_allocations(path, logger()) == ()
+    assert read_allocations(path, logger()).entries == ()
     write_allocations(path, RECORD)
-    assert read_allocations(path, logger()) == RECORD
+    assert read_allocations(path, logger()) == (RECORD, frozenset())
     assert sorted(each.name for each in tmp_path.iterdir()) == ["allocations.json"]
 
 
@@ -45,7 +45,7 @@ def test_what_can_be_read_counts_and_the_file_is_kept(tmp_path: Path, case: str)
     path = tmp_path / "allocations.json"
     path.write_bytes(content)
     with capture_logs() as logs:
-        assert read_allocations(path, logger()) == left
+        assert read_allocations(path, logger()).entries == left
     assert [(each["event"], each["left"]) for each in logs] == [("allocations_unreadable", len(left))]
     write_allocations(path, left)
     path.write_bytes(content[:-1] + b"?")

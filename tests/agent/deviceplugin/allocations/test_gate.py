@@ -1,6 +1,8 @@
 """The last gate: no device to two pods, whatever the kubelet has forgotten."""
 
 import asyncio
+import shutil
+from collections.abc import Callable
 
 import pytest
 
@@ -65,6 +67,39 @@ async def test_a_pod_that_is_deleted_by_force_keeps_its_device_until_its_last_pr
 
 def left(node: Node) -> list[tuple[DeviceId, str]]:
     return [(each.device, each.reason) for each in node.plugins.gate.refusals.devices_of_orphans]
+
+
+SPOILED: dict[str, Callable[[bytes], bytes]] = {
+    "of a version to come": lambda content: content.replace(b'"version":1', b'"version":2'),
+    "torn": lambda content: content[:-9],
+}
+
+
+@pytest.mark.parametrize("case", SPOILED)
+async def test_where_the_record_is_spoiled_nobody_starts_beside_a_pod_that_was_deleted_by_force(
+    node: Node, case: str
+) -> None:
+    """While no agent ran it was deleted; only its processes tell that it has a device, and nothing tells which."""
+    node.impaired = True
+    gpus = (facts(0), WHOLE), (facts(1), WHOLE)
+    await node.offer(*gpus)
+    await node.run("ended")
+    await node.run("kept")
+    processes = {name: node.process_of(name, number) for number, name in enumerate(("ended", "kept"), 100)}
+    await node.kill()
+    file = node.root / "allocations.json"
+    file.write_bytes(SPOILED[case](file.read_bytes()))
+    node.end("ended")
+    node.plugins = node.started()
+    await node.offer(*gpus)
+    await node.plugins._tidy()  # takes in what the living one has
+    with pytest.raises(Conflict, match="pod uid-ended was deleted, its processes run, and the record of what it uses"):
+        await node.run("next")
+    shutil.rmtree(processes["ended"])
+    await node.kubelet.create("default", "next", "main")
+    node.end("kept")
+    with pytest.raises(Conflict, match="container main of pod default/kept uses device"):
+        await node.run("last")
 
 
 async def test_processes_that_do_not_end_keep_the_device(node: Node) -> None:

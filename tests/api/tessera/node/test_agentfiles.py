@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from builders.shares import share
 from tessera.api.tessera.node.agentfiles import (
     Answers,
+    pods_named,
     read_allocations,
     read_answers,
     write_allocations,
@@ -168,6 +169,14 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
     assert [each.started for each in found] == [number > 4] * 3 + [False]
     assert [each.guessed for each in found] == [False] * 3 + [number > 3]
     assert found[2].assignment == ("{}" if number > 5 else "")
+
+
+@pytest.mark.parametrize("path", FILES["allocations"], ids=lambda path: path.stem)
+def test_a_damaged_record_still_names_its_pods(path: Path) -> None:
+    content = path.read_bytes()
+    uids = frozenset(each.uid for each in read_allocations(content)[0] if each.uid)
+    assert pods_named(content) == pods_named(b"\xff" + content[:-2]) == uids
+    assert pods_named(b"") == frozenset()
 
 
 @pytest.mark.parametrize("path", FILES["shares"], ids=lambda path: path.stem)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.deviceplugin.allocations.allocationsfile import (
+    ReadAllocations,
     read_allocations,
     require_room_for_more,
     write_allocations,
@@ -85,7 +86,10 @@ class AllocationRecord:
         self._unkept = ""
         self._unclaimed_s: dict[Allocation, float] = {}
         """Answers without a known pod, and when they were first observed."""
-        self._entries = () if file is None else read_allocations(file, log)
+        read = ReadAllocations(()) if file is None else read_allocations(file, log)
+        self._entries = read.entries
+        self._lost = read.lost
+        """Pods with unreadable entries, and with processes when that was last observed."""
         self._on_disk = frozenset(self._entries)
         """What the file has at least."""
         self._admitting: list[Allocation] = []
@@ -190,6 +194,18 @@ class AllocationRecord:
             for namespace, slash, pod in [each.pod.partition("/")]
             if slash
         )
+
+    async def lost(self) -> frozenset[str]:
+        """Return the pods whose entries were unreadable when this agent started, as long as their processes run.
+
+        Not those with entries by now, nor those that the API server still has: what they use is adopted from the
+        kubelet's record.
+        """
+        if not self._lost:
+            return frozenset()
+        self._lost = await self._observer.running(self._lost)
+        living = {uid for uid, pod in self._observer.pods(self._lost).items() if not pod.ended}
+        return self._lost - living - {each.uid for each in self._entries}
 
     def next_ns(self) -> int:
         """Return the time of an allocation: later than all on record, even if the clock was set back."""

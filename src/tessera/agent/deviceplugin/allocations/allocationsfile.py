@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from tessera.agent.nodefiles import require_room, write_through
 from tessera.api.tessera.node import agentfiles
@@ -15,7 +16,7 @@ from tessera.core.deviceplugin.allocations import Allocation
 from tessera.errors import Unavailable
 from tessera.log import Logger
 
-__all__ = ["read_allocations", "require_room_for_more", "write_allocations"]
+__all__ = ["ReadAllocations", "read_allocations", "require_room_for_more", "write_allocations"]
 
 _ROOM_BYTES = 64 << 10
 """More than the entries of a pod take."""
@@ -24,7 +25,15 @@ _MOST_BAD = 10
 """How many damaged files are kept."""
 
 
-def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
+class ReadAllocations(NamedTuple):
+    """What was read of the record."""
+
+    entries: tuple[Allocation, ...]
+    lost: frozenset[str] = frozenset()
+    """UIDs of the pods that unreadable entries name: it is not known what they use."""
+
+
+def read_allocations(path: Path, log: Logger) -> ReadAllocations:
     """Return the recorded entries; none where there is no file.
 
     Raises:
@@ -34,7 +43,7 @@ def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return ()
+        return ReadAllocations(())
     except OSError as error:
         raise Unavailable(
             f"record of allocations {path}",
@@ -42,10 +51,12 @@ def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
             hint="give a --state-dir that the agent may read; no device is offered before",
         ) from error
     found, problem = agentfiles.read_allocations(content)
+    lost = frozenset[str]()
     if problem:
+        lost = agentfiles.pods_named(content) - {each.uid for each in found}
         aside = _keep_aside(path, content)
         log.warning("allocations_unreadable", reason=f"{path}: {problem}", left=len(found), kept=str(aside))
-    return found
+    return ReadAllocations(found, lost)
 
 
 def write_allocations(path: Path, record: tuple[Allocation, ...]) -> None:

@@ -121,9 +121,11 @@ class Gate:
 
         Raises:
             Conflict: a living pod has what it would use.
-            Unavailable: the record cannot be written.
+            Unavailable: the record cannot be written, or it is not known what processes of deleted pods use.
 
         """
+        if not self.record.has_started(holder):
+            await self._require_known_uses(holder)
         # 1. A restarted container is not later than before.
         before_ns = (each.at_ns for each in self.record.entries if replaces(holder, each))
         new = msgspec.structs.replace(holder, uses=uses, at_ns=min(before_ns, default=self.record.next_ns()))
@@ -142,6 +144,19 @@ class Gate:
             self.refusals.refuse(holder, verdict.refused.cause, rival)
         self._follow(verdict, new)
         self.refusals.forget(holder)
+
+    async def _require_known_uses(self, holder: Allocation) -> None:
+        """Refuse while pods run of which it is not known what they use.
+
+        Raises:
+            Unavailable: there are such pods.
+
+        """
+        if lost := await self.record.lost():
+            found = f"pod {min(lost)} was deleted, its processes run, and the record of what it uses was unreadable"
+            raise Unavailable(
+                f"{holder.resource} for {holder.pod}", found=found, hint="the kubelet retries; it starts when they end"
+            )
 
     async def _holders(self, resource: str, ids: tuple[str, ...]) -> tuple[Allocation, ...]:
         """Return the containers with these ids; of several pods those that are not terminating."""

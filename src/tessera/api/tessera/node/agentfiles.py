@@ -12,6 +12,7 @@ without a version are read as version 1.
 
 import contextlib
 import enum
+import re
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +24,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
 from tessera.errors import UNDECODABLE, InvalidInput
 
-__all__ = ["Answers", "read_allocations", "read_answers", "write_allocations", "write_answers"]
+__all__ = ["Answers", "pods_named", "read_allocations", "read_answers", "write_allocations", "write_answers"]
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +149,7 @@ class _FormerAnswersFields(_AnswersFields, frozen=True, kw_only=True):
     exchanges: tuple[_FormerCorrectionFields, ...] = ()  # type: ignore[assignment]
 
 
+_UIDS = re.compile(rb'"uid": ?"([^"]+)"')
 _ENTRIES = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
 _ENTRY = msgspec.json.Decoder(_AllocationFields)
 _ANSWERS = msgspec.json.Decoder(_AnswersFields)
@@ -172,6 +174,11 @@ def read_allocations(content: bytes) -> tuple[tuple[Allocation, ...], str]:
         except UNDECODABLE as error:
             problem = str(error)
     return tuple(found), problem
+
+
+def pods_named(content: bytes) -> frozenset[str]:
+    """Return the UIDs of the pods that an `allocations.json` names, however damaged it is."""
+    return frozenset(each.decode(errors="replace") for each in _UIDS.findall(content))
 
 
 def write_answers(kept: Answers) -> bytes:
