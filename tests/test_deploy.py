@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tessera.api import documents
+from tessera.api.tessera.v1alpha1.environments import KIND, read_environment
+from tessera.api.tessera.v1alpha1.imagewarmups import IMAGE_WARMUP, read_image_warmup
 from tessera.cli.manifests import chart_folder
 from tessera.errors import InvalidInput
 from tessera.server.settings import ServerSettings, is_loopback
@@ -528,6 +531,19 @@ def test_the_agent_runs_on_its_nodes_and_leaves_the_operators_alone(case: str) -
         terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         got |= {operator} if any(selected(term, labels) for term in terms) else set()
     assert got == want
+
+
+def test_the_example_environments_are_those_of_the_examples() -> None:
+    """Each is one that Tessera reads, and all of them are pulled in advance."""
+    text = (FOLDER.parent / "examples/10-environments/environments.yaml").read_text()
+    found = [each for each in rendered({**ANY, "exampleEnvironments": True}) if each["kind"] in {KIND, IMAGE_WARMUP}]
+    assert found == list(yaml.safe_load_all(text))
+    assert not [each for each in rendered(ANY) if each["kind"] in {KIND, IMAGE_WARMUP}]
+    environments = [read_environment(each) for each in found if each["kind"] == KIND]
+    assert [each.name for each in environments if each.notebook] == ["jupyter"]
+    (warmup,) = (each for each in found if each["kind"] == IMAGE_WARMUP)
+    images = read_image_warmup(warmup, frozenset(), environments)[1].images
+    assert images == tuple(each.full_image for each in environments)
 
 
 def test_what_holds_data_stays_when_the_chart_goes() -> None:

@@ -1,5 +1,6 @@
 """Documentation stays true: links and named files exist, and the commands that pages show run."""
 
+import ast
 import os
 import re
 import shlex
@@ -243,6 +244,14 @@ KUBERNETES = {
     *("schedulerName", "nodeStatusUpdateFrequency", "honor_labels", "hostPID"),
 }
 """Words of the symptoms that are not ours: Kubernetes', and Prometheus'."""
+FOREIGN = re.compile(
+    r"Insufficient|untolerated taint|exceeded quota|violates PodSecurity|cannot create resource|secret .hub. not found"
+    r"|ImagePullBackOff|ErrImagePull|OOMKilled|ContainerCreating|<unknown>"
+    r"|CUDA out of memory|CUDA driver version|libcuda"
+)
+"""Symptoms in the words of others: Kubernetes, the kubelet, kubectl and CUDA."""
+OPEN = re.compile(r'\.\.\.|\b[A-Z]{3,}\b|"[^"]*"|\b[0-9][0-9.]*(?: [GM]iB)?\b')
+"""Parts of a quoted message that differ each time."""
 RESOURCES = {"pod", "pods", "node", "nodes", "deployment", "quota", "apiservices", "hpa", "workloads"}
 
 
@@ -263,6 +272,43 @@ def test_symptoms_name_what_the_program_and_the_cluster_have() -> None:
     asked = [each for text in said for each in re.findall(r"kubectl (?:get|describe) (?!--)([\w,]+)", text)]
     assert sorted({each for kind in asked for each in kind.split(",")} - kinds) == []
     assert len(words) > 20
+
+
+def printed() -> str:
+    """Return all texts of the program and the chart, one a line; a value in a text is a zero byte."""
+    found = []
+    for path in ROOT.glob("src/**/*.py"):
+        for each in ast.walk(ast.parse(path.read_text())):
+            if isinstance(each, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else "\0" for part in each.values)
+                found.append("".join(map(str, parts)))
+            elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+                found.append(each.value)
+    lines = [" ".join(text.split()) for text in found]
+    return "\n".join((*lines, *(path.read_text() for path in ROOT.glob("deploy/**/*.yaml"))))
+
+
+def is_printed(piece: str, texts: str) -> bool:
+    """Return whether a text has the words of a quoted message, in their order."""
+    words = [re.escape(each.strip()) for each in OPEN.split(piece) if each.strip()]
+    return re.search(r"[^\n]{0,60}".join(words), texts) is not None
+
+
+def test_symptoms_are_messages_that_the_program_prints() -> None:
+    """The quoted texts of the first column, but for commands, and messages of others."""
+    rows = [line for line in (ROOT / "docs/troubleshoot.md").read_text().splitlines() if line.startswith("| ")]
+    quoted = [each for row in rows for each in INLINE.findall(row.split(" | ")[0])]
+    pieces = [
+        piece
+        for each in quoted
+        if not each.startswith(("kubectl ", "tessera "))
+        for piece in re.split(": |, ", each)
+        if not FOREIGN.search(piece)
+    ]
+    texts = printed()
+    assert len(pieces) > 30
+    assert [piece for piece in pieces if not is_printed(piece, texts)] == []
+    assert not is_printed("where it would run is not known ... tessera-viewer", texts)
 
 
 @pytest.mark.parametrize("page", ["docs/simulated-gpus.md", "docs/mig.md"])

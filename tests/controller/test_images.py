@@ -12,7 +12,18 @@ from builders.kubeobjects import node
 from harness.awaiting import until_object
 from harness.serving import running
 from tessera.agent.storage.images import ImageWarmer
-from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, NODES, PODS, MemoryKube, Object, Selection, Store, follow
+from tessera.clients.kube import (
+    ENVIRONMENTS,
+    IMAGE_WARMUPS,
+    NODE_IMAGES,
+    NODES,
+    PODS,
+    MemoryKube,
+    Object,
+    Selection,
+    Store,
+    follow,
+)
 from tessera.clients.runtime import MemoryRuntime
 from tessera.controller.images import ImageWarmups
 from tessera.measures import Measures
@@ -30,7 +41,8 @@ def pooled(name: str, *, ready: str = "True", pool: str = "gpu") -> Object:
 
 
 def warmup(*images: str, name: str = "servers", **spec: Any) -> Object:
-    return {"metadata": {"name": name, "generation": 1}, "spec": {"images": list(images), **spec}}
+    listed = {"images": list(images)} if images else {}
+    return {"metadata": {"name": name, "generation": 1}, "spec": {**listed, **spec}}
 
 
 class Cluster:
@@ -81,6 +93,34 @@ async def test_all_selected_nodes_get_all_images(cluster: Cluster) -> None:
     ]
     assert {each["type"]: each["status"] for each in status["conditions"]} == {"Accepted": "True", "Ready": "True"}
     assert [sorted(each.images) for each in cluster.runtimes.values()] == [[A, B], [A, B], []]
+
+
+async def test_environments_are_pulled_before_they_are_needed_and_say_on_how_many_nodes_they_are(
+    cluster: Cluster,
+) -> None:
+    await cluster.add(pooled("n1"), pooled("n2"), pooled("n3", pool="other"))
+    for name, image in (("alone", "r.example/c:1"), ("odd", "A b"), ("jupyter", A)):
+        await cluster.kube.create(ENVIRONMENTS, {"metadata": {"name": name}, "spec": {"image": image}})
+    labeled = {"metadata": {"name": "jupyter", "labels": {"warm": "yes"}}, "spec": {"image": A}}
+    await cluster.kube.apply(ENVIRONMENTS, labeled, manager="test", force=True)
+    select = {"matchLabels": {"warm": "yes"}}
+    await cluster.kube.create(IMAGE_WARMUPS, warmup(environments=select, nodeSelector={"matchLabels": {"pool": "gpu"}}))
+    async with cluster.running():
+        status = await cluster.status(lambda status: status.get("ready") == 2)
+        assert [each["image"] for each in status["images"]] == [A]
+        named = await until_object(
+            cluster.kube, ENVIRONMENTS, "jupyter", lambda each: each.get("status", {}).get("ready") == 2
+        )
+        assert named["status"] == {"nodes": 2, "ready": 2}
+        # Another image: the nodes get it, and no longer keep the former.
+        moved = labeled | {"spec": {"image": B}}
+        await cluster.kube.apply(ENVIRONMENTS, moved, manager="test", force=True)
+        status = await cluster.status(lambda status: [each["image"] for each in status["images"]] == [B])
+        await cluster.status(lambda status: status.get("ready") == 2 and status["images"][0]["nodes"] == 2)
+    assert [sorted(each.images) for each in cluster.runtimes.values()] == [[A, B], [A, B], []]
+    alone = await cluster.kube.get(ENVIRONMENTS, "alone")
+    assert alone is not None
+    assert not alone.get("status")
 
 
 async def test_a_tag_that_moves_stays_what_it_was_resolved_to(cluster: Cluster) -> None:

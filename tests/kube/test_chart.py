@@ -56,6 +56,7 @@ MORE = {
         "nodeSelector": {"pool": "system"},
     },
     "gpuPolicy": {"priority": 5},
+    "exampleEnvironments": True,
     "logLevel": "debug",
 }
 VALUES: dict[str, tuple[dict[str, Any], str]] = {
@@ -398,16 +399,19 @@ def test_upgrade_rollback_and_uninstall_keep_what_runs_and_what_was_written(inst
     as_server = f"--as=system:serviceaccount:{NAMESPACE}:tessera-server"
     chart = str(chart_folder())
     first = str(json.loads(helm.run("history", "tessera", "-o", "json", cluster=installed))[-1]["revision"])
-    more = {**IMAGE, "logLevel": "debug", "admission": {"routing": "webhook"}}
+    more: dict[str, Any] = {**IMAGE, "logLevel": "debug", "admission": {"routing": "webhook"}}
     helm.run("upgrade", "tessera", chart, values=more, cluster=installed)
     authority = base64.b64encode(installed.pki.certificate("ca").read_bytes()).decode()
     written = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": authority}]
     installed.kubectl("patch", *HOOK, "--type=json", "-p", json.dumps(written), as_server)
-    more = {**more, "gpuPolicy": {"priority": 3}}
+    more = {**more, "gpuPolicy": {"priority": 3}, "exampleEnvironments": True}
     helm.run("upgrade", "tessera", chart, values=more, cluster=installed)
     assert installed.get(*HOOK)["webhooks"][0]["clientConfig"]["caBundle"] == authority, "as the servers wrote it"
     assert "--log-level=debug" in level()
     assert installed.get("gpupolicy", "default")["spec"]["priority"] == 3
+    environments = {each["metadata"]["name"] for each in installed.get("environments")["items"]}
+    assert environments == {"cuda", "jupyter", "pytorch"}
+    assert installed.get("imagewarmup", "environments")["spec"]["environments"] == {}
     unharmed()
     helm.run("rollback", "tessera", first, cluster=installed)
     assert "--log-level=info" in level()

@@ -7,7 +7,7 @@ import pytest
 
 from builders.policyobjects import BAD, GOOD, gpu_policy
 from tessera.api.tessera.v1alpha1.environments import read_environment
-from tessera.api.tessera.v1alpha1.gpupolicies import GpuPolicySpec, node_policy, read_gpu_policy
+from tessera.api.tessera.v1alpha1.gpupolicies import GpuPolicySpec, LabelSelector, node_policy, read_gpu_policy
 from tessera.api.tessera.v1alpha1.imagewarmups import ImageWarmupSpec, read_image_warmup
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster
@@ -180,9 +180,11 @@ def test_an_image_warmup_is_taken_with_defaults_and_refused_without_images(plane
     stored = dry_run(plane, image_warmup({"images": ["busybox"]}))
     assert (stored["spec"]["pinned"], stored["spec"]["maxDiskPercent"]) == (True, 80)
     assert read_image_warmup(stored)[0].spec == ImageWarmupSpec(images=("busybox",))
+    by_name = dry_run(plane, image_warmup({"environments": {}}))
+    assert read_image_warmup(by_name)[0].spec.environments == LabelSelector()
     bad: tuple[tuple[dict[str, Any], str], ...] = (
-        ({}, "spec.images: Required"),
-        ({"images": []}, "at least 1 items"),
+        ({}, "name images or select environments"),
+        ({"images": []}, "name images or select environments"),
     )
     for spec, want in bad:
         with pytest.raises(Unavailable, match=want):

@@ -80,7 +80,7 @@ def user(node_cluster: Cluster) -> Iterator[User]:
 def test_a_command_runs_is_followed_and_ends_with_its_own_code(user: User) -> None:
     code, out, error = user.call(*user.run("short", "echo begun; sleep 1; echo done; exit 3"))
     assert (code, out) == (3, "begun\ndone\n"), error
-    assert "the ClusterRole tessera-viewer lets you see it" in error
+    assert "it needs the ClusterRole tessera-viewer" in error
     assert "short: Failed on node1: its command ended with 3" in error
     assert user.call("logs", "short", "-n", NAMESPACE)[1] == "begun\ndone\n"
 
@@ -100,8 +100,11 @@ def test_an_image_is_known_by_the_name_of_its_environment(user: User) -> None:
             user.cluster.apply(each)
     user.cluster.kubectl("wait", "--for=condition=Established", "crd/environments.tessera.dev", "--timeout=60s")
     user.cluster.apply(ENVIRONMENT)
+    warm = ("--subresource=status", "--type=merge", "-p", '{"status": {"nodes": 3, "ready": 2}}')
+    user.cluster.kubectl("patch", "environment", "busybox", *warm)
     code, out, error = user.call("environments", "-o", "json")
     assert (code, [each["image"] for each in json.loads(out)]) == (0, [BUSYBOX]), error
+    assert "2/3" in user.call("environments")[1].split()
     where = ("--environment=busybox", f"--namespace={NAMESPACE}", "--", "echo", "by name")
     code, out, error = user.call("run", *where)
     assert (code, out) == (0, "by name\n"), error
@@ -129,15 +132,35 @@ def test_who_leaves_may_come_back_and_stop_it(user: User) -> None:
 
 
 def test_what_waits_says_why_and_is_deleted_by_ctrl_c_where_that_was_asked(user: User) -> None:
-    options = ("--gpu-memory=10", "--cancel-on-interrupt")
-    process = user.start(*user.run("waits", "exit 0", *options))
-    until("it is there", lambda: user.stage("waits") == "Pending", timeout_s=60)
+    process = user.start(*user.run("waits", "exit 0", "--gpus=1", "--cancel-on-interrupt"))
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, "")
+    assert next((each for each in lines if "waits: Pending: " in each and "Insufficient nvidia.com/gpu" in each), "")
+    assert user.stage("waits") == "Pending"
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert (process.returncode, "deleted waits -n run-here" in error) == (130, True), error
     assert user.stage("waits") == ""
     code, _, error = user.call("attach", "waits", "-n", NAMESPACE)
     assert (code, "no such job" in error) == (2, True), error
+
+
+def test_a_namespace_of_pod_security_restricted_takes_work_of_a_user_that_is_not_root(user: User, folder: Path) -> None:
+    level = "pod-security.kubernetes.io/enforce"
+    user.cluster.kubectl("label", "namespace", NAMESPACE, f"{level}=restricted", f"{level}-version=latest")
+    try:
+        code, out, error = user.call(*user.run("plain", "id -u; touch /code/new && echo kept", "--user=1000",
+                                               "--code", str(folder)))  # fmt: skip
+        assert (code, out) == (0, "1000\nkept\n"), error
+        process = user.start(*user.run("as-root", "exit 0", "--cancel-on-interrupt"))
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        assert next((each for each in lines if "its pod is forbidden: violates PodSecurity" in each), "")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert user.call("stop", "plain", "-n", NAMESPACE)[0] == 0
+    finally:
+        user.cluster.kubectl("label", "namespace", NAMESPACE, f"{level}-", f"{level}-version-")
 
 
 @pytest.fixture
@@ -186,8 +209,8 @@ def test_a_notebook_is_at_an_address_of_this_machine_and_is_opened_again(user: U
     www = tmp_path / "www"
     www.mkdir()
     (www / "large").write_bytes(os.urandom(200_000))
-    (tmp_path / "jupyter").write_text(JUPYTER)
-    (tmp_path / "jupyter").chmod(0o755)
+    (tmp_path / "python3").write_text(JUPYTER)
+    (tmp_path / "python3").chmod(0o755)
     where = f"--namespace={NAMESPACE}"
     options = (where, f"--image={BUSYBOX}", "--code", str(tmp_path), "--env=PATH=/code:/bin")
     process = user.start("notebook", "--name=book", *options)
@@ -196,7 +219,7 @@ def test_a_notebook_is_at_an_address_of_this_machine_and_is_opened_again(user: U
         address = process.stdout.readline().strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/lab\?token=[0-9a-f]{48}", address)
         assert page(address, "token").decode().strip() == address.rpartition("=")[2]
-        assert page(address, "command").startswith(b"lab --ip=127.0.0.1 --port=8888 ")
+        assert b" --ip=127.0.0.1 --port=8888 " in page(address, "command").replace(b"\n", b" ")
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda _: page(address, "large"), range(40)))
         assert set(found) == {(www / "large").read_bytes()}

@@ -1,18 +1,17 @@
-"""A cluster to read: live by its API, or saved in a file; the options that name it, and its objects over time."""
+"""A cluster to read: live by its API, or saved in a file; the option that names a file, and its objects over time."""
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from tessera._planning import read_documents
 from tessera.api.fields import objects
 from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.tessera.pods.signatures import KEYS, Authority, published_keys
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
+from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options
 from tessera.cli.options import with_options
 from tessera.clients.kube import (
     CONFIG_MAPS,
@@ -20,55 +19,30 @@ from tessera.clients.kube import (
     GPU_NODES,
     NODES,
     PODS,
-    HttpKube,
     Kind,
     Kube,
     Object,
     Selection,
     Store,
-    find_access,
 )
 from tessera.core.cluster.cluster import Cluster
 from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported
 from tessera.signing import verify
 
 __all__ = [
-    "ClusterSource",
     "authority_of",
     "cluster_options",
-    "connected",
     "events_of",
     "follow",
-    "namespace_of",
-    "namespace_option",
     "observe",
     "place_of",
     "read_file",
 ]
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _SETTLE_S = 0.5
 """Changes within this time are shown together."""
 
 
-class ClusterSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of a cluster."""
-
-    file: str | None = None
-    """A saved cluster; None for the API."""
-    kubeconfig: Path | None = None
-    context: str | None = None
-
-
-kubeconfig_options = with_options(
-    click.option("--kubeconfig", type=_FILE, help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]"),
-    click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: current]"),
-)
-"""Adds the options for the API server."""
-namespace_option = click.option(
-    "-n", "--namespace", default="", metavar="NAME", help="Namespace.  [default: that of the kubeconfig context]"
-)
-"""Adds the option of `namespace_of`."""
 cluster_options = with_options(
     click.option(
         "--cluster",
@@ -85,16 +59,6 @@ def place_of(given: Any) -> ClusterSource:
     return ClusterSource(file=given["cluster"], kubeconfig=given["kubeconfig"], context=given["context"])
 
 
-def namespace_of(place: ClusterSource, named: str) -> str:
-    """Return the namespace: the named one, else that of the kubeconfig's context.
-
-    Raises:
-        InvalidInput: none is named, and there is no valid kubeconfig.
-
-    """
-    return named or find_access(place.kubeconfig, place.context).namespace
-
-
 def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
     """Return the cluster in a file, and all objects of the file.
 
@@ -109,16 +73,6 @@ def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
         accepted = "use the output of `kubectl get nodes,pods,gpunodes -A -o json`"
         raise InvalidInput(filename, found=what, hint=accepted)
     return found, tuple(field.mapping() for field in fields)
-
-
-def connected(place: ClusterSource) -> HttpKube:
-    """Return a client of the cluster's API, as a context manager.
-
-    Raises:
-        InvalidInput: there is no valid kubeconfig.
-
-    """
-    return HttpKube.connect(place.kubeconfig, place.context)
 
 
 async def observe(kube: Kube, *more: Object) -> Cluster:

@@ -89,15 +89,20 @@ def refuse_beside(option: str, other: str) -> None:
         raise InvalidInput(option, found=f"it has no effect with {other}", hint="leave out one of the two")
 
 
-def refuse_without(option: str, other: str) -> None:
+def refuse_without(option: str, other: str, reason: str = "it has no effect alone") -> None:
     """Reject an option without effect if `other` is not given.
+
+    Args:
+        option: what would have no effect.
+        other: what it needs.
+        reason: why it has none.
 
     Raises:
         InvalidInput: `option` is on the command line and `other` is nowhere.
 
     """
     if _source(option) is ParameterSource.COMMANDLINE and _source(other) is None:
-        raise InvalidInput(option, found="it has no effect alone", hint=f"give {other} as well")
+        raise InvalidInput(option, found=reason, hint=f"give {other} as well")
 
 
 def _source(option: str) -> ParameterSource | None:

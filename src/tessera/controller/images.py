@@ -1,6 +1,7 @@
 """The ImageWarmup controller: which node pulls which image next. Observe, plan by `core.storage.images.warmup`, apply.
 
-It writes the desired images and the current pulls to each node's NodeImages, and the status of each ImageWarmup.
+It writes the desired images and the current pulls to each node's NodeImages, and the status of each ImageWarmup and
+Environment.
 It remembers when pulls were started; after a restart it counts from its own start.
 """
 
@@ -14,6 +15,7 @@ from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.api.kubernetes.images import images_of
 from tessera.api.oci.references import read_reference
+from tessera.api.tessera.v1alpha1.environments import Environment, EnvironmentStatus, read_environment
 from tessera.api.tessera.v1alpha1.imagewarmups import (
     ImageWarmupStatus,
     node_spec,
@@ -22,9 +24,9 @@ from tessera.api.tessera.v1alpha1.imagewarmups import (
     warmup_status,
 )
 from tessera.api.tessera.v1alpha1.objects import refused_status
-from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store
+from tessera.clients.kube import ENVIRONMENTS, IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store
 from tessera.controller.following import Following
-from tessera.core.storage.images.warmup import DesiredImage, Turn, plan, summary
+from tessera.core.storage.images.warmup import DesiredImage, Turn, image_nodes, plan, summary
 from tessera.errors import InvalidInput
 from tessera.log import logger
 from tessera.measures import Measures
@@ -56,7 +58,7 @@ class ImageWarmups:
         self._now = now
         self._least_s = least_s
         self._log = logger()
-        kinds = {IMAGE_WARMUPS: Selection(), NODE_IMAGES: Selection(), PODS: _UNBOUND}
+        kinds = {IMAGE_WARMUPS: Selection(), ENVIRONMENTS: Selection(), NODE_IMAGES: Selection(), PODS: _UNBOUND}
         self._following = Following(kube, nodes, kinds, "image_warmups")
         self._turns: dict[Turn, float] = {}
 
@@ -72,12 +74,16 @@ class ImageWarmups:
 
         """
         now = self._now()
-        # 1. Read the nodes with an agent, the warmups, and the images of pending pods.
+        # 1. Read the nodes with an agent, the environments, the warmups, and the images of pending pods.
         follow = self._following
         nodes = follow.read_nodes(NODE_IMAGES, lambda each, ready: read_node_images(each, ready=ready))
         names = {each.name for each in nodes}
+        environments = self._environments()
         known, refused = follow.read_selecting(
-            IMAGE_WARMUPS, read_image_warmup, lambda each: each.spec.node_selector, names
+            IMAGE_WARMUPS,
+            partial(read_image_warmup, environments=environments),
+            lambda each: each.spec.node_selector,
+            names,
         )
         demand = _demand(follow.objects(PODS).values())
         # 2. Plan, and write the desired images of each node.
@@ -89,7 +95,7 @@ class ImageWarmups:
                 await self._write_node(node.name, desired[node.name])
         given = [Turn(name, each.image, each.attempt) for name, images in desired.items() for each in images]
         self._turns = {each: self._turns.get(each, now.timestamp()) for each in given if each.attempt}
-        # 3. Write the status of each warmup.
+        # 3. Write the status of each warmup and environment.
         for each, core in known:
             status = warmup_status(each, summary(core, nodes, demand), now)
             await follow.write_status(IMAGE_WARMUPS, each.metadata.name, each.status, status)
@@ -97,6 +103,20 @@ class ImageWarmups:
             await follow.write_refused(
                 IMAGE_WARMUPS, found, ImageWarmupStatus, partial(refused_status, problem=problem, now=now)
             )
+
+        for one in environments:
+            wanted, ready = image_nodes(one.full_image, warmups, nodes)
+            await follow.write_status(ENVIRONMENTS, one.name, one.status, EnvironmentStatus(nodes=wanted, ready=ready))
+
+    def _environments(self) -> list[Environment]:
+        """Return the valid Environments, ordered by name."""
+        found = []
+        for _, each in sorted(self._following.objects(ENVIRONMENTS).items()):
+            try:
+                found.append(read_environment(each))
+            except InvalidInput as error:
+                self._following.complain(error)
+        return found
 
     async def _write_node(self, name: str, desired: tuple[DesiredImage, ...]) -> None:
         await self._following.write(NODE_IMAGES, name, spec=node_spec(desired))

@@ -80,8 +80,26 @@ def test_what_is_not_asked_for_is_left_to_the_cluster() -> None:
     assert "suspend" not in job["spec"]
     template = job["spec"]["template"]
     assert "annotations" not in template["metadata"]
-    assert template["spec"]["containers"] == [{"name": "main", "image": "a"}]
+    (container,) = template["spec"]["containers"]
+    assert container.keys() == {"name", "image", "securityContext"}
     assert "schedulerName" not in template["spec"]
+
+
+# Keyed by a sentence: the user, what the pod says, and what each container says.
+RESTRICTED: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
+    "the image's user": (0, {}, {}),
+    "a user": (1000, {"runAsNonRoot": True, "runAsUser": 1000}, {"capabilities": {"drop": ["ALL"]}}),
+}
+
+
+@pytest.mark.parametrize("case", RESTRICTED)
+def test_every_container_is_restricted_as_far_as_its_user_allows(case: str) -> None:
+    user, pod, container = RESTRICTED[case]
+    request = JobRequest(namespace="ns", image="a", user=user, code=True, secret="j-own")
+    spec = job_object(request)["spec"]["template"]["spec"]
+    assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}, **pod}
+    want = {"allowPrivilegeEscalation": False, **container}
+    assert [each["securityContext"] for each in (*spec["initContainers"], *spec["containers"])] == [want, want]
 
 
 def job_pod(status: dict[str, Any], node: str = "", *, name: str = "j-1", created: str = "1") -> dict[str, Any]:
@@ -304,7 +322,8 @@ def test_a_notebook_takes_its_token_from_its_own_secret_and_is_known_by_it() -> 
 
 def test_a_notebook_is_reached_by_its_own_pod_alone_and_ends_when_idle() -> None:
     command = notebook_command(1800)
-    assert command[:4] == ("jupyter", "lab", "--ip=127.0.0.1", "--port=8888")
+    assert command[:2] == ("python3", "-c")
+    assert command[3:5] == ("--ip=127.0.0.1", "--port=8888")
     assert "--ServerApp.shutdown_no_activity_timeout=1800" in command
     assert "--MappingKernelManager.cull_interval=60" in command
     assert "--MappingKernelManager.cull_interval=30" in notebook_command(30)

@@ -15,9 +15,10 @@ from builders.usagereports import REPORT
 from harness.agents import serving_reports
 from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.cli import main
+from tessera.cli.clusteraccess import ClusterSource
 from tessera.cli.explain.pod import _Answer, _parts, _slowdowns, observe_contention, observe_pod
 from tessera.cli.explain.pod import pod as command
-from tessera.cli.livecluster import ClusterSource, events_of, read_file
+from tessera.cli.livecluster import events_of, read_file
 from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube
 from tessera.core.explain.podexplanation import explain_pod
 from tessera.core.gpu.sharing import Mode

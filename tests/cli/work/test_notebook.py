@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from harness.browser import browser, find_browser
 from harness.jupyterlab import jupyterlab, kernel
 from harness.submittedjob import RUNS, SubmittedJob, said
 from tessera.api.kubernetes.jobs import JobRequest, notebook_command
@@ -32,7 +34,7 @@ def test_a_notebook_is_a_job_with_a_secret_of_its_own() -> None:
     assert found.exit_code == 0, found.output
     secret, job = yaml.safe_load_all(found.stdout)
     (container,) = job["spec"]["template"]["spec"]["containers"]
-    assert container["command"][:2] == ["jupyter", "lab"]
+    assert "from jupyterlab.labapp import main" in container["command"][2]
     assert "--ServerApp.shutdown_no_activity_timeout=90" in container["command"]
     assert container["env"][0]["valueFrom"]["secretKeyRef"] == {"name": secret["metadata"]["name"], "key": "token"}
     assert not any("token" in each.lower() for each in container["command"])
@@ -140,6 +142,66 @@ async def test_a_notebook_whose_token_is_gone_cannot_be_opened_again() -> None:
         await token_of(one.kube, await state_of(one.kube, "j", "ns"))
 
 
+PAGE = ("/api/kernels", "/api/sessions", "/api/contents", "/api/terminals")
+"""What JupyterLab's page reads every 10 s while it is visible; it also saves its layout."""
+
+
+@asynccontextmanager
+async def jupyterlab_at(tmp_path: Path, idle_s: int) -> AsyncIterator[tuple["subprocess.Popen[bytes]", str]]:
+    """Give JupyterLab as a notebook starts it, once it answers, and its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]  # not the pod's 8888, which may be taken here
+    command = tuple(each.replace("--port=8888", f"--port={port}") for each in notebook_command(idle_s))
+    with jupyterlab(command, tmp_path, "opens") as process:
+        async with asyncio.timeout(60), aiohttp.ClientSession(f"http://127.0.0.1:{port}") as anybody:
+            while True:
+                try:
+                    await anybody.get("/api")
+                    break
+                except aiohttp.ClientError:
+                    assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
+                    await asyncio.sleep(0.05)
+        yield process, f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.anyio
+async def test_what_a_visible_page_does_by_itself_is_no_activity_and_a_saved_file_is(tmp_path: Path) -> None:
+    """JupyterLab ends when its last activity is as long ago as the idle time."""
+
+    async def last_activity() -> str:
+        answered = await (await owner.get("/api/status")).json()
+        return str(answered["last_activity"])
+
+    async with (
+        jupyterlab_at(tmp_path, 60) as (_, address),
+        aiohttp.ClientSession(address, headers={"Authorization": "token opens"}) as owner,
+    ):
+        first = await last_activity()
+        for path in PAGE:
+            assert (await owner.get(path)).status == 200
+        layout = {"metadata": {"id": "default"}, "data": {}}
+        assert (await owner.put("/lab/api/workspaces/default", json=layout)).status == 204
+        assert await last_activity() == first
+        saved = await owner.put("/api/contents/a.txt", json={"type": "file", "format": "text", "content": "a"})
+        assert saved.status == 201
+        assert await last_activity() > first
+
+
+@pytest.mark.long
+@pytest.mark.anyio
+async def test_a_notebook_ends_when_idle_while_its_page_is_visible(tmp_path: Path) -> None:
+    """The idle time is 10 s here, which JupyterLab looks at once a minute."""
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium")
+    async with jupyterlab_at(tmp_path, 10) as (process, address), browser(program) as tab:
+        await tab.open(f"{address}/lab?token=opens")
+        await tab.until("document.querySelector('.jp-Launcher')")
+        await asyncio.to_thread(process.wait, 90)
+    assert process.returncode == 0, (tmp_path / "log").read_text()[-2000:]
+    assert "No kernels for" in (tmp_path / "log").read_text()
+
+
 @pytest.mark.long
 @pytest.mark.anyio
 async def test_jupyterlab_itself_opens_with_its_token_alone_runs_code_and_ends_when_idle(
@@ -147,11 +209,8 @@ async def test_jupyterlab_itself_opens_with_its_token_alone_runs_code_and_ends_w
 ) -> None:
     """The idle time is 10 s here; a browser's connection to the kernel stays open all the while."""
     one = await begun()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        own = free.getsockname()
-    one.kube.listening[("ns", "j-1"), 8888] = own  # not the pod's 8888, which may be taken here
-    command = tuple(each.replace("--port=8888", f"--port={own[1]}") for each in notebook_command(10))
-    with jupyterlab(command, tmp_path, "opens") as process:
+    async with jupyterlab_at(tmp_path, 10) as (process, address):
+        one.kube.listening[("ns", "j-1"), 8888] = ("127.0.0.1", int(address.rpartition(":")[2]))
         task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", None))
         found = re.search(r"(http://127\.0\.0\.1:[0-9]+)/lab\?token=opens", await said(capsys, "token="))
         assert found is not None

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from harness.dryruns import dry_run
+from tessera.cli import main
 
 
 def container(*options: str) -> Any:
@@ -18,7 +20,7 @@ def container(*options: str) -> Any:
     assert found.exit_code == 0, found.output
     job = yaml.safe_load(found.stdout)
     assert job["metadata"]["generateName"] == "py-torch-"
-    assert "its node is unknown" in found.stderr
+    assert "no forecast: " in found.stderr
     return job["spec"]["template"]["spec"]["containers"][0]
 
 
@@ -52,6 +54,23 @@ def test_what_follows_the_first_word_is_the_commands() -> None:
     found = container("python", "train.py", "--model", "llama", "-c", "--", "-n", "x")
     assert found["command"] == ["python", "train.py", "--model", "llama", "-c", "--", "-n", "x"]
     assert "resources" not in found
+
+
+def test_a_user_is_that_of_all_processes() -> None:
+    def pod(*options: str) -> Any:
+        return yaml.safe_load(dry_run("--image", "a", *options).stdout)["spec"]["template"]["spec"]
+
+    assert pod("--user", "1000")["securityContext"]["runAsUser"] == 1000
+    assert "runAsUser" not in pod()["securityContext"]
+    assert dry_run("--image", "a", "--user", "0").exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--gpu-compute=30", "--isolation=hardware"])
+def test_an_option_without_effect_is_refused_before_a_cluster_is_looked_for(option: str) -> None:
+    found = CliRunner().invoke(main, ("run", "--kubeconfig", "nowhere", "--image", "a", "--slice", "1g.10gb", option))
+    assert found.exit_code == 2
+    assert found.stderr.startswith(f"error: {option.partition('=')[0]}: ")
+    assert "give --gpu-memory as well" in found.stderr
 
 
 REFUSED = {

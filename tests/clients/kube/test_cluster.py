@@ -144,6 +144,16 @@ def test_the_environment_names_the_kubeconfig(tmp_path: Path, monkeypatch: pytes
     assert find_access().server.url == "http://10.0.0.1:8080"
 
 
+def test_a_missing_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    with pytest.raises(InvalidInput, match=r"^kubeconfig ~/\.kube/config: there is no such file: pass --kubeconfig"):
+        find_access()
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/k")
+    with pytest.raises(InvalidInput, match=r"^kubeconfig /nowhere/k: there is no such file"):
+        find_access()
+
+
 def test_of_several_kubeconfigs_the_first_with_the_context_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ def test_nobody_of_this_name() -> None:
 CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "room on a node": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4})],
-        ["it fits on a now, best on a: 4 GiB of GPU 0 (MPS)"],
+        ["it fits on a now: 4 GiB of GPU 0 (MPS)"],
         [],
         [""],
     ),
@@ -82,13 +82,13 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     ),
     "another scheduler for a device by name is none of our business": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/gpu": 1}, spec={"schedulerName": "default-scheduler"})],
-        ["it fits on a now, best on a: the whole GPU 0"],
+        ["it fits on a now: the whole GPU 0"],
         [],
         [""],
     ),
     "zero devices by name are no request": (
         [node("a"), me({"nvidia.com/gpu": 0, "nvidia.com/mig-1g.5gb": "0"})],
-        ["it fits on a now, best on a: no GPU"],
+        ["it fits on a now: no GPU"],
         [],
         [""],
     ),
@@ -100,7 +100,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             gpunode("b", gpu(0, node="b"), unit_mib=1),
             me({NEED: 6000}, annotations={f"{NEED}-unit": "MiB"}),
         ],
-        ["it fits on b now, best on b: 5.8 GiB of GPU 0 (MPS)"],
+        ["it fits on b now: 5.8 GiB of GPU 0 (MPS)"],
         [],
         [IN_MIB, ""],
     ),

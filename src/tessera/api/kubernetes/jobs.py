@@ -47,6 +47,19 @@ QUEUED_JOB: Final = "kueue.x-k8s.io/job-uid"
 _KEPT_S: Final = 86_400
 """A Job that has ended is deleted after a day."""
 _CULL_INTERVAL_S: Final = 60
+_JUPYTERLAB: Final = """\
+import sys
+sys.path[:] = filter(None, sys.path)
+from jupyter_server.base.handlers import APIHandler
+from jupyter_server.services.contents.handlers import ContentsHandler
+from jupyterlab.labapp import main
+APIHandler._track_activity = False
+ContentsHandler._track_activity = property(lambda handler: handler.request.method != "GET")
+main()
+"""
+"""Starts JupyterLab, to which of all API requests changed files alone are activity: its page reads kernels, sessions
+and files every 10 s, and saves its layout. Modules are not searched in the folder of the code. Source: Jupyter Server,
+`base/handlers.py` (`APIHandler._track_activity`)."""
 _MAIN: Final = "main"
 _UNPACK: Final = "unpack-code"
 _ARCHIVE_VOLUME: Final = "archive"
@@ -98,6 +111,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it has code."""
     notebook: bool = False
     """Whether its command is a notebook's."""
+    user: int = 0
+    """User id of its processes; 0 for the image's own user."""
 
 
 class JobStage(enum.StrEnum):
@@ -166,6 +181,7 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
     _with_folders(requested, pod)
     if requested.code:
         _with_code(requested, pod)
+    _restrict(pod, requested.user)
     labels = dict(BY_RUN)
     template: dict[str, Any] = {"metadata": {"labels": labels}, "spec": pod}
     if requested.annotations:
@@ -177,6 +193,21 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
     named = {"name": requested.name} if requested.name else {"generateName": requested.prefix}
     metadata = {**named, "namespace": requested.namespace, "labels": labels}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _restrict(pod: dict[str, Any], user: int) -> None:
+    """Restrict a pod as far as every image allows, and with a user as `restricted` requires.
+
+    Source: Kubernetes, Pod Security Standards.
+    """
+    own: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
+    each_container: dict[str, Any] = {"allowPrivilegeEscalation": False}
+    if user:
+        own |= {"runAsNonRoot": True, "runAsUser": user}
+        each_container["capabilities"] = {"drop": ["ALL"]}
+    pod["securityContext"] = own
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        container["securityContext"] = each_container
 
 
 def _literal(text: str) -> str:
@@ -250,15 +281,16 @@ def secret_of(job: Mapping[str, Any]) -> str:
 def notebook_command(idle_s: int) -> tuple[str, ...]:
     """Return the command of JupyterLab, reachable only from its own pod and with its token, which ends when idle.
 
-    Idle kernels and terminals are ended, even while a browser shows them; without any of them
-    the server ends as well. Source: Jupyter Server, `jupyter lab --help-all`.
+    Idle kernels and terminals are ended, even while a browser shows them; without any of them, and without a changed
+    file, the server ends as well. Source: Jupyter Server, `jupyter lab --help-all`.
 
     Args:
         idle_s: the time without work in seconds.
 
     """
     return (
-        *("jupyter", "lab", "--ip=127.0.0.1", f"--port={NOTEBOOK_PORT}", "--ServerApp.port_retries=0"),
+        *("python3", "-c", _JUPYTERLAB),
+        *("--ip=127.0.0.1", f"--port={NOTEBOOK_PORT}", "--ServerApp.port_retries=0"),
         *("--no-browser", "--allow-root"),
         f"--ServerApp.shutdown_no_activity_timeout={idle_s}",
         f"--MappingKernelManager.cull_idle_timeout={idle_s}",

@@ -18,9 +18,10 @@ from tessera.api.kubernetes.evictable import read_evictable
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.api.tessera.cluster.clusters import as_fields
 from tessera.api.tessera.v1alpha1.modelservers import with_pods
+from tessera.cli.clusteraccess import ClusterSource, connected
 from tessera.cli.defrag.moving import MoveRunner, observe
 from tessera.cli.defrag.tables import parts
-from tessera.cli.livecluster import ClusterSource, cluster_options, connected, place_of, read_file
+from tessera.cli.livecluster import cluster_options, place_of, read_file
 from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar

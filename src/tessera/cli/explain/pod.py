@@ -13,9 +13,10 @@ from rich.text import Text
 
 from tessera.api.kubernetes.podevents import ObservedEvent, read_events
 from tessera.api.tessera.pods.finishedpods import read_finished_pod
+from tessera.cli.clusteraccess import ClusterSource, connected
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explain.tables import node_table, ways_tables
-from tessera.cli.livecluster import ClusterSource, cluster_options, connected, events_of, observe, place_of, read_file
+from tessera.cli.livecluster import cluster_options, events_of, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.usage.agents import agent_option, agents

@@ -9,10 +9,11 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from tessera.cli.clusteraccess import ClusterSource, connected
 from tessera.cli.inspect.devices import devices
 from tessera.cli.inspect.summary import details, summary
 from tessera.cli.inspect.watching import watch
-from tessera.cli.livecluster import ClusterSource, cluster_options, connected, observe, place_of, read_file
+from tessera.cli.livecluster import cluster_options, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside, write_output
 from tessera.cli.printing import print_document, trimmed, wide_console, yaml_text
 from tessera.cli.progress import progress_bar

@@ -10,7 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from tessera.cli.livecluster import ClusterSource, connected, follow
+from tessera.cli.clusteraccess import ClusterSource, connected
+from tessera.cli.livecluster import follow
 from tessera.core.cluster.cluster import Cluster
 
 __all__ = ["Screen", "watch"]

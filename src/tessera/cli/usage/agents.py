@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
+from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options
 from tessera.cli.options import refuse_beside
 from tessera.clients.nodeusage import HttpUsage, NodeUsages, ProxiedUsage
 from tessera.core.usage.usagereport import UsageReport

@@ -8,8 +8,8 @@ import click
 import msgspec
 from rich.text import Text
 
+from tessera.cli.clusteraccess import ClusterSource
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.usage.agents import agents, agents_options, answers, note_silent, refuse_two_sources

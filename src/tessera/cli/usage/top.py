@@ -11,9 +11,9 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tessera.cli.clusteraccess import ClusterSource
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.inspect.watching import Screen
-from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import print_document, trimmed, wide_console, yaml_text
 from tessera.cli.usage.agents import agents, agents_options, answers, note_silent, refuse_two_sources

@@ -1,1 +1,1 @@
-"""`tessera run`, `jobs`, `attach`, `logs` and `stop`: work on a GPU without YAML."""
+"""`tessera run`, `notebook`, `environments`, `jobs`, `attach`, `logs` and `stop`: work on a GPU without YAML."""

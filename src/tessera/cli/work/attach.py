@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
+from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted, follow_job, state_of
 from tessera.cli.work.forwarding import follow_notebook, port_option, token_of
 

@@ -166,13 +166,7 @@ def _check(subject: str, root: Path, path: Path, status: os.stat_result) -> None
     if stat.S_ISLNK(status.st_mode):
         if path.readlink().is_absolute() or not path.resolve().is_relative_to(root):
             found = f"link {shown(name)} to {shown(str(path.readlink()))}"
-            raise InvalidInput(
-                subject,
-                found=found,
-                hint=f"{hint}: only relative links within the folder are sent"
-                if hint
-                else "only relative links within the folder are sent",
-            )
+            raise InvalidInput(subject, found=found, hint=f"{hint}: only relative links within the folder are sent")
     elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         found = f"{shown(name)}, a socket, pipe or device"
         raise InvalidInput(subject, found=found, hint=f"only files, folders and links are sent: {hint}")

@@ -9,8 +9,8 @@ import msgspec
 from rich.text import Text
 
 from tessera.api.tessera.v1alpha1.environments import Environment, read_environment
+from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options
 from tessera.cli.options import output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.clients.kube import ENVIRONMENTS, Forbidden, Kube, name_of
@@ -42,15 +42,20 @@ Examples:
 @kubeconfig_options
 @output_option()
 def environments(*, kubeconfig: Path | None, context: str | None, output: str) -> None:
-    """List the environments of `tessera run` and `notebook`: images by name, and their contents."""
+    """List the environments of `tessera run` and `notebook`: images by name, and their contents.
+
+    NODES says on how many of the nodes that pull an image in advance (ImageWarmup) it is; `-` where none does.
+    """
     found = asyncio.run(_read(ClusterSource(kubeconfig=kubeconfig, context=context)))
     for error in found.broken.values():
         click.echo(f"left out: {error}", err=True)
     if print_document(found.known, output):
         return
-    table = headed_table("NAME", "NOTEBOOK", "TOOLS", "IMAGE", "DESCRIPTION")
+    table = headed_table("NAME", "NOTEBOOK", "NODES", "TOOLS", "IMAGE", "DESCRIPTION")
     for each in found.known:
-        cells = (each.name, "yes" if each.notebook else "-", ", ".join(each.tools), each.image, each.description)
+        warm = f"{each.status.ready}/{each.status.nodes}" if each.status.nodes else "-"
+        about = (", ".join(each.tools), each.image, each.description)
+        cells = (each.name, "yes" if each.notebook else "-", warm, *about)
         table.add_row(*(Text(clean(cell)) for cell in cells))
     wide_console(output=output).print(trimmed(table))
 

@@ -7,8 +7,8 @@ import click
 from rich.text import Text
 
 from tessera.api.kubernetes.jobs import BY_RUN, OF_JOB, JobState, read_job
+from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.work.following import events_about_jobs, workloads_of_jobs
@@ -40,7 +40,7 @@ def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, conte
     found = asyncio.run(_states(place, "" if all_namespaces else namespace_of(place, namespace)))
     if print_document(found, output):
         return
-    table = headed_table("NAME", "NAMESPACE", "STATUS", "ASKS FOR", "NODE", "CREATED", "REASON")
+    table = headed_table("NAME", "NAMESPACE", "STATUS", "REQUESTS", "NODE", "CREATED", "REASON")
     for each in found:
         asks = ", ".join(f"{resource.rpartition('/')[2]}: {amount}" for resource, amount in each.asks)
         cells = (each.name, each.namespace, each.stage.value, asks, each.node, each.created, each.reason)

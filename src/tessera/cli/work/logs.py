@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
+from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.work.following import print_log, state_of
 from tessera.errors import InvalidInput
 

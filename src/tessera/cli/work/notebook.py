@@ -37,7 +37,7 @@ Examples:
     type=Seconds(_LEAST_IDLE_S),
     default=3600.0,
     show_default=True,
-    help="A notebook in which nothing runs for so long ends.",
+    help="Stop the notebook after this long without a running kernel or terminal.",
 )
 def notebook(**given: Unpack[_Given]) -> int:
     """Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.

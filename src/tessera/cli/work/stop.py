@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
+from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.work.following import state_of
 from tessera.cli.work.submitting import settle_secrets
 from tessera.clients.kube import JOBS, Kube

@@ -4,7 +4,6 @@ import asyncio
 import datetime as dt
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 import click
 
@@ -18,18 +17,17 @@ from tessera.api.kubernetes.jobs import (
     owned_by,
     secret_of,
 )
-from tessera.cli.livecluster import ClusterSource, connected, observe
+from tessera.cli.clusteraccess import ClusterSource, connected
 from tessera.cli.printing import yaml_text
 from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted
 from tessera.cli.work.workoptions import WorkOptions, place_of
-from tessera.clients.kube import JOBS, SECRETS, Forbidden, Kube, Object, Selection, Unanswered, name_of
-from tessera.core.explain.podexplanation import explain_pod
-from tessera.core.packing.reasons import summarize
-from tessera.core.workload.need import PodKey
+from tessera.clients.kube import JOBS, NODES, SECRETS, Forbidden, Kube, Object, Selection, Unanswered, name_of
 from tessera.errors import TesseraError
 
 __all__ = ["Follow", "create_job", "forecast_job", "settle_secrets", "submit"]
 
+_NO_NODE = Selection(fields=(("metadata.name", "none"),))
+"""What may be read is known by reading nothing."""
 Follow = Callable[[Kube, str], Awaitable[int]]
 """Follows the Job of this name to its end, and returns the exit code of its command."""
 
@@ -139,34 +137,27 @@ async def _interrupted(place: ClusterSource, names: list[str], namespace: str, *
     return INTERRUPTED
 
 
+async def forecast_job(kube: Kube, job: Object) -> str:
+    """Return where a Job's pod would run now, or why it would be pending, or why that is not known.
+
+    The planner is imported here, as that takes longer than all else before a Job is submitted, and only for those who
+    may read nodes.
+    """
+    try:
+        await kube.list(NODES, _NO_NODE)
+        from tessera.cli.work.placement import describe_placement  # noqa: PLC0415 - slow to import
+
+        return await describe_placement(kube, job)
+    except Forbidden as error:
+        return f"no forecast ({error.found}): it needs the ClusterRole tessera-viewer"
+    except TesseraError as error:
+        return f"no forecast: {error}"
+
+
 async def _forecast_unless_away(place: ClusterSource, job: Object) -> str:
     """Return the same where there may be no cluster."""
     try:
         async with connected(place) as kube:
             return await forecast_job(kube, job)
     except TesseraError as error:
-        return f"its node is unknown: {error}"
-
-
-async def forecast_job(kube: Kube, job: Object) -> str:
-    """Return where a Job's pod would run now, or why it would be pending."""
-    template: dict[str, Any] = job["spec"]["template"]
-    named = {"name": "this", "namespace": job["metadata"]["namespace"], "uid": "this"}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**template["metadata"], **named},
-        "spec": template["spec"],
-        "status": {"phase": "Pending"},
-    }
-    try:
-        found = explain_pod(await observe(kube, pod), PodKey(f"{named['namespace']}/this"))
-    except Forbidden as error:
-        return f"its node is unknown ({error.found}): the ClusterRole tessera-viewer lets you see it"
-    except TesseraError as error:
-        return f"its node is unknown: {error}"
-    if found is None:
-        return "its node is unknown"
-    if any(each.obstacle is None for each in found.nodes):
-        return "; ".join(found.sentences)
-    return "; ".join((f"it would be pending: {summarize(found.nodes)[1]}", *found.sentences))
+        return f"no forecast: {error}"

@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.api.kubernetes.jobs import ARCHIVE, CODE_FOLDER, NOTEBOOK_KEY, JobRequest
 from tessera.api.kubernetes.podspecs import ISOLATION
-from tessera.cli.livecluster import ClusterSource, kubeconfig_options, namespace_of, namespace_option
+from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import refuse_without, with_options
 from tessera.cli.work.codefolder import archive_folder
 from tessera.cli.work.environments import find_environment
@@ -48,6 +48,7 @@ class WorkOptions(TypedDict):
     data: tuple[str, ...]
     cpu: str
     memory: str
+    user: int | None
     env: tuple[str, ...]
     env_secret: tuple[str, ...]
     secret: tuple[str, ...]
@@ -85,6 +86,12 @@ work_options = with_options(
     ),
     click.option("--cpu", default="", help="CPU limit: 4, 500m."),
     click.option("--memory", default="", help="Memory limit: 16Gi."),
+    click.option(
+        "--user",
+        type=click.IntRange(1),
+        metavar="UID",
+        help="User id of its processes, not root, as Pod Security `restricted` requires.  [default: the image's user]",
+    ),
     click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeatable."),
     click.option("--env-secret", multiple=True, metavar="NAME=SECRET/KEY", help="The same from a Secret; repeatable."),
     click.option(
@@ -93,7 +100,7 @@ work_options = with_options(
         metavar="NAME[:FOLDER]",
         help="Secret whose keys are variables, or files in FOLDER; repeatable.",
     ),
-    click.option("--queue", default="", metavar="NAME", help="Kueue's LocalQueue that admits it."),
+    click.option("--queue", default="", metavar="NAME", help="Kueue LocalQueue to submit to."),
     click.option("--dry-run", is_flag=True, help="Print the objects, and say where it would run; submit nothing."),
     click.option("-d", "--detach", is_flag=True, help="Submit, print the name, and end."),
     click.option("--cancel-on-interrupt", is_flag=True, help="Ctrl-C deletes the Job; else it only stops following."),
@@ -116,6 +123,8 @@ def request_of(
         InvalidInput: invalid or contradictory options.
 
     """
+    refuse_without("--gpu-compute", "--gpu-memory")
+    refuse_without("--isolation", "--gpu-memory", "MIG instances and whole GPUs always have hardware isolation")
     data, (variables, folders) = data_of(given["data"]), secrets_of(given["secret"])
     check_folders(
         (
@@ -143,6 +152,7 @@ def request_of(
         claims=data.claims,
         queue=given["queue"] and checked("--queue", given["queue"], WordForm.LABEL),
         notebook=notebook,
+        user=given["user"] or 0,
     )
     image, words = _image_of(given, notebook=notebook)
     prefix = f"{_NOT_IN_NAMES.sub('-', words).strip('-')[:_LONGEST_PREFIX] or 'run'}-"
@@ -174,8 +184,6 @@ def _image_of(given: WorkOptions, *, notebook: bool) -> tuple[str, str]:
 
 def _limits(given: WorkOptions) -> dict[str, str]:
     """Return the amounts by resource."""
-    for option in ("--gpu-compute", "--isolation"):
-        refuse_without(option, "--gpu-memory")
     if given["slice"] and (given["gpu_memory"] or given["gpus"]):
         raise InvalidInput(
             "--slice", found="--gpu-memory or --gpus set the amount as well", hint="give one of the three"

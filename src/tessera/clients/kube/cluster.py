@@ -102,8 +102,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> C
         InvalidInput: there is no such configuration, or it cannot be read.
 
     """
-    subject = f"kubeconfig {kubeconfig or 'of this environment'}"
-    accepted = "give a kubeconfig file, by option or KUBECONFIG"
+    subject = f"kubeconfig {kubeconfig or os.environ.get('KUBECONFIG') or '~/.kube/config'}"
     try:
         kubeconfig = kubeconfig or _of_several(context)
         _check(kubeconfig or Path(os.environ.get("KUBECONFIG", "")))
@@ -113,7 +112,9 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> C
         credentials = Credentials(user_auth(user))
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         found = f"it has no {error.args[0]}" if isinstance(error, KeyError) else shown(error)
-        raise InvalidInput(subject, found=found, hint=accepted) from error
+        if isinstance(error, ConfigError) and str(error).startswith("Configuration file"):
+            found = "there is no such file"
+        raise InvalidInput(subject, found=found, hint="pass --kubeconfig, or set KUBECONFIG") from error
     return ClusterAccess(reached(url), tls, credentials, namespace=config.namespace)
 
 

@@ -249,7 +249,8 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     able = [each.node for each in verdicts if each.obstacle is None]
     found = rest.choice(able)
     if found is not None:
-        yield f"it fits on {_named(able)} now, best on {found[0]}: {_listed(found[1])}"
+        best = f", best on {found[0]}" if len(able) > 1 else ""
+        yield f"it fits on {_named(able)} now{best}: {_listed(found[1])}"
     if not verdicts:
         yield "there are no nodes"
     if pod.message:

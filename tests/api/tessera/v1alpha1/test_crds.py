@@ -124,10 +124,11 @@ def test_what_tessera_alone_writes_has_no_defaults(kind: str) -> None:
 
 
 def test_a_spec_that_cannot_be_left_out_has_no_default() -> None:
-    """The API server refuses a default that does not have what the schema requires."""
+    """The API server refuses a default that does not have what the schema requires, or breaks a rule."""
     assert "default" in schema("tessera.dev_gpupolicies.yaml")["properties"]["spec"]
-    spec = schema("tessera.dev_imagewarmups.yaml")["properties"]["spec"]
-    assert ("default" in spec, spec["required"]) == (False, ["images"])
+    spec = schema("tessera.dev_environments.yaml")["properties"]["spec"]
+    assert ("default" in spec, spec["required"]) == (False, ["image"])
+    assert "default" not in schema("tessera.dev_imagewarmups.yaml")["properties"]["spec"]
 
 
 def test_descriptions_are_those_of_classes_and_of_the_line_below_a_field() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.tessera.v1alpha1.environments import Environment, read_environment
+from tessera.api.tessera.v1alpha1.environments import Environment, EnvironmentStatus, read_environment
 from tessera.errors import InvalidInput
 
 
@@ -20,6 +20,19 @@ def test_all_of_it_and_the_least() -> None:
     assert read_environment(environment(image="a")) == Environment(
         name="pytorch", image="a", description="", tools=(), notebook=False
     )
+
+
+def test_its_full_image_its_labels_and_where_it_is() -> None:
+    each = environment(image="busybox") | {"status": {"nodes": 3, "ready": 2}}
+    each["metadata"] |= {"labels": {"team": "ml"}}
+    found = read_environment(each)
+    assert (found.full_image, found.labels) == ("docker.io/library/busybox:latest", {"team": "ml"})
+    assert found.status == EnvironmentStatus(nodes=3, ready=2)
+
+
+def test_an_image_that_none_can_pull_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"Environment pytorch: spec\.image: image 'A b'"):
+        read_environment(environment(image="A b"))
 
 
 @pytest.mark.parametrize(

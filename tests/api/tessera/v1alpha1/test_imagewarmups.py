@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tessera.api.tessera.v1alpha1.environments import Environment
 from tessera.api.tessera.v1alpha1.imagewarmups import (
     ImageWarmupStatus,
     NodeImagesSpec,
@@ -62,9 +63,37 @@ def test_a_warmup_is_read_with_full_names() -> None:
     assert read_image_warmup(warmup({"images": ["a"]}))[1].pinned
 
 
+def environment(name: str, image: str, **labels: str) -> Environment:
+    return Environment(name=name, image=image, description="", tools=(), notebook=False, labels=labels)
+
+
+ENVIRONMENTS = (environment("jupyter", "r.example/j:1", team="a"), environment("plain", "busybox", team="b"))
+# Keyed by a sentence: the selector, and the images that it adds.
+SELECTED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "all": ({}, ("r.example/j:1", "docker.io/library/busybox:latest")),
+    "one": ({"matchLabels": {"team": "a"}}, ("r.example/j:1",)),
+    "none": ({"matchLabels": {"team": "c"}}, ()),
+}
+
+
+@pytest.mark.parametrize("case", SELECTED)
+def test_images_of_selected_environments_come_after_its_own(case: str) -> None:
+    selector, want = SELECTED[case]
+    assert read_image_warmup(warmup({"environments": selector}), frozenset(), ENVIRONMENTS)[1].images == want
+    both = warmup({"images": ["r.example/j:1"], "environments": selector})
+    later = tuple(each for each in want if each != "r.example/j:1")
+    assert read_image_warmup(both, frozenset(), ENVIRONMENTS)[1].images == ("r.example/j:1", *later)
+
+
+def test_more_environments_than_images_that_a_warmup_can_have_are_refused() -> None:
+    many = [environment(str(number), f"r.example/a:{number}") for number in range(65)]
+    with pytest.raises(InvalidInput, match=r"spec\.environments: 65 images are more than 64: select fewer"):
+        read_image_warmup(warmup({"environments": {}}), frozenset(), many)
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no images": ({}, "images"),
-    "none of them": ({"images": []}, "length >= 1"),
+    "no images": ({}, "it has no images: name images or select environments"),
+    "none of them": ({"images": []}, "it has no images"),
     "too many": ({"images": ["a"] * 65}, "length <= 64"),
     "no name": ({"images": ["a", "A b"]}, r"servers: spec\.images\[1\]: image 'A b'"),
     "one twice": (

@@ -388,6 +388,9 @@ class Values(_Record, frozen=True, kw_only=True):
     gpu_policy: dict[str, Any] = {}
     """Spec of a GPUPolicy named `default`; none without. Needs the definitions in the cluster already: install,
     then upgrade with it."""
+    example_environments: bool = False
+    """Create the Environments `pytorch`, `jupyter` and `cuda`, and an ImageWarmup `environments` that pulls the images
+    of all Environments to all GPU nodes, 25 GB unpacked. Needs the definitions as `gpuPolicy` does."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe level that agent, server and controller log."""
     create_namespace: bool = False

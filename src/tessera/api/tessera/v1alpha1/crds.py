@@ -53,6 +53,7 @@ _GPU_NODE_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.Validatio
 }
 _RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.ValidationRule, ...]]] = {
     **gpupolicies.RULES,
+    **imagewarmups.RULES,
     **modelservers.RULES,
     **_GPU_NODE_RULES,
 }
@@ -156,11 +157,13 @@ _RESOURCES: Final = (
         short="env",
         description="An image by a name that people know, for `tessera run` and `tessera notebook`; see docs/run.md.",
         spec=environments.EnvironmentSpec,
-        status=None,
+        status=environments.EnvironmentStatus,
         defaults=True,
         columns=(
             Column("Image", ".spec.image", "What pods run."),
             Column("Notebook", ".spec.notebook", "Whether it has JupyterLab.", type="boolean"),
+            Column("Nodes", ".status.nodes", "Nodes that pull its image before pods need it.", type="integer"),
+            Column("Ready", ".status.ready", "Those of them that have it.", type="integer"),
             _AGE,
             Column("Description", ".spec.description", "For whom it is.", wide=True),
         ),
@@ -316,11 +319,18 @@ def _object(each: CustomKind, texts: Descriptions) -> dict[str, Plain]:
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
         "metadata": {"type": "object"},
-        "spec": {**spec, "default": {}} if each.defaults and "required" not in spec else spec,
+        "spec": {**spec, "default": {}} if each.defaults and _can_be_left_out(each.spec) else spec,
     }
     if each.status is not None:
         properties["status"] = _Schemas(texts, defaults=False).of(kinds.type_info(each.status))
     return {"description": each.description, "type": "object", "properties": properties}
+
+
+def _can_be_left_out(record: type[msgspec.Struct]) -> bool:
+    """Return whether a record without any field is valid: the API server refuses an invalid default."""
+    if any(each.required for each in _fields(record)):
+        return False
+    return all(rule.holds(record()) for rule in _RULES.get(record, ()))
 
 
 class _Schemas:

@@ -6,9 +6,9 @@ see docs/image-warmup.md.
 """
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -16,7 +16,8 @@ from tessera.api.fields import in_place
 from tessera.api.kubernetes.conditions import Conditions, settled
 from tessera.api.kubernetes.times import read_time, time_text
 from tessera.api.oci.references import is_digest, read_reference
-from tessera.api.tessera.v1alpha1.gpupolicies import LabelSelector
+from tessera.api.tessera.v1alpha1.environments import Environment
+from tessera.api.tessera.v1alpha1.gpupolicies import LabelSelector, ValidationRule, selector_term
 from tessera.api.tessera.v1alpha1.objects import (
     API_VERSION,
     Metadata,
@@ -29,6 +30,7 @@ from tessera.api.tessera.v1alpha1.objects import (
     reason_text,
     subject_of,
 )
+from tessera.core.packing.fit.admission import matches
 from tessera.core.storage.images import warmup as core
 from tessera.errors import InvalidInput
 
@@ -36,6 +38,7 @@ __all__ = [
     "API_VERSION",
     "IMAGE_WARMUP",
     "NODE_IMAGES",
+    "RULES",
     "ImageWarmup",
     "ImageWarmupSpec",
     "ImageWarmupStatus",
@@ -73,9 +76,11 @@ class ImageWarmupSpec(
 ):
     """The images, and the nodes that should have them."""
 
-    images: Annotated[tuple[_Image, ...], msgspec.Meta(min_length=1, max_length=_MOST_IMAGES)]
+    images: Annotated[tuple[_Image, ...], msgspec.Meta(max_length=_MOST_IMAGES)] = ()
     """Names as in a pod. They are pulled in this order, those of pending pods first. A tag is resolved once, by the
     first node that pulls it; the others get the same digest."""
+    environments: LabelSelector | None = None
+    """The Environments whose images are pulled after these, by their labels: `{}` selects all. None by default."""
     node_selector: LabelSelector = LabelSelector()
     """The nodes; those without Tessera's agent never count."""
     parallelism: Parallelism = Parallelism()
@@ -87,6 +92,17 @@ class ImageWarmupSpec(
     pull_secrets: Annotated[tuple[_Secret, ...], msgspec.Meta(max_length=8)] = ()
     """Secrets of tessera-system with credentials for the registries, of type kubernetes.io/dockerconfigjson. The agent
     may read those that the chart's value `agent.pullSecrets` names."""
+
+
+RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
+    ImageWarmupSpec: (
+        ValidationRule(
+            "has(self.environments) || has(self.images) && self.images.size() > 0",
+            "name images or select environments",
+            lambda each: each.environments is not None or bool(each.images),
+        ),
+    )
+}
 
 
 class ImageStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -189,18 +205,24 @@ class _NodeObject(msgspec.Struct, frozen=True):
     status: NodeImagesStatus = NodeImagesStatus()
 
 
-def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset()) -> tuple[ImageWarmup, core.Warmup]:
+def read_image_warmup(
+    each: Mapping[str, Any], nodes: frozenset[str] = frozenset(), environments: Sequence[Environment] = ()
+) -> tuple[ImageWarmup, core.Warmup]:
     """Return an ImageWarmup, parsed.
 
     Args:
         each: the object.
         nodes: the nodes that it selects.
+        environments: those of the cluster.
 
     Raises:
-        InvalidInput: an unknown field, a wrong type, an invalid name of an image, an image twice.
+        InvalidInput: an unknown field, a wrong type, an invalid name of an image, an image twice, too many or none.
 
     """
     found, subject = read_object(IMAGE_WARMUP, each, ImageWarmup), subject_of(IMAGE_WARMUP, each)
+    for rule in RULES[ImageWarmupSpec]:
+        if not rule.holds(found.spec):
+            raise InvalidInput(f"{subject}: spec", found="it has no images", hint=rule.message)
     names = tuple(
         in_place(f"{subject}: spec.images[{index}]", partial(read_reference, text)).name
         for index, text in enumerate(found.spec.images)
@@ -209,6 +231,13 @@ def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidInput(f"{subject}: spec.images", found=f"{twice} is there twice", hint="name each image once")
     spec = found.spec
+    if spec.environments is not None:
+        term = selector_term(spec.environments)
+        selected = [one for one in environments if term is None or matches(term, one.labels, one.name)]
+        names = tuple(dict.fromkeys((*names, *(one.full_image for one in selected))))
+        if len(names) > _MOST_IMAGES:
+            excess = f"{len(names)} images are more than {_MOST_IMAGES}"
+            raise InvalidInput(f"{subject}: spec.environments", found=excess, hint="select fewer environments")
     return found, core.Warmup(
         name=found.metadata.name,
         images=names,

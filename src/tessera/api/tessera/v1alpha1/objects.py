@@ -37,10 +37,11 @@ Form = TypeVar("Form", bound=msgspec.Struct)
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    """Identity of an object, and the generation of its spec."""
+    """Identity of an object, its labels, and the generation of its spec."""
 
     name: str
     generation: int = 0
+    labels: dict[str, str] = {}
 
 
 def subject_of(kind: str, each: Mapping[str, Any]) -> str:

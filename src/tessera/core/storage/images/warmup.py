@@ -23,6 +23,7 @@ __all__ = [
     "Warmup",
     "WarmupSummary",
     "back_off_s",
+    "image_nodes",
     "next_steps",
     "plan",
     "summary",
@@ -275,6 +276,14 @@ def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, in
         images=tuple(images),
         problems=tuple(_problems(warmup, mine))[:_MOST_PROBLEMS],
     )
+
+
+def image_nodes(image: str, warmups: Sequence[Warmup], nodes: Sequence[NodeImages]) -> tuple[int, int]:
+    """Return how many nodes should have an image by any warmup, and how many of them have it."""
+    wanted = frozenset[str]().union(*(each.nodes for each in warmups if image in each.images))
+    mine = [node for node in nodes if node.name in wanted]
+    ready = sum(any(each.image == image and each.state == "Present" for each in node.observed) for node in mine)
+    return len(mine), ready
 
 
 def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[ImageProblem]:

@@ -1,0 +1,50 @@
+"""Where a Job would run, said before it is submitted."""
+
+import re
+
+import pytest
+
+from builders.kubeobjects import gpu, gpunode, node, share
+from builders.kubeobjects import pod as object_of_pod
+from harness.submittedjob import SubmittedJob
+from tessera.api.kubernetes.jobs import JobRequest, job_object
+from tessera.cli.work.placement import describe_placement
+from tessera.cli.work.submitting import forecast_job
+from tessera.clients.kube import GPU_NODES, NODES, PODS, name_of
+from tessera.core.gpu.sharing import Mode
+
+FORECASTS: dict[str, tuple[dict[str, str], str]] = {
+    "room": ({"tessera.dev/gpu-memory": "10"}, "it fits on n1 now: 10 GiB of GPU 0 (MPS)"),
+    "no room": (
+        {"tessera.dev/gpu-memory": "37"},
+        "it would be pending: too little free GPU memory: 37 GiB requested, at most 32 GiB free on one GPU",
+    ),
+    "no such GPU": (
+        {"nvidia.com/gpu": "2"},
+        "it would be pending: too few devices: 2 x nvidia.com/gpu requested, the node can provide 1 (n1); no node",
+    ),
+    "nothing asked": ({}, "it fits on n1 now: no GPU"),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", FORECASTS)
+async def test_where_it_would_run_or_why_not_is_known_before_it_is_submitted(case: str) -> None:
+    limits, want = FORECASTS[case]
+    job = job_object(JobRequest(namespace="ns", image="a", limits=limits, scheduler="tessera-scheduler"))
+    one = SubmittedJob()
+    for kind, body in (
+        (NODES, node("n1", {"tessera.dev/gpu-memory": "40"})),
+        (PODS, object_of_pod("other", {"tessera.dev/gpu-memory": 8}, share(0, 8192, Mode.MPS), node="n1")),
+        (GPU_NODES, gpunode("n1", gpu(0, node="n1"))),
+    ):
+        await one.kube.create(kind, body)
+        if "status" in body:
+            patch, (namespace, name) = {"status": body["status"]}, name_of(body)
+            await one.kube.patch(kind, name, patch, namespace=namespace, subresource="status")
+    assert (await describe_placement(one.kube, job)).startswith(want)
+    assert await forecast_job(one.kube, job) == await describe_placement(one.kube, job)
+    for kind in (PODS, NODES):
+        one.kube.withhold("", kind)
+        forecast = await forecast_job(one.kube, job)
+        assert re.fullmatch(r"no forecast \(.+\): it needs the ClusterRole tessera-viewer", forecast)
