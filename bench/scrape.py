@@ -7,13 +7,14 @@ nvmlsim, /proc is a folder with a control group for each process, HTTP is over t
 
 A scrape answers what was observed last, so it waits for no driver. FLOORS: the 99th percentile of a scrape; the
 processor time of one observation and one scrape, in percent of a core where both are done every 15 s; the series, at
-the most `series_bound`.
+the most `series_bound`. What docs/metrics.md has of series and bytes must be what is measured.
 """
 
 import argparse
 import asyncio
 import ctypes
 import os
+import re
 import sys
 import tempfile
 import time
@@ -39,6 +40,7 @@ GPUS, CLIENTS = 8, 4
 PROFILE = "1g.10gb"
 STARTS = range(7)
 EVERY_S = 15.0
+_SAME = 0.005
 FLOORS = {"scrape p99 ms": 50.0, "core at 15 s, percent": 1.0}
 
 
@@ -176,7 +178,18 @@ def main() -> int:
     for name, value in found.items():
         floor = f"  at most {FLOORS[name]:g}" if name in FLOORS else ""
         print(f"{name:24}{value:12.2f}{floor}")
-    return int(any(found[name] > most for name, most in FLOORS.items()))
+    documented = said()
+    if stale := [name for name, value in documented.items() if abs(found[name] / value - 1) > _SAME]:
+        print(f"docs/metrics.md has {documented}: correct {', '.join(stale)}")
+    return int(bool(stale) or any(found[name] > most for name, most in FLOORS.items()))
+
+
+def said() -> dict[str, float]:
+    """Return what docs/metrics.md has of such a node; docs/operations.md has the same, as a test of pages compares."""
+    text = (Path(__file__).parents[1] / "docs/metrics.md").read_text()
+    found = re.search(r"have ([\d,]+)\s+series in (\d+) kB", text)
+    assert found, "docs/metrics.md has no series of such a node"
+    return {"series": float(found[1].replace(",", "")), "bytes": 1000 * float(found[2])}
 
 
 if __name__ == "__main__":
