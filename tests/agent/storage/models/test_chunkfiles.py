@@ -26,14 +26,21 @@ def test_chunks_are_written_in_any_order_and_read_back(tmp_path: Path, last: int
     back = memoryview(bytearray(last))
     assert file.read(back, CHUNK_BYTES)
     assert not file.read(memoryview(bytearray(last + 1)), CHUNK_BYTES), "the file is not that long"
-    file.close()
-    file.close()
     assert (bytes(back), (tmp_path / "f").read_bytes()) == (chunks[1], b"".join(chunks))
+
+
+def test_a_model_of_more_files_than_a_process_may_open_can_be_written(tmp_path: Path) -> None:
+    opened = set(Path("/proc/self/fd").iterdir())
+    files = [ChunkFile(str(tmp_path / f"{number:03}"), CHUNK_BYTES + 5) for number in range(50)]
+    for file in files:
+        file.write(filled(b"these"), CHUNK_BYTES)
+        assert file.read(memoryview(bytearray(5)), CHUNK_BYTES)
+    assert set(Path("/proc/self/fd").iterdir()) == opened
 
 
 def test_what_an_earlier_attempt_left_is_kept_and_cut_to_size(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"earlier and longer")
-    ChunkFile(str(tmp_path / "f"), 7).close()
+    ChunkFile(str(tmp_path / "f"), 7)
     assert (tmp_path / "f").read_bytes() == b"earlier"
 
 

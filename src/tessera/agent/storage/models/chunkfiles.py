@@ -83,7 +83,7 @@ def writing_back(path: Path) -> Iterator[None]:
 
 
 class ChunkFile:
-    """A file of several chunks, written in any order by several threads.
+    """A file of several chunks, written in any order by several threads; it is open only while one is read or written.
 
     Args:
         path: created if missing; the content of an earlier attempt is kept.
@@ -92,45 +92,50 @@ class ChunkFile:
     """
 
     def __init__(self, path: str, size: int) -> None:
-        self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        self._direct = -1
-        with contextlib.suppress(OSError):  # tmpfs and some network file systems have no direct writes
-            self._direct = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.ftruncate(self._number, size)
-        except OSError:
-            self.close()
-            raise
+        self._path = path
+        with _opened(path, os.O_WRONLY | os.O_CREAT) as number:
+            os.ftruncate(number, size)
 
     def write(self, data: memoryview, offset: int) -> None:
         """Write a chunk; `data` is the beginning of an aligned buffer, `offset` a multiple of the chunk's size."""
-        whole = len(data) // _BLOCK * _BLOCK if self._direct >= 0 else 0
-        if whole:
-            try:
-                _write_all(self._direct, data[:whole], offset)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                whole = 0  # blocks of this disk are larger
+        whole = len(data) // _BLOCK * _BLOCK
+        if not (whole and self._write_direct(data[:whole], offset)):
+            whole = 0
         if whole < len(data):
-            _write_all(self._number, data[whole:], offset + whole)
+            with _opened(self._path, os.O_WRONLY) as number:
+                _write_all(number, data[whole:], offset + whole)
+
+    def _write_direct(self, data: memoryview, offset: int) -> bool:
+        """Write past the page cache; return whether this disk can."""
+        try:
+            with _opened(self._path, os.O_WRONLY | os.O_DIRECT) as number:
+                _write_all(number, data, offset)
+        except OSError as error:
+            # EINVAL also where the disk's blocks are larger; others are said of tmpfs and network file systems.
+            if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
+                raise
+            return False
+        return True
 
     def read(self, view: memoryview, offset: int) -> bool:
         """Fill the view; return whether the file is long enough."""
         done = 0
-        while done < len(view):
-            count = os.preadv(self._number, [view[done:]], offset + done)
-            if count == 0:
-                return False
-            done += count
+        with _opened(self._path, os.O_RDONLY) as number:
+            while done < len(view):
+                count = os.preadv(number, [view[done:]], offset + done)
+                if count == 0:
+                    return False
+                done += count
         return True
 
-    def close(self) -> None:
-        """Close the file; idempotent."""
-        numbers, self._number, self._direct = (self._number, self._direct), -1, -1
-        for number in numbers:
-            if number >= 0:
-                os.close(number)
+
+@contextlib.contextmanager
+def _opened(path: str, flags: int) -> Iterator[int]:
+    number = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        yield number
+    finally:
+        os.close(number)
 
 
 def _create(path: str) -> int:

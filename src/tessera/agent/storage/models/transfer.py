@@ -125,9 +125,6 @@ class Transfer:
             for worker in workers:
                 worker.join()
             self._journal.close()
-            for file in self._files:
-                if file.chunks:
-                    file.chunks.close()
         if self._failure is not None:
             raise self._failure
         wrong = {index for index, each in enumerate(self._files) if not each.is_right}

@@ -78,10 +78,8 @@ class SharedChunks:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """Close the files; nobody may be at work on them."""
+        """Close the journal; nothing may arrive any more."""
         self._journal.close()
-        for file in self.files:
-            file.chunks.close()
 
     def span(self, task: Chunk, buffer: memoryview) -> tuple[SharedFile, int, memoryview]:
         """Return a chunk's file, its first byte in there, and as much of a buffer as it takes."""
