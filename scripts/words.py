@@ -22,6 +22,8 @@ EVERYWHERE = {
     "look at": "see, check, read",
     "looks at": "checks, reads",
     "looked at": "checked, read",
+    "(?:carr(?:y|ies|ied|ying)) out": "reconcile, execute, done; a spec is valid or invalid",
+    "(?:a|each|every|full|next|last|first|second|two|three|four|[0-9,]+) looks?(?! like)|looks of": "pass, scrape, read",
     "as ever": "leave it out",
     "heeds?": "ignores, follows",
     "are dear": "are expensive",

@@ -75,7 +75,7 @@ WRONG = {
     ),
     "an option": (("-f", "-"), json.dumps(model_server({"args": ["--grpc-prt=1"]})), "spec.args[0]: '--grpc-prt=1'"),
     "a list": (("-f", "-"), "- a\n", "it is not a mapping"),
-    "nothing": (("-f", "-"), "", "nothing in it"),
+    "nothing": (("-f", "-"), "", "it is empty"),
     "a command for a server": (("-f", "-", "run"), "{}", "give --job, or no command"),
     "a number for a server": (("-f", "-", "--completions", "3"), "{}", "give --job"),
 }

@@ -40,7 +40,7 @@ Examples:
 def render(*, filename: tuple[str, ...], prometheus: str, job: bool, output: str, **given: int | None) -> None:
     """Print the Kubernetes objects of ModelServers, for kubectl apply.
 
-    They are those that the controller makes of them. It asks no cluster. With --job it prints an indexed Job; its pods
+    The objects that the controller would create. No cluster is needed. With --job it prints an indexed Job; its pods
     know their part of the work by JOB_COMPLETION_INDEX, and without COMMAND run that of the image.
     """
     command: tuple[str, ...] = given.pop("command") or ()  # type: ignore[assignment]  # click gives texts
@@ -75,5 +75,5 @@ def _servers(paths: tuple[str, ...]) -> list[tuple[str, ModelServer]]:
             server = read_model_server(document.data, source)
             found.append((f"{source}: {KIND} {server.name}", server))
     if not found:
-        raise InvalidInput(", ".join(paths), found="there is nothing in it", hint=f"name a file with a {KIND}")
+        raise InvalidInput(", ".join(paths), found="it is empty", hint=f"name a file with a {KIND}")
     return found

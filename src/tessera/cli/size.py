@@ -87,7 +87,7 @@ def size(path: Path | None, gpu: tuple[str, ...], output: str, **given: Any) -> 
 
 def _print(facts: dict[str, Any], output: str) -> None:
     console = wide_console(output=output)
-    table = headed_table("GPU", "slice", "MiB", "holds it", "KV GiB", "tokens", "seqs", "batch")
+    table = headed_table("GPU", "slice", "MiB", "fits", "KV GiB", "tokens", "seqs", "batch")
     for column in table.columns:
         column.no_wrap = True
     for column in table.columns[2:]:

@@ -34,7 +34,7 @@ The last does the same, for programs. RBAC: get and patch modelservers.tessera.d
 def wake(name: tuple[str, ...], namespace: str, kubeconfig: Path | None, context: str | None) -> None:
     """Wake the ModelServers NAME: each has a replica until it is idle again.
 
-    It is for those with replicas.min 0, and does not wait until the replica serves: requests are refused until then.
+    Only for servers with replicas.min 0. Returns at once; requests are refused until the replica is ready.
     """
     asyncio.run(_wake(ClusterSource(kubeconfig=kubeconfig, context=context), name, namespace))
 

@@ -1,4 +1,4 @@
-"""Changes MIG layouts on a node: carries out repartitions, follows the label, and records layouts."""
+"""Changes MIG layouts on a node: repartitions GPUs, follows the label, and records layouts."""
 
 from tessera.agent.partition.checkpoint import Checkpoint
 from tessera.agent.partition.follow import Follower, FollowOptions

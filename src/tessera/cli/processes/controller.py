@@ -61,7 +61,7 @@ _SETTINGS = ControllerSettings(identity="")
     "--model-servers",
     multiple=True,
     metavar="NAMESPACE",
-    help="Namespace whose ModelServers are carried out; repeatable.",
+    help="Namespace whose ModelServers are reconciled; repeatable.",
 )
 @click.option("--prometheus", default="", metavar="URL", help="Prometheus that KEDA queries for ModelServers.")
 @health_option

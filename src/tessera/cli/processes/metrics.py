@@ -68,7 +68,7 @@ _PROMETHEUS_BYTES = 64 << 20
 @click.option(
     "--wake-query",
     metavar="PROMQL",
-    help="Expression for it, by namespace and service: above 0 where requests wait for a server that has no replica.",
+    help="PromQL query, by namespace and service: above 0 while requests wait for a server without a replica.",
 )
 @click.option(
     "--adapter-rules",

@@ -161,7 +161,7 @@ def plan(
 
 
 def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
-    """Return the snapshot after the plan is carried out: placed pods run, the others are still pending."""
+    """Return the snapshot after the plan is executed: placed pods run, the others are still pending."""
     placed = {assignment.pod: assignment for assignment in made.assignments}
     ran = (Running(pod=pod, assignment=placed[pod.key]) for pod in snapshot.pending if pod.key in placed)
     pending = tuple(pod for pod in snapshot.pending if pod.key not in placed)

@@ -51,7 +51,7 @@ EXPORTER_FAILURES = Metric(
 REPARTITIONS = Metric(
     "tessera_repartitions_total",
     "counter",
-    "Repartitions of GPUs that the agent carried out since it started, by how they ended.",
+    "Repartitions of GPUs by the agent since it started, by how they ended.",
     ("outcome",),
 )
 LOOP_AGE = Metric("tessera_loop_age_seconds", "gauge", "Time since a loop of the process did its work.", ("loop",))

@@ -1,4 +1,4 @@
-"""GPU changes needed before a container starts: requested by the device plugins, carried out by the agent's own loop.
+"""GPU changes needed before a container starts: requested by the device plugins, made by the agent's own loop.
 
 So calls go down only: `Allocate` waits for an answer and does not know who changes layouts.
 """
@@ -46,9 +46,9 @@ class ChangeRequests:
         self._queue: asyncio.Queue[tuple[ChangeRequest, asyncio.Future[Inventory]]] = asyncio.Queue()
 
     async def change(self, request: ChangeRequest) -> Inventory:
-        """Return the inventory once a request is carried out, or raise why it was not.
+        """Return the inventory once a request is done, or raise why it was not.
 
-        It is carried out to its end even if the caller no longer waits: the kubelet gives up after 30 s, and a
+        It is completed even if the caller no longer waits: the kubelet gives up after 30 s, and a
         half-changed layout must not be left behind.
         """
         answer: asyncio.Future[Inventory] = asyncio.get_running_loop().create_future()
@@ -56,7 +56,7 @@ class ChangeRequests:
         return await answer
 
     async def serve(self, carry_out: Callable[[ChangeRequest], Awaitable[Inventory]]) -> None:
-        """Carry out requests concurrently, until canceled; their callers are canceled too."""
+        """Make requests concurrently, until canceled; their callers are canceled too."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 tasks.create_task(_answer(*await self._queue.get(), carry_out))

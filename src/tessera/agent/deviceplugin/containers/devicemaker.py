@@ -52,7 +52,7 @@ class GpuChanges(Protocol):
     """Takes requests to change GPUs, for containers that are about to start."""
 
     async def change(self, request: ChangeRequest) -> Inventory:
-        """Return the inventory once a request is carried out, or raise why it was not."""
+        """Return the inventory once a request is done, or raise why it was not."""
 
 
 class DeviceMaker:

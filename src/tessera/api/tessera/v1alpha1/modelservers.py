@@ -362,7 +362,7 @@ def server_status(
         ready = Finding("Ready", "True", "Serving" if found.desired else "ScaledToZero", serving)
     else:
         ready = Finding("Ready", "False", "Starting", f"{serving}; `tessera explain pod` shows why one is pending")
-    conditions = (Finding("Accepted", "True", "Valid", "it can be carried out"), applied, ready)
+    conditions = (Finding("Accepted", "True", "Valid", "the spec is valid"), applied, ready)
     return ModelServerStatus(
         observed_generation=generation,
         replicas=found.replicas,

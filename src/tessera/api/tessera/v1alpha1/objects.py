@@ -107,7 +107,7 @@ def coverage(nodes: int, ready: int, words: tuple[str, str, str]) -> tuple[Findi
         found = Finding("Ready", "False", doing, f"{nodes - ready} of {nodes} nodes lack {lacking}")
     else:
         found = Finding("Ready", "True", "Present", f"all nodes have {whole}")
-    return Finding("Accepted", "True", "Valid", "it can be carried out"), found
+    return Finding("Accepted", "True", "Valid", "the spec is valid"), found
 
 
 class _Status(Protocol):

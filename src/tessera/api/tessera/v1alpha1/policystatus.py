@@ -38,7 +38,7 @@ def new_status(policy: GpuPolicy, facts: PolicyFacts, now: dt.datetime) -> GpuPo
     """Return the status of a valid policy; the same facts give the same status."""
     generation = policy.metadata.generation
     found = (
-        Finding("Accepted", "True", "Valid", "the policy can be carried out"),
+        Finding("Accepted", "True", "Valid", "the spec is valid"),
         _ready(facts, policy.name),
         _overrides(facts, policy.name),
     )

@@ -90,7 +90,7 @@ class Taken(msgspec.Struct, frozen=True, tag=True):
 
 
 class StepDone(msgspec.Struct, frozen=True, tag=True):
-    """The driver carried out a step."""
+    """The driver did a step."""
 
     step: Step
 
@@ -135,7 +135,7 @@ class Observe(msgspec.Struct, frozen=True, tag=True):
 
 
 Instruction = OfferOnly | AwaitUnused | Step | Observe
-"""A step is carried out with a deadline and reported as StepDone, StepFailed or TimedOut."""
+"""A step has a deadline and reported as StepDone, StepFailed or TimedOut."""
 
 
 class Procedure(msgspec.Struct, frozen=True, kw_only=True):

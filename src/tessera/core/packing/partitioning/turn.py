@@ -45,7 +45,7 @@ def advance(
 ) -> tuple[PartitioningMemory, PartitioningDecision]:
     """Return the new state and the decision for an observation.
 
-    Repeating the observation changes nothing once the decision is carried out. Cost: one plan a batch, three if pods
+    Repeating the observation changes nothing once the decision is executed. Cost: one plan a batch, three if pods
     cannot be placed and needs are pending.
     """
     return _Look(memory, observed, now_s, limits).decide()
