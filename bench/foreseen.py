@@ -21,9 +21,10 @@ import numpy as np
 
 from tessera.core.serving.autoscaler import ReplicaProposal
 from tessera.core.serving.load import Load
+from tessera.core.serving.passes import PASS_S
 from tessera.sim.serving.clairvoyant import ClairvoyantPlan, clairvoyant
 from tessera.sim.serving.replicas import Model, Replicas
-from tessera.sim.serving.run import PERIOD_S, ServingRun, run
+from tessera.sim.serving.run import ServingRun, run
 from tessera.sim.serving.traces import Floats, read_requests
 
 FILE, RATE, SEED, MOST, DAY_S = "servegen_deepseek_r1_clients_600s.csv", 3.5, 42, 16, 86_400.0
@@ -102,7 +103,7 @@ def main() -> int:
     service_s = model.base_s + model.context_s * requests.context + model.generated_s * requests.generated
     rates, plan = read_rates(folder / FILE), clairvoyant(requests.arrival_s, service_s, model, MOST)
     failed = 0
-    for name, ahead_s in (("now", 0.0), ("now and ahead", model.cold_start_s + PERIOD_S)):
+    for name, ahead_s in (("now", 0.0), ("now and ahead", model.cold_start_s + PASS_S)):
         deviations, found = cheapest(requests.arrival_s, service_s, rates, plan, ahead_s)
         ratio = found.replica_hours / plan.replica_hours
         wrong = math.isclose(ratio, RATIO) or (ratio < RATIO) == (ahead_s == 0)

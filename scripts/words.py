@@ -23,7 +23,7 @@ EVERYWHERE = {
     "looks at": "checks, reads",
     "looked at": "checked, read",
     "(?:carr(?:y|ies|ied|ying)) out": "reconcile, execute, done; a spec is valid or invalid",
-    "(?:a|each|every|full|next|last|first|second|two|three|four|[0-9,]+) looks?(?! like)|looks of": "pass, scrape, read",
+    "(?:a|each|every|full|next|last|first|second|two|three|four|[0-9,]+) looks?(?! like)|looks of": "pass, scrape",
     "as ever": "leave it out",
     "heeds?": "ignores, follows",
     "are dear": "are expensive",

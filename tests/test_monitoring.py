@@ -11,7 +11,7 @@ import yaml
 from tessera.clients.kube import MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.core.serving.metricnames import SERVING_METRICS
-from tessera.core.serving.render.queuetime import queue_time_query
+from tessera.core.serving.render.promql import queue_time_query
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.processmetrics import PROCESS_METRICS
 from tessera.log import logger

@@ -10,7 +10,7 @@ from tessera.api.kubernetes.times import time_text
 from tessera.api.tessera.v1alpha1.modelservers import API_VERSION, KIND, read_model_server
 from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options
 from tessera.clients.kube import MODEL_SERVERS, Kube
-from tessera.core.serving.render.pods import WAKE
+from tessera.core.serving.annotations import WAKE
 from tessera.errors import InvalidInput
 
 __all__ = ["wake", "wake_server"]

@@ -46,9 +46,9 @@ from tessera.clients.kube import (
     version_of,
 )
 from tessera.controller.sleeping import Sleeping
+from tessera.core.serving.annotations import IDLE
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render import render
-from tessera.core.serving.render.pods import IDLE
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported
 from tessera.log import defect, logger
 from tessera.loops import one_turn
@@ -79,6 +79,20 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Longest pause, and the shortest between two reads of the replicas that a server needs."""
     repair_s: float = 60.0
     """Interval at which an unwatched object is compared with what was applied, and a missing CRD is tried again."""
+
+
+class _AppliedObject(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a rendered object since it was applied last."""
+
+    body: Object | None = None
+    """The configuration that was applied; with the version that resulted an unchanged object is not applied again."""
+    version: str = ""
+    generation: int = 0
+    """As it was written or observed last: its store may be behind."""
+    checked_s: float = -math.inf
+    """When an unwatched object last was as desired, on the loop's clock."""
+    absent: str = ""
+    """UID of the server that neither needs nor has it: only this process would create one. Empty for none."""
 
 
 class ModelServers:
@@ -116,14 +130,7 @@ class ModelServers:
             for namespace in sorted(self._namespaces)
         }
         self._sleeping = Sleeping(kube, now, self._pace.most_s)
-        self._applied: dict[Key, tuple[Object, str]] = {}
-        """The configuration applied last and the resulting version: an unchanged object is not applied again."""
-        self._generations: dict[Key, int] = {}
-        """Of each object as it was written or seen last: its store may be behind."""
-        self._asked_s: dict[Key, float] = {}
-        """When an unwatched object last was as desired, on the loop's clock."""
-        self._absent: dict[Key, str] = {}
-        """Objects that a server neither needs nor has, with its UID: only this process would create one."""
+        self._applied: dict[Key, _AppliedObject] = {}
         self._lacking: dict[Kind, tuple[float, Unsupported]] = {}
         """Kinds whose CRD is missing, and when that was last observed."""
         self._read: set[str] = set()
@@ -201,10 +208,8 @@ class ModelServers:
             except Exception as error:  # noqa: BLE001 a defect about one server shall not stop the others
                 failure = error
         present = {name_of(each) for each in servers}
-        memories: tuple[dict[Key, Any], ...] = (self._applied, self._generations, self._asked_s, self._absent)
-        for memory in memories:
-            for key in [key for key in memory if key[1:] not in present]:
-                del memory[key]
+        for key in [key for key in self._applied if key[1:] not in present]:
+            del self._applied[key]
         if failure is not None:
             raise failure
 
@@ -238,7 +243,7 @@ class ModelServers:
             objects = render(server, f"{KIND} {name}", prometheus=self._prometheus)
         except InvalidInput as error:
             return refused_status(former, generation, "Invalid", str(error), self._now())
-        problems, notes, unserved = await self._carry_out(server, objects)
+        problems, notes, unserved = await self._apply_all(server, objects)
         deployment = self._stores[DEPLOYMENTS, namespace].objects.get((namespace, name), {})
         own = deployment if _owned(deployment, server.uid) else {}
         if server.sleeps and own:
@@ -248,12 +253,12 @@ class ModelServers:
                 problems += (_problem(server, error),)
         if ignored:
             notes += (f"ignored: {ignored}",)
-        generation_written = self._generations.get((DEPLOYMENTS, namespace, name), 0)
-        found_now = observed(own, problems, notes, unserved, generation=generation_written)
+        written = self._applied.get((DEPLOYMENTS, namespace, name), _AppliedObject())
+        found_now = observed(own, problems, notes, unserved, generation=written.generation)
         found_now = msgspec.structs.replace(found_now, sleeps=server.sleeps)
         return server_status(former, generation, found_now, self._now())
 
-    async def _carry_out(
+    async def _apply_all(
         self, server: ModelServer, objects: Iterable[Object]
     ) -> tuple[tuple[str, ...], tuple[str, ...], str]:
         """Create or update the objects; return what failed, what was skipped, and what failed of the Deployment.
@@ -318,10 +323,10 @@ class ModelServers:
             body = {**body, "spec": {field: each for field, each in body["spec"].items() if field != "replicas"}}
         key = (kind, server.namespace, server.name)
         now_s = asyncio.get_running_loop().time()
-        unchanged = key in self._applied and self._applied[key][0] == body
-        if kind in _OPTIONAL and unchanged and now_s - self._asked_s.get(key, -math.inf) < self._pace.repair_s:
+        former = self._applied.get(key, _AppliedObject())
+        if kind in _OPTIONAL and former.body == body and now_s - former.checked_s < self._pace.repair_s:
             return
-        self._absent.pop(key, None)
+        self._applied[key] = former = msgspec.structs.replace(former, absent="")
         live = await self._live(kind, server)
         if live is not None and not _owned(live, server.uid):
             raise Conflict(
@@ -337,32 +342,35 @@ class ModelServers:
             )
         if live is not None and _must_leave_zero(live, body):
             live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
-        if live is None or self._applied.get(key) != (body, version_of(live)):
+        if live is None or (former.body, former.version) != (body, version_of(live)):
             before = version_of(live or {})
             if live is None:  # not by force: an object created just now belongs to somebody else
                 live = await self._kube.apply(kind, body, manager=_MANAGER)
             else:
                 same = {**body, "metadata": {**body["metadata"], "uid": uid_of(live)}}
                 live = await self._kube.apply(kind, same, manager=_MANAGER, force=True)
-            self._applied[key] = (body, version_of(live))
+            former = msgspec.structs.replace(former, body=body, version=version_of(live))
             if version_of(live) != before:  # only its status may have changed
                 self._log.info("model_server_applied", kind=kind.name, name=server.name, namespace=server.namespace)
-        self._asked_s[key] = now_s
+        self._applied[key] = msgspec.structs.replace(former, checked_s=now_s)
         if replicas is not None and live["spec"].get("replicas") != replicas:
             patch = {"spec": {"replicas": replicas}}
             live = await self._kube.patch(kind, server.name, patch, namespace=server.namespace)
-        self._generations[key] = live["metadata"].get("generation", 0)
+        generation = live["metadata"].get("generation", 0)
+        self._applied[key] = msgspec.structs.replace(self._applied[key], generation=generation)
 
     async def _remove(self, kind: Kind, server: ModelServer) -> None:
         """Delete an object that the server no longer needs."""
         key = (kind, server.namespace, server.name)
-        self._asked_s.pop(key, None)
-        if self._absent.get(key) == server.uid:
+        former = msgspec.structs.replace(self._applied.get(key, _AppliedObject()), checked_s=-math.inf)
+        self._applied[key] = former
+        if former.absent == server.uid:
             return
         live = await self._live(kind, server)
-        self._absent[key] = server.uid
-        if live is not None and _owned(live, server.uid):
-            del self._absent[key]  # until its deletion is observed
+        own = live is not None and _owned(live, server.uid)
+        # It is not absent until its deletion is observed.
+        self._applied[key] = msgspec.structs.replace(former, absent="" if own else server.uid)
+        if own:
             await self._kube.delete(kind, server.name, namespace=server.namespace)
             self._log.info("model_server_removed", kind=kind.name, name=server.name, namespace=server.namespace)
 

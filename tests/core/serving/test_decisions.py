@@ -1,11 +1,11 @@
 """Bad input: the last good decision is kept for five minutes, then there is none; and each says why."""
 
 from tessera.core.serving.autoscaler import ReplicaProposal
-from tessera.core.serving.decisions import KEPT_S, Decided, ScalingDecision, decide
+from tessera.core.serving.decisions import KEPT_S, LastDecision, ScalingDecision, decide
 from tessera.core.serving.queuetime import Missing
 
 BAD = Missing("1 of 1 pods (a): no answer")
-GOOD = Decided(at_s=100.0, replicas=3, reason="why")
+GOOD = LastDecision(at_s=100.0, replicas=3, reason="why")
 
 
 def test_a_proposal_is_the_decision() -> None:
@@ -35,4 +35,4 @@ def test_then_there_is_none() -> None:
 
 def test_zero_is_not_kept() -> None:
     want = ScalingDecision(replicas=None, reason="1 of 1 pods (a): no answer; the replicas do not change", bad=True)
-    assert decide(Decided(at_s=100.0, replicas=0, reason="idle"), BAD, 101.0) == (None, want)
+    assert decide(LastDecision(at_s=100.0, replicas=0, reason="idle"), BAD, 101.0) == (None, want)

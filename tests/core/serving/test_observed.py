@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tessera.core.serving.load import Load
 from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
 from tessera.core.serving.queuetime import Counters, Missing
-from tessera.core.serving.scaling import Remembered, ServerFacts, scale
+from tessera.core.serving.scaling import ScalingMemory, ServerFacts, scale
 
 DOWN = Missing("connection refused")
 
@@ -433,7 +433,7 @@ def test_one_pass_of_an_absurd_gauge_in_one_pod_of_many_adds_few_replicas(
     facts = ServerFacts(deployment="llm", replicas=pods, ready=pods, most=500, decided=True, slots=8)
 
     def most(absurd: int) -> int:
-        memory, remembered, decided = ServerMemory(), Remembered(), list[int]()
+        memory, remembered, decided = ServerMemory(), ScalingMemory(), list[int]()
         for number in range(1, 40):
             good = sample(15.0 * number, ended * number, in_flight=in_flight)
             samples = {str(pod): good for pod in range(pods)}

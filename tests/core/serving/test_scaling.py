@@ -6,7 +6,7 @@ import pytest
 from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.scaling import Remembered, ServerFacts, in_turn, scale, to_count
+from tessera.core.serving.scaling import ScalingMemory, ServerFacts, in_turn, scale, to_count
 
 FACTS = ServerFacts(replicas=2, least=1, most=5, slots=8, decided=True)
 BAD = Missing("1 of 1 pods (a): no answer")
@@ -18,7 +18,7 @@ def load(at_s: float = 0.0, *, in_flight: int = 0, replicas: int = 2) -> Load:
 
 def run(facts: ServerFacts, *, in_flight: int, looks: int = 40) -> ScalingDecision:
     """Return the decision after ten minutes of so many requests in flight."""
-    remembered, found = Remembered(), None
+    remembered, found = ScalingMemory(), None
     for number in range(looks):
         remembered, found = scale(remembered, facts, load(15.0 * number, in_flight=in_flight), 15.0 * number)
     assert found is not None
@@ -44,20 +44,20 @@ def test_a_full_server_gets_more_replicas() -> None:
     ],
 )
 def test_nobody_asked_for_a_decision(facts: ServerFacts, want: str) -> None:
-    remembered, found = scale(Remembered(), facts, load(), 0.0)
-    assert remembered == Remembered()
+    remembered, found = scale(ScalingMemory(), facts, load(), 0.0)
+    assert remembered == ScalingMemory()
     assert (found.replicas, found.bad) == (None, False)
     assert found.reason.endswith(want)
 
 
 def test_an_annotation_that_cannot_be_read_is_bad_input_and_reported() -> None:
     facts = msgspec.structs.replace(FACTS, trouble="annotation x: 'y' is not a number")
-    _, found = scale(Remembered(), facts, load(), 0.0)
+    _, found = scale(ScalingMemory(), facts, load(), 0.0)
     assert (found.replicas, found.reason, found.bad) == (None, facts.trouble, True)
 
 
 def test_bad_input_keeps_the_decision_and_what_was_learned() -> None:
-    remembered, good = scale(Remembered(), FACTS, load(), 0.0)
+    remembered, good = scale(ScalingMemory(), FACTS, load(), 0.0)
     kept, found = scale(remembered, FACTS, BAD, 15.0)
     assert (found.replicas, found.bad) == (good.replicas, True)
     assert kept == remembered
@@ -73,7 +73,7 @@ def test_while_a_pod_finds_no_place_no_more_are_asked_for() -> None:
 
 def burst(facts: ServerFacts) -> ScalingDecision:
     """Return the decision when so many requests come that ten replicas are needed."""
-    remembered, found = Remembered(), None
+    remembered, found = ScalingMemory(), None
     for number in range(40):
         now = msgspec.structs.replace(
             load(15.0 * number, in_flight=8), arrived=number * 200, completed=number * 200, served_s=number * 600.0
@@ -143,19 +143,19 @@ WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
     ],
 )
 def test_without_a_replica_nothing_is_bad_and_what_wakes_it_is_said(facts: ServerFacts, want: int, reason: str) -> None:
-    _, found = scale(Remembered(), facts, Missing("it has no running pod"), 15.0)
+    _, found = scale(ScalingMemory(), facts, Missing("it has no running pod"), 15.0)
     assert (found.replicas, found.reason, found.bad) == (want, reason, False)
 
 
 def test_who_scales_to_zero_by_hand_is_left_alone() -> None:
-    _, found = scale(Remembered(), msgspec.structs.replace(FACTS, replicas=0), BAD, 15.0)
+    _, found = scale(ScalingMemory(), msgspec.structs.replace(FACTS, replicas=0), BAD, 15.0)
     assert (found.replicas, found.bad) == (None, False)
     assert "scaled to zero by hand" in found.reason
 
 
 def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_ended() -> None:
     """Requests wait in the pods, which serve four each by the old template and six by the new one."""
-    facts, remembered = msgspec.structs.replace(FACTS, slots=256, revision="1"), Remembered()
+    facts, remembered = msgspec.structs.replace(FACTS, slots=256, revision="1"), ScalingMemory()
     steps = [(6, "1", False), (20, "2", True), (4, "2", False), (1, "2", False)]
     limits = list[tuple[int, bool] | None]()
     at_s = 0.0
@@ -182,7 +182,7 @@ def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_
     ],
 )
 def test_the_cold_start(facts: ServerFacts, want: str) -> None:
-    _, found = scale(Remembered(), facts, load(), 0.0)
+    _, found = scale(ScalingMemory(), facts, load(), 0.0)
     assert want in found.reason
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tessera.core.serving.observed import ServerMemory, observe
 from tessera.core.serving.queuetime import Counters
-from tessera.core.serving.scaling import Remembered, ServerFacts, scale
+from tessera.core.serving.scaling import ScalingMemory, ServerFacts, scale
 
 RATE, SERVICE_S = 10, 10.0
 """A hundred requests in flight, of which a pod serves 20: seven pods, or eight by what is at the beginning."""
@@ -65,7 +65,7 @@ def passes(cold_start_s: float, serves: int, hours: float) -> Iterator[tuple[int
     """Yield the ready pods and the requests that wait in them, each 15 s from a rollout on."""
     draw, hour, at_s = random.Random(1), 3600.0, 0.0
     pods = [Pod(f"pod-{number}", 20, 0.0) for number in range(4)]
-    memory, remembered, desired, fewer_s = ServerMemory(), Remembered(), 4, 0.0
+    memory, remembered, desired, fewer_s = ServerMemory(), ScalingMemory(), 4, 0.0
     while at_s < (1 + hours) * hour:
         for _ in range(15):
             at_s += 1

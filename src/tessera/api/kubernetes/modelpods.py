@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from tessera.core.serving.annotations import COLD_START, IDLE, PORT, SLOTS, WAKE
 from tessera.core.serving.metricnames import REPLICAS
 from tessera.core.serving.render import API_VERSION, KIND
-from tessera.core.serving.render.pods import IDLE, SLOTS, WAKE
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
@@ -27,12 +27,6 @@ __all__ = [
     "read_woken",
 ]
 
-_PORT: Final = "serving.tessera.dev/metrics-port"
-"""Annotation of a pod: the port of its metrics; else the container port named `metrics`, else the first that an engine
-has them at. Set by users; read by `tessera metrics`."""
-_COLD_START: Final = "serving.tessera.dev/cold-start-seconds"
-"""Annotation of a Deployment: seconds from asking for a replica until it takes requests; else what is measured. Set by
-users; read by `tessera metrics`."""
 _REVISION: Final = "deployment.kubernetes.io/revision"
 """Annotation of a Deployment, set by Kubernetes' controller. Source: kubernetes
 `pkg/controller/deployment/util/deployment_util.go` (`RevisionAnnotation`)."""
@@ -253,7 +247,7 @@ def _metrics_port(pod: _Pod) -> tuple[str, int, str]:
     ports = [(each.name, port) for each in pod.spec.containers for port in each.ports or ()]
     first = pod.spec.containers[0].name if pod.spec.containers else ""
     try:
-        given = _number(pod.metadata.annotations or {}, _PORT, _MOST_PORT)
+        given = _number(pod.metadata.annotations or {}, PORT, _MOST_PORT)
     except InvalidInput as error:
         return first, 0, str(error)
     if given is not None:
@@ -262,7 +256,7 @@ def _metrics_port(pod: _Pod) -> tuple[str, int, str]:
     usual = [(name, port.container_port) for at in _ENGINE_PORTS for name, port in ports if port.container_port == at]
     for name, number in (*named, *usual):
         return name, number, ""
-    return first, 0, f"no container port named metrics and no annotation {_PORT}"
+    return first, 0, f"no container port named metrics and no annotation {PORT}"
 
 
 def _host(address: str | None) -> str:
@@ -285,7 +279,7 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
     slots, cold_start_s, idle_s, woken_s = None, None, None, None
     try:
         slots = _number(annotations, SLOTS, _MOST_SLOTS) or _sequences(found.spec.template.spec.containers)
-        cold_start_s = _number(annotations, _COLD_START, _MOST_SECONDS)
+        cold_start_s = _number(annotations, COLD_START, _MOST_SECONDS)
         idle_s = _number(annotations, IDLE, _MOST_IDLE_SECONDS)
         woken_s = read_woken(annotations)
     except InvalidInput as error:

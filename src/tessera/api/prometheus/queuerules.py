@@ -11,7 +11,7 @@ from typing import Final
 from tessera.api.documents import Plain
 from tessera.core.serving.enginemetrics import ENGINE_METRICS, EngineMetrics
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, SERVER, WAITING, recorded_name
-from tessera.core.serving.render.queuetime import WINDOW_S, queue_time
+from tessera.core.serving.render.promql import WINDOW_S, queue_time
 
 __all__ = ["adapter_rules", "prometheus_rules"]
 

@@ -24,6 +24,7 @@ import msgspec
 
 from tessera.core.serving.capacity import Capacity, limit, measure
 from tessera.core.serving.load import Load
+from tessera.core.serving.passes import MINUTE_PASSES_S, PASS_S
 from tessera.core.serving.scaletozero import IDLE_S, awake
 
 __all__ = ["AutoscalerMemory", "ReplicaProposal", "ScaledServer", "propose", "replicas_text"]
@@ -59,16 +60,12 @@ _BEGIN_S: Final = 300
 _FULL: Final = 0.8
 """The part of a replica's slots that requests in flight for a minute may take."""
 _MINUTE_S: Final = 60
-_LATELY_S: Final = 45
-"""Requests were in flight for a minute if they are in four passes, or in two that are further apart."""
 _DRAIN_S: Final = 60
 """A queue is to be gone this long after replicas that are requested now are ready, if a request takes no longer."""
 _LATE: Final = 2.0
 """A replica that is not ready after so many cold starts may never be, and others are requested in its place."""
 _OVERLOAD: Final = 2
 """With so many times as many requests in flight as slots the minute is not awaited: as many wait as are served."""
-_SYNC_S: Final = 15
-"""Between two passes, as long as the HPA's sync period: a decision lags by as much."""
 _LEAST: Final = 0.5
 """The smallest margin, in square roots of the forecast."""
 
@@ -288,7 +285,7 @@ def _without_replicas(
 def _with_lately_ready(loads: Sequence[Load]) -> Load:
     """Return the last load, with the most replicas that were ready in the last passes: a probe fails for a moment."""
     now = loads[-1]
-    lately = takewhile(lambda each: each.at_s > now.at_s - _LATELY_S, reversed(loads))
+    lately = takewhile(lambda each: each.at_s > now.at_s - MINUTE_PASSES_S, reversed(loads))
     return msgspec.structs.replace(now, ready=max(now.ready, min(max(each.ready for each in lately), now.replicas)))
 
 
@@ -318,7 +315,7 @@ def _rate_ahead(loads: Sequence[Load], cold_start_s: float) -> float:
     # The two rates are those of the middles of their times.
     apart_s = (recent.at_s - trend.at_s) / 2
     slope = (rate - _rate(trend, now)) / apart_s if apart_s >= _RECENT_S / 2 else 0.0
-    ahead_s = cold_start_s + _SYNC_S + (now.at_s - recent.at_s) / 2
+    ahead_s = cold_start_s + PASS_S + (now.at_s - recent.at_s) / 2
     return min(max(rate + _TREND * slope * ahead_s, rate / 2), rate * 2)
 
 
@@ -356,7 +353,7 @@ def _requested_s(loads: Sequence[Load], replicas: int) -> float:
 
 def _lately(loads: Sequence[Load]) -> int:
     """Return how many requests were in flight for a minute at least; 0 where the loads do not go back so far."""
-    last = loads[-1].at_s - _LATELY_S
+    last = loads[-1].at_s - MINUTE_PASSES_S
     start = next((at for at in reversed(range(len(loads))) if loads[at].at_s <= last), None)
     return 0 if start is None else min(each.in_flight for each in loads[start:])
 
@@ -396,7 +393,7 @@ def _errors(memory: AutoscalerMemory, loads: Sequence[Load], cold_start_s: float
     """Return the errors that still count, with that of the forecast made for now, if there is one."""
     now = loads[-1]
     kept = tuple(each for each in memory.errors if each.at_s > now.at_s - _ERRORS_S)
-    made = [forecast for at_s, forecast in memory.forecasts if at_s <= now.at_s - cold_start_s - _SYNC_S]
+    made = [forecast for at_s, forecast in memory.forecasts if at_s <= now.at_s - cold_start_s - PASS_S]
     if not made:
         return kept
     # Queued requests behind too few replicas do not need as many slots.

@@ -20,13 +20,12 @@ from typing import Final
 import msgspec
 
 from tessera.core.serving.load import Load
+from tessera.core.serving.passes import MINUTE_PASSES_S
 
 __all__ = ["Capacity", "limit", "measure"]
 
 _MINUTE_S: Final = 60
 """Requests must wait for so long: a burst waits for a moment in a replica with free memory too."""
-_PASSES_S: Final = 45
-"""Loads of a minute are at least this far apart: four passes."""
 _GROWTH: Final = 1.02
 _HOUR_S: Final = 3600
 _CARRIED_GROWTH: Final = 1.2
@@ -69,7 +68,7 @@ def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, sl
         # While a rollout goes on a carried number does not grow; where requests wait its growth begins again.
         former = msgspec.structs.replace(former, at_s=now.at_s)
     recent = [each for each in loads if each.at_s >= now.at_s - _MINUTE_S]
-    if now.at_s - recent[0].at_s < _PASSES_S:
+    if now.at_s - recent[0].at_s < MINUTE_PASSES_S:
         return former
     if any(each.revision != revision for each in recent):
         return former

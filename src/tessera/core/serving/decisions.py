@@ -11,7 +11,7 @@ import msgspec
 from tessera.core.serving.autoscaler import ReplicaProposal
 from tessera.core.serving.queuetime import Missing
 
-__all__ = ["KEPT_S", "Decided", "ScalingDecision", "decide"]
+__all__ = ["KEPT_S", "LastDecision", "ScalingDecision", "decide"]
 
 KEPT_S: Final = 300.0
 """A decision is valid this long without a new one: as long as Kubernetes' own stabilization window for scaling down."""
@@ -29,7 +29,7 @@ class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is an earlier decision that still counts."""
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
+class LastDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The last valid decision."""
 
     at_s: float
@@ -38,8 +38,8 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(
-    former: Decided | None, found: ReplicaProposal | Missing, now_s: float
-) -> tuple[Decided | None, ScalingDecision]:
+    former: LastDecision | None, found: ReplicaProposal | Missing, now_s: float
+) -> tuple[LastDecision | None, ScalingDecision]:
     """Return the new state, and the decision.
 
     Args:
@@ -49,7 +49,7 @@ def decide(
 
     """
     if isinstance(found, ReplicaProposal):
-        return Decided(at_s=now_s, replicas=found.replicas, reason=found.reason), ScalingDecision(
+        return LastDecision(at_s=now_s, replicas=found.replicas, reason=found.reason), ScalingDecision(
             replicas=found.replicas, reason=found.reason
         )
     # Zero is not kept: it would remove the last replica of a server that may serve, and cannot be observed.

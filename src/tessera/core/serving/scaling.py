@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose
-from tessera.core.serving.decisions import Decided, ScalingDecision, decide
+from tessera.core.serving.decisions import LastDecision, ScalingDecision, decide
 from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.scaletozero import IDLE_S
 
-__all__ = ["Remembered", "ServerFacts", "in_turn", "scale", "to_count"]
+__all__ = ["ScalingMemory", "ServerFacts", "in_turn", "scale", "to_count"]
 
 _COLD_START_S: Final = 120.0
 """Before one was measured. Source: llm-d measured 100 to 139 s for a vLLM with an 8B model."""
@@ -68,16 +68,16 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How long each of its pods took from being scheduled until it was first ready."""
 
 
-class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a model server between passes."""
 
     memory: AutoscalerMemory = AutoscalerMemory()
-    decided: Decided | None = None
+    decided: LastDecision | None = None
 
 
 def scale(
-    former: Remembered, facts: ServerFacts, load: Load | Missing, now_s: float
-) -> tuple[Remembered, ScalingDecision]:
+    former: ScalingMemory, facts: ServerFacts, load: Load | Missing, now_s: float
+) -> tuple[ScalingMemory, ScalingDecision]:
     """Return the new state, and the desired replicas.
 
     Args:
@@ -89,22 +89,24 @@ def scale(
     """
     deployment = f"Deployment {facts.deployment}" if facts.deployment else "its Deployment"
     if facts.most is None:
-        return Remembered(), _none(f"no HorizontalPodAutoscaler targets {deployment}, so there are no bounds")
+        return ScalingMemory(), _none(f"no HorizontalPodAutoscaler targets {deployment}, so there are no bounds")
     if facts.trouble:
-        return Remembered(), ScalingDecision(replicas=None, reason=facts.trouble, bad=True)
+        return ScalingMemory(), ScalingDecision(replicas=None, reason=facts.trouble, bad=True)
     if facts.slots is None:
         reason = (
             f"the number of requests that a replica serves at once is unknown; annotate {deployment} with "
             "serving.tessera.dev/slots"
         )
-        return Remembered(), ScalingDecision(replicas=None, reason=reason, bad=facts.decided)
+        return ScalingMemory(), ScalingDecision(replicas=None, reason=reason, bad=facts.decided)
     if facts.replicas == 0 and facts.least > 0:
-        return Remembered(), _none(f"{deployment} was scaled to zero by hand, and its autoscaler does not change that")
+        return ScalingMemory(), _none(
+            f"{deployment} was scaled to zero by hand, and its autoscaler does not change that"
+        )
     if facts.least == 0:
         load = _from_zero(facts, load, now_s)
     if isinstance(load, Missing):
         decided, decision = decide(former.decided, load, now_s)
-        return Remembered(memory=former.memory, decided=decided), decision
+        return ScalingMemory(memory=former.memory, decided=decided), decision
     most, limit = _most(facts, facts.most)
     server = ScaledServer(
         slots=facts.slots,
@@ -120,7 +122,7 @@ def scale(
     if facts.pending_requests is None and not facts.ready and not found.replicas:
         proposal = ReplicaProposal(0, "the wake-up query failed, and nothing else woke it")
     decided, decision = decide(former.decided, proposal, now_s)
-    return Remembered(memory=memory, decided=decided), decision
+    return ScalingMemory(memory=memory, decided=decided), decision
 
 
 def _from_zero(facts: ServerFacts, load: Load | Missing, now_s: float) -> Load | Missing:

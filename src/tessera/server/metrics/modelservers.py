@@ -43,10 +43,11 @@ from tessera.clients.kube import (
 from tessera.core.serving.autoscaler import replicas_text
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
 from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
+from tessera.core.serving.passes import PASS_S
 from tessera.core.serving.queuetime import Missing, Window
 from tessera.core.serving.render.pods import SERVER_LABEL
 from tessera.core.serving.scaletozero import IDLE_S
-from tessera.core.serving.scaling import Remembered, ServerFacts, in_turn, scale, to_count
+from tessera.core.serving.scaling import ScalingMemory, ServerFacts, in_turn, scale, to_count
 from tessera.core.usage.processmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger, defect
@@ -58,9 +59,8 @@ from tessera.server.metrics.requestqueues import RequestQueues
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import MetricAbsent
 
-__all__ = ["INTERVAL_S", "ModelServerMetrics"]
+__all__ = ["ModelServerMetrics"]
 
-INTERVAL_S: Final = 15.0
 _STALE_S: Final = 60.0
 """Measurements older than this are not served."""
 _POD_METRICS: Final[Mapping[str, Callable[[Window], float]]] = {
@@ -113,7 +113,7 @@ class ModelServerMetrics:
             kind: Store(kube, kind, selection, on_trouble=self._trouble) for kind, selection in selections
         }
         self._observed: dict[_Name, ServerMemory] = {}
-        self._remembered: dict[_Name, Remembered] = {}
+        self._remembered: dict[_Name, ScalingMemory] = {}
         self._measured: dict[_Name, MeasuredServer] = {}
         self._started: dict[_Name, dict[str, float]] = {}
         """How long each pod of a server took until it was first seen to be ready."""
@@ -142,7 +142,7 @@ class ModelServerMetrics:
                 begun_s = time.monotonic()
                 await one_turn(self.reconcile, self._trouble, partial(self._measures.turned, "reconcile"))
                 self._measures.observe(METRICS_RECONCILE_TIME, time.monotonic() - begun_s)
-                await asyncio.sleep(max(INTERVAL_S - (time.monotonic() - begun_s), 1.0))
+                await asyncio.sleep(max(PASS_S - (time.monotonic() - begun_s), 1.0))
 
     def _trouble(self, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
@@ -173,7 +173,7 @@ class ModelServerMetrics:
                 replicas=facts.replicas,
                 ready={name for name, pod in pods.get(server, {}).items() if pod.ready},
             )
-            remembered, decision = scale(self._remembered.get(server, Remembered()), facts, found.load, now_s)
+            remembered, decision = scale(self._remembered.get(server, ScalingMemory()), facts, found.load, now_s)
             if more := to_count(facts, decision):
                 growing[server] = more, min(max(facts.replicas - len(pods.get(server, {})), 0), more)
             else:
@@ -299,7 +299,7 @@ class ModelServerMetrics:
         else:
             self._counted_s[server] = measured.at_s
             facts = msgspec.structs.replace(facts, room=None if found is None else max(found - coming, 0))
-        former = self._remembered.get(server, Remembered())
+        former = self._remembered.get(server, ScalingMemory())
         remembered, decision = scale(former, facts, measured.observation.load, measured.at_s)
         if facts.room and decision.replicas is not None:
             growth = decision.replicas - facts.replicas
@@ -420,8 +420,8 @@ class ModelServerMetrics:
         age_s = self._now_s() - self._measured_s
         if not self._measured_s or age_s > _STALE_S:
             found = f"last measured {age_s:.0f} s ago" if self._measured_s else "nothing was measured yet"
-            raise Unavailable(subject, found=found, hint=f"it is measured every {INTERVAL_S:.0f} s; try again")
+            raise Unavailable(subject, found=found, hint=f"it is measured every {PASS_S} s; try again")
 
 
-def _decided_s(remembered: Remembered) -> float | None:
+def _decided_s(remembered: ScalingMemory) -> float | None:
     return None if remembered.decided is None else remembered.decided.at_s

@@ -14,6 +14,7 @@ from tessera.clients.kube import PODS, MemoryKube, Object, Store, name_of
 from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.serving.autoscaler import AutoscalerMemory, ScaledServer, propose
 from tessera.core.serving.load import Load
+from tessera.core.serving.passes import PASS_S
 from tessera.core.workload.need import PodKey
 from tessera.sim.serving.replicas import Model, Replicas
 
@@ -21,8 +22,6 @@ __all__ = ["CASES", "Case", "EmbeddedWorkloads", "Serving"]
 
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Source: k8s.io/apimachinery `pkg/util/rand`."""
-_SYNC_S: Final = 15.0
-"""Interval of the autoscaler's passes, in simulated time."""
 _KEPT: Final = 120
 _TURN_S: Final = 0.5
 _WAVE_S: Final = 3600.0
@@ -230,7 +229,7 @@ class _Server:
             self._next_s += self._rng.expovariate(self._rate(self._next_s))
         self._replicas.settle(now_s)
         self._replicas.release(now_s)
-        if now_s >= self._now_s + _SYNC_S:
+        if now_s >= self._now_s + PASS_S:
             self._now_s = now_s
             self._scale(running)
         return self._desired

@@ -7,13 +7,11 @@ import msgspec
 
 from tessera.core.serving.autoscaler import ReplicaProposal
 from tessera.core.serving.load import Load
+from tessera.core.serving.passes import PASS_S
 from tessera.sim.serving.replicas import Model, Replicas
 from tessera.sim.serving.traces import Floats
 
-__all__ = ["PERIOD_S", "ReplicaChange", "Scaler", "ServingRun", "run"]
-
-PERIOD_S = 15.0
-"""Between two passes: the HPA's sync period, and a usual scrape interval."""
+__all__ = ["ReplicaChange", "Scaler", "ServingRun", "run"]
 
 
 class Scaler(Protocol):
@@ -76,7 +74,7 @@ def run(
     total = len(times)
     now_s = 0.0
     while at < total:
-        end_s = min(now_s + PERIOD_S, last_s)
+        end_s = min(now_s + PASS_S, last_s)
         before = at
         # 1. Requests of the period.
         while at < total and (times[at] < end_s or end_s == last_s):

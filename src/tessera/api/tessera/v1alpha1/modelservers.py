@@ -21,9 +21,10 @@ from tessera.api.tessera.v1alpha1.objects import API_VERSION, Tally, subject_of
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
 from tessera.core.serving import modelserver as core
+from tessera.core.serving.annotations import WAKE
 from tessera.core.serving.render import KIND
 from tessera.core.serving.render.engines import program
-from tessera.core.serving.render.pods import WAKE, pod_template
+from tessera.core.serving.render.pods import pod_template
 from tessera.errors import InvalidInput, shown
 
 __all__ = [

@@ -3,13 +3,15 @@
 import datetime as dt
 from typing import Any, Final
 
+from tessera.core.serving.annotations import IDLE, SLOTS, WAKE
 from tessera.core.serving.behavior import scaling_behavior
 from tessera.core.serving.hpa import Scaling
 from tessera.core.serving.metricnames import QUEUE_TIME, REPLICAS
 from tessera.core.serving.modelserver import ModelServer
+from tessera.core.serving.passes import PASS_S
 from tessera.core.serving.render.engines import METRICS_PORT, EngineProgram, program
-from tessera.core.serving.render.pods import IDLE, SERVER_LABEL, SLOTS, WAKE, isolation, labels, pod_template
-from tessera.core.serving.render.queuetime import queue_time_query
+from tessera.core.serving.render.pods import SERVER_LABEL, isolation, labels, pod_template
+from tessera.core.serving.render.promql import queue_time_query
 from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
@@ -125,7 +127,7 @@ def _monitor(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
         "selector": _selector(server),
         # So that a server's series are found by its name, whatever its pods are called.
         "podTargetLabels": [SERVER_LABEL],
-        "podMetricsEndpoints": [{"port": port, "path": "/metrics", "interval": "15s"}],
+        "podMetricsEndpoints": [{"port": port, "path": "/metrics", "interval": f"{PASS_S}s"}],
     }
     return _object(server, "monitoring.coreos.com/v1", "PodMonitor", spec, dict(server.spec.monitor.labels))
 

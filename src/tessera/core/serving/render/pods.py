@@ -7,20 +7,10 @@ from tessera.core.serving.render.engines import DRAIN_SECONDS, EngineProgram
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
 
-__all__ = ["IDLE", "SERVER_LABEL", "SLOTS", "WAKE", "gpu_limits", "isolation", "labels", "pod_template"]
+__all__ = ["SERVER_LABEL", "gpu_limits", "isolation", "labels", "pod_template"]
 
 SERVER_LABEL: Final = "serving.tessera.dev/server"
 """Label of a model server's objects and pods: its name. Set by the controller and users; read by `tessera metrics`."""
-SLOTS: Final = "serving.tessera.dev/slots"
-"""Annotation of a Deployment: requests that a replica serves at once; else vLLM's `--max-num-seqs`. Set by the
-controller and users; read by `tessera metrics`."""
-IDLE: Final = "serving.tessera.dev/idle-seconds"
-"""Annotation of a Deployment: it may be scaled to zero when it had no request for so many seconds. Set by the
-controller and users; read by `tessera metrics`."""
-WAKE: Final = "serving.tessera.dev/wake"
-"""Annotation of a ModelServer or Deployment: the time when it was last woken, `2026-11-26T08:00:00Z`; until it is idle
-after that it has a replica. Set by `tessera wake`, users and the controller; read by the controller and
-`tessera metrics`."""
 _PROBE_SECONDS: Final = 10
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # the mount point, not a file of ours
 _ISOLATION: Final = "tessera.dev/isolation"

@@ -5,6 +5,7 @@ from typing import Final
 
 from tessera.core.serving.engineflags import Engine
 from tessera.core.serving.enginemetrics import ENGINE_METRICS, EngineMetrics
+from tessera.core.serving.metricnames import SERVER
 
 __all__ = ["WINDOW_S", "queue_time", "queue_time_query"]
 
@@ -15,7 +16,7 @@ WINDOW_S: Final = 120
 def queue_time_query(engine: Engine, server: str, namespace: str) -> str:
     """Return the average wait of a server's requests in seconds, as a PromQL expression."""
     series = next(each for each in ENGINE_METRICS if each.name == engine)
-    where = f'serving_tessera_dev_server="{server}"' + (f',namespace="{namespace}"' if namespace else "")
+    where = f'{SERVER}="{server}"' + (f',namespace="{namespace}"' if namespace else "")
     return queue_time(series, lambda selected: f"sum({selected.replace('{}', f'{{{where}}}')})")
 
 

@@ -1,6 +1,6 @@
 """The rule of the queue time in a Prometheus."""
 
-from tessera.core.serving.render.queuetime import queue_time_query
+from tessera.core.serving.render.promql import queue_time_query
 
 
 def test_the_queue_time_is_in_seconds_and_none_where_nobody_asks() -> None:

@@ -1,0 +1,22 @@
+"""Annotations of model servers, their Deployments and pods."""
+
+from typing import Final
+
+__all__ = ["COLD_START", "IDLE", "PORT", "SLOTS", "WAKE"]
+
+SLOTS: Final = "serving.tessera.dev/slots"
+"""Annotation of a Deployment: requests that a replica serves at once; else vLLM's `--max-num-seqs`. Set by the
+controller and users; read by `tessera metrics`."""
+IDLE: Final = "serving.tessera.dev/idle-seconds"
+"""Annotation of a Deployment: it may be scaled to zero when it had no request for so many seconds. Set by the
+controller and users; read by `tessera metrics`."""
+WAKE: Final = "serving.tessera.dev/wake"
+"""Annotation of a ModelServer or Deployment: the time when it was last woken, `2026-11-26T08:00:00Z`; until it is idle
+after that it has a replica. Set by `tessera wake`, users and the controller; read by the controller and
+`tessera metrics`."""
+PORT: Final = "serving.tessera.dev/metrics-port"
+"""Annotation of a pod: the port of its metrics; else the container port named `metrics`, else the first that an engine
+has them at. Set by users; read by `tessera metrics`."""
+COLD_START: Final = "serving.tessera.dev/cold-start-seconds"
+"""Annotation of a Deployment: seconds from asking for a replica until it takes requests; else what is measured. Set by
+users; read by `tessera metrics`."""
