@@ -5,6 +5,9 @@ The GPU's compute mode stays as it is: `exclusive` is off, all else is as on a n
 
 import asyncio
 import contextlib
+import json
+import os
+import signal
 import sys
 import tempfile
 import time
@@ -18,6 +21,7 @@ from builders.shares import share
 from harness.card import OUT_OF_MEMORY, PROGRAM, Card, CudaProgram, ReadOnlyDriver, note, program
 from tessera.agent.sharing.mps import MpsSupervisor
 from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
+from tessera.agent.sharing.processes import ran
 from tessera.core.cluster.mps import MpsTarget
 from tessera.core.deviceplugin.edits import CONTAINER_PIPE, HostPlaces, edits
 from tessera.core.gpu.inventory import GpuFacts
@@ -224,6 +228,77 @@ async def test_a_replica_cannot_widen_its_limits(mps: MpsCard) -> None:
     assert within(got, 4096)
 
 
+async def test_a_limit_need_not_be_whole_gigabytes(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=3000, thread_percent=100)
+    shown = await MpsDaemons(mps.settings).command(mps.facts.uuid, "get_default_device_pinned_mem_limit 0")
+    with client(mps.pipe) as one, client(mps.granted(1500, 50)) as two:
+        seen = (one.must("memory")["free_mib"], two.must("memory")["free_mib"])
+        got = (fits(one), fits(two))
+        await mps.apply(memory_limit_mib=2500)
+        with client(mps.pipe) as later:
+            after = fits(later)
+    note(shown=shown, seen=seen, fits=got, later=after)
+    assert all(2 * 1024 < each <= 3000 for each in (seen[0], got[0]))
+    assert all(1024 < each <= 1500 for each in (seen[1], got[1]))
+    assert 2048 < after <= 2500
+
+
+async def test_each_clients_use_is_measured(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=0, thread_percent=100)
+    with client(mps.granted(8192, 50)) as busy, client(mps.granted(4096, 50)) as idle:
+        busy.must("alloc", mib=4096)
+        idle.must("alloc", mib=1024)
+        busy.must("busy", seconds=0.5)
+        await mps.driver.inventory()
+        await mps.driver.measure(mps.facts.uuid)
+        busy.tell("busy", seconds=4)
+        await asyncio.sleep(3)
+        reading = await mps.driver.measure(mps.facts.uuid)
+        busy.answer()
+        found = {each.pid: (each.memory_mib or 0, each.sm_percent or 0) for each in reading.processes or ()}
+        note(busy=found.get(busy.pid), idle=found.get(idle.pid), all=found, activity=reading.activity)
+        assert found[busy.pid][0] >= 4096
+        assert 1024 <= found[idle.pid][0] < 2048
+        assert found[busy.pid][1] > 20
+        assert found[idle.pid][1] == 0
+
+
+async def test_a_program_without_the_pipe_is_no_client(mps: MpsCard) -> None:
+    """Where the compute mode does not keep it off, as with MIG on."""
+    await mps.apply(memory_limit_mib=2048, thread_percent=25)
+    with client(mps.pipe) as one, client({}) as stranger:
+        got = stranger.must("alloc", mib=4096)
+        listed = {each.pid for each in await mps.driver.processes(mps.facts.uuid)}
+        sight = await MpsDaemons(mps.settings).observe(mps.facts.uuid)
+        note(stranger=got, listed=sorted(listed), daemon=sorted(sight.processes), pid=stranger.pid)
+        assert listed - sight.processes == {stranger.pid}
+        assert one.pid in sight.processes
+
+
+async def test_the_doctor_finds_the_daemon(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=4096, thread_percent=25)
+    policy = mps.settings.root / "policy.yaml"
+    policy.write_text("apiVersion: tessera.dev/v1alpha1\nkind: NodePolicy\ngpus:\n- sharing: {mps: 4}\n")
+    with client(mps.pipe):
+        text = await ran(
+            (
+                "/bin/sh",
+                "-c",
+                '"$@"; true',
+                "sh",
+                *(sys.executable, "-m", "tessera", "doctor", "-o", "json", "--node-policy", str(policy)),
+                *("--mps-dir", str(mps.settings.root), "--mps-control", mps.settings.program),
+            ),
+            "",
+            dict(os.environ),
+            60,
+        )
+    found = {each["name"]: f"{each['verdict']}: {each['found']}" for each in json.loads(text) if "mps" in each["name"]}
+    note(checks=found)
+    assert {"mps-program", "mps-user", "mps-shm", "mps-pipes", "mps-daemon"} <= found.keys()
+    assert all(each.startswith("ok") for each in found.values()), found
+
+
 async def test_users_take_turns(mps: MpsCard) -> None:
     await mps.apply(memory_limit_mib=0, thread_percent=100)
     other = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", PROGRAM.read_text())
@@ -316,3 +391,29 @@ async def test_a_fatal_fault_ends_the_clients_of_the_device_and_later_ones_are_s
     assert fault["result"] != 0
     assert other["result"] != 0
     assert (later["result"], rounds["result"]) == (0, 0)
+
+
+async def test_a_daemon_that_is_killed_is_replaced(mps: MpsCard) -> None:
+    await mps.apply(memory_limit_mib=4096, thread_percent=25)
+    (record,) = (msgspec.json.decode(each.read_bytes()) for each in mps.settings.root.glob("*/daemon.json"))
+    with client(mps.pipe) as one:
+        one.must("busy", seconds=0.3)
+        os.kill(record["pid"], signal.SIGKILL)
+        await asyncio.sleep(0.5)
+        survivor = one.ask("busy", seconds=0.3)
+        phases = []
+        for _ in range(20):
+            (state,) = await mps.agent.apply([mps.target], await mps.driver.inventory())
+            phases.append(state.phase if state.phase == "running" else f"{state.phase}: {state.reason}")
+            if state.phase == "running":
+                break
+            await asyncio.sleep(1)
+        with CudaProgram(mps.pipe) as two:
+            later = two.ask("open")
+            count = later.get("multiprocessors", mps.multiprocessors)
+            got = fits(two) if later["result"] == 0 else 0
+    note(survivor=survivor, phases=phases, later=later, fits=got)
+    assert phases[-1] == "running"
+    assert later["result"] == 0
+    assert count <= 0.3 * mps.multiprocessors
+    assert within(got, 4096)
