@@ -48,11 +48,14 @@ uint32_t busy_percent(const machine_t *all, uint32_t gpu)
 
 /* ---- lists ---- */
 
+/* A client of an MPS server is on the list of compute too, as on an H100 with driver 580. */
 static bool is_listed(const process_t *process, const target_t *at, uint32_t mode)
 {
     uint32_t instance = is_mig(at) ? at->instance->id : NVML_NO_INSTANCE;
     uint32_t compute = is_mig(at) ? (uint32_t)(at->compute - at->instance->compute) : NVML_NO_INSTANCE;
-    return is_on(process, at->index, instance, compute) && (mode == NVML_PROCESS_MODE_ALL || process->mode == mode);
+    bool is_client = mode == NVML_PROCESS_MODE_COMPUTE && process->mode == NVML_PROCESS_MODE_MPS;
+    return is_on(process, at->index, instance, compute) &&
+           (mode == NVML_PROCESS_MODE_ALL || process->mode == mode || is_client);
 }
 
 static uint32_t count_listed(const target_t *at, uint32_t mode)

@@ -25,15 +25,30 @@ ANSWERS = {
             "get_default_device_pinned_mem_limit 0",
             "get_default_active_thread_percentage",
         ],
-        "No limit\n2G\n100.0\n",
+        "2G\n100.0\n",
     ),
-    "an unknown command": (["Running", "shutdown"], "Unrecognized command: Running\nUnrecognized command: shutdown\n"),
+    "a limit is shown in whole gigabytes from one on, and 0 is none": (
+        [
+            "set_default_device_pinned_mem_limit 0 3000M",
+            "get_default_device_pinned_mem_limit 0",
+            "set_default_device_pinned_mem_limit 0 900M",
+            "get_default_device_pinned_mem_limit 0",
+            "set_default_device_pinned_mem_limit 0 0",
+            "get_default_device_pinned_mem_limit 0",
+        ],
+        "2G\n900M\n",
+    ),
+    "an unknown command": (["Running", "shutdown"], 'Unknown command "Running"\nUnknown command "shutdown"\n'),
     "wrong arguments": (
-        ["set_default_active_thread_percentage 0", "get_client_list", "set_default_device_pinned_mem_limit 0 much"],
-        (
-            "Invalid arguments: set_default_active_thread_percentage 0\nInvalid arguments: get_client_list\n"
-            "Invalid arguments: set_default_device_pinned_mem_limit 0 much\n"
-        ),
+        [
+            "set_default_active_thread_percentage 0",
+            "get_client_list",
+            "get_client_list 1",
+            "set_default_device_pinned_mem_limit 0 much",
+            "get_default_device_pinned_mem_limit 0",
+            "get_default_active_thread_percentage 1",
+        ],
+        "100.0\nServer 0 not found\nServer 1 not found\nInvalid arguments: get_default_active_thread_percentage 1\n",
     ),
 }
 
@@ -69,11 +84,11 @@ def test_a_default_is_for_later_servers_and_a_limit_of_a_server_for_its_later_cl
     (server,) = told("get_server_list")
     told("set_default_active_thread_percentage 50", "set_default_device_pinned_mem_limit 0 2048M")
     limits = (f"get_active_thread_percentage {server}", f"get_device_pinned_mem_limit {server} 0")
-    assert told(*limits) == ["25.0", "4096M"]
+    assert told(*limits) == ["25.0", "4G"]
     told(f"set_active_thread_percentage {server} 50", f"set_device_pinned_mem_limit {server} 0 2048M")
-    assert told(*limits) == ["50.0", "2048M"]
+    assert told(*limits) == ["50.0", "2G"]
     told("set_default_active_thread_percentage 75", "sim_client 12", "sim_leave 11")
-    assert told(*limits) == ["50.0", "2048M"]
+    assert told(*limits) == ["50.0", "2G"]
     assert told("set_active_thread_percentage 1 50") == ["Invalid arguments: set_active_thread_percentage 1 50"]
 
 

@@ -5,7 +5,7 @@ control: `-f` and `-d` start the daemon of the pipe directory, without an option
 Limits are written to `control.log`. As with NVIDIA's, a default is for servers that are started after it is set.
 Clients are simulated: `sim_client PID [UID]` connects one, `sim_leave PID` disconnects it.
 
-Source: NVIDIA MPS documentation, "nvidia-cuda-mps-control".
+Source: NVIDIA MPS documentation, "nvidia-cuda-mps-control"; the answers are those of driver 580 (docs/hardware.md).
 """
 
 import contextlib
@@ -26,7 +26,8 @@ __all__ = ["NAME", "install", "main"]
 NAME = "nvidia-cuda-mps-control"
 _DEFAULT_PIPES = "/tmp/nvidia-mps"  # noqa: S108  # NVIDIA's documented default
 _DEFAULT_LOGS = "/var/log/nvidia-mps"
-_LIMIT = re.compile(r"[0-9]{1,9}[MG]B?")
+_LIMIT = re.compile(r"(?P<count>[0-9]{1,9})(?P<unit>[MG]?)B?")
+_GIB_MIB = 1024
 _MAX_CLIENTS = 48
 _MAX_REQUEST = 4096
 _MAX_PERCENT = 100
@@ -122,7 +123,8 @@ class ClientLimits:
 
     def __init__(self) -> None:
         self.percent = "100.0"
-        self._memory: dict[str, str] = {}
+        self._memory: dict[str, int] = {}
+        """In MiB, by device."""
 
     def copy(self) -> "ClientLimits":
         """Return the limits of a server that is started now."""
@@ -131,22 +133,21 @@ class ClientLimits:
         return made
 
     def set_percent(self, percent: str) -> str:
-        """Set the part of the threads, and return the answer."""
-        if not 0 < float(percent) <= _MAX_PERCENT:
-            raise ValueError
-        self.percent = str(float(percent))
+        """Set the part of the threads, unless it is none, and return the one in force."""
+        if 0 < float(percent) <= _MAX_PERCENT:
+            self.percent = str(float(percent))
         return f"{self.percent}\n"
 
     def set_memory(self, device: str, limit: str) -> str:
-        """Set the memory on a device, and return the answer."""
-        if not _LIMIT.fullmatch(limit):
-            raise ValueError
-        self._memory[str(int(device))] = limit
+        """Set the memory on a device, none for 0, and return the answer; what is no limit changes nothing."""
+        if match := _LIMIT.fullmatch(limit):
+            self._memory[str(int(device))] = int(match["count"]) * (_GIB_MIB if match["unit"] == "G" else 1)
         return ""
 
     def memory_of(self, device: str) -> str:
-        """Return the memory on a device, as an answer."""
-        return f"{self._memory.get(device, 'No limit')}\n"
+        """Return the memory on a device, in whole gigabytes from one on; nothing without a limit."""
+        mib = self._memory.get(device, 0)
+        return (f"{mib // _GIB_MIB}G\n" if mib >= _GIB_MIB else f"{mib}M\n") if mib else ""
 
 
 class Control:
@@ -172,7 +173,7 @@ class Control:
             return ""
         command = getattr(self, f"_{words[0]}", None)
         if command is None or not words[0].islower():
-            return f"Unrecognized command: {words[0]}\n"
+            return f'Unknown command "{words[0]}"\n'
         try:
             text: str = command(*words[1:])
         except (TypeError, ValueError, KeyError):
@@ -186,7 +187,9 @@ class Control:
     def _get_server_list(self) -> str:
         return "".join(f"{self._server(user)}\n" for user in dict.fromkeys(self._clients.values()))
 
-    def _get_client_list(self, server: str) -> str:
+    def _get_client_list(self, server: str = "0") -> str:
+        if int(server) not in self._servers:
+            return f"Server {server} not found\n"
         return "".join(f"{pid}\n" for pid, user in self._clients.items() if self._server(user) == int(server))
 
     def _ps(self) -> str:

@@ -21,7 +21,7 @@ async def test_a_daemon_is_started_limited_and_ended_and_the_compute_mode_restor
     target = await bench.target()
     assert await bench.phases(target) == ["running"]
     assert await bench.modes() == [ComputeMode.EXCLUSIVE_PROCESS, ComputeMode.DEFAULT]
-    assert bench.tell(target.key, "get_default_device_pinned_mem_limit 0") == "4096M\n"
+    assert bench.tell(target.key, "get_default_device_pinned_mem_limit 0") == "4G\n"
     assert bench.tell(target.key, "get_default_active_thread_percentage") == "25.0\n"
     assert await bench.apply(target) == [DaemonState(key=target.key, phase="running", clients=0)]
     record = bench.record(target.key)
@@ -41,11 +41,11 @@ async def test_two_gpus_have_a_daemon_each_and_other_limits_take_effect_without_
     bench.tell(first.key, "sim_client 11")
     assert await bench.phases(more, second) == ["running", "running"]
     assert bench.record(first.key).pid == pid
-    assert bench.tell(first.key, "get_default_device_pinned_mem_limit 0") == "8192M\n"
+    assert bench.tell(first.key, "get_default_device_pinned_mem_limit 0") == "8G\n"
     server = bench.tell(first.key, "get_server_list").strip()
     assert bench.tell(first.key, f"get_active_thread_percentage {server}") == "50.0\n", "which runs already"
-    assert bench.tell(first.key, f"get_device_pinned_mem_limit {server} 0") == "8192M\n"
-    assert bench.tell(second.key, "get_default_device_pinned_mem_limit 0") == "No limit\n"
+    assert bench.tell(first.key, f"get_device_pinned_mem_limit {server} 0") == "8G\n"
+    assert bench.tell(second.key, "get_default_device_pinned_mem_limit 0") == ""
 
 
 @pytest.mark.anyio
@@ -95,7 +95,7 @@ async def test_a_daemon_whose_record_cannot_be_read_is_found_and_keeps_its_clien
     assert [each.clients for each in await bench.apply(*targets)] == [1, 1]
     assert {each.pid for each in bench.records()} == {each.pid for each in before}
     for target in targets:
-        assert bench.tell(target.key, "get_default_device_pinned_mem_limit 0") == "4096M\n"
+        assert bench.tell(target.key, "get_default_device_pinned_mem_limit 0") == "4G\n"
         bench.tell(target.key, "sim_leave 11")
     assert await bench.apply() == []
     assert await bench.modes() == [ComputeMode.DEFAULT, ComputeMode.DEFAULT]
@@ -190,7 +190,7 @@ echo "$command" | {bench.program}"""
     bench.agent = bench.new_agent(bench.root / "nvidia-cuda-mps-control")
     assert await bench.phases(target) == ["failed"]
     assert await bench.phases(target) == ["running"]
-    assert bench.tell(target.key, "get_default_device_pinned_mem_limit 0") == "4096M\n"
+    assert bench.tell(target.key, "get_default_device_pinned_mem_limit 0") == "4G\n"
     assert bench.tell(target.key, "get_default_active_thread_percentage") == "25.0\n"
     assert bench.record(target.key) == msgspec.structs.replace(bench.record(target.key), pid=pid, target=target)
 

@@ -238,9 +238,9 @@ async def test_a_limit_need_not_be_whole_gigabytes(mps: MpsCard) -> None:
         with client(mps.pipe) as later:
             after = fits(later)
     note(shown=shown, seen=seen, fits=got, later=after)
-    assert all(2 * 1024 < each <= 3000 for each in (seen[0], got[0]))
+    assert all(2400 < each <= 3000 for each in (seen[0], got[0]))
     assert all(1024 < each <= 1500 for each in (seen[1], got[1]))
-    assert 2048 < after <= 2500
+    assert 1900 < after <= 2500
 
 
 async def test_each_clients_use_is_measured(mps: MpsCard) -> None:
@@ -255,12 +255,15 @@ async def test_each_clients_use_is_measured(mps: MpsCard) -> None:
         await asyncio.sleep(3)
         reading = await mps.driver.measure(mps.facts.uuid)
         busy.answer()
-        found = {each.pid: (each.memory_mib or 0, each.sm_percent or 0) for each in reading.processes or ()}
+        found = {each.pid: (each.memory_mib or 0, each.sm_percent) for each in reading.processes or ()}
+        sight = await MpsDaemons(mps.settings).observe(mps.facts.uuid)
         note(busy=found.get(busy.pid), idle=found.get(idle.pid), all=found, activity=reading.activity)
         assert found[busy.pid][0] >= 4096
         assert 1024 <= found[idle.pid][0] < 2048
-        assert found[busy.pid][1] > 20
-        assert found[idle.pid][1] == 0
+        # The driver counts the work of all clients as the server's.
+        assert (found[busy.pid][1], found[idle.pid][1]) == (None, None)
+        (server,) = sight.processes - {busy.pid, idle.pid}
+        assert (found[server][1] or 0) > 20
 
 
 async def test_a_program_without_the_pipe_is_no_client(mps: MpsCard) -> None:

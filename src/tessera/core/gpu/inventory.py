@@ -131,6 +131,8 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     """None where the driver does not report it."""
     gpu_instance: int | None = None
     """The GPU instance it runs on; None where MIG is off."""
+    mps_client: bool = False
+    """Whether it is a client of an MPS server, which does its work: the driver counts that as the server's."""
 
 
 class GpuEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ class ProcessReading(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int | None = None
     gpu_instance: int | None = None
     sm_percent: float | None = None
-    """None where the driver does not sample processes, as under MIG."""
+    """None where the driver does not sample processes, as under MIG, and of clients of an MPS server."""
 
 
 class InstanceReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,6 +43,22 @@ async def test_power_clocks_temperature_errors_and_throttling_are_measured(world
     assert (busy.energy_mj, busy.remapped_rows, busy.activity) == (None, None, None)
 
 
+async def test_what_a_client_of_mps_does_is_unknown_and_not_none(world: NvmlWorld) -> None:
+    """The driver counts it as the server's."""
+    t4 = (await world.driver.inventory()).gpus[1]
+    for pid, mode in ((7, "compute"), (8, "mps"), (9, "compute")):
+        world.machine.add_process(1, Process(pid=pid, mode=mode, memory_mib=64, sm_percent=90 if pid == 7 else 0))  # type: ignore[arg-type]  # literals
+    reading = await world.driver.measure(t4.uuid)
+    assert [(each.pid, each.memory_mib, each.sm_percent) for each in reading.processes or ()] == [
+        (7, 64, 90),
+        (8, 64, None),
+        (9, 64, 0),
+    ]
+    holder = DeviceHolder(namespace="team", pod="a", container="c", uid="a", device=DeviceId(t4.uuid), exclusive=False)
+    (device,) = attributed(t4, reading, [holder], {8: Owner(uid="a", container="c")}).devices
+    assert [(each.memory_mib, each.gpu_percent) for each in device.containers] == [(64, None)]
+
+
 @pytest.mark.parametrize(
     ("loads", "fault", "want"),
     [

@@ -113,4 +113,5 @@ async def test_processes_of_mps_and_graphics_count(world: NvmlWorld) -> None:
     _, t4 = (await world.driver.inventory()).gpus
     for pid, mode in enumerate(("compute", "graphics", "mps"), 5):
         world.machine.add_process(1, Process(pid=pid, mode=mode, memory_mib=100))  # type: ignore[arg-type]  # literals
-    assert [each.pid for each in await world.driver.processes(t4.uuid)] == [5, 6, 7]
+    found = await world.driver.processes(t4.uuid)
+    assert [(each.pid, each.mps_client) for each in found] == [(5, False), (6, False), (7, True)]

@@ -86,7 +86,7 @@ class Measuring:
                 pid=each.pid,
                 memory_mib=each.memory_mib,
                 gpu_instance=each.gpu_instance,
-                sm_percent=None if percent is None else percent.get(each.pid, 0),
+                sm_percent=None if percent is None else percent.get(each.pid, None if each.mps_client else 0),
             )
             for each in found
         )

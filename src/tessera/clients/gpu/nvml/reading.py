@@ -260,6 +260,8 @@ _LISTS = (
     pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
     pynvml.nvmlDeviceGetGraphicsRunningProcesses,
 )
+_OF_MPS = 1
+"""The list of the clients of MPS servers."""
 
 
 def processes(device: Any) -> tuple[GpuProcess, ...]:
@@ -275,9 +277,15 @@ def all_processes(device: Any) -> tuple[GpuProcess, ...] | None:
 
 def _merged(lists: Iterable[Any]) -> tuple[GpuProcess, ...]:
     found: dict[tuple[int, int | None], GpuProcess] = {}
-    for each in (each for listed in lists for each in listed or ()):
-        on = getattr(each, "gpuInstanceId", _NONE)
-        instance = None if on == _NONE else on
-        memory = None if each.usedGpuMemory is None else -(-each.usedGpuMemory // MIB)
-        found[each.pid, instance] = GpuProcess(pid=each.pid, memory_mib=memory, gpu_instance=instance)
+    clients = set()
+    for number, listed in enumerate(lists):
+        for each in listed or ():
+            on = getattr(each, "gpuInstanceId", _NONE)
+            instance = None if on == _NONE else on
+            if number == _OF_MPS:
+                clients.add(each.pid)
+            memory = None if each.usedGpuMemory is None else -(-each.usedGpuMemory // MIB)
+            found[each.pid, instance] = GpuProcess(
+                pid=each.pid, memory_mib=memory, gpu_instance=instance, mps_client=each.pid in clients
+            )
     return tuple(found[key] for key in sorted(found, key=lambda key: (key[0], -1 if key[1] is None else key[1])))
