@@ -140,12 +140,13 @@ def _memory_limit(device: Any, cgroup: bytes) -> None:
     pynvml.nvmlDeviceGetMemoryLimits_v1(device, limits)
 
 
-def answers() -> dict[str, Any]:
-    """Return all answers about the first GPU."""
+def answers(only: str = "") -> dict[str, Any]:
+    """Return all answers about the first GPU, or one of them."""
     pynvml.nvmlInit()
     try:
         found: dict[str, Any] = {}
-        for name, ask in _asked(pynvml.nvmlDeviceGetHandleByIndex(0)).items():
+        asked = _asked(pynvml.nvmlDeviceGetHandleByIndex(0))
+        for name, ask in ({only: asked[only]} if only else asked).items():
             try:
                 found[name] = _plain(ask())
             except pynvml.NVMLError as error:
