@@ -148,7 +148,7 @@ def most_slices(kept: Sequence[int], arrivals: Sequence[int], gpus: int) -> floa
         program.row(
             {number: 1.0} | {gpu: -float(of.get(name, 0)) for gpu, of in zip(cut, patterns, strict=True)}, high=0
         )
-    return program.maximise({number: float(SLICES[profile]) for profile, number in run.items()}).objective
+    return program.maximize({number: float(SLICES[profile]) for profile, number in run.items()}).objective
 
 
 def churn(policy: MigPolicy, weights: tuple[int, ...], seed: int, stays: float, gpus: int = 100) -> tuple[float, float]:

@@ -38,13 +38,13 @@ GIB = 100
 def machine(number: int, node: Node) -> Machine:
     """Return a node of the trace; its number in the order of ties is its name."""
     gpus = tuple(
-        Gpu(index=each.index, model=model(catalogue(each.model.name)), memory_mib=GIB * 1024, sharing=SHARED)
+        Gpu(index=each.index, model=model(catalog(each.model.name)), memory_mib=GIB * 1024, sharing=SHARED)
         for each in node.gpus
     )
     return Machine(name=f"n{number:05}", gpus=gpus, cpu_milli=node.cpu_milli, memory_mib=node.memory_mib)
 
 
-def catalogue(name: str) -> str:
+def catalog(name: str) -> str:
     """Return the catalog's name for a model of the trace."""
     return MODELS.get(name, name)
 
@@ -57,7 +57,7 @@ def request(number: int, need: Need) -> Object:
             limits = {"aliyun.com/gpu-mem": ask.compute_percent}
         else:
             limits, grade = {"tessera.dev/gpu-memory": GIB, "tessera.dev/gpu-count": ask.count}, "hardware"
-    models = {"gpu_model": ",".join(map(catalogue, need.models))} if need.models else {}
+    models = {"gpu_model": ",".join(map(catalog, need.models))} if need.models else {}
     return pod(
         f"p{number:06}",
         limits,

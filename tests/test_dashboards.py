@@ -110,10 +110,10 @@ def process_metrics() -> bytes:
             measures.observe(each, 0.02, **labels)
         elif each.name != "tessera_loop_age_seconds":
             measures.set(each, {tuple(labels.items()): 1})
-    return as_labelled(measures.render(), node="n1")
+    return as_labeled(measures.render(), node="n1")
 
 
-def as_labelled(text: bytes, **labels: str) -> bytes:
+def as_labeled(text: bytes, **labels: str) -> bytes:
     """Return metrics with more labels, as Prometheus gives them to all that it scrapes of a pod."""
     more = ",".join(f'{name}="{value}"' for name, value in labels.items()).encode()
     text = re.sub(rb"^([a-zA-Z_]+)(?= )", rb"\1{}", text, flags=re.MULTILINE)
@@ -191,8 +191,8 @@ def found_by(url: str, expr: str) -> list[Any]:
 def as_scraped(text: bytes, instance: str, at_s: float) -> Iterator[str]:
     """Yield what Prometheus stores of an answer, in the OpenMetrics format, with the labels of test_podmonitor."""
     labels = {"instance": instance, "node": instance.removeprefix("agent-"), **MONITORED}
-    labelled = as_labelled(text, **labels)
-    yield from (f"{line} {at_s}\n" for line in labelled.decode().splitlines() if not line.startswith("#"))
+    labeled = as_labeled(text, **labels)
+    yield from (f"{line} {at_s}\n" for line in labeled.decode().splitlines() if not line.startswith("#"))
 
 
 def of_serving(named: Object) -> Object:

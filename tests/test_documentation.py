@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from tessera.cli import COMMANDS, main
 from tessera.cli.explain.pod import pod
-from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.gpumodels import CATALOG
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")))
@@ -373,6 +373,6 @@ def test_scripts_that_pages_show_exist_and_can_be_run() -> None:
     assert [name for name in sorted(named) if not os.access(ROOT / name, os.X_OK)] == []
 
 
-def test_the_readme_counts_the_models_of_the_catalogue() -> None:
+def test_the_readme_counts_the_models_of_the_catalog() -> None:
     (count,) = re.findall(r"the (\d+) models of `tessera profiles`", (ROOT / "README.md").read_text())
-    assert int(count) == len(CATALOGUE)
+    assert int(count) == len(CATALOG)

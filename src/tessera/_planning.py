@@ -13,7 +13,7 @@ import msgspec
 from tessera.api import documents
 from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
-from tessera.api.kubernetes.labelledgpus import model_rules
+from tessera.api.kubernetes.labeledgpus import model_rules
 from tessera.api.tessera.cluster import fleets
 from tessera.api.tessera.cluster.plans import (
     AssignmentDocument,

@@ -8,7 +8,7 @@ import pytest
 from builders.nodefacts import gpu
 from tessera.api import documents
 from tessera.api.kubernetes import workloads
-from tessera.api.kubernetes.labelledgpus import MODEL_LABELS
+from tessera.api.kubernetes.labeledgpus import MODEL_LABELS
 from tessera.api.kubernetes.podspecs import GPU_MODEL, ISOLATION, MEMORY_UNIT
 from tessera.api.nvidia import sharingconfig
 from tessera.api.tessera.cluster import fleets

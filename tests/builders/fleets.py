@@ -16,8 +16,8 @@ def gpu(index: int, kind: GpuModel = A100, sharing: Sharing = AUTO) -> Gpu:
 
 
 def node(name: str, *gpus: Gpu, cpu_milli: int = 64_000, **labels: str) -> Node:
-    labelled = tuple(labels.items())
-    return Node(name=NodeName(name), cpu_milli=cpu_milli, memory_mib=1 << 20, gpus=gpus, labels=labelled)
+    labeled = tuple(labels.items())
+    return Node(name=NodeName(name), cpu_milli=cpu_milli, memory_mib=1 << 20, gpus=gpus, labels=labeled)
 
 
 def pod_of(need: Need, key: str = "ns/a", priority: int = 0) -> Pod:

@@ -117,12 +117,12 @@ def test_hostile_names_stay_text() -> None:
     assert "default/quote\"'" in words
 
 
-def test_a_workload_has_one_colour_and_another_has_another() -> None:
+def test_a_workload_has_one_color_and_another_has_another() -> None:
     scene = SCENES["memory shares of many sizes"]()
     fills: dict[str, set[str]] = {}
     for holder in classed(drawn(scene), "pod"):
         pod = (holder.findtext(f"{SVG}title") or "").partition(" ")[0]
         fill = holder.findall(f"{SVG}rect")[0].get("fill")
         fills.setdefault(pod_name(PodKey(pod)).rpartition("-")[0], set()).add(fill or "")
-    assert {name: len(colours) for name, colours in fills.items()} == dict.fromkeys(fills, 1)
+    assert {name: len(colors) for name, colors in fills.items()} == dict.fromkeys(fills, 1)
     assert len(set.union(*fills.values())) == len(fills) == 5

@@ -147,7 +147,7 @@ def test_lines_are_no_longer_than_the_terminal_and_name_every_gpu(columns: int, 
     assert len(cells) >= gpus
 
 
-def test_colours_are_for_terminals_alone() -> None:
+def test_colors_are_for_terminals_alone() -> None:
     console = Console(width=120, force_terminal=True, color_system="truecolor")
     with console.capture() as capture:
         console.print(devices(found(CLUSTER), 120))

@@ -14,10 +14,10 @@ from tessera.cli.printing import headed_table, titled, trimmed, wide_console
 WORDS = st.lists(st.text(alphabet="ab c", max_size=12), min_size=2, max_size=2)
 
 
-def printed(*parts: object, columns: int = 40, colour: bool = False) -> str:
+def printed(*parts: object, columns: int = 40, color: bool = False) -> str:
     paper = io.StringIO()
     console = Console(
-        file=paper, width=columns, force_terminal=colour, color_system="standard" if colour else None, highlight=False
+        file=paper, width=columns, force_terminal=color, color_system="standard" if color else None, highlight=False
     )
     console.print(trimmed(*parts))  # type: ignore[arg-type]  # what it takes is what rich prints
     return paper.getvalue()
@@ -40,7 +40,7 @@ def test_no_line_ends_with_blanks_and_no_word_is_lost(rows: list[list[str]], col
 
 
 def test_a_background_is_seen_and_stays() -> None:
-    got = printed(Text.assemble("a", ("   ", "on red"), "  "), colour=True)
+    got = printed(Text.assemble("a", ("   ", "on red"), "  "), color=True)
     assert got == "a\x1b[41m   \x1b[0m\n"
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from tessera.cli import main
 from tessera.cli.profiles import profiles
-from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.gpumodels import CATALOG
 
 
 def shown(*arguments: str) -> str:
@@ -75,7 +75,7 @@ def test_of_one_model_it_tells(gpu: str, want: str) -> None:
 def test_without_a_model_all_are_listed() -> None:
     text = shown()
     table = rows(text)
-    assert {each.name for each in CATALOGUE} <= table.keys()
+    assert {each.name for each in CATALOG} <= table.keys()
     assert table["H100-80GB"] == ["H100-80GB", "Hopper", "81559", "7", "8", "observed"]
     assert table["T4"] == ["T4", "Turing", "15360", "no", "MIG"]
     assert "~45776" in text
@@ -122,7 +122,7 @@ def test_help_has_examples() -> None:
     assert "tessera profiles A100-40GB\n" in shown("--help")
 
 
-@pytest.mark.parametrize("gpu", [each for each in CATALOGUE if each.memory_slices], ids=lambda each: each.name)
+@pytest.mark.parametrize("gpu", [each for each in CATALOG if each.memory_slices], ids=lambda each: each.name)
 def test_every_model_can_be_drawn(gpu: Any) -> None:
     """Placements of one profile lie side by side on every model, so one line is enough for each."""
     boxes = rows(shown(gpu.name).partition("slice ")[2])

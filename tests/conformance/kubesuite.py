@@ -194,8 +194,8 @@ class KubeSuite:
         others = Selection(namespace=NAMESPACE, other_fields=(("metadata.name", "two"), ("metadata.name", "x")))
         assert [name_of(each)[1] for each in (await kube.list(CONFIG_MAPS, others)).objects][-1:] == ["one"]
         assert (await kube.list(CONFIG_MAPS, Selection(labels=(("suite", "other"),)))).objects == ()
-        labelled = Selection(namespace=NAMESPACE, having=("suite",))
-        assert [name_of(each)[1] for each in (await kube.list(CONFIG_MAPS, labelled)).objects] == ["one", "two"]
+        labeled = Selection(namespace=NAMESPACE, having=("suite",))
+        assert [name_of(each)[1] for each in (await kube.list(CONFIG_MAPS, labeled)).objects] == ["one", "two"]
         assert (await kube.list(CONFIG_MAPS, Selection(having=("suite", "other")))).objects == ()
         assert {"one", "two"} <= {name_of(each)[1] for each in (await kube.list(CONFIG_MAPS, EVERYTHING)).objects}
 
@@ -409,10 +409,10 @@ class KubeSuite:
 
     async def test_labels_and_annotations_are_owned_too(self, kube: Kube) -> None:
         await kube.create(CONFIG_MAPS, config_map("one"))
-        labelled = {"name": "one", "namespace": NAMESPACE, "labels": {"x": "1"}, "annotations": {"y": "2"}}
-        after = await kube.apply(CONFIG_MAPS, {"metadata": labelled}, manager="one")
+        labeled = {"name": "one", "namespace": NAMESPACE, "labels": {"x": "1"}, "annotations": {"y": "2"}}
+        after = await kube.apply(CONFIG_MAPS, {"metadata": labeled}, manager="one")
         assert after["metadata"]["labels"] == {"suite": "kube", "x": "1"}
-        after = await kube.apply(CONFIG_MAPS, {"metadata": labelled | {"annotations": {}}}, manager="one")
+        after = await kube.apply(CONFIG_MAPS, {"metadata": labeled | {"annotations": {}}}, manager="one")
         assert annotations_of(after) == {}
 
     # Leases

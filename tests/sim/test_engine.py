@@ -137,7 +137,7 @@ def test_one_pod_moves_so_that_another_fits() -> None:
     assert replay(moved).idle_percent.tolist() == [50.0, 35.0, 85.0, 50.0, 0.0, 15.0, 50.0, 100.0]
 
 
-def test_a_pod_that_would_not_fit_without_its_neighbour_stays() -> None:
+def test_a_pod_that_would_not_fit_without_its_neighbor_stays() -> None:
     """The 40 % pod could join the one on the other GPU, but its node would still lack cpu for the last pod."""
     pods = [(Want(6000, 0, 0), 0.0, math.inf), (Want(500, 1, 40), 0.0, math.inf), (Want(4000, 1, 50), 1.0, math.inf)]
     log = simulate(workload_of([1, 1], [*pods, (Want(5000, 1, 70), 2.0, math.inf)]), "first-fit", RunRules(moves=1))

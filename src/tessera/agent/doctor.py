@@ -23,7 +23,7 @@ from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import GPU_NODES, NODES, Kube, Object, annotations_of, labels_of
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import MPS_MODES
-from tessera.core.node.doctor import HostFacts, NodeFolder, NodeSeen, RuntimeFacts, Socket, Toolkit
+from tessera.core.node.doctor import HostFacts, NodeFolder, NodeMarks, RuntimeFacts, Socket, Toolkit
 from tessera.core.node.liststrategies import ListStrategies, list_strategies
 from tessera.core.node.nodesharing import ListStrategy, NodeSharing, effective, notes
 from tessera.errors import InvalidInput, TesseraError
@@ -103,7 +103,7 @@ async def observe(
     # 1. What the driver and the API server report about the node.
     inventory, driver_problem = await _inventory(driver)
     found, node_problem = await _node(kube, node)
-    seen = NodeSeen(labels=labels_of(found), annotations=annotations_of(found)) if found is not None else None
+    seen = NodeMarks(labels=labels_of(found), annotations=annotations_of(found)) if found is not None else None
     policy = await _policy(kube, node)
     # 2. Configuration and MPS daemons.
     config = await asyncio.to_thread(_configuration, places.sources, seen, inventory, policy)
@@ -198,7 +198,7 @@ async def _policy(kube: Kube | None, name: str) -> GivenPolicy | None:
 
 
 def _configuration(
-    sources: Sources, node: NodeSeen | None, inventory: Inventory | None, policy: GivenPolicy | None
+    sources: Sources, node: NodeMarks | None, inventory: Inventory | None, policy: GivenPolicy | None
 ) -> Configuration:
     labels = node.labels if node is not None else {}
     files = ConfigurationFiles(msgspec.structs.replace(sources, applied=None))

@@ -19,7 +19,7 @@ from tessera.agent.pods.assignmentkeys import AssignmentKeys
 from tessera.agent.settings import AgentSettings
 from tessera.agent.strategychoice import StrategyChoice
 from tessera.agent.watchednode import WatchedNode
-from tessera.api.nvidia.gpulabels import Labelling, gpu_labels, owns, stamped
+from tessera.api.nvidia.gpulabels import Labeling, gpu_labels, owns, stamped
 from tessera.api.tessera.node.nodereports import DEVICE_LIST, ENFORCEMENT, REVISION, enforcement_text, gpu_revision
 from tessera.clients.kube import labels_of
 from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment
@@ -106,7 +106,7 @@ class GpuReports:
         if self._settings.labels:
             machine = await asyncio.to_thread(first_line, self._settings.paths.machine)
             labels = gpu_labels(
-                inventory, declared.gpus, Labelling(strategy=node_sharing.strategy or "mixed", machine=machine)
+                inventory, declared.gpus, Labeling(strategy=node_sharing.strategy or "mixed", machine=machine)
             )
             labels = stamped(labels, labels_of(watched.node()), now_s=int(time.time()))
             await record.set_labels(labels, owned=owns)

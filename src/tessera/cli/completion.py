@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.gpumodels import CATALOG
 from tessera.core.gpu.mig import named_layouts
 
 __all__ = ["complete_configurations", "complete_gpus", "complete_models", "complete_prices", "completion"]
@@ -37,12 +37,12 @@ def complete_prices(context: click.Context, option: click.Parameter, typed: str)
 def complete_configurations(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
     """Return the built-in configuration names that start with the typed text."""
     del context, option
-    names = dict.fromkeys(name for gpu in CATALOGUE if gpu.profiles for name in named_layouts(gpu))
+    names = dict.fromkeys(name for gpu in CATALOG if gpu.profiles for name in named_layouts(gpu))
     return [CompletionItem(name) for name in sorted(names) if name.startswith(typed)]
 
 
 def _models(typed: str, before: str = "", after: str = "") -> list[CompletionItem]:
-    names: Sequence[str] = [gpu.name for gpu in CATALOGUE if gpu.name.casefold().startswith(typed.casefold())]
+    names: Sequence[str] = [gpu.name for gpu in CATALOG if gpu.name.casefold().startswith(typed.casefold())]
     return [CompletionItem(f"{before}{name}{after}") for name in names]
 
 

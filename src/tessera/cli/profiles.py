@@ -12,7 +12,7 @@ from rich.text import Text
 from tessera.cli.completion import complete_models
 from tessera.cli.options import output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
-from tessera.core.gpu.gpumodels import CATALOGUE, SOURCES, GpuModel, Profile, model
+from tessera.core.gpu.gpumodels import CATALOG, SOURCES, GpuModel, Profile, model
 from tessera.core.gpu.mig import ALL_MEDIA, maximal_counts, maximal_layouts, named_layouts, placements, placements_of
 
 __all__ = ["profiles"]
@@ -21,7 +21,7 @@ __all__ = ["profiles"]
 _AXIS_CELLS = 48
 """Width of all memory slices together; 4, 8 and 12 divide it."""
 
-_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 _KNOWN = {
     "observed": ("observed", "placements as nvidia-smi lists them on this product"),
@@ -50,12 +50,12 @@ def profiles(gpu: str | None, output: str) -> None:
     MODEL is a name from the list, a product name (nvidia-smi, label nvidia.com/gpu.product), a GKE accelerator name, or
     a PCI device id as in mig-parted.
     """
-    facts = [_summary(each) for each in CATALOGUE] if gpu is None else _facts(model(gpu))
+    facts = [_summary(each) for each in CATALOG] if gpu is None else _facts(model(gpu))
     if print_document(facts, output):
         return
     console = wide_console(output=output)
     if gpu is None:
-        console.print(trimmed(_catalogue()))
+        console.print(trimmed(_catalog()))
         console.print("~ marks a low estimate; `tessera profiles MODEL` lists the profiles")
         return
     _print_model(console, model(gpu))
@@ -106,11 +106,11 @@ def _table(*headings: str, left: int = 1) -> Table:
     return table
 
 
-def _catalogue() -> Table:
+def _catalog() -> Table:
     table = _table("model", "architecture", "MiB", "compute\nslices", "memory\nslices", "placements", left=2)
     for column in (*table.columns[:1], *table.columns[2:]):
         column.no_wrap = True
-    for each in CATALOGUE:
+    for each in CATALOG:
         placement = _placement(each)
         table.add_row(
             each.name,
@@ -173,7 +173,7 @@ def _print_drawing(console: Console, gpu: GpuModel) -> None:
         drawn = 0
         for place in placements_of(gpu, each.name):
             boxes.append(" " * ((place.start - drawn) * cell))
-            boxes.append(f"[{str(place.start).center(place.size * cell - 2, '─')}]", _COLOURS[number % len(_COLOURS)])
+            boxes.append(f"[{str(place.start).center(place.size * cell - 2, '─')}]", _COLORS[number % len(_COLORS)])
             drawn = place.start + place.size
         console.print(boxes)
     console.print()

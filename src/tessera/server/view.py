@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from tessera.api.fields import in_words
-from tessera.api.kubernetes.images import held_images
+from tessera.api.kubernetes.images import reported_images
 from tessera.api.kubernetes.nodes import read_node, share_unit_mib
 from tessera.api.tessera.node.nodereports import has_agent
 from tessera.api.tessera.pods.clusterpods import LivePod, object_field
@@ -124,7 +124,7 @@ class View:
         else:
             before, self._nodes[name] = self._nodes.get(name), each
             if before is None or _images(before) != _images(each):
-                self.images.put(name, held_images(each))
+                self.images.put(name, reported_images(each))
             if before is not None and _shown(before) == _shown(each):
                 return  # a heartbeat
         self._renew(name)

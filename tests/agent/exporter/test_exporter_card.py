@@ -25,7 +25,7 @@ from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.health import Health
-from tessera.core.usage.neighbours import SATURATED
+from tessera.core.usage.neighbors import SATURATED
 from tessera.core.usage.throttling import ThrottleCause, causes
 from tessera.log import logger
 from tessera.probes import MetricsPort, exposing

@@ -15,7 +15,7 @@ from harness.machines import Death, Machine
 from harness.virtualtime import run
 from tessera.agent.partition import Follower, FollowOptions, Partitioner, RebootRecord
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.gpu.gpumodels import CATALOGUE, model
+from tessera.core.gpu.gpumodels import CATALOG, model
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of
 from tessera.core.node.layouts import (
     Group,
@@ -30,7 +30,7 @@ from tessera.core.node.layouts import (
 from tessera.core.node.repartition import restorable
 from tessera.errors import Unavailable
 
-MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
+MIG_MODELS = [each.name for each in CATALOG if each.memory_slices]
 LIMITS = LayoutLimits(pending_s=120, retry_s=10, retry_most_s=40)
 SLACK_S = 400
 """What is under way when a deadline passes ends, and restores, within so many seconds."""

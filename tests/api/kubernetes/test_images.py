@@ -4,7 +4,7 @@ from typing import Any
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, objects
-from tessera.api.kubernetes.images import ImagesOnNode, held_images, images_of, node_images, pod_images
+from tessera.api.kubernetes.images import ImagesOnNode, images_of, node_images, pod_images, reported_images
 
 
 def fields(*several: dict[str, Any]) -> list[Field]:
@@ -46,11 +46,11 @@ def test_a_pods_images_are_named_as_nodes_name_them() -> None:
         {"names": "?"}, "?", {"names": [3, "", "NO NAME"]},
     ]}}  # fmt: skip
     want = {f"docker.io/library/busybox@{digest}": 7, "docker.io/library/busybox:latest": 7, "r.example/a:1": 0}
-    assert held_images(node) == want
+    assert reported_images(node) == want
     containers = [{"image": "busybox"}, {"image": f"busybox:1@{digest}"}, {"image": "NO NAME"}, "?", {}]
     spec = {"initContainers": [{"image": "r.example/a:1"}], "containers": containers}
     assert set(pod_images({"spec": spec})) == want.keys()
     several: list[dict[str, Any]] = [{}, {"spec": None, "status": []}, {"status": {"images": {}}}]
     for broken in several:
-        assert held_images(broken) == {}
+        assert reported_images(broken) == {}
         assert pod_images(broken) == ()

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from tessera.api.kubernetes.quota import kueue_resources, needs_only, read_cluster_queue, read_resource_quota
-from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.gpumodels import CATALOG
 from tessera.core.gpu.sharing import mig_resource
 from tessera.core.usage.quotas import QuotaUse
 from tessera.errors import InvalidInput
 
-PROFILES = {profile.name for model in CATALOGUE for profile in model.profiles}
+PROFILES = {profile.name for model in CATALOG for profile in model.profiles}
 
 
 def test_needs_alone_are_left_where_the_quota_is() -> None:

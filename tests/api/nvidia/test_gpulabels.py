@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders.cards import instance
 from builders.nodefacts import gpu, node_of
 from tessera.api import documents
-from tessera.api.nvidia.gpulabels import TIMESTAMP, Labelling, expected_labels, gpu_labels, owns, stamped
+from tessera.api.nvidia.gpulabels import TIMESTAMP, Labeling, expected_labels, gpu_labels, owns, stamped
 from tessera.api.tessera.cluster import fleets
 from tessera.core.gpu.inventory import GpuFacts, Inventory, MigMode
 from tessera.core.gpu.mig import Placement
@@ -86,8 +86,8 @@ def labels(
 ) -> dict[str, str]:
     """Return the labels without their prefix."""
     gpus = effective(inventory, NodeSharing(strategy=strategy, entries=entries))
-    labelling = msgspec.structs.replace(Labelling(strategy=strategy), **more)
-    found = stamped(gpu_labels(inventory, gpus, labelling), {}, now_s=1_790_000_000)
+    labeling = msgspec.structs.replace(Labeling(strategy=strategy), **more)
+    found = stamped(gpu_labels(inventory, gpus, labeling), {}, now_s=1_790_000_000)
     assert all(key.startswith("nvidia.com/") for key in found)
     return {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
 
@@ -412,7 +412,7 @@ def test_labels_are_owned_and_others_are_not() -> None:
         for key in gpu_labels(
             node_of(a100(0, "all-1g.5gb")),
             effective(node_of(a100(0, "all-1g.5gb")), NodeSharing(strategy=strategy)),
-            Labelling(strategy=strategy),
+            Labeling(strategy=strategy),
         ):
             assert owns(key), key
     for key in (
@@ -446,7 +446,7 @@ def test_a_planner_reads_from_the_labels_what_the_node_offers(
     for device in (each for every in gpus for each in every.devices):
         want[device.resource, device.mode, device.clients] += 1
         allocatable[device.resource] += device.clients
-    metadata: documents.Plain = {"name": "n", "labels": dict(gpu_labels(inventory, gpus, Labelling(strategy=strategy)))}
+    metadata: documents.Plain = {"name": "n", "labels": dict(gpu_labels(inventory, gpus, Labeling(strategy=strategy)))}
     status: documents.Plain = {"allocatable": {name: str(count) for name, count in allocatable.items()}}
     text = documents.write({"kind": "Node", "metadata": metadata, "status": status})
     snapshot = fleets.read(documents.read("node.yaml", text))

@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from tessera.api.prometheus.answers import Sampled, Series, read_labelled, read_sampled, read_series
+from tessera.api.prometheus.answers import Sampled, Series, read_labeled, read_sampled, read_series
 from tessera.errors import InvalidInput
 
 RANGE = b'{"data": {"result": [{"metric": {"pod": "a"}, "values": [[1, "2"], [3.5, "NaN"]]}]}}'
@@ -64,10 +64,10 @@ def test_a_series_without_a_value_is_none() -> None:
 def test_names_of_series_and_labels() -> None:
     names = [{"__name__": "up", "pod": "a"}, {"__name__": "up", "pod": "b"}, {"__name__": "up"}, {"pod": "c"}]
     answer = msgspec.json.encode({"status": "success", "data": names})
-    assert read_labelled(answer, "p") == {("up", frozenset({"pod"})), ("up", frozenset())}
+    assert read_labeled(answer, "p") == {("up", frozenset({"pod"})), ("up", frozenset())}
 
 
 @pytest.mark.parametrize("answer", [b"", b'{"status": "error"}', b'{"status": "success", "data": [{"a": 1}]}'])
 def test_what_is_no_answer_about_series(answer: bytes) -> None:
     with pytest.raises(InvalidInput, match="p: it is not Prometheus' answer about series"):
-        read_labelled(answer, "p")
+        read_labeled(answer, "p")

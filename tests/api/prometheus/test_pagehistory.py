@@ -8,7 +8,7 @@ import pytest
 from tessera.api.prometheus import pagehistory
 from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads, read_services
 from tessera.core.explain.fleetview import ScalePoint, Service
-from tessera.core.usage.neighbours import ContainerLoad, Contention, DeviceLoad, GpuLoad
+from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 

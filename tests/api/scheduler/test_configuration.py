@@ -3,7 +3,7 @@
 from typing import Any
 
 from tessera.api.scheduler.configuration import configuration
-from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.gpumodels import CATALOG
 from tessera.core.gpu.sharing import mig_resource
 
 CONFIGURATION: dict[str, Any] = configuration("http://127.0.0.1:1")
@@ -14,7 +14,7 @@ def test_the_extender_decides_about_every_resource_that_tessera_serves() -> None
     names = [each["name"] for each in extender["managedResources"]]
     assert len(set(names)) == len(names)
     want = {"tessera.dev/gpu-memory", "tessera.dev/gpu-compute", "aliyun.com/gpu-mem", "nvidia.com/gpu"}
-    want |= {mig_resource(profile.name) for model in CATALOGUE for profile in model.profiles}
+    want |= {mig_resource(profile.name) for model in CATALOG for profile in model.profiles}
     assert want <= set(names)
     assert all(len(name.partition("/")[2]) <= 63 for name in names)
 

@@ -131,7 +131,7 @@ def test_json_has_every_value() -> None:
     assert " ".join(got["explanation"]) == (
         "pod need phase node scheduler devices record sentences remedies nodes ways"
     )
-    assert " ".join(got["explanation"]["devices"][0]) == "uuid model share level neighbours"
+    assert " ".join(got["explanation"]["devices"][0]) == "uuid model share level neighbors"
     assert " ".join(got["explanation"]["nodes"][0]) == "node obstacle detail"
     assert [each["message"] for each in got["events"]] == ["not about the other"]
 

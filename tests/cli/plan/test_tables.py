@@ -16,9 +16,9 @@ from tessera.core.packing.plan import Plan
 each_scene = pytest.mark.parametrize("scene", [pytest.param(build(), id=name) for name, build in SCENES.items()])
 
 
-def printed(scene: Scene, width: int = 160, *, colour: bool = False) -> str:
+def printed(scene: Scene, width: int = 160, *, color: bool = False) -> str:
     file = io.StringIO()
-    console = Console(file=file, width=width, force_terminal=colour, color_system="truecolor" if colour else None)
+    console = Console(file=file, width=width, force_terminal=color, color_system="truecolor" if color else None)
     console.print(plan_tables(scene.plan, scene.snapshot))
     return file.getvalue()
 
@@ -170,8 +170,8 @@ def test_names_are_no_markup() -> None:
     assert "[blink]w[/blink]" in text
 
 
-def test_colours_are_those_of_the_drawing() -> None:
-    assert "\x1b[38;2;16;32;46;48;2;119;170;221m" in printed(SCENES["a T4 with 14 clients"](), colour=True)
+def test_colors_are_those_of_the_drawing() -> None:
+    assert "\x1b[38;2;16;32;46;48;2;119;170;221m" in printed(SCENES["a T4 with 14 clients"](), color=True)
 
 
 def test_letters_run_out_honestly() -> None:

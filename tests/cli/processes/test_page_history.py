@@ -10,7 +10,7 @@ from builders.exposed import node_metrics
 from harness.prometheusserver import history, serving_history
 from harness.refreshes import refreshed
 from tessera.cli.usage.prometheusclient import prometheus_client
-from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.neighbors import Contention
 from tessera.log import logger
 from tessera.server.page import PrometheusHistory
 

@@ -3,14 +3,14 @@
 import pytest
 
 from tessera.api.tessera.v1alpha1.environments import Environment
-from tessera.cli.work.environments import Catalogue, choose_environment, read_environments
+from tessera.cli.work.environments import Catalog, choose_environment, read_environments
 from tessera.clients.kube import ENVIRONMENTS, MemoryKube
 from tessera.errors import InvalidInput, Unavailable
 
 pytestmark = pytest.mark.anyio
 
 
-async def catalogue() -> MemoryKube:
+async def catalog() -> MemoryKube:
     kube = MemoryKube()
     for name, notebook in (("pytorch", False), ("jupyter", True)):
         spec = {"image": f"r.example/{name}:1", "notebook": notebook}
@@ -19,14 +19,14 @@ async def catalogue() -> MemoryKube:
 
 
 async def test_the_environments_of_a_cluster_by_name() -> None:
-    known = await read_environments(await catalogue())
+    known = await read_environments(await catalog())
     assert [each.name for each in known.known] == ["jupyter", "pytorch"]
     assert choose_environment(known, "pytorch", notebook=False).image == "r.example/pytorch:1"
     assert choose_environment(known, "jupyter", notebook=True).name == "jupyter"
 
 
 async def test_one_that_cannot_be_read_hides_no_other_and_says_what_is_wrong_to_who_asks_for_it() -> None:
-    kube = await catalogue()
+    kube = await catalog()
     await kube.create(ENVIRONMENTS, {"metadata": {"name": "newer"}, "spec": {"image": "a", "gpus": 3}})
     known = await read_environments(kube)
     assert choose_environment(known, "pytorch", notebook=False).image == "r.example/pytorch:1"
@@ -37,7 +37,7 @@ async def test_one_that_cannot_be_read_hides_no_other_and_says_what_is_wrong_to_
 
 
 async def test_who_may_not_read_them_learns_how() -> None:
-    kube = await catalogue()
+    kube = await catalog()
     kube.withhold("", ENVIRONMENTS)
     with pytest.raises(
         Unavailable, match=r"ClusterRole tessera-environments, which the chart binds to all users, or pass"
@@ -60,4 +60,4 @@ REFUSED: dict[str, tuple[tuple[Environment, ...], str, bool, str]] = {
 def test_what_would_do_is_named(case: str) -> None:
     known, name, notebook, want = REFUSED[case]
     with pytest.raises(InvalidInput, match=want):
-        choose_environment(Catalogue(known=known), name, notebook=notebook)
+        choose_environment(Catalog(known=known), name, notebook=notebook)

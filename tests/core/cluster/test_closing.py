@@ -79,6 +79,6 @@ def test_what_is_sick_serves_nobody_new(sentence: str) -> None:
     assert any(bool(Demand(need, fleet).fits(fleet, every)[0]) for need in ANY) is want
 
 
-def test_a_sick_instance_is_offered_to_nobody_and_its_neighbour_is() -> None:
+def test_a_sick_instance_is_offered_to_nobody_and_its_neighbor_is() -> None:
     closed = without_new(gpu(0, sharing=FIXED), SECOND_SICK, ())
     assert [(device.placement, device.clients) for device in closed.devices] == [(LAYOUT[0], 2)]

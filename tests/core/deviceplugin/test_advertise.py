@@ -9,7 +9,7 @@ from builders.offers import CUT, FIRST, SECOND, SEVEN, node_offer
 from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, by_name, offer, restricted, with_former
 from tessera.core.deviceplugin.advertise import OfferOptions as Options
 from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.gpu.gpumodels import CATALOGUE, model
+from tessera.core.gpu.gpumodels import CATALOG, model
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, Placement, maximal_counts
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
@@ -292,7 +292,7 @@ def test_of_managed_gpus_only_what_is_chosen_is_offered(case: str) -> None:
 
 def test_units_are_enough_for_every_pod_that_the_ledger_admits() -> None:
     """A MIG instance given for an amount counts as the units that were asked, never more than it has memory."""
-    for known in CATALOGUE:
+    for known in CATALOG:
         units = known.memory_mib // 1024
         memory_mib = {profile.name: profile.memory_mib for profile in known.profiles}
         for counts in maximal_counts(known) if known.profiles else ():

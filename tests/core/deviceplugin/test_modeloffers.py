@@ -1,6 +1,6 @@
 """What a node offers the kubelet of a model."""
 
-from tessera.core.deviceplugin.modeloffers import CLIENTS, offer_of, revisions_held
+from tessera.core.deviceplugin.modeloffers import CLIENTS, allocated_revisions, offer_of
 
 ONE, TWO = "1" * 64, "2" * 64
 
@@ -12,5 +12,5 @@ def test_a_device_says_whose_mount_it_is() -> None:
     assert max(len(each.id) for each in offer.devices) <= 63
     assert offer_of("llama", "").devices == ()
     ids = [offer.devices[7].id, "nonsense", "GPU-1::0"]
-    assert revisions_held(ids, (ONE, TWO)) == {ONE}
-    assert revisions_held((), (ONE,)) == frozenset()
+    assert allocated_revisions(ids, (ONE, TWO)) == {ONE}
+    assert allocated_revisions((), (ONE,)) == frozenset()

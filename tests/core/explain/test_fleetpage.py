@@ -20,7 +20,7 @@ from tessera.core.explain.fleetview import (
 )
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.storage.images.warmup import ObservedImage
-from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
 from tessera.core.workload.need import PodKey
 

@@ -290,8 +290,8 @@ def test_instances_that_are_to_be_cut_may_not_exist_yet() -> None:
 
 
 def test_nodes_without_an_agent_are_read_from_labels() -> None:
-    labelled = node("a", {"nvidia.com/gpu": "2"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
-    got = only(labelled, pod("p", {"nvidia.com/gpu": 1}))
+    labeled = node("a", {"nvidia.com/gpu": "2"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
+    got = only(labeled, pod("p", {"nvidia.com/gpu": 1}))
     assert [(each.health, each.model, each.used_mib) for each in got.gpus] == [(GpuHealth.UNKNOWN, "T4", None)] * 2
     assert [(each.pod, each.record) for each in got.gpus[0].pods] == [("ns/p", Record.GUESSED)]
     assert (got.reported, got.address, got.ready) == (False, "10.0.0.1", True)

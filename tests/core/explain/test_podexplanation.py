@@ -618,14 +618,14 @@ def test_how_a_pod_ended(sentence: str) -> None:
     assert (got.need, got.devices, got.remedies, got.nodes) == ("", (), (), ())
 
 
-def test_the_devices_it_holds_with_their_neighbours() -> None:
+def test_the_devices_it_holds_with_their_neighbors() -> None:
     got = explanation(
         machine(),
         gpunode("a", gpu(0), gpu(1)),
         pod("x", {NEED: 4}, share(0, 4096)),
         me({NEED: 4}, share(0, 4096), share(1, 4096, Mode.MPS), share(9, 4096), node="a"),
     )
-    assert [(each.uuid, each.model, each.level, each.neighbours) for each in got.devices] == [
+    assert [(each.uuid, each.model, each.level, each.neighbors) for each in got.devices] == [
         ("GPU-a-0", "A100-40GB", Level.NONE, ("ns/x",)),
         ("GPU-a-1", "A100-40GB", Level.DRIVER_MPS, ()),
         ("", "", None, ()),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.cards import at
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, model
+from tessera.core.gpu.gpumodels import CATALOG, GpuModel, model
 from tessera.core.gpu.mig import (
     Counts,
     Layout,
@@ -33,7 +33,7 @@ from tessera.core.gpu.mig import (
 
 A30, A100, H100 = model("A30-24GB"), model("A100-40GB"), model("H100-80GB")
 RTX_PRO_6000, RTX_PRO_5000, T4 = model("RTX-PRO-6000"), model("RTX-PRO-5000"), model("T4")
-MIG_MODELS = tuple(each for each in CATALOGUE if each.memory_slices)
+MIG_MODELS = tuple(each for each in CATALOG if each.memory_slices)
 every_mig_model = pytest.mark.parametrize("gpu", MIG_MODELS, ids=lambda each: each.name)
 
 
@@ -65,12 +65,12 @@ def brute_force(gpu: GpuModel) -> Iterator[Layout]:
                 yield tuple(sorted(Placement(start, profiles[name].size, name) for name, start in chosen))
 
 
-def test_placements_are_those_of_the_catalogue() -> None:
+def test_placements_are_those_of_the_catalog() -> None:
     assert placements_of(H100, "3g.40gb") == at(H100, ("3g.40gb", 0), ("3g.40gb", 4))
     assert placements_of(H100, "9g.90gb") == ()
 
 
-@pytest.mark.parametrize("gpu", CATALOGUE, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("gpu", CATALOG, ids=lambda gpu: gpu.name)
 def test_a_placement_is_known_by_profile_and_start(gpu: GpuModel) -> None:
     assert all(placement_at(gpu, each.profile, each.start) == each for each in placements(gpu))
     assert placement_at(gpu, "9g.90gb", 3) == Placement(3, 0, "9g.90gb")

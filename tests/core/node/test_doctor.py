@@ -12,7 +12,7 @@ from tessera.core.node.doctor import (
     Daemon,
     HostFacts,
     NodeFolder,
-    NodeSeen,
+    NodeMarks,
     RuntimeFacts,
     Socket,
     Toolkit,
@@ -40,7 +40,7 @@ SOUND = HostFacts(
     plugin_folder=FINE,
     kubelet=(Socket(path="/k.sock"),),
     generation="a@1",
-    node=NodeSeen(
+    node=NodeMarks(
         labels={"nvidia.com/gpu.count": "2", "nvidia.com/mig.config.state": "success"},
         annotations={"tessera.dev/applied-config": "a@1"},
     ),
@@ -59,13 +59,13 @@ def runtime(**more: object) -> RuntimeFacts:
     return msgspec.structs.replace(SOUND.runtime, **more)
 
 
-def labelled(**labels: str) -> NodeSeen:
+def labeled(**labels: str) -> NodeMarks:
     keys = {
         "state": "nvidia.com/mig.config.state",
         "count": "nvidia.com/gpu.count",
         "strategy": "nvidia.com/mig.strategy",
     }
-    return NodeSeen(labels={keys[key]: value for key, value in labels.items()}, annotations={})
+    return NodeMarks(labels={keys[key]: value for key, value in labels.items()}, annotations={})
 
 
 def test_a_sound_node_has_no_complaint() -> None:
@@ -82,7 +82,7 @@ FAILED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
         host_facts(inventory=None, driver_problem="no libnvidia-ml.so.1"),
         [("driver", "no libnvidia-ml.so.1")],
     ),
-    "no GPU": (host_facts(inventory=node_of(), node=labelled()), [("driver", "driver 580.0 shows no GPU")]),
+    "no GPU": (host_facts(inventory=node_of(), node=labeled()), [("driver", "driver 580.0 shows no GPU")]),
     "a GPU that was lost before": (
         host_facts(inventory=msgspec.structs.replace(node_of(gpu(0)), unseen=(1,))),
         [("driver", "GPU 1 was lost before the first observation")],
@@ -161,7 +161,7 @@ FAILED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
         [("kubelet", "/k: Connection refused")],
     ),
     "a layout that failed": (
-        host_facts(node=labelled(state="failed"), generation=""),
+        host_facts(node=labeled(state="failed"), generation=""),
         [("node", "nvidia.com/mig.config= is not applied: state failed")],
     ),
 }
@@ -183,10 +183,10 @@ WARNED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
         [("mig", "GPU 0: 3g.20gb at 0 has no compute instance of its size")],
     ),
     "exclusive without a daemon": (
-        host_facts(inventory=EXCLUSIVE, node=labelled(), generation=""),
+        host_facts(inventory=EXCLUSIVE, node=labeled(), generation=""),
         [("compute-mode", "GPU 0 admits one process, and no MPS daemon serves it")],
     ),
-    "exclusive with its daemon": (host_facts(inventory=EXCLUSIVE, daemons=SERVED, node=labelled(), generation=""), []),
+    "exclusive with its daemon": (host_facts(inventory=EXCLUSIVE, daemons=SERVED, node=labeled(), generation=""), []),
     "a note about files": (host_facts(config_notes=("x",)), [("configuration", "x")]),
     "no containerd": (
         host_facts(runtime=RuntimeFacts(socket=Socket(path="/c", problem="No such file"))),
@@ -200,18 +200,18 @@ WARNED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
     "containerd 2": (host_facts(runtime=runtime(config="/c", version=3)), []),
     "CDI switched on": (host_facts(runtime=runtime(config="/c", version=2, cdi=True)), []),
     "an annotation that is missing": (
-        host_facts(node=labelled(count="2")),
+        host_facts(node=labeled(count="2")),
         [("node", "tessera.dev/applied-config is missing, the files are a@1")],
     ),
     "a count that is wrong": (
-        host_facts(node=labelled(count="8"), generation=""),
+        host_facts(node=labeled(count="8"), generation=""),
         [("node", "nvidia.com/gpu.count=8, the driver reports 2")],
     ),
     "instances are counted under strategy single": (
-        host_facts(node=labelled(count="14", strategy="single"), generation=""),
+        host_facts(node=labeled(count="14", strategy="single"), generation=""),
         [],
     ),
-    "nothing to compare the count with": (host_facts(node=labelled(count="8"), generation="", inventory=None), []),
+    "nothing to compare the count with": (host_facts(node=labeled(count="8"), generation="", inventory=None), []),
 }
 
 

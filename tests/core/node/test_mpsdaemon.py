@@ -14,9 +14,9 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode
 from tessera.core.node.mpsdaemon import (
     DaemonRecord,
-    DaemonSeen,
     DaemonState,
     DaemonStep,
+    ObservedDaemon,
     back_off_s,
     check_daemons,
     next_step,
@@ -31,18 +31,18 @@ OTHER_LIMITS = msgspec.structs.replace(TARGET, memory_limit_mib=200)
 UNLIMITED = msgspec.structs.replace(TARGET, memory_limit_mib=0)
 ELSEWHERE = msgspec.structs.replace(TARGET, visible="MIG-2")
 
-ANSWERS = DaemonSeen(record=RECORD, alive=True, clients=0)
-WITH_CLIENTS = DaemonSeen(record=RECORD, alive=True, clients=3)
+ANSWERS = ObservedDaemon(record=RECORD, alive=True, clients=0)
+WITH_CLIENTS = ObservedDaemon(record=RECORD, alive=True, clients=3)
 FOREIGN = msgspec.structs.replace(ANSWERS, foreign=True)
-SILENT = DaemonSeen(record=RECORD, alive=True, silent=1)
-SILENT_LONG = DaemonSeen(record=RECORD, alive=True, silent=3)
-ENDED = DaemonSeen(record=RECORD, idle_s=100)
+SILENT = ObservedDaemon(record=RECORD, alive=True, silent=1)
+SILENT_LONG = ObservedDaemon(record=RECORD, alive=True, silent=3)
+ENDED = ObservedDaemon(record=RECORD, idle_s=100)
 
-STEPS: dict[str, tuple[MpsTarget | None, DaemonSeen, bool, DaemonStep]] = {
-    "nothing there": (TARGET, DaemonSeen(idle_s=1), False, DaemonStep.START),
+STEPS: dict[str, tuple[MpsTarget | None, ObservedDaemon, bool, DaemonStep]] = {
+    "nothing there": (TARGET, ObservedDaemon(idle_s=1), False, DaemonStep.START),
     "ended by itself": (TARGET, ENDED, True, DaemonStep.START),
-    "failed just now": (TARGET, DaemonSeen(failures=3, idle_s=3.9), False, DaemonStep.WAIT),
-    "failed long enough ago": (TARGET, DaemonSeen(failures=3, idle_s=4), False, DaemonStep.START),
+    "failed just now": (TARGET, ObservedDaemon(failures=3, idle_s=3.9), False, DaemonStep.WAIT),
+    "failed long enough ago": (TARGET, ObservedDaemon(failures=3, idle_s=4), False, DaemonStep.START),
     "all is well": (TARGET, WITH_CLIENTS, True, DaemonStep.KEEP),
     "other limits, also with clients": (OTHER_LIMITS, WITH_CLIENTS, True, DaemonStep.SET_LIMITS),
     "a limit that is to go, unused": (UNLIMITED, ANSWERS, False, DaemonStep.QUIT),
@@ -64,14 +64,14 @@ STEPS: dict[str, tuple[MpsTarget | None, DaemonSeen, bool, DaemonStep]] = {
 
 
 @pytest.mark.parametrize(("desired", "seen", "used", "want"), STEPS.values(), ids=STEPS)
-def test_the_next_step(desired: MpsTarget | None, seen: DaemonSeen, used: bool, want: DaemonStep) -> None:
+def test_the_next_step(desired: MpsTarget | None, seen: ObservedDaemon, used: bool, want: DaemonStep) -> None:
     assert next_step(desired, seen, used=used) is want
 
 
 def test_a_daemon_in_use_is_never_ended() -> None:
     desired = (None, TARGET, OTHER_LIMITS, UNLIMITED, ELSEWHERE)
     for target, clients, silent, used in itertools.product(desired, (None, 0, 2), (0, 1, 3, 9), (False, True)):
-        seen = DaemonSeen(record=RECORD, alive=True, clients=clients, silent=silent)
+        seen = ObservedDaemon(record=RECORD, alive=True, clients=clients, silent=silent)
         if used or clients:
             assert next_step(target, seen, used=used) not in {
                 DaemonStep.QUIT,

@@ -15,7 +15,7 @@ def test_a_textbook_program_with_its_prices() -> None:
     program = LinearProgram()
     x, y = program.variable(), program.variable()
     rows = [program.row({x: 1}, high=4), program.row({y: 2}, high=12), program.row({x: 3, y: 2}, high=18)]
-    got = program.maximise({x: 3, y: 5})
+    got = program.maximize({x: 3, y: 5})
     assert got.optimal
     assert got.feasible
     assert got.values == pytest.approx((2, 6))
@@ -23,18 +23,18 @@ def test_a_textbook_program_with_its_prices() -> None:
     assert [got.duals[row] for row in rows] == pytest.approx([0, 1.5, 1])
 
 
-def test_minimise_respects_lower_rows() -> None:
+def test_minimize_respects_lower_rows() -> None:
     program = LinearProgram()
     x = program.variable(high=10)
     program.row({x: 2}, low=5)
-    assert program.minimise({x: 1}, limit_s=10).objective == pytest.approx(2.5)
+    assert program.minimize({x: 1}, limit_s=10).objective == pytest.approx(2.5)
 
 
 def test_what_cannot_be_is_not_feasible() -> None:
     program = LinearProgram()
     x = program.variable(high=1, integer=True)
     program.row({x: 1}, low=2)
-    got = program.maximise({x: 1})
+    got = program.maximize({x: 1})
     assert not got.feasible
     assert not got.optimal
 
@@ -42,8 +42,8 @@ def test_what_cannot_be_is_not_feasible() -> None:
 def test_what_cannot_be_has_no_bound() -> None:
     program = LinearProgram()
     program.row({program.variable(high=1, integer=True): 1}, low=2)
-    assert program.maximise({0: 1}).bound == math.inf
-    assert program.minimise({0: 1}).bound == -math.inf
+    assert program.maximize({0: 1}).bound == math.inf
+    assert program.minimize({0: 1}).bound == -math.inf
 
 
 def test_a_start_is_kept_where_no_time_is_left() -> None:
@@ -53,10 +53,10 @@ def test_a_start_is_kept_where_no_time_is_left() -> None:
     program.row(dict.fromkeys(taken, 7.0), high=30)
     assert set(program.lows) == {0}
     terms = {v: float(1 + v) for v in taken}
-    got = program.maximise(terms, limit_s=0, start=(1, 1, 0))
+    got = program.maximize(terms, limit_s=0, start=(1, 1, 0))
     assert got.feasible
     assert got.objective >= 3
-    assert program.maximise(terms, start=(9, 9, 9)).objective == pytest.approx(12)
+    assert program.maximize(terms, start=(9, 9, 9)).objective == pytest.approx(12)
 
 
 def test_what_a_part_of_a_budget_spends_the_whole_has_spent() -> None:
@@ -72,9 +72,9 @@ def test_what_a_part_of_a_budget_spends_the_whole_has_spent() -> None:
 
 def test_an_empty_program_is_met_or_not() -> None:
     program = LinearProgram()
-    assert program.maximise({}).optimal
+    assert program.maximize({}).optimal
     program.row({}, low=1)
-    assert not program.maximise({}).feasible
+    assert not program.maximize({}).feasible
 
 
 @settings(max_examples=40, deadline=None)
@@ -88,7 +88,7 @@ def test_knapsacks_equal_enumeration(items: list[tuple[int, int, int]], room: in
     taken = [program.variable(high=2, integer=True) for _ in items]
     program.row({v: float(item[1]) for v, item in zip(taken, items, strict=True)}, high=room)
     program.row({v: float(item[2]) for v, item in zip(taken, items, strict=True)}, high=weight)
-    got = program.maximise({v: float(item[0]) for v, item in zip(taken, items, strict=True)})
+    got = program.maximize({v: float(item[0]) for v, item in zip(taken, items, strict=True)})
     choices = itertools.product(range(3), repeat=len(items))
     sums = ([sum(n * item[i] for n, item in zip(c, items, strict=True)) for i in range(3)] for c in choices)
     want = max(value for value, a, b in sums if a <= room and b <= weight)

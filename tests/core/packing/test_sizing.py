@@ -62,14 +62,14 @@ def test_the_smallest_fleet(case: str, exact: bool) -> None:
 
 
 def test_nodes_are_numbered_by_the_name_of_their_type() -> None:
-    labelled = Node(
+    labeled = Node(
         name=node("dgx-7").name,
         cpu_milli=1,
         memory_mib=1,
         gpus=(gpu(0),),
         labels=((sizing.HOSTNAME, "dgx-7"), ("zone", "a")),
     )
-    types = (NodeType(node=labelled, cost=1.0), NodeType(node=node("dgx", gpu(0, T4)), cost=1.0))
+    types = (NodeType(node=labeled, cost=1.0), NodeType(node=node("dgx", gpu(0, T4)), cost=1.0))
     need = Need(asks=(Ask(resource="nvidia.com/mig-7g.40gb"),))
     got = smallest_fleet(types, (*pods(need, 2, "m"), *pods(Need(asks=WHOLE.asks, models=("T4",)), 1, "w"))).snapshot
     assert [each.name for each in got.nodes] == ["dgx-0", "dgx-1", "dgx-2"]

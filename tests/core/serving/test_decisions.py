@@ -16,7 +16,7 @@ def test_the_last_good_decision_is_kept_for_the_stated_time() -> None:
     reason = "1 of 1 pods (a): no answer; the decision of 299 s ago is kept for 5 minutes"
     assert decide(GOOD, BAD, 100.0 + KEPT_S - 1) == (
         GOOD,
-        ScalingDecision(replicas=3, reason=reason, bad=True, held=True),
+        ScalingDecision(replicas=3, reason=reason, bad=True, earlier=True),
     )
 
 

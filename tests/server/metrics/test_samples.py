@@ -112,7 +112,7 @@ async def test_others_of_the_loop_have_turns_between_two_answers_that_are_read()
     assert len(set(read)) == len(read) == 100
 
 
-def labelled(text: bytes, pod: str) -> bytes:
+def labeled(text: bytes, pod: str) -> bytes:
     """Return what a pod exposes as Prometheus stores it."""
     lines = text.decode().splitlines(keepends=True)
     own = f'namespace="ns",pod="{pod}",job="models",'
@@ -121,7 +121,7 @@ def labelled(text: bytes, pod: str) -> bytes:
 
 async def test_what_a_real_prometheus_scraped_last(tmp_path: Path) -> None:
     now_s = time.time()
-    text = labelled(triton(ended=100, queued_s=5, served_s=30, waiting=3), "llm-1")
+    text = labeled(triton(ended=100, queued_s=5, served_s=30, waiting=3), "llm-1")
     with serving_history(tmp_path, history(text, (now_s - 50, now_s - 20))) as url:
         found = await PrometheusSamples(HttpMetrics, url).read(pods("llm-1", "other"))
     counters = found["ns", "llm-1"]

@@ -15,7 +15,7 @@ from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODES, PODS, MemoryKube
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
 from tessera.core.explain.fleetview import Service
 from tessera.core.gpu.sharing import Mode
-from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
 from tessera.core.workload.need import PodKey
 from tessera.server.page import NO_METRICS, PageMetrics

@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from harness.nvmlcalls import cut_whole, mig_devices
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel
+from tessera.core.gpu.gpumodels import CATALOG, GpuModel
 from tessera.sim.nvmlsim import Machine, Process
 
 
@@ -68,8 +68,8 @@ def test_names_of_no_gpu_are_refused(machine: Machine) -> None:
         pynvml.nvmlDeviceGetHandleByUUIDV(b"GPU-0", 7)
 
 
-@pytest.mark.parametrize("gpu", CATALOGUE, ids=lambda each: each.name)
-def test_every_model_of_the_catalogue_can_be_simulated(start: Any, gpu: GpuModel) -> None:
+@pytest.mark.parametrize("gpu", CATALOG, ids=lambda each: each.name)
+def test_every_model_of_the_catalog_can_be_simulated(start: Any, gpu: GpuModel) -> None:
     start(f"2 x {gpu.name}")
     device = pynvml.nvmlDeviceGetHandleByIndex(1)
     assert pynvml.nvmlDeviceGetMemoryInfo(device).total == gpu.memory_mib << 20

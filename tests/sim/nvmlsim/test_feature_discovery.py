@@ -12,7 +12,7 @@ import pytest
 from harness.nvmlcalls import cut_whole, mig_devices
 from tessera.api import documents
 from tessera.api.nvidia import sharingconfig
-from tessera.api.nvidia.gpulabels import Labelling, gpu_labels
+from tessera.api.nvidia.gpulabels import Labeling, gpu_labels
 from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.nodesharing import NodeSharing, effective
@@ -94,6 +94,6 @@ def test_node_labels_are_those_of_the_original(start: Any, tmp_path: Path, name:
     strategy = case["mig_strategy"]
     shown = asyncio.run(inventory(tmp_path))
     gpus = effective(shown, msgspec.structs.replace(sharing, strategy=strategy))
-    ours, original = gpu_labels(shown, gpus, Labelling(strategy=strategy)), case["labels"]
+    ours, original = gpu_labels(shown, gpus, Labeling(strategy=strategy)), case["labels"]
     different = {key for key in {*ours, *original} - OURS_ALONE if ours.get(key) != original.get(key)}
     assert {key: (original.get(key), ours.get(key)) for key in different} == {}

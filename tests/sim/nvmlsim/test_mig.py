@@ -8,10 +8,10 @@ import pynvml
 import pytest
 
 from harness.nvmlcalls import computes, create_instance, cut_whole, instances, mig_devices, placements
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel
+from tessera.core.gpu.gpumodels import CATALOG, GpuModel
 from tessera.sim.nvmlsim import Machine, Process
 
-WITH_MIG = [each for each in CATALOGUE if each.memory_slices]
+WITH_MIG = [each for each in CATALOG if each.memory_slices]
 
 
 # ---- mode ----
@@ -106,7 +106,7 @@ def test_with_mig_off_profiles_are_reported_and_nothing_is_cut(start: Any) -> No
 
 
 @pytest.mark.parametrize("gpu", WITH_MIG, ids=lambda each: each.name)
-def test_profiles_and_placements_are_those_of_the_catalogue(start: Any, gpu: GpuModel) -> None:
+def test_profiles_and_placements_are_those_of_the_catalog(start: Any, gpu: GpuModel) -> None:
     start(gpu.name)
     device = pynvml.nvmlDeviceGetHandleByIndex(0)
     got = {}

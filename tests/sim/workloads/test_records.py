@@ -12,12 +12,12 @@ from tessera.sim.workloads import PodDemand
 from tessera.sim.workloads.records import allocated_milli, demands
 
 
-def labelled(name: str, product: str, sharing: Sharing = AUTO) -> Node:
+def labeled(name: str, product: str, sharing: Sharing = AUTO) -> Node:
     return node(name, gpu(0, model(product), sharing), gpu=name)
 
 
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 5),))
-NODES = (labelled("h100", "H100-80GB"), labelled("a100", "A100-40GB"), labelled("t4", "T4", SLICED))
+NODES = (labeled("h100", "H100-80GB"), labeled("a100", "A100-40GB"), labeled("t4", "T4", SLICED))
 WHOLE = Ask(resource="nvidia.com/gpu", count=2)
 MEMORY = Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=9_000)
 

@@ -20,9 +20,9 @@ from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.node.mpsdaemon import (
     DaemonPhase,
     DaemonRecord,
-    DaemonSeen,
     DaemonState,
     DaemonStep,
+    ObservedDaemon,
     next_step,
     unlimited,
 )
@@ -97,7 +97,7 @@ class MpsSupervisor:
             return None
         return self._state(key, desired, step, seen)
 
-    def _state(self, key: str, desired: MpsTarget | None, step: DaemonStep, seen: DaemonSeen) -> DaemonState:
+    def _state(self, key: str, desired: MpsTarget | None, step: DaemonStep, seen: ObservedDaemon) -> DaemonState:
         phase: DaemonPhase = "running"
         reason = ""
         if step in {DaemonStep.WAIT, DaemonStep.QUIT, DaemonStep.KILL}:
@@ -107,7 +107,7 @@ class MpsSupervisor:
         return DaemonState(key=key, phase=phase, reason=reason, clients=seen.clients)
 
     async def _take(
-        self, step: DaemonStep, key: str, desired: MpsTarget | None, seen: DaemonSeen, facts: Mapping[str, GpuFacts]
+        self, step: DaemonStep, key: str, desired: MpsTarget | None, seen: ObservedDaemon, facts: Mapping[str, GpuFacts]
     ) -> None:
         gpu = facts.get(desired.gpu if desired else seen.record.target.gpu if seen.record else "")
         match step:
@@ -127,13 +127,13 @@ class MpsSupervisor:
 
     # Observing
 
-    async def _observe(self, key: str) -> DaemonSeen:
+    async def _observe(self, key: str) -> ObservedDaemon:
         sight = await self._daemons.observe(key)
         silent = sight.alive and sight.clients is None
         self._silent[key] = self._silent[key] + 1 if silent else 0
         if silent:
             self._reasons[key] = sight.problem
-        return DaemonSeen(
+        return ObservedDaemon(
             record=sight.record,
             alive=sight.alive,
             clients=sight.clients,

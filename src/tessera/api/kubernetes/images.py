@@ -12,7 +12,7 @@ from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.oci.references import read_reference
 from tessera.errors import InvalidInput
 
-__all__ = ["ImagesOnNode", "held_images", "images_of", "node_images", "pod_images"]
+__all__ = ["ImagesOnNode", "images_of", "node_images", "pod_images", "reported_images"]
 
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 
@@ -66,7 +66,7 @@ def pod_images(pod: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_full_names(each.get("image") for each in containers)))
 
 
-def held_images(node: Mapping[str, Any]) -> dict[str, int]:
+def reported_images(node: Mapping[str, Any]) -> dict[str, int]:
     """Return the images in a Node's status: the bytes of each, by each of its full names."""
     images = [_dict(each) for each in _list(_dict(node.get("status")).get("images"))]
     sizes = ((each, size if isinstance(size := each.get("sizeBytes"), int) else 0) for each in images)

@@ -18,7 +18,7 @@ from tessera.api.documents import Plain
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.hami.annotations import REGISTERED, read_registered
 from tessera.api.kubernetes.containerrequests import is_zero, names_device
-from tessera.api.kubernetes.labelledgpus import INSTANCE_TYPE_LABELS, LabelledGpus, read_labelled_gpus
+from tessera.api.kubernetes.labeledgpus import INSTANCE_TYPE_LABELS, LabeledGpus, read_labeled_gpus
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, MemoryUnits, Node, NodeName, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model, profile
@@ -208,7 +208,7 @@ def _gpus(facts: _NodeFacts, given: GpuModel | None) -> tuple[tuple[Gpu, ...], i
         return registered, 0
     advertised = sum(count for name, count in facts.capacity.items() if name == SHARE_MEMORY or names_device(name))
     try:
-        known = read_labelled_gpus(facts.field.get("metadata", "labels"), given) or _unnamed(facts)
+        known = read_labeled_gpus(facts.field.get("metadata", "labels"), given) or _unnamed(facts)
     except InvalidInput as error:
         known = _unnamed(facts)
         if known is None:
@@ -235,15 +235,15 @@ def _gpus(facts: _NodeFacts, given: GpuModel | None) -> tuple[tuple[Gpu, ...], i
     unnamed = msgspec.structs.replace(known.model, memory_mib=memory_mib)
     gpu_model = unnamed if known.model.name == _UNKNOWN else known.model
     return tuple(
-        Gpu(index=index, model=gpu_model, memory_mib=memory_mib, sharing=_labelled(facts, sharing, known.model))
+        Gpu(index=index, model=gpu_model, memory_mib=memory_mib, sharing=_labeled(facts, sharing, known.model))
         for index, sharing in enumerate(sharings[:_MAX_GPUS])
     ), lost
 
 
-def _unnamed(facts: _NodeFacts) -> LabelledGpus | None:
+def _unnamed(facts: _NodeFacts) -> LabeledGpus | None:
     """Return the GPUs of a node that shares their memory, which needs no model; None if it does not."""
     nothing_known = GpuModel(name=_UNKNOWN, arch=_UNKNOWN, memory_mib=_MOST_MIB)
-    return LabelledGpus(model=nothing_known, memory_mib=_MOST_MIB) if facts.allocatable.get(SHARE_MEMORY) else None
+    return LabeledGpus(model=nothing_known, memory_mib=_MOST_MIB) if facts.allocatable.get(SHARE_MEMORY) else None
 
 
 def _fix(facts: _NodeFacts) -> str:
@@ -268,7 +268,7 @@ def _registered(facts: _NodeFacts) -> tuple[Gpu, ...]:
                     index=each.index,
                     model=product,
                     memory_mib=each.devmem if near else product.memory_mib,
-                    sharing=_labelled(facts, shared, product) if each.health else shared,
+                    sharing=_labeled(facts, shared, product) if each.health else shared,
                     uuid=each.id,
                 )
             )
@@ -278,7 +278,7 @@ def _registered(facts: _NodeFacts) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
-def _labelled(facts: _NodeFacts, sharing: Sharing, model: GpuModel) -> Sharing:
+def _labeled(facts: _NodeFacts, sharing: Sharing, model: GpuModel) -> Sharing:
     """Return the sharing by the owner's label: `auto` leaves unused GPUs to Tessera, `whole` fixes it."""
     label = facts.label(SHARING_LABEL).choice("auto", "whole", default="") if SHARING_LABEL in facts.labels else ""
     if label == "auto":
@@ -286,7 +286,7 @@ def _labelled(facts: _NodeFacts, sharing: Sharing, model: GpuModel) -> Sharing:
     return Sharing(modes=(Mode.WHOLE,)) if label == "whole" else sharing
 
 
-def _memory_mib(facts: _NodeFacts, known: LabelledGpus, count: int) -> int:
+def _memory_mib(facts: _NodeFacts, known: LabeledGpus, count: int) -> int:
     """Return the memory of each GPU: the label's figure if it is that of a whole GPU, at least the shared amount."""
     label = facts.number("nvidia.com/gpu.memory") or 0
     near = abs(label - known.memory_mib) * 100 <= _NEAR_PERCENT * known.memory_mib
@@ -298,7 +298,7 @@ def _memory_mib(facts: _NodeFacts, known: LabelledGpus, count: int) -> int:
     return shared_mib if shared_mib + unit_mib <= memory_mib else memory_mib
 
 
-def _sharings(facts: _NodeFacts, known: LabelledGpus) -> tuple[list[Sharing], int]:
+def _sharings(facts: _NodeFacts, known: LabeledGpus) -> tuple[list[Sharing], int]:
     """Return the sharing of each GPU of a node, in order of index, and how many of them are no longer advertised."""
     if facts.allocatable.get(SHARE_MEMORY):
         both = (Mode.WHOLE, Mode.MEMORY_SHARE) if facts.allocatable.get(GPU_RESOURCE) else (Mode.MEMORY_SHARE,)
@@ -312,11 +312,11 @@ def _sharings(facts: _NodeFacts, known: LabelledGpus) -> tuple[list[Sharing], in
         return _single(facts, known.model, single), 0
     if any(name.startswith(mig_resource("")) for name in (*facts.labels, *facts.allocatable)):
         return _mixed(facts, known), 0
-    labelled = facts.number(*_GPU_COUNTS)
-    return _whole(facts, known, known.count if labelled is None else labelled)
+    labeled = facts.number(*_GPU_COUNTS)
+    return _whole(facts, known, known.count if labeled is None else labeled)
 
 
-def _whole(facts: _NodeFacts, known: LabelledGpus, count: int | None) -> tuple[list[Sharing], int]:
+def _whole(facts: _NodeFacts, known: LabeledGpus, count: int | None) -> tuple[list[Sharing], int]:
     """Return GPUs without MIG; the device plugin advertises each as often as it has replicas."""
     advertised, most = _advertised(facts, GPU_RESOURCE), _advertised(facts, GPU_RESOURCE, facts.capacity)
     mode, replicas = _clients(facts, GPU_RESOURCE)
@@ -383,7 +383,7 @@ def _instances(facts: _NodeFacts, layout: Layout, *, single: bool) -> Sharing:
     )
 
 
-def _gke_partitions(facts: _NodeFacts, known: LabelledGpus) -> list[Sharing]:
+def _gke_partitions(facts: _NodeFacts, known: LabeledGpus) -> list[Sharing]:
     """Return GPUs partitioned by GKE: as many instances of one size as fit, advertised as `nvidia.com/gpu`."""
     label = facts.label(f"{_GKE}gpu-partition-size")
     size = in_place(label, partial(profile, known.model, label.text()))
@@ -416,24 +416,24 @@ def _single(facts: _NodeFacts, model: GpuModel, name: str) -> list[Sharing]:
     return _withheld(facts, sharings, size.name, GPU_RESOURCE)
 
 
-def _mixed(facts: _NodeFacts, known: LabelledGpus) -> list[Sharing]:
+def _mixed(facts: _NodeFacts, known: LabeledGpus) -> list[Sharing]:
     """Return GPUs under MIG strategy mixed: those with instances first, then the whole ones."""
     model = known.model
     counts: dict[str, int] = {}
     resources: dict[str, str] = {}
     for written in _mig_names(facts):
         resource = mig_resource(written)
-        labelled = facts.number(f"{resource}.count")
-        origin = facts.field if labelled is None else facts.label(f"{resource}.count")
+        labeled = facts.number(f"{resource}.count")
+        origin = facts.field if labeled is None else facts.label(f"{resource}.count")
         name = in_place(origin, partial(profile, model, written)).name
         _, clients = _clients(facts, resource)
-        counts[name] = _advertised(facts, resource, facts.capacity) // clients if labelled is None else labelled
+        counts[name] = _advertised(facts, resource, facts.capacity) // clients if labeled is None else labeled
         resources[name] = resource
     whole, _ = _whole(facts, known, None) if _advertised(facts, GPU_RESOURCE) else ([], 0)
     most = {each.name: each.max_instances for each in model.profiles}
     at_least = max((-(-count // most[name]) for name, count in counts.items()), default=0)
-    labelled = facts.number(*_GPU_COUNTS) or known.count
-    partitioned = labelled - len(whole) if labelled is not None else at_least
+    labeled = facts.number(*_GPU_COUNTS) or known.count
+    partitioned = labeled - len(whole) if labeled is not None else at_least
     layouts, left = _spread(model, counts, min(max(partitioned, 0), _MAX_GPUS))
     facts.notes.extend(
         f"{count} x {name} do not fit its {partitioned} MIG GPUs and are omitted" for name, count in left.items()
@@ -468,9 +468,9 @@ def _withheld(facts: _NodeFacts, sharings: list[Sharing], name: str, resource: s
 def _mig_names(facts: _NodeFacts) -> list[str]:
     """Return the profiles that labels count or the device plugin advertises, unchanged."""
     prefix = mig_resource("")
-    labelled = (name.removesuffix(".count") for name in facts.labels if name.endswith(".count"))
+    labeled = (name.removesuffix(".count") for name in facts.labels if name.endswith(".count"))
     advertised = (name.removesuffix(".shared") for name in facts.allocatable)
-    names = dict.fromkeys(name for name in (*labelled, *advertised) if name.startswith(prefix))
+    names = dict.fromkeys(name for name in (*labeled, *advertised) if name.startswith(prefix))
     return [name.removeprefix(prefix) for name in names]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tessera.api.documents import Plain
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, Profile
+from tessera.core.gpu.gpumodels import CATALOG, GpuModel, Profile
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
 from tessera.core.usage.quotas import QuotaUse
 from tessera.core.workload import units
@@ -169,7 +169,7 @@ def _replaced(name: str, memory_gib: int, compute_percent: int) -> dict[str, Pla
 def _profiles() -> dict[str, list[tuple[GpuModel, Profile]]]:
     """Return who offers each profile, by its name in order of names."""
     offers: dict[str, list[tuple[GpuModel, Profile]]] = {}
-    for model in CATALOGUE:
+    for model in CATALOG:
         for profile in model.profiles:
             offers.setdefault(profile.name, []).append((model, profile))
     return dict(sorted(offers.items()))

@@ -19,7 +19,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import GPU_RESOURCE, MPS_MODES, Device, Mode, mig_resource
 from tessera.core.node.nodesharing import Strategy
 
-__all__ = ["TIMESTAMP", "Labelling", "expected_labels", "gpu_labels", "owns", "stamped"]
+__all__ = ["TIMESTAMP", "Labeling", "expected_labels", "gpu_labels", "owns", "stamped"]
 
 _LONGEST = 63
 """Longest value of a label. Source: Kubernetes, Labels and Selectors."""
@@ -65,7 +65,7 @@ _Members: TypeAlias = list[tuple[GpuFacts, Instance]]
 """Instances of one profile, each with its GPU."""
 
 
-class Labelling(msgspec.Struct, frozen=True, kw_only=True):
+class Labeling(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the labels besides the inventory."""
 
     strategy: Strategy = "mixed"
@@ -82,7 +82,7 @@ def owns(key: str) -> bool:
     return _OWNED.fullmatch(key) is not None
 
 
-def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labeling: Labelling) -> dict[str, str]:
+def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labeling: Labeling) -> dict[str, str]:
     """Return the labels of a node, without the time of their last change; none if it has no GPU.
 
     Args:
@@ -115,7 +115,7 @@ def expected_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
         return {}
     named = [msgspec.structs.replace(gpu, uuid=f"{gpu.index}") for gpu in gpus]
     strategy: Strategy = next((gpu.sharing.strategy for gpu in gpus if gpu.model.profiles), "mixed")
-    labels = gpu_labels(Inventory(gpus=tuple(map(described, named))), named, Labelling(strategy=strategy))
+    labels = gpu_labels(Inventory(gpus=tuple(map(described, named))), named, Labeling(strategy=strategy))
     return {key: value for key, value in labels.items() if not _UNDESCRIBED.match(key)}
 
 

@@ -9,9 +9,9 @@ import msgspec
 
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
-__all__ = ["Labelled", "Sampled", "Series", "read_labelled", "read_sampled", "read_series"]
+__all__ = ["Labeled", "Sampled", "Series", "read_labeled", "read_sampled", "read_series"]
 
-Labelled: TypeAlias = tuple[str, frozenset[str]]
+Labeled: TypeAlias = tuple[str, frozenset[str]]
 """The name of series, and the names of their labels."""
 _NAME: Final = "__name__"
 
@@ -97,7 +97,7 @@ def read_sampled(answer: bytes, source: str, *, most: int) -> tuple[Sampled, ...
     return found
 
 
-def read_labelled(answer: bytes, source: str) -> frozenset[Labelled]:
+def read_labeled(answer: bytes, source: str) -> frozenset[Labeled]:
     """Return the names of series and of their labels in an answer of `/api/v1/series`, each once; values are ignored.
 
     Raises:

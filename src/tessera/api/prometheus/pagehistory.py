@@ -14,7 +14,7 @@ from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
 from tessera.core.usage.believed import percentage, possible
-from tessera.core.usage.neighbours import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, instance_part
+from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, instance_part
 from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.workload.need import PodKey

@@ -7,7 +7,7 @@ from typing import Final
 
 from tessera.api.documents import Plain
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
-from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.gpumodels import CATALOG
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SCHEDULER_NAME, SHARE_MEMORY
 
@@ -32,7 +32,7 @@ def configuration(url: str) -> dict[str, Plain]:
     Source: kubernetes/kube-scheduler `config/v1/types.go` (`Extender`); a field's JSON name is its Go name, except
     `enableHTTPS` and `tlsConfig`.
     """
-    profiles = sorted({profile.name for model in CATALOGUE for profile in model.profiles})
+    profiles = sorted({profile.name for model in CATALOG for profile in model.profiles})
     instances = (mig_resource(name, shared=shared) for name in profiles for shared in (False, True))
     names = (GPU_MEMORY, SHARE_MEMORY, GPU_RESOURCE, f"{GPU_RESOURCE}.shared", *instances)
     managed: list[Plain] = [{"name": name} for name in names]

@@ -225,8 +225,8 @@ def _device(device: AllocatedDevice) -> str:
         f"{share.memory_mib} MiB" if share.profile or not share.mode.isolation else "",
         f"{share.compute_percent} % compute" if share.compute_percent else "",
         f"isolation in force: {device.level.value}" if device.level else "the node has no such GPU",
-        f"shared with {', '.join(map(clean, device.neighbours[:_MOST_NAMED]))}"
-        if device.neighbours
+        f"shared with {', '.join(map(clean, device.neighbors[:_MOST_NAMED]))}"
+        if device.neighbors
         else "alone on the GPU",
     )
     return ", ".join(part for part in parts if part)

@@ -99,7 +99,7 @@ def _instance(each: SliceUsage, extent: int, numbers: Mapping[str, int]) -> _Pie
         return _Piece(extent, (*(f"{sign} {name}" for name in names[:2]), sign))
     pods = [clean(pod.rpartition("/")[2]) for pod in each.pods]
     many = f" {len(pods)} pods" if len(pods) > 1 else f" {pods[0]}"
-    return _Piece(extent, (f"{names[0]}{many}", *names), " ", _colour(each.pods[0], numbers))
+    return _Piece(extent, (f"{names[0]}{many}", *names), " ", _color(each.pods[0], numbers))
 
 
 def _shares(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Iterator[_Piece]:
@@ -122,9 +122,9 @@ def _share(holder: GpuPod, extent: int, numbers: Mapping[str, int]) -> _Piece:
     pod = clean(holder.pod.rpartition("/")[2])
     size = "whole" if holder.share.mode is Mode.WHOLE else gib(holder.share.memory_mib)
     words = (f"{size} {pod}", size, size.partition(" ")[0])
-    return _Piece(extent, words, " ", _colour(holder.pod, numbers))
+    return _Piece(extent, words, " ", _color(holder.pod, numbers))
 
 
-def _colour(pod: str, numbers: Mapping[str, int]) -> Style:
+def _color(pod: str, numbers: Mapping[str, int]) -> Style:
     look = tone(numbers.get(pod, 0))
     return Style(color=look.ink, bgcolor=look.fill)

@@ -98,8 +98,8 @@ def outcomes_table(outcomes: Sequence[GpuOutcome]) -> RenderableType:
     """Return the outcome for each GPU, made or planned: its steps in order, and who each affects."""
     table = headed_table("GPU", "model", "result", "step", "affects")
     for each in outcomes:
-        colour = _GOOD.get(each.result, "yellow")
-        table.add_row(str(each.index), each.model, Text(each.result, colour), "", "")
+        color = _GOOD.get(each.result, "yellow")
+        table.add_row(str(each.index), each.model, Text(each.result, color), "", "")
         for pod in each.evicts:
             table.add_row("", "", "", "evict", f"pod {pod}")
         for action in each.actions:

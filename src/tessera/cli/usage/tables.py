@@ -7,7 +7,7 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.printing import headed_table
-from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.usagereport import GpuReport, UsageReport
 
 __all__ = ["contention_words", "top_table"]

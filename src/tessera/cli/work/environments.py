@@ -16,12 +16,12 @@ from tessera.cli.printing import headed_table, print_document, trimmed, wide_con
 from tessera.clients.kube import ENVIRONMENTS, Forbidden, Kube, name_of
 from tessera.errors import InvalidInput, Unavailable
 
-__all__ = ["Catalogue", "choose_environment", "environments", "find_environment", "read_environments"]
+__all__ = ["Catalog", "choose_environment", "environments", "find_environment", "read_environments"]
 
 _HINT = "apply an Environment of tessera.dev/v1alpha1, or name an image by --image"
 
 
-class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
+class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     """The environments of a cluster."""
 
     known: tuple[Environment, ...] = ()
@@ -65,7 +65,7 @@ def find_environment(place: ClusterSource, name: str, *, notebook: bool) -> Envi
     return choose_environment(asyncio.run(_read(place)), name, notebook=notebook)
 
 
-def choose_environment(catalog: Catalogue, name: str, *, notebook: bool) -> Environment:
+def choose_environment(catalog: Catalog, name: str, *, notebook: bool) -> Environment:
     """Return the environment of this name.
 
     Args:
@@ -89,7 +89,7 @@ def choose_environment(catalog: Catalogue, name: str, *, notebook: bool) -> Envi
     return found
 
 
-async def read_environments(kube: Kube) -> Catalogue:
+async def read_environments(kube: Kube) -> Catalog:
     """Return the environments of a cluster; an unreadable one hides no other.
 
     Raises:
@@ -107,9 +107,9 @@ async def read_environments(kube: Kube) -> Catalogue:
             known.append(read_environment(each))
         except InvalidInput as error:
             broken[name_of(each)[1]] = error
-    return Catalogue(known=tuple(sorted(known, key=lambda each: each.name)), broken=broken)
+    return Catalog(known=tuple(sorted(known, key=lambda each: each.name)), broken=broken)
 
 
-async def _read(place: ClusterSource) -> Catalogue:
+async def _read(place: ClusterSource) -> Catalog:
     async with connected(place) as kube:
         return await read_environments(kube)

@@ -8,7 +8,7 @@ import msgspec
 from tessera.core.deviceplugin.advertise import ListedDevice
 from tessera.core.workload.resources import MODEL_RESOURCE
 
-__all__ = ["CLIENTS", "ModelOffer", "offer_of", "revisions_held"]
+__all__ = ["CLIENTS", "ModelOffer", "allocated_revisions", "offer_of"]
 
 CLIENTS = 256
 """Containers of a node that can have one revision of a model; above the kubelet's default limit of pods."""
@@ -32,7 +32,7 @@ def offer_of(model: str, revision: str) -> ModelOffer:
     return ModelOffer(name=f"{MODEL_RESOURCE}{model}", devices=tuple(ListedDevice(id=each) for each in ids))
 
 
-def revisions_held(ids: Iterable[str], revisions: Iterable[str]) -> frozenset[str]:
+def allocated_revisions(ids: Iterable[str], revisions: Iterable[str]) -> frozenset[str]:
     """Return the revisions of devices with these ids."""
     begin = {match[1] for each in ids if (match := _DEVICE.fullmatch(each))}
     return frozenset(each for each in revisions if each[:_REVISION_CHARACTERS] in begin)

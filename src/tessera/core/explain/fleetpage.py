@@ -26,7 +26,7 @@ from tessera.core.explain.inspection import GpuPod as InspectedPod
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.cache import ObservedModel
-from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 

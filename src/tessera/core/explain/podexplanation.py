@@ -45,7 +45,7 @@ class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
     share: Share
     level: Level | None = None
     """Isolation from its neighbors; None where the node does not have the GPU."""
-    neighbours: tuple[PodKey, ...] = ()
+    neighbors: tuple[PodKey, ...] = msgspec.field(default=(), name="neighbours")
     """Other pods on the same GPU."""
 
 
@@ -184,7 +184,7 @@ def _devices(cluster: Cluster, pod: ObservedPod) -> Iterator[AllocatedDevice]:
         others = dict.fromkeys(holder.pod for holder in gpu.pods if holder.pod != pod.pod.key)
         own = (each.level for each in gpu.pods if (each.pod, each.share) == (pod.pod.key, share))
         level = next(own, None)
-        yield AllocatedDevice(uuid=gpu.uuid, model=gpu.model, share=share, level=level, neighbours=tuple(others))
+        yield AllocatedDevice(uuid=gpu.uuid, model=gpu.model, share=share, level=level, neighbors=tuple(others))
 
 
 def _placed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:

@@ -17,7 +17,7 @@ __all__ = [
     "Daemon",
     "HostFacts",
     "NodeFolder",
-    "NodeSeen",
+    "NodeMarks",
     "RuntimeFacts",
     "Socket",
     "Toolkit",
@@ -115,8 +115,8 @@ class Toolkit(msgspec.Struct, frozen=True, kw_only=True):
     """Why the configuration cannot be read."""
 
 
-class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The Node object."""
+class NodeMarks(msgspec.Struct, frozen=True, kw_only=True):
+    """Labels and annotations of the Node object."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -156,7 +156,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     generation: str = ""
     config_problem: str = ""
     config_notes: tuple[str, ...] = ()
-    node: NodeSeen | None = None
+    node: NodeMarks | None = None
     node_problem: str = ""
     """Why there is no Node object; empty where none was requested."""
 
@@ -452,7 +452,7 @@ def _node(seen: HostFacts) -> Iterator[Check]:
         yield _ok("node", "labels and annotations agree with the node")
 
 
-def _drift(seen: HostFacts, node: NodeSeen) -> Iterable[Check]:
+def _drift(seen: HostFacts, node: NodeMarks) -> Iterable[Check]:
     state = node.labels.get(MIG_CONFIG_STATE, "")
     if state == "failed":
         advice = "the node's events and its condition TesseraLayoutApplied have the reason"

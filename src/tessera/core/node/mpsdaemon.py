@@ -32,9 +32,9 @@ from tessera.errors import Unavailable
 __all__ = [
     "DaemonPhase",
     "DaemonRecord",
-    "DaemonSeen",
     "DaemonState",
     "DaemonStep",
+    "ObservedDaemon",
     "back_off_s",
     "check_daemons",
     "next_step",
@@ -71,7 +71,7 @@ class DaemonRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Former compute mode of the GPU, restored when the daemon ends; empty where it was not changed."""
 
 
-class DaemonSeen(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedDaemon(msgspec.Struct, frozen=True, kw_only=True):
     """One observed daemon."""
 
     record: DaemonRecord | None = None
@@ -111,7 +111,7 @@ def unlimited(target: MpsTarget) -> MpsTarget:
     return msgspec.structs.replace(target, thread_percent=0)
 
 
-def next_step(desired: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> DaemonStep:
+def next_step(desired: MpsTarget | None, seen: ObservedDaemon, *, used: bool) -> DaemonStep:
     """Return the next step for a daemon.
 
     Args:

@@ -280,7 +280,7 @@ class _Search:
         """Place as many of these pods as possible in the time, fix them, and return the upper bound."""
         have, most = self._sum(pods), requested
         if have < requested and limit_s > 0:
-            found = self._take(self.program.maximise(pods, limit_s=limit_s, start=self.values), pods, 1)
+            found = self._take(self.program.maximize(pods, limit_s=limit_s, start=self.values), pods, 1)
             have = self._sum(pods)
             # A bound below the placed pods would be of another problem: it proves nothing.
             most = math.floor(min(found.bound + 1e-6, requested)) if found.bound + 1e-6 >= have else requested
@@ -291,7 +291,7 @@ class _Search:
         """Close as many GPUs as possible in the time."""
         opened = dict.fromkeys(gpus, 1.0)
         if self.budget.left_s > 0:
-            self._take(self.program.minimise(opened, limit_s=self.budget.left_s, start=self.values), opened, -1)
+            self._take(self.program.minimize(opened, limit_s=self.budget.left_s, start=self.values), opened, -1)
 
     def _take(self, found: Solution, terms: dict[int, float], sign: int) -> Solution:
         """Take a solution if it is better than the known one."""

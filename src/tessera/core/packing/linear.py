@@ -78,23 +78,23 @@ class LinearProgram:
         self._rows.append((low, high, dict(terms)))
         return len(self._rows) - 1
 
-    def maximise(
+    def maximize(
         self, objective: dict[int, float], *, limit_s: float = float("inf"), start: Sequence[float] = ()
     ) -> Solution:
         """Return the point with the largest objective, or the best found within `limit_s` seconds.
 
         `start` is a feasible point to begin with, one value per variable; an infeasible one is ignored.
         """
-        return self._solve(objective, limit_s, start, maximise=True)
+        return self._solve(objective, limit_s, start, maximize=True)
 
-    def minimise(
+    def minimize(
         self, objective: dict[int, float], *, limit_s: float = float("inf"), start: Sequence[float] = ()
     ) -> Solution:
         """Return the point with the smallest objective, or the best found within `limit_s` seconds, from `start`."""
-        return self._solve(objective, limit_s, start, maximise=False)
+        return self._solve(objective, limit_s, start, maximize=False)
 
     def _solve(
-        self, objective: dict[int, float], limit_s: float, start: Sequence[float], *, maximise: bool
+        self, objective: dict[int, float], limit_s: float, start: Sequence[float], *, maximize: bool
     ) -> Solution:
         import highspy  # noqa: PLC0415 - lazily: a shared library that most commands never need
 
@@ -107,7 +107,7 @@ class LinearProgram:
             met = all(low <= 0 <= high for low, high, _ in self._rows)
             return Solution((), 0.0, 0.0, optimal=met, feasible=met, duals=(0.0,) * len(self._rows), took_s=0.0)
         self._load(solver, objective)
-        solver.changeObjectiveSense(highspy.ObjSense.kMaximize if maximise else highspy.ObjSense.kMinimize)
+        solver.changeObjectiveSense(highspy.ObjSense.kMaximize if maximize else highspy.ObjSense.kMinimize)
         if start:
             solver.setSolution(len(start), np.arange(len(start), dtype=np.int32), np.array(start, np.float64))
         solver.run()
@@ -115,7 +115,7 @@ class LinearProgram:
         if found.feasible:
             return found
         # Where no point was found, HiGHS may report a bound of a program that it never solved.
-        return found._replace(bound=math.inf if maximise else -math.inf)
+        return found._replace(bound=math.inf if maximize else -math.inf)
 
     def _load(self, solver: "highspy.Highs", objective: dict[int, float]) -> None:
         none, empty = np.array([], np.int32), np.array([], np.float64)

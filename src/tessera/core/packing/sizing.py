@@ -231,7 +231,7 @@ class _Search:
             pool.forbid(failed)
         costs = {n: each.cost for n, each in zip(pool.nodes, self.types, strict=True)}
         own = self._own()
-        found = pool.program.minimise(costs, limit_s=own.left_s)
+        found = pool.program.minimize(costs, limit_s=own.left_s)
         own.spend(found.took_s)
         bound = max(0.0, found.bound)
         if all(each.cost.is_integer() for each in self.types):
@@ -239,7 +239,7 @@ class _Search:
         if not found.feasible:
             return self._apart(desired), bound
         pool.program.row(costs, high=found.objective + _EASE)
-        few = pool.program.minimise(dict.fromkeys(pool.nodes, 1.0), limit_s=max(0.0, own.left_s), start=found.values)
+        few = pool.program.minimize(dict.fromkeys(pool.nodes, 1.0), limit_s=max(0.0, own.left_s), start=found.values)
         own.spend(few.took_s)
         values = few.values or found.values
         return tuple(round(values[n]) for n in pool.nodes), bound

@@ -25,7 +25,7 @@ class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     bad: bool = False
     """Whether the input was invalid: not if it is only too early."""
-    held: bool = False
+    earlier: bool = False
     """Whether it is an earlier decision that still counts."""
 
 
@@ -56,6 +56,6 @@ def decide(
     if former is not None and former.replicas and 0 <= now_s - former.at_s < KEPT_S:
         kept = f"the decision of {now_s - former.at_s:.0f} s ago is kept for {KEPT_S / 60:.0f} minutes"
         reason = f"{found.reason}; {kept}"
-        return former, ScalingDecision(replicas=former.replicas, reason=reason, bad=not found.early, held=True)
+        return former, ScalingDecision(replicas=former.replicas, reason=reason, bad=not found.early, earlier=True)
     reason = f"{found.reason}; the replicas do not change"
     return None, ScalingDecision(replicas=None, reason=reason, bad=not found.early)

@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.core.usage.attribution import ContainerUse, DeviceUse
 from tessera.core.usage.history import Histories
-from tessera.core.usage.neighbours import Contention, contention_of, gpu_load
+from tessera.core.usage.neighbors import Contention, contention_of, gpu_load
 from tessera.core.usage.nodemetrics import NodeUsage
 
 __all__ = [

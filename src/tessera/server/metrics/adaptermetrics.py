@@ -22,7 +22,7 @@ from tessera.api.kubernetes.metrics.adapter.rules import AdapterRules, read_adap
 from tessera.api.kubernetes.metrics.adapter.values import series_of, values_of
 from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.kubernetes.metrics.paths import RESOURCES, Custom, External
-from tessera.api.prometheus.answers import Labelled, Sampled, read_labelled, read_sampled
+from tessera.api.prometheus.answers import Labeled, Sampled, read_labeled, read_sampled
 from tessera.clients.kube import Kind, Kube, Selection, labels_of, name_of
 from tessera.clients.prometheus import MetricsServers
 from tessera.core.usage.processmetrics import METRICS_RULE_QUERIES, METRICS_RULES_BAD
@@ -127,7 +127,7 @@ class AdapterMetrics:
         self._log = log
         self._measures = measures
         self._taken = taken
-        self._series: Mapping[str, frozenset[Labelled]] = {}
+        self._series: Mapping[str, frozenset[Labeled]] = {}
         self._found = Discovered()
         self._custom = frozenset[tuple[str, str]]()
         self._external = frozenset[str]()
@@ -215,10 +215,10 @@ class AdapterMetrics:
         self._say("adapter_rules_hidden", f"{', '.join(hidden)} {hint}" if hidden else "")
         self.tried.set()
 
-    async def _ask_series(self, queries: Collection[str]) -> tuple[dict[str, frozenset[Labelled]], dict[str, str]]:
+    async def _ask_series(self, queries: Collection[str]) -> tuple[dict[str, frozenset[Labeled]], dict[str, str]]:
         """Return the series of each query, and the error of each failed one."""
         found, failed = (
-            dict[str, frozenset[Labelled]](),
+            dict[str, frozenset[Labeled]](),
             dict.fromkeys(queries, f"not queried within {_DISCOVERY_S:g} s"),
         )
         turns, start = asyncio.Semaphore(_AT_ONCE), f"{time.time() - _WINDOW_S:.0f}"
@@ -228,7 +228,7 @@ class AdapterMetrics:
                 target = f"{self._url}/api/v1/series?{urlencode({'match[]': query, 'start': start})}"
                 try:
                     answer = await metrics.get(target)
-                    found[query] = await asyncio.to_thread(read_labelled, answer, f"Prometheus {self._url}")
+                    found[query] = await asyncio.to_thread(read_labeled, answer, f"Prometheus {self._url}")
                     del failed[query]
                 except TesseraError as error:
                     failed[query] = error.cause

@@ -107,8 +107,8 @@ class ModelServerMetrics:
         self._queues = queues
         self._measures = measures or Measures()
         self._now_s = now_s
-        labelled = Selection(having=(SERVER_LABEL,))
-        selections = ((PODS, labelled), (DEPLOYMENTS, labelled), (AUTOSCALERS, Selection()))
+        labeled = Selection(having=(SERVER_LABEL,))
+        selections = ((PODS, labeled), (DEPLOYMENTS, labeled), (AUTOSCALERS, Selection()))
         self._stores: dict[Kind, Store] = {
             kind: Store(kube, kind, selection, on_trouble=self._trouble) for kind, selection in selections
         }

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from tessera.clients.nodeusage import NodeUsages
 from tessera.core.explain.fleetview import Service
-from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.core.usage.usagereport import UsageReport
 from tessera.core.workload.need import PodKey

@@ -11,7 +11,7 @@ from tessera.api.prometheus.pagehistory import page_queries, read_activity, read
 from tessera.api.prometheus.usagehistory import history_queries, read_history
 from tessera.clients.prometheus import MetricsServers
 from tessera.core.explain.fleetview import Service
-from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.core.workload.need import PodKey
 from tessera.errors import Unavailable

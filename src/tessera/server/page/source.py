@@ -14,7 +14,7 @@ from tessera.api.tessera.v1alpha1.modelcaches import read_node_models
 from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
 from tessera.core.explain.fleetpage import PageObservation, fleet_view
 from tessera.core.explain.fleetview import FleetView, Service
-from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, Unsupported

@@ -60,8 +60,8 @@ def test_what_is_wrong_is_noted_and_the_rest_is_read(sentence: str) -> None:
 
 
 def test_a_report_that_cannot_be_read_leaves_the_labels() -> None:
-    labelled = node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
-    got = read(labelled, gpunode("a", gpu(0), gpu(0)))
+    labeled = node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
+    got = read(labeled, gpunode("a", gpu(0), gpu(0)))
     assert [each.model.name for each in got.nodes[0].node.gpus] == ["T4"]
     assert got.nodes[0].state is None
     assert "GPUNode a is left out" in got.notes[0]

@@ -27,9 +27,9 @@ def gpus_by_pod(snapshot: Snapshot) -> dict[str, list[int]]:
 
 
 def test_a_report_wins_over_labels() -> None:
-    labelled = node("a", {"nvidia.com/gpu": "8"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
+    labeled = node("a", {"nvidia.com/gpu": "8"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
     exact = (gpu(0, layout=LAYOUT), gpu(3, "T4", Sharing(modes=(Mode.WHOLE,))))
-    got = read(labelled, gpunode("a", *exact))
+    got = read(labeled, gpunode("a", *exact))
     assert got.nodes[0].gpus == exact
     assert got.notes == ()
 
@@ -42,10 +42,10 @@ def test_a_report_needs_no_label_and_no_known_name() -> None:
 
 
 def test_without_a_report_labels_are_read() -> None:
-    labelled = node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
+    labeled = node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
     empty = gpunode("a")
     del empty["status"]
-    assert [each.model.name for each in read(labelled, empty).nodes[0].gpus] == ["T4"]
+    assert [each.model.name for each in read(labeled, empty).nodes[0].gpus] == ["T4"]
 
 
 def test_a_report_without_a_node_is_noted() -> None:

@@ -9,7 +9,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import EngineActivity
 from tessera.core.usage.attribution import DeviceHolder, Owner, attributed
-from tessera.core.usage.neighbours import Contention, contention_of, gpu_load
+from tessera.core.usage.neighbors import Contention, contention_of, gpu_load
 from tessera.errors import TesseraError
 from tessera.sim.nvmlsim import FOREVER, Machine, Process
 
@@ -165,7 +165,7 @@ async def test_a_gpu_that_was_never_read_is_read_before_it_is_measured(world: Nv
     assert (await world.driver.measure(uuid)).memory_used_mib == 0
 
 
-async def test_the_pod_with_an_idle_helper_is_named_as_the_driver_not_its_neighbour(world: NvmlWorld) -> None:
+async def test_the_pod_with_an_idle_helper_is_named_as_the_driver_not_its_neighbor(world: NvmlWorld) -> None:
     t4 = (await world.driver.inventory()).gpus[1]
     for pid, percent in ((1, 90), (2, 0), (3, 9)):
         world.machine.add_process(1, Process(pid=pid, memory_mib=64, sm_percent=percent))

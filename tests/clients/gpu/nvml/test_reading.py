@@ -7,7 +7,7 @@ import pytest
 
 from harness.gpuworlds import QUICK, NvmlWorld, Start
 from tessera.clients.gpu import NvmlDriver
-from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.gpumodels import CATALOG
 from tessera.core.gpu.mig import placements
 from tessera.errors import Unsupported
 from tessera.sim.nvmlsim import FOREVER, Machine, Process
@@ -15,8 +15,8 @@ from tessera.sim.nvmlsim import FOREVER, Machine, Process
 pytestmark = pytest.mark.anyio
 
 
-async def test_every_model_is_shown_as_the_catalogue_has_it(start: Start) -> None:
-    models = [each for each in CATALOGUE if each.memory_slices or not each.profiles]
+async def test_every_model_is_shown_as_the_catalog_has_it(start: Start) -> None:
+    models = [each for each in CATALOG if each.memory_slices or not each.profiles]
     start(*(each.name for each in models[:32]))
     async with await NvmlDriver.open(deadlines=QUICK) as driver:
         inventory = await driver.inventory()

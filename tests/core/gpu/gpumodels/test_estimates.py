@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel
+from tessera.core.gpu.gpumodels import CATALOG, GpuModel
 from tessera.core.gpu.gpumodels.estimates import gpu_memory_mib, profile_memory_mib
 
 
-@pytest.mark.parametrize("gpu", [each for each in CATALOGUE if each.profiles], ids=lambda each: each.name)
+@pytest.mark.parametrize("gpu", [each for each in CATALOG if each.profiles], ids=lambda each: each.name)
 def test_estimates_are_below_every_listing(gpu: GpuModel) -> None:
     """What the rule would have said of a profile with a listing is not more than the listing."""
     listed = {each.size: each.memory_mib for each in gpu.profiles if each.memory_known}
@@ -17,7 +17,7 @@ def test_estimates_are_below_every_listing(gpu: GpuModel) -> None:
         assert profile_memory_mib(gpu.memory_mib, (size, gpu.memory_slices), smaller) <= mib
 
 
-@pytest.mark.parametrize("gpu", CATALOGUE, ids=lambda each: each.name)
+@pytest.mark.parametrize("gpu", CATALOG, ids=lambda each: each.name)
 def test_the_estimate_of_a_gpu_is_below_its_listing(gpu: GpuModel) -> None:
     nominal = re.search(r"(\d+)GB", gpu.name)
     if nominal:

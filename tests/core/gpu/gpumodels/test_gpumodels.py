@@ -2,11 +2,11 @@
 
 import pytest
 
-from tessera.core.gpu.gpumodels import CATALOGUE, INSTANCE_TYPES, SOURCES, GpuModel, model
+from tessera.core.gpu.gpumodels import CATALOG, INSTANCE_TYPES, SOURCES, GpuModel, model
 
-every_model = pytest.mark.parametrize("gpu", CATALOGUE, ids=lambda each: each.name)
+every_model = pytest.mark.parametrize("gpu", CATALOG, ids=lambda each: each.name)
 every_mig_model = pytest.mark.parametrize(
-    "gpu", [each for each in CATALOGUE if each.profiles], ids=lambda each: each.name
+    "gpu", [each for each in CATALOG if each.profiles], ids=lambda each: each.name
 )
 
 
@@ -62,9 +62,9 @@ def test_memory_of_a_profile_is_the_listed_free_memory_or_an_estimate(
 
 
 def test_all_products_with_mig_and_the_usual_ones_without_are_there() -> None:
-    assert sum(1 for each in CATALOGUE if each.profiles) == 15
+    assert sum(1 for each in CATALOG if each.profiles) == 15
     assert {"T4", "V100-16GB", "V100-32GB", "L4", "L40", "L40S", "A10", "A40", "RTX-A6000", "RTX-4090", "P100"} <= {
-        each.name for each in CATALOGUE
+        each.name for each in CATALOG
     }
 
 
@@ -78,9 +78,7 @@ def test_every_fact_has_a_source_that_is_explained(gpu: GpuModel) -> None:
 
 
 def test_every_source_is_used() -> None:
-    used = {
-        key for gpu in CATALOGUE for sources in (gpu.sources, *(p.sources for p in gpu.profiles)) for key in sources
-    }
+    used = {key for gpu in CATALOG for sources in (gpu.sources, *(p.sources for p in gpu.profiles)) for key in sources}
     used |= {each.source for each in INSTANCE_TYPES.values()}
     assert SOURCES.keys() - used == {"gke"}
 

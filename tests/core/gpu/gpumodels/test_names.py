@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, Profile, is_profile, model, profile
+from tessera.core.gpu.gpumodels import CATALOG, GpuModel, Profile, is_profile, model, profile
 from tessera.errors import InvalidInput
 
 A30, A100_40, A100_80, H100 = model("A30-24GB"), model("A100-40GB"), model("A100-80GB"), model("H100-80GB")
@@ -71,7 +71,7 @@ def test_a_model_is_refused_with_what_comes_close_for(text: str, want: str) -> N
 
 
 def test_no_name_is_used_by_two_models() -> None:
-    names = [(name.casefold(), each.name) for each in CATALOGUE for name in (each.name, *each.aliases, *each.pci)]
+    names = [(name.casefold(), each.name) for each in CATALOG for name in (each.name, *each.aliases, *each.pci)]
     assert len({name for name, _ in names}) == len(names)
     assert [model(name).name for name, _ in names] == [owner for _, owner in names]
 
@@ -120,7 +120,7 @@ def test_a_profile_is_refused_with_what_the_model_offers(gpu: GpuModel, text: st
 
 
 def test_a_profile_is_one_where_some_model_has_it() -> None:
-    names = {each.name for gpu in CATALOGUE for each in gpu.profiles}
+    names = {each.name for gpu in CATALOG for each in gpu.profiles}
     assert all(is_profile(name) and is_profile(f"nvidia.com/mig-{name.replace('+', '.')}") for name in names)
     assert is_profile("3g.39gb")  # as other drivers print 3g.40gb
     assert not any(is_profile(name) for name in ("", "1g", "1g.11gb", "9g.80gb", "1g.10gb.x", "0g.10gb", "all"))
@@ -137,7 +137,7 @@ def test_a_model_without_mig_says_so() -> None:
         profile(model("T4"), "1g.10gb")
 
 
-@pytest.mark.parametrize("gpu", [each for each in CATALOGUE if each.profiles], ids=lambda each: each.name)
+@pytest.mark.parametrize("gpu", [each for each in CATALOG if each.profiles], ids=lambda each: each.name)
 def test_no_profile_name_is_ambiguous_on(gpu: GpuModel) -> None:
     """Every name that could be printed means one profile of a model or none."""
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tessera.core.gpu.gpumodels import (
-    CATALOGUE,
+    CATALOG,
     GpuModel,
     ObservedGpu,
     ObservedProfile,
@@ -49,9 +49,9 @@ AS_IS = shown(A100)
 
 
 @pytest.mark.parametrize(
-    "gpu", [each for each in CATALOGUE if None not in {p.profile_id for p in each.profiles}], ids=lambda each: each.name
+    "gpu", [each for each in CATALOG if None not in {p.profile_id for p in each.profiles}], ids=lambda each: each.name
 )
-def test_what_is_as_in_the_catalogue_is_the_catalogues_entry(gpu: GpuModel) -> None:
+def test_what_is_as_in_the_catalog_is_the_catalogs_entry(gpu: GpuModel) -> None:
     found, notes = observed_model(shown(gpu))
     assert found is gpu
     assert notes == ()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builders.cards import at, card, names
 from builders.nodefacts import node_of
-from tessera.core.gpu.gpumodels import CATALOGUE, model
+from tessera.core.gpu.gpumodels import CATALOG, model
 from tessera.core.gpu.inventory import GpuFacts, GpuProcess
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of, is_legal
 from tessera.core.node.layouts import (
@@ -32,7 +32,7 @@ from tessera.core.node.layouts import (
 from tessera.core.node.repartition import Create, Destroy
 
 A100 = model("A100-40GB")
-MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
+MIG_MODELS = [each.name for each in CATALOG if each.memory_slices]
 SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 OFF = LayoutTarget(gpu="GPU-0", index=0, mig=False)

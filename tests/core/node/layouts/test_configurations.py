@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builders.cards import at, card
 from builders.nodefacts import node_of
-from tessera.core.gpu.gpumodels import CATALOGUE, model
+from tessera.core.gpu.gpumodels import CATALOG, model
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Counts, Layout, all_layouts, counts_of, named_layouts, place
 from tessera.core.node.layouts import Group, as_groups, configuration_names, differences, exact, resolve, unseen_gpus
@@ -18,7 +18,7 @@ from tessera.errors import InvalidInput
 A100, H100 = model("A100-40GB"), model("H100-80GB")
 ONES = (("1g.5gb", 7),)
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
-MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
+MIG_MODELS = [each.name for each in CATALOG if each.memory_slices]
 MIXED = node_of(card(), card("H100-80GB", index=1), card("T4", index=2))
 
 
@@ -67,7 +67,7 @@ def test_groups_of_a_file(groups: tuple[Group, ...], want: dict[int, object]) ->
     assert counts("mine", {"mine": groups}, MIXED) == want
 
 
-def test_the_device_id_that_the_driver_reports_counts_and_not_the_catalogues() -> None:
+def test_the_device_id_that_the_driver_reports_counts_and_not_the_catalogs() -> None:
     group = Group(enabled=False, filters=("0x20B010DE",))
     assert counts("mine", {"mine": (group,)}, node_of(card(pci_device_id="0x20B110DE"))) == {}
     assert counts("mine", {"mine": (group,)}, node_of(card(pci_device_id="0x20B010DE"))) == {0: "off"}

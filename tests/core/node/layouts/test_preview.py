@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from builders.cards import at, card, names
 from builders.nodefacts import node_of
-from tessera.core.gpu.gpumodels import CATALOGUE, model
+from tessera.core.gpu.gpumodels import CATALOG, model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, all_layouts
 from tessera.core.node.layouts import Action, GpuUser, LayoutTarget, differences, exact, preview
 
 A100 = model("A100-40GB")
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
-MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
+MIG_MODELS = [each.name for each in CATALOG if each.memory_slices]
 TWO = LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
 OFF = LayoutTarget(gpu="GPU-0", index=0, mig=False)
 POD = GpuUser(gpu="GPU-0", placement=at(A100, ("1g.5gb", 1))[0], pod="ns/p")

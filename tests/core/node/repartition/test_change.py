@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.cards import at
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, model
+from tessera.core.gpu.gpumodels import CATALOG, GpuModel, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts, counts_of, is_legal, placements
 from tessera.core.node.repartition import Create, Destroy, Repartition, RepartitionRefusal, plan_repartition, restorable
 from tessera.errors import InvalidInput
 
 A30, H100, RTX_PRO_6000 = model("A30"), model("H100-80GB"), model("RTX-PRO-6000")
-MIG_MODELS = tuple(each for each in CATALOGUE if each.memory_slices)
+MIG_MODELS = tuple(each for each in CATALOG if each.memory_slices)
 every_mig_model = pytest.mark.parametrize("gpu", MIG_MODELS, ids=lambda each: each.name)
 
 
 @cache
-def neighbours(gpu: GpuModel) -> Mapping[frozenset[Placement], tuple[tuple[int, frozenset[Placement]], ...]]:
+def neighbors(gpu: GpuModel) -> Mapping[frozenset[Placement], tuple[tuple[int, frozenset[Placement]], ...]]:
     """Return, for every layout, what one step makes of it, and 1 where the step destroys."""
     nodes = {frozenset(layout) for layout in all_layouts(gpu)}
     return {
@@ -41,7 +41,7 @@ def fewest_destroyed(gpu: GpuModel, present: Layout, used: Layout) -> dict[froze
     queue = deque([start])
     while queue:
         node = queue.popleft()
-        for extra, other in neighbours(gpu)[node]:
+        for extra, other in neighbors(gpu)[node]:
             if spared <= other and cost[node] + extra < cost.get(other, 1 << 30):
                 cost[other] = cost[node] + extra
                 (queue.append if extra else queue.appendleft)(other)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.cards import at
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, model
+from tessera.core.gpu.gpumodels import CATALOG, GpuModel, model
 from tessera.core.gpu.mig import Layout, all_layouts, is_legal
 from tessera.core.node.repartition import (
     AwaitUnused,
@@ -39,7 +39,7 @@ from tessera.core.node.repartition import (
 from tessera.errors import Conflict
 
 H100 = model("H100-80GB")
-MIG_MODELS = tuple(each for each in CATALOGUE if each.memory_slices)
+MIG_MODELS = tuple(each for each in CATALOG if each.memory_slices)
 ENDS = {Stage.DONE, Stage.RESTORED, Stage.FAILED}
 
 

@@ -20,7 +20,7 @@ def tolerant(**fields: str) -> Need:
     return Need(tolerations=(Toleration(**fields),))  # type: ignore[arg-type] # the table passes operators as text
 
 
-def labelled(operator: str, *values: str, key: str = "zone") -> Need:
+def labeled(operator: str, *values: str, key: str = "zone") -> Need:
     rule = Requirement(key=key, operator=operator, values=values)  # type: ignore[arg-type] # as above
     return Need(affinity=(SelectorTerm(expressions=(rule,)),))
 
@@ -105,21 +105,21 @@ CASES: dict[str, tuple[Need, Node, tuple[Refusal, str] | None]] = {
     ),
     "affinity without terms matches nothing": (Need(affinity=()), NODE, (Refusal.AFFINITY, "")),
     "a term without rules matches nothing": (Need(affinity=(SelectorTerm(),)), NODE, (Refusal.AFFINITY, "")),
-    "In": (labelled("In", "west", "east"), NODE, None),
-    "not In": (labelled("In", "west"), NODE, (Refusal.AFFINITY, "")),
-    "In of an absent label": (labelled("In", "x", key="absent"), NODE, (Refusal.AFFINITY, "")),
-    "NotIn": (labelled("NotIn", "east"), NODE, (Refusal.AFFINITY, "")),
-    "NotIn of an absent label": (labelled("NotIn", "x", key="absent"), NODE, None),
-    "Exists": (labelled("Exists"), NODE, None),
-    "Exists of an absent label": (labelled("Exists", key="absent"), NODE, (Refusal.AFFINITY, "")),
-    "DoesNotExist": (labelled("DoesNotExist"), NODE, (Refusal.AFFINITY, "")),
-    "DoesNotExist of an absent label": (labelled("DoesNotExist", key="absent"), NODE, None),
-    "Gt": (labelled("Gt", "7", key="gpus"), NODE, None),
-    "not Gt": (labelled("Gt", "8", key="gpus"), NODE, (Refusal.AFFINITY, "")),
-    "Lt": (labelled("Lt", "9", key="gpus"), NODE, None),
-    "Lt of two values": (labelled("Lt", "9", "10", key="gpus"), NODE, (Refusal.AFFINITY, "")),
-    "Lt of an absent label": (labelled("Lt", "9", key="absent"), NODE, (Refusal.AFFINITY, "")),
-    "Gt of a word": (labelled("Gt", "1"), NODE, (Refusal.AFFINITY, "")),
+    "In": (labeled("In", "west", "east"), NODE, None),
+    "not In": (labeled("In", "west"), NODE, (Refusal.AFFINITY, "")),
+    "In of an absent label": (labeled("In", "x", key="absent"), NODE, (Refusal.AFFINITY, "")),
+    "NotIn": (labeled("NotIn", "east"), NODE, (Refusal.AFFINITY, "")),
+    "NotIn of an absent label": (labeled("NotIn", "x", key="absent"), NODE, None),
+    "Exists": (labeled("Exists"), NODE, None),
+    "Exists of an absent label": (labeled("Exists", key="absent"), NODE, (Refusal.AFFINITY, "")),
+    "DoesNotExist": (labeled("DoesNotExist"), NODE, (Refusal.AFFINITY, "")),
+    "DoesNotExist of an absent label": (labeled("DoesNotExist", key="absent"), NODE, None),
+    "Gt": (labeled("Gt", "7", key="gpus"), NODE, None),
+    "not Gt": (labeled("Gt", "8", key="gpus"), NODE, (Refusal.AFFINITY, "")),
+    "Lt": (labeled("Lt", "9", key="gpus"), NODE, None),
+    "Lt of two values": (labeled("Lt", "9", "10", key="gpus"), NODE, (Refusal.AFFINITY, "")),
+    "Lt of an absent label": (labeled("Lt", "9", key="absent"), NODE, (Refusal.AFFINITY, "")),
+    "Gt of a word": (labeled("Gt", "1"), NODE, (Refusal.AFFINITY, "")),
     "a field": (named("In", "a"), NODE, None),
     "another field": (named("NotIn", "a"), NODE, (Refusal.AFFINITY, "")),
     "more MiB than the node has GiB": (mib(6000), offering(79), (Refusal.UNITS, "6000 units with 79")),
@@ -133,7 +133,7 @@ CASES: dict[str, tuple[Need, Node, tuple[Refusal, str] | None]] = {
     "a model that the node does not offer": (Need(cached_models=("a", "c")), models("a"), (Refusal.MODEL, "c")),
     "a model on a node of which nobody knows its models": (Need(cached_models=("a",)), NODE, None),
     "any term is enough": (
-        Need(affinity=(*(labelled("DoesNotExist").affinity or ()), *(labelled("Exists").affinity or ()))),
+        Need(affinity=(*(labeled("DoesNotExist").affinity or ()), *(labeled("Exists").affinity or ()))),
         NODE,
         None,
     ),

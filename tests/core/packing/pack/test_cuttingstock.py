@@ -46,7 +46,7 @@ def test_prices_are_optimal_whatever_was_asked_before(demands: list[dict[int, in
         used = [(program.variable(), pattern) for pattern in patterns(sizes)]
         for i, size in enumerate(sizes):
             program.row({v: float(pattern[i]) for v, pattern in used}, low=demand[size])
-        fewest = program.minimise({v: 1.0 for v, _ in used}).objective
+        fewest = program.minimize({v: 1.0 for v, _ in used}).objective
         assert sum(prices[size] * demand[size] for size in sizes) == pytest.approx(fewest, rel=1e-5)
         assert all(sum(n * prices[s] for n, s in zip(p, sizes, strict=True)) <= 1 + 1e-6 for _, p in used)
 

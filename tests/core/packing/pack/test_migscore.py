@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tessera.core.gpu import mig
 from tessera.core.gpu.gpumodels import GpuModel, model
-from tessera.core.gpu.gpumodels.names import CATALOGUE
+from tessera.core.gpu.gpumodels.names import CATALOG
 from tessera.core.gpu.mig import Placement
 from tessera.core.packing.linear import LinearProgram
 from tessera.core.packing.pack import migscore
@@ -109,7 +109,7 @@ def test_prices_are_the_optimal_duals_of_cutting_stock(mix: tuple[int, ...]) -> 
         price = [program.variable() for _ in weights]
         for pattern in shape.patterns:
             program.row({price[kind]: float(count) for kind, count in enumerate(pattern)}, high=1)
-        want = program.maximise({price[kind]: float(weight) for kind, weight in enumerate(weights)})
+        want = program.maximize({price[kind]: float(weight) for kind, weight in enumerate(weights)})
         assert all(np.dot(prices, pattern) <= gpu for pattern in shape.patterns)
         assert np.dot(prices, weights) / gpu == pytest.approx(want.objective)
         assert (prices >= 0).all()
@@ -195,7 +195,7 @@ def test_tessera_is_what_it_documents(mix: tuple[int, ...], churn_permille: int,
         assert want[p, state, int(got.start[p, state])] == pytest.approx(best, abs=1e-5)
 
 
-@pytest.mark.parametrize("gpu", [gpu for gpu in CATALOGUE if gpu.profiles], ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("gpu", [gpu for gpu in CATALOG if gpu.profiles], ids=lambda gpu: gpu.name)
 def test_every_model_has_tables_of_small_integers(gpu: GpuModel) -> None:
     mix = tuple(10**9 * (number + 1) for number in range(len(gpu.profiles)))
     for policy in MigPolicy:

@@ -187,7 +187,7 @@ STAYS = {
     "of its own priority": cached("a", Kept(ONE, 1.0, 10, "current"), priority=5),
     "of a higher one": cached("a", Kept(ONE, 1.0, 10, "current"), priority=6),
     "that is pinned": cached("a", Kept(ONE, 1.0, 10, "current"), pinned=True),
-    "that pods have": cached("a", Kept(ONE, 1.0, 10, "current"), held=frozenset({ONE})),
+    "that pods have": cached("a", Kept(ONE, 1.0, 10, "current"), used=frozenset({ONE})),
     "whose former revision pods have": cached("a", Kept(TWO, 1.0, 10, "pinned")),
 }
 
@@ -211,7 +211,7 @@ MODELS = st.lists(
         name=st.sampled_from("abcd"),
         current=st.sampled_from(["", ONE]),
         kept=st.lists(KEPT, max_size=3, unique_by=lambda each: each.revision).map(tuple),
-        held=st.frozensets(st.sampled_from([ONE, TWO])),
+        used=st.frozensets(st.sampled_from([ONE, TWO])),
         priority=st.integers(0, 3),
         pinned=st.booleans(),
     ),
@@ -236,7 +236,7 @@ def test_what_makes_room_is_enough_none_too_many_and_nobodys_that_must_stay(
         other, kept = known[each.model, each.revision]
         assert each.current == (each.revision == other.current)
         assert not kept.protected or (each.current and other.priority < priority and not other.pinned)
-        assert not each.current or each.revision not in other.held
+        assert not each.current or each.revision not in other.used
     assert [each.current for each in chosen] == sorted(each.current for each in chosen)
 
 

@@ -145,11 +145,11 @@ def test_all_small_cases() -> None:
         there, offered = found.there, plan.offered.get("a", "")
         # 1. What is desired and there is offered, unless it makes room for what is desired.
         wants = (desired.revision or there.current) if desired else ""
-        displaced = makes_room_for == "b" and (not there.current or there.current not in found.held)
+        displaced = makes_room_for == "b" and (not there.current or there.current not in found.used)
         assert offered == (wants if wants in there.revisions and not displaced else "")
         assert plan.displaced == ({"a": "b"} if displaced else {})
         # 2. What a pod has, or may get, is protected, and nothing else is.
-        readers = found.held | (found.listed or frozenset())
+        readers = found.used | (found.listed or frozenset())
         assert plan.protected["a"] == readers | ({offered} - {""})
         # 3. What goes is none of it, and none of what is desired unless it makes room.
         match plan.steps:
@@ -270,7 +270,7 @@ class Node(RuleBasedStateMachine):
                 name=each,
                 current=self.current[each],
                 kept=self.kept(each),
-                held=found.held,
+                used=found.used,
                 priority=self.desired[each].priority if each in self.desired else -1,
             )
             for each, found in self.on_disk().items()

@@ -15,7 +15,7 @@ from tessera.core.storage.models.retention import Kept
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger, defect
 
-__all__ = ["Fetches", "Neighbour"]
+__all__ = ["Fetches", "Neighbor"]
 
 _PROGRESS_S = 10.0
 """Pause between two reports of progress, each of which is a write to the API server."""
@@ -38,7 +38,7 @@ class _Abandoned(Exception):
     """The model is no longer desired."""
 
 
-class Neighbour(msgspec.Struct, frozen=True):
+class Neighbor(msgspec.Struct, frozen=True):
     """A model on the disk, when another one needs room.
 
     Args:
@@ -51,7 +51,7 @@ class Neighbour(msgspec.Struct, frozen=True):
     found: ModelOnNode
 
 
-Neighbours = Callable[[], Mapping[str, Neighbour]]
+Neighbors = Callable[[], Mapping[str, Neighbor]]
 
 
 class _Fetch:
@@ -65,12 +65,12 @@ class _Fetch:
 
     """
 
-    def __init__(self, model: DesiredModel, disk: ModelDisk, store: ObjectStore, neighbors: Neighbours) -> None:
+    def __init__(self, model: DesiredModel, disk: ModelDisk, store: ObjectStore, neighbors: Neighbors) -> None:
         self.model = model
         self.done_bytes, self.total_bytes = 0, 0
         self._disk = disk
         self._store = store
-        self._neighbours = neighbors
+        self._neighbors = neighbors
         self._abandoned = threading.Event()
 
     def abandon(self) -> None:
@@ -159,7 +159,7 @@ class _Fetch:
         missing = needed - self._disk.free_bytes() - sum(each.freed_bytes for each in own if not each.protected)
         if missing <= 0:
             return
-        others = [self._cached(name, each) for name, each in self._neighbours().items() if name != self.model.name]
+        others = [self._cached(name, each) for name, each in self._neighbors().items() if name != self.model.name]
         this = CachedModel(name=self.model.name, current="", kept=(), priority=self.model.priority)
         chosen = victims(this, others, missing_bytes=missing, subject=str(self._disk.folder))
         for victim in chosen:
@@ -168,14 +168,14 @@ class _Fetch:
         if displaced := [victim.model for victim in chosen if victim.current]:
             raise Displaces(f"model {self.model.name}", displaced)
 
-    def _cached(self, name: str, each: Neighbour) -> CachedModel:
+    def _cached(self, name: str, each: Neighbor) -> CachedModel:
         folder = self._disk.model(name)
         revisions = folder.revisions()
         return CachedModel(
             name=name,
             current=each.found.there.current,
             kept=tuple(folder.kept(revisions)),
-            held=each.found.held.union(one.revision for one in revisions if one.in_use),
+            used=each.found.used.union(one.revision for one in revisions if one.in_use),
             priority=each.desired.priority if each.desired else self.model.priority - 1,
             pinned=each.desired is not None and each.desired.pinned,
         )
@@ -199,14 +199,14 @@ class Fetches:
         *,
         disk: ModelDisk,
         open_store: Callable[[DesiredModel], Awaitable[ObjectStore]],
-        neighbors: Neighbours,
+        neighbors: Neighbors,
         now_s: Callable[[], float],
         wake: Callable[[], None],
         log: Logger,
     ) -> None:
         self._disk = disk
         self._open_store = open_store
-        self._neighbours = neighbors
+        self._neighbors = neighbors
         self._now_s = now_s
         self._wake = wake
         self._log = log
@@ -292,7 +292,7 @@ class Fetches:
             if there:
                 return
         store = await self._open_store(model)
-        self._fetch = _Fetch(model, self._disk, store, self._neighbours)
+        self._fetch = _Fetch(model, self._disk, store, self._neighbors)
         await self._fetch.run()
 
     def abandon(self) -> None:

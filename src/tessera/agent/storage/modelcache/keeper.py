@@ -18,7 +18,7 @@ from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.nodestate.ownobject import create_own
 from tessera.agent.pods.podsview import PodsInView, is_ended
 from tessera.agent.storage.modelcache.disk import ModelDisk
-from tessera.agent.storage.modelcache.fetching import Fetches, Neighbour
+from tessera.agent.storage.modelcache.fetching import Fetches, Neighbor
 from tessera.agent.storage.modelcache.plugin import OfferedModel
 from tessera.agent.storage.modelcache.sources import ModelSources
 from tessera.api.tessera.v1alpha1.modelcaches import (
@@ -35,7 +35,7 @@ from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
 from tessera.clients.store import ObjectStore
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.edits import ContainerMount
-from tessera.core.deviceplugin.modeloffers import ModelOffer, offer_of, revisions_held
+from tessera.core.deviceplugin.modeloffers import ModelOffer, allocated_revisions, offer_of
 from tessera.core.storage.models.cache import DesiredModel, environment_name, folder_name, peers_of
 from tessera.core.storage.models.cacheplan import (
     AbandonFetch,
@@ -116,7 +116,7 @@ class ModelKeeper:
         self._fetches = Fetches(
             disk=places.disk,
             open_store=self._open,
-            neighbors=self._neighbours,
+            neighbors=self._neighbors,
             now_s=now_s,
             wake=self._wakeup.set,
             log=self._log,
@@ -229,7 +229,7 @@ class ModelKeeper:
         """Return the mount that a container gets with a device."""
         name = resource.removeprefix(MODEL_RESOURCE)
         there = self._found.get(name, _ABSENT).there
-        revision = next(iter(revisions_held((device,), there.revisions)), "")
+        revision = next(iter(allocated_revisions((device,), there.revisions)), "")
         if not revision or not self._disk.has(name, revision):
             raise Unavailable(
                 f"model {name}",
@@ -321,9 +321,9 @@ class ModelKeeper:
                     nodes.append(read_node_models(each))
         self._sharing.meet(peers_of(model, nodes))
 
-    def _neighbours(self) -> dict[str, Neighbour]:
+    def _neighbors(self) -> dict[str, Neighbor]:
         desired = self._desired
-        return {name: Neighbour(desired.get(name), each) for name, each in self._found.items()}
+        return {name: Neighbor(desired.get(name), each) for name, each in self._found.items()}
 
     # Reporting
 
@@ -351,5 +351,5 @@ def _readers(
     resource: str, there: OnDisk, listed: Mapping[str, frozenset[str]], ids: Mapping[str, list[str]]
 ) -> ModelOnNode:
     """Return a model on the disk, with what the kubelet may give to pods of it, and what it gave them."""
-    choosable = revisions_held(listed[resource], there.revisions) if resource in listed else None
-    return ModelOnNode(there, revisions_held(ids.get(resource, ()), there.revisions), choosable)
+    choosable = allocated_revisions(listed[resource], there.revisions) if resource in listed else None
+    return ModelOnNode(there, allocated_revisions(ids.get(resource, ()), there.revisions), choosable)

@@ -13,7 +13,7 @@ import msgspec
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.kubernetes.containerrequests import names_device
-from tessera.api.kubernetes.images import held_images, pod_images
+from tessera.api.kubernetes.images import pod_images, reported_images
 from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.api.tessera.cluster.fleets import close_unhealthy
@@ -157,7 +157,7 @@ def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str])
         unit_mib=share_unit_mib(field, state),
         enforcement=_enforcement(name, field, notes),
         advertised=advertised,
-        images=held_images(_object(field)),
+        images=reported_images(_object(field)),
     )
 
 

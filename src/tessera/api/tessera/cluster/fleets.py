@@ -13,7 +13,7 @@ import msgspec
 
 from tessera.api.documents import Document, Plain
 from tessera.api.fields import Field, checked_name, identity, in_place, objects, read_model
-from tessera.api.kubernetes.labelledgpus import ModelRule
+from tessera.api.kubernetes.labeledgpus import ModelRule
 from tessera.api.kubernetes.nodes import (
     CPU_MILLI,
     MEMORY_MIB,

@@ -2,13 +2,13 @@
 
 from tessera.core.gpu.gpumodels.drivernames import DRIVER_NAMES, DriverName
 from tessera.core.gpu.gpumodels.instancetypes import INSTANCE_TYPES, InstanceGpus
-from tessera.core.gpu.gpumodels.names import CATALOGUE, is_profile, meant, model, profile, sized_model
+from tessera.core.gpu.gpumodels.names import CATALOG, is_profile, meant, model, profile, sized_model
 from tessera.core.gpu.gpumodels.observed import ObservedGpu, ObservedProfile, architecture, observed_model
 from tessera.core.gpu.gpumodels.records import GpuModel, Profile
 from tessera.core.gpu.gpumodels.sources import SOURCES
 
 __all__ = [
-    "CATALOGUE",
+    "CATALOG",
     "DRIVER_NAMES",
     "INSTANCE_TYPES",
     "SOURCES",

@@ -11,9 +11,9 @@ from tessera.core.gpu.gpumodels.records import GpuModel, Profile
 from tessera.core.gpu.gpumodels.wholeproducts import WHOLE_PRODUCTS
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["CATALOGUE", "is_profile", "meant", "model", "profile", "sized_model"]
+__all__ = ["CATALOG", "is_profile", "meant", "model", "profile", "sized_model"]
 
-CATALOGUE: tuple[GpuModel, ...] = (*MIG_PRODUCTS, *WHOLE_PRODUCTS)
+CATALOG: tuple[GpuModel, ...] = (*MIG_PRODUCTS, *WHOLE_PRODUCTS)
 """Every GPU model Tessera knows, those with MIG first."""
 
 _LABEL_SUFFIXES = re.compile(r"(-mig-.*)?(-shared)?$")
@@ -30,8 +30,8 @@ def _plain(text: str) -> str:
 
 
 _BY_NAME: Mapping[str, GpuModel] = MappingProxyType(
-    {_plain(name): each for each in CATALOGUE for name in (*each.aliases, *each.pci)}
-    | {_plain(each.name): each for each in CATALOGUE}
+    {_plain(name): each for each in CATALOG for name in (*each.aliases, *each.pci)}
+    | {_plain(each.name): each for each in CATALOG}
 )
 
 
@@ -73,7 +73,7 @@ def sized_model(text: str, memory_mib: int) -> GpuModel:
         return model(text)
     except InvalidInput:
         start = f"{_plain(text)}-"
-        alike = (each for each in CATALOGUE if _plain(each.name).startswith(start))
+        alike = (each for each in CATALOG if _plain(each.name).startswith(start))
         distance = {each.name: abs(each.memory_mib - memory_mib) * 100 for each in alike}
         nearest = min(distance, key=lambda name: distance[name], default="")
         if not nearest or distance[nearest] > _NEAR_PERCENT * memory_mib:
@@ -85,7 +85,7 @@ def _close(plain: str) -> tuple[str, ...]:
     """Return up to five models whose names start alike, in catalog order, else those spelled alike, the best first."""
     alike = {each.name for name, each in _BY_NAME.items() if plain and name.startswith(f"{plain}-")}
     if alike:
-        return tuple(each.name for each in CATALOGUE if each.name in alike)[:5]
+        return tuple(each.name for each in CATALOG if each.name in alike)[:5]
     near = difflib.get_close_matches(plain, _BY_NAME, n=5, cutoff=0.75)
     return tuple(dict.fromkeys(_BY_NAME[name].name for name in near))
 
@@ -131,7 +131,7 @@ def meant(model: GpuModel, text: str) -> Profile | None:
     return next((each for each in model.profiles if parts and _same(each.name, plain, parts)), None)
 
 
-_OWN_PROFILES = frozenset(each.name.replace("+", ".") for model in CATALOGUE for each in model.profiles)
+_OWN_PROFILES = frozenset(each.name.replace("+", ".") for model in CATALOG for each in model.profiles)
 
 
 @cache
@@ -139,7 +139,7 @@ def is_profile(text: str) -> bool:
     """Return whether some model has a profile of this name, in the forms that `profile` accepts."""
     plain = _plain_profile(text)
     parts = _PROFILE.fullmatch(plain)
-    return parts is not None and any(_same(each.name, plain, parts) for model in CATALOGUE for each in model.profiles)
+    return parts is not None and any(_same(each.name, plain, parts) for model in CATALOG for each in model.profiles)
 
 
 def _plain_profile(text: str) -> str:

@@ -125,13 +125,13 @@ class Demand:
 
 def refusals(need: Need, fleet: Fleet) -> list[tuple[Refusal, str] | None]:
     """Return `refusal` for every node, computed once for nodes that are alike for this need."""
-    labelled = bool(need.node_selector) or need.affinity is not None
+    labeled = bool(need.node_selector) or need.affinity is not None
     named = bool(need.node_name) or need.affinity is not None
 
     def looks(node: Node) -> tuple[object, ...]:
         counted = node.units is not None and need.unit_mib < node.units.mib
         units, models = counted and node.units, bool(need.cached_models) and node.cached_models
-        return node.taints, node.unschedulable, labelled and node.labels, named and node.name, units, models
+        return node.taints, node.unschedulable, labeled and node.labels, named and node.name, units, models
 
     alike: dict[tuple[object, ...], tuple[Refusal, str] | None] = {}
     found = []

@@ -71,7 +71,7 @@ def _dual(
     for pattern in pool.values():
         program.row({price[size]: float(count) for size, count in pattern.items() if size in price}, high=1.0)
     objective = {price[size]: weight for size, weight in zip(sizes, weights, strict=True)}
-    return [max(value, 0.0) for value in program.maximise(objective).values]
+    return [max(value, 0.0) for value in program.maximize(objective).values]
 
 
 def _best_pattern(sizes: Sequence[int], prices: Sequence[float]) -> tuple[float, dict[int, int]]:

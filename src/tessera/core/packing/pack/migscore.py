@@ -257,14 +257,14 @@ def _prices(shape: _Shape, mixes: Sequence[_Ints]) -> tuple[_Ints, _Ints]:
     rows = sorted({tuple(pattern[kind] for kind in active) for pattern in shape.patterns})
     prices = np.zeros((len(mixes), len(shape.sizes)), np.int64)
     gpu = np.zeros(len(mixes), np.int64)
-    for number, (scale, exact) in enumerate(_maximise([mix[active].tolist() for mix in mixes], rows)):
+    for number, (scale, exact) in enumerate(_maximize([mix[active].tolist() for mix in mixes], rows)):
         common = math.gcd(scale, *exact)
         prices[number, active] = [price // common for price in exact]
         gpu[number] = scale // common
     return prices, gpu
 
 
-def _maximise(objectives: list[list[int]], rows: list[tuple[int, ...]]) -> list[tuple[int, list[int]]]:
+def _maximize(objectives: list[list[int]], rows: list[tuple[int, ...]]) -> list[tuple[int, list[int]]]:
     """Return, for each objective, d and d * x of an x >= 0 that maximizes objective . x with row . x <= 1 for all rows.
 
     The simplex method in integers: the table holds numerators over the common denominator d. By Bland's rule the

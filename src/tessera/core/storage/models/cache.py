@@ -161,14 +161,14 @@ class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
     current: str
     """The revision that new pods get; empty for none."""
     kept: tuple[Kept, ...]
-    held: frozenset[str] = frozenset()
+    used: frozenset[str] = frozenset()
     """Revisions in use by pods."""
     priority: int = 0
     pinned: bool = False
 
     def may_go_for(self, other: "CachedModel") -> bool:
         """Return whether the revision that new pods get makes room for another model."""
-        return not self.pinned and self.priority < other.priority and self.current not in self.held
+        return not self.pinned and self.priority < other.priority and self.current not in self.used
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,14 +37,14 @@ class ModelOnNode(msgspec.Struct, frozen=True):
 
     Args:
         there: its revisions.
-        held: those that pods have.
+        used: those that pods have.
         listed: those that the kubelet may give to a pod, or may have given; None where it knows no resource of the
             model.
 
     """
 
     there: OnDisk
-    held: frozenset[str] = frozenset()
+    used: frozenset[str] = frozenset()
     listed: frozenset[str] | None = None
 
 
@@ -115,7 +115,7 @@ def plan_cache(
     making_room = {
         name: other
         for name, other in displaced.items()
-        if other in desired and not (name in found and found[name].there.current in found[name].held)
+        if other in desired and not (name in found and found[name].there.current in found[name].used)
     }
     # 2. New pods get what is desired and there.
     offered = {
@@ -124,7 +124,7 @@ def plan_cache(
     }
     # 3. What pods have or may get is protected.
     protected = {
-        name: each.held.union(each.listed or (), {offered.get(name, "")}).intersection(each.there.revisions)
+        name: each.used.union(each.listed or (), {offered.get(name, "")}).intersection(each.there.revisions)
         for name, each in found.items()
     }
     # 4. What nobody needs, makes room or is superseded goes.
@@ -156,8 +156,8 @@ def _step(
     if desired is None:
         if is_fetched:
             return AbandonFetch(name)
-        return None if found.listed is not None or found.held else RemoveModel(name)
-    if makes_room_for and found.listed is None and there.current and there.current not in found.held:
+        return None if found.listed is not None or found.used else RemoveModel(name)
+    if makes_room_for and found.listed is None and there.current and there.current not in found.used:
         return EvictRevision(name, there.current, makes_room_for)
     superseded = set(there.revisions) - protected - {there.current}
     if superseded and not is_fetched and len(there.revisions) > desired.keep:

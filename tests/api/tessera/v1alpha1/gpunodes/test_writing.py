@@ -18,7 +18,7 @@ from tessera.api.tessera.v1alpha1.gpunodes import (
 )
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, model
+from tessera.core.gpu.gpumodels import CATALOG, GpuModel, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
 from tessera.core.workload.need import PodKey
@@ -75,7 +75,7 @@ def sharings(known: GpuModel) -> st.SearchStrategy[Sharing]:
 
 @st.composite
 def states(draw: st.DrawFn) -> GpuNodeState:
-    models = draw(st.lists(st.sampled_from((*CATALOGUE[:3], model("T4"), UNKNOWN)), max_size=3))
+    models = draw(st.lists(st.sampled_from((*CATALOG[:3], model("T4"), UNKNOWN)), max_size=3))
     gpus = tuple(
         Gpu(index=i, model=each, memory_mib=each.memory_mib - i, sharing=draw(sharings(each)), uuid=f"GPU-{i}")
         for i, each in enumerate(models)

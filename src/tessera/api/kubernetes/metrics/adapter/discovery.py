@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from tessera.api.kubernetes.metrics.adapter.rules import AdapterRule
-from tessera.api.prometheus.answers import Labelled
+from tessera.api.prometheus.answers import Labeled
 from tessera.errors import InvalidInput
 
 __all__ = ["Discovered", "Named", "discover"]
@@ -33,7 +33,7 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True):
     external: Mapping[str, Named] = {}
 
 
-def discover(rules: Sequence[AdapterRule], series: Mapping[str, frozenset[Labelled]]) -> Discovered:
+def discover(rules: Sequence[AdapterRule], series: Mapping[str, frozenset[Labeled]]) -> Discovered:
     """Return the served metrics. Of two rules for a metric the later one counts, as in the adapter.
 
     Args:
@@ -63,7 +63,7 @@ def discover(rules: Sequence[AdapterRule], series: Mapping[str, frozenset[Labell
     return Discovered(custom=custom, external=external)
 
 
-def _labels_by_name(series: frozenset[Labelled]) -> dict[str, frozenset[str]]:
+def _labels_by_name(series: frozenset[Labeled]) -> dict[str, frozenset[str]]:
     found = dict[str, frozenset[str]]()
     for name, labels in sorted(series, key=lambda each: each[0]):
         found[name] = found.get(name, frozenset()) | labels

@@ -15,7 +15,7 @@ from tessera.core.gpu.gpumodels import INSTANCE_TYPES, GpuModel, model, sized_mo
 from tessera.core.workload import units
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["INSTANCE_TYPE_LABELS", "MODEL_LABELS", "LabelledGpus", "ModelRule", "model_rules", "read_labelled_gpus"]
+__all__ = ["INSTANCE_TYPE_LABELS", "MODEL_LABELS", "LabeledGpus", "ModelRule", "model_rules", "read_labeled_gpus"]
 
 _OWN = "tessera.dev/gpu-model"
 """Label of a node without an agent: the model of its GPUs, where no other label says it. Set by users; read by `tessera
@@ -30,7 +30,7 @@ _WHOLE_PERCENT = 90
 """From this part of a model's memory on the nominal figure is that of a whole GPU."""
 
 
-class LabelledGpus(msgspec.Struct, frozen=True, kw_only=True):
+class LabeledGpus(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs of a node."""
 
     model: GpuModel
@@ -74,7 +74,7 @@ def model_rules(texts: Iterable[str]) -> tuple[ModelRule, ...]:
     return tuple(rules)
 
 
-def read_labelled_gpus(labels: Field, given: GpuModel | None = None) -> LabelledGpus | None:
+def read_labeled_gpus(labels: Field, given: GpuModel | None = None) -> LabeledGpus | None:
     """Return a node's GPUs by its labels; None if no label tells.
 
     Args:
@@ -107,21 +107,21 @@ def read_labelled_gpus(labels: Field, given: GpuModel | None = None) -> Labelled
     return cloud
 
 
-def _joined(known: GpuModel, cloud: LabelledGpus | None, label: str) -> LabelledGpus:
+def _joined(known: GpuModel, cloud: LabeledGpus | None, label: str) -> LabeledGpus:
     """Return a model with the cloud's facts about its GPUs, if they agree."""
     if cloud is not None and cloud.model == known:
         return msgspec.structs.replace(cloud, label=label)
-    return LabelledGpus(model=known, memory_mib=known.memory_mib, label=label)
+    return LabeledGpus(model=known, memory_mib=known.memory_mib, label=label)
 
 
-def _karpenter(labels: Field) -> LabelledGpus | None:
+def _karpenter(labels: Field) -> LabeledGpus | None:
     name = labels.get(_KARPENTER_NAME)
     if not name.present or labels.get(f"{_KARPENTER}manufacturer").text("nvidia") != "nvidia":
         return None
     nominal_mib = labels.get(f"{_KARPENTER}memory").read(units.count, 0)
     known = in_place(name, partial(sized_model, name.text(), nominal_mib))
     part = 0 < nominal_mib * 100 < _WHOLE_PERCENT * known.memory_mib
-    return LabelledGpus(
+    return LabeledGpus(
         model=known,
         memory_mib=nominal_mib if part else known.memory_mib,
         # 0 where the instance has a part of a GPU, which is advertised as one.
@@ -130,9 +130,9 @@ def _karpenter(labels: Field) -> LabelledGpus | None:
     )
 
 
-def _instance_type(labels: Field) -> LabelledGpus | None:
+def _instance_type(labels: Field) -> LabeledGpus | None:
     for key in INSTANCE_TYPE_LABELS:
         found = INSTANCE_TYPES.get(labels.get(key).text("").casefold())
         if found is not None:
-            return LabelledGpus(model=found.model, memory_mib=found.memory_mib, count=found.count, label=key)
+            return LabeledGpus(model=found.model, memory_mib=found.memory_mib, count=found.count, label=key)
     return None

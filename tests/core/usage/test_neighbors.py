@@ -10,7 +10,7 @@ from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, holder
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
 from tessera.core.usage.attribution import DeviceHolder, GpuUse, Owner, attributed
-from tessera.core.usage.neighbours import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, gpu_load
+from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, gpu_load
 
 HOLDERS = tuple(holder(name) for name in "abc")
 A, B, C = (each.name for each in HOLDERS)

@@ -4,7 +4,7 @@ import pytest
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field
-from tessera.api.kubernetes.labelledgpus import model_rules, read_labelled_gpus
+from tessera.api.kubernetes.labeledgpus import model_rules, read_labeled_gpus
 from tessera.core.gpu.gpumodels import model
 from tessera.errors import InvalidInput
 
@@ -42,7 +42,7 @@ TOLD: dict[str, tuple[dict[str, str], tuple[str, int, int | None]]] = {
 
 @pytest.mark.parametrize(("shown", "want"), TOLD.values(), ids=TOLD)
 def test_the_model(shown: dict[str, str], want: tuple[str, int, int | None]) -> None:
-    got = read_labelled_gpus(labels(shown))
+    got = read_labeled_gpus(labels(shown))
     assert got is not None
     assert (got.model.name, got.memory_mib, got.count) == want
 
@@ -88,21 +88,21 @@ GKE_NAMES = {
 
 @pytest.mark.parametrize(("told", "want"), KARPENTER.items(), ids=map(" ".join, KARPENTER))
 def test_all_of_karpenters_gpus_are_known(told: tuple[str, str], want: str) -> None:
-    got = read_labelled_gpus(labels(karpenter(*told)))
+    got = read_labeled_gpus(labels(karpenter(*told)))
     assert got is not None
     assert (got.model.name, got.memory_mib) == (want, got.model.memory_mib)
 
 
 @pytest.mark.parametrize(("told", "want"), GKE_NAMES.items())
 def test_all_of_gkes_gpus_are_known(told: str, want: str) -> None:
-    got = read_labelled_gpus(labels({GKE: told}))
+    got = read_labeled_gpus(labels({GKE: told}))
     assert got is not None
     assert got.model.name == want
 
 
 @pytest.mark.parametrize("shown", [{}, {TYPE: "m5.large"}, karpenter("radeon-pro-v520", maker="amd")])
 def test_labels_that_tell_nothing(shown: dict[str, str]) -> None:
-    assert read_labelled_gpus(labels(shown)) is None
+    assert read_labeled_gpus(labels(shown)) is None
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_labels_that_tell_nothing(shown: dict[str, str]) -> None:
 )
 def test_a_model_that_is_not_known(shown: dict[str, str], want: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        read_labelled_gpus(labels(shown))
+        read_labeled_gpus(labels(shown))
     assert want in str(caught.value)
 
 
 def test_what_a_person_says_counts_before_all_labels() -> None:
-    got = read_labelled_gpus(labels({OWN: "T4", TYPE: "g6f.2xlarge"}), model("L4"))
+    got = read_labeled_gpus(labels({OWN: "T4", TYPE: "g6f.2xlarge"}), model("L4"))
     assert got is not None
     assert (got.model.name, got.memory_mib) == ("L4", 5722)
 
