@@ -108,7 +108,7 @@ def test_a_pod_that_has_finished() -> None:
     got = words(result)
     assert got.startswith("ns/p finished on gpu-a Why - it has failed: Evicted - its assignment was 8 GiB of GPU 0")
     assert "FailedScheduling: low on memory" in got
-    assert "node answer" not in got
+    assert "NODE ANSWER" not in got
 
 
 def test_a_pod_on_a_gpu_that_is_not_there() -> None:
@@ -131,7 +131,7 @@ def test_json_has_every_value() -> None:
     assert " ".join(got["explanation"]) == (
         "pod need phase node scheduler devices record sentences remedies nodes ways"
     )
-    assert " ".join(got["explanation"]["devices"][0]) == "uuid model share level neighbors"
+    assert " ".join(got["explanation"]["devices"][0]) == "uuid model share level neighbours"
     assert " ".join(got["explanation"]["nodes"][0]) == "node obstacle detail"
     assert [each["message"] for each in got["events"]] == ["not about the other"]
 
