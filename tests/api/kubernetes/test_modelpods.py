@@ -161,7 +161,7 @@ DEPLOYMENTS = {
                 ],
             },
         },
-        ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble="", owner="llm"),
+        ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble="", owner="llm", owner_uid="2"),
     ),
     "all said": (
         deployment(replicas=3, slots=" 8 ", cold_start_seconds="90"),

@@ -15,7 +15,7 @@ from tessera.api.kubernetes.labelselectors import read_selector
 from tessera.api.kubernetes.metrics.paths import External
 from tessera.api.kubernetes.modelpods import ModelPod
 from tessera.api.prometheus.pendingrequests import PendingRequests
-from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, PODS
+from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, PODS
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.core.serving.autoscaler import replicas_text
 from tessera.core.serving.queuetime import Counters, Missing
@@ -266,14 +266,20 @@ class Repeated:
 
 
 async def test_one_bad_pod_of_two_is_taken_to_be_as_the_other() -> None:
-    async with scene(*WHOLE) as one:
-        for number in range(3):
-            await one.reconcile(triton(ended=100 + number), triton(ended=100 + number))
-        await one.reconcile(triton(ended=103), DOWN)
-        assert await one.replicas() >= 1
-        assert set(await one.pods()) == {"llm-1"}
-        with pytest.raises(MetricAbsent, match="llm-2: no answer in 5 s"):
-            await one.pods(name="llm-2")
+    """Ten wait in each of two: what one of them has is no less while it is not read, and more than what is read."""
+    desired = list[float]()
+    for waits, other in ((10, None), (10, DOWN), (5, None)):
+        async with scene((DEPLOYMENTS, deployment(slots="4", replicas=2)), *WHOLE[1:]) as one:
+            for number in range(3):
+                await one.reconcile(*(triton(ended=100 + number) for _ in range(2)))
+            busy = triton(ended=103, waiting=waits)
+            await one.reconcile(busy, other or busy)
+            desired.append(await one.replicas())
+            if other:
+                assert set(await one.pods()) == {"llm-1"}
+                with pytest.raises(MetricAbsent, match="llm-2: no answer in 5 s"):
+                    await one.pods(name="llm-2")
+    assert desired[0] == desired[1] > desired[2]
 
 
 async def test_a_pod_for_which_there_was_no_time_says_so() -> None:
@@ -316,6 +322,24 @@ async def test_of_several_deployments_with_the_label_the_model_servers_own_count
         for number in range(3):
             await one.reconcile(triton(ended=100 + number), triton(ended=100 + number))
         assert await one.replicas() == 1
+
+
+async def test_a_decision_is_an_event_of_the_deployment_and_of_its_model_server() -> None:
+    """Each has events of its own: they have the same name."""
+    async with scene((DEPLOYMENTS, owned(deployment(slots="4"), uid="u1")), *WHOLE[1:]) as one:
+        for number in range(3):
+            await one.reconcile(triton(ended=100 + number), triton(ended=100 + number))
+        events = (await one.kube.list(EVENTS)).objects
+        about = {(each["involvedObject"]["kind"], each["involvedObject"]["name"]): each for each in events}
+        assert about.keys() == {("Deployment", "llm"), ("ModelServer", "llm")}
+        assert about["ModelServer", "llm"]["involvedObject"]["uid"] == "u1"
+        (message,) = {each["message"] for each in events}
+        assert message.startswith("1 replica: ")
+    async with scene(*WHOLE) as one:
+        await one.reconcile(triton(ended=100), triton(ended=100))
+        await one.reconcile(triton(ended=100), triton(ended=100))
+        kinds = {each["involvedObject"]["kind"] for each in (await one.kube.list(EVENTS)).objects}
+        assert kinds == {"Deployment"}
 
 
 @pytest.mark.parametrize(

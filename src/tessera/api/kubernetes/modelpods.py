@@ -72,6 +72,7 @@ class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
     """Invalid annotations."""
     owner: str = ""
     """Name of the ModelServer that owns it; empty for none."""
+    owner_uid: str = ""
 
 
 class HpaBounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +89,7 @@ class _Owner(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str
     kind: str
     name: str
+    uid: str = ""
     controller: bool = False
 
     @property
@@ -285,6 +287,7 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
     except InvalidInput as error:
         trouble = str(error)
     replicas = 1 if found.spec.replicas is None else found.spec.replicas
+    owner = next((each for each in found.metadata.owner_references or () if each.is_server), None)
     return ModelDeployment(
         replicas=replicas,
         slots=slots,
@@ -294,7 +297,8 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
         idle_s=None if idle_s is None else float(idle_s),
         woken_s=woken_s,
         trouble=trouble,
-        owner=next((each.name for each in found.metadata.owner_references or () if each.is_server), ""),
+        owner=owner.name if owner else "",
+        owner_uid=owner.uid if owner else "",
     )
 
 

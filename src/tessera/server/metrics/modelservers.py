@@ -45,7 +45,7 @@ from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_U
 from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
 from tessera.core.serving.passes import PASS_S
 from tessera.core.serving.queuetime import Missing, Window
-from tessera.core.serving.render.pods import SERVER_LABEL
+from tessera.core.serving.render import KIND, SERVER_LABEL
 from tessera.core.serving.scaletozero import IDLE_S
 from tessera.core.serving.scaling import ScalingMemory, ServerFacts, in_turn, scale, to_count
 from tessera.core.usage.processmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
@@ -194,10 +194,10 @@ class ModelServerMetrics:
         # 4. Forget deleted servers, and report changes.
         first, self._measured, self._measured_s = measured.keys() - self._measured.keys(), measured, now_s
         self._forget()
-        for server, (deployment, _) in sorted(deployments.items()):
+        for server, (deployment, read) in sorted(deployments.items()):
             # The first sample of a server has no predecessor to compare with: not an error.
             if not (server in first and measured[server].decision.bad):
-                await self._report(server, deployment, measured[server])
+                await self._report(server, deployment, read, measured[server])
         self.measured.set()
 
     def _pods(self) -> dict[_Name, dict[str, ModelPod]]:
@@ -320,8 +320,8 @@ class ModelServerMetrics:
             for server in memory.keys() - self._measured.keys():
                 del memory[server]
 
-    async def _report(self, server: _Name, deployment: Object, measured: MeasuredServer) -> None:
-        """Report the decision if it differs from the last one."""
+    async def _report(self, server: _Name, deployment: Object, read: ModelDeployment, measured: MeasuredServer) -> None:
+        """Report the decision if it differs from the last one, about the Deployment and the ModelServer it is of."""
         decision = measured.decision
         if self._reported.get(server) == (decision.replicas, decision.bad):
             return
@@ -337,10 +337,13 @@ class ModelServerMetrics:
         count = "no number of replicas" if decision.replicas is None else replicas_text(decision.replicas)
         report = Report(reason=reason, message=f"{count}: {decision.reason}", warning=decision.bad)
         namespace, name = name_of(deployment)
-        subject = Subject(kind="Deployment", name=name, namespace=namespace, uid=uid_of(deployment), node="")
+        subjects = [Subject(kind="Deployment", name=name, namespace=namespace, uid=uid_of(deployment), node="")]
+        if read.owner:
+            subjects.append(Subject(kind=KIND, name=read.owner, namespace=namespace, uid=read.owner_uid, node=""))
         now = dt.datetime.fromtimestamp(self._now_s(), dt.UTC)
         try:
-            await record_event(self._kube, subject, report, now, component="tessera-metrics")
+            for subject in subjects:
+                await record_event(self._kube, subject, report, now, component="tessera-metrics")
         except TesseraError as error:
             self._trouble(error)
 

@@ -97,7 +97,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 def event_name(subject: Subject, report: Report) -> str:
     """Return the event's name: the same report of the same object has the same name, so that it is counted."""
-    digest = hashlib.sha256(f"{report.reason}\n{report.message}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{subject.kind}\n{report.reason}\n{report.message}".encode()).hexdigest()[:16]
     return f"{subject.name}.{digest}"
 
 
