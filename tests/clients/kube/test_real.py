@@ -44,8 +44,10 @@ async def connected(
             yield server, kube
 
 
-def status(code: int, message: str = "so it is") -> bytes:
-    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
+def status(code: int, message: str = "so it is", *causes: dict[str, str]) -> bytes:
+    body: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
+    if causes:
+        body["details"] = {"causes": causes}
     return answer(json.dumps(body).encode(), f"{code} Some Reason")
 
 
@@ -67,6 +69,20 @@ REFUSALS: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
     "changed": (status(409, "the object has been modified"), Conflict, "modified"),
     "too old": (status(410, "too old"), Expired, "too old"),
     "too many requests": (status(429, "later"), Unavailable, "HTTP 429, 'later'"),
+    "a disruption budget": (
+        status(
+            429,
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+            {"reason": "DisruptionBudget", "message": "The disruption budget guard needs 1 healthy pods and has 1"},
+        ),
+        Unavailable,
+        "disruption budget. The disruption budget guard needs 1 healthy pods and has 1",
+    ),
+    "causes that the message has": (
+        status(422, "spec.x: so it is", {"reason": "FieldValueInvalid", "message": "so it is", "field": "spec.x"}),
+        InvalidInput,
+        "HTTP 422, 'spec.x: so it is'",
+    ),
     "internal error": (status(500, "etcd timed out"), Unanswered, "etcd timed out"),
     "a field that the kind does not have": (
         status(500, "failed to create typed patch object (/n; v1): .spec.x: field not declared in schema"),

@@ -405,6 +405,8 @@ _NO_RIGHT = " cannot "
 """In `User "x" cannot list resource ...`. Source: k8s.io/apiserver `responsewriters/errors.go` (`forbiddenMessage`)."""
 _UNDECLARED = "field not declared in schema"
 """How the API server refuses to apply a field that the kind does not have; it calls that an internal error (500)."""
+_BUDGET = "DisruptionBudget"
+"""Reason of such a cause. Source: k8s.io/api `policy/v1` (`DisruptionBudgetCause`)."""
 _FOR_GOOD = frozenset({400, 405, 406, 413, 415, 422})
 
 
@@ -424,8 +426,15 @@ def _check(answer: HttpResponse, requested: _Request) -> None:
 
 
 def _message(status: Object) -> str:
-    """Return the server's message, longer than `shown`: a validation error's fix is at the end of a sentence."""
-    return repr(str(status.get("message") or status.get("reason") or "no message")[:_LONGEST_MESSAGE])
+    """Return the server's message, longer than `shown`: a validation error's fix is at the end of a sentence.
+
+    Which PodDisruptionBudget forbids an eviction is not in it, but among the causes.
+    Source: kubernetes `pkg/registry/core/pod/storage/eviction.go`.
+    """
+    causes = (status.get("details") or {}).get("causes") or ()
+    budgets = [str(each.get("message")) for each in causes if each.get("reason") == _BUDGET]
+    text = " ".join((str(status.get("message") or status.get("reason") or "no message"), *budgets))
+    return repr(text[:_LONGEST_MESSAGE])
 
 
 def _refused(code: int, found: str, requested: _Request) -> TesseraError:
