@@ -69,8 +69,8 @@ def triton_root() -> Iterator[tuple[Path, Path]]:
         shutil.copytree(ROOT / "examples/9-model-servers/sleeper", models)
         model = models / "sleeper/1/model.py"
         text = model.read_text()
-        assert text.count("time.sleep(0.02)") == 1
-        model.write_text(text.replace("time.sleep(0.02)", f"time.sleep({SLEEP_S})"))
+        assert text.count("time.sleep(0.04)") == 1
+        model.write_text(text.replace("time.sleep(0.04)", f"time.sleep({SLEEP_S})"))
         for each in ("dev", "proc", "tmp"):
             (root / each).mkdir(exist_ok=True)
         yield root, models

@@ -52,11 +52,13 @@ def proxy_folder(pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture
-def three_nodes(program_folder: Path, proxy_folder: Path) -> Iterator[Cluster]:
+def three_nodes(program_folder: Path, proxy_folder: Path, prometheus_folder: Path) -> Iterator[Cluster]:
     with without_tessera("walk-b", program_folder, Desired(nodes=3, gpus=("1xA100-40GB",), services=True)) as cluster:
         for node in cluster.nodes:
             start_proxy(node, cluster.pki.folder / "inside.kubeconfig", proxy_folder / "kube-proxy")
             node.import_image(triton_image(lambda _: None))
+            images, built = cluster.folder / "images", prometheus_folder
+            node.import_image(prometheus_image(images, built / "prometheus", built / "promtool"))
         yield cluster
 
 
@@ -157,7 +159,7 @@ def test_models_on_nvme(
 def test_triton_on_mig(
     three_nodes: Cluster, helm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real Triton, a real HorizontalPodAutoscaler and a real kube-proxy; no client is ever failed."""
+    """A real Triton, Prometheus, HorizontalPodAutoscaler and kube-proxy; no client is ever failed."""
     bucket = three_nodes.folder / "bucket"
     shutil.copytree(EXAMPLES / "9-model-servers" / "sleeper", bucket / "sleeper")
     serve_bucket(three_nodes.nodes[0], bucket)
@@ -171,19 +173,26 @@ def test_triton_on_mig(
     walk.step("1.")
     walk.step("2.")
     walk.step("3.")
-    assert answered(walk.step("4.")) > 10_000
-    take_page(three_nodes, "triton-on-mig.png", height=640)
-    assert answered(walk.step("5.", within_s=2400)) > 1_000
-    assert answered(walk.step("6.")) > 1_000
+    walk.step("4.")
+    said = walk.step("5.")
+    assert answered(said) > 10_000
+    scraped = re.findall(r'^\{pod="(sleeper-[^"]+)"\} => [1-9]', said, re.MULTILINE)
+    assert len(set(scraped)) == 7, "Prometheus has the metrics of each replica"
+    take_page(three_nodes, "triton-on-mig.png", height=270)
+    assert answered(walk.step("6.", within_s=2400)) > 1_000
+    said = walk.step("7.")
+    assert answered(said) > 1_000
+    proposed = re.findall(r"^ReplicasProposed +(\d+) replicas?: ", said, re.MULTILINE)
+    assert max(map(int, proposed)) >= 3, "twelve requests in flight fill three replicas with four slots"
     walk.step("Undo")
     walk.ended()
 
 
 def answered(said: str) -> int:
-    """Return how many requests of the clients were answered, of which none may have failed."""
-    found = re.search(r"^(\d+) answered, .*, 0 failed$", said, re.MULTILINE)
-    assert found, said[-2000:]
-    return int(found[1])
+    """Return how many requests of both pods of clients were answered, of which none may have failed."""
+    found = re.findall(r"^(\d+) answered, .*, 0 failed$", said, re.MULTILINE)
+    assert len(found) == 2, said[-2000:]
+    return sum(map(int, found))
 
 
 KV_CACHE_BYTES = 64 << 20
