@@ -302,6 +302,24 @@ async def test_the_doctor_finds_the_daemon(mps: MpsCard) -> None:
     assert all(each.startswith("ok") for each in found.values()), found
 
 
+@pytest.mark.parametrize("gib", [(40, 39), (5,) * 15 + (4,)])
+async def test_shares_of_the_whole_memory_can_all_be_used(mps: MpsCard, gib: tuple[int, ...]) -> None:
+    """All units that a GPU of 79 GiB offers, each used to its limit."""
+    await mps.apply(memory_limit_mib=0, thread_percent=100)
+    percent = 100 // len(gib)
+    assert sum(gib) == mps.facts.memory_mib // 1024
+    with client(mps.granted(4096, percent)) as alone:
+        context = 4096 - fits(alone)
+    with contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(client(mps.granted(1024 * each, percent))) for each in gib]
+        got = [fits(each, 1024 * most) for each, most in zip(programs, gib, strict=True)]
+        used = (await mps.driver.use(mps.facts.uuid)).memory_used_mib
+        rounds = [each.must("busy", seconds=0.2)["rounds"] for each in programs]
+    missing = [1024 * most - each for most, each in zip(gib, got, strict=True)]
+    note(shares=gib, context=context, missing=missing, used=used, usable=mps.facts.memory_mib, rounds=rounds)
+    assert max(missing) <= context + 64
+
+
 async def test_users_take_turns(mps: MpsCard) -> None:
     await mps.apply(memory_limit_mib=0, thread_percent=100)
     other = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", PROGRAM.read_text())
