@@ -299,8 +299,8 @@ async def test_what_was_allocated_too_much_is_said_with_what_would_fit_and_what_
         assert "40 GiB allocated, at most 2.9 GiB used in 25 hours" in text
         assert "Too much: 1g.5gb would fit, and save 35.3 GiB." in text
         assert (await tab.run("document.getElementById('slow').innerText")).split("\n") == [
-            "Slow GPUs · 2", "n001, GPU 4", "clocks lowered: thermal", "", "Caused by research/w1 on this node.", "",
-            "n001, GPU 4", "saturated", "", "Used about equally by research/w1, ml/other.",
+            "Slow GPUs · 1", "n001, GPU 4", "clocks lowered: thermal", "", "Caused by research/w1 on this node.", "",
+            "saturated", "", "Used about equally by research/w1, ml/other.",
         ]  # fmt: skip
         await tab.run("document.querySelector('[name=namespace]').value = 'ml'")
         await tab.run("document.querySelector('[name=namespace]').dispatchEvent(new Event('input', {bubbles: true}))")

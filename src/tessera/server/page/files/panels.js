@@ -63,13 +63,14 @@ export function drawSlow(section, nodes, filters) {
     for (const gpu of node.gpus) {
       const concerned = gpu.parts.some((part) => part.pods.some((each) => each.namespace === filters.namespace));
       if (filters.namespace && !concerned) continue;
+      if (!gpu.slowdowns.length) continue;
+      const item = element("li");
+      item.append(element("b", "", `${node.name}, GPU ${gpu.index}`));
       for (const slowdown of gpu.slowdowns) {
-        const item = element("li");
-        item.append(element("b", "", `${node.name}, GPU ${gpu.index}`));
         const why = slowdown.cause === "saturated" ? "saturated" : `clocks lowered: ${slowdown.cause}`;
         item.append(element("span", "need", why), element("p", "", driven(slowdown)));
-        items.push(item);
       }
+      items.push(item);
     }
   }
   fill(section, `Slow GPUs · ${items.length}`, ...(items.length ? list(section, items) : []));
