@@ -7,21 +7,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from builders.kubeobjects import pod
 from tessera.api.kubernetes.jobs import (
     BEGUN,
     BY_RUN,
     JobRequest,
-    JobStage,
-    JobState,
     job_object,
     job_selection,
-    notebook_command,
     own_secret,
     owned_by,
-    read_job,
     secret_of,
 )
+from tessera.api.kubernetes.jobstates import read_job
 
 LABEL = dict(job_selection("j"))
 ASKED = JobRequest(
@@ -102,189 +98,6 @@ def test_every_container_is_restricted_as_far_as_its_user_allows(case: str) -> N
     assert [each["securityContext"] for each in (*spec["initContainers"], *spec["containers"])] == [want, want]
 
 
-def job_pod(status: dict[str, Any], node: str = "", *, name: str = "j-1", created: str = "1") -> dict[str, Any]:
-    metadata = {"labels": LABEL, "creationTimestamp": created}
-    return pod(name, node=node or None, metadata=metadata, status={"phase": ""} | status)
-
-
-def main(state: dict[str, Any]) -> dict[str, Any]:
-    return {"containerStatuses": [{"name": "main", "state": state}]}
-
-
-NOWHERE = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes:\nno GPU"}]}
-PULL = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
-EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
-ENDED: dict[str, Any] = {"terminated": {"exitCode": 3, "reason": "Error"}}
-KILLED: dict[str, Any] = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
-FAILED = {"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]}
-COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
-FREE = {"suspend": False}
-
-TORN = {"terminated": {"exitCode": 1, "message": "tar: broken", "reason": "Error"}}
-NOT_UNPACKED = "its code was not unpacked, which needs tar and gzip in the image: "
-
-
-def unpack(state: dict[str, Any]) -> dict[str, Any]:
-    """The status of a pod whose code is being unpacked, or was."""
-    waits = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
-    return {"initContainerStatuses": [{"name": "unpack-code", "state": state}], "containerStatuses": [waits]}
-
-
-STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, tuple[JobStage, str, int | None]]] = {
-    "in a queue": ({}, {}, None, (JobStage.QUEUED, "pending in queue team", None)),
-    "new": (FREE, {}, None, (JobStage.PENDING, "", None)),
-    "without a place": (FREE, {}, job_pod(NOWHERE), (JobStage.PENDING, "0/1 nodes: no GPU", None)),
-    "bound": (FREE, {}, job_pod({}, "n"), (JobStage.STARTING, "", None)),
-    "pulling": (FREE, {}, job_pod(main(PULL), "n"), (JobStage.STARTING, "ImagePullBackOff: no such image", None)),
-    "running": (FREE, {}, job_pod(main({"running": {"startedAt": "x"}}), "n"), (JobStage.RUNNING, "", None)),
-    "ended well": (FREE, {}, job_pod(main({"terminated": {"exitCode": 0}}), "n"), (JobStage.SUCCEEDED, "", 0)),
-    "complete": (FREE, COMPLETE, None, (JobStage.SUCCEEDED, "", 0)),
-    "ended, not seen by the controller": (FREE, {}, job_pod(main(ENDED), "n"), (JobStage.RUNNING, "", 3)),
-    "failed": (FREE, FAILED, job_pod(main(ENDED), "n"), (JobStage.FAILED, "its command ended with 3", 3)),
-    "killed": (
-        FREE,
-        FAILED,
-        job_pod(main(KILLED), "n"),
-        (JobStage.FAILED, "its command ended with 137 (OOMKilled)", 137),
-    ),
-    "evicted": (FREE, {}, job_pod(EVICTED, "n"), (JobStage.FAILED, "Evicted: low on memory", None)),
-    "unpacking": (FREE, {}, job_pod(unpack({"running": {}}), "n"), (JobStage.STARTING, "", None)),
-    "without its code": (
-        FREE,
-        {},
-        job_pod(unpack(PULL), "n"),
-        (JobStage.STARTING, "ImagePullBackOff: no such image", None),
-    ),
-    "unpacked badly": (
-        FREE,
-        {},
-        job_pod(unpack(TORN) | {"phase": "Failed"}, "n"),
-        (JobStage.FAILED, f"{NOT_UNPACKED}tar: broken", None),
-    ),
-    "unpacked badly without a word": (
-        FREE,
-        {},
-        job_pod(unpack(ENDED) | {"phase": "Failed"}, "n"),
-        (JobStage.FAILED, f"{NOT_UNPACKED}exit code 3", None),
-    ),
-    "unpacked, then evicted": (
-        FREE,
-        {},
-        job_pod(unpack({"terminated": {"exitCode": 0}}) | EVICTED, "n"),
-        (JobStage.FAILED, "Evicted: low on memory", None),
-    ),
-    "failed without a pod": (FREE, FAILED, None, (JobStage.FAILED, "DeadlineExceeded", None)),
-    "failed without a word": (FREE, {}, job_pod({"phase": "Failed"}, "n"), (JobStage.FAILED, "", None)),
-}
-
-
-@pytest.mark.parametrize("case", STATES)
-def test_how_far_a_job_is(case: str) -> None:
-    spec, status, one, want = STATES[case]
-    job = job_object(ASKED)
-    job = {**job, "spec": {**job["spec"], **spec}, "status": status}
-    found = read_job(job, [one] if one else [])
-    assert (found.stage, found.reason, found.exit_code) == want
-    assert found.stage.ended == (found.stage in {JobStage.SUCCEEDED, JobStage.FAILED})
-    assert found.asks == (("tessera.dev/gpu-memory", "10"),)
-    assert (found.name, found.namespace, found.pod) == ("j", "ns", "j-1" if one else "")
-
-
-PARTS: dict[str, tuple[dict[str, Any], dict[str, Any] | None, tuple[JobStage, str]]] = {
-    "nothing yet": ({}, None, (JobStage.PENDING, "0 of 60 parts done")),
-    "no place": (
-        {"active": 7},
-        {"conditions": [{"type": "PodScheduled", "message": "no GPU has room"}]},
-        (JobStage.PENDING, "0 of 60 parts done, 7 active: no GPU has room"),
-    ),
-    "the first run": ({"active": 7}, {"phase": "Running"}, (JobStage.RUNNING, "0 of 60 parts done, 7 active")),
-    "between parts": (
-        {"succeeded": 12, "active": 1, "failed": 2},
-        {"phase": "Pending"},
-        (JobStage.RUNNING, "12 of 60 parts done, 1 active, 2 failed pods"),
-    ),
-    "all": ({"succeeded": 60}, {"phase": "Succeeded"}, (JobStage.SUCCEEDED, "60 of 60 parts done")),
-    "failed": (
-        {"succeeded": 59, "failed": 4, "conditions": [{"type": "Failed", "status": "True"}]},
-        None,
-        (JobStage.FAILED, "59 of 60 parts done, 4 failed pods"),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", PARTS)
-def test_how_many_parts_of_a_job_are_done(case: str) -> None:
-    status, pod, want = PARTS[case]
-    metadata = {"name": "j", "namespace": "ns"}
-    job = {"metadata": metadata, "spec": {"completions": 60, "completionMode": "Indexed"}, "status": status}
-    found = read_job(job, [job_pod(pod, "")] if pod else [])
-    assert (found.stage, found.reason, found.exit_code) == (*want, None)
-
-
-def test_a_job_that_is_suspended_by_hand_says_so_and_only_its_own_newest_pod_counts() -> None:
-    job = job_object(JobRequest(name="j", namespace="ns", image="a"))
-    assert read_job({**job, "spec": {**job["spec"], "suspend": True}}, []).reason == "it is suspended"
-    others = [
-        job_pod({}, "other", name="x") | {"metadata": {"name": "x", "namespace": "ns", "labels": {}}},
-        job_pod({}, "other", name="y") | {"metadata": {"name": "y", "namespace": "elsewhere", "labels": LABEL}},
-    ]
-    both = [job_pod({}, "new", name="j-2", created="2"), job_pod({}, "old")]
-    assert read_job(job, [*others, *both]).node == "new"
-
-
-def workload(uid: str, *conditions: tuple[str, str, str], created: str = "1") -> dict[str, Any]:
-    listed = [{"type": kind, "status": status, "message": message} for kind, status, message in conditions]
-    metadata = {"labels": {"kueue.x-k8s.io/job-uid": uid}, "creationTimestamp": created}
-    return {"metadata": metadata, "status": {"conditions": listed}}
-
-
-NO_QUOTA = ("QuotaReserved", "False", "no quota")
-QUEUED: dict[str, tuple[list[dict[str, Any]], str]] = {
-    "nothing said yet": ([workload("7")], ""),
-    "no quota": ([workload("7", NO_QUOTA)], ": no quota"),
-    "quota, and a check to pass": (
-        [workload("7", ("QuotaReserved", "True", "reserved"), ("Admitted", "False", "waits for a check"))],
-        ": waits for a check",
-    ),
-    "admitted, and suspended until Kueue has changed it": (
-        [workload("7", ("QuotaReserved", "True", "reserved"), ("Admitted", "True", "admitted"))],
-        "",
-    ),
-    "that of another": ([workload("8", NO_QUOTA)], ""),
-    "the newest": (
-        [workload("7", NO_QUOTA, created="2"), workload("7", ("QuotaReserved", "False", "old"))],
-        ": no quota",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", QUEUED)
-def test_a_job_in_a_queue_says_what_kueue_says(case: str) -> None:
-    workloads, want = QUEUED[case]
-    job = job_object(ASKED)
-    job["metadata"]["uid"] = "7"
-    found = read_job(job, [], (), workloads)
-    assert (found.stage, found.reason) == (JobStage.QUEUED, f"pending in queue team{want}")
-
-
-JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=2)
-    | st.dictionaries(
-        st.sampled_from(["metadata", "spec", "status", "name", "labels", "conditions", "containerStatuses",
-                         "initContainerStatuses", "state", "terminated", "exitCode", "template", "containers",
-                         "resources", "limits", "type", "env", "valueFrom", "secretKeyRef", "key"]),
-        inner, max_size=4,
-    ),
-    max_leaves=20,
-)  # fmt: skip
-
-
-@given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), JUNK), st.lists(st.just({}) | JUNK, max_size=2))
-def test_any_object_has_a_state(job: dict[str, Any], pods: list[Any]) -> None:
-    assert isinstance(read_job(job, [each for each in pods if isinstance(each, dict)]), JobState)
-
-
 def test_code_is_unpacked_into_the_folder_where_the_command_starts_and_its_secret_goes_with_the_job() -> None:
     requested = JobRequest(
         name="j", namespace="ns", image="a", secret="j-own", code=True, limits={"cpu": "1", "memory": "2Gi", "x/y": "1"}
@@ -318,12 +131,3 @@ def test_a_notebook_takes_its_token_from_its_own_secret_and_is_known_by_it() -> 
     assert read_job(job_object(ASKED), []).token_secret == secret_of(job_object(ASKED)) == ""
     others = JobRequest(name="j", namespace="ns", image="a", env_secrets=(("JUPYTER_TOKEN", "mine", "key"),))
     assert read_job(job_object(others), []).token_secret == ""
-
-
-def test_a_notebook_is_reached_by_its_own_pod_alone_and_ends_when_idle() -> None:
-    command = notebook_command(1800)
-    assert command[:2] == ("python3", "-c")
-    assert command[3:5] == ("--ip=127.0.0.1", "--port=8888")
-    assert "--ServerApp.shutdown_no_activity_timeout=1800" in command
-    assert "--MappingKernelManager.cull_interval=60" in command
-    assert "--MappingKernelManager.cull_interval=30" in notebook_command(30)

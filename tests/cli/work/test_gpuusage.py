@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from builders.usagereports import BUSY, FINE, REPORT
-from tessera.api.kubernetes.jobs import JobStage, JobState
+from tessera.api.kubernetes.jobstates import JobStage, JobState
 from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.cli.work.gpuusage import gpu_usage
 from tessera.clients.kube import PODS, MemoryKube

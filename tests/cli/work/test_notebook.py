@@ -17,7 +17,8 @@ from click.testing import CliRunner
 from harness.browser import browser, find_browser
 from harness.jupyterlab import jupyterlab, kernel
 from harness.submittedjob import RUNS, SubmittedJob, said
-from tessera.api.kubernetes.jobs import JobRequest, notebook_command
+from tessera.api.kubernetes.jobs import JobRequest
+from tessera.api.kubernetes.notebooks import notebook_command
 from tessera.cli import main
 from tessera.cli.work.following import state_of
 from tessera.cli.work.forwarding import follow_notebook, token_of

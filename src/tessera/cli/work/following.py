@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from tessera.api.kubernetes.jobs import QUEUED_JOB, JobStage, JobState, job_selection, read_job
+from tessera.api.kubernetes.jobs import job_selection
+from tessera.api.kubernetes.jobstates import QUEUED_JOB, JobStage, JobState, read_job
 from tessera.cli.work.gpuusage import gpu_usage
 from tessera.clients.kube import (
     EVENTS,

@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 
 import click
 
-from tessera.api.kubernetes.jobs import NOTEBOOK_KEY, NOTEBOOK_PORT, JobState
+from tessera.api.kubernetes.jobs import NOTEBOOK_KEY
+from tessera.api.kubernetes.jobstates import JobState
+from tessera.api.kubernetes.notebooks import NOTEBOOK_PORT
 from tessera.cli.work.following import follow_job, say
 from tessera.clients.kube import SECRETS, Forbidden, Kube, Tunnel
 from tessera.errors import InvalidInput, TesseraError, Unavailable, shown

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 
-from tessera.api.kubernetes.jobs import JobState
+from tessera.api.kubernetes.jobstates import JobState
 from tessera.cli.drawing.lettering import clean, gib
 from tessera.clients.kube import Kube
 from tessera.clients.nodeusage import ProxiedUsage

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from tessera.api.kubernetes.jobs import BY_RUN, OF_JOB, JobState, read_job
+from tessera.api.kubernetes.jobs import BY_RUN, OF_JOB
+from tessera.api.kubernetes.jobstates import JobState, read_job
 from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import output_option

@@ -4,7 +4,8 @@ from typing import Unpack
 
 import click
 
-from tessera.api.kubernetes.jobs import NOTEBOOK_KEY, notebook_command
+from tessera.api.kubernetes.jobs import NOTEBOOK_KEY
+from tessera.api.kubernetes.notebooks import notebook_command
 from tessera.cli.options import Seconds
 from tessera.cli.work.forwarding import follow_notebook, port_option
 from tessera.cli.work.submitting import submit
