@@ -77,8 +77,7 @@ class CustomKind(msgspec.Struct, frozen=True, kw_only=True):
     short: str
     description: str
     spec: type[msgspec.Struct]
-    status: type[msgspec.Struct] | None
-    """None if it has no status."""
+    status: type[msgspec.Struct]
     defaults: bool
     """Whether the API server writes the defaults of the spec into objects, for people to see."""
     columns: tuple[Column, ...]
@@ -290,7 +289,7 @@ def _definition(each: CustomKind, texts: Descriptions) -> dict[str, Plain]:
         "name": _VERSION,
         "served": True,
         "storage": True,
-        **({"subresources": {"status": {}}} if each.status else {}),
+        "subresources": {"status": {}},
         "additionalPrinterColumns": [_column(column) for column in each.columns],
         "schema": {"openAPIV3Schema": _object(each, texts)},
     }
@@ -320,9 +319,8 @@ def _object(each: CustomKind, texts: Descriptions) -> dict[str, Plain]:
         "kind": {"type": "string"},
         "metadata": {"type": "object"},
         "spec": {**spec, "default": {}} if each.defaults and _can_be_left_out(each.spec) else spec,
+        "status": _Schemas(texts, defaults=False).of(kinds.type_info(each.status)),
     }
-    if each.status is not None:
-        properties["status"] = _Schemas(texts, defaults=False).of(kinds.type_info(each.status))
     return {"description": each.description, "type": "object", "properties": properties}
 
 
