@@ -2,6 +2,9 @@
 
 `scripts/bench page`
 
+Between two changes the activity of every pod changes too, what slows eight GPUs, and the last hour of two model
+servers, as with a Prometheus that is asked every 15 s: a change is drawn with all of that.
+
 Fails where the first paint comes later than 1,500 ms, the frame with all GPUs later than 1,500 ms after their data, or
 where a change takes more than 50 ms of the main thread. That is everything that the main thread does for it, from the
 server's event to the painted frame: parsing, drawing, style, layout and paint, by Chromium's own count of its tasks in
@@ -10,14 +13,22 @@ time of the processor (DevTools, `Performance.getMetrics`: `TaskDuration`). What
 
 import asyncio
 import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from harness.browser import Tab
 from server.page.test_page_browser import fleet, opened
-from tessera.clients.kube import PODS
+from tessera.clients.kube import PODS, name_of
+from tessera.core.explain.fleetview import ScalePoint, Service
+from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.rightsizing import Recommendation
+from tessera.core.workload.need import PodKey
 from tessera.log import configure
 
 FIRST_MS, CHANGE_MS = 1500.0, 50.0
 CHANGES = (7, 17, 27, 37, 47, 57, 67, 77, 87, 107)
+SLOW = range(100, 108)
+SHOWN = 4 + 2
+"""The first of the slow GPUs, and the model servers."""
 PARTS = ("TaskDuration", "ScriptDuration", "RecalcStyleDuration", "LayoutDuration")
 WATCH = """
 window.frames_ms = [];
@@ -31,6 +42,40 @@ new PerformanceObserver(() => requestAnimationFrame(() => setTimeout(() => {
 FRAME = "new Promise(done => framed.push(done))"
 
 
+class Changing:
+    """Metrics that are others at each refresh: activity of all pods, what slows GPUs, model servers over time."""
+
+    def __init__(self, pods: Sequence[PodKey]) -> None:
+        self._pods = pods
+        self._refreshes = 0
+
+    def refresh(self, changed: Callable[[], None]) -> None:  # noqa: ARG002 (of the protocol)
+        """Take the next measurements."""
+        self._refreshes += 1
+
+    def activity(self) -> Mapping[PodKey, float]:
+        """Return the activity of each pod."""
+        return {pod: 5 + (number + 7 * self._refreshes) % 90 for number, pod in enumerate(self._pods)}
+
+    def contention(self) -> Mapping[str, tuple[Contention, ...]]:
+        """Return what slows eight GPUs."""
+        cause = ("thermal", "power-cap")[self._refreshes % 2]
+        return {
+            f"GPU-n{number:03d}-4": (Contention(cause=cause, drivers=(f"research/w{number}/main",)),) for number in SLOW
+        }
+
+    def services(self) -> tuple[Service, ...]:
+        """Return two model servers."""
+        points = tuple(
+            ScalePoint(60 * (minute + self._refreshes), 3, 3, (minute + self._refreshes) % 9) for minute in range(60)
+        )
+        return tuple(Service(namespace="ml", name=name, points=points) for name in ("llm", "chat"))
+
+    def recommendations(self) -> tuple[Recommendation, ...]:
+        """Return none."""
+        return ()
+
+
 async def spent_ms(tab: Tab) -> dict[str, float]:
     """Return what the main thread has done so far."""
     found = (await tab.ask("Performance.getMetrics"))["metrics"]
@@ -40,7 +85,8 @@ async def spent_ms(tab: Tab) -> dict[str, float]:
 async def measure() -> int:
     """Print the times; return 1 where one is beyond its bound."""
     kube = await fleet(1000)
-    async with opened(kube) as (tab, url):
+    pods = [PodKey("/".join(name_of(each))) for each in (await kube.list(PODS)).objects]
+    async with opened(kube, metrics=Changing(pods)) as (tab, url):
         await tab.ask("Performance.enable", timeDomain="threadTicks")
         await tab.ask("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
         await tab.open(url, width=1600, height=1000)
@@ -56,6 +102,7 @@ async def measure() -> int:
             await kube.delete(PODS, f"w{number}", namespace="research")
             await framed
             changes.append({name: ms - before[name] for name, ms in (await spent_ms(tab)).items()})
+            assert await tab.run("document.querySelectorAll('#slow li, #services figure').length") == SHOWN
             assert await tab.run(f"Boolean(document.querySelector('[data-gpu=\"n{number:03d}/4\"] .part.free'))")
     usual_ms = sorted(each["TaskDuration"] for each in changes)[len(changes) // 2]
     longest = max(changes, key=lambda each: each["TaskDuration"])

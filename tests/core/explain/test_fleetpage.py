@@ -9,6 +9,7 @@ from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
 from tessera.core.explain.fleetpage import PageObservation, fleet_view
 from tessera.core.explain.fleetview import (
+    FleetChange,
     FleetView,
     GpuView,
     ImageView,
@@ -17,6 +18,7 @@ from tessera.core.explain.fleetview import (
     ScalePoint,
     Service,
     Slowdown,
+    changes,
 )
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.storage.images.warmup import ObservedImage
@@ -111,6 +113,19 @@ def test_idle_is_what_is_allocated_and_known_not_to_be_used() -> None:
     assert idle(one_g, partitioned, (msgspec.structs.replace(in_use, memory_mib=0),)) == [True]
 
 
+def test_a_measured_percent_changes_no_node() -> None:
+    objects = (node(), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)), gpunode("a", gpu(0)))
+
+    def seen(**active: float) -> FleetView:
+        return view_of(*objects, activity={PodKey(f"ns/{name}"): percent for name, percent in active.items()})
+
+    before, after = seen(p=50.4, gone=9), seen(p=61.6)
+    assert (before.activity, after.activity) == ({"ns/p": 50}, {"ns/p": 62})
+    assert changes(before, seen(p=50.2)) == FleetChange()
+    assert changes(before, after) == FleetChange(activity={"ns/p": 62})
+    assert changes(before, seen(p=0.2)).nodes, "it is idle now"
+
+
 def test_what_is_wrong_is_named_on_its_gpu_and_node() -> None:
     unhealthy = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
     found = view_of(
@@ -163,7 +178,6 @@ def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
         *objects, activity={PodKey("ns/q"): 80.0}, contention={"GPU-a-0": (found, other, own), "GPU-other": (found,)}
     )
     (_, q) = (each for part in got.parts for each in part.pods)
-    assert q.active_percent == 80
     gone = PodView(namespace="ns", pod="gone")
     assert got.slowdowns == (
         Slowdown(cause="thermal", drivers=(q, gone)),

@@ -49,7 +49,7 @@ def test_who_sees_everything_gets_the_view_itself() -> None:
 
 def test_others_are_parts_without_names() -> None:
     holder = PodView(namespace="theirs", pod="secret", phase="running", isolation="hardware", memory_mib=5)
-    mine = msgspec.structs.replace(holder, namespace="mine", pod="open", active_percent=3.0)
+    mine = msgspec.structs.replace(holder, namespace="mine", pod="open")
     part = GpuPart(start=0, size=1, label="1g", state="held", idle=True, pods=(holder, mine))
     card = GpuView(
         index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
@@ -82,6 +82,7 @@ def test_others_are_parts_without_names() -> None:
             Recommendation(node="n", gpu=0, device="1g", namespace=each, pod="p", container="c", verdict=Sizing.UNUSED)
             for each in ("theirs", "mine")
         ),
+        activity={"theirs/secret": 90, "mine/open": 3},
         namespaces=("mine", "theirs"),
         notes=("theirs/secret cannot be read",),
     )
@@ -106,7 +107,25 @@ def test_others_are_parts_without_names() -> None:
     assert got.pending_elsewhere == 1
     assert [(each.name, each.reason) for each in got.services] == [("chat", "as (another namespace)-")]
     assert [each.namespace for each in got.recommendations] == ["mine"]
+    assert got.activity == {"mine/open": 3}
     assert (got.namespaces, got.partial, got.notes) == (("mine",), True, ())
+
+
+def test_what_slows_a_gpu_is_shown_to_those_with_a_pod_on_it() -> None:
+    def view(*namespaces: str) -> FleetView:
+        parts = tuple(
+            GpuPart(start=start, size=1, state="held", pods=(PodView(namespace=each, pod="p"),))
+            for start, each in enumerate(namespaces)
+        )
+        slow = Slowdown(cause="saturated", drivers=(PodView(namespace="theirs", pod="p"),))
+        card = GpuView(index=0, model="T4", memory_mib=9, width=2, mode="", health="", parts=parts, slowdowns=(slow,))
+        return FleetView(nodes=(NodeView(name="n", gpus=(card,)),))
+
+    mine = Scope(namespaces=frozenset({"mine"}))
+    assert in_scope(view("theirs", "theirs"), mine).nodes[0].gpus[0].slowdowns == ()
+    assert in_scope(view(), mine).nodes[0].gpus[0].slowdowns == ()
+    (kept,) = in_scope(view("mine", "theirs"), mine).nodes[0].gpus[0].slowdowns
+    assert kept == Slowdown(cause="saturated", drivers=(PodView(),))
 
 
 HIDDEN = st.from_regex(r"zq[a-z0-9]{1,4}([-.][a-z0-9]{1,3})?", fullmatch=True)
@@ -156,6 +175,7 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
             *(Service(namespace=namespace, name=name, points=()) for namespace, name in hidden),
             Service(namespace="mine", name="s", points=(), reason=text()),
         ),
+        activity={f"{namespace}/{name}": 5 for namespace, name in hidden},
         namespaces=("mine", *(namespace for namespace, _ in hidden)),
         notes=(text(),),
     )

@@ -14,6 +14,7 @@ VIEWS = st.builds(
     nodes=NODES.map(lambda found: tuple(sorted(found, key=lambda each: each.name))),
     pending=st.sampled_from([(), (PendingView(namespace="ns", pod="p", need="a GPU"),)]),
     partial=st.booleans(),
+    activity=st.dictionaries(st.sampled_from(("x/p", "x/q")), st.integers(0, 2)),
 )
 
 
@@ -22,7 +23,8 @@ def applied(view: FleetView, change: FleetChange) -> FleetView:
     nodes = {each.name: each for each in view.nodes if each.name not in change.gone}
     nodes |= {each.name: each for each in change.nodes}
     rest = change.rest if change.rest is not None else view
-    return msgspec.structs.replace(rest, nodes=tuple(nodes[name] for name in sorted(nodes)))
+    activity = view.activity if change.activity is None else change.activity
+    return msgspec.structs.replace(rest, nodes=tuple(nodes[name] for name in sorted(nodes)), activity=activity)
 
 
 @given(before=VIEWS, after=VIEWS)
@@ -31,3 +33,9 @@ def test_the_changes_make_the_later_view_of_the_earlier(before: FleetView, after
     assert applied(before, change) == after
     assert bool(change) == (before != after)
     assert not {each.name for each in change.nodes if each in before.nodes}, "what is unchanged is not sent"
+
+
+@given(VIEWS, st.dictionaries(st.sampled_from(("x/p", "x/q")), st.integers(0, 2)))
+def test_where_only_activity_changes_nothing_else_is_sent(view: FleetView, activity: dict[str, int]) -> None:
+    found = changes(view, msgspec.structs.replace(view, activity=activity))
+    assert found == FleetChange(activity=None if activity == view.activity else activity)

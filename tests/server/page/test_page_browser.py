@@ -1,6 +1,8 @@
 """The page in headless Chromium: content, filters, live updates, keys, 1,000 GPUs, and a silent console."""
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,9 +13,9 @@ from builders.kubeobjects import gpu, gpunode, mig_share, node, place, pod, shar
 from harness.browser import Tab, browser, find_browser
 from harness.servers import make_pod
 from tessera.api.kubernetes.reviews import ReviewedUser
-from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODES, PODS, MemoryKube
+from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODE_MODELS, NODES, PODS, MemoryKube
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
-from tessera.core.explain.fleetview import Service
+from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.gpu.sharing import Mode
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
@@ -238,7 +240,35 @@ async def test_a_long_list_shows_its_first_and_all_on_demand() -> None:
         assert await tab.run(f"[{count}, document.activeElement.textContent]") == [9, "Show fewer"]
         await make_pod(kube, "w9-x", {"tessera.dev/gpu-memory": 30})
         await tab.until(f"{count} === 10")
+        assert await tab.run("document.activeElement.textContent") == "Show fewer", "an update keeps the focus"
+        await tab.run("document.activeElement.click()")
+        assert await tab.run(f"[{count}, document.activeElement.textContent]") == [4, "Show all 10"]
+        await make_pod(kube, "wa-x", {"tessera.dev/gpu-memory": 30})
+        await tab.until("document.activeElement.textContent === 'Show all 11'")
         assert await tab.violations() == []
+
+
+@pytest.mark.anyio
+async def test_an_update_keeps_the_focus_of_the_details_and_the_totals() -> None:
+    kube = await fleet(8)
+    await make_pod(kube, "w0-x", {"tessera.dev/gpu-memory": 30})
+    focused = "document.activeElement"
+    async with opened(kube) as (tab, url):
+        await tab.open(f"{url}?gpu=n000/0")
+        await tab.until(f"{DRAWN} && document.querySelector('#details .close')")
+        await tab.run("document.querySelector('#details .close').focus()")
+        await kube.delete(PODS, "p0-0-0", namespace="ml")
+        await tab.until("!document.getElementById('details').innerText.includes('p0-0-0')")
+        assert await tab.run(f"{focused}.textContent") == "Close"
+        await tab.run("document.querySelector('#totals a').focus()")
+        await make_pod(kube, "w1-x", {"tessera.dev/gpu-memory": 30})
+        await tab.until("document.querySelector('#totals a').textContent === '2'")
+        assert await tab.run(f"{focused}.textContent") == "2"
+        for name in ("w0-x", "w1-x"):
+            await kube.delete(PODS, name, namespace="ns")
+        await tab.until("!document.querySelector('#totals a')")
+        assert await tab.run(f"{focused}.id") == "gpus", "what had it is gone"
+        assert tab.console == []
 
 
 @pytest.mark.anyio
@@ -254,6 +284,43 @@ async def test_the_chosen_gpu_is_shown_wherever_the_page_is_scrolled_to(width: i
         assert await tab.violations() == []
 
 
+NAMES = {
+    "vllm-7d4b9c6f58-bcdfg": "vllm",
+    "notebook-x2x4b": "notebook",
+    "web-0": "web",
+    "embed-0-x2x4b": "embed-0",
+    "gpt-2-7d4b9c6f58-bcdfg": "gpt-2",
+    "bert-large": "bert-large",
+    "bert-small": "bert-small",
+    "train-model": "train-model",
+    "team-agent": "team-agent",
+    "llama-3-chat": "llama-3-chat",
+    "qwen-coder-abcdefgh-small": "qwen-coder-abcdefgh-small",
+}
+
+
+@pytest.mark.anyio
+async def test_a_workload_is_a_name_without_what_kubernetes_adds() -> None:
+    async with opened(MemoryKube()) as (tab, url):
+        await tab.open(url)
+        found = await tab.run(f"import('./fleet.js').then(all => {json.dumps([*NAMES])}.map(all.workload))")
+        assert dict(zip(NAMES, found, strict=True)) == NAMES
+
+
+@pytest.mark.anyio
+async def test_owners_have_the_colors_that_differ_most_as_long_as_there_are_some() -> None:
+    async with opened(MemoryKube()) as (tab, url):
+        await tab.open(url)
+        names = json.dumps([f"team-{number}" for number in range(14)])
+        found = await tab.run(
+            "import('./mosaic.js').then(all => { const palette = new all.Palette();"
+            f" return {names}.map(name => palette.number(name)); }})"
+        )
+        assert sorted(found[:7]) == list(range(7))
+        assert found[7:12] == list(range(7, 12))
+        assert set(found[12:]) < set(range(12))
+
+
 class Judged:
     """What is measured: two replicas that were allocated too much memory, and that one heats its GPU."""
 
@@ -261,7 +328,7 @@ class Judged:
         pass
 
     def activity(self) -> dict[PodKey, float]:
-        return {PodKey("research/w1"): 99.0}
+        return {PodKey("research/w1"): 99.0, PodKey("ml/p0-0-0"): 0.0}
 
     def contention(self) -> dict[str, tuple[Contention, ...]]:
         heated = Contention(cause="thermal", drivers=("research/w1/main",), scope="node")
@@ -269,7 +336,9 @@ class Judged:
         return {"GPU-n001-4": (heated, even)}
 
     def services(self) -> tuple[Service, ...]:
-        return ()
+        points = (ScalePoint(0, 1, 1, 2.0), ScalePoint(1800, 3, 1, 24.0), ScalePoint(3600, 3, 3, 9.4))
+        once = Service(namespace="ml", name="new", points=points[:1])
+        return (Service(namespace="research", name="llm", points=points, reason="24 requests for 8 slots"), once)
 
     def recommendations(self) -> tuple[Recommendation, ...]:
         facts: dict[str, Any] = {
@@ -297,14 +366,55 @@ async def test_what_was_allocated_too_much_is_said_with_what_would_fit_and_what_
         text = await tab.run("document.getElementById('sizes').innerText")
         assert text.splitlines()[0] == "Right-sizing · 70.5 GiB to save"
         assert "40 GiB allocated, at most 2.9 GiB used in 25 hours" in text
-        assert "Too much: 1g.5gb would fit, and save 35.3 GiB." in text
+        assert "Allocated too much: 1g.5gb fits and frees 35.3 GiB." in text
         assert (await tab.run("document.getElementById('slow').innerText")).split("\n") == [
-            "Slow GPUs · 1", "n001, GPU 4", "clocks lowered: thermal", "", "Caused by research/w1 on this node.", "",
+            "Slow GPUs · 1", "n001, GPU 4", "throttled: thermal", "", "Caused by research/w1 on this node.", "",
             "saturated", "", "Used about equally by research/w1, ml/other.",
         ]  # fmt: skip
         await tab.run("document.querySelector('[name=namespace]').value = 'ml'")
         await tab.run("document.querySelector('[name=namespace]').dispatchEvent(new Event('input', {bubbles: true}))")
         await tab.until("document.getElementById('sizes').hidden")
+        assert tab.console == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("dark", [False, True])
+async def test_every_panel_is_drawn_and_axe_finds_nothing_wrong_with_them(dark: bool) -> None:
+    kube = await fleet(16)
+    await make_pod(kube, "large", {"tessera.dev/gpu-memory": 30})
+    for kind, status in (
+        (NODE_IMAGES, {"images": [{"image": "vllm:1", "state": "Present"}]}),
+        (NODE_MODELS, {"models": [{"name": "bert", "state": "Fetching", "fetchedBytes": 1, "totalBytes": 3}]}),
+    ):
+        await kube.create(kind, {"metadata": {"name": "n000"}, "spec": {}})
+        await kube.patch(kind, "n000", {"status": status}, subresource="status")
+    async with opened(kube, metrics=Judged()) as (tab, url):
+        await tab.open(f"{url}?gpu=n000/0", dark=dark, height=2000)
+        for panel, words in (
+            ("pending", "ns/large"),
+            ("slow", "throttled: thermal"),
+            ("sizes", "Allocated too much"),
+            ("services", "research/llm"),
+            ("details", "bert · Fetching · 33 % fetched"),
+            ("details", "vllm:1 · Present"),
+        ):
+            await tab.until(f"document.getElementById({panel!r}).innerText.includes({words!r})")
+        layouts = await tab.run("document.querySelector('#details .layouts').innerText")
+        (present, planned) = re.findall("layout\\s+(.+)", layouts)
+        assert present == ", ".join(f"1g.5gb at {start}" for start in range(6))
+        assert planned == f"{present}, 1g.5gb at 6"
+        rows = await tab.run("[...document.querySelectorAll('#details tbody tr')].map(each => each.innerText)")
+        assert rows[0].split("\t")[::2] == ["1g.5gb", "0 %"]
+        assert await tab.run("document.querySelectorAll('.part.idle').length") == 1
+        figures = await tab.run("document.querySelector('#services').innerText")
+        assert "3 replicas desired, 3 ready, 9 requests in flight" in figures
+        assert "24 requests for 8 slots" in figures
+        assert "ml/new" not in figures, "one moment is no line"
+        label = "document.querySelector('#services svg').getAttribute('aria-label')"
+        assert await tab.run(label) == "research/llm: 3 replicas desired, 3 ready, 9 requests in flight"
+        line = await tab.run("document.querySelector('#services .desired').getAttribute('d')")
+        assert line == "M0 48.7H160.0V6.0H320.0V6.0", "one of three replicas, then all, in steps"
+        assert await tab.violations() == []
         assert tab.console == []
 
 

@@ -79,14 +79,7 @@ async def cluster() -> AsyncIterator[str]:
 
 def measured(fleet: Any) -> set[str]:
     """Return the workloads with a pod whose activity is known."""
-    return {
-        pod["pod"].partition("-")[0]
-        for node in fleet["nodes"]
-        for gpu in node.get("gpus", ())
-        for part in gpu["parts"]
-        for pod in part.get("pods", ())
-        if pod.get("active_percent") is not None
-    }
+    return {pod.partition("/")[2].partition("-")[0] for pod in fleet.get("activity", {})}
 
 
 @pytest.mark.anyio

@@ -60,6 +60,7 @@ def fleet_view(seen: PageObservation) -> FleetView:
     found = inspect(seen.cluster)
     nodes = {each.node.name: each for each in seen.cluster.nodes}
     namespaces = {_split(pod.pod.key)[0] for pod in seen.cluster.pods if pod.pod.need.asks or pod.shares}
+    holders = {pod.pod.key for pod in seen.cluster.pods if pod.shares}
     return FleetView(
         nodes=tuple(_node(each, nodes[each.name], seen) for each in found.nodes),
         pending=tuple(
@@ -69,6 +70,7 @@ def fleet_view(seen: PageObservation) -> FleetView:
         ),
         services=seen.services,
         recommendations=tuple(_recommended(seen)),
+        activity={key: round(percent) for key, percent in sorted(seen.activity.items()) if key in holders},
         namespaces=tuple(sorted(namespaces)),
         notes=found.notes,
     )
@@ -220,5 +222,4 @@ class _Parts:
             guessed=each.record.value == "guessed",
             isolation=each.level.value,
             memory_mib=each.share.memory_mib,
-            active_percent=self._activity.get(each.pod),
         )

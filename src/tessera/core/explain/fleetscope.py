@@ -39,7 +39,8 @@ EVERYTHING: Final = Scope(everything=True)
 def in_scope(view: FleetView, scope: Scope) -> FleetView:
     """Return what a viewer may see: without names of other namespaces and their pods, also inside texts.
 
-    The division of GPUs stays, and how much of them other namespaces are allocated, but not their usage.
+    The division of GPUs stays, and how much of them other namespaces are allocated, but not their usage: what
+    slows down a GPU is shown where a pod on it is.
     Images and models belong to all namespaces, and are shown only to viewers who see everything.
     """
     if scope.everything:
@@ -56,6 +57,7 @@ def in_scope(view: FleetView, scope: Scope) -> FleetView:
             if scope.shows(each.namespace)
         ),
         recommendations=tuple(each for each in view.recommendations if scope.shows(each.namespace)),
+        activity={pod: percent for pod, percent in view.activity.items() if scope.shows(pod.partition("/")[0])},
         namespaces=tuple(each for each in view.namespaces if scope.shows(each)),
         partial=True,
     )
@@ -89,11 +91,11 @@ class _Shown:
         )
 
     def _gpu(self, gpu: GpuView) -> GpuView:
-        own = all(self._scope.shows(holder.namespace) for part in gpu.parts for holder in part.pods)
+        shown = [self._scope.shows(holder.namespace) for part in gpu.parts for holder in part.pods]
         return msgspec.structs.replace(
             gpu,
             parts=tuple(map(self._part, gpu.parts)),
-            used_mib=gpu.used_mib if own else None,
+            used_mib=gpu.used_mib if all(shown) else None,
             problems=tuple(map(self.text, gpu.problems)),
             slowdowns=tuple(
                 msgspec.structs.replace(
@@ -101,7 +103,7 @@ class _Shown:
                     drivers=tuple(map(self._pod_view, each.drivers)),
                     evenly=tuple(map(self._pod_view, each.evenly)),
                 )
-                for each in gpu.slowdowns
+                for each in (gpu.slowdowns if any(shown) else ())
             ),
         )
 

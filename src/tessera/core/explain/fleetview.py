@@ -50,7 +50,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pod on a device; one of a hidden namespace has neither name nor activity."""
+    """A pod on a device; one of a hidden namespace has no name."""
 
     namespace: str = ""
     pod: str = ""
@@ -60,8 +60,6 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether its devices are not recorded."""
     isolation: str = ""
     memory_mib: int = 0
-    active_percent: float | None = None
-    """Compute used, in percent of its allocation; None where unknown."""
 
 
 class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -166,6 +164,8 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     services: tuple[Service, ...] = ()
     recommendations: tuple[Recommendation, ...] = ()
     """For containers with too much or too little GPU memory allocated; the most urgent first."""
+    activity: dict[str, int] = {}
+    """Compute used by pods, `namespace/pod`, in percent of their allocation; without those for which it is unknown."""
     namespaces: tuple[str, ...] = ()
     """Namespaces with pods that use GPUs and that the viewer may see; sorted."""
     partial: bool = False
@@ -180,21 +180,24 @@ class FleetChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """New or changed nodes."""
     gone: tuple[str, ...] = ()
     """Deleted nodes."""
+    activity: dict[str, int] | None = None
+    """All of the later view, if it changed: it does nearly always, and nodes mostly do not."""
     rest: FleetView | None = None
-    """The later view without its nodes, if anything but nodes changed."""
+    """The later view without nodes and activity, if anything else changed."""
 
     def __bool__(self) -> bool:
         """Return whether anything changed."""
-        return bool(self.nodes or self.gone or self.rest)
+        return bool(self.nodes or self.gone or self.rest or self.activity is not None)
 
 
 def changes(before: FleetView, after: FleetView) -> FleetChange:
     """Return the difference from an earlier view, node by node."""
     known = {each.name: each for each in before.nodes}
     present = {each.name for each in after.nodes}
-    rest = msgspec.structs.replace(after, nodes=())
+    former, rest = (msgspec.structs.replace(each, nodes=(), activity={}) for each in (before, after))
     return FleetChange(
         nodes=tuple(each for each in after.nodes if known.get(each.name) != each),
         gone=tuple(name for name in known if name not in present),
-        rest=None if rest == msgspec.structs.replace(before, nodes=()) else rest,
+        activity=None if after.activity == before.activity else after.activity,
+        rest=None if rest == former else rest,
     )

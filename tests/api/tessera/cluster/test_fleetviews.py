@@ -14,7 +14,8 @@ def applied(before: FleetView, content: bytes) -> FleetView:
     kept = {each.name: each for each in before.nodes if each.name not in change.gone}
     kept |= {each.name: each for each in change.nodes}
     rest = change.rest or before
-    return msgspec.structs.replace(rest, nodes=tuple(kept[name] for name in sorted(kept)))
+    activity = before.activity if change.activity is None else change.activity
+    return msgspec.structs.replace(rest, nodes=tuple(kept[name] for name in sorted(kept)), activity=activity)
 
 
 NODES = st.dictionaries(st.sampled_from("abc"), st.booleans()).map(
@@ -22,7 +23,10 @@ NODES = st.dictionaries(st.sampled_from("abc"), st.booleans()).map(
 )
 
 
-VIEWS = st.builds(FleetView, nodes=NODES, pending_elsewhere=st.integers(0, 2), namespaces=st.just(("x",)))
+ACTIVITY = st.dictionaries(st.sampled_from(("x/p", "x/q")), st.integers(0, 2))
+VIEWS = st.builds(
+    FleetView, nodes=NODES, pending_elsewhere=st.integers(0, 2), namespaces=st.just(("x",)), activity=ACTIVITY
+)
 
 
 @given(VIEWS, VIEWS)

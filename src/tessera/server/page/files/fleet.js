@@ -7,10 +7,12 @@ const NOTHING = {
 export class Fleet {
   nodes = new Map();
   rest = NOTHING;
+  activity = {}; // percent of the compute allocated to a pod, by namespace/pod
 
   // Takes all of a fleet.
   replace(fleet) {
     this.nodes = new Map(fleet.nodes.map((node) => [node.name, complete(node)]));
+    this.activity = fleet.activity ?? {};
     this.#take(fleet);
   }
 
@@ -25,12 +27,13 @@ export class Fleet {
       this.nodes.delete(name);
       changed.push(name);
     }
+    if (change.activity) this.activity = change.activity;
     if (change.rest) this.#take(change.rest);
     return changed;
   }
 
   #take(fleet) {
-    const { nodes, ...rest } = fleet;
+    const { nodes, activity, ...rest } = fleet;
     this.rest = { ...NOTHING, ...rest };
   }
 }
@@ -47,9 +50,10 @@ function complete(node) {
   return { ready: true, driver: "", policy: "", problem: "", unplaced: [], images: [], models: [], ...node, gpus };
 }
 
-// A pod's workload: its name without what a Deployment, Job or StatefulSet adds.
+// A pod's workload: its name without what a Deployment, Job or StatefulSet adds. Kubernetes' names have no vowels.
+// Source: kubernetes/kubernetes, apimachinery/pkg/util/rand, `alphanums`; `SafeEncodeString` for the hash of a template.
 export function workload(pod) {
-  return pod.replace(/-[a-z0-9]{8,10}-[a-z0-9]{5}$/, "").replace(/-([a-z0-9]{5}|[0-9]+)$/, "");
+  return pod.replace(/-([bcdf-hj-np-tv-xz24-9]{8,10}-[bcdf-hj-np-tv-xz24-9]{5}|[bcdf-hj-np-tv-xz24-9]{5}|[0-9]+)$/, "");
 }
 
 export function owner(holder, by) {
@@ -86,7 +90,7 @@ export function matcher(filters) {
 }
 
 export function totals(fleet) {
-  const sum = { nodes: fleet.nodes.size, gpus: 0, used: 0, allocated: 0, memory: 0, idle: 0, problems: 0 };
+  const sum = { gpus: 0, used: 0, allocated: 0, memory: 0, idle: 0, problems: 0 };
   for (const node of fleet.nodes.values()) {
     if (!node.ready || node.problem) sum.problems += 1;
     for (const gpu of node.gpus) {

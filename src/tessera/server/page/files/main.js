@@ -1,7 +1,7 @@
 // The page: follows the server's events, keeps filters and the chosen GPU in the address, draws what changed.
 
 import { Fleet, gib, isState, owner, totals } from "./fleet.js";
-import { Mosaic, Palette, element } from "./mosaic.js";
+import { Mosaic, Palette, element, renew } from "./mosaic.js";
 import { drawDetails, drawNotes, drawPending, drawServices, drawSizes, drawSlow } from "./panels.js";
 import { Refused, follow } from "./stream.js";
 
@@ -81,7 +81,7 @@ function drawTotals() {
     item.append(element("dt", "", name), shown);
     return item;
   });
-  by("totals").replaceChildren(...items);
+  renew(by("totals"), ...items);
 }
 
 function drawLegend() {
@@ -117,7 +117,7 @@ function drawLegend() {
   if (planned) items.push(item("planned", "to be created"));
   if (idle) items.push(item("c-other idle", "idle"));
   if (problem) items.push(item("problem", "with a problem"));
-  by("legend").replaceChildren(...items);
+  renew(by("legend"), ...items);
 }
 
 function draw(names) {
@@ -136,7 +136,7 @@ function draw(names) {
 
 function nothing() {
   return fleet.nodes.size
-    ? "No node has said yet which GPUs it has."
+    ? "No node has reported its GPUs yet."
     : "No node has a GPU yet. Nodes are shown once Tessera's agent or NVIDIA's GPU operator has labeled them.";
 }
 
@@ -149,7 +149,7 @@ function drawPanels() {
   const place = selected.lastIndexOf("/");
   const node = fleet.nodes.get(selected.slice(0, place));
   const gpu = node?.gpus.find((each) => String(each.index) === selected.slice(place + 1));
-  drawDetails(by("details"), node, gpu, palette, filters, () => choose(""));
+  drawDetails(by("details"), { node, gpu, activity: fleet.activity }, palette, filters, () => choose(""));
   by("columns").classList.toggle("wide", [...by("side").children].every((each) => each.hidden));
 }
 

@@ -3,6 +3,7 @@
 import { gib, matcher, owner, workload } from "./fleet.js";
 
 const COLORS = 12;
+const DISTINCT = 7; // the first ones, which differ most
 const HIDDEN = "other namespaces";
 
 // Gives each owner a color: by its name, so that it keeps it whoever comes and goes, and the next one where that is taken.
@@ -15,8 +16,10 @@ export class Palette {
     if (!name) return "other";
     let number = this.#numbers.get(name);
     if (number === undefined) {
-      number = hash(name) % COLORS;
-      while (this.#taken.has(number) && this.#taken.size < COLORS) number = (number + 1) % COLORS;
+      number = hash(name) % DISTINCT;
+      if (this.#taken.size < DISTINCT) while (this.#taken.has(number)) number = (number + 1) % DISTINCT;
+      else if (this.#taken.size < COLORS) number = this.#taken.size;
+      else number = hash(name) % COLORS;
       this.#numbers.set(name, number);
       this.#taken.add(number);
     }
@@ -201,6 +204,19 @@ export function describe(gpu) {
   });
   const known = gpu.problems.length ? `; ${gpu.problems.join("; ")}` : "";
   return `GPU ${gpu.index}, ${gpu.model}, ${gib(gpu.allocated_mib)} of ${gib(gpu.memory_mib)} allocated${known}: ${parts.join("; ")}`;
+}
+
+// Draws what changed of a part of the page anew, and keeps the focus on the button or link that had it.
+export function renew(parent, ...content) {
+  const next = parent.cloneNode(false);
+  next.append(...content);
+  if (next.isEqualNode(parent)) return;
+  const { className, localName } = document.activeElement;
+  const focused = parent.contains(document.activeElement);
+  parent.replaceChildren(...next.childNodes);
+  if (!focused) return;
+  const successor = [...parent.querySelectorAll(localName)].find((each) => each.className === className);
+  (successor ?? document.getElementById("gpus")).focus({ preventScroll: true });
 }
 
 export function element(name, classes = "", text = "") {

@@ -1,23 +1,25 @@
 // What stands beside the mosaic: one GPU, pending pods, model servers over time, notes. Empty ones are not shown.
 
 import { gib, owner, workload } from "./fleet.js";
-import { element } from "./mosaic.js";
+import { element, renew } from "./mosaic.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST = 50;
 const FIRST = 4;
 const opened = new Set(); // of which lists all is shown
+const lists = new Map(); // the items of each list
 
 function fill(section, title, ...content) {
   section.hidden = content.length === 0;
-  if (section.hidden) return section.replaceChildren();
+  if (section.hidden) return renew(section);
   const heading = element("h2", "", title);
   heading.id = `${section.id}-title`;
-  section.replaceChildren(heading, ...content);
+  renew(section, heading, ...content);
 }
 
 // The first of a list, and a button that shows the others.
 function list(section, items) {
+  lists.set(section.id, items);
   const made = element("ul", "cards");
   made.append(...(opened.has(section.id) ? items : items.slice(0, FIRST)));
   if (items.length <= FIRST) return [made];
@@ -25,7 +27,7 @@ function list(section, items) {
   button.type = "button";
   button.addEventListener("click", () => {
     if (!opened.delete(section.id)) opened.add(section.id);
-    const drawn = list(section, items);
+    const drawn = list(section, lists.get(section.id));
     made.replaceWith(drawn[0]);
     button.replaceWith(drawn[1]);
     drawn[1].focus();
@@ -67,7 +69,7 @@ export function drawSlow(section, nodes, filters) {
       const item = element("li");
       item.append(element("b", "", `${node.name}, GPU ${gpu.index}`));
       for (const slowdown of gpu.slowdowns) {
-        const why = slowdown.cause === "saturated" ? "saturated" : `clocks lowered: ${slowdown.cause}`;
+        const why = slowdown.cause === "saturated" ? "saturated" : `throttled: ${slowdown.cause.replaceAll("-", " ")}`;
         item.append(element("span", "need", why), element("p", "", driven(slowdown)));
       }
       items.push(item);
@@ -87,12 +89,12 @@ function driven(slowdown) {
 function named(pods) {
   const groups = new Map(); // pods of one workload are one entry
   for (const each of pods) {
-    const name = each.pod ? `${each.namespace}/${workload(each.pod)}` : "another namespace's pod";
+    const name = each.pod ? `${each.namespace}/${workload(each.pod)}` : "";
     groups.set(name, [...(groups.get(name) ?? []), each]);
   }
   return [...groups].map(([name, [first, ...others]]) => {
-    if (others.length) return `${name} × ${others.length + 1}`;
-    return first.pod ? `${first.namespace}/${first.pod}` : name;
+    if (!name) return others.length ? `${others.length + 1} pods of other namespaces` : "a pod of another namespace";
+    return others.length ? `${name} × ${others.length + 1}` : `${first.namespace}/${first.pod}`;
   });
 }
 
@@ -134,10 +136,10 @@ function total(group) {
 
 function advice(first, saved) {
   const load = first.load_unknown ? " Its load is unknown." : "";
-  if (first.verdict === "too-little") return first.fits ? `Too little: ${first.fits} would fit.${load}` : "Too little; no larger device is known.";
-  if (first.verdict === "unused") return `Not used: without it ${gib(saved)} are free for others.`;
+  if (first.verdict === "too-little") return first.fits ? `Allocated too little: ${first.fits} fits.${load}` : "Allocated too little; no larger device is known.";
+  if (first.verdict === "unused") return `Unused: deleting it frees ${gib(saved)}.`;
   if (first.verdict === "idle") return "Idle: less than 5 % of its compute used.";
-  return `Too much: ${first.fits} would fit, and save ${gib(saved)}.${load}`;
+  return `Allocated too much: ${first.fits} fits and frees ${gib(saved)}.${load}`;
 }
 
 function duration(seconds) {
@@ -152,7 +154,7 @@ export function drawServices(section, rest, filters) {
   fill(section, "Autoscaling", ...content);
 }
 
-// Replicas asked for and ready over time, requests in flight behind them.
+// Replicas desired and ready over time, requests in flight behind them.
 function timeline(service) {
   const points = service.points;
   const [width, height] = [320, 72];
@@ -192,9 +194,12 @@ function timeline(service) {
   return figure;
 }
 
-export function drawDetails(section, node, gpu, palette, filters, close) {
+export function drawDetails(section, { node, gpu, activity }, palette, filters, close) {
   if (!gpu) return fill(section, "");
-  const content = [];
+  const button = element("button", "close", "Close");
+  button.type = "button";
+  button.addEventListener("click", close);
+  const content = [button];
   const facts = element("dl");
   const used = gpu.used_mib === undefined ? "" : `, ${gib(gpu.used_mib)} in use`;
   for (const [name, value] of [
@@ -217,7 +222,7 @@ export function drawDetails(section, node, gpu, palette, filters, close) {
     layouts.append(element("dt", "", "Planned layout"), element("dd", "", planned));
     content.push(layouts);
   }
-  content.push(table(gpu, palette, filters));
+  content.push(table(gpu, activity, palette, filters));
   if (node.images.length) {
     content.push(element("h3", "", `Images on ${node.name}`));
     const images = element("ul", "images");
@@ -239,10 +244,6 @@ export function drawDetails(section, node, gpu, palette, filters, close) {
     content.push(element("p", "problem", `On this node, GPU unknown: ${names.join(", ")}`));
   }
   fill(section, `${node.name}, GPU ${gpu.index}`, ...content);
-  const button = element("button", "close", "Close");
-  button.type = "button";
-  button.addEventListener("click", close);
-  section.querySelector("h2").after(button);
 }
 
 function aboutModel(model) {
@@ -255,7 +256,7 @@ function layout(parts) {
   return parts.map((part) => (part.label && Number.isInteger(part.start) ? `${part.label} at ${part.start}` : part.label)).join(", ");
 }
 
-function table(gpu, palette, filters) {
+function table(gpu, activity, palette, filters) {
   const made = element("table");
   const head = element("tr");
   for (const name of ["Part", "Pod", "Activity"]) {
@@ -280,8 +281,8 @@ function table(gpu, palette, filters) {
       } else {
         pod.append(state);
       }
-      const active = holder?.active_percent;
-      row.append(pod, element("td", "", active === undefined ? (part.idle ? "idle" : "") : `${Math.round(active)} %`));
+      const active = holder?.pod ? activity[`${holder.namespace}/${holder.pod}`] : undefined;
+      row.append(pod, element("td", "", active === undefined ? (part.idle ? "idle" : "") : `${active} %`));
       made.tBodies[0].append(row);
     }
   }
