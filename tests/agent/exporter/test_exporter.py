@@ -139,10 +139,10 @@ async def test_replicas_are_granted_their_part_and_whole_devices_all_of_it(node:
     node.allocate("a", Use(gpu=a100, placement=HALF))
     node.allocate("b", Use(gpu=t4, exclusivity=Exclusivity.REPLICA), ids=(f"{t4}::0", f"{t4}::1"))
     node.allocate("gone", Use(gpu=a100, placement=Placement(0, 1, "1g.5gb"), exclusivity=Exclusivity.REPLICA))
-    allocated = (await node.scrape())("tessera_container_memory_allocated_bytes", "pod", "GPU_I_PROFILE")
+    allocated = (await node.scrape())("tessera_container_memory_allocated_bytes", "pod", "GPU_I_PROFILE", "part")
     half = next(each.memory_mib for each in inventory.gpus[1].instances)
     t4_mib = next(each.memory_mib for each in node.gpus[0].devices)
-    assert allocated == {("a", "3g.20gb"): half << 20, ("b", ""): (2 * t4_mib) << 20}
+    assert allocated == {("a", "3g.20gb", ""): half << 20, ("b", "", "replica"): (2 * t4_mib) << 20}
 
 
 async def test_what_is_allocated_of_a_gpu_of_unknown_memory_is_unknown(node: Node) -> None:

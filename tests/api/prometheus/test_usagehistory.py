@@ -17,7 +17,7 @@ from tessera.errors import InvalidInput
 
 BUSY = {
     "hostname": "n1", "gpu": "0", "UUID": "GPU-0", "modelName": "NVIDIA A100-SXM4-40GB",
-    "namespace": "team", "pod": "busy", "container": "main", "exclusive": "false",
+    "namespace": "team", "pod": "busy", "container": "main", "exclusive": "false", "part": "memory",
 }  # fmt: skip
 CUT = BUSY | {
     "gpu": "1",
@@ -26,6 +26,7 @@ CUT = BUSY | {
     "GPU_I_PROFILE": "1g.5gb",
     "pod": "cut",
     "exclusive": "true",
+    "part": "",
 }
 
 
@@ -121,9 +122,23 @@ def test_on_a_gpu_that_offers_all_modes_what_the_container_has_counts(states: tu
     assert recommended(states, holder("p", allocated_mib=20480)) == ("too-much", "6 GiB")
 
 
-@pytest.mark.parametrize("kinds", [[""], ["yes"], ["true", "false"], ["false", "true"]])
-def test_an_allocation_that_does_not_say_whether_its_device_is_exclusive_is_left_out(kinds: list[str]) -> None:
-    series = [(BUSY | {"exclusive": each}, "2048") for each in kinds]
+def test_a_replica_is_no_amount_of_memory() -> None:
+    series = (BUSY | {"part": "replica"}, "10240")
+    ((found,),) = (
+        device.containers
+        for report in read_history(answers(allocated_mib=vector(series)), "Prometheus")
+        for gpu in report.gpus
+        for device in gpu.devices
+    )
+    assert (found.exclusive, found.replica, found.allocated_mib) == (False, True, 10240)
+
+
+UNKNOWN_KINDS = ([("", "")], [("yes", "")], [("false", "")], [("true", ""), ("false", "memory")])
+
+
+@pytest.mark.parametrize("kinds", UNKNOWN_KINDS)
+def test_an_allocation_that_does_not_say_how_its_device_is_shared_is_left_out(kinds: list[tuple[str, str]]) -> None:
+    series = [(BUSY | {"exclusive": exclusive, "part": part}, "2048") for exclusive, part in kinds]
     assert read_history(answers(allocated_mib=vector(*series)), "Prometheus") == ()
 
 

@@ -121,9 +121,15 @@ def test_pods_of_a_shared_gpu_have_their_own_memory_and_the_rest_is_nobody_s() -
 def test_an_allocation_says_whether_its_device_is_exclusive() -> None:
     name = "tessera_container_memory_allocated_bytes"
     alone = node_families(usage(GpuReading(), holder("a", exclusive=True)))
-    assert dict(values(alone, name, "pod", "exclusive")) == {("a", "true"): 1 << 30}
+    assert dict(values(alone, name, "pod", "exclusive", "part")) == {("a", "true", ""): 1 << 30}
     shared = node_families(usage(GpuReading(), holder("a"), holder("b")))
-    assert dict(values(shared, name, "pod", "exclusive")) == {("a", "false"): 1 << 30, ("b", "false"): 1 << 30}
+    assert dict(values(shared, name, "pod", "exclusive", "part")) == {
+        ("a", "false", "memory"): 1 << 30,
+        ("b", "false", "memory"): 1 << 30,
+    }
+    replica = msgspec.structs.replace(holder("a"), replica=True)
+    sliced = node_families(usage(GpuReading(), replica, replica))
+    assert dict(values(sliced, name, "pod", "exclusive", "part")) == {("a", "false", "replica"): 1 << 30}
 
 
 def test_unknown_memory_has_no_series() -> None:

@@ -38,11 +38,31 @@ def amount(allocated_mib: int, peak_mib: int) -> DeviceUsage:
     return DeviceUsage(amount=True, allocated_mib=allocated_mib, peak_mib=peak_mib, observed_s=900)
 
 
+def replica(peak_mib: int, mean_percent: float | None = 50.0, observed_s: float = 90_000) -> DeviceUsage:
+    """Return one of four replicas of an A100."""
+    return DeviceUsage(
+        replica=True, allocated_mib=10240, peak_mib=peak_mib, mean_percent=mean_percent, observed_s=observed_s
+    )
+
+
 BUSY_H100 = DeviceUsage(
     whole=True, allocated_mib=H100.memory_mib, peak_mib=5000, mean_percent=97, observed_s=14 * 86_400
 )
 
 CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
+    "a replica of which little is used: smaller it would free nothing": (
+        replica(2048),
+        A100,
+        Advice(verdict=Sizing.FITS),
+    ),
+    "a replica with unknown load on an unknown GPU": (replica(2048, None), None, Advice(verdict=Sizing.FITS)),
+    "a replica of which nothing is used": (replica(0), A100, Advice(verdict=Sizing.UNUSED)),
+    "a replica that computes nothing": (replica(2048, 1.0), A100, Advice(verdict=Sizing.IDLE)),
+    "a replica that uses more than its part: an amount of memory is kept for it": (
+        replica(12000),
+        A100,
+        Advice(verdict=Sizing.TOO_LITTLE, fits="15 GiB"),
+    ),
     "a whole GPU for what a small instance holds": (
         whole(A100.memory_mib, 3000),
         A100,

@@ -129,6 +129,7 @@ def _holder(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: in
         uid=entry.uid,
         device=use.device,
         exclusive=use.exclusivity is Exclusivity.EXCLUSIVE,
+        replica=use.exclusivity is Exclusivity.REPLICA,
         allocated_mib=allocated_mib,
     )
 

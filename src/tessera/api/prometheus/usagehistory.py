@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from tessera.api.prometheus.answers import Series, read_series
 from tessera.core.gpu.gpumodels import model
 from tessera.core.usage.believed import MOST_MIB, percentage, possible
-from tessera.core.usage.nodemetrics import ALLOCATED, EXCLUSIVE, FB_USED, GPU_UTIL, SM_ACTIVE
+from tessera.core.usage.nodemetrics import ALLOCATED, EXCLUSIVE, FB_USED, GPU_UTIL, PART, SM_ACTIVE
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
 
@@ -31,6 +31,8 @@ _USED: Final = f'{FB_USED.name}{{pod_uid!=""}}'
 _Key: TypeAlias = tuple[str, ...]
 """The labels of `_OWNER`, in their order."""
 _Values: TypeAlias = Mapping[_Key, float]
+_KINDS: Final = {("true", ""): "exclusive", ("false", "replica"): "replica", ("false", "memory"): "memory"}
+"""How a device is allocated, by the labels `exclusive` and `part`."""
 
 
 def history_queries(window: str) -> dict[str, str]:
@@ -40,7 +42,7 @@ def history_queries(window: str) -> dict[str, str]:
     observed = f"count_over_time({ALLOCATED.name}[{window}:{_STEP_S}s])"
     present = f"and on ({_OWNER}) {ALLOCATED.name}"
     return {
-        "allocated_mib": f"max by ({_OWNER}, {EXCLUSIVE}) ({ALLOCATED.name}) / 2^20",
+        "allocated_mib": f"max by ({_OWNER}, {EXCLUSIVE}, {PART}) ({ALLOCATED.name}) / 2^20",
         "peak_mib": f"max by ({_OWNER}) (max_over_time({_USED}[{window}])) {present}",
         "mean_percent": f"max by ({_OWNER}) ({activity} or {load}) {present}",
         "observed_s": f"max by ({_OWNER}) ({observed}) * {_STEP_S} {present}",
@@ -50,7 +52,7 @@ def history_queries(window: str) -> dict[str, str]:
 def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport, ...]:
     """Return a report of each node, sorted by name, from the answers to `history_queries`.
 
-    Left out are allocations of agents that do not say whether the device is exclusive: nothing is advised for them.
+    Left out are allocations of agents that do not say how the device is shared: nothing is advised for them.
 
     Args:
         answers: Prometheus' JSON, by what the query is for.
@@ -64,12 +66,13 @@ def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport
     values = {name: dict(_values(series, name)) for name, series in found.items()}
     kinds = defaultdict[_Key, set[str]](set)
     for each in found["allocated_mib"]:
-        kinds[_key(each)].add(each.metric.get(EXCLUSIVE, ""))
+        kinds[_key(each)].add(_KINDS.get((each.metric.get(EXCLUSIVE, ""), each.metric.get(PART, "")), ""))
     nodes: dict[str, dict[tuple[str, ...], dict[tuple[str, str], list[ContainerReport]]]] = defaultdict(dict)
-    for key in sorted(key for key in values["allocated_mib"] if kinds[key] in ({"true"}, {"false"})):
+    for key in sorted(key for key in values["allocated_mib"] if len(kinds[key]) == 1 and "" not in kinds[key]):
+        (kind,) = kinds[key]
         host, gpu, uuid, product, instance, profile, *_ = key
         devices = nodes[host].setdefault((gpu, uuid, product), defaultdict(list))
-        devices[instance, profile].append(_container(key, values, exclusive=kinds[key] == {"true"}))
+        devices[instance, profile].append(_container(key, values, kind))
     return tuple(
         UsageReport(
             node=node,
@@ -106,12 +109,13 @@ def _key(series: Series) -> _Key:
     return tuple(series.metric.get(label, "") for label in _OWNER.split(", "))
 
 
-def _container(key: _Key, values: Mapping[str, _Values], *, exclusive: bool) -> ContainerReport:
+def _container(key: _Key, values: Mapping[str, _Values], kind: str) -> ContainerReport:
     peak = values["peak_mib"].get(key)
     facts: dict[str, Any] = dict(zip(("namespace", "pod", "container"), key[-3:], strict=True))
     return ContainerReport(
         **facts,
-        exclusive=exclusive,
+        exclusive=kind == "exclusive",
+        replica=kind == "replica",
         allocated_mib=round(values["allocated_mib"][key]),
         peak_mib=None if peak is None else round(peak),
         mean_percent=values["mean_percent"].get(key),

@@ -28,6 +28,8 @@ class DeviceHolder(msgspec.Struct, frozen=True, kw_only=True):
     device: DeviceId
     exclusive: bool = True
     """Whether the device is exclusive."""
+    replica: bool = False
+    """Whether it was allocated replicas of the device, whose number the policy says, in place of an amount of memory."""
     allocated_mib: int | None = None
     """None where its part of a shared device is unknown."""
 
@@ -159,9 +161,9 @@ def _merged(holders: Iterable[DeviceHolder]) -> Iterable[DeviceHolder]:
         if known is not each:
             parts = (known.allocated_mib, each.allocated_mib)
             allocated_mib = None if None in parts else sum(part or 0 for part in parts)
-            exclusive = known.exclusive and each.exclusive
+            exclusive, replica = known.exclusive and each.exclusive, known.replica or each.replica
             found[each.key, each.device] = msgspec.structs.replace(
-                known, allocated_mib=allocated_mib, exclusive=exclusive
+                known, allocated_mib=allocated_mib, exclusive=exclusive, replica=replica
             )
     return sorted(found.values(), key=lambda each: (each.namespace, each.pod, each.container, each.uid))
 

@@ -24,6 +24,7 @@ __all__ = [
     "FB_USED",
     "GPU_UTIL",
     "NODE_METRICS",
+    "PART",
     "SM_ACTIVE",
     "THROTTLED",
     "DeviceFacts",
@@ -39,6 +40,9 @@ _LONGEST = 128
 _POD = ("namespace", "pod", "container", "pod_uid")
 EXCLUSIVE = "exclusive"
 """The label of an allocation that says whether its device is exclusive: `true` or `false`."""
+
+PART = "part"
+"""The label of an allocation of a shared device: `replica`, or `memory` for an amount of it; of others empty."""
 
 
 def _gauge(name: str, text: str, *labels: str) -> Metric:
@@ -84,9 +88,10 @@ _ROWS = (
 )
 ALLOCATED = _gauge(
     "tessera_container_memory_allocated_bytes",
-    "Memory of a device that a container was allocated, and whether the device is exclusive.",
+    "Memory of a device that a container was allocated; whether the device is exclusive, else by what it is shared.",
     *_POD,
     EXCLUSIVE,
+    PART,
 )
 _MEMORY = _gauge("tessera_device_memory_bytes", "Memory of a device that can be allocated.")
 _USED = _gauge("tessera_device_memory_used_bytes", "Device memory in use.")
@@ -344,8 +349,9 @@ def _add_device(samples: _Samples, device: DeviceUse, labels: Labels) -> None:
         _add(samples, FB_USED, pod, each.memory_mib)
         if alone is None and device.instance is None:  # under MIG nobody has a utilization
             _add(samples, GPU_UTIL, pod, each.gpu_percent)
-        kind = (EXCLUSIVE, "true" if each.holder.exclusive else "false")
-        _add(samples, ALLOCATED, (*pod, kind), _bytes(each.holder.allocated_mib))
+        part = "" if each.holder.exclusive else "replica" if each.holder.replica else "memory"
+        kind = ((EXCLUSIVE, "true" if each.holder.exclusive else "false"), (PART, part))
+        _add(samples, ALLOCATED, (*pod, *kind), _bytes(each.holder.allocated_mib))
     allocated = [each.holder.allocated_mib for each in device.containers]
     _add(samples, _MEMORY, own, device.memory_mib * _MIB or None)
     _add(samples, _USED, own, _bytes(device.used_mib))

@@ -55,6 +55,8 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     amount: bool = False
     """Whether it is an amount of memory, which can be any."""
+    replica: bool = False
+    """Whether it is replicas of a device: the policy says their number, so that no memory is freed by smaller ones."""
     whole: bool = False
     """Whether it is a whole GPU."""
     part: float | None = 1.0
@@ -77,7 +79,7 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def load_unknown(self) -> bool:
         """Whether its load would count but is unknown."""
-        return self.load is None and not self.amount
+        return self.load is None and not (self.amount or self.replica)
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,19 +138,23 @@ def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
 def _not_full(observed: DeviceUsage, allocated_mib: int, peak_mib: int, model: GpuModel | None) -> Advice:
     """Return what would fit a container that was observed for long enough and is not short of memory."""
     if peak_mib == 0:
-        return Advice(verdict=Sizing.UNUSED, saved_mib=allocated_mib)
-    fits, fits_mib = _smaller(observed, peak_mib * _HEADROOM, model)
+        return Advice(verdict=Sizing.UNUSED, saved_mib=0 if observed.replica else allocated_mib)
+    fits, fits_mib = ("", 0) if observed.replica else _smaller(observed, peak_mib * _HEADROOM, model)
     if fits and fits_mib < allocated_mib:
         saved_mib = allocated_mib - fits_mib
         return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=saved_mib, load_unknown=observed.load_unknown)
     if observed.mean_percent is not None and observed.mean_percent < _IDLE_PERCENT and observed.observed_s >= _IDLE_S:
         return Advice(verdict=Sizing.IDLE)
-    return Advice(verdict=Sizing.UNKNOWN if model is None and not observed.amount else Sizing.FITS)
+    known = model is not None or observed.amount or observed.replica
+    return Advice(verdict=Sizing.FITS if known else Sizing.UNKNOWN)
 
 
 def _larger(observed: DeviceUsage, allocated_mib: int, needed_mib: float, model: GpuModel | None) -> str:
-    """Return what would be enough, or the most that the GPU has; empty where that is no more than it has."""
-    if not observed.amount:
+    """Return what would be enough, or the most that the GPU has; empty where that is no more than it has.
+
+    In place of replicas it is an amount of memory, which is kept free for the container.
+    """
+    if not (observed.amount or observed.replica):
         return _profile(needed_mib, model, observed.load)[0]
     gpu_mib = observed.gpu_mib or (None if model is None else model.memory_mib)
     fits, fits_mib = _amount(needed_mib if gpu_mib is None else min(needed_mib, gpu_mib // _UNIT_MIB * _UNIT_MIB))
@@ -196,7 +202,8 @@ def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) 
     except InvalidInput:
         known = None
     observed = DeviceUsage(
-        amount=not container.exclusive,
+        amount=not container.exclusive and not container.replica,
+        replica=container.replica,
         whole=container.exclusive and not device.profile,
         part=_part(device, known),
         gpu_mib=None if device.profile else device.memory_mib or None,

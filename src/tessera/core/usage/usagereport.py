@@ -34,6 +34,8 @@ class ContainerReport(_Record, frozen=True, kw_only=True):
     pod: str
     container: str
     exclusive: bool = False
+    replica: bool = False
+    """Whether it was allocated replicas of a shared device, and no amount of its memory."""
     allocated_mib: int | None = None
     used_mib: int | None = None
     gpu_percent: float | None = None
@@ -131,6 +133,7 @@ def _container(each: ContainerUse, device: DeviceUse, histories: Histories, now_
         pod=holder.pod,
         container=holder.container,
         exclusive=holder.exclusive,
+        replica=holder.replica,
         allocated_mib=holder.allocated_mib,
         used_mib=each.memory_mib,
         gpu_percent=each.busy_percent,

@@ -137,7 +137,7 @@ function total(group) {
 function advice(first, saved) {
   const load = first.load_unknown ? " Its load is unknown." : "";
   if (first.verdict === "too-little") return first.fits ? `Allocated too little: ${first.fits} fits.${load}` : "Allocated too little; no larger device is known.";
-  if (first.verdict === "unused") return `Unused: deleting it frees ${gib(saved)}.`;
+  if (first.verdict === "unused") return saved ? `Unused: deleting it frees ${gib(saved)}.` : "Unused.";
   if (first.verdict === "idle") return "Idle: less than 5 % of its compute used.";
   return `Allocated too much: ${first.fits} fits and frees ${gib(saved)}.${load}`;
 }
