@@ -30,7 +30,7 @@ URL = "http://prometheus:9090/prefix"
 
 
 def answer(value: str) -> bytes:
-    labels = {"namespace": "ml", "pod": "p", "container": "c", "UUID": "GPU-0"}
+    labels = {"namespace": "ml", "pod": "p", "container": "c", "pod_uid": "u", "UUID": "GPU-0"}
     series = {
         "metric": {**labels, "deployment": "llm", "serving_tessera_dev_server": "llm"},
         "value": [0, value],
@@ -128,7 +128,7 @@ async def test_an_answer_that_is_none_is_said() -> None:
 def week(peak_mib: str) -> dict[str, bytes]:
     """Return the answers about a week in which one container was allocated 8 GiB of a GPU."""
     labels = {"hostname": "a", "gpu": "0", "UUID": "u", "modelName": "Tesla T4"}
-    labels |= {"namespace": "ml", "pod": "p", "container": "main", "exclusive": "false"}
+    labels |= {"namespace": "ml", "pod": "p", "container": "main", "exclusive": "false", "part": "memory"}
     values = {"allocated_mib": "8192", "peak_mib": peak_mib, "mean_percent": "5", "observed_s": "7200"}
     bodies = {name: {"data": {"result": [{"metric": labels, "value": [0, text]}]}} for name, text in values.items()}
     queries = {
