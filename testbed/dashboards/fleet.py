@@ -13,6 +13,11 @@ _INSTANCES = (
 )
 _MIG_UTILIZATION = f"100 * sum by (UUID, modelName) ({_INSTANCES}) / on (UUID) group_left () {GPU_MEMORY}"
 """Instances by their part of the GPU's memory: an instance that is busy does not make the GPU busy."""
+_UNHEALTHY = (
+    'sum(1 - tessera_device_healthy{GPU_I_ID=""}) + (count(tessera_device_healthy{GPU_I_ID!=""} == 0 '
+    'unless on (UUID) tessera_device_healthy{GPU_I_ID=""} == 0) or vector(0))'
+)
+"""A GPU counts once: its instances are unhealthy with it."""
 
 FLEET = Dashboard(
     "fleet",
@@ -31,7 +36,7 @@ FLEET = Dashboard(
             (('sum(DCGM_FI_DEV_FB_USED{pod_uid!=""}) * 2^20 / sum(tessera_device_memory_allocated_bytes)', ""),),
             "stat",
         ),
-        Panel("Unhealthy devices", "none", (("sum(1 - tessera_device_healthy)", ""),), "stat"),
+        Panel("Unhealthy devices", "none", ((_UNHEALTHY, ""),), "stat", "GPUs, and MIG instances of healthy GPUs."),
         Panel(
             "Memory of all GPUs",
             "bytes",

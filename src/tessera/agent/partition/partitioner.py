@@ -71,7 +71,7 @@ class Partitioner:
         self._unrestored: dict[str, Procedure] = {}
         self._to_lift: set[str] = set()
         self._log = logger()
-        self.outcomes = Counter[Stage]()
+        self.outcomes = Counter[Stage](dict.fromkeys((Stage.DONE, Stage.RESTORED, Stage.FAILED), 0))
         """How many repartitions ended how: done, restored or failed."""
 
     async def restore(self, by_s: float) -> tuple[str, ...]:
