@@ -36,7 +36,6 @@ BY_PACKAGE = {
     "cli/mig": "holders node tables",
     "cli/processes": "agent controller disk_agent metrics metricsoptions peeroptions prometheusoptions server",
     "cli/sim_gpus": "tables",
-    "cli/simulate": "cluster",
     "cli/usage": "agents history tables top",
     "cli/work": "attach forwarding jobs logs",
     "clients/gpu": "refusals",

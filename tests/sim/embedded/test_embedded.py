@@ -97,6 +97,17 @@ async def test_the_page_shows_what_agents_measure() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_pod_larger_than_every_gpu_is_pending_now_and_then_with_the_reason() -> None:
+    def pending(fleet: Any) -> list[str]:
+        return [each["reason"] for each in fleet.get("pending", ()) if each["pod"].startswith("pretrain-")]
+
+    async with cluster() as url:
+        (reason,) = pending(await until(url, pending))
+        assert "90 GiB" in reason
+        await until(url, lambda fleet: not pending(fleet))
+
+
+@pytest.mark.anyio
 async def test_every_workload_gets_what_it_asks_for_shared_as_declared() -> None:
     async with cluster() as url:
         ran: dict[str, set[str]] = {}

@@ -106,8 +106,15 @@ CASES: Final = (
         activity=97,
         memory=0.4,
     ),
+    Case(
+        namespace="research",
+        name="pretrain",
+        gpu="h100",
+        limits=(("tessera.dev/gpu-memory", "90"),),
+        job=True,
+    ),
 )
-"""From examples/1 to examples/5, sized for the nodes of `run`, with a pod that is too large now and then."""
+"""From examples/1 to examples/5, sized for the nodes of `run`, with a pod that is too large for every GPU now and then."""
 
 
 class EmbeddedWorkloads:
