@@ -102,7 +102,7 @@ async def test_a_pod_larger_than_every_gpu_is_pending_now_and_then_with_the_reas
         return [each["reason"] for each in fleet.get("pending", ()) if each["pod"].startswith("pretrain-")]
 
     async with cluster() as url:
-        (reason,) = pending(await until(url, pending))
+        (reason,) = pending(await until(url, lambda fleet: bool(pending(fleet))))
         assert "90 GiB" in reason
         await until(url, lambda fleet: not pending(fleet))
 

@@ -114,7 +114,7 @@ CASES: Final = (
         job=True,
     ),
 )
-"""From examples/1 to examples/5, sized for the nodes of `run`, with a pod that is too large for every GPU now and then."""
+"""From examples/1 to examples/5, sized for the nodes of `run`; `pretrain` is too large for every GPU, now and then."""
 
 
 class EmbeddedWorkloads:
