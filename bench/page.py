@@ -15,7 +15,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from tessera.core.usage.neighbours import Contention
+from tessera.core.usage.neighbors import Contention
 
 from harness.browser import Tab
 from server.page.test_page_browser import fleet, opened
