@@ -70,15 +70,23 @@ class Tab:
 
     async def open(self, url: str, *, width: int = 1280, height: int = 800, dark: bool = False) -> None:
         """Load a page and return when its document is there."""
-        await self.ask(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
-        )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        await self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        await self.size(width, height)
+        await self.color(dark=dark)
         self._loaded.clear()
         await self.ask("Page.navigate", url=url)
         async with asyncio.timeout(_DEADLINE_S):
             await self._loaded.wait()
+
+    async def size(self, width: int, height: int) -> None:
+        """Give the window a size, in pixels."""
+        await self.ask(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
+
+    async def color(self, *, dark: bool) -> None:
+        """Show pages as those see them who prefer dark colors, or light ones."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
     async def run(self, script: str) -> Any:
         """Return the value of an expression of JavaScript, waited for if it is a promise."""

@@ -1,4 +1,4 @@
-"""The picture of the dashboard page: `scripts/picture`, on the embedded cluster in headless Chromium."""
+"""The pictures of the dashboard page: `scripts/picture`, on the embedded cluster in headless Chromium."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,16 @@ from tessera.sim.embedded import Embedded
 
 __all__ = ["take"]
 
-_MATURE_S = 62
+_MATURE_S = 24
 """By then jobs, notebooks and model servers run."""
+_SHOWN = "document.querySelector('#pending li') && document.querySelector('.part.planned')"
+"""A pod is pending, and an instance that is planned for another does not exist yet."""
+_END = "Math.ceil(document.getElementById('services').getBoundingClientRect().bottom + scrollY)"
 _MOST_BYTES = 200_000
 
 
-async def take() -> bytes:
-    """Return the picture as PNG, in light colors."""
+async def take() -> tuple[bytes, bytes]:
+    """Return the picture as PNG, in light and in dark colors."""
     program = find_browser()
     if program is None:
         sys.exit("no Chromium: on Debian, apt-get install chromium-headless-shell")
@@ -26,10 +29,13 @@ async def take() -> bytes:
     try:
         url = f"http://127.0.0.1:{await port}/"
         async with browser(program) as tab:
-            await tab.open(url, width=1280, height=800)
+            await tab.open(url, width=1280, height=1000)
             await asyncio.sleep(_MATURE_S)
-            await tab.until("!document.getElementById('page').hidden && document.querySelector('.gpu')")
-            return await tab.picture()
+            await tab.until(_SHOWN)
+            await tab.size(1280, await tab.run(_END) + 16)
+            light = await tab.picture()
+            await tab.color(dark=True)
+            return light, await tab.picture()
     finally:
         cluster.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -37,7 +43,7 @@ async def take() -> bytes:
 
 
 if __name__ == "__main__":
-    picture = asyncio.run(take())
-    if len(picture) > _MOST_BYTES:
-        sys.exit(f"the picture has {len(picture)} bytes, expected at most {_MOST_BYTES}")
-    Path(sys.argv[1]).write_bytes(picture)
+    for path, picture in zip(sys.argv[1:], asyncio.run(take()), strict=True):
+        if len(picture) > _MOST_BYTES:
+            sys.exit(f"{path} has {len(picture)} bytes, expected at most {_MOST_BYTES}")
+        Path(path).write_bytes(picture)

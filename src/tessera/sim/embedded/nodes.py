@@ -22,6 +22,7 @@ from tessera.clients.kube import NODES, PODS, MemoryKube, Object, Selection, Sto
 from tessera.clients.kubelet import Container, MemoryKubelet
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.inventory import Instance
 from tessera.core.gpu.mig import Placement
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Conflict, TesseraError
@@ -32,6 +33,7 @@ from tessera.wakeup import WakeUp
 __all__ = ["EmbeddedNode", "gpu_limits"]
 
 _TURN_S = 1.0
+_CREATE_S = 1.5
 _IDLE = 0.15
 """The part of its power that a GPU uses without load."""
 _CAPPED = 0.85
@@ -66,6 +68,15 @@ class PodLoads(Protocol):
         ...
 
 
+class _Driver(MemoryDriver):
+    """GPUs in memory on which a MIG instance takes a while, as on real ones: so one sees what is planned."""
+
+    async def create_instance(self, gpu: str, placement: Placement) -> Instance:
+        """Create an instance at exactly this place."""
+        await asyncio.sleep(_CREATE_S)
+        return await super().create_instance(gpu, placement)
+
+
 class EmbeddedNode:
     """A node; `run` ends when it is canceled.
 
@@ -94,7 +105,7 @@ class EmbeddedNode:
         self._labels = labels
         self._loads = loads
         self._agent: Agent | None = None
-        self._driver = MemoryDriver.of(*models, node=name)
+        self._driver = _Driver.of(*models, node=name)
         self._uuids = [f"GPU-{name}-{index}" for index in range(len(models))]
         self._models = models
         self._wakeup = WakeUp()
