@@ -15,12 +15,11 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from tessera.core.usage.neighbors import Contention
-
 from harness.browser import Tab
 from server.page.test_page_browser import fleet, opened
 from tessera.clients.kube import PODS, name_of
 from tessera.core.explain.fleetview import ScalePoint, Service
+from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.log import configure
