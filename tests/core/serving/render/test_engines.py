@@ -16,7 +16,7 @@ from builders.rendered import VLLM, container, rendered
 from tessera.api import documents
 from tessera.api.huggingface.modelconfigs import read_config
 from tessera.cli.size import size
-from tessera.core.serving.render.vllmstart import START
+from tessera.core.serving.render.vllmstart import START, START_SIZED
 from tessera.core.serving.sizing import Batch, overhead_bytes
 
 NEED = {"memoryGiB": 20}
@@ -104,7 +104,7 @@ class Started(NamedTuple):
         return [int(each) for each in re.findall(r"--kv-cache-memory-bytes=(\d+)", self.options)]
 
 
-def start(folder: Path, given: dict[str, Any], total: int, free: int) -> Started:
+def start(folder: Path, given: dict[str, Any], total: int, free: int, *words: str) -> Started:
     """Run the program as it would in the image, beside a torch that says what the GPU has and a vllm that prints."""
     image = folder / "image"
     image.mkdir()
@@ -112,13 +112,15 @@ def start(folder: Path, given: dict[str, Any], total: int, free: int) -> Started
         f"class cuda:\n    mem_get_info = staticmethod(lambda: ({free} << 20, {total} << 20))\n"
     )
     vllm = image / "vllm"
-    vllm.write_text('#!/bin/sh\necho "$@"\n')
+    # As vLLM does it: the class by its import path, once vLLM runs.
+    load = "import tessera_connections as found; print(found.RenewedConnections.__name__)"
+    vllm.write_text(f'#!/bin/sh\necho "$@"\n{sys.executable} -c "{load}"\n')
     vllm.chmod(0o755)
     environment = {"PYTHONPATH": str(image), "PATH": f"{image}:{os.environ['PATH']}"}
     if given:
         environment |= {"TESSERA_GPU_MODE": given["mode"], "TESSERA_GPU_MEMORY_MIB": str(given["allocated"])}
-    words = (sys.executable, "-c", START, "256", "2048", str(folder), "--port=8000")
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    program = (sys.executable, "-c", *(words or (START, "256", "2048")), str(folder), "--port=8000")
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     return Started(done.returncode, done.stdout, done.stderr)
 
 
@@ -194,6 +196,16 @@ def test_what_is_kept_beside_the_cache_is_what_tessera_size_says_of_the_model(ca
     assert cache == int(0.92 * 24576 * (1 << 20)) - (1000 << 20) - overhead
 
 
-def test_vllm_is_started_plainly_where_the_user_says_its_memory() -> None:
-    assert container(VLLM)["command"][:2] == ["python3", "-c"]
-    assert container(VLLM | {"args": ["--gpu-memory-utilization=0.4"]})["command"] == ["vllm", "serve"]
+@pytest.mark.parametrize("words", [(START, "256", "2048"), (START_SIZED,)])
+def test_vllm_loads_what_renews_its_connections(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = start(files(tmp_path, {}), {}, TOTAL, FREE, *words)
+    serve, loaded = done.options.splitlines()
+    assert serve.endswith(" --middleware=tessera_connections.RenewedConnections"), done.error
+    assert loaded == "RenewedConnections"
+
+
+def test_the_memory_of_vllm_is_the_users_where_the_user_says_it() -> None:
+    assert container(VLLM)["command"] == ["python3", "-c", START, "64", "2048"]
+    assert container(VLLM | {"args": ["--gpu-memory-utilization=0.4"]})["command"] == ["python3", "-c", START_SIZED]
+    assert "mem_get_info" not in START_SIZED
+    assert container(VLLM | {"command": ["/serve"]})["command"] == ["/serve"]

@@ -9,7 +9,7 @@ import msgspec
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.engineflags import check_options, check_owned, given_options
 from tessera.core.serving.modelserver import MODELS, ModelServer
-from tessera.core.serving.render.vllmstart import START
+from tessera.core.serving.render.vllmstart import START, START_SIZED
 from tessera.core.serving.sizing import BATCHES, Batch, batch_for
 from tessera.errors import InvalidInput
 
@@ -109,13 +109,13 @@ def _vllm(server: ModelServer, given: Collection[str]) -> EngineProgram:
     # NVIDIA's device plugin does not pass its share of a GPU to a container, so that START gives the cache no size.
     sized = "kv-cache-memory-bytes" in given or (by_share and not (server.spec.gpu.resource or "").endswith(".shared"))
     batch = limits or BATCHES[-1][1]
-    start = ("python3", "-c", START, str(batch.sequences), str(batch.tokens)) if by_share else ("vllm", "serve")
+    start = (START, str(batch.sequences), str(batch.tokens)) if by_share else (START_SIZED,)
     # Inside a MIG container vLLM cannot ask NVML for the memory and takes the smallest GPU's limits, which costs 28 to
     # 53 % of the throughput: vllm-project/vllm#55381.
     batches = [f"--max-num-seqs={limits.sequences if limits else _WHOLE_SEQUENCES}"]
     batches += [f"--max-num-batched-tokens={limits.tokens}"] if limits else []
     return EngineProgram(
-        command=start,
+        command=("python3", "-c", *start),
         args=(
             f"{MODELS}/{server.model}",
             f"--served-model-name={server.model}",
