@@ -127,7 +127,7 @@ def best_target(folder: Path) -> float | None:
             hours[target] += found.replica_hours
             kept[target] &= found.within_slo >= LEAST_WITHIN
             cells = f"{found.replica_hours:8.1f}{found.replica_hours / plan.replica_hours:8.2f}{found.within_slo:9.2%}"
-            print(f"{case.name:60}{f'{target:.0%} of slots':12}{cells}{found.changes:9}", flush=True)
+            print(f"{case.name:80}{f'{target:.0%} of slots':12}{cells}{found.changes:9}", flush=True)
     return min((target for target in TARGETS if kept[target]), key=hours.__getitem__, default=None)
 
 
@@ -158,7 +158,7 @@ def main() -> int:
         print("serving: no traces; set TESSERA_INFERENCE_TRACES to a folder with them, or give --traces")
         return 2
     failed, written = 0, []
-    print(f"{'trace':60}{'policy':12}{'hours':>8}{'x plan':>8}{'within':>9}{'changes':>9}")
+    print(f"{'trace':80}{'policy':12}{'hours':>8}{'x plan':>8}{'within':>9}{'changes':>9}")
     for case in CASES:
         found = replay(given.traces, case)
         for each in found:
@@ -166,7 +166,7 @@ def main() -> int:
             cells = f"{each.replica_hours:8.1f}{ratio:8.2f}{each.within_slo:9.2%}{each.changes:9}"
             missed = faults(case, found) if each.policy == "tessera" else []
             print(
-                f"{case.name:60}{each.policy:12}{cells}{'  FAIL: ' + '; '.join(missed) if missed else ''}", flush=True
+                f"{case.name:80}{each.policy:12}{cells}{'  FAIL: ' + '; '.join(missed) if missed else ''}", flush=True
             )
             failed += bool(missed)
             written.append({"trace": case.name, **msgspec.to_builtins(each)})
