@@ -58,7 +58,7 @@ COST = Dashboard(
             ),
         ),
         Panel(
-            "Most memory used in a day, as a part of what is allocated",
+            "Peak memory in a day, of allocated",
             "percentunit",
             (
                 (

@@ -33,10 +33,10 @@ NODES = Dashboard(
                     _CONTAINER,
                 ),
             ),
-            text="Where the driver samples processes; of a MIG instance the SMs that were busy, from Hopper on.",
+            text="Where the driver samples processes; of a MIG instance its SM activity, from Hopper on.",
         ),
         Panel(
-            "SMs that were busy",
+            "SM activity",
             "percentunit",
             ((f"DCGM_FI_PROF_SM_ACTIVE{{{_NODE}}}", _DEVICE),),
             text="From Hopper on.",

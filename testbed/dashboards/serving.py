@@ -20,7 +20,7 @@ SERVING = Dashboard(
             "Servers without a replica. Requests to them are refused until they are woken.",
         ),
         Panel(
-            "Servers whose metrics are bad",
+            "Model servers with unreadable metrics",
             "none",
             (("sum(tessera_model_server_input_bad)", ""),),
             "stat",
@@ -32,8 +32,8 @@ SERVING = Dashboard(
             "Replicas",
             "none",
             (
-                ("tessera_model_server_proposed_replicas", f"{_SERVER}: the decision"),
-                ("tessera_model_server_replicas", f"{_SERVER}: asked for"),
+                ("tessera_model_server_proposed_replicas", f"{_SERVER}: proposed"),
+                ("tessera_model_server_replicas", f"{_SERVER}: desired"),
                 ("tessera_model_server_ready_replicas", f"{_SERVER}: ready"),
             ),
         ),
@@ -58,7 +58,7 @@ SERVING = Dashboard(
             text="Above 0 an earlier decision is held.",
         ),
         Panel(
-            "Pods that were asked, by result",
+            "Scrapes of model servers, by result",
             "reqps",
             ((f"sum by (result) (rate(tessera_metrics_samples_total{RATE}))", "{{result}}"),),
         ),

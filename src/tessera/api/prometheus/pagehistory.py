@@ -68,7 +68,7 @@ def read_loads(answers: Mapping[str, bytes], source: str) -> dict[tuple[str, str
     """Return how busy the devices of each GPU and their containers are, by node and UUID.
 
     Raises:
-        InvalidInput: an answer is none, or has too many series.
+        InvalidInput: an answer is not Prometheus' JSON, or has too many series.
 
     """
     utilization, active = (_percentages(answers[name], source) for name in ("utilization", "sm_active"))
@@ -148,7 +148,7 @@ def read_services(answers: Mapping[str, bytes], source: str) -> tuple[Service, .
     """Return the model servers with known load and replicas, ordered by name.
 
     Raises:
-        InvalidInput: an answer is none, or has too many series.
+        InvalidInput: an answer is not Prometheus' JSON, or has too many series.
 
     """
     labels = {"in_flight": SERVER, "desired": "deployment", "ready": "deployment"}

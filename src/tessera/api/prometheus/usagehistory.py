@@ -59,7 +59,7 @@ def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport
         source: what they came from, for errors.
 
     Raises:
-        InvalidInput: an answer is none, or has too many series.
+        InvalidInput: an answer is not Prometheus' JSON, or has too many series.
 
     """
     found = {name: read_series(answer, source, most=_MOST_SAMPLES) for name, answer in answers.items()}

@@ -68,7 +68,7 @@ _GPU = {
 _LASTING = frozenset({"ecc_corrected", "ecc_uncorrected"})
 """Counters that go on when a pod ends: with its labels they would begin anew, and Prometheus' `increase`
 would miss the error that ended it."""
-SM_ACTIVE = _gauge("DCGM_FI_PROF_SM_ACTIVE", "SMs that were busy (0-1).")
+SM_ACTIVE = _gauge("DCGM_FI_PROF_SM_ACTIVE", "SM activity: part of the SMs that were busy (0-1).")
 _ACTIVITY = {
     "graphics_percent": _gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Time in which the graphics engine was active (0-1)."),
     "sm_percent": SM_ACTIVE,

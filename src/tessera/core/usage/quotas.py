@@ -36,7 +36,7 @@ class QuotaUse(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 def quota_metrics(uses: Iterable[QuotaUse]) -> Mapping[Metric, Mapping[Labels, float]]:
-    """Return the values of each metric; nothing that is guaranteed to none and used by none."""
+    """Return the values of each metric; without entries that have neither quota nor usage."""
     found = sorted(each for each in uses if each.guaranteed or each.used)
     shown = {tuple((name, getattr(each, name)) for name in QUOTA_USED.labels): each for each in found[:_MOST]}
     return {
