@@ -91,7 +91,7 @@ RESTRICTED: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("case", RESTRICTED)
 def test_every_container_is_restricted_as_far_as_its_user_allows(case: str) -> None:
     user, pod, container = RESTRICTED[case]
-    request = JobRequest(namespace="ns", image="a", user=user, code=True, secret="j-own")
+    request = JobRequest(namespace="ns", image="a", user=user, code=True, own_secret="j-own")
     spec = job_object(request)["spec"]["template"]["spec"]
     assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}, **pod}
     want = {"allowPrivilegeEscalation": False, **container}
@@ -100,7 +100,12 @@ def test_every_container_is_restricted_as_far_as_its_user_allows(case: str) -> N
 
 def test_code_is_unpacked_into_the_folder_where_the_command_starts_and_its_secret_goes_with_the_job() -> None:
     requested = JobRequest(
-        name="j", namespace="ns", image="a", secret="j-own", code=True, limits={"cpu": "1", "memory": "2Gi", "x/y": "1"}
+        name="j",
+        namespace="ns",
+        image="a",
+        own_secret="j-own",
+        code=True,
+        limits={"cpu": "1", "memory": "2Gi", "x/y": "1"},
     )
     pod = job_object(requested)["spec"]["template"]["spec"]
     unpack, main, archive = pod["initContainers"][0], pod["containers"][0], pod["volumes"][0]
@@ -117,12 +122,14 @@ def test_code_is_unpacked_into_the_folder_where_the_command_starts_and_its_secre
     patch = {"labels": {"tessera.dev/submission": None}, "ownerReferences": [owner]}
     assert owned_by({"metadata": {"name": "j", "uid": "7"}})["metadata"] == patch
     assert secret_of(job_object(requested)) == "j-own"
-    small = job_object(JobRequest(namespace="ns", image="a", secret="c", code=True))["spec"]["template"]["spec"]
+    small = job_object(JobRequest(namespace="ns", image="a", own_secret="c", code=True))["spec"]["template"]["spec"]
     assert "resources" not in small["initContainers"][0]
 
 
 def test_a_notebook_takes_its_token_from_its_own_secret_and_is_known_by_it() -> None:
-    job = job_object(JobRequest(name="j", namespace="ns", image="a", env=(("A", "1"),), secret="j-own", notebook=True))
+    job = job_object(
+        JobRequest(name="j", namespace="ns", image="a", env=(("A", "1"),), own_secret="j-own", notebook=True)
+    )
     (container,) = job["spec"]["template"]["spec"]["containers"]
     reference = {"secretKeyRef": {"name": "j-own", "key": "token"}}
     assert container["env"] == [{"name": "A", "value": "1"}, {"name": "JUPYTER_TOKEN", "valueFrom": reference}]

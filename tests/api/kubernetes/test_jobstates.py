@@ -100,7 +100,7 @@ def test_how_far_a_job_is(case: str) -> None:
     found = read_job(job, [one] if one else [])
     assert (found.stage, found.reason, found.exit_code) == want
     assert found.stage.ended == (found.stage in {JobStage.SUCCEEDED, JobStage.FAILED})
-    assert found.asks == (("tessera.dev/gpu-memory", "10"),)
+    assert found.requests == (("tessera.dev/gpu-memory", "10"),)
     assert (found.name, found.namespace, found.pod) == ("j", "ns", "j-1" if one else "")
 
 

@@ -26,7 +26,7 @@ from tessera.cli.work.submitting import create_job
 from tessera.clients.kube import SECRETS, Forbidden, MemoryKube
 from tessera.errors import InvalidInput, Unavailable
 
-ASKED = JobRequest(name="j", namespace="ns", image="a", secret="j-own", notebook=True)
+ASKED = JobRequest(name="j", namespace="ns", image="a", own_secret="j-own", notebook=True)
 
 
 def test_a_notebook_is_a_job_with_a_secret_of_its_own() -> None:

@@ -24,7 +24,7 @@ IN_NS = Selection(namespace="ns")
 
 
 def asked(name: str) -> JobRequest:
-    return JobRequest(name=name, namespace="ns", image="a", secret=f"{name}-own", code=True)
+    return JobRequest(name=name, namespace="ns", image="a", own_secret=f"{name}-own", code=True)
 
 
 class Clock:

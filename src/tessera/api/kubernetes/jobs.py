@@ -80,7 +80,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """PersistentVolumeClaims that it mounts read-only: name, folder."""
     queue: str = ""
     """Kueue's LocalQueue; empty for none."""
-    secret: str = ""
+    own_secret: str = ""
     """Name of its own Secret, with `ARCHIVE` or `NOTEBOOK_KEY` or both; empty for none."""
     code: bool = False
     """Whether it has code."""
@@ -101,7 +101,9 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
         for name, secret, key in requested.env_secrets
     ]
     if requested.notebook:
-        env.append({"name": _OPENED_BY, "valueFrom": {"secretKeyRef": {"name": requested.secret, "key": NOTEBOOK_KEY}}})
+        env.append(
+            {"name": _OPENED_BY, "valueFrom": {"secretKeyRef": {"name": requested.own_secret, "key": NOTEBOOK_KEY}}}
+        )
     container: dict[str, Any] = {"name": _MAIN, "image": requested.image}
     if requested.command:
         container["command"] = list(map(_literal, requested.command))
@@ -186,7 +188,7 @@ def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
     pod["initContainers"] = [unpack]
     main = pod["containers"][0]
     main |= {"workingDir": CODE_FOLDER, "volumeMounts": [target, *main.get("volumeMounts", ())]}
-    own = {"secretName": requested.secret, "items": [{"key": ARCHIVE, "path": ARCHIVE}]}
+    own = {"secretName": requested.own_secret, "items": [{"key": ARCHIVE, "path": ARCHIVE}]}
     bring = ({"name": _ARCHIVE_VOLUME, "secret": own}, {"name": "code", "emptyDir": {}})
     pod["volumes"] = [*bring, *pod.get("volumes", ())]
 
@@ -194,7 +196,7 @@ def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
 def own_secret(requested: JobRequest, files: Mapping[str, bytes], *, begun: bool = False) -> dict[str, Any]:
     """Return the Secret of a Job with these files; labeled as begun until `owned_by`, if the submission has begun."""
     labels = dict(BEGUN if begun else BY_RUN)
-    metadata: dict[str, Any] = {"name": requested.secret, "namespace": requested.namespace, "labels": labels}
+    metadata: dict[str, Any] = {"name": requested.own_secret, "namespace": requested.namespace, "labels": labels}
     data = {key: base64.b64encode(content).decode() for key, content in files.items()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": True, "data": data}
 

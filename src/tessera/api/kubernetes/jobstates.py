@@ -50,7 +50,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Of its command, once that has ended."""
     created: str = ""
     """RFC 3339."""
-    asks: tuple[tuple[str, str], ...] = ()
+    requests: tuple[tuple[str, str], ...] = ()
     """Amounts of GPUs and models by resource."""
     token_secret: str = ""
     """Secret with the token of its notebook; empty where it has none."""
@@ -106,7 +106,7 @@ def read_job(
         created=str(metadata.get("creationTimestamp", "")),
         token_secret=token_secret_of(container),
         by_run=all(_dict(metadata.get("labels")).get(key) == value for key, value in BY_RUN),
-        asks=tuple((resource, str(amount)) for resource, amount in sorted(limits.items()) if "/" in resource),
+        requests=tuple((resource, str(amount)) for resource, amount in sorted(limits.items()) if "/" in resource),
     )
 
 

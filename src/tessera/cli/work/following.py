@@ -214,7 +214,7 @@ async def _log(kube: Kube, state: JobState) -> None:
 
 async def _usage(kube: Kube, state: JobState) -> None:
     """Print the GPU usage of a Job that requests GPUs; nothing if that cannot be known."""
-    if all(resource.startswith(MODEL_RESOURCE) for resource, _ in state.asks):
+    if all(resource.startswith(MODEL_RESOURCE) for resource, _ in state.requests):
         return
     async for words in gpu_usage(kube, state):
         say(f"{state.name}: uses {words}")

@@ -43,8 +43,8 @@ def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, conte
         return
     table = headed_table("NAME", "NAMESPACE", "STATUS", "REQUESTS", "NODE", "CREATED", "REASON")
     for each in found:
-        asks = ", ".join(f"{resource.rpartition('/')[2]}: {amount}" for resource, amount in each.asks)
-        cells = (each.name, each.namespace, each.stage.value, asks, each.node, each.created, each.reason)
+        requests = ", ".join(f"{resource.rpartition('/')[2]}: {amount}" for resource, amount in each.requests)
+        cells = (each.name, each.namespace, each.stage.value, requests, each.node, each.created, each.reason)
         table.add_row(*(Text(clean(cell)) for cell in cells))
     wide_console(output=output).print(trimmed(table))
 

@@ -86,7 +86,7 @@ async def create_job(kube: Kube, asked: JobRequest, files: Mapping[str, bytes]) 
         raise
     name = name_of(job)[1]
     try:
-        await kube.patch(SECRETS, asked.secret, owned_by(job), namespace=asked.namespace)
+        await kube.patch(SECRETS, asked.own_secret, owned_by(job), namespace=asked.namespace)
     except Unanswered:  # it may be the Job's already; else the next submission does it
         return name
     except TesseraError:
@@ -102,7 +102,7 @@ async def create_job(kube: Kube, asked: JobRequest, files: Mapping[str, bytes]) 
 
 async def _without_secret(kube: Kube, asked: JobRequest) -> None:
     with suppress(TesseraError):  # the next submission does it
-        await kube.delete(SECRETS, asked.secret, namespace=asked.namespace)
+        await kube.delete(SECRETS, asked.own_secret, namespace=asked.namespace)
 
 
 async def settle_secrets(kube: Kube, namespace: str, now: dt.datetime) -> None:

@@ -15,8 +15,8 @@ from tessera.cli.options import refuse_without, with_options
 from tessera.cli.work.codefolder import archive_folder
 from tessera.cli.work.environments import find_environment
 from tessera.cli.work.following import say
-from tessera.cli.work.inputs import check_folders, data_of, secrets_of
-from tessera.cli.work.naming import WordForm, checked, checked_text
+from tessera.cli.work.mounts import check_folders, data_of, secrets_of
+from tessera.cli.work.validation import WordForm, checked, checked_text
 from tessera.core.storage.models.cache import folder_name
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
@@ -165,7 +165,7 @@ def request_of(
     if notebook:
         files[NOTEBOOK_KEY] = secrets.token_hex(_TOKEN_BYTES).encode()
     own = f"{prefix}own-{secrets.token_hex(_SUFFIX_BYTES)}" if files else ""
-    return msgspec.structs.replace(asked, prefix=prefix, image=image, secret=own, code=ARCHIVE in files), files
+    return msgspec.structs.replace(asked, prefix=prefix, image=image, own_secret=own, code=ARCHIVE in files), files
 
 
 def _image_of(given: WorkOptions, *, notebook: bool) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from tessera.api.fields import Field
+from tessera.api.kubernetes.jobs import QUEUE_LABEL
 from tessera.core.workload.need import Toleration
 
 __all__ = [
@@ -25,9 +26,6 @@ __all__ = [
     "follow",
     "places",
 ]
-
-_KUEUE = "kueue.x-k8s.io/queue-name"
-"""The label of workloads that Kueue starts. Source: kubernetes-sigs/kueue `pkg/controller/constants`."""
 
 _EVERY_DAEMON = (
     ("node.kubernetes.io/not-ready", "NoExecute"),
@@ -231,7 +229,7 @@ class Unless(msgspec.Struct, frozen=True):
         """Return 1, or 0 where it is suspended."""
         if not place.at(self.path).boolean(default=False):
             return 1
-        if place.root.get("metadata", "labels", _KUEUE).present:
+        if place.root.get("metadata", "labels", QUEUE_LABEL).present:
             place.notes.append("suspended until Kueue admits it; planned as admitted")
             return 1
         suspended = f"suspended ({self.path.rpartition('.')[2]}: true)"

@@ -1,10 +1,10 @@
-"""The inputs of work besides its code: `--data` and `--secret`."""
+"""What work mounts: `--data` and `--secret`."""
 
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.cli.work.naming import WordForm, checked, checked_folder
+from tessera.cli.work.validation import WordForm, checked, checked_folder
 from tessera.core.storage.models.cache import folder_name
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput, shown

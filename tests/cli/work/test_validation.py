@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.cli.work.naming import WordForm, checked, checked_folder, checked_text
+from tessera.cli.work.validation import WordForm, checked, checked_folder, checked_text
 from tessera.errors import InvalidInput
 
 FORMS: dict[WordForm, tuple[tuple[str, ...], tuple[str, ...]]] = {
