@@ -113,7 +113,7 @@ def start(folder: Path, given: dict[str, Any], total: int, free: int, *words: st
     )
     vllm = image / "vllm"
     # As vLLM does it: the class by its import path, once vLLM runs.
-    load = "import tessera_connections as found; print(found.RenewedConnections.__name__)"
+    load = "import renewed_connections as found; print(found.RenewedConnections.__name__)"
     vllm.write_text(f'#!/bin/sh\necho "$@"\n{sys.executable} -c "{load}"\n')
     vllm.chmod(0o755)
     environment = {"PYTHONPATH": str(image), "PATH": f"{image}:{os.environ['PATH']}"}
@@ -200,7 +200,7 @@ def test_what_is_kept_beside_the_cache_is_what_tessera_size_says_of_the_model(ca
 def test_vllm_loads_what_renews_its_connections(words: tuple[str, ...], tmp_path: Path) -> None:
     done = start(files(tmp_path, {}), {}, TOTAL, FREE, *words)
     serve, loaded = done.options.splitlines()
-    assert serve.endswith(" --middleware=tessera_connections.RenewedConnections"), done.error
+    assert serve.endswith(" --middleware=renewed_connections.RenewedConnections"), done.error
     assert loaded == "RenewedConnections"
 
 

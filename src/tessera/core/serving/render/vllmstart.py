@@ -47,9 +47,9 @@ if first("TESSERA_GPU_MODE") not in ("", "whole", "mig"):
 # `entrypoints/serve/middleware/register.py`.
 _SERVE: Final = """\
 folder = tempfile.mkdtemp()
-pathlib.Path(folder, "tessera_connections.py").write_text(CONNECTIONS)
+pathlib.Path(folder, "renewed_connections.py").write_text(CONNECTIONS)
 os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-options.append("--middleware=tessera_connections.RenewedConnections")
+options.append("--middleware=renewed_connections.RenewedConnections")
 os.execvp("vllm", ["vllm", "serve", model, *options])
 """
 
