@@ -212,9 +212,10 @@ def test_mps_daemons_and_their_pods_outlive_the_agent(image_cluster: Cluster) ->
     assert mps_daemons(node) == before
 
 
-def warmup(cluster: Cluster, *images: str) -> None:
+def warmup(cluster: Cluster, *images: str, **spec: Any) -> None:
     kind = {"apiVersion": "tessera.dev/v1alpha1", "kind": "ImageWarmup", "metadata": {"name": "suite"}}
-    cluster.apply({**kind, "spec": {"images": list(images), "pullSecrets": ["registry"], "maxDiskPercent": 100}})
+    listed = {"images": list(images)} if images else {}
+    cluster.apply({**kind, "spec": {**listed, "pullSecrets": ["registry"], "maxDiskPercent": 100, **spec}})
 
 
 def found(cluster: Cluster) -> dict[str, Any]:
@@ -258,8 +259,20 @@ def test_images_are_pulled_with_credentials_pinned_and_unpinned(
         assert asyncio.run(pinned(image_cluster)) == set(images)
         warmup(image_cluster, images[0])
         until("one image", lambda: asyncio.run(pinned(image_cluster)) == {images[0]}, timeout_s=_WAIT_S)
+        # The other one, now as that of an environment, which says where it is.
+        environment = {"apiVersion": "tessera.dev/v1alpha1", "kind": "Environment", "metadata": {"name": "suite"}}
+        image_cluster.apply({**environment, "spec": {"image": images[1]}})
+        warmup(image_cluster, environments={})
+        until("its image", lambda: asyncio.run(pinned(image_cluster)) == {images[1]}, timeout_s=_WAIT_S)
+        everywhere = {"nodes": 1, "ready": 1}
+        until("that it is said", lambda: _status_of_environment(image_cluster) == everywhere, timeout_s=_WAIT_S)
+        image_cluster.kubectl("delete", "environment", "suite")
         image_cluster.kubectl("delete", "imagewarmup", "suite")
         until("no image", lambda: not asyncio.run(pinned(image_cluster)), timeout_s=_WAIT_S)
+
+
+def _status_of_environment(cluster: Cluster) -> Any:
+    return cluster.get("environment", "suite").get("status")
 
 
 def why(cluster: Cluster) -> str:
