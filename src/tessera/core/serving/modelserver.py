@@ -21,6 +21,7 @@ __all__ = [
     "ModelServerSpec",
     "Monitor",
     "Nfs",
+    "Probes",
     "ReplicaSpec",
     "Resources",
     "ServerToleration",
@@ -155,6 +156,19 @@ class Resources(_Record, frozen=True, kw_only=True):
     """Size of /dev/shm, where the replica has its GPU or MIG instance to itself."""
 
 
+class Probes(_Record, frozen=True, kw_only=True):
+    """How a replica is probed, at the engine's own paths. The startup probe lasts `startupSeconds`."""
+
+    period_seconds: Annotated[int, msgspec.Meta(ge=1, le=300)] = 10
+    """Between two probes."""
+    timeout_seconds: Annotated[int, msgspec.Meta(ge=1, le=300)] = 5
+    """An answer that takes longer is a failure."""
+    readiness_failures: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
+    """So many failures one after another, and the replica gets no requests."""
+    liveness_failures: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 6
+    """So many failures one after another, and the replica is restarted."""
+
+
 class EnvironmentVariable(_Record, frozen=True, kw_only=True):
     """A variable, with a value or a source, as in a container."""
 
@@ -200,6 +214,7 @@ class ModelServerSpec(_Record, frozen=True, kw_only=True):
     resources: Resources = Resources()
     startup_seconds: Annotated[int, msgspec.Meta(ge=10, le=86_400)] = 1800
     """How long a replica may take to load the model before it is restarted."""
+    probes: Probes = Probes()
     termination_grace_period_seconds: Annotated[int, msgspec.Meta(ge=30, le=86_400)] = 120
     """How long a replica that ends may take to answer the requests it has."""
     run_as_user: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)] = 1000

@@ -105,3 +105,17 @@ def test_the_users_words_for_the_pod_are_in_it() -> None:
     assert found["nodeSelector"] == {"pool": "gpu"}
     assert found["tolerations"] == [{"key": "gpu", "operator": "Exists", "tolerationSeconds": 5}]
     assert found["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_probes_are_as_the_spec_says_and_the_start_has_its_time_whatever_they_are() -> None:
+    given = {"periodSeconds": 7, "timeoutSeconds": 20, "readinessFailures": 2, "livenessFailures": 9}
+    for probes, want in (({}, (10, 5, 3, 6)), (given, (7, 20, 2, 9))):
+        found = pod_template({"startupSeconds": 600, "probes": probes})["spec"]["containers"][0]
+        startup, readiness, liveness = (found[f"{each}Probe"] for each in ("startup", "readiness", "liveness"))
+        assert {(each["periodSeconds"], each["timeoutSeconds"]) for each in (startup, readiness, liveness)} == {
+            want[:2]
+        }
+        assert (readiness["failureThreshold"], liveness["failureThreshold"]) == want[2:]
+        assert 600 <= startup["failureThreshold"] * startup["periodSeconds"] < 600 + want[0]
+        assert readiness["httpGet"]["path"] == "/v2/health/ready"
+        assert liveness["httpGet"]["path"] == "/v2/health/live"

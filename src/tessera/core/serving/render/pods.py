@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from tessera.core.serving.modelserver import MODELS, ModelServer
+from tessera.core.serving.modelserver import MODELS, ModelServer, Probes
 from tessera.core.serving.render.engines import DRAIN_SECONDS, EngineProgram
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
@@ -11,7 +11,6 @@ __all__ = ["SERVER_LABEL", "gpu_limits", "isolation", "labels", "pod_template"]
 
 SERVER_LABEL: Final = "serving.tessera.dev/server"
 """Label of a model server's objects and pods: its name. Set by the controller and users; read by `tessera metrics`."""
-_PROBE_SECONDS: Final = 10
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # the mount point, not a file of ours
 _ISOLATION: Final = "tessera.dev/isolation"
 _GPU_MODEL: Final = "tessera.dev/gpu-model"
@@ -141,23 +140,24 @@ def _container(server: ModelServer, program: EngineProgram, *, serving: bool) ->
 
 
 def _serving(server: ModelServer, program: EngineProgram) -> dict[str, Any]:
-    budget = -(-server.spec.startup_seconds // _PROBE_SECONDS)
+    probes = server.spec.probes
+    budget = -(-server.spec.startup_seconds // probes.period_seconds)
     return {
         "ports": [
             {"name": each.name, "containerPort": each.number} for each in program.ports if each.name == each.target
         ],
-        "startupProbe": _probe(program.ready, failures=budget),
-        "readinessProbe": _probe(program.ready, failures=3),
-        "livenessProbe": _probe(program.live, failures=6),
+        "startupProbe": _probe(program.ready, probes, failures=budget),
+        "readinessProbe": _probe(program.ready, probes, failures=probes.readiness_failures),
+        "livenessProbe": _probe(program.live, probes, failures=probes.liveness_failures),
         "lifecycle": {"preStop": {"sleep": {"seconds": DRAIN_SECONDS}}},
     }
 
 
-def _probe(path: str, *, failures: int) -> dict[str, Any]:
+def _probe(path: str, probes: Probes, *, failures: int) -> dict[str, Any]:
     return {
         "httpGet": {"path": path, "port": "http"},
-        "periodSeconds": _PROBE_SECONDS,
-        "timeoutSeconds": 5,
+        "periodSeconds": probes.period_seconds,
+        "timeoutSeconds": probes.timeout_seconds,
         "failureThreshold": failures,
     }
 
