@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from harness.browser import Tab
 from server.page.test_page_browser import fleet, opened
 from tessera.clients.kube import PODS, name_of
-from tessera.core.explain.fleetview import ScalePoint, Service
+from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
@@ -64,12 +64,12 @@ class Changing:
             f"GPU-n{number:03d}-4": (Contention(cause=cause, drivers=(f"research/w{number}/main",)),) for number in SLOW
         }
 
-    def services(self) -> tuple[Service, ...]:
+    def services(self) -> tuple[ModelServerHistory, ...]:
         """Return two model servers."""
         points = tuple(
             ScalePoint(60 * (minute + self._refreshes), 3, 3, (minute + self._refreshes) % 9) for minute in range(60)
         )
-        return tuple(Service(namespace="ml", name=name, points=points) for name in ("llm", "chat"))
+        return tuple(ModelServerHistory(namespace="ml", name=name, points=points) for name in ("llm", "chat"))
 
     def recommendations(self) -> tuple[Recommendation, ...]:
         """Return none."""

@@ -10,7 +10,7 @@ from tessera.clients.kube import HttpKube
 from tessera.clients.nodeusage import ProxiedUsage
 from tessera.log import logger
 from tessera.server.binder import ServerClocks
-from tessera.server.page import AgentsMemory
+from tessera.server.page import AgentMetrics
 from tessera.server.run import Server
 from tessera.server.settings import Page, ServerSettings
 from testbed.cluster import Cluster
@@ -32,7 +32,7 @@ def take_page(cluster: Cluster, name: str, *, height: int = 800) -> None:
 async def _take(cluster: Cluster, program: str, height: int) -> bytes:
     async with HttpKube.connect(cluster.kubeconfig) as kube:
         page = Page(port=0, sign_in=False)
-        clocks, activity = ServerClocks(time.monotonic, time.time_ns), AgentsMemory(ProxiedUsage(kube), [], logger())
+        clocks, activity = ServerClocks(time.monotonic, time.time_ns), AgentMetrics(ProxiedUsage(kube), [], logger())
         server = Server(ServerSettings(port=0, page=page), kube, clocks, metrics=activity)
         running = asyncio.create_task(server.run())
         try:

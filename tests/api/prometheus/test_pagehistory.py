@@ -7,7 +7,7 @@ import pytest
 
 from tessera.api.prometheus import pagehistory
 from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads, read_services
-from tessera.core.explain.fleetview import ScalePoint, Service
+from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
@@ -31,7 +31,7 @@ def over_time(labels: dict[str, str], *values: str) -> dict[str, Any]:
     return {"metric": labels, "values": [[60 * number, value] for number, value in enumerate(values)]}
 
 
-def services(**given: bytes) -> tuple[Service, ...]:
+def services(**given: bytes) -> tuple[ModelServerHistory, ...]:
     usual = {
         "in_flight": answer(over_time(LOAD, "3", "4.5", "9")),
         "desired": answer(over_time(OWN, "1", "2", "2")),
@@ -141,7 +141,7 @@ def test_what_cannot_be_is_left_out(case: str) -> None:
 
 def test_a_service_is_a_load_with_replicas() -> None:
     points = (ScalePoint(0, 1, 1, 3), ScalePoint(60, 2, 1, 4.5), ScalePoint(120, 2, 2, 9))
-    assert services() == (Service(namespace="ml", name="llm", points=points),)
+    assert services() == (ModelServerHistory(namespace="ml", name="llm", points=points),)
 
 
 def test_a_moment_counts_where_all_is_known_of_it() -> None:

@@ -12,7 +12,7 @@ from harness.refreshes import refreshed
 from tessera.cli.usage.prometheusclient import prometheus_client
 from tessera.core.usage.neighbors import Contention
 from tessera.log import logger
-from tessera.server.page import PrometheusHistory
+from tessera.server.page import PrometheusMetrics
 
 OTHERS = b"""# TYPE server:tessera_requests_in_flight:2m gauge
 server:tessera_requests_in_flight:2m{namespace="ml",serving_tessera_dev_server="llm"} 7
@@ -30,7 +30,7 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
     samples = history(node_metrics() + OTHERS, range(now_s - 7200, now_s + 1, 60))
     with serving_history(tmp_path, samples) as url:
         connect = partial(prometheus_client, url, None, None, deadline_s=30, most_bytes=1 << 20)
-        found = PrometheusHistory(connect, connect, url, logger())
+        found = PrometheusMetrics(connect, connect, url, logger())
         await refreshed(found)
     assert {pod.rpartition("/")[2]: percent for pod, percent in found.activity().items()} == {
         "busy": 20,

@@ -13,10 +13,10 @@ from tessera.core.explain.fleetview import (
     FleetView,
     GpuView,
     ImageView,
+    ModelServerHistory,
     PendingView,
     PodView,
     ScalePoint,
-    Service,
     Slowdown,
     changes,
 )
@@ -152,7 +152,7 @@ def test_labels_alone_say_less_than_an_agent() -> None:
 
 def test_images_services_and_pods_without_a_known_gpu() -> None:
     images = {"a": (ObservedImage(image="vllm:1", state="Present", bytes=7),)}
-    service = Service(namespace="ns", name="llm", points=(ScalePoint(1.0, 2, 1, 3.5),), reason="why")
+    service = ModelServerHistory(namespace="ns", name="llm", points=(ScalePoint(1.0, 2, 1, 3.5),), reason="why")
     waiting = pod("w", NEED, node=None, status={"conditions": [UNSCHEDULED]})
     lost = pod("lost", {"nvidia.com/gpu": 2}, annotations={})
     found = view_of(node(), gpunode("a", gpu(0)), waiting, lost, images=images, services=(service,))

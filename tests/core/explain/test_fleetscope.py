@@ -19,11 +19,11 @@ from tessera.core.explain.fleetview import (
     GpuPart,
     GpuView,
     ImageView,
+    ModelServerHistory,
     NodeView,
     PendingView,
     PodView,
     ScalePoint,
-    Service,
     Slowdown,
     changes,
 )
@@ -75,8 +75,8 @@ def test_others_are_parts_without_names() -> None:
             PendingView(namespace="mine", pod="w3", need="1", reason="no node is large enough"),
         ),
         services=(
-            Service(namespace="theirs", name="llm", points=(point,)),
-            Service(namespace="mine", name="chat", points=(point,), reason="as theirs/llm-"),
+            ModelServerHistory(namespace="theirs", name="llm", points=(point,)),
+            ModelServerHistory(namespace="mine", name="chat", points=(point,), reason="as theirs/llm-"),
         ),
         recommendations=tuple(
             Recommendation(node="n", gpu=0, device="1g", namespace=each, pod="p", container="c", verdict=Sizing.UNUSED)
@@ -172,8 +172,8 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
             PendingView(namespace="mine", pod="w", need="1", reason=text()),
         ),
         services=(
-            *(Service(namespace=namespace, name=name, points=()) for namespace, name in hidden),
-            Service(namespace="mine", name="s", points=(), reason=text()),
+            *(ModelServerHistory(namespace=namespace, name=name, points=()) for namespace, name in hidden),
+            ModelServerHistory(namespace="mine", name="s", points=(), reason=text()),
         ),
         activity={f"{namespace}/{name}": 5 for namespace, name in hidden},
         namespaces=("mine", *(namespace for namespace, _ in hidden)),

@@ -12,7 +12,7 @@ from tessera.clients.nodeusage import MemoryUsage, ProxiedUsage
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
 from tessera.log import logger
-from tessera.server.page import AgentsMemory
+from tessera.server.page import AgentMetrics
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ class Scene:
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.usages = MemoryUsage(REPORT)
-        self.memory = AgentsMemory(self.usages, [], logger(), lambda: self.now_s)
+        self.memory = AgentMetrics(self.usages, [], logger(), lambda: self.now_s)
 
     async def refresh(self, seconds: float) -> dict[str, float]:
         """Let time go by and look."""
@@ -71,7 +71,7 @@ async def test_each_agent_that_does_not_answer_is_left_out_and_logged_once_until
     answer = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
     kube.answers["tessera-system", "a"] = answer
     now_s = 0.0
-    memory = AgentsMemory(ProxiedUsage(kube, silent.append), silent, logger(), lambda: now_s)
+    memory = AgentMetrics(ProxiedUsage(kube, silent.append), silent, logger(), lambda: now_s)
 
     async def complaints() -> list[str]:
         """Read again, and return whom the log names."""

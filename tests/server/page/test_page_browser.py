@@ -15,7 +15,7 @@ from harness.servers import make_pod
 from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODE_MODELS, NODES, PODS, MemoryKube
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
-from tessera.core.explain.fleetview import ScalePoint, Service
+from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.gpu.sharing import Mode
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
@@ -335,10 +335,13 @@ class Judged:
         even = Contention(cause="saturated", evenly=("research/w1/main", "ml/other/main"))
         return {"GPU-n001-4": (heated, even)}
 
-    def services(self) -> tuple[Service, ...]:
+    def services(self) -> tuple[ModelServerHistory, ...]:
         points = (ScalePoint(0, 1, 1, 2.0), ScalePoint(1800, 3, 1, 24.0), ScalePoint(3600, 3, 3, 9.4))
-        once = Service(namespace="ml", name="new", points=points[:1])
-        return (Service(namespace="research", name="llm", points=points, reason="24 requests for 8 slots"), once)
+        once = ModelServerHistory(namespace="ml", name="new", points=points[:1])
+        return (
+            ModelServerHistory(namespace="research", name="llm", points=points, reason="24 requests for 8 slots"),
+            once,
+        )
 
     def recommendations(self) -> tuple[Recommendation, ...]:
         facts: dict[str, Any] = {

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from tessera.api.prometheus.answers import Series, read_series
-from tessera.core.explain.fleetview import ScalePoint, Service
+from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
-from tessera.core.usage.believed import percentage, possible
 from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, instance_part
 from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
+from tessera.core.usage.plausible import percentage, possible
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
@@ -144,7 +144,7 @@ def _causes(answer: bytes, source: str) -> dict[tuple[str, str], tuple[str, ...]
     return {key: tuple(each.value for each in ThrottleCause if each.value in causes) for key, causes in found.items()}
 
 
-def read_services(answers: Mapping[str, bytes], source: str) -> tuple[Service, ...]:
+def read_services(answers: Mapping[str, bytes], source: str) -> tuple[ModelServerHistory, ...]:
     """Return the model servers with known load and replicas, ordered by name.
 
     Raises:
@@ -156,7 +156,9 @@ def read_services(answers: Mapping[str, bytes], source: str) -> tuple[Service, .
     found = {name: _values(series[name], label) for name, label in labels.items()}
     load, desired, ready = found["in_flight"], found["desired"], found["ready"]
     return tuple(
-        Service(namespace=each[0], name=each[1], points=tuple(_points(load[each], desired[each], ready[each])))
+        ModelServerHistory(
+            namespace=each[0], name=each[1], points=tuple(_points(load[each], desired[each], ready[each]))
+        )
         for each in sorted(load.keys() & desired.keys() & ready.keys())[:_MOST_SERVICES]
     )
 

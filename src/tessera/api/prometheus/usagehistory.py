@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 
 from tessera.api.prometheus.answers import Series, read_series
 from tessera.core.gpu.gpumodels import model
-from tessera.core.usage.believed import MOST_MIB, percentage, possible
 from tessera.core.usage.nodemetrics import ALLOCATED, EXCLUSIVE, FB_USED, GPU_UTIL, PART, SM_ACTIVE
+from tessera.core.usage.plausible import MOST_MIB, percentage, possible
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
 

@@ -20,7 +20,7 @@ from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput, Unavailable
 from tessera.log import configure, logger
 from tessera.probes import MetricsPort, answering, exposing
-from tessera.server.page import AgentsMemory, PageMetrics, PrometheusHistory
+from tessera.server.page import AgentMetrics, PageMetrics, PrometheusMetrics
 from tessera.server.run import Server
 from tessera.server.settings import AdmissionSettings, Page, ServerLimits, ServerSettings, is_loopback
 
@@ -172,7 +172,7 @@ def _page(given: dict[str, Any]) -> Page | None:
 def _agents(kube: HttpKube) -> PageMetrics:
     """Return the page's metrics if no Prometheus is named."""
     silent: list[Unavailable] = []
-    return AgentsMemory(ProxiedUsage(kube, silent.append), silent, logger())
+    return AgentMetrics(ProxiedUsage(kube, silent.append), silent, logger())
 
 
 def _history(given: dict[str, Any]) -> PageMetrics | None:
@@ -180,7 +180,7 @@ def _history(given: dict[str, Any]) -> PageMetrics | None:
     refuse_without("--page-prometheus", "--page-port")
     found = prometheus_of(given, "--page-prometheus", deadline_s=_HISTORY_S, most_bytes=_HISTORY_BYTES)
     patient = prometheus_of(given, "--page-prometheus", deadline_s=_WEEK_S, most_bytes=_WEEK_BYTES)
-    return PrometheusHistory(found.connect, patient.connect, found.url, logger()) if found and patient else None
+    return PrometheusMetrics(found.connect, patient.connect, found.url, logger()) if found and patient else None
 
 
 async def _run(

@@ -14,11 +14,11 @@ from tessera.core.explain.fleetview import (
     GpuPart,
     GpuView,
     ImageView,
+    ModelServerHistory,
     ModelView,
     NodeView,
     PendingView,
     PodView,
-    Service,
     Slowdown,
 )
 from tessera.core.explain.inspection import GpuHealth, GpuInspection, NodeInspection, SliceUsage, inspect
@@ -50,7 +50,7 @@ class PageObservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Reported images of ImageWarmups, by node."""
     models: Mapping[str, tuple[ObservedModel, ...]] = {}
     """Reported models of ModelCaches, by node."""
-    services: tuple[Service, ...] = ()
+    services: tuple[ModelServerHistory, ...] = ()
     recommendations: tuple[Recommendation, ...] = ()
     """For containers, some of which may be gone."""
 

@@ -12,13 +12,13 @@ __all__ = [
     "GpuPart",
     "GpuView",
     "ImageView",
+    "ModelServerHistory",
     "ModelView",
     "NodeView",
     "PartState",
     "PendingView",
     "PodView",
     "ScalePoint",
-    "Service",
     "Slowdown",
     "changes",
 ]
@@ -38,7 +38,7 @@ class ScalePoint(msgspec.Struct, frozen=True, array_like=True):
     """Requests being served or queued."""
 
 
-class Service(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ModelServerHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model server that is scaled, over time."""
 
     namespace: str
@@ -161,7 +161,7 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pending: tuple[PendingView, ...] = ()
     pending_elsewhere: int = 0
     """Pending pods of hidden namespaces."""
-    services: tuple[Service, ...] = ()
+    services: tuple[ModelServerHistory, ...] = ()
     recommendations: tuple[Recommendation, ...] = ()
     """For containers with too much or too little GPU memory allocated; the most urgent first."""
     activity: dict[str, int] = {}

@@ -1,6 +1,6 @@
 """A GPU driver's measurements: load, memory, clocks, temperature, power, errors, processes.
 
-A driver may report nonsense: `core.usage.believed` filters it.
+A driver may report nonsense: `core.usage.plausible` filters it.
 """
 
 import msgspec

@@ -12,7 +12,7 @@ import msgspec
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, ProcessReading
-from tessera.core.usage.believed import believed, most_mib
+from tessera.core.usage.plausible import most_mib, plausible
 
 __all__ = ["ContainerUse", "DeviceHolder", "DeviceUse", "GpuUse", "Owner", "attributed"]
 
@@ -123,7 +123,7 @@ def attributed(
             processes of other pods cannot be observed.
 
     """
-    reading = believed(reading, facts)
+    reading = plausible(reading, facts)
     by_device = defaultdict[DeviceId, list[DeviceHolder]](list)
     for holder in _merged(holders):
         by_device[holder.device].append(holder)
@@ -217,7 +217,7 @@ def _use_of(
 ) -> ContainerUse:
     """Return the usage of a container's processes; None if some may belong to another container of its pod.
 
-    No container has more memory than the device, beyond the rounding of each process: more is not believed.
+    No container has more memory than the device, beyond the rounding of each process: more is not plausible.
     """
     vague, same_pod = own.get((holder.uid, ""), []), [each for each in holders if each.uid == holder.uid]
     if vague and len(same_pod) > 1:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tessera.core.usage.believed import MOST_MIB, percentage, possible
 from tessera.core.usage.neighbors import SATURATED, Contention
+from tessera.core.usage.plausible import MOST_MIB, percentage, possible
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 

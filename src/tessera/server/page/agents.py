@@ -7,16 +7,16 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from tessera.clients.nodeusage import NodeUsages
-from tessera.core.explain.fleetview import Service
+from tessera.core.explain.fleetview import ModelServerHistory
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.core.usage.usagereport import UsageReport
 from tessera.core.workload.need import PodKey
 from tessera.errors import Unavailable
 from tessera.log import Complaint, Logger
-from tessera.server.page.keptanswer import KeptAnswer
+from tessera.server.page.cachedanswer import CachedAnswer
 
-__all__ = ["AgentsMemory"]
+__all__ = ["AgentMetrics"]
 
 _STALE_S: Final = 180.0
 """Older values are not shown."""
@@ -28,7 +28,7 @@ class _Reported(NamedTuple):
     advice: tuple[Recommendation, ...] = ()
 
 
-class AgentsMemory:
+class AgentMetrics:
     """`PageMetrics` of the nodes' agents, read in the background while the page is open.
 
     Args:
@@ -54,7 +54,7 @@ class AgentsMemory:
         self._complaints: dict[str, Complaint] = {}
         """By agent; of those alone that do not answer, so that one that does is complained about again."""
         complain = Complaint(log, "agents_not_read")
-        self._reported = KeptAnswer(self._read, _Reported(), complain, clock_s, every_s=every_s, stale_s=_STALE_S)
+        self._reported = CachedAnswer(self._read, _Reported(), complain, clock_s, every_s=every_s, stale_s=_STALE_S)
 
     def refresh(self, changed: Callable[[], None]) -> None:
         """Read again if the last read is old."""
@@ -86,7 +86,7 @@ class AgentsMemory:
         """Return what slows down the pods of GPUs, by UUID."""
         return self._reported.value.contention
 
-    def services(self) -> tuple[Service, ...]:
+    def services(self) -> tuple[ModelServerHistory, ...]:
         """Return nothing: agents do not measure model servers."""
         return ()
 

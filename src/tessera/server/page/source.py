@@ -13,7 +13,7 @@ from tessera.api.tessera.v1alpha1.imagewarmups import read_node_images
 from tessera.api.tessera.v1alpha1.modelcaches import read_node_models
 from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
 from tessera.core.explain.fleetpage import PageObservation, fleet_view
-from tessera.core.explain.fleetview import FleetView, Service
+from tessera.core.explain.fleetview import FleetView, ModelServerHistory
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
@@ -42,7 +42,7 @@ class PageMetrics(Protocol):
         """Return what slows down the pods of GPUs, by UUID."""
         ...
 
-    def services(self) -> tuple[Service, ...]:
+    def services(self) -> tuple[ModelServerHistory, ...]:
         """Return the model servers that are scaled, with their last hours."""
         ...
 
@@ -61,7 +61,7 @@ class _NoMetrics:
     def contention(self) -> Mapping[str, tuple[Contention, ...]]:
         return {}
 
-    def services(self) -> tuple[Service, ...]:
+    def services(self) -> tuple[ModelServerHistory, ...]:
         return ()
 
     def recommendations(self) -> tuple[Recommendation, ...]:

@@ -12,12 +12,12 @@ import msgspec
 from tessera.clients.kube import GPU_NODES, GPU_POLICIES, MemoryKube, Store
 from tessera.controller.run import Controller
 from tessera.controller.settings import ControllerSettings
-from tessera.core.explain.fleetview import Service
+from tessera.core.explain.fleetview import ModelServerHistory
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, UsageReport
 from tessera.errors import TesseraError
 from tessera.log import logger
 from tessera.measures import Measures
-from tessera.server.page import AgentsMemory
+from tessera.server.page import AgentMetrics
 from tessera.server.run import Server
 from tessera.server.settings import Page, ServerSettings
 from tessera.sim.embedded.nodes import EmbeddedNode
@@ -74,14 +74,14 @@ class _Usages:
         pass
 
 
-class _Metrics(AgentsMemory):
+class _Metrics(AgentMetrics):
     """The page's metrics: what agents report, and the model servers."""
 
     def __init__(self, nodes: Sequence[EmbeddedNode], workloads: EmbeddedWorkloads, speed: float) -> None:
         super().__init__(_Usages(nodes, speed), [], logger(), every_s=_READ_S)
         self._workloads = workloads
 
-    def services(self) -> tuple[Service, ...]:
+    def services(self) -> tuple[ModelServerHistory, ...]:
         return self._workloads.services()
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from tessera.clients.kube import PODS, MemoryKube, Object, Store, name_of
-from tessera.core.explain.fleetview import ScalePoint, Service
+from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.serving.autoscaler import AutoscalerMemory, ScaledServer, propose
 from tessera.core.serving.load import Load
 from tessera.core.serving.passes import PASS_S
@@ -136,7 +136,7 @@ class EmbeddedWorkloads:
         self._servers = {each.name: _Server(each, rng) for each in CASES if each.serving}
         self._busy: dict[PodKey, float] = {}
 
-    def services(self) -> tuple[Service, ...]:
+    def services(self) -> tuple[ModelServerHistory, ...]:
         """Return the model servers."""
         return tuple(each.service() for each in self._servers.values())
 
@@ -220,8 +220,8 @@ class _Server:
     def busy(self, running: int) -> float:
         return 100 * self._replicas.in_flight() / max(1, running * self._serving.slots)
 
-    def service(self) -> Service:
-        return Service(
+    def service(self) -> ModelServerHistory:
+        return ModelServerHistory(
             namespace=self._case.namespace, name=self._case.name, points=tuple(self._points), reason=self._reason
         )
 

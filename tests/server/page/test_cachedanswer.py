@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from tessera.errors import InvalidInput
 from tessera.log import Complaint, logger
-from tessera.server.page.keptanswer import KeptAnswer
+from tessera.server.page.cachedanswer import CachedAnswer
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ class Scene:
         self.now_s = 1000.0
         self.asked = self.changes = 0
         self.answer = asyncio.Queue[str | Exception]()
-        self.kept = KeptAnswer(
+        self.kept = CachedAnswer(
             self.ask, "", Complaint(logger(), "not_answered"), lambda: self.now_s, every_s=10.0, stale_s=stale_s
         )
 

@@ -10,15 +10,15 @@ from urllib.parse import urlencode
 from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads, read_services
 from tessera.api.prometheus.usagehistory import history_queries, read_history
 from tessera.clients.prometheus import MetricsServers
-from tessera.core.explain.fleetview import Service
+from tessera.core.explain.fleetview import ModelServerHistory
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.core.workload.need import PodKey
 from tessera.errors import Unavailable
 from tessera.log import Complaint, Logger
-from tessera.server.page.keptanswer import KeptAnswer
+from tessera.server.page.cachedanswer import CachedAnswer
 
-__all__ = ["PrometheusHistory"]
+__all__ = ["PrometheusMetrics"]
 
 _RETRY_S: Final = 15.0
 _STALE_S: Final = 120.0
@@ -33,10 +33,10 @@ _WINDOW: Final = "7d"
 class _Measured(NamedTuple):
     activity: Mapping[PodKey, float] = {}
     contention: Mapping[str, tuple[Contention, ...]] = {}
-    services: tuple[Service, ...] = ()
+    services: tuple[ModelServerHistory, ...] = ()
 
 
-class PrometheusHistory:
+class PrometheusMetrics:
     """`PageMetrics` of a Prometheus, which is queried in the background while the page is open.
 
     Args:
@@ -62,7 +62,7 @@ class PrometheusHistory:
         self._patient = patient
         self._url = url.rstrip("/")
         self._now_s = now_s
-        self._measured = KeptAnswer(
+        self._measured = CachedAnswer(
             self._measure,
             _Measured(),
             Complaint(log, "history_not_read"),
@@ -71,7 +71,7 @@ class PrometheusHistory:
             stale_s=_STALE_S,
         )
         no_advice: tuple[Recommendation, ...] = ()
-        self._advice = KeptAnswer(
+        self._advice = CachedAnswer(
             self._advise,
             no_advice,
             Complaint(log, "recommendations_not_read"),
@@ -123,7 +123,7 @@ class PrometheusHistory:
         """Return what slows down the pods of GPUs, by UUID."""
         return self._measured.value.contention
 
-    def services(self) -> tuple[Service, ...]:
+    def services(self) -> tuple[ModelServerHistory, ...]:
         """Return the model servers with their last hour."""
         return self._measured.value.services
 

@@ -20,7 +20,7 @@ from tessera.clients.kube import MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.errors import InvalidInput
 from tessera.log import logger
-from tessera.server.page import PrometheusHistory
+from tessera.server.page import PrometheusMetrics
 from tessera.server.run import Server
 from tessera.server.settings import Page, ServerSettings
 
@@ -49,7 +49,7 @@ class Scene:
         self.broken = ""
         self.answers = asyncio.Event()
         self.answers.set()
-        self.history = PrometheusHistory(
+        self.history = PrometheusMetrics(
             self.connect, self.connect_patiently, f"{URL}/", logger(), self._clock, self._clock
         )
 

@@ -10,7 +10,7 @@ from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
 from tessera.core.usage.throttling import KNOWN_REASONS
 
-__all__ = ["MOST_MIB", "believed", "most_mib", "percentage", "possible"]
+__all__ = ["MOST_MIB", "most_mib", "percentage", "plausible", "possible"]
 
 MOST_MIB = 4 << 20
 """For a GPU with unknown memory; more than any has."""
@@ -49,7 +49,7 @@ def most_mib(device: GpuFacts | Instance) -> int:
     return known or MOST_MIB
 
 
-def believed(reading: GpuReading, facts: GpuFacts) -> GpuReading:
+def plausible(reading: GpuReading, facts: GpuFacts) -> GpuReading:
     """Return a reading without impossible values: negative, not a number, more than the GPU has.
 
     Unknown instances are left out, and so are processes without a process id. A process counts once for each instance.

@@ -7,12 +7,12 @@ from typing import Generic, TypeVar
 from tessera.log import Complaint
 from tessera.loops import one_turn
 
-__all__ = ["KeptAnswer"]
+__all__ = ["CachedAnswer"]
 
 Answer = TypeVar("Answer")
 
 
-class KeptAnswer(Generic[Answer]):
+class CachedAnswer(Generic[Answer]):
     """The last answer to a question, until it is too old.
 
     Args:
