@@ -44,6 +44,18 @@ async def test_whole_gpus_are_offered(machine: Machine) -> None:
         assert env["NVIDIA_VISIBLE_DEVICES"] in {gpu.uuid for gpu in (await machine.driver.inventory()).gpus}
 
 
+async def test_no_pod_starts_beside_a_process_of_a_pod_that_is_gone(machine: Machine) -> None:
+    (machine.folder / "proc/100").mkdir()
+    (machine.folder / "proc/100/cgroup").write_text("0::/kubepods/pod0f6e8f0a-1b2c-4d5e-8f90-a1b2c3d4e5f6/a\n")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        for gpu in (await machine.driver.inventory()).gpus:
+            machine.driver.start_process(gpu.uuid, 100)
+        await machine.pod("p1", {"nvidia.com/gpu": 1})
+        with pytest.raises(Conflict, match="process 100 of pod 0f6e8f0a-1b2c-4d5e-8f90-a1b2c3d4e5f6, which has ended"):
+            await machine.start("p1", "nvidia.com/gpu")
+
+
 async def test_each_loop_and_watch_has_an_age(machine: Machine) -> None:
     loops = ("layout", "offer", "record", "plugins", "watch-nodes", "watch-pods", "watch-gpunodes", "watch-configmaps")
     text = ""

@@ -21,6 +21,7 @@ class SaidPods:
         self.objects: dict[str, Object] = {}
         self.recorded: list[KubeletAllocation] = []
         self.processes: set[str] = set()
+        self.owners: dict[int, str] = {}
         self.blind = False
 
     def pods(self) -> Iterable[Object]:
@@ -43,6 +44,9 @@ class SaidPods:
 
     def running(self, uids: Iterable[str]) -> frozenset[str]:
         return frozenset(uids) & self.processes
+
+    def pods_of(self, pids: Iterable[int]) -> dict[int, str]:
+        return {pid: self.owners[pid] for pid in pids if pid in self.owners}
 
     def record(self, name: str, resource: str, *ids: str) -> None:
         """Let the kubelet record devices of a pod that the API server has."""

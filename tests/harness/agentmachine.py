@@ -26,7 +26,7 @@ CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 
 
 class WatchedDriver(MemoryDriver):
-    """Counts how often processes are asked for, which an agent does when it looks at layouts and never else."""
+    """Counts how often processes are asked for, which an agent does when it looks at layouts, or starts a container."""
 
     requested = 0
     unseen: tuple[int, ...] = ()

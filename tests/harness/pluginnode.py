@@ -21,13 +21,14 @@ from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
 from tessera.agent.deviceplugin.containers.changerequests import ChangeRequest, CreateInstance, DisableMig
 from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.pods.assignments import write_shares
+from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.holdings import assigned_instances
-from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
+from tessera.core.gpu.inventory import GpuFacts, GpuProcess, Instance, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
@@ -79,6 +80,8 @@ class Node:
         self.cdi = root / "cdi"
         self.record = PodResources(kubelet.pod_resources)
         self.proc = of_the_host(root / "proc")
+        self.driver = MemoryDriver(())
+        """Lists the processes on GPUs; none of a GPU that it does not have."""
         self.trust = Trusting()
         self.passed_s = 0.0
         """By how much the agent's clock is ahead of this machine's."""
@@ -112,7 +115,13 @@ class Node:
             clock_s=self.times.clock_s,
         )
         assigned = AssignedPods(AnnotatedPods(view.pods, self.correct), self.trust)
-        return Plugins(paths, view, assigned, self, logger(), times=self.times)
+        plugins = Plugins(paths, view, assigned, self, logger(), times=self.times)
+        plugins.ask_driver(self.listed)
+        return plugins
+
+    async def listed(self, gpu: str) -> tuple[GpuProcess, ...]:
+        """Return the processes on a GPU as the driver lists them now."""
+        return await self.driver.processes(gpu)
 
     def seen(self) -> Iterable[dict[str, Any]]:
         """Return the pods to the agent."""

@@ -141,7 +141,9 @@ class Agent:
             mps_root=self._settings.mps.root,
         )
         assigned = AssignedPods(self._own_pods, self._keys)
-        return Plugins(paths, self._view, assigned, self._changes, self._log, times=self._times)
+        plugins = Plugins(paths, self._view, assigned, self._changes, self._log, times=self._times)
+        plugins.ask_driver(self._driver.processes)
+        return plugins
 
     def _own_advertiser(self) -> Advertiser:
         device_offers = DeviceOffers(self._gpunode, self._record, self._kubelet, self._gate, self._pods, self._log)

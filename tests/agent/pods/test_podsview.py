@@ -133,3 +133,31 @@ async def test_who_has_seen_others_once_is_not_blind_when_they_have_ended(tmp_pa
     assert not seen.blind
     (tmp_path / "proc/1/cgroup").unlink()
     assert not seen.blind
+
+
+# sentence: a process's control groups, its stat, and the pod it is found in
+PROCESSES: dict[str, tuple[str, str, str | None]] = {
+    "systemd": (f"kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope", "", UID),
+    "cgroupfs": (f"kubepods/besteffort/pod{UID}/{'a' * 64}", "10 (x) S 1", UID),
+    "of no pod": ("system.slice/nvidia-dcgm.service", "", None),
+    "ended": (f"kubepods/pod{UID}/a", "10 (a) R) Z 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0", None),
+    "its first thread ended": (f"kubepods/pod{UID}/a", "10 (a) Z 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 2 0", UID),
+}
+
+
+@pytest.mark.parametrize("case", PROCESSES)
+@pytest.mark.parametrize("known", [True, False], ids=["known", "gone"])
+async def test_the_pod_of_a_process(tmp_path: Path, case: str, known: bool) -> None:
+    group, stat, uid = PROCESSES[case]
+    of_the_host(tmp_path / "proc")
+    run(tmp_path, 10, group)
+    (tmp_path / "proc/10/stat").write_text(stat)
+    own = pod("p")
+    own["metadata"]["uid"] = UID
+    seen = view(tmp_path, (own,) if known else ())
+    assert seen.pods_of([10, 11]) == ({10: uid} if uid else {})
+
+
+async def test_who_is_blind_knows_no_process_s_pod(tmp_path: Path) -> None:
+    run(tmp_path, 10, f"kubepods/pod{UID}/a")
+    assert view(tmp_path).pods_of([10]) == {}

@@ -8,6 +8,7 @@ import msgspec
 
 from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.cdisupport import first_file
+from tessera.agent.deviceplugin.allocations.deviceprocesses import DeviceProcesses, ListedProcesses
 from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.containers.cdifolder import CdiFolder
@@ -84,6 +85,7 @@ class Plugins:
         self._adopted = False
         """Whether allocations made before there was a record are recorded."""
         self._folder = CdiFolder(paths.cdi)
+        self._view = view
         self.gate = Gate(view, self._maker.capacity, log, file=paths.allocations, times=times)
         self.shares = ShareAllocator(self.gate, self._maker, assigned, self._folder, log, memory=paths.memory)
         self._servers = PluginServers(paths.plugins, self._plugin, view.allocatable, log)
@@ -185,6 +187,10 @@ class Plugins:
             request = next((each for each in self.shares.assigned_requests() if each.key == held.key), None)
             return () if request is None else self._maker.uses(request.shares)
         return uses_of_ids(held.device_ids, self._maker.inventory)
+
+    def ask_driver(self, listed: ListedProcesses) -> None:
+        """Let the last gate ask the driver which processes are on GPUs."""
+        self.gate.on_devices = DeviceProcesses(listed, self._view, lambda: self._maker.inventory).on
 
     def _closed(self, resource: Resource) -> Resource:
         """Return a resource of which no device is free: what is allocated stays, and nothing more can be recorded."""

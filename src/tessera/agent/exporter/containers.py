@@ -71,7 +71,7 @@ class NodeContainers:
 
     def holders(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[DeviceHolder, ...]:
         """Return the containers that were allocated a device; init containers only until the pod's others start."""
-        entries = [each for each in self._record.entries if each.uid]
+        entries = [each for each in self._record.entries if each.uid and each.pod]
         lasting = {each.uid for each in entries if not each.initial}
         memory = dict(_memory_mib(inventory))
         replicas = {DeviceId(gpu.uuid, device.placement): device.memory_mib for gpu in gpus for device in gpu.devices}

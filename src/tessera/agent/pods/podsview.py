@@ -14,6 +14,7 @@ from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_o
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import GatePod
+from tessera.core.usage.cgroups import owner_of
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = [
@@ -36,6 +37,8 @@ _OF_THE_API = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORE
 Source: Kubernetes `pkg/kubelet/config/common.go`, `applyDefaults`."""
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """The PID namespace of the machine. Source: Linux `include/linux/proc_ns.h`, PROC_PID_INIT_INO."""
+_THREADS = 16
+"""The place of the number of threads behind the state."""
 _LEAST_UID = 4
 """Length of a UID searched among control groups; every real one has 36 characters."""
 
@@ -63,6 +66,9 @@ class PodsInView(Protocol):
 
     def running(self, uids: Iterable[str]) -> frozenset[str]:
         """Return those of these pods that have running processes."""
+
+    def pods_of(self, pids: Iterable[int]) -> Mapping[int, str]:
+        """Return the UID of each process's pod, of those that run in one."""
 
     @property
     def blind(self) -> bool:
@@ -227,6 +233,22 @@ class PodsView:
             found |= {uid for uid, names in desired.items() if any(name in text for name in names)}
         return frozenset(found)
 
+    def pods_of(self, pids: Iterable[int]) -> Mapping[int, str]:
+        """Return the UID of each process's pod, of those that run in one; a view that is `blind` finds none.
+
+        A process that has ended, and whose parent has not asked for it yet, runs no more.
+        """
+        if self.blind:
+            return {}
+        uids = tuple(by_uid(self.pods()))
+        found = {pid: owner_of(_text(self._proc / str(pid) / "cgroup"), {}, uids) for pid in pids}
+        return {
+            # systemd's names have `_` for `-`, which the UID of a pod that is gone had.
+            pid: owner.uid if owner.uid in uids else owner.uid.replace("_", "-")
+            for pid, owner in found.items()
+            if owner is not None and not _is_zombie(_text(self._proc / str(pid) / "stat"))
+        }
+
     @property
     def blind(self) -> bool:
         """Whether the processes of other pods cannot be observed, as without `hostPID`, and never could."""
@@ -246,6 +268,15 @@ def _cgroups(proc: Path) -> Iterator[str]:
     for process in proc.iterdir() if proc.is_dir() else ():
         if process.name.isdecimal():
             yield _text(process / "cgroup")
+
+
+def _is_zombie(stat: str) -> bool:
+    """Return whether a process has ended, by its `/proc/PID/stat`; not if only its first thread has.
+
+    Source: proc_pid_stat(5), fields 3 (state) and 20 (num_threads), behind the name, which may contain anything.
+    """
+    state, *fields = stat.rpartition(")")[2].split() or ("",)
+    return state in {"Z", "X"} and fields[_THREADS : _THREADS + 1] in (["0"], ["1"])
 
 
 def by_uid(pods: Iterable[Object]) -> dict[str, Object]:

@@ -112,7 +112,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     uid: str = ""
     """Of the pod; empty after `Allocate` alone, which names no pod."""
     pod: str = ""
-    """`namespace/name`."""
+    """`namespace/name`; empty of a pod with a UID of which only processes are left (`core.deviceplugin.leftovers`)."""
     container: str = ""
     initial: bool = False
     """Whether the container ends before the pod's others start, which get its devices then."""
@@ -135,7 +135,11 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def holder(self) -> str:
         """The container, for people."""
-        return f"container {self.container} of pod {self.pod}" if self.uid else "a pod that was just admitted"
+        if not self.uid:
+            return "a pod that was just admitted"
+        if not self.pod:
+            return f"{self.container} of pod {self.uid}, which has ended,"
+        return f"container {self.container} of pod {self.pod}"
 
 
 class SignedAssignment(msgspec.Struct, frozen=True, kw_only=True):

@@ -336,7 +336,7 @@ def devices_of_orphans(record: Iterable[Allocation], gone: Container[str]) -> tu
 
     """
     kept = {
-        use.device: each.pod
+        use.device: each.pod or each.uid
         for each in record
         if each.uid in gone
         for use in each.uses

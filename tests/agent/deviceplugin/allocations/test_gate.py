@@ -8,9 +8,10 @@ import pytest
 
 from builders.gpunodes import facts, sevenths
 from harness.pluginnode import CDI, GPU, MEMORY, NEED, SLICE, WHOLE, Node, mig, share
+from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kubelet import Container
 from tessera.core.gpu.deviceids import DeviceId
-from tessera.errors import Conflict
+from tessera.errors import Conflict, Unavailable, Unsupported
 
 pytestmark = pytest.mark.anyio
 
@@ -100,6 +101,105 @@ async def test_where_the_record_is_spoiled_nobody_starts_beside_a_pod_that_was_d
     node.end("kept")
     with pytest.raises(Conflict, match="container main of pod default/kept uses device"):
         await node.run("last")
+
+
+@pytest.mark.parametrize("content", [None, b""], ids=["missing", "emptied"])
+async def test_without_the_record_the_driver_tells_what_a_pod_has_that_was_deleted_by_force(
+    node: Node, content: bytes | None
+) -> None:
+    node.hurry(termination_s=0.2)
+    node.impaired = True
+    gpus = (facts(0), WHOLE), (facts(1), WHOLE)
+    node.driver = MemoryDriver((facts(0), facts(1)))
+    await node.offer(*gpus)
+    had = dict((await node.run("p")).env)["NVIDIA_VISIBLE_DEVICES"]
+    process = node.process_of("p")
+    node.driver.start_process(had, 100)
+    await node.kill()
+    (node.root / "allocations.json").unlink()
+    if content is not None:
+        (node.root / "allocations.json").write_bytes(content)
+    node.end("p")
+    node.plugins = node.started()
+    await node.offer(*gpus)
+    told = f"process 100 of pod uid-p, which has ended, uses GPU {had}"
+    for name in ("q", "r"):
+        node.ask(name)
+    await node.kubelet.allocate("default", "q", Container(name="main", limits=((GPU, 1),)), (had,))
+    with pytest.raises(Conflict, match=told):
+        await node.kubelet.create("default", "q", "main")
+    assert left(node) == [(DeviceId(had), "pod uid-p is deleted, and its processes still use it")]
+    await node.run("r")
+    await node.kill()
+    node.plugins = node.started()  # it is on record by now
+    node.driver = MemoryDriver(())
+    await node.offer(*gpus)
+    with pytest.raises(Conflict, match=told):
+        await node.kubelet.create("default", "q", "main")
+    shutil.rmtree(process)
+    assert dict((await node.kubelet.create("default", "q", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == had
+    assert not left(node)
+
+
+@pytest.mark.parametrize("whose", ["own", "living", "zombie", "of no pod", "ended meanwhile", "unseen"])
+async def test_processes_that_take_no_device_from_anybody_keep_none_busy(node: Node, whose: str) -> None:
+    node.driver = MemoryDriver((facts(0),))
+    await node.offer((facts(0), WHOLE))
+    for name in ("p", "monitor", "old"):
+        node.ask(name)
+    process = node.process_of({"own": "p", "living": "monitor"}.get(whose, "old"))
+    node.end("old")
+    node.driver.start_process(facts(0).uuid, 100)
+    if whose == "zombie":
+        (process / "stat").write_text("100 (a b) c) Z 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 7\n")
+    elif whose == "of no pod":
+        (process / "cgroup").write_text("0::/system.slice/nvidia-persistenced.service\n")
+    elif whose == "ended meanwhile":
+        shutil.rmtree(process)
+    elif whose == "unseen":
+        node.driver = MemoryDriver(())
+    await node.run("p")
+
+
+async def test_a_driver_that_lists_no_processes_stops_nobody_and_a_silent_one_is_asked_again(node: Node) -> None:
+    node.driver = MemoryDriver((facts(0),))
+    await node.offer((facts(0), WHOLE))
+    node.driver.fail("processes", Unavailable("GPU 0", found="silence", expected="an answer"))
+    with pytest.raises(Conflict, match="GPU 0: silence"):
+        await node.run("p")
+    node.driver.fail("processes", Unsupported("GPU 0", found="no list of processes", expected="one"))
+    await node.kubelet.create("default", "p", "main")
+    node.driver.fail("processes", Unavailable("GPU 0", found="silence", expected="an answer"))
+    await node.kubelet.create("default", "p", "main")  # it was started before: nothing is asked
+
+
+async def test_a_pod_s_first_thread_may_end_before_its_others(node: Node) -> None:
+    node.hurry(termination_s=0.0)
+    node.driver = MemoryDriver((facts(0),))
+    await node.offer((facts(0), WHOLE))
+    node.ask("old")
+    (node.process_of("old") / "stat").write_text("100 (x) Z 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 3 0 7\n")
+    node.end("old")
+    node.driver.start_process(facts(0).uuid, 100)
+    with pytest.raises(Conflict, match="process 100 of pod uid-old, which has ended, uses GPU"):
+        await node.run("p")
+
+
+async def test_while_nobody_tells_whether_a_process_s_pod_has_ended_its_device_waits(node: Node) -> None:
+    node.driver = MemoryDriver((facts(0),))
+    await node.offer((facts(0), WHOLE))
+    node.ask("old")
+    node.process_of("old")
+    node.driver.start_process(facts(0).uuid, 100)
+    shown = node.watched.pop(("default", "old"))
+    node.ask("p")
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
+    node.silent = True
+    with pytest.raises(Conflict, match="the API server does not say whether their pods have ended"):
+        await node.kubelet.create("default", "p", "main")
+    node.silent = False
+    assert shown["metadata"]["uid"] == "uid-old"
+    await node.kubelet.create("default", "p", "main")  # it lives: the watch is late
 
 
 async def test_processes_that_do_not_end_keep_the_device(node: Node) -> None:

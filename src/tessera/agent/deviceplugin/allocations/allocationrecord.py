@@ -205,7 +205,7 @@ class AllocationRecord:
             return frozenset()
         self._lost = await self._observer.running(self._lost)
         living = {uid for uid, pod in self._observer.pods(self._lost).items() if not pod.ended}
-        return self._lost - living - {each.uid for each in self._entries}
+        return self._lost - living - {each.uid for each in self._entries if each.pod}
 
     def next_ns(self) -> int:
         """Return the time of an allocation: later than all on record, even if the clock was set back."""

@@ -6,8 +6,9 @@ before a call is answered (docs/decisions/0014-last-gate.md).
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -15,20 +16,28 @@ from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
 from tessera.agent.deviceplugin.allocations.refusals import Refusals
 from tessera.agent.pods.observing import PodObserver
-from tessera.agent.pods.podsview import PodsInView, by_uid
+from tessera.agent.pods.podsview import PodsInView, by_uid, is_ended
 from tessera.api.kubernetes.podstates import created_ns
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Use, clashes, replaces
 from tessera.core.deviceplugin.lastgate import GateDecision, GateObservation
+from tessera.core.deviceplugin.leftovers import DeviceProcess, leftovers
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "ProcessesOfPods"]
 
 _TIMES = AgentTimes()
 _RETRY_S = 0.1
+
+ProcessesOfPods: TypeAlias = Callable[[frozenset[str]], Awaitable[tuple[DeviceProcess, ...]]]
+"""Returns the processes of pods on GPUs, by UUID."""
+
+
+async def _none_listed(_: frozenset[str]) -> tuple[DeviceProcess, ...]:
+    return ()
 
 
 class Gate:
@@ -41,6 +50,9 @@ class Gate:
         file: keeps the record across restarts of the agent; None keeps it in memory.
         now_ns: the time, in nanoseconds since 1970.
         times: the clock for durations, and how long to wait for pods that terminate.
+
+    Attributes:
+        on_devices: returns the processes of pods that the driver lists on GPUs.
 
     """
 
@@ -59,6 +71,7 @@ class Gate:
         self._observer = PodObserver(view, log)
         self.record = AllocationRecord(self._observer, capacity, log, file=file, now_ns=now_ns, clock_s=times.clock_s)
         self.refusals = Refusals(self.record, view, capacity, times.clock_s)
+        self.on_devices: ProcessesOfPods = _none_listed
         self._capacity = capacity
         self._log = log
 
@@ -126,6 +139,7 @@ class Gate:
         """
         if not self.record.has_started(holder):
             await self._require_known_uses(holder)
+            await self._record_leftovers(msgspec.structs.replace(holder, uses=uses))
         # 1. A restarted container is not later than before.
         before_ns = (each.at_ns for each in self.record.entries if replaces(holder, each))
         new = msgspec.structs.replace(holder, uses=uses, at_ns=min(before_ns, default=self.record.next_ns()))
@@ -157,6 +171,31 @@ class Gate:
             raise Unavailable(
                 f"{holder.resource} for {holder.pod}", found=found, hint="the kubelet retries; it starts when they end"
             )
+
+    async def _record_leftovers(self, new: Allocation) -> None:
+        """Record processes of ended pods on devices that a container is about to use, where the record lacks them.
+
+        Raises:
+            Unavailable: the driver or the API server does not answer, or the record cannot be written.
+
+        """
+        processes = await self.on_devices(frozenset(use.gpu for use in new.uses))
+        if not self._unrecorded(new, processes):
+            return
+        # The watch may be late: only a list of all pods tells that one has ended.
+        if not await self._observer.refresh():
+            raise Unavailable(
+                f"{new.resource} for {new.pod}",
+                found="processes use its device, and the API server does not say whether their pods have ended",
+                hint="the kubelet retries",
+            )
+        if found := self._unrecorded(new, processes):
+            self.record.keep((*self.record.entries, *found))
+            self._log.warning("leftovers_found", pods={each.uid: each.container for each in found})
+
+    def _unrecorded(self, new: Allocation, processes: Iterable[DeviceProcess]) -> tuple[Allocation, ...]:
+        living = {uid for uid, pod in by_uid(self.view.pods()).items() if not is_ended(pod)}
+        return leftovers(self.record.entries, new, processes, living)
 
     async def _holders(self, resource: str, ids: tuple[str, ...]) -> tuple[Allocation, ...]:
         """Return the containers with these ids; of several pods those that are not terminating."""
