@@ -274,7 +274,7 @@ async def embedded_history(folder: Path, prometheus: str) -> tuple[str, dict[int
     metadata = {"name": "too-large", "namespace": "research"}
     try:
         pod = await cluster.kube.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
-        async with metrics_of_model_servers(folder, prometheus) as metrics, httpx2.AsyncClient() as scheduler:
+        async with metrics_of_model_servers(folder, prometheus) as metrics, httpx2.AsyncClient(timeout=60) as scheduler:
             apiserver = AskedMetrics(folder, metrics.port)
             for step in range(SCRAPES):
                 await asyncio.sleep(1)
@@ -320,7 +320,7 @@ async def test_an_embedded_cluster_fills_the_panels(tmp_path: Path) -> None:
         of_all, part = over_time(fleet["Memory of all GPUs"]), over_time(fleet["Memory allocated"])
         by_namespace = over_time(f"sum({fleet['Memory allocated by namespace']})")
     assert empty == NOT_EMBEDDED
-    known = totals.keys() & part.keys()
+    known = totals.keys() & part.keys() & by_namespace.keys()
     assert len(known) > SCRAPES / 2
     assert of_all[NOW_S] / 2**20 == totals[NOW_S][0]
     # Agents observe a moment after a pod is bound: then both differ until the next scrape.

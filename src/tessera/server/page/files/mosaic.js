@@ -70,6 +70,7 @@ export class Mosaic {
       }
       const focused = old?.contains(document.activeElement) ? document.activeElement.dataset.gpu : null;
       const card = this.#card(node, shows, filters);
+      if (old?.isEqualNode(card)) continue; // what changed is shown elsewhere, such as what slows its GPUs
       if (old) {
         // The card stays: a new one would take a frame more until the browser knows that it is on the screen.
         old.replaceChildren(...card.childNodes);
