@@ -33,7 +33,7 @@ NODES = Dashboard(
                     _CONTAINER,
                 ),
             ),
-            text="Where the driver samples processes; of a MIG instance its SM activity, from Hopper on.",
+            text="By the driver's samples, none under MPS; of a MIG instance its SM activity, from Hopper on.",
         ),
         Panel(
             "SM activity",
