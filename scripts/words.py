@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/words.py: words that Tessera does not use, in texts for users, in docstrings and in docs, with their places.
+"""scripts/words.py: words that Tessera does not use, in texts for users, docstrings, comments and docs.
 
 A text for users is a string of at least three words in src: an error, an event, a help. Spelling is American.
 scripts/check runs it.
@@ -22,7 +22,7 @@ EVERYWHERE = {
     "look at": "see, check, read",
     "looks at": "checks, reads",
     "looked at": "checked, read",
-    "(?:carr(?:y|ies|ied|ying)) out": "reconcile, execute, done; a spec is valid or invalid",
+    "carr(?:y|ies|ied|ying)(?: [\\w`]+)? out": "reconcile, execute, done; a spec is valid or invalid",
     "(?:a|each|every|full|next|last|first|second|two|three|four|[0-9,]+) looks?(?! like)|looks of": "pass, scrape",
     "as ever": "leave it out",
     "heeds?": "ignores, follows",
@@ -51,6 +51,9 @@ TEXTS = {
     "sits": "is on",
     "shall": "is desired",
 }
+PLACES = "src docs deploy examples scripts *.md :!scripts/words.py"
+COMMENTS = {".js": r"(?<![:\w])//(.*)", ".css": r"/\*(.*?)\*/", ".yaml": r"(?<!\S)#(.*)", "": r"(?<!\S)#(.*)"}
+"""How a comment begins, by suffix; programs of a shell have none."""
 NAMES = re.compile(r"`[^`]*`|\{[^{}]*\}")
 
 
@@ -77,28 +80,35 @@ def strings(tree: ast.AST) -> Iterator[tuple[ast.expr, str, bool]]:
             yield node, node.value, node in docstrings
 
 
+def texts_of(path: Path) -> Iterator[tuple[int, str, dict[str, str]]]:
+    """Yield the texts of a file: its line, the text, and the words it must not have."""
+    if path.suffix not in {".py", ".md", *COMMENTS}:
+        return
+    content = path.read_text("utf-8")
+    if path.suffix == ".py" and not path.stem.endswith("_pb2"):
+        for node, text, is_docstring in strings(ast.parse(content)):
+            user_text = not is_docstring and text.count(" ") > 1 and "\x1b" not in text
+            yield node.lineno, text, EVERYWHERE if is_docstring else EVERYWHERE | TEXTS if user_text else {}
+    elif path.suffix == ".md" and "decisions" not in path.parts:
+        plain = re.sub(r"```.*?```", lambda block: "\n" * block.group().count("\n"), content, flags=re.DOTALL)
+        for number, line in enumerate(plain.splitlines(), 1):
+            yield number, line, EVERYWHERE
+    elif path.suffix in COMMENTS:
+        for number, line in enumerate(content.splitlines(), 1):
+            for comment in re.findall(COMMENTS[path.suffix], line):
+                yield number, comment, EVERYWHERE
+
+
 def main() -> int:
     """Print the words, and return 1 if there are any."""
-    listed = subprocess.run(
-        ["/usr/bin/env", "git", "ls-files", "src", "docs", "README.md"], capture_output=True, text=True, check=True
-    )
+    command = ["/usr/bin/env", "git", "ls-files", *PLACES.split()]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - our own words
     failed = False
     for path in map(Path, listed.stdout.splitlines()):
-        if path.suffix == ".py" and not path.stem.endswith("_pb2"):
-            for node, text, is_docstring in strings(ast.parse(path.read_text("utf-8"))):
-                user_text = not is_docstring and text.count(" ") > 1 and "\x1b" not in text
-                banned = EVERYWHERE if is_docstring else EVERYWHERE | TEXTS if user_text else {}
-                for word, instead in words_in(text, banned):
-                    print(f"{path}:{node.lineno}: {word}: write {instead}")
-                    failed = True
-        elif path.suffix == ".md" and "decisions" not in path.parts:
-            text = re.sub(
-                r"```.*?```", lambda block: "\n" * block.group().count("\n"), path.read_text("utf-8"), flags=re.DOTALL
-            )
-            for number, line in enumerate(text.splitlines(), 1):
-                for word, instead in words_in(line, EVERYWHERE):
-                    print(f"{path}:{number}: {word}: write {instead}")
-                    failed = True
+        for number, text, banned in texts_of(path):
+            for word, instead in words_in(text, banned):
+                print(f"{path}:{number}: {word}: write {instead}")
+                failed = True
     return int(failed)
 
 

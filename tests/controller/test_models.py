@@ -105,7 +105,7 @@ async def test_what_nodes_report_is_summed_up(cluster: Cluster) -> None:
     assert list(status["problems"]) == [{"node": "n2", "reason": "the node is not ready"}]
 
 
-async def test_an_edit_that_cannot_be_carried_out_removes_no_model_from_a_disk(cluster: Cluster) -> None:
+async def test_an_invalid_edit_removes_no_model_from_a_disk(cluster: Cluster) -> None:
     await cluster.kube.create(MODEL_CACHES, cache())
     async with cluster.running():
         await cluster.told("n1", "llama")

@@ -237,7 +237,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-async def test_what_cannot_be_carried_out_says_why_and_stops_no_other(cluster: Cluster, case: str) -> None:
+async def test_an_invalid_spec_says_why_and_stops_no_other(cluster: Cluster, case: str) -> None:
     spec, metadata, reason, want = WRONG[case]
     await cluster.make(spec, **metadata)
     await cluster.make(name="other")

@@ -15,7 +15,7 @@ from builders.gpunodes import facts, shared
 from builders.nodepods import AnnotatedPods, ListedPods
 from builders.nodeviews import of_the_host
 from builders.signed import Trusting, signed
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
 from tessera.agent.deviceplugin.containers.changerequests import ChangeRequest, CreateInstance, DisableMig

@@ -11,7 +11,7 @@ import msgspec
 
 from builders.kubeobjects import gpu, gpunode, node, pod
 from builders.signed import AGENT
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import keys_text
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, MemoryKube, Object

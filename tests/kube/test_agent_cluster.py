@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builders.kubeobjects import amount
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from kube.gpunode import GpuNode
 from kube.pods import allocatable, busybox, create, devices, run
 from tessera.api.tessera.pods.assignments import write_shares

@@ -65,7 +65,7 @@ def test_pods_run_on_while_the_agent_is_killed_and_started_again(gpu_node: GpuNo
     assert sorted(device for _, device, _, _ in everyone) == list(instances)
 
 
-def test_an_agent_killed_while_it_cuts_finishes_after_its_start(gpu_node: GpuNode) -> None:
+def test_an_agent_killed_while_it_creates_instances_finishes_after_its_start(gpu_node: GpuNode) -> None:
     gpu_node.start_agent()
     gpu_node.until_offered(("nvidia.com/gpu", 1))
     for layout in ("all-balanced", "all-1g.5gb", "all-3g.20gb"):

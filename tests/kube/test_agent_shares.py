@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builders.shares import share
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from kube.gpunode import GpuNode
 from kube.pods import busybox, environment, run, showing
 from tessera.api.tessera.pods.assignments import write_shares

@@ -126,7 +126,7 @@ def info(node: GpuNode) -> dict[str, Any]:
     return dict(node.cluster.get("node", node.node.name)["status"]["nodeInfo"])
 
 
-def test_pods_that_come_while_containerd_is_away_are_handed_their_devices_as_ever(gpu_node: GpuNode) -> None:
+def test_pods_that_come_while_containerd_is_away_get_their_devices(gpu_node: GpuNode) -> None:
     """The kubelet says then that it does not know the runtime's version: nobody may take that for an old containerd."""
     gpu_node.start_agent(policy=POLICY)
     gpu_node.until_offered((UNITS, 39))

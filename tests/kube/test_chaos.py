@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from judges.grants import claimed_for, faults, free_mib, shares_of, unsettled, untrue
+from judges.allocated import claimed_for, faults, free_mib, shares_of, unsettled, untrue
 from kube.fakenodes import ALL_MADE, FakeNode, delete_pods, idle_pod, make_nodes, only_nodes
 from kube.replicas import REPLICAS, Replica, Replicas, running
 from tessera.clients.kube import GPU_NODES, NODES, PODS, HttpKube, Kube, Object, follow, name_of

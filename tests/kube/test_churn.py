@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from kube import pods
 from kube.gpunode import GpuNode
 from tessera.core.gpu.gpumodels import model

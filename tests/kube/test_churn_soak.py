@@ -27,8 +27,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from judges.allocated import untrue
 from judges.deviceuse import Fault
-from judges.grants import untrue
 from kube import pods
 from kube.breaking import Breaker, troubles
 from kube.churn import OURS, SLICE, Act, acts, objects_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from kube import pods
 from kube.fakenodes import ALL_MADE, FakeNode, make_nodes, only_nodes
 from tessera.clients.kube import NODES as NODE

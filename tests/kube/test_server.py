@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from harness.servers import check
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from kube.fakenodes import ALL_MADE, FakeNode, idle_pod, only_nodes
 from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Object, annotations_of
 from testbed.cluster import Cluster
@@ -98,7 +98,7 @@ async def test_what_no_gpu_has_waits_with_a_reason(kube: HttpKube) -> None:
     assert "no GPU of the node can provide 100 GiB" in told["too-large"]
 
 
-async def test_the_server_killed_during_binds_grants_nothing_twice(kube: HttpKube, scheduling_plane: Cluster) -> None:
+async def test_a_server_killed_during_binds_allocates_nothing_twice(kube: HttpKube, scheduling_plane: Cluster) -> None:
     making = asyncio.create_task(made(kube, 120))
     for _ in range(3):
         await asyncio.sleep(0.7)

@@ -8,7 +8,7 @@ import pytest
 from builders.admissionpods import ROUTED
 from builders.kubeobjects import gpu
 from harness.servers import NEED, SHARE, Asked, make_node, make_pod, servers, settle
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from tessera import __version__
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.server.run import Server

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from builders.kubeobjects import node
 from harness.servers import NEED, check, make_pod, servers
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Kind, MemoryKube, name_of
 
 pytestmark = pytest.mark.anyio

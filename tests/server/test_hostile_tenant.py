@@ -3,7 +3,7 @@
 import pytest
 
 from harness.servers import NEED, Asked, make_pod, settle
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from tessera.clients.kube import PODS, MemoryKube, annotations_of
 from tessera.core.cluster.snapshot import NodeName
 

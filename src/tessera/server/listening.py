@@ -58,8 +58,8 @@ class HttpServer(uvicorn.Server):
         try:
             config.load()
         except OSError as error:  # ssl.SSLError is one
-            found, desired = shown(error), "a certificate, its key and an authority in PEM"
-            raise InvalidInput("TLS files", found=found, hint=f"give {desired}") from error
+            found, expected = shown(error), "a certificate, its key and an authority in PEM"
+            raise InvalidInput("TLS files", found=found, hint=f"give {expected}") from error
         super().__init__(config)
 
     @property

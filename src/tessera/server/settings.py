@@ -124,16 +124,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if is_loopback(self.host):
             return
         if self.tls is None:
-            found, desired = "it is plain HTTP beyond this machine", "TLS"
+            found, missing = "it is plain HTTP beyond this machine", "TLS"
             hint = "give --tls-certificate, --tls-key and --tls-client-authority"
         elif self.tls.client_authority is None:
             found = "no authority for clients, so that any client that reaches it could have pods bound"
-            desired, hint = "an authority beyond this machine", "give --tls-client-authority"
+            missing, hint = "an authority beyond this machine", "give --tls-client-authority"
         else:
             return
         raise InvalidInput(
             f"address {self.host}",
-            found=f"{found}, without {desired}",
+            found=f"{found}, without {missing}",
             hint=f"{hint}, or --host 127.0.0.1 next to the scheduler",
         )
 

@@ -11,7 +11,7 @@ import pytest
 from builders.evictable import NEED, budget, owned
 from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
 from harness import virtualtime
-from tessera.cli.defrag import carry_out
+from tessera.cli.defrag import execute
 from tessera.cli.defrag.moving import TAINT, MoveRunner, observe
 from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, NODES, PODS, Kind, Kube, MemoryKube
 from tessera.core.gpu.sharing import Mode
@@ -272,7 +272,7 @@ async def carried_out(*names: str, output: str, most: int = 9, objects: tuple[Ob
     await asyncio.sleep(0)
     given = {"filename": (), "pod": names, "resource": (), "priority": None}
     try:
-        await carry_out(kube, given | {"max_moves": most, "output": output, "deadline_s": 60.0})
+        await execute(kube, given | {"max_moves": most, "output": output, "deadline_s": 60.0})
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

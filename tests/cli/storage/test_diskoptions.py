@@ -39,6 +39,6 @@ def test_the_agents_state_folder_counts_for_disks_too() -> None:
     assert asked(env={"TESSERA_AGENT_STATE_DIR": "/state"})[1] == Path("/state")
 
 
-def test_what_cannot_be_carried_out_is_refused() -> None:
+def test_an_invalid_spec_is_refused() -> None:
     with pytest.raises(InvalidInput, match="data"):
         asked("--mount", "data")

@@ -24,7 +24,7 @@ from harness.servers import (
     servers,
     settle,
 )
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from tessera.api.tessera.pods.signatures import keys_text
 from tessera.api.tessera.v1alpha1.gpunodes import claims_field, offered_field
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Unanswered

@@ -17,7 +17,7 @@ from harness.servers import (
     servers,
     settle,
 )
-from judges.grants import shares_of
+from judges.allocated import shares_of
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube
 from tessera.core.gpu.sharing import Mode
 

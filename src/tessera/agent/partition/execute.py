@@ -31,10 +31,10 @@ from tessera.core.node.repartition import (
 )
 from tessera.errors import TesseraError
 
-__all__ = ["Carried", "carry_out", "resume", "used_on"]
+__all__ = ["Executed", "execute", "resume", "used_on"]
 
 
-class Carried(msgspec.Struct, frozen=True, kw_only=True):
+class Executed(msgspec.Struct, frozen=True, kw_only=True):
     """A procedure at its end, and what went wrong."""
 
     procedure: Procedure
@@ -61,7 +61,7 @@ _ENDED = {
 }
 
 
-async def carry_out(gpus: NodeGpus, gpu: str, procedure: Procedure, by_s: float) -> Carried:
+async def execute(gpus: NodeGpus, gpu: str, procedure: Procedure, by_s: float) -> Executed:
     """Execute a procedure to its end; it ends whatever fails, at the latest `Timing.restore_s` after `by_s`.
 
     Args:
@@ -74,11 +74,11 @@ async def carry_out(gpus: NodeGpus, gpu: str, procedure: Procedure, by_s: float)
     begins_with_offer = any(isinstance(step, Destroy) for step in procedure.todo)
     # Otherwise new instances would be advertised before it is known that they stay.
     if not begins_with_offer and not await gpus.offer_only(gpu, procedure.layout):
-        return Carried(procedure=procedure, trouble="the advertised devices could not be fixed")
+        return Executed(procedure=procedure, trouble="the advertised devices could not be fixed")
     return await _Run(gpus, gpu, by_s).go(procedure, Begin())
 
 
-async def resume(gpus: NodeGpus, gpu: str, failed: Procedure, by_s: float) -> Carried:
+async def resume(gpus: NodeGpus, gpu: str, failed: Procedure, by_s: float) -> Executed:
     """Try again to restore the former layout after a failed procedure."""
     return await _Run(gpus, gpu, by_s).again(failed)
 
@@ -101,12 +101,12 @@ class _Run:
         self._incomplete: Layout = ()
         self._restoring = False
 
-    async def again(self, failed: Procedure) -> Carried:
+    async def again(self, failed: Procedure) -> Executed:
         self._restoring = True
         seen = await self.observe()
-        return await self.go(failed, seen) if isinstance(seen, LayoutObserved) else Carried(procedure=failed)
+        return await self.go(failed, seen) if isinstance(seen, LayoutObserved) else Executed(procedure=failed)
 
-    async def go(self, procedure: Procedure, event: Event | None) -> Carried:
+    async def go(self, procedure: Procedure, event: Event | None) -> Executed:
         while event is not None:
             self._note(procedure, event)
             before = procedure.phase
@@ -115,7 +115,7 @@ class _Run:
                 self._by_s = _now() + self._timing.restore_s
                 self._restoring = True
             event = await self._follow(instructions)
-        return Carried(procedure=procedure, trouble=self._trouble, incomplete=self._incomplete)
+        return Executed(procedure=procedure, trouble=self._trouble, incomplete=self._incomplete)
 
     async def _follow(self, instructions: tuple[Instruction, ...]) -> Event | None:
         """Execute instructions in order; return the event of the last one, or at once that of a failure."""

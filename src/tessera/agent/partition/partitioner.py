@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import msgspec
 
-from tessera.agent.partition.execute import Carried, carry_out, resume
+from tessera.agent.partition.execute import Executed, execute, resume
 from tessera.agent.partition.locks import NodeLocks
 from tessera.agent.partition.nodegpus import NodeGpus
 from tessera.core.gpu.inventory import GpuFacts, Inventory
@@ -283,22 +283,22 @@ class Partitioner:
         """Make one change; return the failure, empty for none."""
         if isinstance(needed, SetMode):
             return await self._switch(facts, needed, by_s)
-        carried = await self._carry(facts, needed.plan, by_s)
-        return "" if carried.procedure.phase is Stage.DONE else carried.ended
+        executed = await self._carry(facts, needed.plan, by_s)
+        return "" if executed.procedure.phase is Stage.DONE else executed.ended
 
-    async def _carry(self, facts: GpuFacts, plan: Repartition, by_s: float) -> Carried:
+    async def _carry(self, facts: GpuFacts, plan: Repartition, by_s: float) -> Executed:
         procedure = start(plan, facts.incomplete)
-        return self._finish(facts.uuid, await carry_out(self.gpus, facts.uuid, procedure, by_s))
+        return self._finish(facts.uuid, await execute(self.gpus, facts.uuid, procedure, by_s))
 
-    def _finish(self, gpu: str, carried: Carried) -> Carried:
+    def _finish(self, gpu: str, executed: Executed) -> Executed:
         """Keep a procedure that could not restore, to retry it."""
-        if carried.procedure.phase is Stage.FAILED:
-            self._unrestored[gpu] = carried.procedure
+        if executed.procedure.phase is Stage.FAILED:
+            self._unrestored[gpu] = executed.procedure
         else:
             self._unrestored.pop(gpu, None)
-        self.outcomes[carried.procedure.phase] += 1
-        self._log.info("layout_changed", gpu=gpu, phase=carried.procedure.phase.value, reason=carried.trouble)
-        return carried
+        self.outcomes[executed.procedure.phase] += 1
+        self._log.info("layout_changed", gpu=gpu, phase=executed.procedure.phase.value, reason=executed.trouble)
+        return executed
 
     async def _lift(self, gpu: str) -> None:
         """Advertise all of a GPU again, unless its layout is unknown."""
@@ -314,9 +314,9 @@ class Partitioner:
         if not await self.gpus.offer_only(facts.uuid, ()):
             return "it could not be withdrawn from the pods"
         if needed.clear is not None:
-            carried = await self._carry(facts, needed.clear, by_s)
-            if carried.procedure.phase is not Stage.DONE:
-                return carried.ended
+            executed = await self._carry(facts, needed.clear, by_s)
+            if executed.procedure.phase is not Stage.DONE:
+                return executed.ended
         failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=needed.on)
         return failed if needed.clear is None else await self._put_back(facts, needed.clear, failed)
 

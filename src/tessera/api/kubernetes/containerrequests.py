@@ -102,8 +102,8 @@ def quantities(resources: Field) -> dict[str, Fraction]:
     for name in ("cpu", "memory"):
         limit, request = _amount(resources.get("limits", name)), _amount(resources.get("requests", name))
         if limit is not None and request is not None and request > limit:
-            desired = f"at most the limit of {resources.get('limits', name).value}"
-            raise resources.get("requests", name).refuse(desired)
+            expected = f"at most the limit of {resources.get('limits', name).value}"
+            raise resources.get("requests", name).refuse(expected)
         amount = limit if request is None else request
         if amount is not None:
             requests[name] = amount

@@ -69,8 +69,8 @@ def write(kind: str, devices: Mapping[str, ShareEdits], driver: DriverEdits = NO
     """
     for name in devices:
         if not _NAME.fullmatch(name):
-            desired = "letters, digits and _ - . : between a letter or digit at both ends"
-            raise InvalidInput(f"CDI device of {kind}", found=shown(name), expected=desired)
+            expected = "letters, digits and _ - . : between a letter or digit at both ends"
+            raise InvalidInput(f"CDI device of {kind}", found=shown(name), expected=expected)
     root = dev_root.rstrip("/")
     newer = bool(root) or any(name[0].isdigit() for name in devices)
     version = max(driver.version, _DIGIT_VERSION if newer else _PLAIN_VERSION)

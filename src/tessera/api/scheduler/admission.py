@@ -130,13 +130,13 @@ def read_review(body: bytes) -> Review:
         InvalidInput: it is none of version v1.
 
     """
-    subject, desired = "admission request", f"an AdmissionReview of {_VERSION} with a request"
+    subject, expected = "admission request", f"an AdmissionReview of {_VERSION} with a request"
     try:
         review = msgspec.json.decode(body, type=_Review)
     except UNDECODABLE as error:
-        raise InvalidInput(subject, found=f"it is not {desired} ({shown(error)})") from error
+        raise InvalidInput(subject, found=f"it is not {expected} ({shown(error)})") from error
     if review.api_version != _VERSION:
-        raise InvalidInput(subject, found=review.api_version, expected=desired)
+        raise InvalidInput(subject, found=review.api_version, expected=expected)
     requested = review.request
     created = requested.kind == _Kind(kind="Pod") and requested.operation == "CREATE"
     return Review(uid=requested.uid, namespace=requested.namespace, pod=requested.object if created else None)

@@ -31,7 +31,7 @@ from tessera.core.packing.defrag import MOST_MOVES, Asker, DefragProposal, Evict
 from tessera.core.workload.need import Isolation, Pod, PodKey
 from tessera.errors import InvalidInput, Unsupported
 
-__all__ = ["carry_out", "defrag"]
+__all__ = ["defrag", "execute"]
 
 _Result = TypeVar("_Result")
 _DEADLINE_S = 600.0
@@ -107,7 +107,7 @@ def defrag(**given: Any) -> None:
     _check()
     place = place_of(given)
     if given["execute"]:
-        asyncio.run(_on_cluster(place, lambda kube: carry_out(kube, given)))
+        asyncio.run(_on_cluster(place, lambda kube: execute(kube, given)))
         return
     with progress_bar("looking for moves"):
         cluster, evictable = _saved(place.file) if place.file is not None else asyncio.run(_on_cluster(place, observe))
@@ -216,7 +216,7 @@ def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:
 # Making the moves
 
 
-async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
+async def execute(kube: Kube, given: Mapping[str, Any]) -> None:
     """Make the moves and print the result; `given` are the options of the command.
 
     Raises:

@@ -174,13 +174,13 @@ def _program(text: str) -> tuple[str, ...]:
         InvalidInput: an open quote, or no such program.
 
     """
-    option, desired = "--reboot-command", "a program of this machine and its arguments"
+    option, expected = "--reboot-command", "a program of this machine and its arguments"
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise InvalidInput(option, found=f"{shown(text)}, {error}", hint=f"give {desired}") from error
+        raise InvalidInput(option, found=f"{shown(text)}, {error}", hint=f"give {expected}") from error
     if words and shutil.which(words[0]) is None:
-        raise InvalidInput(option, found=f"there is no program {shown(words[0])}", hint=f"give {desired}")
+        raise InvalidInput(option, found=f"there is no program {shown(words[0])}", hint=f"give {expected}")
     return words
 
 

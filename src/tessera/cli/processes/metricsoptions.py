@@ -36,9 +36,9 @@ def metrics_port(given: Mapping[str, Any]) -> MetricsPort:
     """
     certificate, key, authority = (given[f"metrics_{name}"] for name in ("certificate", "key", "client_authority"))
     if bool(certificate) != bool(key) or (authority and not certificate):
-        desired = "--metrics-certificate and --metrics-key"
+        expected = "--metrics-certificate and --metrics-key"
         raise InvalidInput(
-            "TLS of the metrics", found="some of its options are missing", hint=f"give {desired}, or none"
+            "TLS of the metrics", found="some of its options are missing", hint=f"give {expected}, or none"
         )
     tls = Tls(certificate=certificate, key=key, client_authority=authority) if certificate else None
     return MetricsPort(port=given["metrics_port"], tls=tls)

@@ -44,7 +44,7 @@ class DevicePlugin(Protocol):
     def watch(self) -> AsyncIterator[tuple[ListedDevice, ...]]:
         """Yield all devices, and all again after each change; the end withdraws the resource from the kubelet."""
 
-    async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
+    async def prefer(self, request: PreferenceRequest) -> tuple[str, ...]:
         """Return the preferred device ids of one container."""
 
     async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:

@@ -233,13 +233,13 @@ def place(model: GpuModel, counts: Mapping[str, int], keep: Layout = ()) -> Layo
     The search is exact. Of several layouts it returns the one that leaves the most placements free, then the first in
     order. Names that are not the model's profiles have no placement, so the answer is None.
     """
-    desired = tuple((name, count) for name, count in sorted(counts.items()) if count > 0)
-    return _place(model, desired, tuple(sorted(keep)))
+    requested = tuple((name, count) for name, count in sorted(counts.items()) if count > 0)
+    return _place(model, requested, tuple(sorted(keep)))
 
 
 @lru_cache(maxsize=1 << 16)
-def _place(model: GpuModel, desired: Counts, keep: Layout) -> Layout | None:
-    need = Counter(dict(desired)) + Counter(each.profile for each in keep)
+def _place(model: GpuModel, requested: Counts, keep: Layout) -> Layout | None:
+    need = Counter(dict(requested)) + Counter(each.profile for each in keep)
     found = [layout for layout in layouts_with(model, need) if set(keep).issubset(layout)]
     return min(found, key=lambda layout: (-len(open_placements(model, layout)), layout), default=None)
 

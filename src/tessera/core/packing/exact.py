@@ -69,8 +69,8 @@ class _Model:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.desired = Counter((pod.priority, pod.need) for pod in snapshot.pending)
-        self.kinds = tuple(self.desired)
+        self.requested = Counter((pod.priority, pod.need) for pod in snapshot.pending)
+        self.kinds = tuple(self.requested)
         self.program = LinearProgram()
         self.pods: dict[tuple[int, int], int] = {}
         self.serves: dict[_Key, int] = {}
@@ -87,7 +87,7 @@ class _Model:
         for n, node in enumerate(snapshot.nodes):
             self._node(n, node)
         for k, kind in enumerate(self.kinds):
-            self.program.row(self._sum({k}), high=self.desired[kind])
+            self.program.row(self._sum({k}), high=self.requested[kind])
 
     def improve(self, start: Sequence[Assignment], budget: TimeBudget) -> tuple[tuple[float, ...] | None, int]:
         """Serve one priority class after the other, highest first, then close as many GPUs as possible.
@@ -99,7 +99,7 @@ class _Model:
         at_most = 0
         for position, priority in enumerate(priorities):
             mine = self._sum({k for k, kind in enumerate(self.kinds) if kind[0] == priority})
-            requested = sum(count for kind, count in self.desired.items() if kind[0] == priority)
+            requested = sum(count for kind, count in self.requested.items() if kind[0] == priority)
             at_most += search.serve(mine, requested, budget.left_s / (len(priorities) - position))
         search.close(self.opened)
         return search.values if search.better else None, at_most
@@ -155,7 +155,7 @@ class _Model:
         for k, (priority, need) in enumerate(self.kinds):
             takes = (need.cpu_milli, need.memory_mib, 1)
             if refusal(need, node) is None and all(take <= free for take, free in zip(takes, room, strict=True)):
-                pods = self.program.variable(high=self.desired[priority, need], integer=True)
+                pods = self.program.variable(high=self.requested[priority, need], integer=True)
                 self.pods[k, n] = pods
                 for terms, take in zip(taken, takes, strict=True):
                     terms[pods] = float(take)
@@ -212,11 +212,11 @@ class _Model:
         """Create instances: memory slices and media engines at most once, used ones kept, devices on new ones."""
         shares = self.held[n, gpu.index]
         kept = {(s.profile, s.start) for s in shares}
-        desired = {key.option.profile for key, _ in made} | {s.profile for s in shares}
+        requested = {key.option.profile for key, _ in made} | {s.profile for s in shares}
         instances = {
             place: self.program.variable((place.profile, place.start) in kept, 1, integer=True)
             for place in placements(gpu.model)
-            if place.profile in desired
+            if place.profile in requested
         }
         self.instances |= {(n, gpu.index, place): v for place, v in instances.items()}
         for unit in range(gpu.model.memory_slices):
@@ -228,7 +228,7 @@ class _Model:
             most = float(gpu.model.memory_slices)
             weights = {"none": 0.0, ALL_MEDIA: most}
             self.program.row({v: weights.get(media[p.profile], 1.0) for p, v in instances.items()}, high=most)
-        for profile in desired:
+        for profile in requested:
             served = {v: 1.0 for key, v in made if key.option.profile == profile}
             created = {v: -1.0 for place, v in instances.items() if place.profile == profile}
             self.program.row(served | created, high=-sum(s.profile == profile for s in shares))

@@ -26,10 +26,10 @@ def victims(ledger: Ledger, need: Need, priority: int, node: str, removable: Ite
     pods count as well as devices. Cost: a tenth of a millisecond a possible victim; with many different pods
     some 20 milliseconds more, and then a cheaper set may exist.
     """
-    desired = frozenset(removable)
+    names = frozenset(removable)
     if not ledger.knows(node):
         return None
-    pods = [pod for pod in ledger.pods_on(node) if pod.id in desired and pod.priority < priority]
+    pods = [pod for pod in ledger.pods_on(node) if pod.id in names and pod.priority < priority]
     trial = _Trial(ledger.alone(node), need, node)
     found = _cheapest(trial, sorted(pods, key=lambda pod: (pod.priority, _gpus(pod)[:1], str(pod.id))))
     return None if found is None else tuple(sorted(str(pod.id) for pod in found))

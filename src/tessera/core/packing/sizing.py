@@ -223,10 +223,10 @@ class _Search:
 
         If no fleet is found in time, one in which each need has nodes of its own.
         """
-        desired = Counter(pod.need for pod in pods)
+        requested = Counter(pod.need for pod in pods)
         if self._budget.left_s <= 0:
-            return self._apart(desired), 0.0
-        pool = _Pool([each.node for each in self.types], desired, self._caps)
+            return self._apart(requested), 0.0
+        pool = _Pool([each.node for each in self.types], requested, self._caps)
         for failed in self._failed:
             pool.forbid(failed)
         costs = {n: each.cost for n, each in zip(pool.nodes, self.types, strict=True)}
@@ -237,16 +237,16 @@ class _Search:
         if all(each.cost.is_integer() for each in self.types):
             bound = float(math.ceil(bound - _EASE))
         if not found.feasible:
-            return self._apart(desired), bound
+            return self._apart(requested), bound
         pool.program.row(costs, high=found.objective + _EASE)
         few = pool.program.minimize(dict.fromkeys(pool.nodes, 1.0), limit_s=max(0.0, own.left_s), start=found.values)
         own.spend(few.took_s)
         values = few.values or found.values
         return tuple(round(values[n]) for n in pool.nodes), bound
 
-    def _apart(self, desired: Mapping[Need, int]) -> _Counts:
+    def _apart(self, requested: Mapping[Need, int]) -> _Counts:
         counts = [0] * len(self.types)
-        for need, count in desired.items():
+        for need, count in requested.items():
             holding = [t for t in range(len(self.types)) if (need, t) in self._caps]
             t = min(holding, key=lambda t: self.types[t].cost / self._caps[need, t])
             counts[t] += -(-count // self._caps[need, t])
@@ -257,7 +257,7 @@ class _Pool:
     """The program over counts of nodes, in which the nodes of a type are one."""
 
     def __init__(
-        self, nodes: Sequence[Node], desired: Mapping[Need, int], caps: Mapping[tuple[Need, int], int]
+        self, nodes: Sequence[Node], requested: Mapping[Need, int], caps: Mapping[tuple[Need, int], int]
     ) -> None:
         self.program = LinearProgram()
         self.nodes = [self.program.variable(integer=True) for _ in nodes]
@@ -265,14 +265,14 @@ class _Pool:
         for t, node in enumerate(nodes):
             pods = {
                 need: self.program.variable(high=count, integer=True)
-                for need, count in desired.items()
+                for need, count in requested.items()
                 if (need, t) in caps
             }
             for need, v in pods.items():
                 placed[need][v] = 1.0
                 self.program.row({v: 1.0, self.nodes[t]: -float(caps[need, t])}, high=0)
             self._type(t, node, pods)
-        for need, count in desired.items():
+        for need, count in requested.items():
             self.program.row(placed[need], low=count)
 
     def forbid(self, failed: _Counts) -> None:

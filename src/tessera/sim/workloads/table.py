@@ -34,11 +34,11 @@ class Row(msgspec.Struct, frozen=True):
     line: int
     values: dict[str, str]
 
-    def text(self, column: str, desired: str) -> str:
+    def text(self, column: str, expected: str) -> str:
         """Return the value of a column that may not be empty."""
         value = self.values[column]
         if not value:
-            raise self.wrong(column, desired)
+            raise self.wrong(column, expected)
         return value
 
     def number(self, column: str, bounds: Bounds) -> int:
@@ -48,13 +48,13 @@ class Row(msgspec.Struct, frozen=True):
             raise self.wrong(column, f"a whole number, {bounds}")
         return int(value)
 
-    def wrong(self, column: str, desired: str, *, accepted: str = "") -> InvalidInput:
+    def wrong(self, column: str, expected: str, *, accepted: str = "") -> InvalidInput:
         """Return the error for the value of one column."""
         value = self.values[column]
         where = f"{self.path}, line {self.line}, column {column}"
         if not value:
-            return InvalidInput(where, found="it is empty", hint=f"write {desired}")
-        return InvalidInput(where, found=_quoted(value), expected=desired, hint=accepted)
+            return InvalidInput(where, found="it is empty", hint=f"write {expected}")
+        return InvalidInput(where, found=_quoted(value), expected=expected, hint=accepted)
 
 
 def _quoted(value: str) -> str:
@@ -96,8 +96,8 @@ def _records(path: Path, file: TextIO, required: tuple[str, ...], optional: tupl
                 header = _header(path, fields, required)
                 continue
             if len(fields) != len(header):
-                desired = f"{len(header)} fields as in the header"
-                raise InvalidInput(f"{path}, line {started}", found=f"it has {len(fields)} fields, not {desired}")
+                expected = f"{len(header)} fields as in the header"
+                raise InvalidInput(f"{path}, line {started}", found=f"it has {len(fields)} fields, not {expected}")
             values = dict.fromkeys(optional, "") | dict(zip(header, map(str.strip, fields), strict=True))
             found = True
             yield Row(path, started, values)

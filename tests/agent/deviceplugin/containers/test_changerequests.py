@@ -17,9 +17,9 @@ SEEN = Inventory(gpus=(facts(0),))
 
 
 @asynccontextmanager
-async def served(carry_out: Callable[[ChangeRequest], Awaitable[Inventory]]) -> AsyncIterator[ChangeRequests]:
+async def served(execute: Callable[[ChangeRequest], Awaitable[Inventory]]) -> AsyncIterator[ChangeRequests]:
     requests = ChangeRequests()
-    serving = asyncio.create_task(requests.serve(carry_out))
+    serving = asyncio.create_task(requests.serve(execute))
     try:
         yield requests
     finally:
@@ -30,13 +30,13 @@ async def served(carry_out: Callable[[ChangeRequest], Awaitable[Inventory]]) -> 
 async def test_who_asks_gets_what_the_driver_shows_or_what_went_wrong_each_for_itself() -> None:
     both = asyncio.Barrier(2)
 
-    async def carry_out(request: ChangeRequest) -> Inventory:
+    async def execute(request: ChangeRequest) -> Inventory:
         await both.wait()  # none waits for the other
         if request == DisableMig("bad"):
             raise Conflict("GPU bad", found="a user", hint="wait")
         return SEEN
 
-    async with asyncio.timeout(5), served(carry_out) as requests:
+    async with asyncio.timeout(5), served(execute) as requests:
         good, bad = await asyncio.gather(
             requests.change(DisableMig("good")), requests.change(DisableMig("bad")), return_exceptions=True
         )
@@ -47,13 +47,13 @@ async def test_who_asks_gets_what_the_driver_shows_or_what_went_wrong_each_for_i
 async def test_what_is_begun_outlives_who_asked_for_it() -> None:
     go, begun, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def carry_out(_: ChangeRequest) -> Inventory:
+    async def execute(_: ChangeRequest) -> Inventory:
         begun.set()
         await go.wait()
         done.set()
         return SEEN
 
-    async with asyncio.timeout(5), served(carry_out) as requests:
+    async with asyncio.timeout(5), served(execute) as requests:
         waiting = asyncio.create_task(requests.change(DisableMig("u")))
         await begun.wait()
         waiting.cancel()
@@ -66,14 +66,14 @@ async def test_what_is_begun_outlives_who_asked_for_it() -> None:
 async def test_an_error_that_nobody_waits_for_ends_nothing() -> None:
     go, begun = asyncio.Event(), asyncio.Event()
 
-    async def carry_out(request: ChangeRequest) -> Inventory:
+    async def execute(request: ChangeRequest) -> Inventory:
         if request == DisableMig("bad"):
             begun.set()
             await go.wait()
             raise ZeroDivisionError
         return SEEN
 
-    async with asyncio.timeout(5), served(carry_out) as requests:
+    async with asyncio.timeout(5), served(execute) as requests:
         waiting = asyncio.create_task(requests.change(DisableMig("bad")))
         await begun.wait()
         waiting.cancel()
@@ -85,12 +85,12 @@ async def test_an_error_that_nobody_waits_for_ends_nothing() -> None:
 async def test_who_waits_when_the_agent_ends_is_cancelled() -> None:
     begun = asyncio.Event()
 
-    async def carry_out(_: ChangeRequest) -> Inventory:
+    async def execute(_: ChangeRequest) -> Inventory:
         begun.set()
         await asyncio.Event().wait()
         return SEEN
 
-    async with served(carry_out) as requests:
+    async with served(execute) as requests:
         first = asyncio.create_task(requests.change(DisableMig("u")))
         await begun.wait()
     with pytest.raises(asyncio.CancelledError):

@@ -107,7 +107,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_carried_out_is_refused(case: str) -> None:
+def test_an_invalid_spec_is_refused(case: str) -> None:
     spec, want = BAD[case]
     with pytest.raises(InvalidInput, match=want):
         read_image_warmup(warmup(spec))

@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_carried_out_is_refused(case: str) -> None:
+def test_an_invalid_spec_is_refused(case: str) -> None:
     each, want = REFUSED[case]
     with pytest.raises(InvalidInput) as refused:
         read_model_cache(each)

@@ -124,7 +124,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_carried_out_is_refused_with_its_field(case: str) -> None:
+def test_an_invalid_spec_is_refused_with_its_field(case: str) -> None:
     spec, subject, want = BAD[case]
     with pytest.raises(InvalidInput) as caught:
         read_model_server(model_server(spec), "file.yaml")

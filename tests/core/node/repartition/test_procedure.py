@@ -293,7 +293,7 @@ class Machine:
                 return (StepDone(step), StepDone(step), TimedOut(), StepFailed(step, "fault"), TimedOut())[fate % 5]
 
 
-def carry_out(procedure: Procedure, machine: Machine) -> Procedure:
+def execute(procedure: Procedure, machine: Machine) -> Procedure:
     """Run a procedure to its end; checks all invariants after every event."""
     event: Event | None = Begin()
     while event is not None:
@@ -320,7 +320,7 @@ def test_whatever_fails_no_used_instance_is_touched_and_the_end_is_what_it_says(
     procedure: Procedure, fate: list[int]
 ) -> None:
     machine = Machine(procedure, iter(fate))
-    after = carry_out(procedure, machine)
+    after = execute(procedure, machine)
     layout = tuple(sorted(machine.layout))
     assert set(procedure.used) <= machine.used <= machine.layout
     if after.phase is Stage.DONE:
@@ -340,7 +340,7 @@ def test_each_failing_step_leads_back_to_the_former_layout(procedure: Procedure)
     drains = 2 if any(isinstance(step, Destroy) for step in procedure.todo) else 0
     for number, kind in itertools.product(range(len(procedure.todo)), (2, 3, 4)):
         machine = Machine(procedure, iter([*[0] * (drains + number), kind]))
-        after = carry_out(procedure, machine)
+        after = execute(procedure, machine)
         assert after.phase is Stage.RESTORED
         assert tuple(sorted(machine.layout)) == procedure.former
 
@@ -349,7 +349,7 @@ def test_each_failing_step_leads_back_to_the_former_layout(procedure: Procedure)
 @given(cases())
 def test_when_nothing_fails_the_target_is_reached(procedure: Procedure) -> None:
     machine = Machine(procedure, iter(()))
-    assert carry_out(procedure, machine).phase is Stage.DONE
+    assert execute(procedure, machine).phase is Stage.DONE
     assert tuple(sorted(machine.layout)) == procedure.target
 
 
@@ -369,7 +369,7 @@ def test_after_a_crash_planning_anew_reaches_the_target(procedure: Procedure, fa
     plan = plan_repartition(procedure.model, present, used, procedure.target)
     if isinstance(plan, Repartition):
         again = Machine(start(plan), iter(()))
-        assert carry_out(start(plan), again).phase is Stage.DONE
+        assert execute(start(plan), again).phase is Stage.DONE
         assert tuple(sorted(again.layout)) == procedure.target
     else:
         assert not set(used) <= set(procedure.target)

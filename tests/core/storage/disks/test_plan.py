@@ -376,7 +376,7 @@ def test_a_node_without_disks_says_so_and_one_with_others_names_them() -> None:
         DiskSpec(mount="/mnt/\n"),
     ],
 )
-def test_a_spec_that_cannot_be_carried_out_is_refused(spec: DiskSpec) -> None:
+def test_an_invalid_spec_is_refused(spec: DiskSpec) -> None:
     with pytest.raises(InvalidInput):
         check_spec(spec)
 

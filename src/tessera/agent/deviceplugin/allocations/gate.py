@@ -102,23 +102,23 @@ class Gate:
             Unavailable: its record does not show them.
 
         """
-        desired = tuple(sorted(ids))
+        requested = tuple(sorted(ids))
         # 1. Find the containers with these ids; of two pods one may be terminating.
-        found = await self._holders(resource, desired)
+        found = await self._holders(resource, requested)
         # 2. Remember created later: the call does not say which pod it is for.
         created = {uid: created_ns(pod) for uid, pod in by_uid(self.view.pods()).items()}
         later = lastgate.later_holders(found, self.record.entries, created)
-        self.refusals.note_duplicates(resource, desired, later)
+        self.refusals.note_duplicates(resource, requested, later)
         # 3. Answer if there is exactly one.
         if not found:
             raise Unavailable(
-                f"{len(desired)} devices of {resource}",
+                f"{len(requested)} devices of {resource}",
                 found="the kubelet's checkpoint does not list these devices for any container yet",
                 hint="the kubelet retries",
             )
         if later:
             raise Conflict(
-                f"device {desired[0]} of {resource}",
+                f"device {requested[0]} of {resource}",
                 found=f"the kubelet allocated it to pods {' and '.join(sorted({each.pod for each in found}))}",
                 hint=f"delete {' and '.join(sorted({each.pod for each, _ in later}))}, created later",
             )

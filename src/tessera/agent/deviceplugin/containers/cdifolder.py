@@ -62,8 +62,8 @@ class CdiFolder:
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
-            desired = "letters, digits and _ . - between a letter or digit at both ends"
-            raise InvalidInput("CDI specification", found=shown(name), expected=desired)
+            expected = "letters, digits and _ . - between a letter or digit at both ends"
+            raise InvalidInput("CDI specification", found=shown(name), expected=expected)
         return self._folder / f"{_OURS}{name}.json"
 
     def _unusable(self, error: OSError) -> Unavailable:

@@ -55,20 +55,20 @@ class ChangeRequests:
         self._queue.put_nowait((request, answer))
         return await answer
 
-    async def serve(self, carry_out: Callable[[ChangeRequest], Awaitable[Inventory]]) -> None:
+    async def serve(self, execute: Callable[[ChangeRequest], Awaitable[Inventory]]) -> None:
         """Make requests concurrently, until canceled; their callers are canceled too."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(_answer(*await self._queue.get(), carry_out))
+                tasks.create_task(_answer(*await self._queue.get(), execute))
 
 
 async def _answer(
     request: ChangeRequest,
     answer: asyncio.Future[Inventory],
-    carry_out: Callable[[ChangeRequest], Awaitable[Inventory]],
+    execute: Callable[[ChangeRequest], Awaitable[Inventory]],
 ) -> None:
     try:
-        inventory = await carry_out(request)
+        inventory = await execute(request)
     except asyncio.CancelledError:
         answer.cancel()
         raise

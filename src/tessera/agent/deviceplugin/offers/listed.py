@@ -194,7 +194,7 @@ class ListedResource(abc.ABC, Generic[OfferT]):
         """Which optional calls are used."""
 
     @abc.abstractmethod
-    async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
+    async def prefer(self, request: PreferenceRequest) -> tuple[str, ...]:
         """Return the preferred device ids of one container."""
 
     @abc.abstractmethod

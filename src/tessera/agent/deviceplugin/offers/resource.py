@@ -92,17 +92,17 @@ class OfferedResource(ListedResource[Resource]):
         self._devices, self._leaving = {}, {}
         super().end()
 
-    async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
+    async def prefer(self, request: PreferenceRequest) -> tuple[str, ...]:
         """Return the preferred ids: on distinct GPUs, unless replicas are to be packed.
 
         Never one that a pod has: a kubelet that offers it has forgotten the allocation. If too few are left, the
         kubelet adds any, and `allocate` refuses.
         """
-        with self._call(desired.available):
-            must = frozenset(desired.must_include)
-            free = tuple(each for each in desired.available if each in must or self._is_free(each))
-            size = min(desired.size, len(must.union(free)))
-            sound = PreferenceRequest(available=free, must_include=desired.must_include, size=size)
+        with self._call(request.available):
+            must = frozenset(request.must_include)
+            free = tuple(each for each in request.available if each in must or self._is_free(each))
+            size = min(request.size, len(must.union(free)))
+            sound = PreferenceRequest(available=free, must_include=request.must_include, size=size)
             return prefer(self.resource, sound, self._policy, distinct=self._policy == "distributed")
 
     def _is_free(self, name: str) -> bool:
@@ -194,6 +194,6 @@ class OfferedResource(ListedResource[Resource]):
         known = {**left, **self._devices}
         unknown = next((each for each in ids if each not in known), None)
         if unknown is not None:
-            desired = f"one of the {len(self._devices)} advertised ids"
-            raise InvalidInput(subject, found=shown(unknown), expected=desired)
+            expected = f"one of the {len(self._devices)} advertised ids"
+            raise InvalidInput(subject, found=shown(unknown), expected=expected)
         return tuple(known[each] for each in ids)

@@ -107,8 +107,8 @@ def read_shares(
     check_requested(pod, need, found or ())
     absent = sorted({share.gpu for share in found or ()} - keys.gpus) if keys.gpus is not None else []
     if absent:
-        desired = f"one of the node's {len(keys.gpus or ())} GPUs"
-        raise InvalidAssignment(assignment_of(pod), found=f"GPU {absent[0]}", expected=desired)
+        expected = f"one of the node's {len(keys.gpus or ())} GPUs"
+        raise InvalidAssignment(assignment_of(pod), found=f"GPU {absent[0]}", expected=expected)
     return found
 
 

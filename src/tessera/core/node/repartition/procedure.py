@@ -135,7 +135,7 @@ class Observe(msgspec.Struct, frozen=True, tag=True):
 
 
 Instruction = OfferOnly | AwaitUnused | Step | Observe
-"""A step has a deadline and reported as StepDone, StepFailed or TimedOut."""
+"""A step has a deadline, and its result is reported as StepDone, StepFailed or TimedOut."""
 
 
 class Procedure(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +184,7 @@ def advance(procedure: Procedure, event: Event) -> Next:
     if handle is None:
         raise _unexpected(procedure, event)
     after, instructions = handle(procedure, event)
-    line = f"{procedure.phase}, {_tell(event)}: {after.phase}"
+    line = f"{procedure.phase}, {_describe(event)}: {after.phase}"
     return msgspec.structs.replace(after, story=(*procedure.story, line)), instructions
 
 
@@ -214,12 +214,12 @@ def _unexpected(procedure: Procedure, event: Event) -> Conflict:
     expected = [kind.__name__ for phase, kind in _HANDLERS if phase is procedure.phase]
     return Conflict(
         f"repartition of {procedure.model.name}, {procedure.phase}",
-        found=f"{_tell(event)} came instead of {' or '.join(expected) or 'nothing more'}",
+        found=f"{_describe(event)} came instead of {' or '.join(expected) or 'nothing more'}",
         hint=f"observe the GPU again and plan again; so far: {'; '.join(procedure.story) or 'nothing'}",
     )
 
 
-def _tell(event: Event) -> str:
+def _describe(event: Event) -> str:
     match event:
         case StepDone(step=step):
             return f"{_name(step)} done"

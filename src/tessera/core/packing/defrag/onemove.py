@@ -96,12 +96,12 @@ class Mover:
 
     def _helps(self, fleet: Fleet, kind: int, other: int, spot: Choice) -> bool:
         """Return whether `kind` fits where a pod of kind `other` is now, once that is gone."""
-        need, desired = self._packer.demand(other).need, self._packer.demand(kind).need
-        if fleet.room[CPU, spot.node] + need.cpu_milli < desired.cpu_milli:
+        removed, added = self._packer.demand(other).need, self._packer.demand(kind).need
+        if fleet.room[CPU, spot.node] + removed.cpu_milli < added.cpu_milli:
             return False
-        fleet.give(spot.node, need, spot.shares)
+        fleet.give(spot.node, removed, spot.shares)
         fits = self._fitting(fleet, kind, self._nodes[spot.node : spot.node + 1])
-        fleet.take(spot.node, need, spot.shares)
+        fleet.take(spot.node, removed, spot.shares)
         return bool(fits[0])
 
     def _fitting(self, fleet: Fleet, kind: int, nodes: NDArray[np.int64]) -> _Bools:

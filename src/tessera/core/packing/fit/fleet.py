@@ -305,7 +305,7 @@ class Fleet:
             self._change_device(row, node, device, sign)
         elif share.mode is Mode.MIG:
             placement = placement_at(gpu_type.model, share.profile or "", share.start or 0)
-            self._change_cut(row, node, placement, sign)
+            self._change_instance(row, node, placement, sign)
         else:
             self._change_amount(row, node, share, sign)
 
@@ -324,7 +324,7 @@ class Fleet:
         self.memory_left[row, node] = 0 if taken else gpu_type.memory_mib
         self._commit(row, node, 0)
 
-    def _change_cut(self, row: int, node: int, placement: Placement, sign: int) -> None:
+    def _change_instance(self, row: int, node: int, placement: Placement, sign: int) -> None:
         created = self._created.get((row, node), ())
         if sign > 0:
             self._created[row, node] = (*created, placement)

@@ -56,7 +56,7 @@ def serve(fleet: Fleet, demand: Demand, node: int, preference: Preference) -> tu
     a device in the usual case, at worst one a distinct state of the node.
     """
     search = _Search(fleet, demand, node, preference)
-    if len(search.desired) == 1:
+    if len(search.sought) == 1:
         share = next(search.candidates(), None)
         return None if share is None else (share,)
     try:
@@ -72,7 +72,7 @@ class _Search:
         self.demand = demand
         self.node = node
         self.preference = preference
-        self.desired = [devices for devices in demand.devices for _ in range(devices.ask.count)]
+        self.sought = [devices for devices in demand.devices for _ in range(devices.ask.count)]
         self.shares: list[Share] = []
         self._rows: list[int] = []
 
@@ -80,7 +80,7 @@ class _Search:
         """Take a share for every requested device; return whether that was possible."""
         seen: set[object] = set()
         trail = [self.candidates()]
-        while trail and len(self.shares) < len(self.desired):
+        while trail and len(self.shares) < len(self.sought):
             for share in trail[-1]:
                 self.fleet.hold(self.node, share)
                 self.shares.append(share)
@@ -94,11 +94,11 @@ class _Search:
                 trail.pop()
                 if self.shares:
                     self.fleet.drop(self.node, self.shares.pop())
-        return len(self.shares) == len(self.desired)
+        return len(self.shares) == len(self.sought)
 
     def candidates(self) -> Iterator[Share]:
         """Yield the shares that would serve the next device, the preferred first."""
-        devices = self.desired[len(self.shares)]
+        devices = self.sought[len(self.shares)]
         taken = self._taken()
         nodes = np.array([self.node])
         for way in (way for tier in devices.tiers for way in tier):
@@ -117,11 +117,11 @@ class _Search:
 
     def _taken(self) -> tuple[int, ...]:
         """Return the GPUs that the ask of the next device may not use again."""
-        at = min(len(self.shares), len(self.desired) - 1)
-        devices = self.desired[at]
+        at = min(len(self.shares), len(self.sought) - 1)
+        devices = self.sought[at]
         if devices.ask.form is Form.EXACT:
             return ()
-        held = zip(self.desired, self.shares, strict=False)
+        held = zip(self.sought, self.shares, strict=False)
         return tuple(sorted(share.gpu for of, share in held if of is devices))
 
     def _shares(self, way: Way, row: int, ask: Ask) -> Iterator[Share]:

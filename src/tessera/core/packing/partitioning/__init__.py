@@ -9,7 +9,7 @@ destroyed.
 Needs and memory shares are placed by the scheduler's extender without this module, which makes room for those that
 only idle desired devices block.
 
-The node's agent carries it out (`spec.desired` of its GPUNode) and decides in the end: an instance
+The node's agent executes it (`spec.desired` of its GPUNode) and decides in the end: an instance
 in use is never destroyed, and a pod's assignment takes precedence over a desired device.
 """
 

@@ -6,7 +6,7 @@ const COLORS = 12;
 const DISTINCT = 7; // the first ones, which differ most
 const HIDDEN = "other namespaces";
 
-// Gives each owner a color: by its name, so that it keeps it whoever comes and goes, and the next one where that is taken.
+// Gives each owner a color: by its name, so that it stays when others come and go; the next one where that is taken.
 export class Palette {
   #numbers = new Map();
   #taken = new Set();

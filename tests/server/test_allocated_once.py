@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from builders.kubeobjects import gpu, pod, share
 from harness import virtualtime
 from harness.servers import Asked, make_node, make_pod, servers, settle
-from judges.grants import faults, shares_of, unsettled
+from judges.allocated import faults, shares_of, unsettled
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import EVERYTHING, GPU_NODES, PODS, Kind, Listing, MemoryKube, Object, Selection, Unanswered
 from tessera.core.gpu.sharing import Mode
