@@ -147,6 +147,15 @@ def test_lines_are_no_longer_than_the_terminal_and_name_every_gpu(columns: int, 
     assert len(cells) >= gpus
 
 
+def test_the_mode_of_a_gpu_without_agent_is_unknown_where_nothing_fixes_it() -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "1"}
+    fixed = gpunode("b", gpu(0, sharing=Sharing(modes=()), node="b"))
+    got = lines(
+        run("-o", "wide", objects=[node("a", {"nvidia.com/gpu": "1"}, **labels), node("b"), fixed], columns=170)
+    )
+    assert [line.split("│")[2].split()[0] for line in got[1:3]] == ["-", "(nothing)"]
+
+
 def test_colors_are_for_terminals_alone() -> None:
     console = Console(width=120, force_terminal=True, color_system="truecolor")
     with console.capture() as capture:

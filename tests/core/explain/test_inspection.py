@@ -88,6 +88,12 @@ def test_an_idle_gpu_is_auto_only_where_nobody_fixed_its_sharing(sharing: str) -
     assert auto or got.modes == declared.modes
 
 
+def test_a_gpu_of_a_node_without_agent_is_not_auto() -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "1"}
+    without = first(node("a", {"nvidia.com/gpu": "1"}, **labels))
+    assert (without.auto, without.modes, without.health) == (False, (), GpuHealth.UNKNOWN)
+
+
 def test_fragmentation_is_what_the_pods_cannot_use_of_what_is_free() -> None:
     waiting = [pod(f"w{number}", {"nvidia.com/mig-3g.20gb": 1}, node=None) for number in range(3)]
     got = first(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tessera.api.kubernetes.containerrequests import names_device
+from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = ["asks_of", "containers_in_order", "holds_devices", "lasting_containers", "was_created"]

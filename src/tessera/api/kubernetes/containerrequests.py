@@ -8,7 +8,7 @@ import msgspec
 
 from tessera.api.fields import Field
 from tessera.core.gpu.gpumodels import is_profile
-from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
+from tessera.core.gpu.sharing import mig_resource, names_device
 from tessera.core.workload import units
 from tessera.core.workload.foreignnames import names_foreign
 from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation
@@ -19,7 +19,6 @@ __all__ = [
     "RequestRules",
     "container_need",
     "is_zero",
-    "names_device",
     "names_gpu",
     "quantities",
     "refuse_share_counts",
@@ -47,11 +46,6 @@ class RequestRules(msgspec.Struct, frozen=True, kw_only=True):
     """MiB in one `tessera.dev/gpu-memory`."""
     share_unit_mib: int = 1024
     """MiB in one `aliyun.com/gpu-mem`; 1 where gpushare's device plugin runs with `--memory-unit MiB`."""
-
-
-def names_device(resource: str) -> bool:
-    """Return whether a resource name is one of NVIDIA's device plugin, for GPUs or MIG instances."""
-    return resource in {GPU_RESOURCE, f"{GPU_RESOURCE}.shared"} or resource.startswith(mig_resource(""))
 
 
 def is_zero(quantity: object) -> bool:

@@ -17,13 +17,13 @@ import msgspec
 from tessera.api.documents import Plain
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.hami.annotations import REGISTERED, read_registered
-from tessera.api.kubernetes.containerrequests import is_zero, names_device
+from tessera.api.kubernetes.containerrequests import is_zero
 from tessera.api.kubernetes.labeledgpus import INSTANCE_TYPE_LABELS, LabeledGpus, read_labeled_gpus
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, MemoryUnits, Node, NodeName, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model, profile
 from tessera.core.gpu.mig import Layout, place
-from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Offer, Sharing, managed_sharing, mig_resource
+from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Offer, Sharing, managed_sharing, mig_resource, names_device
 from tessera.core.workload import units
 from tessera.core.workload.resources import GPU_MEMORY, MODEL_RESOURCE, SHARE_COUNT, SHARE_MEMORY
 from tessera.errors import InvalidInput

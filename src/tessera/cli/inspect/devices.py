@@ -162,9 +162,11 @@ def _table(*, headed: bool = True) -> Table:
 
 
 def _mode(gpu: GpuInspection) -> Text:
-    """Return the modes in use; modes that are only possible in brackets."""
+    """Return the modes in use; modes that are only possible in brackets; `-` where nobody says them."""
     if gpu.pods:
         return Text(" + ".join(_MODES[mode] for mode in gpu.modes))
+    if not gpu.modes and gpu.health is GpuHealth.UNKNOWN:
+        return Text("-", "dim")
     offered = "auto" if gpu.auto else " + ".join(_MODES[mode] for mode in gpu.modes) or "nothing"
     return Text(f"({offered})", "dim")
 

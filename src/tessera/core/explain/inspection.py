@@ -90,7 +90,7 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     memory_slices: int
     """Memory slices; 0 without MIG."""
     modes: tuple[Mode, ...] = ()
-    """Modes in which it is allocated now; without pods, the allowed modes."""
+    """Modes in which it is allocated now; without pods, the allowed modes, if they are known."""
     auto: bool
     """Whether it is managed: Tessera chooses how it is shared; otherwise an administrator fixed that."""
     level: Level | None = None
@@ -285,6 +285,7 @@ class _NodeUsage:
         state = self.seen.state if self.seen.state and self.seen.state.reported else None
         reasons = _reasons(gpu, state) if state else ()
         health = GpuHealth.UNKNOWN if state is None else GpuHealth.UNHEALTHY if reasons else GpuHealth.HEALTHY
+        unmanaged = gpu.sharing.managed and state is None  # without an agent nobody partitions it
         wrong = holding_faults(gpu, [Holding(holder.pod, holder.share) for holder in pods])
         return GpuInspection(
             index=gpu.index,
@@ -295,8 +296,8 @@ class _NodeUsage:
             memory_slices=gpu.model.memory_slices,
             modes=tuple(dict.fromkeys(holder.share.mode for holder in pods))
             or tuple(dict.fromkeys(device.mode for device in gpu.devices))
-            or gpu.sharing.modes,
-            auto=gpu.sharing.managed,
+            or (() if unmanaged else gpu.sharing.modes),
+            auto=gpu.sharing.managed and not unmanaged,
             level=min((holder.level for holder in pods), key=_WEAKEST_FIRST.index, default=None),
             slices=_slices(gpu, pods, _desired(gpu, state)),
             pods=pods,

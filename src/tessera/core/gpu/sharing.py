@@ -28,6 +28,7 @@ __all__ = [
     "devices",
     "managed_sharing",
     "mig_resource",
+    "names_device",
     "of_other_allocator",
     "options",
     "without_mps",
@@ -208,6 +209,11 @@ def mig_resource(profile: str, *, shared: bool = False) -> str:
     Source: NVIDIA k8s-device-plugin, `+` becomes `.`: `nvidia.com/mig-1g.10gb.me`.
     """
     return f"nvidia.com/mig-{profile.replace('+', '.')}{'.shared' if shared else ''}"
+
+
+def names_device(resource: str) -> bool:
+    """Return whether a resource name is one of NVIDIA's device plugin, for GPUs or MIG instances."""
+    return resource in {GPU_RESOURCE, f"{GPU_RESOURCE}.shared"} or resource.startswith(mig_resource(""))
 
 
 def devices(model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device, ...]:

@@ -11,8 +11,9 @@ import msgspec
 
 from tessera.api.documents import Path
 from tessera.api.fields import Field, composed
-from tessera.api.kubernetes.containerrequests import is_zero, names_device
+from tessera.api.kubernetes.containerrequests import is_zero
 from tessera.api.kubernetes.workloads.shapes import with_names
+from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.foreignnames import names_foreign
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 

@@ -12,7 +12,6 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity, in_place
-from tessera.api.kubernetes.containerrequests import names_device
 from tessera.api.kubernetes.images import pod_images, reported_images
 from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
@@ -26,6 +25,7 @@ from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Pha
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.mps import Enforcement
 from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot
+from tessera.core.gpu.sharing import names_device
 from tessera.core.workload import units
 from tessera.core.workload.need import Need, Pod, PodKey
 from tessera.core.workload.resources import SHARE_RESOURCES

@@ -9,7 +9,6 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
-from tessera.api.kubernetes.containerrequests import names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
 from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating
 from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask, write_shares
@@ -17,6 +16,7 @@ from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction
+from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.need import Ask, Form, Need, reused
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY, SHARE_RESOURCES
 from tessera.core.workload.units import count

@@ -7,12 +7,11 @@ from typing import Annotated
 import msgspec
 
 from tessera.api.fields import Field
-from tessera.api.kubernetes.containerrequests import names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys, assignment_of, check_signature
 from tessera.api.tessera.shares import AskFields, AssignmentFields, ShareFields, UnversionedShareFields
 from tessera.core.cluster.snapshot import Share
-from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, mig_resource
+from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, mig_resource, names_device
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import UNDECODABLE, InvalidInput, shown

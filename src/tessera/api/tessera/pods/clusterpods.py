@@ -7,12 +7,13 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, in_words
-from tessera.api.kubernetes.containerrequests import is_zero, names_device, names_gpu
+from tessera.api.kubernetes.containerrequests import is_zero, names_gpu
 from tessera.api.kubernetes.podspecs import PREFIX, read_need
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.need import Form, Need, PodKey
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import InvalidInput

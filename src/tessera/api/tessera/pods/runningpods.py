@@ -1,8 +1,7 @@
 """The pods of a live cluster: running pods with their devices, and pending pods.
 
-Kubernetes does not record which device a pod uses, unless a scheduler extender wrote it on the pod. If it is
-not recorded, the pod is assumed to have devices of its node as the packer would choose them (the tightest GPU that
-fits, then the first), in order of pod name and after all recorded ones.
+Kubernetes does not record which device a pod uses, unless a scheduler extender wrote it on the pod; if it is not
+recorded, `core.packing.assumed` says what the pod has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,17 +10,15 @@ import msgspec
 
 from tessera.api.fields import Field, identity, in_words
 from tessera.api.hami.annotations import ALLOCATED, read_allocated
-from tessera.api.kubernetes.containerrequests import names_device
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.kubernetes.workloads import controller
 from tessera.api.tessera.pods.assignments import read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys
-from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
-from tessera.core.gpu.sharing import GPU_RESOURCE, Mode
-from tessera.core.packing.fit import Fleet
-from tessera.core.packing.pack.packer import Packer
-from tessera.core.workload.need import Form, Need, Pod, PodKey
+from tessera.core.cluster.snapshot import Node, NodeName, Running, Share
+from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, names_device
+from tessera.core.packing.assumed import PodOnNode, unused_record, with_assumed_shares
+from tessera.core.workload.need import Form, Pod, PodKey
 from tessera.errors import InvalidInput
 
 __all__ = ["Claims", "PodMemory", "PodsOfCluster", "read_pods"]
@@ -91,13 +88,6 @@ class PodMemory:
         self._before, self._now = self._now, {}
 
 
-class _Placed(msgspec.Struct, frozen=True):
-    """A pod on a node; its shares if they are recorded."""
-
-    pod: Pod
-    shares: tuple[Share, ...] | None
-
-
 class _Found:
     """The contents of Pod objects, one after the other."""
 
@@ -106,7 +96,7 @@ class _Found:
         self._claims = claims
         self._signed = signed
         self.notes: list[str] = []
-        self.on_node: dict[str, list[_Placed]] = {}
+        self.on_node: dict[str, list[PodOnNode]] = {}
         self.pending: list[tuple[str, Pod]] = []
         """Each with its creation time."""
         self.invalid: dict[PodKey, str] = {}
@@ -131,7 +121,7 @@ class _Found:
         if not node:
             self.pending.append((field.get("metadata", "creationTimestamp").text("~"), read.pod))
         elif node in self._nodes:
-            self.on_node.setdefault(node, []).append(_Placed(read.pod, shares))
+            self.on_node.setdefault(node, []).append(PodOnNode(read.pod, shares))
         else:
             self.notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
 
@@ -141,8 +131,10 @@ class _Found:
         running: list[Running] = []
         recorded: dict[PodKey, tuple[Share, ...]] = {}
         for name, there in self.on_node.items():
-            running.extend(_on(self._nodes[name], there, notes))
-            recorded |= {placed.pod.key: placed.shares for placed in there if placed.shares is not None}
+            believed, unbelieved = with_assumed_shares(self._nodes[name], there)
+            running.extend(believed)
+            notes.extend(unbelieved)
+            recorded |= {each.pod.key: each.shares for each in there if each.shares is not None}
         return PodsOfCluster(
             running=tuple(running),
             pending=tuple(pod for _, pod in sorted(self.pending, key=lambda item: item[0])),
@@ -209,7 +201,7 @@ def _of_hami(field: Field, node: Node, key: PodKey, notes: list[str]) -> tuple[S
         if strange is not None:
             raise annotation.refuse(found=f"node {node.name} does not have {strange}")
     except InvalidInput as error:
-        notes.append(_unused(key, error))
+        notes.append(unused_record(key, error))
         return None
     return tuple(
         Share(
@@ -241,68 +233,10 @@ def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> 
         return _Reading(pod, read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys))
     except InvalidAssignment as error:
         by_name = any(ask.form is Form.EXACT and names_device(ask.resource) for ask in need.asks)
-        return _Reading(pod, None if by_name else (), note=_unused(key, error), invalid=str(error))
+        return _Reading(pod, None if by_name else (), note=unused_record(key, error), invalid=str(error))
     except InvalidInput as error:
-        return _Reading(pod, note=_unused(key, error))
+        return _Reading(pod, note=unused_record(key, error))
 
 
 def _unread(field: Field, key: PodKey, error: InvalidInput) -> _Reading:
     return _Reading(None, note=f"pod {key} is left out: {error}", unread=in_words(error, field))
-
-
-def _unused(key: PodKey, error: InvalidInput) -> str:
-    return f"the devices recorded on pod {key} are not used: {error}"
-
-
-def _on(node: Node, there: list[_Placed], notes: list[str]) -> list[Running]:
-    """Return the running pods of one node, recorded devices first, each with possible devices."""
-    ordered = sorted(there, key=lambda placed: placed.pod.key)
-    rest = [placed.pod for placed in ordered if placed.shares is None]
-    recorded = [_running(each.pod, node.name, each.shares) for each in ordered if each.shares is not None]
-    running, refused = _believable(node, recorded, notes)
-    rest = sorted((*rest, *refused), key=lambda pod: pod.key)
-    if not any(pod.need.asks for pod in rest):
-        return [*running, *(_running(pod, node.name, ()) for pod in rest)]
-    packer = Packer(Fleet.of(Snapshot(nodes=(_open(node),), running=tuple(running))), "first-fit")
-    for pod in rest:
-        asks = tuple(ask for ask in pod.need.asks if ask.form is not Form.EXACT or names_device(ask.resource))
-        choice = packer.place(packer.intern(Need(asks=asks))) if asks else None
-        if asks and choice is None and not node.problem:
-            notes.append(f"pod {pod.key} has devices that node {node.name} does not report; they are not counted")
-        held = _running(pod, node.name, choice.shares if choice else ())
-        running.append(msgspec.structs.replace(held, guessed=bool(asks)))
-    return running
-
-
-def _believable(node: Node, recorded: list[Running], notes: list[str]) -> tuple[list[Running], list[Pod]]:
-    """Return the pods whose records are possible together, and the others, each with a note."""
-    if _conflict(node, recorded) is None:
-        return recorded, []
-    kept: list[Running] = []
-    refused: list[Pod] = []
-    for held in recorded:
-        error = _conflict(node, [*kept, held])
-        if error is None:
-            kept.append(held)
-        else:
-            notes.append(_unused(held.pod.key, error))
-            refused.append(held.pod)
-    return kept, refused
-
-
-def _conflict(node: Node, running: list[Running]) -> InvalidInput | None:
-    """Return the impossible shares; None for none."""
-    try:
-        Fleet.of(Snapshot(nodes=(node,), running=tuple(running)))
-    except InvalidInput as error:
-        return error
-    return None
-
-
-def _open(node: Node) -> Node:
-    """Return the node without anything that could exclude a pod that already runs there."""
-    return msgspec.structs.replace(node, taints=(), unschedulable=False, max_pods=1 << 30)
-
-
-def _running(pod: Pod, node: NodeName, shares: tuple[Share, ...]) -> Running:
-    return Running(pod=pod, assignment=Assignment(pod=pod.key, node=node, shares=shares))

@@ -1,0 +1,104 @@
+"""The devices of running pods where none is recorded, and which of contradicting records count."""
+
+import msgspec
+import pytest
+
+from builders.asks import exact
+from builders.fleets import A100, gpu, node, plain_share, pod_of, slices
+from builders.shares import mig_share, share, whole
+from tessera.core.cluster.snapshot import Node, Share, Taint
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.assumed import PodOnNode, with_assumed_shares
+from tessera.core.workload.need import Need
+
+WHOLE = Need(asks=(exact(),))
+TWO = node("n", gpu(0, sharing=Sharing(modes=(Mode.WHOLE,))), gpu(1, sharing=Sharing(modes=(Mode.WHOLE,))))
+CUT = node("n", gpu(0), gpu(1))
+CLOSED = msgspec.structs.replace(TWO, unschedulable=True, taints=(Taint(key="x", effect="NoSchedule"),), max_pods=1)
+UNKNOWN = node("n")
+FULL = whole(0, A100.memory_mib)
+
+
+def on_node(key: str, need: Need = WHOLE, *shares: Share, recorded: bool = False) -> PodOnNode:
+    return PodOnNode(pod_of(need, key), shares if shares or recorded else None)
+
+
+# Keyed by a sentence: the node, its pods; by pod the GPU and start of each device, whether they are assumed; the notes.
+CASES: dict[str, tuple[Node, tuple[PodOnNode, ...], dict[str, tuple[list[tuple[int, int | None]], bool]], str]] = {
+    "no pod": (TWO, (), {}, ""),
+    "a pod without requests assumes nothing": (TWO, (on_node("a", Need()),), {"a": ([], False)}, ""),
+    "unrecorded pods in order of name": (
+        TWO,
+        (on_node("b"), on_node("a"), on_node("c", Need())),
+        {"a": ([(0, None)], True), "b": ([(1, None)], True), "c": ([], False)},
+        "",
+    ),
+    "recorded devices first": (
+        TWO,
+        (on_node("a"), on_node("b", WHOLE, FULL)),
+        {"b": ([(0, None)], False), "a": ([(1, None)], True)},
+        "",
+    ),
+    "a record of nothing is a record": (TWO, (on_node("a", WHOLE, recorded=True),), {"a": ([], False)}, ""),
+    "instances fill a GPU before the next": (
+        CUT,
+        tuple(on_node(name, slices("3g.20gb")) for name in "abc"),
+        {"a": ([(0, 0)], True), "b": ([(0, 4)], True), "c": ([(1, 0)], True)},
+        "",
+    ),
+    "an amount beside a record of one": (
+        CUT,
+        (on_node("a", plain_share(1024)), on_node("b", plain_share(1024), share(1, 1024))),
+        {"b": ([(1, None)], False), "a": ([(1, None)], True)},
+        "",
+    ),
+    "of two records of one GPU the first by name counts": (
+        TWO,
+        (on_node("b", WHOLE, FULL), on_node("a", WHOLE, FULL)),
+        {"a": ([(0, None)], False), "b": ([(1, None)], True)},
+        "the devices recorded on pod b are not used: pod b on node n: GPU 0",
+    ),
+    "a record of a GPU that is not there": (
+        TWO,
+        (on_node("a", WHOLE, whole(7, 1)),),
+        {"a": ([(0, None)], True)},
+        "the devices recorded on pod a are not used: pod a on node n: GPU 7",
+    ),
+    "a record across another": (
+        CUT,
+        (on_node("a", slices("3g.20gb"), mig_share(0, "3g.20gb", 0)), on_node("b", WHOLE, FULL)),
+        {"a": ([(0, 0)], False), "b": ([(1, None)], True)},
+        "the devices recorded on pod b are not used: pod b on node n: GPU 0",
+    ),
+    "more pods than devices": (
+        TWO,
+        (on_node("a"), on_node("b"), on_node("c")),
+        {"a": ([(0, None)], True), "b": ([(1, None)], True), "c": ([], True)},
+        "pod c has devices that node n does not report; they are not counted",
+    ),
+    "a node whose GPUs are unknown says so itself": (
+        msgspec.structs.replace(UNKNOWN, problem="unknown GPU"),
+        (on_node("a"),),
+        {"a": ([], True)},
+        "",
+    ),
+    "a pod stays where no new one may go": (CLOSED, (on_node("a"),), {"a": ([(0, None)], True)}, ""),
+    "devices of other plugins": (
+        TWO,
+        (on_node("a", Need(asks=(exact(1, "rdma/hca"),))), on_node("b", Need(asks=(exact(), exact(1, "rdma/hca"))))),
+        {"a": ([], False), "b": ([(0, None)], True)},
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", CASES)
+def test_each_pod_has_possible_devices(sentence: str) -> None:
+    where, pods, want, note = CASES[sentence]
+    running, notes = with_assumed_shares(where, pods)
+    assert {
+        each.pod.key: ([(one.gpu, one.start) for one in each.assignment.shares], each.guessed) for each in running
+    } == want
+    assert [each.assignment.node for each in running] == ["n"] * len(pods)
+    assert len(notes) == bool(note)
+    assert all(each.startswith(note) for each in notes)
