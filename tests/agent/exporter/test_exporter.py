@@ -163,6 +163,8 @@ async def test_an_init_container_has_its_device_until_the_others_start(node: Nod
     assert (await node.scrape())("tessera_device_containers", "gpu") == {("0",): 1, ("1",): 0}
     node.entries.append(Allocation(resource="r", ids=("1",), uses=(use,)))  # `Allocate` was answered for nobody yet
     assert (await node.scrape())("tessera_device_containers", "gpu") == {("0",): 1, ("1",): 0}
+    node.entries.append(Allocation(resource="r", ids=(), uses=(use,), uid="uid-gone", container="process 7"))
+    assert (await node.scrape())("tessera_device_containers", "gpu") == {("0",): 1, ("1",): 0}
     node.entries.append(Allocation(resource="r", ids=("1",), uses=(use,), uid="uid-a", pod="team/a", container="main"))
     values = await node.scrape()
     assert values("tessera_container_memory_allocated_bytes", "container").keys() == {("main",)}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from builders.gpunodes import facts, sevenths
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
-from tessera.core.deviceplugin.lastgate import GateObservation, GatePod, devices_of_orphans, start
+from tessera.core.deviceplugin.lastgate import GateObservation, GatePod, devices_of_orphans, release, start
 from tessera.core.deviceplugin.leftovers import DeviceProcess, leftovers, on_devices
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.inventory import GpuProcess, Inventory
@@ -83,6 +83,9 @@ def test_it_says_which_process_and_pod() -> None:
     assert orphaned.reason == "pod gone is deleted, and its processes still use it"
     ended = msgspec.structs.replace(SEEN, running=frozenset())
     assert start((found,), new, ended, {}, ids=True).record == (msgspec.structs.replace(new, started=True),)
+    assert release((found,), SEEN) == (found,)
+    assert release((found,), ended) == ()
+    assert release((found,), msgspec.structs.replace(SEEN, pods={"gone": POD})) == (), "it lives after all"
 
 
 @pytest.mark.parametrize(("memory_mib", "refused"), [(700, False), (701, True)])

@@ -309,6 +309,9 @@ def release(
 ) -> tuple[Allocation, ...]:
     """Return the record without ended pods that have no process left.
 
+    Nor does it keep what is only known of processes (`core.deviceplugin.leftovers`) if their pod lives after all, as a
+    static pod whose mirror was missing.
+
     Args:
         record: the allocations.
         observed: the pods.
@@ -316,7 +319,12 @@ def release(
             observed a missing pod has not ended yet.
 
     """
-    return tuple(each for each in record if not each.uid or not _is_over(each.uid, observed, complete=complete))
+    return tuple(
+        each
+        for each in record
+        if not each.uid
+        or not (_is_over(each.uid, observed, complete=complete) or (not each.pod and not observed.ended(each.uid)))
+    )
 
 
 def _is_over(uid: str, observed: GateObservation, *, complete: bool) -> bool:

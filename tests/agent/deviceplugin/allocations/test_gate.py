@@ -161,6 +161,24 @@ async def test_processes_that_take_no_device_from_anybody_keep_none_busy(node: N
     await node.run("p")
 
 
+async def test_a_pod_that_lives_after_all_keeps_nothing_busy(node: Node) -> None:
+    """As a static pod with a monitor in it, whose mirror was deleted."""
+    node.hurry(termination_s=0.0)
+    node.driver = MemoryDriver((facts(0),))
+    await node.offer((facts(0), WHOLE))
+    node.ask("monitor")
+    node.process_of("monitor")
+    node.driver.start_process(facts(0).uuid, 100)
+    shown = node.pods["default", "monitor"]
+    node.end("monitor")
+    with pytest.raises(Conflict, match="process 100 of pod uid-monitor, which has ended"):
+        await node.run("p")
+    shown["metadata"]["resourceVersion"] = str(node.version + 1)
+    node.pods["default", "monitor"] = node.watched["default", "monitor"] = shown
+    await node.plugins._tidy()
+    await node.kubelet.create("default", "p", "main")
+
+
 async def test_a_driver_that_lists_no_processes_stops_nobody_and_a_silent_one_is_asked_again(node: Node) -> None:
     node.driver = MemoryDriver((facts(0),))
     await node.offer((facts(0), WHOLE))

@@ -321,7 +321,7 @@ class AllocationRecord:
         uids = frozenset(each.uid for each in self._entries if each.uid)
         pods = self._observer.pods(uids)
         ended = frozenset(uid for uid in uids if uid not in pods or pods[uid].ended)
-        if ended:
+        if ended or not all(each.pod for each in self._entries):
             observed = GateObservation(pods=pods, running=self._view.running(ended), blind=self._view.blind)
             left = lastgate.release(self._entries, observed, complete=complete)
             self._keep_in_memory(left)
