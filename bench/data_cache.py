@@ -27,7 +27,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from harness.cephfs import CephFS, cephfs, lack
+from harness.ceph import CephFS, cephfs, lack
 
 TESSERA = [sys.executable, "-c", "from tessera.cli import main; main()", "models"]
 SIZE = 16 * 1024

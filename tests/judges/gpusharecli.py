@@ -1,5 +1,8 @@
 """What the published `kubectl inspect gpushare` shows of a cluster, by its own rules of reading, for comparison.
 
+The program itself is no Go module, and its dependencies are in `vendor`, which archives of modules leave out: tests
+cannot build it. `TESSERA_GPUSHARE` gives one that was built elsewhere to the walk-through of memory shares.
+
 The program looks at Node and Pod objects alone. Source: AliyunContainerService/gpushare-device-plugin `cmd/inspect/
 {nodeinfo,podinfo,display}.go`: totals are what a node allocates of `aliyun.com/gpu-mem`, divided by `aliyun.com/
 gpu-count`; a pod lies where `scheduler.framework.gpushare.allocation` says, else where `ALIYUN_COM_GPU_MEM_IDX` says,

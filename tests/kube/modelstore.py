@@ -1,20 +1,37 @@
 """Where models come from on a testbed, and the disk they go to."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from harness.ceph import ObjectGateway
 from testbed.node import Node
 
-__all__ = ["BUCKET", "put", "serve_bucket", "small_disk"]
+__all__ = ["BUCKET", "ceph_bucket", "put", "serve_bucket", "small_disk"]
 
 BUCKET = "http://192.168.77.101:9000"
 """The endpoint of the bucket `models` on the first node."""
+_MONITOR_PORT = 3300
 
 
 def serve_bucket(node: Node, folder: Path) -> None:
     """Serve a folder as the bucket `models`, for who has access key `key` with `secret`."""
     arguments = (str(folder), node.address, "9000", "key", "secret")
     node.start_process("bucket", (sys.executable, str(Path(__file__).with_name("bucket.py")), *arguments))
+
+
+@contextmanager
+def ceph_bucket(node: Node, top: Path, files: Path) -> Iterator[None]:
+    """Have the files of a folder in the same bucket of a real Ceph on the node; `top` is for what Ceph writes."""
+    ceph = ObjectGateway(top, _MONITOR_PORT, node.command)
+    try:
+        ceph.start()
+        ceph.open(BUCKET.removeprefix("http://"), "models")
+        ceph.upload(files)
+        yield
+    finally:
+        ceph.stop()
 
 
 def put(bucket: Path, name: str, **files: str) -> None:

@@ -30,6 +30,7 @@ from testbed.tesseraimage import K6, PROMETHEUS, REPOSITORY, TRITON, VLLM
 __all__ = ["REGISTRY_PORT", "OtherPlugins", "Walk", "chart_values", "delete", "without_tessera"]
 
 ROOT = Path(__file__).parents[2]
+UNDO = "Undo"
 REGISTRY_PORT = 5000
 """Of the loopback of the node, where the registry of a page is."""
 _SECTION = re.compile(r"^##+ (.*)$", re.MULTILINE)
@@ -45,10 +46,14 @@ _NAMES = {
     "grafana/k6:1.8.1": K6,
     "prom/prometheus:v3.5.0": PROMETHEUS,
     "https://rgw.example.com": BUCKET,
+    "/mnt/disks/tessera": "/var/lib/tessera/disk",
     "oci://registry.k8s.io/kueue/charts/kueue": "./kueue",
 }
 _DELETE_S = 180
 _LOOK_S = 0.5
+_PASSING = frozenset({"Event", "Lease", "CertificateSigningRequest", "EndpointSlice", "Endpoints", "PodMetrics"})
+"""Kinds of objects that come and go by themselves."""
+_NAMED = '{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name}{"\\n"}{end}'
 _CONDITIONS = '{range .items[*]}{.metadata.name} {.spec.schedulerName} {.status.conditions[*].message}{"\\n"}{end}'
 _SLEEPS = {"command": ["sleep", "3600"]}
 
@@ -62,12 +67,7 @@ def without_tessera(name: str, program_folder: Path, desired: Desired) -> Iterat
         for archive in installed.images(cluster.folder / "images", cluster.bin, lambda _: None):
             for node in cluster.nodes:
                 node.import_image(archive)
-        # The kinds stay, as after an uninstallation: Helm takes objects that say that they are this release's.
-        delete(cluster, *objects("rbac", "namespace.yaml"))
-        kinds = ("crd", "--all", "--overwrite")
-        cluster.kubectl("label", *kinds, "app.kubernetes.io/managed-by=Helm")
-        release = (f"meta.helm.sh/release-{key}" for key in ("name=tessera", f"namespace={NAMESPACE}"))
-        cluster.kubectl("annotate", *kinds, *release)
+        delete(cluster, *objects("rbac", "crds", "namespace.yaml"))
         yield cluster
     finally:
         cluster.down()
@@ -116,6 +116,8 @@ class Walk:
         self._cluster = cluster
         self._folder = folder
         self._commands = dict[str, str]()
+        self.errors = ""
+        """What the last commands printed to standard error."""
         self._watched = dict[str, tuple[str, str, int]]()
         folders = (*map(str, programs), str(Path(sys.executable).parent), str(cluster.bin))
         homes = {f"HELM_{name}_HOME": str(folder / name) for name in ("CACHE", "CONFIG", "DATA")}
@@ -133,15 +135,23 @@ class Walk:
             for block in (block for kind, block in blocks if kind == "yaml"):
                 self._write(block, values, serving or {})
         self._commands = {title: commands for title, commands in self._commands.items() if commands}
+        self._before = self._there()
 
     def step(self, begins: str, *, within_s: float = 600) -> str:
         """Run the commands of the next section, whose title begins so, and return what they print.
 
-        All pods that are watched must be as they were.
+        All pods that are watched must be as they were; after the section Undo everything must be as before the page.
         """
         title = next(iter(self._commands))
         assert title.startswith(begins), f"the next section with commands is {title}"
         commands = self._commands.pop(title)
+        said = self.run(title, commands, within_s=within_s)
+        if title == UNDO:
+            self._until_undone()
+        return said
+
+    def run(self, title: str, commands: str, *, within_s: float = 600) -> str:
+        """Run commands as the page's reader; otherwise as `step`."""
         sys.stdout.write(f"\n== {title}\n{commands}--\n")
         sys.stdout.flush()
         script = f"set -euo pipefail\n{commands}"
@@ -155,6 +165,7 @@ class Walk:
             timeout=within_s,
         )
         sys.stdout.write(f"{done.stdout}{done.stderr}")
+        self.errors = done.stderr
         if done.returncode:
             sys.stdout.write(self._state())
         assert done.returncode == 0, f"{title}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
@@ -185,6 +196,26 @@ class Walk:
     def ended(self) -> None:
         """Fail where the page has commands that were not run."""
         assert list(self._commands) == []
+
+    def _until_undone(self) -> None:
+        """Wait until all objects, and the labels, annotations and taints of nodes, are those of before the page."""
+
+        def changed() -> list[str]:
+            return sorted(self._before ^ self._there())
+
+        until("all as it was before the page", lambda: not changed(), timeout_s=_DELETE_S, found=lambda: str(changed()))
+
+    def _there(self) -> set[str]:
+        """Return the names of all objects, the labels, annotations and taints of nodes, and the reader's files."""
+        kinds = self._cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()
+        named = self._cluster.kubectl("get", ",".join(kinds), "-A", f"--output=jsonpath={_NAMED}")
+        found = {line for line in named.splitlines() if line.split()[0] not in _PASSING}
+        for node in self._cluster.get("nodes")["items"]:
+            name = node["metadata"]["name"]
+            for field in ("labels", "annotations"):
+                found |= {f"{name} {field} {key}" for key in node["metadata"].get(field, {})}
+            found |= {f"{name} taint {taint}" for taint in node["spec"].get("taints", ())}
+        return found | {f"file {each.name}" for each in self._folder.iterdir() if not each.is_dir()}
 
     def apply(self, name: str) -> None:
         """Apply a file of the page."""

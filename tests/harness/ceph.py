@@ -1,13 +1,17 @@
-"""A real Ceph on loopback: monitor, manager, OSD in memory, metadata server, mounted by ceph-fuse."""
+"""A real Ceph: monitor, manager and OSD in memory; with a file system that ceph-fuse mounts, or a bucket of its RGW."""
 
 import contextlib
+import hmac
 import os
 import shutil
 import signal
 import subprocess
+import time
 import uuid
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 from tessera.errors import Unavailable
 from testbed.processes import until
@@ -19,9 +23,11 @@ PROGRAMS = {
     "ceph-osd": "ceph-osd",
     "ceph-mds": "ceph-mds",
     "ceph-fuse": "ceph-fuse",
+    "radosgw": "radosgw",
+    "curl": "curl",
 }
 """Debian's packages of the programs."""
-_WAIT_S = 120.0
+_WAIT_S = 60.0
 _SETTINGS = """
 [global]
 fsid = {fsid}
@@ -41,6 +47,8 @@ osd_pool_default_pgp_num = 1
 osd_pool_default_pg_autoscale_mode = off
 mon_allow_pool_size_one = true
 mon_max_pg_per_osd = 1000
+mon_data_avail_crit = 0
+mon_data_avail_warn = 0
 osd_crush_chooseleaf_type = 0
 run_dir = {top}/run
 admin_socket = {top}/run/$name.asok
@@ -51,6 +59,7 @@ mon_data = {top}/mon
 mgr_data = {top}/mgr
 osd_data = {top}/osd
 mds_data = {top}/mds
+rgw_data = {top}/rgw
 osd_objectstore = memstore
 osd_memory_target = 402653184
 osd_memory_base = 134217728
@@ -65,6 +74,7 @@ _KEYS = {
     "mgr.x": ("mon", "allow profile mgr", "osd", "allow *", "mds", "allow *"),
     "osd.0": ("mon", "allow profile osd", "osd", "allow *", "mgr", "allow profile osd"),
     "mds.m": ("mon", "allow profile mds", "osd", "allow *", "mds", "allow", "mgr", "allow profile mds"),
+    "client.rgw.g": ("mon", "allow rw", "osd", "allow rwx", "mgr", "allow rw"),
 }
 
 
@@ -73,27 +83,28 @@ def lack() -> str:
     return " ".join(sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None}))
 
 
-class CephFS:
-    """A CephFS, mounted at `mount`.
+class Ceph:
+    """The daemons that every Ceph has.
 
     Args:
         top: folder for all that it writes.
-        port: of the monitor.
+        port: of the monitor, on the loopback.
+        inside: returns the command that runs a command where Ceph is to run, such as `Node.command`.
 
     """
 
-    def __init__(self, top: Path, port: int) -> None:
-        self.mount = top / "mnt"
+    def __init__(self, top: Path, port: int, inside: Callable[..., list[str]] = lambda *words: [*words]) -> None:
         self._top = top
         self._conf = top / "ceph.conf"
-        for name in ("mon", "mgr", "osd", "mds", "run", "log", "mnt"):
+        self._inside = inside
+        for name in ("mon", "mgr", "osd", "mds", "rgw", "run", "log", "mnt"):
             (top / name).mkdir(parents=True)
         self._fsid = str(uuid.uuid4())
         self._conf.write_text(_SETTINGS.format(fsid=self._fsid, port=port, top=top))
         self._port = port
 
     def start(self) -> None:
-        """Start all daemons, make the file system and mount it."""
+        """Start the daemons."""
         ring = str(self._top / "keyring")
         for index, (name, caps) in enumerate(_KEYS.items()):
             words = [word for kind, cap in zip(caps[::2], caps[1::2], strict=True) for word in ("--cap", kind, cap)]
@@ -111,6 +122,50 @@ class CephFS:
         self._ceph("osd", "crush", "add", f"osd.{number}", "1.0", "root=default", "host=localhost")
         self._daemon("ceph-osd", "-i", number)
         until("the OSD", lambda: "1 up" in self._ceph("osd", "stat"), timeout_s=_WAIT_S)
+
+    def stop(self) -> None:
+        """End all daemons, each by its id."""
+        pids = self._pids()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until("the daemons' end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=_WAIT_S)
+
+    def _pids(self) -> set[int]:
+        """Return the processes whose command line names this Ceph's configuration."""
+        found = set()
+        for each in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                words = (each / "cmdline").read_bytes().split(b"\0")
+                if words[0].startswith((b"ceph-", b"radosgw")) and str(self._conf).encode() in words:
+                    found.add(int(each.name))
+        return found
+
+    def _ceph(self, *words: str) -> str:
+        return self._run("ceph", "--conf", str(self._conf), *words)
+
+    def _daemon(self, program: str, *words: str) -> None:
+        self._run(program, *words, "-c", str(self._conf))
+
+    def _run(self, *command: str) -> str:
+        log = self._top / "log" / "commands"
+        with log.open("ab") as errors:  # a daemon keeps it open, and would keep a pipe
+            done = subprocess.run(
+                self._inside(*command), check=True, stdout=subprocess.PIPE, stderr=errors, timeout=_WAIT_S, text=True
+            )
+        return done.stdout
+
+
+class CephFS(Ceph):
+    """A CephFS, mounted at `mount`."""
+
+    def __init__(self, top: Path, port: int) -> None:
+        super().__init__(top, port)
+        self.mount = top / "mnt"
+
+    def start(self) -> None:
+        """Start all daemons, make the file system and mount it."""
+        super().start()
         for pool in ("fsmeta", "fsdata"):
             self._ceph("osd", "pool", "create", pool, "1")
         self._daemon("ceph-mds", "-i", "m")
@@ -130,38 +185,37 @@ class CephFS:
             until("the client's end", lambda: not any(_is_client(each) for each in clients), timeout_s=_WAIT_S)
 
     def stop(self) -> None:
-        """End all daemons, each by its id."""
+        """Unmount it, and end all daemons."""
         with contextlib.suppress(subprocess.CalledProcessError, Unavailable):  # a client that hangs keeps no daemon
             self.unmount()
-        pids = self._pids()
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        until("the daemons' end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=_WAIT_S)
+        super().stop()
 
-    def _pids(self) -> set[int]:
-        """Return the processes whose command line names this Ceph's configuration."""
-        found = set()
-        for each in Path("/proc").iterdir():
-            with contextlib.suppress(OSError, ValueError):
-                words = (each / "cmdline").read_bytes().split(b"\0")
-                if words[0].startswith(b"ceph-") and str(self._conf).encode() in words:
-                    found.add(int(each.name))
-        return found
 
-    def _ceph(self, *words: str) -> str:
-        return self._run("ceph", "--conf", str(self._conf), *words)
+class ObjectGateway(Ceph):
+    """Ceph's RGW, which speaks S3 at an address, for who has the access key `key` with `secret`."""
 
-    def _daemon(self, program: str, *words: str) -> None:
-        self._run(program, *words, "-c", str(self._conf))
+    def open(self, address: str, bucket: str) -> None:
+        """Start the gateway at HOST:PORT, and make a bucket."""
+        self._daemon("radosgw", "-n", "client.rgw.g", f"--rgw-frontends=beast endpoint={address}")
+        user = ("--uid=models", "--display-name=models", "--access-key=key", "--secret-key=secret")
+        self._run("radosgw-admin", "-c", str(self._conf), "user", "create", *user)
+        self._address = address
+        self._name = bucket
+        until("the gateway", lambda: self._put(""), timeout_s=_WAIT_S)
 
-    def _run(self, *command: str) -> str:
-        log = self._top / "log" / "commands"
-        with log.open("ab") as errors:  # a daemon keeps it open, and would keep a pipe
-            done = subprocess.run(
-                command, check=True, stdout=subprocess.PIPE, stderr=errors, timeout=_WAIT_S, text=True
-            )
-        return done.stdout
+    def upload(self, folder: Path) -> None:
+        """Upload all files below a folder."""
+        for each in (each for each in folder.rglob("*") if each.is_file()):
+            name = str(each.relative_to(folder))
+            assert self._put(name, "--upload-file", str(each)), name
+
+    def _put(self, name: str, *options: str) -> bool:
+        """Put an object, or with an empty name the bucket, by an address that is signed as version 2 of AWS's does."""
+        path, until_s = f"/{self._name}/{name}", int(time.time()) + 3600
+        signature = hmac.digest(b"secret", f"PUT\n\n\n{until_s}\n{path}".encode(), "sha1")
+        query = urlencode({"AWSAccessKeyId": "key", "Expires": until_s, "Signature": b64encode(signature).decode()})
+        asked = ("curl", "--silent", "--fail", "--request", "PUT", *options, f"http://{self._address}{path}?{query}")
+        return subprocess.run(self._inside(*asked), check=False, timeout=_WAIT_S).returncode == 0
 
 
 def _is_client(pid: int) -> bool:
