@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from harness.ceph import lack
 from judges.deviceuse import Container, judged, uses_of
 from kube.busy import keep_busy, keep_instances_busy, let_go, top
+from kube.conftest import shown
 from kube.modelstore import ceph_bucket, put, serve_bucket, small_disk
 from kube.observing import containers_of, living, used_node
 from kube.pagepictures import take_page
@@ -21,7 +21,6 @@ from kube.registry import RealRegistry, serve_on
 from kube.servingmetrics import Prometheus, draw
 from kube.walking import REGISTRY_PORT, Walk, chart_values, without_tessera
 from test_dashboards import DASHBOARDS, NOT_WITH_VLLM
-from testbed.__main__ import building
 from testbed.cluster import Cluster, Desired
 from testbed.images import PAUSE
 from testbed.kueue import KUEUE, kueue_chart, kueue_image
@@ -37,18 +36,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.fixture
 def helm_folder(pytestconfig: pytest.Config) -> Path:
     """Return the folder of the real Helm, building it the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         return programs(report, modules=HELM)
 
 
 @pytest.fixture
 def proxy_folder(pytestconfig: pytest.Config) -> Path:
     """Return the folder of kube-proxy, building it the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         return programs(report, modules=PROXY)
 
 
@@ -66,18 +61,14 @@ def three_nodes(program_folder: Path, proxy_folder: Path, prometheus_folder: Pat
 @pytest.fixture
 def load_folder(pytestconfig: pytest.Config) -> Path:
     """Return the folder of k6, building it the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         return programs(report, modules=K6)
 
 
 @pytest.fixture
 def prometheus_folder(pytestconfig: pytest.Config) -> Path:
     """Return the folder of Prometheus, building it the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         return programs(report, modules=PROMETHEUS)
 
 
@@ -113,9 +104,7 @@ def eight_h100s(program_folder: Path) -> Iterator[Cluster]:
 @pytest.fixture
 def kueue_folder(pytestconfig: pytest.Config) -> Path:
     """Return the folder of Kueue's manager and chart, building it the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         return programs(report, modules=KUEUE)
 
 
