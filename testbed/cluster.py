@@ -55,6 +55,8 @@ class Desired(msgspec.Struct, frozen=True):
     """Whether `up` starts Tessera's server, the scheduler `tessera-scheduler` that asks it, and the controller."""
     admission: bool = True
     """Whether `up` puts the admission policies into force where there is such a scheduler."""
+    bare: bool = False
+    """Whether nothing of Tessera is there, not even its kinds."""
     services: bool = False
     """Whether the API server reaches Services at their pods; who brings it up starts kube-proxy on the nodes."""
     source: Source = "source"
@@ -267,6 +269,9 @@ class Cluster:
             timeout_s=_READY_S,
             found=lambda: self.processes.last_words("controller-manager"),
         )
+        if desired.bare:
+            self._await_nodes()
+            return
         ready = self._start_pods if desired.source == "image" else self._start_parts
         ready(desired, report)
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
 import yaml
 
 from harness.plugins import ScriptedPlugin, connect
@@ -21,7 +22,7 @@ from tessera.clients.kubelet import OptionalCalls, PluginServer
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from testbed import installed
 from testbed.cluster import Cluster, Desired
-from testbed.deploy import NAMESPACE, objects
+from testbed.deploy import NAMESPACE
 from testbed.images import BUSYBOX
 from testbed.node import Node
 from testbed.processes import until
@@ -63,11 +64,10 @@ def without_tessera(name: str, program_folder: Path, desired: Desired) -> Iterat
     """Give a testbed whose nodes know Tessera's image, and nothing of Tessera installed; Helm may install it."""
     cluster = fresh(name, program_folder)
     try:
-        cluster.up(desired)
+        cluster.up(msgspec.structs.replace(desired, bare=True))
         for archive in installed.images(cluster.folder / "images", cluster.bin, lambda _: None):
             for node in cluster.nodes:
                 node.import_image(archive)
-        delete(cluster, *objects("rbac", "crds", "namespace.yaml"))
         yield cluster
     finally:
         cluster.down()
