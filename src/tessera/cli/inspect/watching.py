@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from typing import Generic, Self, TypeVar
 
+import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -53,7 +54,10 @@ class Screen(Generic[Shown]):
         self._draw(self._frame)
 
     def trouble(self, error: Exception) -> None:
-        """Show below the last frame why there is no newer one."""
+        """Show below the last frame why there is no newer one; stderr says it where the output is read by a program."""
+        if not self._console.is_terminal:
+            click.echo(f"out of date: {error}", err=True)
+            return
         self._draw(Group(self._frame, Text(f"out of date: {error}", "bold yellow")))
 
     def _draw(self, frame: RenderableType) -> None:
