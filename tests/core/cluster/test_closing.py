@@ -1,15 +1,24 @@
 """What is unhealthy serves those who hold it and nobody else."""
 
+import itertools
+
+import msgspec
 import pytest
 
-from builders.fleets import amount, node, plain_share, slices
+from builders.asks import exact
+from builders.fleets import A30, amount, node, plain_share, slices
 from builders.kubeobjects import gpu, mig_share, place, share
+from tessera.core.cluster.byname import named_share
 from tessera.core.cluster.closing import without_new
-from tessera.core.cluster.gpunodestate import UnhealthyDevice
+from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
+from tessera.core.gpu.mig import Layout, all_layouts
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Demand, Fleet
-from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
+from tessera.core.packing.ledger import Holder, Ledger, schedulable_node
+from tessera.core.packing.partitioning import PartitioningLimits, PartitioningMemory, PartitioningState, advance
+from tessera.core.packing.reasons import Reasons
+from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
 
 T4 = 15360
 LAYOUT = (place("A100-40GB", "3g.20gb", 0), place("A100-40GB", "3g.20gb", 4))
@@ -27,6 +36,13 @@ ANY = (
     slices("3g.20gb"),
     Need(asks=(Ask(resource="nvidia.com/gpu"),)),
     Need(asks=(Ask(resource="nvidia.com/mig-3g.20gb.shared"),)),
+)
+OF_A30 = (
+    *(slices("1g.6gb", count) for count in (1, 3, 4)),
+    *(slices("2g.12gb", count) for count in (1, 2)),
+    *(slices(profile) for profile in ("1g.6gb.me", "2g.12gb.me", "4g.24gb")),
+    Need(asks=(exact(),)),
+    *(amount(gib << 10, isolation) for gib in (5, 22) for isolation in Isolation),
 )
 
 
@@ -60,6 +76,12 @@ CASES: dict[str, tuple[Gpu, tuple[UnhealthyDevice, ...], tuple[Share, ...], bool
     "an instance on a managed GPU, unused": (gpu(0, layout=LAYOUT), SECOND_SICK, (), True),
     "an instance on a managed GPU, held": (gpu(0, layout=LAYOUT), SECOND_SICK, (mig_share(0, "3g.20gb", 4),), True),
     "an instance that is no more": (gpu(0), SECOND_SICK, (), True),
+    "the only instance of a fixed layout": (
+        gpu(0, sharing=msgspec.structs.replace(FIXED, layout=LAYOUT[1:])),
+        SECOND_SICK,
+        (),
+        False,
+    ),
 }
 
 
@@ -79,6 +101,45 @@ def test_what_is_sick_serves_nobody_new(sentence: str) -> None:
     assert any(bool(Demand(need, fleet).fits(fleet, every)[0]) for need in ANY) is want
 
 
-def test_a_sick_instance_is_offered_to_nobody_and_its_neighbor_is() -> None:
-    closed = without_new(gpu(0, sharing=FIXED), SECOND_SICK, ())
-    assert [(device.placement, device.clients) for device in closed.devices] == [(LAYOUT[0], 2)]
+def test_a_sick_instance_is_reserved_and_its_neighbor_is_offered() -> None:
+    given = gpu(0, sharing=FIXED)
+    closed = without_new(given, SECOND_SICK, ())
+    assert [(each.start, each.mode) for each in closed.reserved] == [(4, Mode.MIG_TIME_SLICING)] * 2
+    assert msgspec.structs.replace(closed, reserved=()) == given
+
+
+@pytest.mark.parametrize("layout", all_layouts(A30), ids=lambda layout: "-".join(map(str, layout)) or "empty")
+def test_planner_ledger_and_controller_agree_on_what_is_unhealthy(layout: Layout) -> None:
+    """Whatever is cut, unhealthy and held of an A30: what does not fit for one fits for none of them.
+
+    The controller is asked where no instance has media engines: its plan takes longest.
+    """
+    plain = not any("+me" in each.profile for each in layout)
+    for sick, used in itertools.product((None, *layout), ((), *((each,) for each in layout))):
+        card = msgspec.structs.replace(gpu(0, "A30-24GB"), sharing=Sharing(layout=layout or None))
+        state = GpuNodeState(
+            name=NodeName("a"), gpus=(card,), unhealthy=(UnhealthyDevice(gpu=card.uuid, placement=sick),), reported=True
+        )
+        where = node("a", card)
+        shares = tuple(named_share(card, each) for each in used)
+        holder = Holder("uid", PodKey("ns/held"), NodeName("a"), Need(), shares)
+        running = Running(
+            pod=Pod(key=holder.key, need=Need()),
+            assignment=Assignment(pod=holder.key, node=NodeName("a"), shares=shares),
+        )
+        planned = Snapshot(nodes=(node("a", without_new(card, state.unhealthy, shares)),), running=(running,))
+        ledger, reasons = Ledger(), Reasons(planned)
+        ledger.put_pod(holder)
+        spec, reserved = schedulable_node(where, state)
+        ledger.put_node(spec, reserved=reserved)
+        for need in OF_A30:
+            fits = reasons.verdicts(need)[0].obstacle is None
+            assert bool(ledger.filter(need, ("a",)).fitting) is fits, (sick, used, need)
+            assert not (sick is None and fits)
+            if plain and any(ask.form is Form.EXACT for ask in need.asks):
+                observed = PartitioningState(
+                    nodes=(where,), states=(state,), running=(running,), pending=(Pod(key=PodKey("ns/new"), need=need),)
+                )
+                at_once = PartitioningLimits(idle_s=0, longest_s=0)
+                made = advance(PartitioningMemory(), observed, 0, at_once)[1]
+                assert (made.pending == ()) is fits, (sick, used, need)

@@ -1,18 +1,46 @@
-"""Unhealthy GPUs and MIG instances: pods keep them, and no new pods get them."""
+"""Unhealthy GPUs and MIG instances: pods keep them, and no new pods get them.
 
-from collections.abc import Iterable, Sequence
+Of an unhealthy GPU nothing is given to new pods. An unhealthy MIG instance is reserved: it is not given, and not
+destroyed for other devices, so that its GPU serves neither as a whole nor by amounts. The planner, the scheduler's
+ledger and the controller all ask here.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from tessera.core.cluster.byname import named_share
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement, placement_at
-from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, Offer, Sharing
+from tessera.core.gpu.sharing import AMOUNT_MODES, Offer, Sharing
 
-__all__ = ["without_new"]
+__all__ = ["closed_gpus", "reserved_shares", "without_new"]
 
 
-def without_new(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice], held: Sequence[Share]) -> Gpu:
+def closed_gpus(unhealthy: Iterable[UnhealthyDevice]) -> frozenset[str]:
+    """Return the UUIDs of the GPUs of which no new pod gets anything."""
+    return frozenset(each.gpu for each in unhealthy if each.placement is None)
+
+
+def reserved_shares(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice]) -> Iterator[Share]:
+    """Yield what unhealthy devices reserve of a GPU: all of it, or every client of an instance.
+
+    One that a pod uses, or that conflicts with shares in use, reserves nothing more.
+    """
+    own = [each.placement for each in unhealthy if each.gpu == gpu.uuid]
+    if None in own:
+        yield named_share(gpu, None)
+        return
+    for place in own:
+        offered = next((each for each in gpu.devices if each.placement == place), None)
+        if offered is None or gpu.sharing.creates_devices:
+            yield named_share(gpu, place)
+        else:
+            yield from [Share.of_device(gpu.index, offered, offered.resource)] * offered.clients
+
+
+def without_new(gpu: Gpu, unhealthy: Sequence[UnhealthyDevice], held: Sequence[Share]) -> Gpu:
     """Return a GPU as a planner may use it: its unhealthy parts serve their present holders only.
 
     Args:
@@ -21,11 +49,10 @@ def without_new(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice], held: Sequence[S
         held: shares of this GPU in use by pods.
 
     """
-    own = [each.placement for each in unhealthy if each.gpu == gpu.uuid]
-    places = [place for place in own if place is not None and place in (gpu.sharing.layout or ())]
-    if None in own:
+    if gpu.uuid in closed_gpus(unhealthy):
         return msgspec.structs.replace(_closed(gpu, held), healthy=gpu)
-    return msgspec.structs.replace(_without(gpu, places, held), healthy=gpu) if places else gpu
+    reserved = tuple(reserved_shares(gpu, unhealthy))
+    return msgspec.structs.replace(gpu, reserved=reserved) if reserved else gpu
 
 
 def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
@@ -45,15 +72,3 @@ def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
         left = sum(share.memory_mib for share in held)
         return msgspec.structs.replace(gpu, memory_mib=left, sharing=sharing)
     return msgspec.structs.replace(gpu, sharing=sharing)
-
-
-def _without(gpu: Gpu, places: Sequence[Placement], held: Sequence[Share]) -> Gpu:
-    """Return the GPU with these instances offered to their holders only."""
-    kept = {offer.placement: offer for offer in gpu.sharing.offers}
-    for place in places:
-        own = [share for share in held if (share.profile, share.start) == (place.profile, place.start)]
-        if not own:
-            kept[place] = Offer(placement=place, mode=Mode.MIG, clients=0)
-        elif not gpu.sharing.creates_devices:
-            kept[place] = Offer(placement=place, mode=own[0].mode, clients=len(own))
-    return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, offers=tuple(kept.values())))

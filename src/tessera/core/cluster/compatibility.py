@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from tessera.core.cluster.gputypes import GpuType
-from tessera.core.cluster.snapshot import Share
+from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.instancecounts import occupied, starts
 from tessera.core.gpu.mig import Placement, placement_at, why_illegal
 from tessera.core.gpu.sharing import AMOUNT_MODES, Mode
 
-__all__ = ["Fault", "Rule", "describe", "faults"]
+__all__ = ["Fault", "Rule", "describe", "faults", "with_reserved"]
 
 _FULL: Final = 100
 
@@ -69,6 +69,15 @@ def faults(gpu_type: GpuType, held: Mapping[Holder, Sequence[Share]]) -> Iterato
                 yield Fault(found[0], (holder,), found[1])
     for rule, facts in _together(gpu_type, [share for shares in sound.values() for share in shares]):
         yield Fault(rule, tuple(sound), facts)
+
+
+def with_reserved(gpu: Gpu, held: Sequence[Share]) -> list[Share]:
+    """Return shares in use of a GPU, and what is reserved of it beside them, as far as that fits."""
+    found, gpu_type = list(held), GpuType.of(gpu)
+    for share in gpu.reserved:
+        if not any(faults(gpu_type, {"": [*found, share]})):
+            found.append(share)
+    return found
 
 
 def describe(share: Share) -> str:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tessera.core.cluster.compatibility import with_reserved
 from tessera.core.cluster.occupancy import occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Share, Snapshot
 from tessera.core.gpu.mig import ALL_MEDIA, Placement, placement_at, placements
@@ -80,7 +81,7 @@ class _Model:
         self.opened: list[int] = []
         held = occupancy(snapshot)
         self.held = {
-            (n, each.gpu.index): [holding.share for holding in each.holdings]
+            (n, each.gpu.index): with_reserved(each.gpu, [holding.share for holding in each.holdings])
             for n, node in enumerate(snapshot.nodes)
             for each in held[node.name]
         }

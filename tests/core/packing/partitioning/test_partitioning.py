@@ -548,6 +548,29 @@ def test_what_is_desired_of_a_sick_gpu_stops_nobody(rest_s: float) -> None:
     assert wish(1, "1g.5gb@4") in world.desired
 
 
+def test_a_sick_instance_leaves_the_rest_of_its_gpu() -> None:
+    """It stays where it is, whether it is desired or not, and serves nobody new."""
+    for desired in ((), (wish(0, "3g.20gb@4"),)):
+        world = World(sharing=Sharing(layout=places("3g.20gb@4")))
+        world.want(*desired)
+        world.unhealthy = (UnhealthyDevice(gpu="GPU-0", placement=places("3g.20gb@4")[0], reason="XID 43"),)
+        world.pending = [asking(name, exact("3g.20gb")) for name in ("one", "two")]
+        decision = world.reconcile()
+        (found,) = world.desired
+        assert set(places("3g.20gb@0")) <= set(found.instances)
+        assert [each.pod for each in decision.pending or ()] == ["a/two"]
+
+
+@pytest.mark.parametrize("name", ["3g.20gb@4", "7g.40gb@0"])
+def test_a_gpu_with_a_sick_instance_is_not_given_whole(name: str) -> None:
+    world = World(sharing=Sharing(layout=places(name)))
+    world.unhealthy = (UnhealthyDevice(gpu="GPU-0", placement=places(name)[0], reason="XID 43"),)
+    world.pending = [asking("one", Ask(resource="nvidia.com/gpu"))]
+    decision = world.reconcile()
+    assert world.desired == ()
+    assert [each.pod for each in decision.pending or ()] == ["a/one"]
+
+
 FIXED = {
     "a node whose policy forbids it": (AUTO, True),
     "a layout the administrator fixed": (

@@ -202,7 +202,7 @@ class Fleet:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "Fleet":
-        """Return the fleet with the shares of running pods taken.
+        """Return the fleet with the shares of running pods taken, and what is reserved beside them.
 
         Raises:
             InvalidInput: two nodes of one name, or a running pod has what its node does not have.
@@ -215,6 +215,10 @@ class Fleet:
             raise InvalidInput(f"node {twice}", found="two nodes have this name", hint="name each node once")
         for running in snapshot.running:
             fleet._resume(running)
+        for column, node in enumerate(snapshot.nodes):
+            for share in (share for gpu in node.gpus for share in gpu.reserved):
+                if fleet._can_hold(column, share):
+                    fleet.hold(column, share)
         return fleet
 
     def copy(self) -> "Fleet":

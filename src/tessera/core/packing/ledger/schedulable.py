@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from tessera.core.cluster.byname import named_share
-from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
+from tessera.core.cluster.closing import reserved_shares
+from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.protocols.allocators import devices_one_by_one
 from tessera.core.cluster.snapshot import Gpu, Node, Share
 from tessera.core.gpu.deviceids import DeviceId, overlap
@@ -40,7 +41,7 @@ def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tupl
         closed = tuple(msgspec.structs.replace(gpu, sharing=_NOTHING) for gpu in node.gpus)
         return msgspec.structs.replace(node, gpus=closed), ()
     gpus = {gpu.uuid: gpu for gpu in state.gpus}
-    unhealthy = (share for each in state.unhealthy if each.gpu in gpus for share in _unhealthy(gpus[each.gpu], each))
+    unhealthy = (share for gpu in state.gpus for share in reserved_shares(gpu, state.unhealthy))
     reserved = (*unhealthy, *_by_name(state, gpus))
     return msgspec.structs.replace(node, gpus=tuple(map(_without_layout, state.gpus))), reserved
 
@@ -51,19 +52,6 @@ def _without_layout(gpu: Gpu) -> Gpu:
         return gpu
     whole = tuple(offer for offer in sharing.offers if offer.placement is None)
     return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(sharing, layout=None, offers=whole))
-
-
-def _unhealthy(gpu: Gpu, device: UnhealthyDevice) -> Iterator[Share]:
-    """Yield the reservations of an unhealthy device: the whole GPU, or every client of the instance."""
-    if device.placement is None:
-        yield named_share(gpu, None)
-        return
-    offered = next((each for each in gpu.devices if each.placement == device.placement), None)
-    if offered is None or gpu.sharing.creates_devices:
-        yield named_share(gpu, device.placement)
-        return
-    for _ in range(offered.clients):
-        yield Share.of_device(gpu.index, offered, offered.resource)
 
 
 def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:

@@ -1,12 +1,13 @@
 """One partitioning pass: the plan for the pending pods, and the resulting desired devices of each GPU."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from tessera.core.cluster.gpunodestate import DesiredDevices
+from tessera.core.cluster.closing import closed_gpus, reserved_shares
+from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Sharing
@@ -77,7 +78,7 @@ class _Look:
         self.served = frozenset((memory.served & self.since.keys()) | used)
         self.left_alone = {gpu: until_s for gpu, until_s in memory.left_alone.items() if until_s > now_s}
         self.again = list(self.left_alone.values())
-        self.unhealthy = {each.gpu for state in observed.states for each in state.unhealthy}
+        self.unhealthy = [each for state in observed.states for each in state.unhealthy]
         self.events: list[NodeEvent] = []
 
     def decide(self) -> tuple[PartitioningMemory, PartitioningDecision]:
@@ -206,15 +207,24 @@ class _Look:
         return others - {assignment.pod for assignment in made.assignments}
 
     def _usable(self, snapshot: Snapshot) -> list[ManagedGpu]:
-        """Return the GPUs of a snapshot that are neither unhealthy nor skipped."""
+        """Return the GPUs of a snapshot that are neither unhealthy nor skipped, with their healthy desired devices."""
         names = {node.name for node in snapshot.nodes}
-        closed = self.unhealthy | self.left_alone.keys()
-        return [managed for gpu, managed in self.managed.items() if managed.node in names and gpu not in closed]
+        closed = closed_gpus(self.unhealthy) | self.left_alone.keys()
+        unhealthy = {DeviceId(each.gpu, each.placement) for each in self.unhealthy}
+        return [
+            msgspec.structs.replace(managed, present=managed.present - unhealthy)
+            for gpu, managed in self.managed.items()
+            if managed.node in names and gpu not in closed
+        ]
 
     def _snapshot(self, chosen: Callable[[Pod], bool]) -> Snapshot:
         """Return the snapshot to plan, with these pods pending."""
+        unhealthy = {state.name: state.unhealthy for state in self.observed.states}
         nodes = tuple(
-            msgspec.structs.replace(node, gpus=tuple(map(self._as_planned, node.gpus))) for node in self.observed.nodes
+            msgspec.structs.replace(
+                node, gpus=tuple(self._as_planned(gpu, unhealthy.get(node.name, ())) for gpu in node.gpus)
+            )
+            for node in self.observed.nodes
         )
         closed = {(node.name, gpu.index) for node in nodes for gpu in node.gpus if gpu.sharing == _CLOSED}
         running = tuple(_without(each, closed) for each in self.observed.running)
@@ -225,17 +235,18 @@ class _Look:
         )
         return _consistent(Snapshot(nodes=nodes, running=running, pending=pending))
 
-    def _as_planned(self, gpu: Gpu) -> Gpu:
+    def _as_planned(self, gpu: Gpu, unhealthy: Sequence[UnhealthyDevice]) -> Gpu:
         """Return a managed GPU as if it had only its instances in use; all such GPUs are of one type.
 
-        An unhealthy or skipped GPU offers nothing.
+        An unhealthy or skipped GPU offers nothing; unhealthy instances are reserved.
         """
         unmanaged = gpu.uuid not in self.managed and creates_by_name(gpu)
-        if unmanaged or gpu.uuid in self.unhealthy or gpu.uuid in self.left_alone:
+        if unmanaged or gpu.uuid in closed_gpus(unhealthy) or gpu.uuid in self.left_alone:
             return msgspec.structs.replace(gpu, sharing=_CLOSED)
-        if gpu.uuid not in self.managed:
-            return gpu
-        return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, layout=None))
+        sharing = gpu.sharing
+        if gpu.uuid in self.managed:
+            sharing = msgspec.structs.replace(sharing, layout=None)
+        return msgspec.structs.replace(gpu, sharing=sharing, reserved=tuple(reserved_shares(gpu, unhealthy)))
 
     def _starves(self, pod: PodKey) -> bool:
         return self.now_s - self.arrived[pod] >= self.limits.starving_s
