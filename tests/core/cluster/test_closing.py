@@ -17,6 +17,7 @@ from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.packing.ledger import Holder, Ledger, schedulable_node
 from tessera.core.packing.partitioning import PartitioningLimits, PartitioningMemory, PartitioningState, advance
+from tessera.core.packing.plan import plan
 from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
 
@@ -106,6 +107,15 @@ def test_a_sick_instance_is_reserved_and_its_neighbor_is_offered() -> None:
     closed = without_new(given, SECOND_SICK, ())
     assert [(each.start, each.mode) for each in closed.reserved] == [(4, Mode.MIG_TIME_SLICING)] * 2
     assert msgspec.structs.replace(closed, reserved=()) == given
+
+
+@pytest.mark.parametrize("exactly", [False, True])
+def test_a_plan_leaves_a_sick_instance_where_it_is(*, exactly: bool) -> None:
+    closed = without_new(gpu(0, layout=LAYOUT), SECOND_SICK, ())
+    wanted = {"whole": Need(asks=(exact(),)), "half": slices("3g.20gb"), "other": slices("3g.20gb")}
+    pending = tuple(Pod(key=PodKey(name), need=need) for name, need in wanted.items())
+    made = plan(Snapshot(nodes=(node("a", closed),), pending=pending), exact=exactly)
+    assert [(each.pod, each.shares[0].start) for each in made.assignments] == [("half", 0)]
 
 
 @pytest.mark.parametrize("layout", all_layouts(A30), ids=lambda layout: "-".join(map(str, layout)) or "empty")

@@ -2,11 +2,12 @@
 
 import itertools
 
+import msgspec
 import pytest
 
 from builders.fleets import A100, T4, gpu
 from builders.shares import share
-from tessera.core.cluster.compatibility import Rule, faults
+from tessera.core.cluster.compatibility import Rule, faults, with_reserved
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement
@@ -113,3 +114,11 @@ def test_what_cannot_be_together(of: Gpu, shares: tuple[Share, ...], want: list[
         found = list(faults(GpuType.of(of), dict(order)))
         assert [(fault.rule, fault.text) for fault in found] == want
         assert all(set(fault.holders) <= {name for name, _ in order} for fault in found)
+
+
+def test_what_is_reserved_takes_no_place_in_use() -> None:
+    given = msgspec.structs.replace(gpu(0), reserved=cuts("3g.20gb@4", "1g.5gb@0"))
+    assert with_reserved(given, []) == [*cuts("3g.20gb@4", "1g.5gb@0")]
+    assert with_reserved(given, cuts("2g.10gb@0")) == [*cuts("2g.10gb@0", "3g.20gb@4")]
+    assert with_reserved(given, [WHOLE]) == [WHOLE]
+    assert with_reserved(gpu(0), cuts("2g.10gb@0")) == [*cuts("2g.10gb@0")]

@@ -29,6 +29,8 @@ SEVENTHS = Sharing(modes=(Mode.MIG,), layout=sevenths(), allow_repartition=False
 UNITS = {NEED: "80", "aliyun.com/gpu-mem": "80"}
 EXACT = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.20gb": "1"}
 ME = PodKey("ns/me")
+LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "1"}
+PLAIN = node("n", {"nvidia.com/gpu": "1"}, **LABELS)
 IN_MIB = (
     f"the pod counts {NEED} in MiB and the node in GiB, and kube-scheduler compares 6000 units with 80: "
     f"request it in GiB, without the annotation {NEED}-unit"
@@ -118,19 +120,63 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     ),
     "a resource that could be made": (
         [machine(), gpunode("a", gpu(0), gpu(1)), me({"nvidia.com/mig-1g.5gb": 1})],
-        ["no node advertises nvidia.com/mig-1g.5gb yet; 2 GPUs could provide it"],
+        [
+            "no node advertises nvidia.com/mig-1g.5gb yet; 2 GPUs could provide it: the controller creates it on one",
+            "there is room on a: 1g.5gb at 4 of GPU 0",
+        ],
         [],
         [""],
     ),
     "a resource that one GPU could make": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.5gb": 1})],
-        ["1 GPU could provide it"],
+        ["1 GPU could provide it: the controller creates it there"],
         [],
         [""],
     ),
+    "a resource that one healthy GPU could make, and nobody on a node without an agent": (
+        [
+            machine(),
+            gpunode("a", gpu(0), gpu(1), unhealthy=(UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)),
+            PLAIN,
+            me({"nvidia.com/mig-1g.5gb": 1}),
+        ],
+        ["1 GPU could provide it: the controller creates it there", "there is room on a: 1g.5gb at 4 of GPU 1"],
+        [],
+        ["", "the node does not advertise nvidia.com/mig-1g.5gb and has no agent"],
+    ),
+    "a resource that one node advertises and another could make": (
+        [
+            *(each for name in "ab" for each in (node(name, UNITS), gpunode(name, gpu(0, node=name)))),
+            node("c", {"nvidia.com/mig-1g.5gb": "1"}, **LABELS),
+            me({"nvidia.com/mig-1g.5gb": 1}),
+        ],
+        ["it fits on c now: 1g.5gb at 6 of GPU 0"],
+        [],
+        ["", "", ""],
+    ),
+    "a resource that nobody creates, for want of an agent or of health": (
+        [
+            machine(),
+            gpunode("a", gpu(0), unhealthy=(UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)),
+            PLAIN,
+            me({"nvidia.com/mig-1g.5gb": 1}),
+        ],
+        [("no node advertises nvidia.com/mig-1g.5gb; GPUs that could provide it are unhealthy or have no agent: a, n")],
+        [],
+        ["no room", "the node does not advertise nvidia.com/mig-1g.5gb and has no agent"],
+    ),
+    "a resource that a node without an agent has no GPU for": (
+        [PLAIN, me({"nvidia.com/mig-1g.10gb.me": 1})],
+        ["no node advertises nvidia.com/mig-1g.10gb.me, and no GPU of the cluster could provide it"],
+        [],
+        ["no GPU of the node can provide nvidia.com/mig-1g.10gb.me"],
+    ),
     "amounts that nobody advertises": (
         [node(), gpunode("a", gpu(0)), me({NEED: 4})],
-        [f"no node advertises {NEED}: GPUs of a could serve it, and no agent reports it; check the agents there"],
+        [
+            f"no node advertises {NEED}: GPUs of a could serve it, and no agent reports it; check the agents there",
+            "there is room on a: 4 GiB of GPU 0 (MPS)",
+        ],
         [],
         [""],
     ),

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from tessera.core.cluster.closing import closed_gpus
 from tessera.core.cluster.cluster import Cluster, FinishedPod, ObservedNode, ObservedPod, Phase, Record
 from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Occupancy, occupancy
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.explain.explain import RequestOption, ways
 from tessera.core.explain.inspection import inspect
-from tessera.core.gpu.sharing import Mode, of_other_allocator
+from tessera.core.gpu.sharing import Mode, names_device, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, first_obstacle, size
@@ -112,6 +113,20 @@ def _withheld(each: ObservedNode, asks: Iterable[Ask]) -> Iterator[str]:
     yield from (one.message for one in impaired if one.kind == "Withheld" and one.subject in resources)
 
 
+def _without_agent(each: ObservedNode, asks: Iterable[Ask]) -> Obstacle | None:
+    """Return the device requested by name that a node without an agent does not advertise: nobody creates it there."""
+    if each.state is not None:
+        return None
+    for ask in asks:
+        if ask.form is Form.EXACT and names_device(ask.resource) and not _advertises(each, (ask,)):
+            return Obstacle(Cause.NO_AGENT, f"the node does not advertise {ask.resource} and has no agent")
+    return None
+
+
+def _advertises(each: ObservedNode, asks: Iterable[Ask]) -> bool:
+    return {ask.resource for ask in asks} <= {name for name, _ in each.advertised}
+
+
 class _WithoutPod:
     """The cluster without the pod, to find where it could be."""
 
@@ -140,6 +155,8 @@ class _WithoutPod:
         )
 
     def _obstacle(self, each: ObservedNode, devices: Obstacle | None) -> Obstacle | None:
+        if devices is None or not devices.cause.lasting:
+            devices = _without_agent(each, self.need.asks) or devices
         return first_obstacle(
             self.need,
             each.node,
@@ -247,10 +264,13 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
         )
     yield from _unadvertised(rest)
     able = [each.node for each in verdicts if each.obstacle is None]
-    found = rest.choice(able)
+    advertising = {each.node.name for each in rest.cluster.nodes if _advertises(each, need.asks)}
+    fitting = [name for name in able if name in advertising]
+    found = rest.choice(fitting or able)
     if found is not None:
-        best = f", best on {found[0]}" if len(able) > 1 else ""
-        yield f"it fits on {_named(able)} now{best}: {_listed(found[1])}"
+        best = f", best on {found[0]}" if len(fitting or able) > 1 else ""
+        where = f"it fits on {_named(fitting)} now" if fitting else f"there is room on {_named(able)}"
+        yield f"{where}{best}: {_listed(found[1])}"
     if not verdicts:
         yield "there are no nodes"
     if pod.message:
@@ -273,10 +293,24 @@ def _who_would(rest: _WithoutPod, ask: Ask) -> str:
         return f"; on {_named([name for name in withheld if withheld[name] == reason])}: {reason}"
     if ask.form is not Form.EXACT:
         return _who_would_serve(rest, ask)
-    gpus = [gpu for each in rest.cluster.nodes for gpu in each.node.gpus]
-    able = sum(bool(gpu.options(ask)) for gpu in gpus)
+    return _who_could_create(rest, ask)
+
+
+def _who_could_create(rest: _WithoutPod, ask: Ask) -> str:
+    able, others = 0, dict[str, None]()
+    for each in rest.cluster.nodes:
+        closed = closed_gpus(each.state.unhealthy) if each.state is not None else frozenset()
+        for gpu in (gpu for gpu in each.node.gpus if gpu.options(ask)):
+            if each.state is None or gpu.uuid in closed:
+                others[each.node.name] = None
+            else:
+                able += 1
+    if able == 1:
+        return " yet; 1 GPU could provide it: the controller creates it there"
     if able:
-        return f" yet; {able} {'GPU' if able == 1 else 'GPUs'} could provide it, once the controller creates it there"
+        return f" yet; {able} GPUs could provide it: the controller creates it on one of them"
+    if others:
+        return f"; GPUs that could provide it are unhealthy or have no agent: {_named(list(others))}"
     return _unless_unknown(rest, "provide")
 
 

@@ -62,6 +62,7 @@ class Cause(enum.StrEnum):
     BY_SCHEDULER = "allocated-by-scheduler"
     MIXED = "devices-mixed"
     WITHHELD = "withheld"
+    NO_AGENT = "no-agent"
     UNREADABLE = "unreadable"
     REFUSED = "refused"
     REQUEST = "request-unreadable"
