@@ -72,7 +72,7 @@ def test_pods_in_the_way_are_evicted_as_their_budgets_allow(gpu_node: GpuNode) -
         gpu_node.ask_layout("all-3g.20gb")
         gpu_node.start_again()
         until("the reason", lambda: REFUSED in condition(gpu_node), timeout_s=60, found=lambda: condition(gpu_node))
-        assert "disruption budget" in condition(gpu_node)
+        assert "The disruption budget guard needs 1 healthy pods and has 1" in condition(gpu_node), "its name"
         assert gpu_node.labels()["nvidia.com/mig.config.state"] == "pending"
         assert phase(gpu_node.cluster, "guarded") == "Running"
         assert used in gpu_node.mig_uuids()
