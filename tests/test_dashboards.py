@@ -63,7 +63,7 @@ NOT_WITH_VLLM = {
     "Age of the decision",
     "Images by state",
     "Models read, by source",
-    "Pods that no change of layouts would place",
+    "Pending pods that no MIG layout can place",
     "Queries for rules of prometheus-adapter, by result",
     "Quota borrowed",
     "Quota in use",
@@ -333,6 +333,43 @@ def test_no_panel_is_empty_where_everything_is_exposed(tmp_path: Path) -> None:
     with serving_history(tmp_path, history(node_metrics() + process_metrics(), TIMES_S)) as url:
         panels = [panel for board in DASHBOARDS.values() for panel in queries(board)]
         assert [title for title, expr in panels if not found_by(url, expr)] == []
+
+
+def test_a_pod_has_no_history_of_an_earlier_one_of_its_name_and_energy_is_of_all(tmp_path: Path) -> None:
+    """Six pods `web-0`, one after the other, each has the GPU at 300 W for 4 h; a DCGM exporter counts beside them."""
+    gpu = 'gpu="0",UUID="GPU-0",modelName="NVIDIA A100-SXM4-40GB",Hostname="n1"'
+    start_s = NOW_S - 24 * 3600
+    series: dict[str, list[str]] = {}
+    for at_s in range(start_s, NOW_S + 1, 60):
+        number = min((at_s - start_s) // (4 * 3600), 5)
+        pod = f'namespace="ml",pod="web-0",container="main",pod_uid="u{number}"'
+        used_mib = 0 if number == 4 and at_s < NOW_S - 3600 * 4 else 10240
+        for labels in (f'{gpu},hostname="n1",{pod}', f'{gpu},job="dcgm",{pod}'):
+            for name, value in (
+                ("DCGM_FI_DEV_FB_USED", used_mib),
+                ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 5e9 + 300_000 * (at_s - start_s)),
+            ):
+                series.setdefault(f"{name}{{{labels}}}", []).append(f"{value:.0f} {at_s}")
+        for name, labels in (
+            ("tessera_container_memory_allocated_bytes", f'{gpu},hostname="n1",{pod}'),
+            ("tessera_device_memory_allocated_bytes", f'{gpu},hostname="n1"'),
+        ):
+            series.setdefault(f"{name}{{{labels}}}", []).append(f"{40960 * 2**20} {at_s}")
+    samples = "".join(f"{name} {each}\n" for name, values in sorted(series.items()) for each in values)
+    with serving_history(tmp_path, samples) as url:
+        shown = {}
+        for title, expr in (pair for name in ("cost", "fleet") for pair in queries(DASHBOARDS[name])):
+            if title in {"Energy, in kWh", "Peak memory used in a day, % of allocated", "Allocated memory in use"}:
+                shown[title] = [float(each["value"][1]) for each in found_by(url, expr.replace("[1h]", "[24h]"))]
+        unused = {title: expr for title, expr in queries(DASHBOARDS["cost"]) if "used none" in title}
+        handed_over_s = NOW_S - 4 * 3600 + 600  # the fourth has been there for 4 h without memory, the fifth for 10 min
+        found = [asked(url, "query", query=expr, time=handed_over_s)["result"] for expr in unused.values()]
+    assert shown == {
+        "Energy, in kWh": [pytest.approx(7.2, rel=0.01)],
+        "Peak memory used in a day, % of allocated": [0.25],
+        "Allocated memory in use": [0.25],
+    }
+    assert found == [[]]
 
 
 def test_panels_of_nvidia_s_own_dashboard_answer_from_tessera_s_metrics(tmp_path: Path) -> None:

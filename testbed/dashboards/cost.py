@@ -1,10 +1,11 @@
 """The dashboard `cost`: GPU hours by namespace, and memory that is allocated and not used."""
 
-from testbed.dashboards.panels import ALLOCATED, GPU_MEMORY, Dashboard, Panel
+from testbed.dashboards.panels import ALLOCATED, GPU_MEMORY, OF_CONTAINERS, TESSERA, Dashboard, Panel
 
 __all__ = ["COST"]
 
-_OWN = "(namespace, pod, container, UUID, GPU_I_ID)"
+_OWN = "(namespace, pod, container, pod_uid, UUID, GPU_I_ID)"
+"""By UID, so that a pod has no history of an earlier one of its name."""
 
 COST = Dashboard(
     "cost",
@@ -40,7 +41,7 @@ COST = Dashboard(
         Panel(
             "Energy, in kWh",
             "kwatth",
-            (("sum(max by (UUID) (increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[$__range]))) / 3.6e9", ""),),
+            ((f"sum(increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{TESSERA}}}[$__range])) / 3.6e9", ""),),
             "stat",
             "Of all GPUs over the time shown.",
         ),
@@ -51,19 +52,19 @@ COST = Dashboard(
                 (
                     (
                         f"sum by (namespace) ({ALLOCATED} and on {_OWN} "
-                        '(max_over_time(DCGM_FI_DEV_FB_USED{pod_uid!=""}[1h]) == 0))'
+                        f"(max_over_time(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}[1h]) == 0))"
                     ),
                     "{{namespace}}",
                 ),
             ),
         ),
         Panel(
-            "Peak memory in a day, of allocated",
+            "Peak memory used in a day, % of allocated",
             "percentunit",
             (
                 (
                     (
-                        f'max_over_time(DCGM_FI_DEV_FB_USED{{pod_uid!=""}}[1d]) * 2^20 / on {_OWN} '
+                        f"max_over_time(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}[1d]) * 2^20 / on {_OWN} "
                         "(tessera_container_memory_allocated_bytes > 0)"
                     ),
                     "{{namespace}}/{{pod}}/{{container}}",

@@ -1,6 +1,6 @@
 """The dashboard `fleet`: what GPUs there are, what of them is allocated and used, by namespace and quota."""
 
-from testbed.dashboards.panels import GPU_MEMORY, Dashboard, Panel
+from testbed.dashboards.panels import GPU_MEMORY, OF_CONTAINERS, Dashboard, Panel
 
 __all__ = ["FLEET"]
 
@@ -33,7 +33,15 @@ FLEET = Dashboard(
         Panel(
             "Allocated memory in use",
             "percentunit",
-            (('sum(DCGM_FI_DEV_FB_USED{pod_uid!=""}) * 2^20 / sum(tessera_device_memory_allocated_bytes)', ""),),
+            (
+                (
+                    (
+                        f"sum(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}) * 2^20 "
+                        "/ sum(tessera_device_memory_allocated_bytes)"
+                    ),
+                    "",
+                ),
+            ),
             "stat",
         ),
         Panel("Unhealthy devices", "none", ((_UNHEALTHY, ""),), "stat", "GPUs, and MIG instances of healthy GPUs."),
@@ -54,7 +62,7 @@ FLEET = Dashboard(
         Panel(
             "Memory in use by namespace",
             "bytes",
-            (('sum by (namespace) (DCGM_FI_DEV_FB_USED{pod_uid!=""}) * 2^20', "{{namespace}}"),),
+            ((f"sum by (namespace) (DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}) * 2^20", "{{namespace}}"),),
         ),
         Panel(
             "GPU utilization by model",
@@ -76,7 +84,7 @@ FLEET = Dashboard(
             ),
         ),
         Panel(
-            "Pods that no change of layouts would place",
+            "Pending pods that no MIG layout can place",
             "none",
             (("sum by (policy, reason) (tessera_controller_pending_pods) > 0", "{{policy}}: {{reason}}"),),
         ),

@@ -4,7 +4,7 @@ from testbed.dashboards.panels import RATE, Dashboard, Panel
 
 __all__ = ["NODES"]
 
-_NODE = 'hostname=~"$node"'
+_NODE = 'hostname=~"$node", Hostname!=""'
 _OF_NODE = 'node=~"$node"'
 """Of an agent's own metrics: the label that the PodMonitor gives them."""
 _DEVICE = "GPU {{gpu}} {{GPU_I_PROFILE}} {{GPU_I_ID}}"

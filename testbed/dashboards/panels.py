@@ -4,9 +4,12 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["ALLOCATED", "GPU_MEMORY", "RATE", "Dashboard", "Panel"]
+__all__ = ["ALLOCATED", "GPU_MEMORY", "OF_CONTAINERS", "RATE", "TESSERA", "Dashboard", "Panel"]
 
 RATE = "[$__rate_interval]"
+TESSERA = 'Hostname!="", hostname!=""'
+"""Of Tessera alone: DCGM exporter has one of both."""
+OF_CONTAINERS = f'pod_uid!="", {TESSERA}'
 ALLOCATED = "tessera_container_memory_allocated_bytes"
 GPU_MEMORY = "max by (UUID) (tessera_gpu_memory_bytes)"
 
