@@ -1,5 +1,6 @@
 /* Calls about the processes on a GPU or MIG device. On a GPU with MIG the list is that of all its instances. */
 #define _GNU_SOURCE
+#include <string.h>
 #include <time.h>
 
 #include "call.h"
@@ -156,27 +157,50 @@ static unsigned long long now_us(void)
     return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
 }
 
-static bool is_sampled(const process_t *process, const target_t *at)
+static const char SERVER[] = "nvidia-cuda-mps-server";
+
+/* The MPS server of a GPU: the first process that runs its program; NULL without one. */
+static const process_t *server_at(const target_t *at)
 {
-    return is_listed(process, at, NVML_PROCESS_MODE_ALL) && process->sm_percent > 0;
+    for (int n = 0; n < MAX_PROCESSES; n++) {
+        const process_t *each = &machine()->processes[n];
+        if (is_listed(each, at, NVML_PROCESS_MODE_COMPUTE) && !strcmp(each->name, SERVER))
+            return each;
+    }
+    return NULL;
+}
+
+/* What a client of MPS computes is counted as its server's, as on an H100 with driver 580. */
+static uint32_t sampled_percent(const process_t *process, const process_t *server, const target_t *at)
+{
+    if (!is_listed(process, at, NVML_PROCESS_MODE_ALL) || process->mode == NVML_PROCESS_MODE_MPS)
+        return 0;
+    uint32_t percent = process->sm_percent;
+    for (int n = 0; process == server && n < MAX_PROCESSES; n++) {
+        const process_t *each = &machine()->processes[n];
+        if (is_listed(each, at, NVML_PROCESS_MODE_MPS))
+            percent += each->sm_percent;
+    }
+    return percent > 100 ? 100 : percent;
 }
 
 static nvmlReturn_t samples_of(const target_t *at, nvmlProcessUtilizationSample_t *samples, unsigned int *count)
 {
     if (!count)
         return NVML_ERROR_INVALID_ARGUMENT;
+    const process_t *server = server_at(at);
     uint32_t found = 0;
     for (int n = 0; n < MAX_PROCESSES; n++)
-        found += is_sampled(&machine()->processes[n], at);
+        found += sampled_percent(&machine()->processes[n], server, at) > 0;
     if (found == 0)
         return NVML_ERROR_NOT_FOUND;
     nvmlReturn_t result = fit(found, count, samples);
     for (int n = 0; result == NVML_SUCCESS && n < MAX_PROCESSES; n++) {
         const process_t *each = &machine()->processes[n];
-        if (is_sampled(each, at))
+        uint32_t percent = sampled_percent(each, server, at);
+        if (percent > 0)
             *samples++ = (nvmlProcessUtilizationSample_t){.pid = each->pid, .timeStamp = now_us(),
-                                                          .smUtil = each->sm_percent,
-                                                          .memUtil = each->sm_percent / 2};
+                                                          .smUtil = percent, .memUtil = percent / 2};
     }
     return result;
 }

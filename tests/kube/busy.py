@@ -33,6 +33,8 @@ for one in sorted(pathlib.Path('/proc').glob('[0-9]*'), key=lambda one: int(one.
 def keep_busy(cluster: Cluster, namespace: str, **loads: int) -> tuple[int, dict[str, int]]:
     """Let the `sleep` of Jobs compute on the GPU that they share, which gets too hot; return the GPU and the processes.
 
+    They share it by memory: the driver does not tell clients of MPS apart.
+
     Args:
         cluster: where they run, all on its first node.
         namespace: of the Jobs.
@@ -44,11 +46,12 @@ def keep_busy(cluster: Cluster, namespace: str, **loads: int) -> tuple[int, dict
         for name, percent in loads.items():
             (pod,) = cluster.get("pods", f"--namespace={namespace}", f"--selector=job-name={name}")["items"]
             (share,) = json.loads(pod["metadata"]["annotations"][ASSIGNMENT])["shares"]
+            assert share["mode"] == "memory-share"
             gpus.add(share["gpu"])
             pids[name] = _pid(node, pod, "sleep")
             machine.add_process(
                 share["gpu"],
-                Process(pid=pids[name], memory_mib=_MEMORY_MIB, sm_percent=percent, mode="mps", name="python"),
+                Process(pid=pids[name], memory_mib=_MEMORY_MIB, sm_percent=percent, name="python"),
             )
         (gpu,) = gpus
         machine.set(gpu, "temperature_c", _HOT_C)

@@ -365,7 +365,7 @@ def test_team_gpu_cloud(
     took = re.search(r"^real\s+(\d+)m([\d.]+)s$", walk.errors, re.MULTILINE)
     assert took, walk.errors
     assert 60 * int(took[1]) + float(took[2]) < FEW_S
-    assert re.search(r"MPS +20/39.4 GiB", walk.step("5."))
+    assert re.search(r"memory share +20/39.4 GiB", walk.step("5."))
     gpu, processes = keep_busy(cluster, "team-a", noisy=93, quiet=4)
     blamed = r"thermal, caused by team-a/noisy-\w+(/main)?; slowed down: team-a/quiet-"
     until("the noisy one is named", lambda: re.search(blamed, top(cluster)) is not None, timeout_s=_S)
@@ -376,7 +376,7 @@ def test_team_gpu_cloud(
     let_go(cluster, gpu, processes)
     said = walk.step("7.")
     assert re.search(r"MIG +", said)
-    assert re.search(r"MPS +10/39.4 GiB", said)
+    assert re.search(r"memory share +10/39.4 GiB", said)
     assert [each["restartCount"] for each in containers(cluster, "quiet")] == [0], "it keeps running"
     said = walk.step("8.")
     assert re.search(r"MPS +30/39.4 GiB", said)

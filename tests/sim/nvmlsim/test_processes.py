@@ -89,6 +89,25 @@ def test_utilization_of_each_process(machine: Machine, t4: Any) -> None:
         pynvml.nvmlDeviceGetProcessUtilization(t4, got.timeStamp + 3_600_000_000)
 
 
+def test_what_clients_of_mps_compute_is_the_servers(machine: Machine, t4: Any) -> None:
+    """The load of the GPU counts it once; without a server nobody has it."""
+
+    def sampled() -> dict[int, int]:
+        return {each.pid: each.smUtil for each in pynvml.nvmlDeviceGetProcessUtilization(t4, 0)}
+
+    machine.add_process(1, Process(pid=7, mode="mps", sm_percent=30))
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        sampled()
+    machine.add_process(1, Process(pid=8, name="nvidia-cuda-mps-server", memory_mib=66))
+    assert sampled() == {8: 30}
+    machine.add_process(1, Process(pid=9, mode="mps", sm_percent=25))
+    machine.add_process(1, Process(pid=10, sm_percent=5))
+    assert sampled() == {8: 55, 10: 5}
+    assert pynvml.nvmlDeviceGetUtilizationRates(t4).gpu == 60
+    machine.remove_process(7)
+    assert sampled() == {8: 25, 10: 5}
+
+
 def test_processes_need_a_seat_that_is_there(machine: Machine, a100: Any) -> None:
     cut_whole(a100, 19, 0, 1)
     wrong = {

@@ -218,9 +218,10 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     memory_mib: int = 512
     sm_percent: int = 0
-    """How much of the GPU's time it takes."""
+    """How much of the GPU's time it takes. The driver counts a client of MPS as its server's."""
     mode: Literal["compute", "graphics", "mps"] = "compute"
     name: str = ""
+    """The program; the MPS server of a GPU is a process of `nvidia-cuda-mps-server`."""
     cgroup: str = ""
     """Path of its cgroup, which memory limits name."""
     gpu_instance: int = NO_INSTANCE

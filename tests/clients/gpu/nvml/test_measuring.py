@@ -1,5 +1,7 @@
 """What NVML measures, and what is None where it does not."""
 
+from typing import Literal
+
 import pynvml
 import pytest
 
@@ -46,17 +48,43 @@ async def test_power_clocks_temperature_errors_and_throttling_are_measured(world
 async def test_what_a_client_of_mps_does_is_unknown_and_not_none(world: NvmlWorld) -> None:
     """The driver counts it as the server's."""
     t4 = (await world.driver.inventory()).gpus[1]
-    for pid, mode in ((7, "compute"), (8, "mps"), (9, "compute")):
-        world.machine.add_process(1, Process(pid=pid, mode=mode, memory_mib=64, sm_percent=90 if pid == 7 else 0))  # type: ignore[arg-type]  # literals
+    for process in (
+        Process(pid=7, memory_mib=66, name="nvidia-cuda-mps-server"),
+        Process(pid=8, memory_mib=64, mode="mps", sm_percent=90),
+        Process(pid=9, memory_mib=64),
+    ):
+        world.machine.add_process(1, process)
     reading = await world.driver.measure(t4.uuid)
     assert [(each.pid, each.memory_mib, each.sm_percent) for each in reading.processes or ()] == [
-        (7, 64, 90),
+        (7, 66, 90),
         (8, 64, None),
         (9, 64, 0),
     ]
     holder = DeviceHolder(namespace="team", pod="a", container="c", uid="a", device=DeviceId(t4.uuid), exclusive=False)
     (device,) = attributed(t4, reading, [holder], {8: Owner(uid="a", container="c")}).devices
     assert [(each.memory_mib, each.gpu_percent) for each in device.containers] == [(64, None)]
+
+
+@pytest.mark.parametrize(("mode", "named"), [("compute", ("team/noisy/c",)), ("mps", ())])
+async def test_the_noisy_one_of_a_hot_gpu_is_named_where_the_driver_tells_processes_apart(
+    world: NvmlWorld, mode: Literal["compute", "mps"], named: tuple[str, ...]
+) -> None:
+    t4 = (await world.driver.inventory()).gpus[1]
+    world.machine.add_process(1, Process(pid=7, memory_mib=66, name="nvidia-cuda-mps-server"))
+    loads = {"noisy": 93, "quiet": 4}
+    for pid, percent in enumerate(loads.values(), 8):
+        world.machine.add_process(1, Process(pid=pid, memory_mib=64, mode=mode, sm_percent=percent))
+    world.machine.set(1, "throttle_reasons", pynvml.nvmlClocksEventReasonSwThermalSlowdown)
+    reading = await world.driver.measure(t4.uuid)
+    holders = [
+        DeviceHolder(namespace="team", pod=name, container="c", uid=name, device=DeviceId(t4.uuid), exclusive=False)
+        for name in loads
+    ]
+    owners = {pid: Owner(uid=name, container="c") for pid, name in enumerate(loads, 8)}
+    (found,) = contention_of([gpu_load(attributed(t4, reading, holders, owners))])
+    thermal, saturated = found
+    assert (thermal.cause, saturated.cause) == ("thermal", "saturated")
+    assert thermal.drivers == saturated.drivers == named
 
 
 @pytest.mark.parametrize(
