@@ -50,7 +50,7 @@ def models() -> None:
 @click.option("--keep", type=click.IntRange(1), default=2, show_default=True, help="Revisions that stay on the disk.")
 @click.option("--include", multiple=True, help="Only files that match, such as '*.safetensors'; may be repeated.")
 @click.option("--exclude", multiple=True, help="No files that match; may be repeated.")
-@click.option("--bandwidth", type=Number(min=0.1), help="At most so many MiB per second.")
+@click.option("--bandwidth", type=Number(min=0.1, max=1e6), help="At most so many MiB per second.")
 @click.option("--mirror", is_flag=True, help="Keep plain files in DST, the same as SRC's, without revisions.")
 @click.option(
     "--pack",

@@ -175,7 +175,7 @@ class AzureStore:
     def objects(self) -> tuple[StoredObject, ...]:
         """Return all blobs, page by page."""
         found: list[StoredObject] = []
-        marker = ""
+        marker, seen = "", set[str]()
         for _ in range(_PAGES):
             query = {"comp": "list", "prefix": self._prefix, "restype": "container"}
             query |= {"marker": marker} if marker else {}
@@ -187,9 +187,10 @@ class AzureStore:
             following = page.findtext("NextMarker") or ""
             if not following:
                 return tuple(found)
-            if following == marker:
+            if following in seen:
                 break
             marker = following
+            seen.add(marker)
         raise Temporary("the listing does not end: no new marker")
 
     def _page(self, page: "ET.Element") -> Iterator[StoredObject]:

@@ -154,7 +154,7 @@ class GcsStore:
     def objects(self) -> tuple[StoredObject, ...]:
         """Return all objects, page by page."""
         found: list[StoredObject] = []
-        token = ""
+        token, seen = "", set[str]()
         for _ in range(_PAGES):
             query = {"fields": _FIELDS, "prefix": self._prefix} | ({"pageToken": token} if token else {})
             text = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
@@ -163,9 +163,10 @@ class GcsStore:
             found += (self._object(each) for each in page.items if each.name != self._prefix)
             if not page.next_page_token:
                 return tuple(found)
-            if page.next_page_token == token:
+            if page.next_page_token in seen:
                 break
             token = page.next_page_token
+            seen.add(token)
         raise Temporary("the listing does not end: no new page token")
 
     def _object(self, item: _Item) -> StoredObject:

@@ -20,8 +20,10 @@ __all__ = ["HEAD_BYTES", "Endpoint", "Head", "Response", "acknowledge_at_once", 
 
 HEAD_BYTES = 64 * 1024
 _SMALL_BYTES = 64 * 2**20
+_SKIPPED_BYTES = 2**20
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: |$)")
-_OK, _LEAST_ERROR, _LEAST_SERVER_ERROR = 200, 400, 500
+_LAST_INTERIM, _LEAST_ERROR, _LEAST_SERVER_ERROR = 199, 400, 500
+_LENGTH = re.compile(r"[0-9]{1,15}")
 _AGAIN = frozenset({408, 425, 429})
 _NO_BODY = frozenset({204, 304})
 
@@ -67,10 +69,13 @@ def read_head(data: bytes) -> Head:
     for line in lines:
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
-    chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+    coding = headers.get("transfer-encoding", "").lower()
+    if coding not in {"", "chunked"}:  # framing that would be taken for content
+        raise Temporary(f"Transfer-Encoding {coding[:40]!r} was not asked for")
+    chunked = coding == "chunked"
     length = headers.get("content-length")
-    if length is not None and not (length.isascii() and length.isdigit()):
-        raise Temporary(f"Content-Length {length[:40]!r} is not a number")
+    if length is not None and not _LENGTH.fullmatch(length):
+        raise Temporary(f"Content-Length {length[:40]!r} is not a size")
     # HTTP/1.0 closes the connection, unless it says otherwise.
     stays = headers.get("connection", "" if found[1] == "1" else "close").lower() != "close"
     return Head(int(found[2]), headers, chunked, None if chunked or length is None else int(length), stays)
@@ -89,8 +94,12 @@ class Response:
     def __init__(self, connection: socket.socket, method: str, until_s: float = math.inf) -> None:
         self._socket = connection
         self._until_s = until_s
+        self._pace_until_s = math.inf
+        self._paced = 0
         self._rest = b""
+        self._begin_pace()
         self.head = self._head()
+        self._pace_until_s = math.inf  # who reads the body says how fast it must come
         self.status, self.headers, self._chunked, self.length, stays = self.head
         self.etag_is_checksum = self.head.etag_is_checksum
         if method == "HEAD" or self.status in _NO_BODY:
@@ -103,8 +112,18 @@ class Response:
         """Whether the body was read to its end, so that the connection can be reused."""
         return self._left == 0
 
+    def _begin_pace(self) -> None:
+        """From now on each 64 KiB must come within the connection's timeout: a drip would be waited for without end."""
+        self._pace_until_s = time.monotonic() + (self._socket.gettimeout() or math.inf)
+        self._paced = 0
+
+    def _count(self, size: int) -> None:
+        self._paced += size
+        if self._paced >= HEAD_BYTES and self._pace_until_s < math.inf:
+            self._begin_pace()
+
     def _check_time(self) -> None:
-        if time.monotonic() > self._until_s:
+        if time.monotonic() > min(self._until_s, self._pace_until_s):
             raise Temporary("the transfer is too slow")
 
     def _receive(self, size: int = HEAD_BYTES) -> bytes:
@@ -112,16 +131,21 @@ class Response:
         data = self._socket.recv(size)
         if not data:
             raise Temporary("the connection ended too early")
+        self._count(len(data))
         return data
 
     def _head(self) -> Head:
+        """Return the head of the answer; interim ones before it (`103 Early Hints`) are skipped."""
         data = self._receive()
-        while (end := data.find(b"\r\n\r\n")) < 0:
-            if len(data) > HEAD_BYTES:
-                raise Temporary("more than 64 KiB of headers")
-            data += self._receive()
-        self._rest = data[end + 4 :]
-        return read_head(data[:end])
+        while True:
+            while (end := data.find(b"\r\n\r\n")) < 0:
+                if len(data) > HEAD_BYTES:
+                    raise Temporary("more than 64 KiB of headers")
+                data += self._receive()
+            head, data = read_head(data[:end]), data[end + 4 :]
+            if head.status > _LAST_INTERIM:
+                self._rest = data
+                return head
 
     def readinto(self, view: memoryview) -> int:
         """Fill the view's beginning; 0 after the last byte. A body of unknown length ends with the connection."""
@@ -141,15 +165,28 @@ class Response:
                 raise Temporary(f"the connection ended {self._left} bytes too early")
         if self._left is not None:
             self._left -= count
+        self._count(count)
         return count
+
+    def skip(self, size: int) -> None:
+        """Read bytes that are not wanted."""
+        self._begin_pace()
+        buffer = memoryview(bytearray(min(size, _SKIPPED_BYTES)))
+        while size:
+            count = self.readinto(buffer[:size])
+            if count == 0:
+                raise Temporary("the body ended too early")
+            size -= count
+        self._pace_until_s = math.inf
 
     def content(self) -> bytes:
         """Return a whole small body: a listing, an error."""
+        self._begin_pace()
         if self._chunked:
             return self._unchunked()
-        buffer, done = bytearray(self.length if self.length is not None else 2**20), 0
-        if len(buffer) > _SMALL_BYTES:
+        if (self.length or 0) > _SMALL_BYTES:
             raise Temporary("a listing of more than 64 MiB")
+        buffer, done = bytearray(self.length if self.length is not None else 2**20), 0
         with memoryview(buffer) as view:
             while count := self.readinto(view[done:]):
                 done += count
@@ -162,6 +199,8 @@ class Response:
         total = 0
         while True:
             while b"\r\n" not in self._rest:
+                if len(self._rest) > HEAD_BYTES:
+                    raise Temporary("a chunk without its length")
                 self._rest += self._receive()
             line, _, self._rest = self._rest.partition(b"\r\n")
             digits = line.partition(b";")[0].strip()
@@ -196,6 +235,8 @@ class Endpoint:
             raise Refused("the address has no host")
         own = (ssl.create_default_context(), address.hostname) if address.scheme == "https" else None
         self._tls = tls or own
+        if not address.netloc.isascii():
+            raise Refused("its host is not ASCII: write xn--...")
         self._server = (address.hostname, address.port or (443 if self._tls else 80))
         self.host = address.netloc.rpartition("@")[2]
         self.timeout_s = timeout_s
@@ -277,6 +318,8 @@ class Endpoint:
             raw = socket.create_connection(self._server, timeout_s)
         except OSError as error:
             raise Temporary(f"{self.host}: {error.strerror or error}") from error
+        except UnicodeError as error:  # an empty label, or one of more than 63 characters
+            raise Refused(f"{self.host}: no name of a host") from error
         raw.settimeout(self.timeout_s)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is None:

@@ -126,12 +126,16 @@ class HubStore:
         self._links.clear()
         address = "/".join((f"{top}/tree/{commit}", *(quote(part, safe="") for part in folder.split("/") if part)))
         address, found = f"{address}?recursive=true", list[_Entry]()
+        seen = {address}
         for _ in range(_PAGES):
             content, more = self._get(address)
             found += _decode(content, tuple[_Entry, ...])
             if not more:
                 return tuple(self._object(each) for each in found if each.type == "file")
             address = self._below_hub(urljoin(address, more))
+            if address in seen:
+                break
+            seen.add(address)
         raise Temporary("the listing does not end")
 
     def _object(self, entry: _Entry) -> StoredObject:

@@ -6,7 +6,7 @@ from pathlib import Path
 from tessera.clients.store.azure import AzureCredential, AzureSettings, AzureStore
 from tessera.clients.store.folders import FolderStore
 from tessera.clients.store.hub import HubStore, Repository
-from tessera.clients.store.protocol import ObjectStore
+from tessera.clients.store.protocol import ObjectStore, Refused
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.clients.store.web import WebStore
 from tessera.errors import InvalidInput, shown
@@ -28,6 +28,14 @@ def open_store(address: str, environ: Mapping[str, str]) -> ObjectStore:
         InvalidInput: it is none of these, or a library is not installed.
 
     """
+    try:
+        return _opened(address, environ)
+    except (ValueError, Refused) as error:  # a port that is none, a broken address of IPv6, a host that is not ASCII
+        hint = "check it, and the endpoint in the environment"
+        raise InvalidInput(f"source {shown(address)}", found=f"no address of a server: {error}", hint=hint) from error
+
+
+def _opened(address: str, environ: Mapping[str, str]) -> ObjectStore:
     scheme, found, rest = address.partition("://")
     if not found:
         return FolderStore(Path(address).resolve())

@@ -1,6 +1,7 @@
 """Reads a range over HTTP, and checks that the answer is that range of the listed object."""
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 
 from tessera.clients.store.http1 import Endpoint, Head, Response
@@ -9,8 +10,9 @@ from tessera.core.storage.models.revisions import StoredObject
 
 __all__ = ["check_range", "condition", "read_range"]
 
-_PARTIAL, _PRECONDITION_FAILED, _LEAST_REDIRECT = 206, 412, 300
-_DISCARDED = 2**20
+_OK, _PARTIAL, _LEAST_REDIRECT, _PRECONDITION_FAILED = 200, 206, 300, 412
+_ETAG = re.compile(r"[\x21\x23-\x7e\x80-\xff]+")
+"""As RFC 9110 has it; a header cannot carry others."""
 
 
 def condition(found: StoredObject, start: int, stop: int) -> dict[str, str]:
@@ -18,7 +20,7 @@ def condition(found: StoredObject, start: int, stop: int) -> dict[str, str]:
     headers = {"Accept-Encoding": "identity"}
     if found.ranges and (start, stop) != (0, found.size):
         headers["Range"] = f"bytes={start}-{stop - 1}"
-    if found.etag and not found.etag.startswith(("W/", "time:")):
+    if _ETAG.fullmatch(found.etag) and not found.etag.startswith(("W/", "time:")):
         headers["If-Match"] = f'"{found.etag}"'
     return headers
 
@@ -38,21 +40,12 @@ def read_range(
         with endpoint.request("GET", target, headers) as response:
             partial = check_range(response.head, found, start, stop)
             if not partial and start:
-                _discard(response, start)
+                response.skip(start)
             yield response
     except Refused as error:
         if error.status == _PRECONDITION_FAILED:
             raise Changed("the object has changed") from error
         raise
-
-
-def _discard(response: Response, size: int) -> None:
-    buffer = memoryview(bytearray(min(size, _DISCARDED)))
-    while size:
-        count = response.readinto(buffer[:size])
-        if count == 0:
-            raise Temporary("the body ended too early")
-        size -= count
 
 
 def check_range(response: Head, found: StoredObject, start: int, stop: int) -> bool:
@@ -61,10 +54,13 @@ def check_range(response: Head, found: StoredObject, start: int, stop: int) -> b
     Raises:
         Changed: another object, or another part of it.
         Refused: it leads elsewhere.
+        Temporary: it has a status that says nothing of the object (`202 Accepted`).
 
     """
     if response.status >= _LEAST_REDIRECT:
         raise Refused(f"status {response.status}, which leads elsewhere: {response.headers.get('location')}")
+    if response.status not in {_OK, _PARTIAL}:
+        raise Temporary(f"status {response.status}")
     etag = response.headers.get("etag", "").strip('"')
     if found.etag and etag and not found.etag.startswith("time:") and etag != found.etag:
         raise Changed("another ETag")

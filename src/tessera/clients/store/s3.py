@@ -17,7 +17,7 @@ from tessera.clients.store.pipelines import pipelined
 from tessera.clients.store.protocol import Contents, Refused, Temporary
 from tessera.clients.store.ranges import condition, read_range
 from tessera.core.storage.models.revisions import StoredObject
-from tessera.errors import InvalidInput
+from tessera.errors import InvalidInput, shown
 
 __all__ = ["S3Settings", "S3Store", "sign"]
 
@@ -25,6 +25,7 @@ _EMPTY = hashlib.sha256(b"").hexdigest()
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _SIZE = re.compile(r"[0-9]{1,15}")
 _PAGES = 100_000
+_LEAST_REDIRECT = 300
 
 
 class S3Settings(msgspec.Struct, frozen=True):
@@ -151,7 +152,7 @@ class S3Store:
     def objects(self) -> tuple[StoredObject, ...]:
         """Return all objects, page by page."""
         found: list[StoredObject] = []
-        token = ""
+        token, seen, first = "", set[str](), set[str]()
         for _ in range(_PAGES):
             query = {"encoding-type": "url", "list-type": "2", "prefix": self._prefix}
             if token:
@@ -159,15 +160,23 @@ class S3Store:
             text = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(query.items()))
             target = f"{self._root or '/'}?{text}"
             with self._endpoint.request("GET", target, self._headers(target, {})) as response:
+                if response.status >= _LEAST_REDIRECT:
+                    where = response.headers.get("x-amz-bucket-region") or response.headers.get("location", "")
+                    raise Refused(f"status {response.status}: another region or endpoint has it, {shown(where)}")
                 page = _parse(response.content())
-            found += self._page(page)
+            rows = list(self._page(page))
+            if rows and rows[0].path in first:
+                break
+            first.update(each.path for each in rows[:1])
+            found += rows
             after = page.findtext("{*}NextContinuationToken") or ""
             if page.findtext("{*}IsTruncated") != "true":
                 return tuple(found)
-            if not after or after == token:
+            if not after or after in seen:
                 break
             token = after
-        raise Temporary("the listing does not end: no new continuation token")
+            seen.add(token)
+        raise Temporary("the listing does not end: its pages repeat")
 
     def _page(self, page: "ET.Element") -> Iterator[StoredObject]:
         encoded = page.findtext("{*}EncodingType") == "url"

@@ -16,6 +16,7 @@ __all__ = ["WebStore"]
 _LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"'<>]+)["']""", re.IGNORECASE)
 _FOLDERS = 10_000
 _REDIRECT = 300
+_SIZE = re.compile(r"[0-9]{1,15}")
 
 
 class WebStore:
@@ -35,7 +36,8 @@ class WebStore:
         parts = urlsplit(address)
         self._endpoint = Endpoint(parts, timeout_s)
         self._top = quote(unquote(parts.path or "/"), safe="/-_.~")
-        self._query = f"?{parts.query}" if parts.query else ""
+        query = quote(parts.query, safe="%/?:@!$&'()*+,;=-._~")
+        self._query = f"?{query}" if query else ""
         self.source = f"{parts.scheme}://{self._endpoint.host}{self._top}"
 
     @property
@@ -48,15 +50,15 @@ class WebStore:
         if not self._top.endswith("/"):
             return (self._object(self._top, unquote(self._top.rpartition("/")[2])),)
         paths: list[str] = []
-        folders, seen = [self._top], {self._top}
+        folders, seen, read = [self._top], {self._top}, 0
         while folders:
-            folder = folders.pop()
+            folder, read = folders.pop(), read + 1
             for link in self._links(folder):
                 if link in seen:
                     continue
                 seen.add(link)
                 (folders if link.endswith("/") else paths).append(link)
-            if len(seen) > _FOLDERS * 100 or len(folders) > _FOLDERS:
+            if len(seen) > _FOLDERS * 100 or read + len(folders) > _FOLDERS:
                 raise Refused("more than 10,000 folders or a million files: not the index of a model")
         return tuple(self._object(path, unquote(path.removeprefix(self._top))) for path in paths)
 
@@ -70,7 +72,10 @@ class WebStore:
     def _links(self, folder: str) -> Iterator[str]:
         """Yield the quoted paths below a folder that its index links to."""
         for link in _LINK.findall(self._get(folder)):
-            target = urlsplit(urljoin(f"http://index{folder}", link.replace("&amp;", "&")))
+            try:
+                target = urlsplit(urljoin(f"http://index{folder}", link.replace("&amp;", "&")))
+            except ValueError:  # an address of IPv6 that is none
+                continue
             path = quote(unquote(target.path), safe="/-_.~")
             if target.netloc == "index" and not target.query and path.startswith(folder) and path != folder:
                 yield path
@@ -81,7 +86,7 @@ class WebStore:
             if response.status >= _REDIRECT:
                 raise Refused(f"{path}: status {response.status}")
             length = response.headers.get("content-length", "")
-            if not length.isdigit():
+            if not _SIZE.fullmatch(length):
                 raise Temporary(f"{path}: no Content-Length")
             etag = response.headers.get("etag", "").strip('"')
             time = response.headers.get("last-modified", "")

@@ -35,6 +35,18 @@ def test_pinned_revisions_stay(tmp_path: Path) -> None:
     assert first in ModelFolder(tmp_path).manifests()
 
 
+def test_a_current_that_leads_elsewhere_is_set_right(tmp_path: Path) -> None:
+    top, store = tmp_path / "model", MemoryStore({"a": b"1"})
+    revision = run(store, top).revision
+    other = tmp_path / revision
+    other.mkdir()
+    (top / "current").unlink()
+    (top / "current").symlink_to(other)
+    assert ModelFolder(top).current() == ""
+    run(store, top)
+    assert (top / "current/a").read_bytes() == b"1"
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     folder = ModelFolder(tmp_path)
     with folder.locked(), pytest.raises(Conflict, match=f"process {os.getpid()}"):

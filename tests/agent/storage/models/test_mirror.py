@@ -29,6 +29,16 @@ def test_files_become_those_of_the_store(tmp_path: Path) -> None:
     assert (unchanged.revision, unchanged.bytes, unchanged.requests) == (again.revision, 0, store.requests)
 
 
+def test_folders_named_as_revisions_are_files_like_others(tmp_path: Path) -> None:
+    foreign = tmp_path / "versions" / ("cd" * 32) / "mine"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"mine")
+    store = MemoryStore({f"versions/{'ab' * 32}/0.bin": b"theirs"})
+    assert sync_mirror(store, tmp_path, QUICK).bytes == 6
+    assert sync_mirror(store, tmp_path, QUICK).bytes == 0
+    assert contents(tmp_path) == {f"versions/{'ab' * 32}/0.bin": b"theirs", str(foreign.relative_to(tmp_path)): b"mine"}
+
+
 def test_a_reader_keeps_the_file_that_it_has_opened(tmp_path: Path) -> None:
     store = MemoryStore(FIRST)
     sync_mirror(store, tmp_path, QUICK)

@@ -76,16 +76,20 @@ class ModelFolder:
         self._offsets: dict[str, dict[str, tuple[ModelFile, int]]] = {}
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, *, mirror: bool = False) -> Iterator[None]:
         """Lock the folder, and clean up after a killed process.
+
+        Args:
+            mirror: whether the folder has plain files: `versions` is theirs then.
 
         Raises:
             Conflict: another process has the lock; the message names it.
 
         """
         notes = self.top / NOTES
-        for folder in (self.versions, self.staging, self._manifests, self._images, self._pins, self._trash):
-            if folder.is_symlink() or notes.is_symlink():
+        own = (notes, self.staging, self._manifests, self._images, self._pins, self._trash)
+        for folder in own if mirror else (*own, self.versions):
+            if folder.is_symlink():
                 raise InvalidInput(str(folder), found="it is a symbolic link", hint="name a folder of Tessera's own")
         for folder in (self.staging, self._manifests, self._images, self._pins, self._trash):
             folder.mkdir(parents=True, exist_ok=True)
@@ -100,19 +104,19 @@ class ModelFolder:
                 ) from error
             os.ftruncate(number, 0)
             os.pwrite(number, str(os.getpid()).encode(), 0)
-            self._finish()
+            self._finish(mirror=mirror)
             yield
         finally:
             os.close(number)
 
-    def _finish(self) -> None:
+    def _finish(self, *, mirror: bool) -> None:
         """Clean up after a killed process: trash, and folders and manifests without each other."""
         shutil.rmtree(self._trash)
         self._trash.mkdir()
         for path in self._manifests.iterdir():
             if path.suffix != ".json" or not (self.versions / path.stem).is_dir():
                 path.unlink()
-        for path in self.versions.iterdir() if self.versions.is_dir() else ():
+        for path in self.versions.iterdir() if self.versions.is_dir() and not mirror else ():
             if _NAME.fullmatch(path.name) and not (self._manifests / f"{path.name}.json").exists():
                 self._discard(path)
         for path in self._images.iterdir():
@@ -240,7 +244,8 @@ class ModelFolder:
             name = (self.top / "current").readlink().name
         except OSError:
             return ""
-        return name if (self.versions / name).is_dir() else ""
+        there = self.versions / name
+        return name if there.is_dir() and (self.top / "current").resolve() == there.resolve() else ""
 
     def revisions(self) -> list[Revision]:
         """Return all revisions, the most recently used first."""

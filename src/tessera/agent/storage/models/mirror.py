@@ -41,7 +41,7 @@ def sync_mirror(
     folder, files = ModelFolder(top), PlainFiles(top)
     if folder.manifests():
         raise Conflict(str(top), found="it is a folder of revisions", hint="leave out --mirror")
-    with folder.locked():
+    with folder.locked(mirror=True):
         files.finish()
         # 1. List the store.
         objects = desired_objects(store, options)
