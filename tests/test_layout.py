@@ -39,7 +39,7 @@ BY_PACKAGE = {
     "cli/usage": "agents history tables top",
     "cli/work": "attach forwarding jobs logs",
     "clients/gpu": "refusals",
-    "clients/store": "http1 peers ranges",
+    "clients/store": "peers ranges",
     "core/gpu/gpumodels": "migproducts",
     "core/packing/defrag": "search trial",
     "core/packing/fit": "demand fleet onenode ways",

@@ -1,6 +1,8 @@
 """Objects fetched into files: what is cut off goes on, what changed or is damaged is noticed."""
 
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,9 @@ from harness.modelsyncs import CONTENTS, LARGE, MANY, QUICK, content, run, s3
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import sync
+from tessera.clients.store import Body, Contents, MemoryStore, Temporary
 from tessera.core.storage.models.retries import Patience
-from tessera.core.storage.models.revisions import CHUNK_BYTES
+from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.errors import Conflict, Unavailable
 
 
@@ -111,3 +114,65 @@ def test_what_the_journal_knows_and_somebody_removed_is_fetched_again(tmp_path: 
     server.fault = lambda _number: ""
     assert run(s3(server), tmp_path).bytes == 30_000
     assert content(tmp_path / "current") == several
+
+
+class Untold:
+    """A store of which nothing says whether an object has changed, and which changes them after some reads."""
+
+    source = "memory://untold"
+    pipelines = False
+
+    def __init__(self, contents: dict[str, bytes], *, then: dict[str, bytes], after: int, breaks: bool = False) -> None:
+        self.contents = contents
+        self._then, self._after, self._breaks = then, after, breaks
+        self.requests = 0
+
+    def objects(self) -> tuple[StoredObject, ...]:
+        return tuple(StoredObject(path, len(data)) for path, data in self.contents.items())
+
+    def read_small(self, objects: Iterable[StoredObject]) -> Contents:
+        return ((each, None) for each in objects)
+
+    @contextmanager
+    def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Body]:
+        store = MemoryStore(self.contents)
+        self.requests += 1
+        if self.requests >= self._after:
+            self.contents = self._then
+        with store.read(next(each for each in store.objects() if each.path == found.path), start, stop) as body:
+            yield _Breaking(body) if self._breaks and self.requests <= self._after else body
+
+    def close(self) -> None:
+        pass
+
+
+class _Breaking:
+    """Ends within the second chunk."""
+
+    etag_is_checksum = True
+
+    def __init__(self, body: Body) -> None:
+        self._body, self._left = body, CHUNK_BYTES + 1
+
+    def readinto(self, view: memoryview) -> int:
+        if not self._left:
+            raise Temporary("the connection ended too early")
+        count = self._body.readinto(view[: self._left])
+        self._left -= count
+        return count
+
+
+def test_what_no_change_is_told_of_comes_in_one_piece(tmp_path: Path) -> None:
+    before, after = (bytes((each,)) * (3 * CHUNK_BYTES) for each in b"ab")
+    done = run(Untold({"f": before}, then={"f": after}, after=1), tmp_path)
+    assert (done.requests, (tmp_path / "current/f").read_bytes()) == (1, before)
+
+
+def test_what_no_change_is_told_of_does_not_go_on_where_it_was_cut_off(tmp_path: Path) -> None:
+    before, after = (bytes((each,)) * (3 * CHUNK_BYTES) for each in b"ab")
+    store = Untold({"f": before}, then={"f": after}, after=1, breaks=True)
+    with pytest.raises(Unavailable, match=r"object f.*of the same state"):
+        run(store, tmp_path)
+    store.contents = {"f": after}
+    done = run(store, tmp_path)
+    assert (done.bytes, (tmp_path / "current/f").read_bytes()) == (3 * CHUNK_BYTES, after)

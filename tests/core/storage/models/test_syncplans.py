@@ -41,9 +41,15 @@ def test_an_empty_listing_is_refused() -> None:
         refuse_empty((), source="x")
 
 
+def test_what_no_change_is_told_of_is_one_span() -> None:
+    size = 3 * CHUNK_BYTES
+    listing = (StoredObject("a", size), StoredObject("b", size, "v1"), StoredObject("c", size, checksum="md5:0"))
+    assert [[each.stop - each.first for each in spans((one,))] for one in listing] == [[3], [1, 1, 1], [1, 1, 1]]
+
+
 @given(st.lists(st.tuples(st.integers(0, 4 * CHUNK_BYTES), st.booleans()), max_size=20))
 def test_every_chunk_is_fetched_once_and_in_order(sizes: list[tuple[int, bool]]) -> None:
-    listing = tuple(StoredObject(str(index), size, ranges=ranges) for index, (size, ranges) in enumerate(sizes))
+    listing = tuple(StoredObject(str(index), size, "v1", ranges=ranges) for index, (size, ranges) in enumerate(sizes))
     got: dict[int, list[tuple[int, int]]] = {}
     for span in spans(listing):
         for chunk in range(span.first, span.stop):

@@ -223,13 +223,16 @@ class Transfer:
                         self._store_chunk(span.object, chunk, buffer[:done])
                         chunk, done = chunk + 1, 0
             except (Temporary, Refused, Changed) as error:
+                if not file.found.is_told and (chunk, done) != (span.first, 0):
+                    found = f"{error}, and nothing says whether what follows is of the same state"
+                    raise unavailable(self._reader.subject(file.found), found) from error
                 if problem := self._reader.failed(file.found, error, attempts):
                     raise problem from error
 
     def _has(self, index: int, chunk: int, buffer: memoryview) -> bool:
         """Reuse a chunk of an earlier attempt, if it matches the journal."""
         digest, file = self._journal.known.get((index, chunk)), self._files[index]
-        if digest is None:
+        if digest is None or not file.found.is_told:
             return False
         first, last = chunk_range(file.found.size, chunk)
         view = buffer[: last - first]

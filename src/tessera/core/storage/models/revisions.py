@@ -29,6 +29,11 @@ class StoredObject(msgspec.Struct, frozen=True):
     checksum: str = ""
     ranges: bool = True
 
+    @property
+    def is_told(self) -> bool:
+        """Whether a change is noticed: parts of any other may be of several states, so that it comes in one piece."""
+        return bool(self.etag or self.checksum)
+
 
 class ModelFile(msgspec.Struct, frozen=True):
     """A file of a revision.

@@ -170,7 +170,8 @@ def refuse_empty(objects: tuple[StoredObject, ...], *, source: str) -> None:
 def spans(objects: tuple[StoredObject, ...]) -> Iterator[Span]:
     """Yield all chunks in fetching order: large objects first, several side by side.
 
-    A chunk comes after those before it of the same object. An object that is not served in parts is one span.
+    A chunk comes after those before it of the same object. An object that is not served in parts, or of which no change
+    is noticed, is one span.
     """
     order = sorted(range(len(objects)), key=lambda index: chunk_count(objects[index].size) == 1)
     waiting = deque(order)
@@ -180,7 +181,7 @@ def spans(objects: tuple[StoredObject, ...]) -> Iterator[Span]:
         index = row.popleft()
         count = chunk_count(objects[index].size)
         first = going[index]
-        stop = first + 1 if objects[index].ranges else count
+        stop = first + 1 if objects[index].ranges and objects[index].is_told else count
         yield Span(index, first, stop)
         if stop < count:
             going[index] = stop
