@@ -12,7 +12,8 @@ from harness.modelsyncs import CONTENTS, LARGE, MANY, QUICK, content, run, s3
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import sync
-from tessera.clients.store import Body, Contents, MemoryStore, Temporary
+from tessera.clients.store import Body, MemoryStore, Temporary
+from tessera.clients.store.protocol import Contents
 from tessera.core.storage.models.retries import Patience
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.errors import Conflict, Unavailable
