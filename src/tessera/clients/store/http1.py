@@ -71,7 +71,7 @@ def read_head(data: bytes) -> Head:
         headers[name.lower()] = value.strip()
     coding = headers.get("transfer-encoding", "").lower()
     if coding not in {"", "chunked"}:  # framing that would be taken for content
-        raise Temporary(f"Transfer-Encoding {coding[:40]!r} was not asked for")
+        raise Temporary(f"Transfer-Encoding {coding[:40]!r} was not requested")
     chunked = coding == "chunked"
     length = headers.get("content-length")
     if length is not None and not _LENGTH.fullmatch(length):
