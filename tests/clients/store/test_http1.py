@@ -247,3 +247,24 @@ def test_an_etag_that_no_header_can_carry_is_no_condition(etag: str) -> None:
 def test_a_name_that_no_host_has_is_refused(host: str) -> None:
     with pytest.raises(Refused, match="no name of a host"):
         listed(WebStore(f"http://{host}/f"))
+
+
+@pytest.mark.parametrize("name", [b"302 Found\r\nLocation", b"206 Partial\r\nContent-Range"])
+def test_what_a_server_says_does_not_reach_the_terminal_as_it_is(name: bytes) -> None:
+    answer = b"HTTP/1.1 " + name + b": \x1b]0;mine\x07\r\nContent-Length: 13\r\n\r\n" + CONTENT
+    with served(always(answer)) as address, pytest.raises((Refused, Changed)) as raised:
+        whole(address)
+    assert "mine" in str(raised.value)
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("coding", ["utf-8", "utf-16"])
+def test_a_listing_with_a_document_type_is_refused(coding: str) -> None:
+    kind = '<!DOCTYPE x [<!ENTITY a "m/a">]>'
+    page = f'<?xml version="1.0" encoding="{coding}"?>{kind}<ListBucketResult>&a;</ListBucketResult>'
+    body = page.encode(coding)
+    with (
+        served(always(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)) as address,
+        pytest.raises(Refused, match="document type"),
+    ):
+        listed(s3(address))

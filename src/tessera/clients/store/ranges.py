@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from tessera.clients.store.http1 import Endpoint, Head, Response
 from tessera.clients.store.protocol import Changed, Refused, Temporary
 from tessera.core.storage.models.revisions import StoredObject
+from tessera.errors import shown
 
 __all__ = ["check_range", "condition", "read_range"]
 
@@ -58,7 +59,7 @@ def check_range(response: Head, found: StoredObject, start: int, stop: int) -> b
 
     """
     if response.status >= _LEAST_REDIRECT:
-        raise Refused(f"status {response.status}, which leads elsewhere: {response.headers.get('location')}")
+        raise Refused(f"status {response.status}, which leads elsewhere: {shown(response.headers.get('location'))}")
     if response.status not in {_OK, _PARTIAL}:
         raise Temporary(f"status {response.status}")
     etag = response.headers.get("etag", "").strip('"')
@@ -68,7 +69,7 @@ def check_range(response: Head, found: StoredObject, start: int, stop: int) -> b
         raise Changed("another Last-Modified")
     partial = response.status == _PARTIAL
     if partial and response.headers.get("content-range") != f"bytes {start}-{stop - 1}/{found.size}":
-        raise Changed(f"range {response.headers.get('content-range')} of {found.size} bytes")
+        raise Changed(f"range {shown(response.headers.get('content-range'))} of {found.size} bytes")
     expected = stop - start if partial else found.size
     if response.length is not None and response.length != expected:
         raise Changed(f"{response.length} bytes where {expected} are expected")

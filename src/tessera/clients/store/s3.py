@@ -222,7 +222,7 @@ def utc_now() -> datetime:
 
 
 def _parse(content: bytes) -> "ET.Element":
-    if b"<!" in content:
+    if b"<!" in content or b"\0" in content:  # which UTF-16 would hide it behind
         raise Refused("a listing with a document type, which S3 does not send")
     try:
         page = ET.fromstring(content)  # noqa: S314 - see the import
