@@ -54,7 +54,9 @@ class PageLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on the viewers of the page."""
 
     streams: int = 64
-    """Viewers with live updates at once."""
+    """Live connections at once, of all viewers."""
+    streams_per_viewer: int = 8
+    """Of them one who signed in may have so many."""
     stream_s: float = 600.0
     """A stream ends after this; the page reconnects and misses nothing."""
     heartbeat_s: float = 15.0

@@ -1,6 +1,7 @@
 """The page's routes: its files, what they answer to whom, and how streams of updates end."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -87,11 +88,23 @@ async def test_viewers_beyond_the_limit_are_refused_until_one_goes() -> None:
             await events.next()
             async with page.events() as second:
                 assert second.status == 503
+            refused = await page.get("/api/events")
+            assert refused.json() == {"error": "all 1 live connections are in use; try again later"}
         async with asyncio.timeout(20):
             while True:
                 async with page.events() as events:
                     if events.status == 200:
                         break
+
+
+async def test_one_viewer_cannot_take_the_streams_of_all() -> None:
+    async with served(await cluster(), sign_in=True, streams=4, streams_per_viewer=2) as page, AsyncExitStack() as held:
+        first, second, third = [await held.enter_async_context(page.events("token-of-viewer")) for _ in range(3)]
+        assert (first.status, second.status, third.status) == (200, 200, 503)
+        refused = await page.get("/api/events", "token-of-viewer")
+        assert refused.json() == {"error": "viewer already has the page open 2 times; close one of them"}
+        for _ in range(2):
+            assert (await held.enter_async_context(page.events("token-of-admin"))).status == 200
 
 
 async def test_hundreds_that_come_at_once_get_no_more_streams_than_one_after_the_other() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from builders.kubeobjects import gpu, gpunode, mig_share, node, place, pod, share
 from harness.browser import Tab, browser, find_browser
-from harness.servers import make_pod
+from harness.servers import make_node, make_pod
 from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODE_MODELS, NODES, PODS, MemoryKube
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
@@ -268,6 +268,33 @@ async def test_an_update_keeps_the_focus_of_the_details_and_the_totals() -> None
             await kube.delete(PODS, name, namespace="ns")
         await tab.until("!document.querySelector('#totals a')")
         assert await tab.run(f"{focused}.id") == "gpus", "what had it is gone"
+        assert tab.console == []
+
+
+@pytest.mark.anyio
+async def test_the_focus_stays_on_a_gpu_when_nodes_join_and_leave_and_the_fleet_is_sent_again() -> None:
+    kube = await fleet(16)
+    focused = "document.activeElement.dataset.gpu"
+    async with opened(kube) as (tab, url):
+        await tab.open(url)
+        await tab.until(DRAWN)
+        await tab.run("document.querySelector('[data-gpu=\"n000/2\"]').focus()")
+        await make_node(kube, "m000", gpu(0, node="m000"))
+        await tab.until("document.querySelector('[data-gpu=\"m000/0\"]')")
+        assert await tab.run(focused) == "n000/2", "a node before it joined"
+        await make_node(kube, "n000a", gpu(0, node="n000a"))
+        await tab.until("document.querySelector('[data-gpu=\"n000a/0\"]')")
+        assert await tab.run(focused) == "n000/2", "a node behind it joined"
+        names = "[...document.querySelectorAll('#fleet h2')].map((each) => each.textContent).slice(0, 4)"
+        assert await tab.run(names) == ["m000", "n000", "n000a", "n001"]
+        for name in ("m000", "n000a"):
+            await kube.delete(GPU_NODES, name)
+            await kube.delete(NODES, name)
+        await tab.until('!document.querySelector(\'[data-gpu="m000/0"], [data-gpu="n000a/0"]\')')
+        assert await tab.run(focused) == "n000/2", "both left"
+        await tab.run("document.querySelector('[name=namespace]').dispatchEvent(new Event('input', { bubbles: true }))")
+        await tab.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert await tab.run(focused) == "n000/2", "all nodes were drawn anew"
         assert tab.console == []
 
 

@@ -4,6 +4,7 @@ Source: WHATWG HTML, "Server-sent events"; Content Security Policy Level 3.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -67,7 +68,8 @@ class _Handlers:
         self._sign_in = sign_in
         self._waiting_for = waiting_for
         self._limits = limits
-        self._streams = 0
+        self._streams = Counter[str]()
+        """By the viewer's name."""
 
     async def fleet(self, request: Request) -> Response:
         viewer = await self._viewer(request)
@@ -81,13 +83,19 @@ class _Handlers:
         viewer = await self._viewer(request)
         if request.method == "HEAD":
             return Response(media_type=_EventStream.media_type)
-        if self._streams >= self._limits.streams:
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._streams} viewers already have the page open")
-        self._streams += 1  # before the first await: many requests may arrive at once
-        return _EventStream(self._stream(request, viewer), self._limits.send_s, self._ended)
+        limits, own = self._limits, self._streams[viewer.name]
+        if self._sign_in is not None and own >= limits.streams_per_viewer:
+            reason = f"{viewer.name} already has the page open {own} times; close one of them"
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        if self._streams.total() >= limits.streams:
+            reason = f"all {limits.streams} live connections are in use; try again later"
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        self._streams[viewer.name] += 1  # before the next await: many requests may arrive at once
 
-    def _ended(self) -> None:
-        self._streams -= 1
+        def ended() -> None:
+            self._streams -= Counter({viewer.name: 1})  # which keeps no name without a stream
+
+        return _EventStream(self._stream(request, viewer), limits.send_s, ended)
 
     async def _stream(self, request: Request, viewer: Viewer) -> AsyncIterator[bytes]:
         """Yield events until the stream's time is over, or the viewer's permissions change."""

@@ -63,11 +63,7 @@ export class Mosaic {
     for (const name of names ?? order) {
       const node = fleet.nodes.get(name);
       const old = this.#cards.get(name);
-      if (!node) {
-        old?.remove();
-        this.#cards.delete(name);
-        continue;
-      }
+      if (!node) continue;
       const focused = old?.contains(document.activeElement) ? document.activeElement.dataset.gpu : null;
       const card = this.#card(node, shows, filters);
       if (old?.isEqualNode(card)) continue; // what changed is shown elsewhere, such as what slows its GPUs
@@ -78,8 +74,16 @@ export class Mosaic {
       } else this.#cards.set(name, card);
       if (focused) old.querySelector(`[data-gpu="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     }
+    for (const [name, card] of this.#cards) {
+      if (fleet.nodes.has(name)) continue;
+      card.remove();
+      this.#cards.delete(name);
+    }
     const cards = order.map((name) => this.#cards.get(name));
-    if (!names || cards.some((card, place) => this.root.children[place] !== card)) this.root.replaceChildren(...cards);
+    cards.forEach((card, place) => {
+      // Only what is not in its place: who is taken out loses the focus.
+      if (this.root.children[place] !== card) this.root.insertBefore(card, this.root.children[place] ?? null);
+    });
     for (const card of cards) shown += card.hidden ? 0 : card.querySelectorAll(".gpu:not([hidden])").length;
     this.select(selected);
     const count = this.root.querySelectorAll(".gpu").length;
