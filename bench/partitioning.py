@@ -34,7 +34,7 @@ KINDS = ("gpu", "mig-1g.5gb", "mig-2g.10gb", "mig-3g.20gb", "mig-1g.10gb", "mig-
 LIMITS = PartitioningLimits(idle_s=0, longest_s=0)
 CASES = {"fits": (500, 2.5), "full": (2_500, 2.5)}
 """Pods of a batch, and the most references that its decision may take."""
-LOOKS = {"again": (1.0, 2.5), "later": (LIMITS.rest_s + 1.0, 3.5)}
+PASSES = {"again": (1.0, 2.5), "later": (LIMITS.protect_s + 1.0, 3.5)}
 """When one looks at the second batch again, and the most references that this may take."""
 
 
@@ -111,7 +111,7 @@ def main() -> int:
         memory, later = after(observed)
         calls = {case: (partial(advance, PartitioningMemory(), observed, 0.0, LIMITS), most)}
         if case == "full":
-            for name, (now_s, floor) in LOOKS.items():
+            for name, (now_s, floor) in PASSES.items():
                 calls[name] = (partial(advance, memory, later, now_s, LIMITS), floor)
                 if advance(memory, later, now_s, LIMITS)[1].desired:
                     broken.append(f"{name}: another look decides something else")

@@ -90,7 +90,7 @@ class LateKube(MemoryKube):
         return found
 
 
-class World:
+class Scene:
     """A plan as it is carried out."""
 
     def __init__(self, plan: Plan) -> None:
@@ -221,7 +221,7 @@ class World:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans)
 def test_servers_at_once_never_grant_too_much(plan: Plan) -> None:
-    virtualtime.run(World(plan).run())
+    virtualtime.run(Scene(plan).run())
 
 
 def test_the_judge_finds_what_is_granted_twice() -> None:

@@ -87,7 +87,7 @@ CASES: dict[str, tuple[Gpu, tuple[UnhealthyDevice, ...], tuple[Share, ...], bool
 
 
 @pytest.mark.parametrize("sentence", CASES)
-def test_what_is_sick_serves_nobody_new(sentence: str) -> None:
+def test_what_is_unhealthy_serves_nobody_new(sentence: str) -> None:
     given, unhealthy, held, want = CASES[sentence]
     closed = without_new(given, unhealthy, held)
     running = tuple(
@@ -102,7 +102,7 @@ def test_what_is_sick_serves_nobody_new(sentence: str) -> None:
     assert any(bool(Demand(need, fleet).fits(fleet, every)[0]) for need in ANY) is want
 
 
-def test_a_sick_instance_is_reserved_and_its_neighbor_is_offered() -> None:
+def test_a_unhealthy_instance_is_reserved_and_its_neighbor_is_offered() -> None:
     given = gpu(0, sharing=FIXED)
     closed = without_new(given, SECOND_SICK, ())
     assert [(each.start, each.mode) for each in closed.reserved] == [(4, Mode.MIG_TIME_SLICING)] * 2
@@ -110,7 +110,7 @@ def test_a_sick_instance_is_reserved_and_its_neighbor_is_offered() -> None:
 
 
 @pytest.mark.parametrize("exactly", [False, True])
-def test_a_plan_leaves_a_sick_instance_where_it_is(*, exactly: bool) -> None:
+def test_a_plan_leaves_a_unhealthy_instance_where_it_is(*, exactly: bool) -> None:
     closed = without_new(gpu(0, layout=LAYOUT), SECOND_SICK, ())
     wanted = {"whole": Need(asks=(exact(),)), "half": slices("3g.20gb"), "other": slices("3g.20gb")}
     pending = tuple(Pod(key=PodKey(name), need=need) for name, need in wanted.items())

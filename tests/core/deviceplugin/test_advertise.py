@@ -148,7 +148,7 @@ def test_a_lost_gpu_stays_on_the_list_as_unhealthy() -> None:
     assert not any(device.healthy for device in offered((lost, MEMORY))["aliyun.com/gpu-mem"].devices)
 
 
-def test_units_of_a_sick_gpu_are_unhealthy() -> None:
+def test_units_of_a_unhealthy_gpu_are_unhealthy() -> None:
     options = OfferOptions(unhealthy=frozenset({DeviceId(facts(0).uuid)}), unit_mib=512)
     units = offered((facts(0), MEMORY), (facts(1, "T4"), MEMORY), options=options)["aliyun.com/gpu-mem"].devices
     assert {device.healthy for device in units if device.gpu_uuid == facts(0).uuid} == {False}

@@ -139,7 +139,7 @@ def test_how_far_pods_are() -> None:
     ]
 
 
-def test_what_is_sick_is_reported() -> None:
+def test_what_is_unhealthy_is_reported() -> None:
     sick = (
         UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),
         UnhealthyDevice(gpu="GPU-a-1", placement=LAYOUT[0], reason="Xid 43"),

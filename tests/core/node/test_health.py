@@ -222,7 +222,7 @@ def run(steps: list[tuple[int, GpuEvent | Inventory]]) -> tuple[Health, float, d
 
 
 @given(STEPS)
-def test_a_sick_device_is_not_offered_and_a_well_one_is(steps: list[tuple[int, GpuEvent | Inventory]]) -> None:
+def test_a_unhealthy_device_is_not_offered_and_a_well_one_is(steps: list[tuple[int, GpuEvent | Inventory]]) -> None:
     run(steps)
 
 

@@ -74,7 +74,7 @@ def test_a_claim_of_a_pod_that_is_bound_or_gone_counts_for_nothing() -> None:
     assert gpus_by_pod(got) == {"ns/p": [0]}
 
 
-def test_what_is_sick_is_given_to_nobody_new() -> None:
+def test_what_is_unhealthy_is_given_to_nobody_new() -> None:
     sick = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
     objects = (node(), gpunode("a", gpu(0), gpu(1), unhealthy=sick), pod("old", NEED, share(0, 4096)))
     got = read(*objects, *(pod(f"new-{number}", NEED, node=None) for number in range(20)))

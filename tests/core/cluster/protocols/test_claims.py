@@ -167,7 +167,7 @@ class Pod:
 
 
 @dataclass
-class World:
+class Scene:
     """An API server with one node, and requests whose sender hears nothing any more."""
 
     now_s: float = 0.0
@@ -223,7 +223,7 @@ class Job:
 class Replica:
     """One server: late watches of its own, the protocol, and nothing that survives it."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Scene, name: str) -> None:
         self.world, self.name, self.attempts = world, name, 0
         self.node = NodeClaims()
         self.pods: dict[str, Pod] = {}
@@ -363,70 +363,70 @@ class Replica:
             self.node.saw(self.world.node_version, left, self.world.now_s)
 
 
-def watch_node(_: World, replica: Replica, luck: int) -> None:
+def watch_node(_: Scene, replica: Replica, luck: int) -> None:
     replica.watch_node(1 + luck)
 
 
-def watch_pods(_: World, replica: Replica, luck: int) -> None:
+def watch_pods(_: Scene, replica: Replica, luck: int) -> None:
     replica.watch_pods(1 + luck)
 
 
-def start(_: World, replica: Replica, luck: int) -> None:
+def start(_: Scene, replica: Replica, luck: int) -> None:
     replica.start(f"p{luck}")
 
 
-def step(_: World, replica: Replica, luck: int) -> None:
+def step(_: Scene, replica: Replica, luck: int) -> None:
     del luck
     replica.step(0)
 
 
-def misstep(_: World, replica: Replica, luck: int) -> None:
+def misstep(_: Scene, replica: Replica, luck: int) -> None:
     replica.step(luck)
 
 
-def relist_node(_: World, replica: Replica, luck: int) -> None:
+def relist_node(_: Scene, replica: Replica, luck: int) -> None:
     del luck
     replica.list_node()
 
 
-def relist_pods(_: World, replica: Replica, luck: int) -> None:
+def relist_pods(_: Scene, replica: Replica, luck: int) -> None:
     del luck
     replica.list_pods()
 
 
-def crash(world: World, replica: Replica, luck: int) -> None:
+def crash(world: Scene, replica: Replica, luck: int) -> None:
     del luck
     vars(replica).update(vars(Replica(world, f"{replica.name}'")))
 
 
-def sweep(_: World, replica: Replica, luck: int) -> None:
+def sweep(_: Scene, replica: Replica, luck: int) -> None:
     del luck
     replica.sweep()
 
 
-def wait(world: World, _: Replica, luck: int) -> None:
+def wait(world: Scene, _: Replica, luck: int) -> None:
     world.now_s += (1.0, 29.0, 61.0, 121.0)[luck]
     world.late_posts = [each for each in world.late_posts if each[2] >= world.now_s]
 
 
-def late_post(world: World, _: Replica, luck: int) -> None:
+def late_post(world: Scene, _: Replica, luck: int) -> None:
     if world.late_posts:
         uid, place, _until = world.late_posts.pop(luck % len(world.late_posts))
         world.bind(uid, place)
 
 
-def late_patch(world: World, _: Replica, luck: int) -> None:
+def late_patch(world: Scene, _: Replica, luck: int) -> None:
     if world.late_patches:
         world.write_node(*world.late_patches.pop(luck % len(world.late_patches)))
 
 
-def delete(world: World, _: Replica, luck: int) -> None:
+def delete(world: Scene, _: Replica, luck: int) -> None:
     pod = world.pods[f"p{luck}"]
     if not pod.gone:
         world.write_pod(f"p{luck}", place=pod.place, gone=True)
 
 
-def agent_writes(world: World, _: Replica, luck: int) -> None:
+def agent_writes(world: Scene, _: Replica, luck: int) -> None:
     del luck
     world.write_node(world.node_version, world.claims)
 
@@ -442,7 +442,7 @@ EVENTS = (
 """What may happen, the frequent several times."""
 
 
-def quiet(world: World, replicas: list[Replica]) -> None:
+def quiet(world: Scene, replicas: list[Replica]) -> None:
     """Let every watch arrive, time pass, and replicas look: soon they keep only what the object has, then nothing."""
     for replica in replicas:
         replica.job = None
@@ -466,7 +466,7 @@ Event = tuple[int, int, int]
     st.lists(st.tuples(st.integers(0, len(EVENTS) - 1), st.integers(0, REPLICAS - 1), st.integers(0, 3)), max_size=150)
 )
 def test_nothing_is_allocated_twice_and_no_claim_is_left(events: list[Event]) -> None:
-    world = World()
+    world = Scene()
     replicas = [Replica(world, f"r{index}") for index in range(REPLICAS)]
     for what, which, luck in events:
         EVENTS[what](world, replicas[which], luck)
@@ -480,7 +480,7 @@ def test_nothing_is_allocated_twice_and_no_claim_is_left(events: list[Event]) ->
 
 
 def test_the_happy_way_binds_pods_to_all_places() -> None:
-    world = World()
+    world = Scene()
     replicas = [Replica(world, f"r{index}") for index in range(REPLICAS)]
     for turn in range(4):
         replicas[turn % REPLICAS].start(f"p{turn}")
@@ -505,7 +505,7 @@ STORIES = {
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("second", [0, 1, 2, 3])
 def test_a_second_attempt_elsewhere_does_not_free_what_the_first_may_hold(story: str, second: int) -> None:
-    world = World()
+    world = Scene()
     first, other, *_ = replicas = [Replica(world, f"r{index}") for index in range(REPLICAS)]
     request(first, "p0", answer=STORIES[story])
     request(other, "p0", answer=second)
@@ -522,7 +522,7 @@ def test_a_second_attempt_elsewhere_does_not_free_what_the_first_may_hold(story:
 def test_thousands_of_histories_grant_nothing_twice() -> None:
     """Say the law again of long histories, so many that each rule of the protocol was seen to be needed."""
     for seed in range(2500):
-        rng, world = random.Random(seed), World()
+        rng, world = random.Random(seed), Scene()
         replicas = [Replica(world, f"r{index}") for index in range(REPLICAS)]
         for _ in range(150):
             rng.choice(EVENTS)(world, rng.choice(replicas), rng.randrange(4))

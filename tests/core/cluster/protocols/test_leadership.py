@@ -129,7 +129,7 @@ class Process:
         self.fates = itertools.cycle(fates)
 
 
-class World:
+class Scene:
     """Real time, the server, and what is under way."""
 
     def __init__(self, processes: list[Process]) -> None:
@@ -238,7 +238,7 @@ def test_two_never_believe_at_once(drawn: list[tuple[float, float, list[Fate]]])
         Process(f"p{number}", offset_s=offset_s, speed=speed, fates=fates)
         for number, (offset_s, speed, fates) in enumerate(drawn)
     ]
-    World(processes).run(600.0)
+    Scene(processes).run(600.0)
 
 
 @given(_OFFSETS, _SPEEDS, st.integers(0, 40))
@@ -247,7 +247,7 @@ def test_the_lease_of_one_who_vanishes_is_taken_in_time(offset_s: float, speed: 
     mortal = [Fate()] * (good + 2) + [Fate(arrives=False)] * 1000
     one = Process("one", offset_s=0.0, speed=1.0, fates=mortal)
     other = Process("two", offset_s=offset_s, speed=speed, fates=[Fate()])
-    world = World([one, other])
+    world = Scene([one, other])
     world.run(200.0)
     assert world.led[-1][1] == "two"
     last = max((at_s for at_s, name in world.led if name == "one"), default=0.0)
@@ -262,4 +262,4 @@ def test_the_bound_on_the_speed_of_clocks_is_the_true_one() -> None:
     slow = Process("slow", offset_s=0.0, speed=1.0, fates=vanishes, terms=often)
     fast = Process("fast", offset_s=0.0, speed=1.52, fates=[at_once], terms=often)
     with pytest.raises(AssertionError, match="slow"):
-        World([slow, fast]).run(20.0)
+        Scene([slow, fast]).run(20.0)

@@ -182,7 +182,7 @@ def test_what_is_reserved_leaves_so_much(observed: GpuNodeState, want: int, *, w
     assert ledger.fits(WHOLE, "n") == whole
 
 
-def test_a_sick_gpu_keeps_what_pods_hold_there() -> None:
+def test_a_unhealthy_gpu_keeps_what_pods_hold_there() -> None:
     ledger = ledger_of(state(card()))
     shares = ledger.choose(amount(1_000), "n")
     assert not isinstance(shares, str)

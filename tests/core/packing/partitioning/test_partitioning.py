@@ -27,7 +27,7 @@ from tessera.core.packing.partitioning import (
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
 A100 = model("A100-40GB")
-SOON = PartitioningLimits(idle_s=0, longest_s=0, rest_s=0)
+SOON = PartitioningLimits(idle_s=0, longest_s=0, protect_s=0)
 
 
 def asking(name: str, *asks: Ask, priority: int = 0) -> Pod:
@@ -67,7 +67,7 @@ def part(gpu: int, name: str, resource: str = "") -> Share:
     return msgspec.structs.replace(found, resource=resource or found.resource)
 
 
-class World:
+class Scene:
     """One node with A100s, an agent that cuts what is desired, and a scheduler that binds what it finds."""
 
     def __init__(self, gpus: int = 1, *, sharing: Sharing = AUTO, limits: PartitioningLimits = SOON) -> None:
@@ -155,7 +155,7 @@ def _shares(desired: DesiredDevices) -> list[Share]:
 
 def test_a_slice_is_desired_for_a_pod_that_waits() -> None:
     """Nobody named a place: the best start for the fragmentation is chosen, and the event says what and why."""
-    world = World()
+    world = Scene()
     world.pending = [asking("one", exact("1g.5gb"))]
     decision = world.reconcile()
     assert world.desired == (wish(0, "1g.5gb@4"),)
@@ -166,7 +166,7 @@ def test_a_slice_is_desired_for_a_pod_that_waits() -> None:
 
 def test_a_whole_gpu_is_desired_for_a_pod_that_waits() -> None:
     """Managed GPUs advertise none whole until somebody asks for one."""
-    world = World(2)
+    world = Scene(2)
     world.run("other", part(0, "4096"))
     world.pending = [asking("one", exact("gpu"))]
     world.reconcile()
@@ -175,7 +175,7 @@ def test_a_whole_gpu_is_desired_for_a_pod_that_waits() -> None:
 
 def test_what_is_decided_is_decided_once() -> None:
     """The same look again, after the wish was written and after it was carried out, changes nothing."""
-    world = World(2)
+    world = Scene(2)
     world.pending = [asking("one", exact("3g.20gb")), asking("two", exact("gpu"))]
     assert world.reconcile().desired
     assert world.reconcile(later_s=1).desired == ()
@@ -188,7 +188,7 @@ def test_what_is_decided_is_decided_once() -> None:
 
 def test_idle_slices_serve_before_new_ones_are_cut() -> None:
     """A pod that an idle desired device serves changes nothing."""
-    world = World()
+    world = Scene()
     world.want(wish(0, "1g.5gb@3"))
     world.create_desired()
     world.pending = [asking("one", exact("1g.5gb"))]
@@ -197,7 +197,7 @@ def test_idle_slices_serve_before_new_ones_are_cut() -> None:
 
 def test_devices_that_serve_stay_where_they_are() -> None:
     """A pod that waits for an idle device keeps it there although another is cut on the same GPU."""
-    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000))
+    world = Scene(limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=1000))
     world.pending = [asking("one", exact("1g.5gb"))]
     world.reconcile()
     world.pending.append(asking("two", exact("3g.20gb")))
@@ -207,7 +207,7 @@ def test_devices_that_serve_stay_where_they_are() -> None:
 
 def test_devices_that_serve_go_where_that_places_more() -> None:
     """One small pod that is served already does not keep two others waiting."""
-    world = World(2)
+    world = Scene(2)
     world.want(wish(0, "3g.20gb@0"), wish(1, "gpu"))
     world.run("amount", part(1, "4096"))
     world.pending = [asking("one", exact("3g.20gb"))]
@@ -236,7 +236,7 @@ BATCHES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 def test_a_batch_is_awaited(sentence: str) -> None:
     """New pods are planned together; there is a look at each arrival, and whenever one was announced."""
     arrivals, want = BATCHES[sentence]
-    world = World(9, limits=PartitioningLimits(idle_s=2, longest_s=5, rest_s=0))
+    world = Scene(9, limits=PartitioningLimits(idle_s=2, longest_s=5, protect_s=0))
     begin_s, left, decided = world.now_s, list(arrivals), []
     due_s: float | None = None
     while left or due_s is not None:
@@ -258,7 +258,7 @@ def test_a_batch_is_awaited(sentence: str) -> None:
 
 def test_by_default_a_lone_pod_waits_for_no_batch() -> None:
     """What must be made for it is decided within a quarter of a second."""
-    world = World(limits=PartitioningLimits())
+    world = Scene(limits=PartitioningLimits())
     world.pending = [asking("one", exact("1g.5gb"))]
     assert world.reconcile().again_s == world.now_s + 0.25
     world.reconcile(later_s=0.25)
@@ -267,7 +267,7 @@ def test_by_default_a_lone_pod_waits_for_no_batch() -> None:
 
 def test_who_waits_already_opens_no_batch() -> None:
     """A pod that was planned for and did not fit is planned for at each look, since a place may have become free."""
-    world = World(limits=PartitioningLimits(idle_s=2, longest_s=5, rest_s=0))
+    world = Scene(limits=PartitioningLimits(idle_s=2, longest_s=5, protect_s=0))
     world.run("big", part(0, "gpu"))
     world.want(wish(0, "gpu"))
     world.pending = [asking("one", exact("1g.5gb"))]
@@ -281,7 +281,7 @@ def test_who_waits_already_opens_no_batch() -> None:
 
 def test_idle_devices_stay_for_a_while() -> None:
     """A device is given up when nobody has held it for the time to keep it, and the look for it is announced."""
-    world = World(limits=PartitioningLimits(keep_s=100))
+    world = Scene(limits=PartitioningLimits(keep_s=100))
     world.want(wish(0, "1g.5gb@6"))
     world.run("one", part(0, "1g.5gb@6"))
     world.create_desired()
@@ -296,7 +296,7 @@ def test_idle_devices_stay_for_a_while() -> None:
 
 def test_idle_devices_go_where_they_are_in_the_way() -> None:
     """A pod that needs their place gets it; the event says what went."""
-    world = World()
+    world = Scene()
     world.want(wish(0, "1g.5gb@0", "1g.5gb@4"))
     world.create_desired()
     world.run("held", part(0, "1g.5gb@0"))
@@ -309,7 +309,7 @@ def test_idle_devices_go_where_they_are_in_the_way() -> None:
 
 def test_devices_rest_before_they_make_way() -> None:
     """What has just become desired is not taken away for another pod at once: shapes shall not chase each other."""
-    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30))
+    world = Scene(limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=30))
     world.pending = [asking("one", exact("4g.20gb"))]
     world.reconcile()
     world.pending = [asking("two", exact("7g.40gb"))]
@@ -321,7 +321,7 @@ def test_devices_rest_before_they_make_way() -> None:
 
 def test_devices_rest_before_they_are_given_up() -> None:
     """Also where idle ones are kept for a shorter time."""
-    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30, keep_s=10))
+    world = Scene(limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=30, keep_s=10))
     world.pending = [asking("one", exact("4g.20gb"))]
     world.reconcile()
     world.pending = []
@@ -352,7 +352,7 @@ AROUND: dict[str, tuple[int, str, bool, tuple[str, ...], tuple[tuple[str, ...], 
 def test_what_has_just_become_desired_is_planned_around(sentence: str) -> None:
     """A GPU that rests holds up nobody who can be served elsewhere: the rest is waited for where nothing else helps."""
     gpus, first, gone, names, want = AROUND[sentence]
-    world = World(gpus, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30))
+    world = Scene(gpus, limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=30))
     world.pending = [asking("first", exact(first))]
     world.reconcile()
     if gone:
@@ -364,7 +364,7 @@ def test_what_has_just_become_desired_is_planned_around(sentence: str) -> None:
 
 def test_a_pod_that_starves_waits_for_no_rest() -> None:
     """Rest holds a pod up no longer than the time after which it starves, and it goes before its equals."""
-    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000, starving_s=100))
+    world = Scene(limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=1000, starving_s=100))
     world.pending = [asking("old", exact("7g.40gb"))]
     world.want(wish(0, "1g.5gb@0"))
     world.reconcile()
@@ -377,7 +377,7 @@ def test_a_pod_that_starves_waits_for_no_rest() -> None:
 
 def test_what_a_pod_has_had_makes_way_at_once() -> None:
     """The rest is for the pods that a device was desired for; who asks otherwise waits for nobody who is gone."""
-    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000))
+    world = Scene(limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=1000))
     world.run("first", part(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
     world.reconcile()
@@ -389,7 +389,7 @@ def test_what_a_pod_has_had_makes_way_at_once() -> None:
 
 def test_a_pod_that_starves_in_vain_does_not_hold_up_others() -> None:
     """Nothing serves it, so nothing makes way: the next pod gets the GPU that is free."""
-    world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30, starving_s=100))
+    world = Scene(2, limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=30, starving_s=100))
     world.pending = [asking("never", exact("9g.99gb"))]
     world.reconcile()
     world.pending.append(asking("one", exact("4g.20gb")))
@@ -401,7 +401,7 @@ def test_a_pod_that_starves_in_vain_does_not_hold_up_others() -> None:
 
 def test_priority_goes_before_starvation() -> None:
     """A pod of higher priority is never held up by one that has waited longer."""
-    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=0, starving_s=100))
+    world = Scene(limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=0, starving_s=100))
     world.run("first", part(0, "gpu"))
     world.pending = [asking("old", exact("7g.40gb"))]
     world.reconcile()
@@ -413,7 +413,7 @@ def test_priority_goes_before_starvation() -> None:
 
 def test_needs_are_the_extender_s_unless_idle_devices_keep_them_out() -> None:
     """A need that fits beside what is desired changes nothing; one that does not makes idle devices go."""
-    world = World()
+    world = Scene()
     world.want(wish(0, "3g.20gb@0"))
     world.create_desired()
     world.pending = [asking("small", need(4, Isolation.HARDWARE))]
@@ -425,14 +425,14 @@ def test_needs_are_the_extender_s_unless_idle_devices_keep_them_out() -> None:
 
 def test_without_idle_devices_needs_are_left_to_the_extender() -> None:
     """Nothing is desired for them."""
-    world = World()
+    world = Scene()
     world.pending = [asking("one", need(4))]
     assert world.reconcile().desired == ()
 
 
 def test_shares_that_pods_hold_win() -> None:
     """A desired device in the way of what a pod was assigned is given up; instances created for needs count as used."""
-    world = World(2)
+    world = Scene(2)
     world.want(wish(0, "1g.5gb@0"), wish(1, "gpu"))
     world.run("amount", part(0, "4096"))
     world.run("slice", part(1, "3g.20gb@0", "tessera.dev/gpu-memory"))
@@ -443,7 +443,7 @@ def test_shares_that_pods_hold_win() -> None:
 
 def test_a_pod_whose_record_is_not_written_holds_a_device_of_its_name() -> None:
     """The kubelet has given it one; which, is known when the agent has written it."""
-    world = World(2)
+    world = Scene(2)
     world.want(wish(0, "1g.5gb@6"), wish(1, "gpu"))
     world.create_desired()
     world.run("one", asks=(exact("1g.5gb"), need(1)))
@@ -456,7 +456,7 @@ def test_a_pod_whose_record_is_not_written_holds_a_device_of_its_name() -> None:
 
 def test_a_pod_may_hold_what_is_just_being_taken_back() -> None:
     """The kubelet gave it away before it received that it is no longer desired."""
-    world = World(2)
+    world = Scene(2)
     world.offered = (wish(0, "1g.5gb@6"), wish(1, "gpu"))
     world.run("one", asks=(exact("1g.5gb"),))
     world.reconcile()
@@ -464,7 +464,7 @@ def test_a_pod_may_hold_what_is_just_being_taken_back() -> None:
 
 
 def test_what_is_desired_is_guessed_before_what_is_being_taken_back() -> None:
-    world = World(2)
+    world = Scene(2)
     world.offered = (wish(0, "1g.5gb@6"),)
     world.want(wish(1, "1g.5gb@0"))
     world.run("one", asks=(exact("1g.5gb"),))
@@ -474,7 +474,7 @@ def test_what_is_desired_is_guessed_before_what_is_being_taken_back() -> None:
 
 def test_what_a_server_claims_is_desired_no_more_at_once() -> None:
     """Neither the rest of what is new nor the budget of changes keeps it desired, on whatever GPU it is."""
-    world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000, most_changing=1))
+    world = Scene(2, limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=1000, most_changing=1))
     world.pending = [asking("one", exact("1g.5gb")), asking("two", exact("7g.40gb"))]
     world.reconcile()
     world.create_desired()
@@ -488,7 +488,7 @@ def test_what_a_server_claims_is_desired_no_more_at_once() -> None:
 
 
 def test_a_gpu_whose_devices_are_being_taken_back_is_changing() -> None:
-    world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=0, most_changing=1))
+    world = Scene(2, limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=0, most_changing=1))
     world.offered = (wish(0, "gpu"),)
     world.run("need", part(0, "1g.5gb@0", "tessera.dev/gpu-memory"))
     world.pending = [asking("one", exact("gpu"))]
@@ -501,7 +501,7 @@ def test_a_gpu_whose_devices_are_being_taken_back_is_changing() -> None:
 
 def test_at_most_so_many_gpus_change_at_once() -> None:
     """The others wait until those are done."""
-    world = World(3, limits=PartitioningLimits(idle_s=1, longest_s=1, rest_s=0, most_changing=1))
+    world = Scene(3, limits=PartitioningLimits(idle_s=1, longest_s=1, protect_s=0, most_changing=1))
     world.pending = [asking(str(i), exact("7g.40gb")) for i in range(3)]
     world.reconcile()
     counts = []
@@ -515,7 +515,7 @@ def test_at_most_so_many_gpus_change_at_once() -> None:
 
 def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
     """After a while another GPU is tried, with a warning; later it is tried again."""
-    world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=0, stuck_s=60))
+    world = Scene(2, limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=0, stuck_s=60))
     world.pending = [asking("one", exact("7g.40gb"))]
     world.reconcile()
     (first,) = world.desired
@@ -528,7 +528,7 @@ def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
 
 def test_sick_gpus_get_nothing_new() -> None:
     """What is held on them stays desired."""
-    world = World(2)
+    world = Scene(2)
     world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
     world.run("one", part(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
@@ -537,10 +537,10 @@ def test_sick_gpus_get_nothing_new() -> None:
     assert world.desired == (wish(0, "1g.5gb@0"), wish(1, "1g.5gb@4"))
 
 
-@pytest.mark.parametrize("rest_s", [0, 30])
-def test_what_is_desired_of_a_sick_gpu_stops_nobody(rest_s: float) -> None:
+@pytest.mark.parametrize("protect_s", [0, 30])
+def test_what_is_desired_of_a_unhealthy_gpu_stops_nobody(protect_s: float) -> None:
     """Its idle devices are neither offered nor in anybody's way."""
-    world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=rest_s))
+    world = Scene(2, limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=protect_s))
     world.want(wish(0, "1g.5gb@0"))
     world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
     world.pending = [asking("one", exact("1g.5gb")), asking("need", need(4))]
@@ -548,10 +548,10 @@ def test_what_is_desired_of_a_sick_gpu_stops_nobody(rest_s: float) -> None:
     assert wish(1, "1g.5gb@4") in world.desired
 
 
-def test_a_sick_instance_leaves_the_rest_of_its_gpu() -> None:
+def test_a_unhealthy_instance_leaves_the_rest_of_its_gpu() -> None:
     """It stays where it is, whether it is desired or not, and serves nobody new."""
     for desired in ((), (wish(0, "3g.20gb@4"),)):
-        world = World(sharing=Sharing(layout=places("3g.20gb@4")))
+        world = Scene(sharing=Sharing(layout=places("3g.20gb@4")))
         world.want(*desired)
         world.unhealthy = (UnhealthyDevice(gpu="GPU-0", placement=places("3g.20gb@4")[0], reason="XID 43"),)
         world.pending = [asking(name, exact("3g.20gb")) for name in ("one", "two")]
@@ -562,8 +562,8 @@ def test_a_sick_instance_leaves_the_rest_of_its_gpu() -> None:
 
 
 @pytest.mark.parametrize("name", ["3g.20gb@4", "7g.40gb@0"])
-def test_a_gpu_with_a_sick_instance_is_not_given_whole(name: str) -> None:
-    world = World(sharing=Sharing(layout=places(name)))
+def test_a_gpu_with_a_unhealthy_instance_is_not_given_whole(name: str) -> None:
+    world = Scene(sharing=Sharing(layout=places(name)))
     world.unhealthy = (UnhealthyDevice(gpu="GPU-0", placement=places(name)[0], reason="XID 43"),)
     world.pending = [asking("one", Ask(resource="nvidia.com/gpu"))]
     decision = world.reconcile()
@@ -585,7 +585,7 @@ FIXED = {
 def test_gpus_that_are_not_tessera_s(case: str) -> None:
     """They are never repartitioned, and the pods wait with a reason."""
     sharing, fixed = FIXED[case]
-    world = World(sharing=sharing)
+    world = Scene(sharing=sharing)
     world.fixed = fixed
     world.pending = [asking("one", exact("1g.5gb"))]
     decision = world.reconcile()
@@ -595,14 +595,14 @@ def test_gpus_that_are_not_tessera_s(case: str) -> None:
 
 def test_devices_the_administrator_fixed_serve_without_change() -> None:
     """A pod that finds one free is the scheduler's."""
-    world = World(sharing=FIXED["a layout the administrator fixed"][0])
+    world = Scene(sharing=FIXED["a layout the administrator fixed"][0])
     world.pending = [asking("one", exact("7g.40gb"))]
     assert world.reconcile() == PartitioningDecision(pending=())
 
 
 def test_a_node_without_agent_is_passed_over() -> None:
     """Nothing is known of its GPUs."""
-    world = World()
+    world = Scene()
     world.pending = [asking("one", exact("1g.5gb"))]
     observed = msgspec.structs.replace(world.observed, states=())
     _, decision = advance(PartitioningMemory(), observed, 0, SOON)
@@ -620,7 +620,7 @@ HOSTILE = {
 @pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.5gb", "tessera.dev/gpu-memory"])
 def test_what_a_pod_s_record_cannot_mean_never_becomes_desired(case: str, resource: str) -> None:
     """Anybody may write an annotation; a wish that no GPU can fulfil would make its node unreadable to all."""
-    world = World()
+    world = Scene()
     world.want(wish(0, "1g.5gb@6"))
     for number, (profile, start) in enumerate(HOSTILE[case]):
         held = msgspec.structs.replace(part(0, "1g.5gb@0", resource), profile=profile, start=start)
@@ -630,22 +630,22 @@ def test_what_a_pod_s_record_cannot_mean_never_becomes_desired(case: str, resour
         assert is_legal(A100, desired.instances)
 
 
-@pytest.mark.parametrize("rest_s", [0, 30])
-def test_what_cannot_be_held_together_stops_nobody_else(rest_s: float) -> None:
+@pytest.mark.parametrize("protect_s", [0, 30])
+def test_what_cannot_be_held_together_stops_nobody_else(protect_s: float) -> None:
     """A node whose pods' records contradict each other is left out of the plan."""
-    world = World()
+    world = Scene()
     world.run("one", part(0, "4g.20gb@0"))
     world.run("two", part(0, "3g.20gb@0"))
     world.want(wish(0, "1g.5gb@6"))
     world.pending = [asking("three", exact("1g.5gb")), asking("need", need(4))]
-    other = World()
+    other = Scene()
     gpu = other.observed.nodes[0].gpus[0]
     gpu = msgspec.structs.replace(gpu, uuid="GPU-9")
     node = msgspec.structs.replace(other.observed.nodes[0], name=NodeName("m"), gpus=(gpu,))
     state = GpuNodeState(name=NodeName("m"), gpus=(gpu,), reported=True)
     before = world.observed
     observed = msgspec.structs.replace(before, nodes=(*before.nodes, node), states=(*before.states, state))
-    _, decision = advance(PartitioningMemory(), observed, 0, msgspec.structs.replace(SOON, rest_s=rest_s))
+    _, decision = advance(PartitioningMemory(), observed, 0, msgspec.structs.replace(SOON, protect_s=protect_s))
     assert dict(decision.desired)[NodeName("m")] == (DesiredDevices(gpu="GPU-9", instances=places("1g.5gb@4")),)
 
 
@@ -666,7 +666,7 @@ STEPS = st.lists(
 @given(STEPS, st.sampled_from((SOON, PartitioningLimits(), PartitioningLimits(idle_s=0, longest_s=0, most_changing=1))))
 def test_laws(steps: list[tuple[str, object]], limits: PartitioningLimits) -> None:
     """Whatever happens: what is held stays desired, what is desired can be, and a second look decides nothing more."""
-    world = World(2, limits=limits)
+    world = Scene(2, limits=limits)
     for number, (what, how) in enumerate(steps):
         match what, how:
             case "come", str(name):
@@ -689,7 +689,7 @@ def test_laws(steps: list[tuple[str, object]], limits: PartitioningLimits) -> No
         assert not again.desired or limits.most_changing
 
 
-def _assign(world: World, name: str, gib: int) -> None:
+def _assign(world: Scene, name: str, gib: int) -> None:
     """Let the extender grant an amount of an empty GPU; it sees reservations as held."""
     held = {s.gpu for each in world.running for s in each.assignment.shares}
     busy = {int(each.gpu.removeprefix("GPU-")) for each in world.desired}
@@ -698,7 +698,7 @@ def _assign(world: World, name: str, gib: int) -> None:
         world.run(name, part(min(free), str(1024 * gib)))
 
 
-def _check(world: World) -> None:
+def _check(world: Scene) -> None:
     for index in range(len(world.sharings)):
         desired = next((each for each in world.desired if each.gpu == f"GPU-{index}"), DesiredDevices(gpu=""))
         held = [s for each in world.running for s in each.assignment.shares if s.gpu == index]
@@ -718,7 +718,7 @@ def _check(world: World) -> None:
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=12))
 def test_who_can_be_placed_runs(names: list[str]) -> None:
     """On GPUs that nobody uses as many pods run after looks and cuts as the planner places at once."""
-    world = World(2)
+    world = Scene(2)
     world.pending = [asking(str(i), exact(name)) for i, name in enumerate(names)]
     pending = world.reconcile().pending or ()
     for _ in range(4):

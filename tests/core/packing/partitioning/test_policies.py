@@ -19,8 +19,8 @@ from tessera.core.packing.partitioning import (
 from tessera.core.workload.need import Ask, Need, Pod, Requirement, SelectorTerm
 
 A100 = model("A100-40GB")
-SOON = PartitioningLimits(idle_s=0, longest_s=0, rest_s=0)
-LATE = PartitioningLimits(idle_s=5, longest_s=5, rest_s=0)
+SOON = PartitioningLimits(idle_s=0, longest_s=0, protect_s=0)
+LATE = PartitioningLimits(idle_s=5, longest_s=5, protect_s=0)
 
 
 def pool(value: str) -> SelectorTerm:

@@ -23,11 +23,11 @@ class PartitioningLimits(msgspec.Struct, frozen=True, kw_only=True):
     """A batch ends in any case this long after its first pod."""
     keep_s: float = 300.0
     """How long a free desired device stays, if nothing else needs its place."""
-    rest_s: float = 30.0
+    protect_s: float = 30.0
     """How long a device that has just become desired is kept from pods that need its place; against thrash. They are
     served elsewhere meanwhile, where they can be."""
     starving_s: float = 300.0
-    """A pod that was pending for this long goes before others of its priority, and no rest delays it."""
+    """A pod that was pending for this long goes before others of its priority, and no protection delays it."""
     stuck_s: float = 300.0
     """A GPU that does not have its desired devices after this time is skipped for as long."""
     most_changing: int = 0

@@ -49,7 +49,7 @@ def advance(
     Repeating the observation changes nothing once the decision is executed. Cost: one plan a batch, three if pods
     cannot be placed and needs are pending.
     """
-    return _Look(memory, observed, now_s, limits).decide()
+    return _Pass(memory, observed, now_s, limits).decide()
 
 
 class _Planned(msgspec.Struct, frozen=True):
@@ -61,7 +61,9 @@ class _Planned(msgspec.Struct, frozen=True):
     """Whether a starving pod gets some of it."""
 
 
-class _Look:
+class _Pass:
+    """One pass over what was observed: what is desired now, and what to remember."""
+
     def __init__(
         self, memory: PartitioningMemory, observed: PartitioningState, now_s: float, limits: PartitioningLimits
     ) -> None:
@@ -82,30 +84,39 @@ class _Look:
         self.events: list[NodeEvent] = []
 
     def decide(self) -> tuple[PartitioningMemory, PartitioningDecision]:
+        # 1. Skip GPUs that do not reach what is desired of them.
         self._leave_alone()
+        # 2. Plan, once the batch of new pods has ended.
         over = self._batch_is_over()
         planned, pending = self._planned() if over else ({}, None)
+        # 3. What is desired of each GPU by the plan, and where that differs.
         after = {gpu: self._after(managed, planned.get(gpu, _Planned())) for gpu, managed in self.managed.items()}
         new = {gpu: devices for gpu, devices in after.items() if devices != self.managed[gpu].present}
+        # 4. Change what is not protected, no more GPUs at once than allowed.
         urgent = {gpu for gpu, each in planned.items() if each.urgent}
         disputed = {gpu for gpu, managed in self.managed.items() if managed.disputed}
-        changed = self._limited(self._rested(new, urgent | disputed), disputed)
-        self._tell(changed)
+        changed = self._limited(self._not_protected(new, urgent | disputed), disputed)
+        # 5. Say it, and remember it.
+        self._record_events(changed)
+        later = min((moment for moment in self.again if moment > self.now_s), default=None)
+        decision = PartitioningDecision(
+            desired=self._written(changed), events=tuple(self.events), pending=pending, again_s=later
+        )
+        return self._remembered(changed, planned_now=over, pending=pending), decision
+
+    def _remembered(
+        self, changed: Mapping[str, frozenset[DeviceId]], *, planned_now: bool, pending: tuple[PendingPod, ...] | None
+    ) -> PartitioningMemory:
         since = {each: self.since.get(each, self.now_s) for gpu in self.managed for each in self._now(changed, gpu)}
-        memory = PartitioningMemory(
+        return PartitioningMemory(
             arrived=self.arrived,
             idle={each: since_s for each, since_s in self.idle.items() if each in since},
             desired=since,
             served=self.served & since.keys(),
             left_alone=self.left_alone,
-            planned_s=self.now_s if over else self.before.planned_s,
+            planned_s=self.now_s if planned_now else self.before.planned_s,
             left=self.before.left & self.arrived.keys() if pending is None else frozenset(each.pod for each in pending),
         )
-        later = min((moment for moment in self.again if moment > self.now_s), default=None)
-        decision = PartitioningDecision(
-            desired=self._written(changed), events=tuple(self.events), pending=pending, again_s=later
-        )
-        return memory, decision
 
     # The batch
 
@@ -152,12 +163,12 @@ class _Look:
         Devices that have just become desired are kept, so that no pod that can be served elsewhere
         waits for them; they give way to a starving pod.
         """
-        resting = {each: self._rests_until_s(each) for managed in self.managed.values() for each in managed.idle}
-        resting = {each: until_s for each, until_s in resting.items() if until_s > self.now_s}
-        made = self._served_first(snapshot, resting.keys())
-        if not made.pending or not resting:
+        protected = {each: self._protected_until_s(each) for managed in self.managed.values() for each in managed.idle}
+        protected = {each: until_s for each, until_s in protected.items() if until_s > self.now_s}
+        made = self._served_first(snapshot, protected.keys())
+        if not made.pending or not protected:
             return made
-        self.again += resting.values()
+        self.again += protected.values()
         starving = {each.pod for each in made.pending if self._starves(each.pod)}
         if starving:
             at_once = self._served_first(snapshot, frozenset())
@@ -165,8 +176,8 @@ class _Look:
                 return at_once
         return made
 
-    def _served_first(self, snapshot: Snapshot, resting: AbstractSet[DeviceId]) -> Plan:
-        """Return a plan that leaves resting devices where they are.
+    def _served_first(self, snapshot: Snapshot, protected: AbstractSet[DeviceId]) -> Plan:
+        """Return a plan that leaves protected devices where they are.
 
         First come the pods that are served without any change, then the others around them. If some stay pending, and
         planning for all together places more, that is the plan.
@@ -179,9 +190,9 @@ class _Look:
             for each in served
         }
         taken = {device for each in devices.values() for device in each}
-        held = (*snapshot.running, *_reservations(gpus, resting - taken))
+        held = (*snapshot.running, *_reservations(gpus, protected - taken))
         kept = self._around(snapshot, held, served)
-        fixed = tuple(each for each in served if devices[each.pod] & resting)
+        fixed = tuple(each for each in served if devices[each.pod] & protected)
         if not kept.pending or len(fixed) == len(served):
             return kept
         around = self._around(snapshot, held, fixed)
@@ -278,21 +289,23 @@ class _Look:
                 kept |= {each}
         return kept
 
-    def _rested(self, new: Mapping[str, frozenset[DeviceId]], urgent: set[str]) -> dict[str, frozenset[DeviceId]]:
+    def _not_protected(
+        self, new: Mapping[str, frozenset[DeviceId]], urgent: set[str]
+    ) -> dict[str, frozenset[DeviceId]]:
         """Return the changes without those that would remove devices that have just become desired."""
-        rested = {}
+        unprotected = {}
         for gpu, devices in new.items():
             gone = self.managed[gpu].present - devices
-            rest_s = max((self._rests_until_s(each) for each in gone), default=0.0)
-            if not gone or gpu in urgent or gpu in self.left_alone or rest_s <= self.now_s:
-                rested[gpu] = devices
+            until_s = max((self._protected_until_s(each) for each in gone), default=0.0)
+            if not gone or gpu in urgent or gpu in self.left_alone or until_s <= self.now_s:
+                unprotected[gpu] = devices
             else:
-                self.again.append(rest_s)
-        return rested
+                self.again.append(until_s)
+        return unprotected
 
-    def _rests_until_s(self, device: DeviceId) -> float:
+    def _protected_until_s(self, device: DeviceId) -> float:
         """Return until when a desired device is kept for its pods; one that a pod has used is free."""
-        return self.since[device] + (0.0 if device in self.served else self.limits.rest_s)
+        return self.since[device] + (0.0 if device in self.served else self.limits.protect_s)
 
     def _limited(self, new: Mapping[str, frozenset[DeviceId]], disputed: set[str]) -> dict[str, frozenset[DeviceId]]:
         """Return as many of the changes as are allowed at once, those that add most first.
@@ -324,7 +337,7 @@ class _Look:
                 desired[managed.node].append(desired_of(gpu, devices))
         return tuple((name, tuple(each)) for name, each in desired.items())
 
-    def _tell(self, changed: Mapping[str, frozenset[DeviceId]]) -> None:
+    def _record_events(self, changed: Mapping[str, frozenset[DeviceId]]) -> None:
         for gpu, devices in changed.items():
             managed = self.managed[gpu]
             came, gone = devices - managed.present, managed.present - devices
