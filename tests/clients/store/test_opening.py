@@ -27,11 +27,13 @@ def test_addresses_that_name_nothing_are_refused(address: str) -> None:
         ("s3://bucket/m", "http://[::1"),
         ("s3://bucket/m", "http://h:99999999"),
         ("s3://bucket/m", "http://€"),
+        ("hf://owner/name", "http://[::1"),
+        ("hf://owner/name", "https://hub.example:99999999"),
     ],
 )
 def test_addresses_of_no_server_are_refused(address: str, endpoint: str) -> None:
     with pytest.raises(InvalidInput, match="no address of a server"):
-        open_store(address, {"AWS_ENDPOINT_URL": endpoint})
+        open_store(address, {"AWS_ENDPOINT_URL": endpoint, "HF_ENDPOINT": endpoint})
 
 
 def test_a_query_of_any_letters_can_be_sent() -> None:

@@ -95,7 +95,7 @@ class HubStore:
     pipelines = False
 
     def __init__(self, repository: Repository, endpoint: str, token: str, timeout_s: float = 10.0) -> None:
-        self._hub = urlsplit(endpoint.rstrip("/"))
+        self._hub = urlsplit(_followed(endpoint.rstrip("/"), ""))
         if self._hub.scheme not in {"http", "https"} or not self._hub.hostname:
             raise InvalidInput(
                 "HF_ENDPOINT", found=shown(endpoint), expected="an address such as https://hub.example.com"
@@ -132,7 +132,7 @@ class HubStore:
             found += _decode(content, tuple[_Entry, ...])
             if not more:
                 return tuple(self._object(each) for each in found if each.type == "file")
-            address = self._below_hub(urljoin(address, more))
+            address = self._below_hub(_followed(address, more))
             if address in seen:
                 break
             seen.add(address)
@@ -199,7 +199,7 @@ class HubStore:
             with self._request("HEAD", address) as response:
                 if response.status < _REDIRECT:
                     break
-                address = urljoin(address, response.headers.get("location", ""))
+                address = _followed(address, response.headers.get("location", ""))
             if urlsplit(address)[:2] != self._hub[:2]:  # it may be signed for GET alone
                 break
         else:
@@ -244,3 +244,18 @@ def _decode(content: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(content, type=kind)
     except UNDECODABLE as error:
         raise Temporary(f"not an answer of the hub: {error}") from error
+
+
+def _followed(address: str, link: str) -> str:
+    """Return the URL that a link leads to.
+
+    Raises:
+        Refused: it is none, or its port.
+
+    """
+    try:
+        following = urljoin(address, link)
+        urlsplit(following).port  # noqa: B018 - it is parsed when it is read
+    except ValueError as error:
+        raise Refused(f"it leads to {shown(link or address)}: {error}") from error
+    return following
