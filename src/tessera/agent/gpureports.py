@@ -16,12 +16,13 @@ from tessera.agent.nodestate.health import HealthWatch
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.nodestate.usedmemory import UsedMemory
 from tessera.agent.pods.assignmentkeys import AssignmentKeys
+from tessera.agent.pods.ownpods import OwnPods
 from tessera.agent.settings import AgentSettings
 from tessera.agent.strategychoice import StrategyChoice
 from tessera.agent.watchednode import WatchedNode
 from tessera.api.nvidia.gpulabels import Labeling, gpu_labels, owns, stamped
 from tessera.api.tessera.node.nodereports import DEVICE_LIST, ENFORCEMENT, REVISION, enforcement_text, gpu_revision
-from tessera.clients.kube import labels_of
+from tessera.clients.kube import labels_of, uid_of
 from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment
 from tessera.core.cluster.mps import enforcements
 from tessera.core.cluster.protocols.allocators import devices_by_gpu
@@ -39,6 +40,7 @@ class ReportSources(NamedTuple):
     strategies: StrategyChoice
     health: HealthWatch
     used: UsedMemory
+    pods: OwnPods
     watched: WatchedNode
 
 
@@ -84,7 +86,8 @@ class GpuReports:
         # 3. Report them in the GPUNode.
         declared = enforced.declared
         self._keys.keep(self._targets.gpunode.assignment_keys or ())
-        used = await self._sources.used.read(declared.gpus, declared.inventory)
+        pods = [uid_of(each) for each in self._sources.pods.pods()]
+        used = await self._sources.used.read(declared.gpus, declared.inventory, pods)
         health, node = self._sources.health.health, self._settings.node
         state = reported(
             node, declared.gpus, declared.inventory, health, used=used, unit_mib=enforced.node_sharing.unit_mib

@@ -154,10 +154,18 @@ class Agent:
         )
 
     def _own_reports(self) -> GpuReports:
-        used = UsedMemory(self._driver)
+        used = UsedMemory(self._driver, every_s=self._settings.measure_s)
         return GpuReports(
             self._settings,
-            ReportSources(self._advertiser, self._plugins, self._strategies, self._health, used, self._watched),
+            ReportSources(
+                self._advertiser,
+                self._plugins,
+                self._strategies,
+                self._health,
+                used,
+                self._own_pods,
+                self._watched,
+            ),
             ReportTargets(self._record, self._device_events, self._gpunode),
             self._keys,
         )

@@ -27,11 +27,11 @@ async def test_gpus_and_instances_are_measured() -> None:
         Used(gpu=first.uuid, placement=half, memory_mib=3000),
         Used(gpu=second.uuid, memory_mib=0),
     )
-    assert await used.read(gpus, inventory) == want
+    assert await used.read(gpus, inventory, ()) == want
     driver.start_process(second.uuid, 8, None, 100)
-    assert await used.read(gpus, inventory) == want
+    assert await used.read(gpus, inventory, ()) == want
     driver.start_process(second.uuid, 9, None, 4000)
-    assert (await used.read(gpus, inventory))[-1] == Used(gpu=second.uuid, memory_mib=4100)
+    assert (await used.read(gpus, inventory, ()))[-1] == Used(gpu=second.uuid, memory_mib=4100)
 
 
 async def test_it_is_not_measured_more_often_than_said() -> None:
@@ -39,14 +39,32 @@ async def test_it_is_not_measured_more_often_than_said() -> None:
     inventory = await driver.inventory()
     gpus = [shared(gpu) for gpu in inventory.gpus]
     used = UsedMemory(driver)
-    first = await used.read(gpus, inventory)
+    first = await used.read(gpus, inventory, ())
     driver.start_process(inventory.gpus[0].uuid, 8, None, 9000)
-    assert await used.read(gpus, inventory) == first
+    assert await used.read(gpus, inventory, ()) == first
+
+
+async def test_other_pods_or_another_layout_are_measured_at_once() -> None:
+    driver = MemoryDriver.of("A100-40GB")
+    inventory = await driver.inventory()
+    (facts,) = inventory.gpus
+    gpus = [shared(facts)]
+    used = UsedMemory(driver)
+    driver.start_process(facts.uuid, 8, None, 9000)
+    assert [each.memory_mib for each in await used.read(gpus, inventory, ("a",))] == [9000]
+    driver.end_process(8)
+    assert [each.memory_mib for each in await used.read(gpus, inventory, ("a",))] == [9000]
+    assert [each.memory_mib for each in await used.read(gpus, inventory, ())] == [0]
+    await driver.set_mig(facts.uuid, enabled=True)
+    half = Placement(0, 4, "3g.20gb")
+    await driver.create_instance(facts.uuid, half)
+    driver.start_process(facts.uuid, 9, half, 9000)
+    assert [each.memory_mib for each in await used.read(gpus, await driver.inventory(), ())] == [9000, 9000]
 
 
 async def test_what_the_driver_does_not_tell_is_left_out() -> None:
     driver = MemoryDriver.of("T4", "T4")
     inventory = await driver.inventory()
     driver.fail("use", Unavailable("GPU", found="silence", expected="an answer"))
-    used = await UsedMemory(driver).read([shared(gpu) for gpu in inventory.gpus], inventory)
+    used = await UsedMemory(driver).read([shared(gpu) for gpu in inventory.gpus], inventory, ())
     assert [each.gpu for each in used] == [inventory.gpus[1].uuid]

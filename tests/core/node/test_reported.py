@@ -78,6 +78,8 @@ MOVES: dict[str, tuple[tuple[Used, ...], tuple[Used, ...], tuple[Used, ...]]] = 
     "a small step": ((used(1000),), (used(1000 + SIZE_MIB // 20 - 1),), (used(1000),)),
     "a large step": ((used(1000),), (used(1000 + SIZE_MIB // 20),), (used(1000 + SIZE_MIB // 20),)),
     "a large step down": ((used(5000),), (used(5000 - SIZE_MIB // 20),), (used(5000 - SIZE_MIB // 20),)),
+    "less than half": ((used(300),), (used(149),), (used(149),)),
+    "half": ((used(300),), (used(150),), (used(300),)),
     "a device that is gone": ((used(1000),), (), ()),
     "a GPU that nobody knows": ((used(1, "GPU-x"),), (used(2, "GPU-x"),), (used(2, "GPU-x"),)),
 }

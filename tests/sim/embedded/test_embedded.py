@@ -96,6 +96,31 @@ async def test_the_page_shows_what_agents_measure() -> None:
     assert found == everywhere, "an A100 measures the activity of no MIG instance"
 
 
+def contradictions(fleet: Any) -> set[tuple[str, int]]:
+    """Return the GPUs with more memory in use than allocated, or with none in use by pods that compute."""
+    found = set()
+    for name, gpu in ((node["name"], gpu) for node in fleet["nodes"] for gpu in node.get("gpus", ())):
+        used, pods = gpu.get("used_mib", 0), [pod for part in gpu["parts"] for pod in part.get("pods", ())]
+        computing = any(fleet["activity"].get(f"{each['namespace']}/{each['pod']}", 0) > 0 for each in pods)
+        if used > gpu.get("allocated_mib", 0) + gpu["memory_mib"] / 20 or (computing and used == 0):
+            found.add((name, gpu["index"]))
+    return found
+
+
+@pytest.mark.anyio
+async def test_memory_in_use_fits_what_is_allocated_while_pods_come_and_go() -> None:
+    async with cluster() as url, httpx2.AsyncClient(timeout=20) as client:
+        await until(
+            url, lambda fleet: running(fleet).keys() == WANT.keys() and measured(fleet) >= {"embed", "finetune"}
+        )
+        looks = []
+        for _ in range(12):
+            await asyncio.sleep(2.5)
+            looks.append(contradictions((await client.get(f"{url}/api/fleet")).json()))
+    lasting = [first & second & third for first, second, third in zip(looks, looks[1:], looks[2:], strict=False)]
+    assert not any(lasting), "longer than agents take to measure again"
+
+
 @pytest.mark.anyio
 async def test_a_pod_larger_than_every_gpu_is_pending_now_and_then_with_the_reason() -> None:
     def pending(fleet: Any) -> list[str]:

@@ -1,8 +1,8 @@
-"""The memory in use of each GPU and MIG instance, measured once a minute."""
+"""The memory in use of each GPU and MIG instance, measured as often as the metrics and when pods come or go."""
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.gpunodestate import Used
@@ -13,7 +13,7 @@ from tessera.errors import TesseraError
 
 __all__ = ["UsedMemory"]
 
-_EVERY_S = 60.0
+_EVERY_S = 15.0
 
 
 class UsedMemory:
@@ -29,13 +29,22 @@ class UsedMemory:
         self._driver = driver
         self._every_s = every_s
         self._measured_s: float | None = None
+        self._about: object = None
         self._used: tuple[Used, ...] = ()
 
-    async def read(self, gpus: Iterable[Gpu], inventory: Inventory) -> tuple[Used, ...]:
-        """Return the memory in use; small changes are left out, and missing values keep the former ones."""
+    async def read(self, gpus: Iterable[Gpu], inventory: Inventory, pods: Collection[str]) -> tuple[Used, ...]:
+        """Return the memory in use; small changes are left out, and missing values keep the former ones.
+
+        Args:
+            gpus: of the node.
+            inventory: of the driver.
+            pods: UIDs of the node's pods: with others, or another layout, the last measurement is of former ones.
+
+        """
         now_s = asyncio.get_running_loop().time()
-        if self._measured_s is None or now_s - self._measured_s >= self._every_s:
-            self._measured_s = now_s
+        about = frozenset(pods), tuple((each.uuid, each.layout) for each in inventory.gpus)
+        if self._measured_s is None or now_s - self._measured_s >= self._every_s or about != self._about:
+            self._measured_s, self._about = now_s, about
             measured = [used for facts in inventory.gpus if not facts.lost for used in await self._of(facts)]
             self._used = settled(self._used, measured, gpus)
         return self._used

@@ -90,13 +90,17 @@ def _unhealthy(inventory: Inventory, health: Health) -> Iterator[UnhealthyDevice
 
 
 def settled(former: Iterable[Used], measured: Iterable[Used], gpus: Iterable[Gpu]) -> tuple[Used, ...]:
-    """Return the memory in use to report: as measured where it moved by 5 % of its GPU, as before elsewhere."""
+    """Return the memory in use to report: as measured where it moved by 5 % of its GPU or fell to less than half.
+
+    Elsewhere as before. Without the second, what a small pod leaves would be reported until a large one comes.
+    """
     before = {(each.gpu, each.placement): each for each in former}
     sizes_mib = {gpu.uuid: gpu.memory_mib for gpu in gpus}
     found = []
     for now in measured:
         last, part_mib = before.get((now.gpu, now.placement), now), sizes_mib.get(now.gpu, 0) / _PART
-        found.append(now if abs(now.memory_mib - last.memory_mib) >= part_mib else last)
+        moved = abs(now.memory_mib - last.memory_mib) >= part_mib or now.memory_mib < last.memory_mib / 2
+        found.append(now if moved else last)
     return tuple(found)
 
 
