@@ -15,7 +15,8 @@ from tessera.cli.completion import complete_models
 from tessera.cli.options import Number, output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.core.gpu.gpumodels import model
-from tessera.core.serving.sizing import UTILIZATION, Architecture, Fit, fit, sequence_bytes, stored_bytes
+from tessera.core.serving.modelmemory import stored_bytes
+from tessera.core.serving.sizing import UTILIZATION, Architecture, Fit, fit, sequence_bytes
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["size"]

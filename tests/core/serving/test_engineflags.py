@@ -62,6 +62,7 @@ DEFEATING: dict[str, tuple[str, str]] = {
     "--api-server-count": ("vllm", "vLLM serves nothing"),
     "--config": ("vllm", "what is in that file is unknown here"),
     "--max-num-seqs": ("vllm", "a whole number from 1 to 100000"),
+    "--max-num-batched-tokens": ("vllm", "a whole number from 1 to 9999999"),
     "--help": ("vllm", "prints the engine's options"),
     "-h": ("vllm", "prints the engine's options"),
     "--disable-log-stats": ("vllm", "the autoscaler needs these metrics"),

@@ -6,6 +6,7 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field
+from tessera.core.serving.modelmemory import MOST, MOST_LAYERS, widths
 from tessera.core.serving.sizing import Architecture, parameters_of
 
 __all__ = ["WEIGHT_BYTES", "ModelConfig", "read_config", "read_index"]
@@ -14,8 +15,6 @@ WEIGHT_BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8"
 """Bytes of a weight; 4-bit weights have a scale of 16 bits for each group of 32 to 128."""
 _DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float": "fp32"}
 _QUANTIZED: Final = {8: "int8", 4: "int4"}
-_MOST: Final = 1 << 24
-_MOST_LAYERS: Final = 4096
 _MOST_BYTES: Final = 1 << 50
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -45,36 +44,29 @@ def read_config(document: Document) -> ModelConfig:
         raise root.refuse("the config.json of a model")
     # Vision models have the language model's fields one level below.
     text = root.get("text_config") if root.get("text_config").present else root
-    layers = _number(text, "num_hidden_layers", "n_layer", most=_MOST_LAYERS)
-    hidden = _number(text, "hidden_size", "n_embd")
+    layers = _number(text, "num_hidden_layers", "n_layer", most=MOST_LAYERS)
+    found = widths(lambda names, default, most: _number(text, *names, default=default, most=most))
     heads = _number(text, "num_attention_heads", "n_head")
     latent = _number(text, "kv_lora_rank", default=0)
     full, windowed, notes = _layers(text, layers)
-    active = _number(text, "num_experts_per_tok", default=0, most=_MOST_LAYERS)
-    experts = _number(text, "num_local_experts", "n_routed_experts", "num_experts", default=0, most=_MOST_LAYERS)
-    shared = _number(text, "n_shared_experts", default=0, most=_MOST_LAYERS)
-    width = _number(text, "intermediate_size", "n_inner", default=4 * hidden)
-    active_networks = active + shared if active and experts else 1
-    if active and experts:
-        width = _number(text, "moe_intermediate_size", default=width)
     architecture = Architecture(
         layers=full,
         windowed_layers=windowed,
         window=_number(text, "sliding_window", default=0) if windowed else 0,
         kv_heads=_number(text, "num_key_value_heads", default=heads),
-        head_dim=_number(text, "head_dim", default=max(1, hidden // heads)),
+        head_dim=_number(text, "head_dim", default=max(1, found.hidden // heads)),
         latent=latent + _number(text, "qk_rope_head_dim", default=0) if latent else 0,
-        hidden=hidden,
-        intermediate=width * active_networks,
-        vocabulary=_number(text, "vocab_size"),
+        hidden=found.hidden,
+        intermediate=found.intermediate,
+        vocabulary=found.vocabulary,
         context=_number(text, "max_position_embeddings", "n_positions", default=4096),
         weight_bytes=0,
     )
     parameters = parameters_of(
         architecture,
         heads=heads,
-        experts=experts + shared if active and experts else 1,
-        active=active_networks,
+        experts=found.experts,
+        active=found.active,
         tied=bool(text.get("tie_word_embeddings").value) or bool(root.get("tie_word_embeddings").value),
     )
     dtype = _dtype(root, text)
@@ -82,7 +74,7 @@ def read_config(document: Document) -> ModelConfig:
     return ModelConfig(architecture=sized, parameters=parameters, dtype=dtype, notes=notes)
 
 
-def _number(text: Field, *names: str, default: int | None = None, most: int = _MOST) -> int:
+def _number(text: Field, *names: str, default: int | None = None, most: int = MOST) -> int:
     """Return the first existing field."""
     given = next((text.get(name) for name in names if text.get(name).present), text.get(names[0]))
     return given.integer(default, least=1 if default is None else 0, most=most) or (default or 0)
@@ -96,8 +88,8 @@ def _layers(text: Field, layers: int) -> tuple[int, int, tuple[str, ...]]:
         # Where only some layers have a window and nothing says which, all count whole.
         return (0, layers, ()) if uniform and not text.get("max_window_layers").present else (layers, 0, ())
     found = [each.text() for each in kinds.elements()]
-    if len(found) > _MOST_LAYERS:
-        raise kinds.refuse(found=f"it has {len(found)} layers, more than {_MOST_LAYERS}")
+    if len(found) > MOST_LAYERS:
+        raise kinds.refuse(found=f"it has {len(found)} layers, more than {MOST_LAYERS}")
     full, windowed = found.count(_FULL), found.count(_SLIDING)
     others = len(found) - full - windowed
     note = f"{others} layers keep a state of fixed size for each sequence, which is not counted" if others else ""

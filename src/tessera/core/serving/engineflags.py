@@ -191,6 +191,9 @@ _OWNED: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
         "max-num-seqs": _Owned(
             "give a whole number from 1 to 100000: the autoscaler reads it", "[1-9][0-9]{0,4}|100000"
         ),
+        "max-num-batched-tokens": _Owned(
+            "give a whole number from 1 to 9999999: the memory beside the KV cache is by it", "[1-9][0-9]{0,6}"
+        ),
         "config": _Owned("what is in that file is unknown here: give its options in spec.args"),
         "help": _Owned(_PRINTS),
         "host": _Owned(_LISTENS, _ANY_ADDRESS),

@@ -160,13 +160,13 @@ class Probes(_Record, frozen=True, kw_only=True):
     """How a replica is probed, at the engine's own paths. The startup probe lasts `startupSeconds`."""
 
     period_seconds: Annotated[int, msgspec.Meta(ge=1, le=300)] = 10
-    """Between two probes."""
+    """Seconds between probes."""
     timeout_seconds: Annotated[int, msgspec.Meta(ge=1, le=300)] = 5
     """An answer that takes longer is a failure."""
     readiness_failures: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
-    """So many failures one after another, and the replica gets no requests."""
+    """Consecutive failures after which the replica gets no requests."""
     liveness_failures: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 6
-    """So many failures one after another, and the replica is restarted."""
+    """Consecutive failures after which the replica is restarted."""
 
 
 class EnvironmentVariable(_Record, frozen=True, kw_only=True):

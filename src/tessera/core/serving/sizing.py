@@ -13,18 +13,18 @@ from typing import Final
 
 import msgspec
 
+from tessera.core.serving.modelmemory import batch_bytes
+
 __all__ = [
     "BATCHES",
     "Architecture",
     "Batch",
     "Fit",
-    "batch_bytes",
     "batch_for",
     "fit",
     "overhead_bytes",
     "parameters_of",
     "sequence_bytes",
-    "stored_bytes",
 ]
 
 GIB: Final = 1 << 30
@@ -110,42 +110,6 @@ def overhead_bytes(model: Architecture, batch: Batch) -> int:
     """Return everything but weights and KV cache: activations and logits of the batch, CUDA graphs, the rest."""
     widths = (model.hidden, model.intermediate, model.vocabulary)
     return batch_bytes(batch.sequences, batch.tokens, *widths, model.element_bytes)
-
-
-def batch_bytes(
-    sequences: int, tokens: int, hidden: int, intermediate: int, vocabulary: int, element_bytes: int
-) -> int:
-    """Return everything but weights and KV cache, by the largest batch and the model's widths."""
-    # Of CUDA graphs. Source: vLLM logs of 2026 estimate 0.14 to 0.36 GiB for small batches; 1.62 GiB for 86 graphs.
-    graphs = 1 << 29
-    # Of CUDA libraries and what is fragmented. Source: vllm-project/vllm#10511 logged 1.79 GiB with, #14447 0.20 GiB
-    # without the context.
-    others = 3 << 28
-    # A logit has 16 bits, and twice 32 as it is sampled.
-    return tokens * (3 * intermediate + 4 * hidden) * element_bytes + sequences * vocabulary * 10 + graphs + others
-
-
-def stored_bytes(sizes: dict[str, int], total: int) -> int:
-    """Return the bytes of a model's weights in its folder; 0 for none. Of several formats vLLM loads one.
-
-    Source: vllm 0.33.0 `vllm/model_executor/model_loader/default_loader.py` (`_prepare_weights`).
-
-    Args:
-        sizes: of the folder's files, by name.
-        total: by its `model.safetensors.index.json`; 0 without one.
-
-    """
-    weights = {name: size for name, size in sizes.items() if name.endswith((".safetensors", ".bin", ".pt"))}
-    # Some repositories have the weights twice, whole and in shards.
-    whole = [size for name, size in weights.items() if name.startswith("consolidated") and name.endswith("tensors")]
-    if whole or total:
-        return sum(whole) or total
-    unused = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt")
-    for ending in (".safetensors", ".bin", ".pt"):
-        found = [size for name, size in weights.items() if name.endswith(ending) and not name.endswith(unused)]
-        if found:
-            return sum(found)
-    return 0
 
 
 def fit(

@@ -112,10 +112,19 @@ def test_probes_are_as_the_spec_says_and_the_start_has_its_time_whatever_they_ar
     for probes, want in (({}, (10, 5, 3, 6)), (given, (7, 20, 2, 9))):
         found = pod_template({"startupSeconds": 600, "probes": probes})["spec"]["containers"][0]
         startup, readiness, liveness = (found[f"{each}Probe"] for each in ("startup", "readiness", "liveness"))
-        assert {(each["periodSeconds"], each["timeoutSeconds"]) for each in (startup, readiness, liveness)} == {
-            want[:2]
-        }
+        assert {(each["periodSeconds"], each["timeoutSeconds"]) for each in (readiness, liveness)} == {want[:2]}
         assert (readiness["failureThreshold"], liveness["failureThreshold"]) == want[2:]
-        assert 600 <= startup["failureThreshold"] * startup["periodSeconds"] < 600 + want[0]
+        assert (startup["periodSeconds"], startup["timeoutSeconds"]) == (10, want[1])
         assert readiness["httpGet"]["path"] == "/v2/health/ready"
         assert liveness["httpGet"]["path"] == "/v2/health/live"
+
+
+@pytest.mark.parametrize("startup_s", [30, 300, 601, 1800])
+@pytest.mark.parametrize("period_s", [1, 60, 300])
+def test_a_replica_has_its_time_to_load_whatever_the_probes_are(startup_s: int, period_s: int) -> None:
+    """The kubelet probes at once or up to a period later, and the last of so many failures restarts the container."""
+    found = pod_template({"startupSeconds": startup_s, "probes": {"periodSeconds": period_s}})["spec"]["containers"][0]
+    startup = found["startupProbe"]
+    assert (
+        startup_s <= (startup["failureThreshold"] - 1) * startup["periodSeconds"] < startup_s + startup["periodSeconds"]
+    )

@@ -1,15 +1,15 @@
 """How an engine is started: its program and options, its ports, its liveness and readiness."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from tessera.core.gpu.gpumodels import model
-from tessera.core.serving.engineflags import check_options, check_owned, given_options
+from tessera.core.serving.engineflags import GivenOption, check_options, check_owned, given_options
 from tessera.core.serving.modelserver import MODELS, ModelServer
-from tessera.core.serving.render.vllmstart import START, START_SIZED
+from tessera.core.serving.render.vllmprogram import START, START_SIZED
 from tessera.core.serving.sizing import BATCHES, Batch, batch_for
 from tessera.errors import InvalidInput
 
@@ -72,7 +72,7 @@ def program(server: ModelServer, subject: str) -> EngineProgram:
             found = "with AIP_MODE Triton may serve Vertex AI in place of HTTP and gRPC"
             raise InvalidInput(f"{subject}: spec.env[{number}]", found=found, hint="remove it")
     names = {each.name for each in given}
-    runs = _triton(server) if spec.engine == "triton" else _vllm(server, names)
+    runs = _triton(server) if spec.engine == "triton" else _vllm(server, given)
     head = [each for each in runs.args if names.isdisjoint(own.name for own in given_options(spec.engine, [each]))]
     return msgspec.structs.replace(runs, command=spec.command or runs.command, args=(*head, *spec.args))
 
@@ -103,13 +103,15 @@ def _triton(server: ModelServer) -> EngineProgram:
     )
 
 
-def _vllm(server: ModelServer, given: Collection[str]) -> EngineProgram:
-    limits = batch_limits(server)
+def _vllm(server: ModelServer, options: Sequence[GivenOption]) -> EngineProgram:
+    limits, given = batch_limits(server), {each.name: each.value for each in options}
     by_share = not any(each in given for each in _MEMORY_SIZED) and not server.spec.command
     # NVIDIA's device plugin does not pass its share of a GPU to a container, so that START gives the cache no size.
     sized = "kv-cache-memory-bytes" in given or (by_share and not (server.spec.gpu.resource or "").endswith(".shared"))
     batch = limits or BATCHES[-1][1]
-    start = (START, str(batch.sequences), str(batch.tokens)) if by_share else (START_SIZED,)
+    sequences = given.get("max-num-seqs", str(batch.sequences))
+    tokens = given.get("max-num-batched-tokens", str(batch.tokens))
+    start = (START, sequences, tokens) if by_share else (START_SIZED,)
     # Inside a MIG container vLLM cannot ask NVML for the memory and takes the smallest GPU's limits, which costs 28 to
     # 53 % of the throughput: vllm-project/vllm#55381.
     batches = [f"--max-num-seqs={limits.sequences if limits else _WHOLE_SEQUENCES}"]

@@ -12,6 +12,8 @@ __all__ = ["SERVER_LABEL", "gpu_limits", "isolation", "labels", "pod_template"]
 SERVER_LABEL: Final = "serving.tessera.dev/server"
 """Label of a model server's objects and pods: its name. Set by the controller and users; read by `tessera metrics`."""
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # the mount point, not a file of ours
+_STARTUP_PERIOD_S: Final = 10
+"""A replica is seen to be ready this soon, however seldom it is probed later."""
 _ISOLATION: Final = "tessera.dev/isolation"
 _GPU_MODEL: Final = "tessera.dev/gpu-model"
 
@@ -141,12 +143,14 @@ def _container(server: ModelServer, program: EngineProgram, *, serving: bool) ->
 
 def _serving(server: ModelServer, program: EngineProgram) -> dict[str, Any]:
     probes = server.spec.probes
-    budget = -(-server.spec.startup_seconds // probes.period_seconds)
+    # The first probe may come at once: so many failures take one period less.
+    failures = -(-server.spec.startup_seconds // _STARTUP_PERIOD_S) + 1
+    startup = _probe(program.ready, probes, failures=failures) | {"periodSeconds": _STARTUP_PERIOD_S}
     return {
         "ports": [
             {"name": each.name, "containerPort": each.number} for each in program.ports if each.name == each.target
         ],
-        "startupProbe": _probe(program.ready, probes, failures=budget),
+        "startupProbe": startup,
         "readinessProbe": _probe(program.ready, probes, failures=probes.readiness_failures),
         "livenessProbe": _probe(program.live, probes, failures=probes.liveness_failures),
         "lifecycle": {"preStop": {"sleep": {"seconds": DRAIN_SECONDS}}},

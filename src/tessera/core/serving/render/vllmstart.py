@@ -1,66 +1,130 @@
-"""The programs that start vLLM: within the container's share of memory, and with connections that are renewed."""
+"""The program that starts vLLM in the container's share of memory, and renews its connections.
 
-import inspect
-from typing import Final
+It runs in an image that has Python and nothing of Tessera, so it imports the standard library alone. What a pod knows
+only as it starts is decided here: which device serves a request for memory is decided when the pod is bound.
 
-from tessera.core.serving.render import connections
-from tessera.core.serving.sizing import batch_bytes, stored_bytes
+vLLM budgets a fraction of the device it sees, by default 0.92, and refuses to start when less is free. On a device that
+other pods use, what they allocate while vLLM measures would count as its own and what they free ends it, so that there
+the KV cache gets a size and nothing is measured. Source: vllm 0.33.0, `vllm/v1/worker/utils.py` (`request_memory`) and
+`gpu_worker.py` (`determine_available_memory`).
+"""
 
-__all__ = ["START", "START_SIZED"]
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-# The share of the device is known only to the container: which device serves a request for memory is decided when the
-# pod is bound. vLLM reckons with a fraction of the device that it sees, refuses to start when less is free, and takes
-# the 0.92 of the whole where nobody tells it. On a device that other pods use, what they allocate while vLLM measures
-# would count as its own and what they free ends it, so that there the KV cache gets a size and nothing is measured.
-# Source: vllm 0.33.0, `vllm/v1/worker/utils.py` (`request_memory`) and `gpu_worker.py` (`determine_available_memory`).
-_MEMORY: Final = """\
-sequences, tokens, model, *options = sys.argv[1:]
-free, total = torch.cuda.mem_get_info()
-first = lambda name: os.environ.get(name, "").split(",")[0]
-allocated = min(int(first("TESSERA_GPU_MEMORY_MIB") or 0) << 20 or total, total)
-usable = min(0.92 * allocated, free - (256 << 20))
-if usable <= 0:
-    sys.exit(f"{free >> 20} MiB of the GPU are free: too little for vLLM")
-options.append(f"--gpu-memory-utilization={int(10000 * usable / total) / 10000}")
-if first("TESSERA_GPU_MODE") not in ("", "whole", "mig"):
-    files = {each.name: each for each in pathlib.Path(model).iterdir() if each.is_file()}
-    read = lambda name: json.loads(files[name].read_text()) if name in files else {}
-    index = read("model.safetensors.index.json").get("metadata", {})
-    weights = stored_bytes({name: each.stat().st_size for name, each in files.items()}, index.get("total_size", 0))
+from tessera.core.serving.modelmemory import Number, batch_bytes, stored_bytes, widths
+
+__all__ = ["memory_options", "serve", "start"]
+
+
+def start(words: Sequence[str], middleware: str) -> None:
+    """Start vLLM in the container's share of memory.
+
+    Args:
+        words: sequences and tokens of the largest batch, the model's folder, and options of `vllm serve`.
+        middleware: source of the module that renews connections.
+
+    """
+    sequences, tokens, model, *options = words
+    free, total = importlib.import_module("torch").cuda.mem_get_info()
+    options += memory_options(free, total, os.environ, Path(model), (int(sequences), int(tokens)))
+    serve([model, *options], middleware)
+
+
+def serve(words: Sequence[str], middleware: str) -> None:
+    """Start vLLM with the model's folder and options of `vllm serve`.
+
+    vLLM closes a connection that is idle for 5 s and never one that is busy, so that its client stays with its replica.
+    Source: vllm 0.33.0 `vllm/entrypoints/launchers/api_server/entry.py` (uvicorn's `timeout_keep_alive`) and
+    `entrypoints/serve/middleware/register.py`.
+    """
+    folder = tempfile.mkdtemp()
+    Path(folder, "renewed_connections.py").write_text(middleware)
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    renews = "--middleware=renewed_connections.RenewedConnections"
+    os.execvp("vllm", ["vllm", "serve", *words, renews])  # noqa: S606, S607  # the image's own
+
+
+def memory_options(
+    free: int, total: int, environment: Mapping[str, str], folder: Path, batch: tuple[int, int]
+) -> list[str]:
+    """Return the options that keep vLLM in its share.
+
+    Args:
+        free: bytes of the device.
+        total: bytes of the device.
+        environment: `TESSERA_GPU_MEMORY_MIB` and `TESSERA_GPU_MODE`, of each device; empty without Tessera.
+        folder: the model's.
+        batch: sequences and tokens of the largest.
+
+    Raises:
+        SystemExit: the model has no room, or its files do not say how much it needs.
+
+    """
+    allocated = min(int(_first(environment, "TESSERA_GPU_MEMORY_MIB") or 0) << 20 or total, total)
+    usable = min(0.92 * allocated, free - (256 << 20))
+    if usable <= 0:
+        sys.exit(f"{free >> 20} MiB of the GPU are free: too little for vLLM")
+    utilization = f"--gpu-memory-utilization={int(10000 * usable / total) / 10000}"
+    if _first(environment, "TESSERA_GPU_MODE") in ("", "whole", "mig"):
+        return [utilization]
+    weights = _weights(folder)
     if not weights:
-        sys.exit(f"{model} has no *.safetensors, *.bin or *.pt: give --kv-cache-memory-bytes in spec.args")
-    config = read("config.json")
-    config = config.get("text_config") or config
-    experts = config.get("num_experts_per_tok") or 0
-    width = experts and config.get("moe_intermediate_size") or config.get("intermediate_size", 14336)
-    width *= experts + (config.get("n_shared_experts") or 0) if experts else 1
-    widths = config.get("hidden_size", 4096), width, config.get("vocab_size", 128256)
-    overhead = batch_bytes(int(sequences), int(tokens), *widths, 2)
+        sys.exit(f"{folder} has no *.safetensors, *.bin or *.pt: give --kv-cache-memory-bytes in spec.args")
+    # Where config.json does not say so they are those of Llama 3 8B.
+    found = widths(_number(_config(folder)), hidden=4096, vocabulary=128256)
+    overhead = batch_bytes(*batch, found.hidden, found.intermediate, found.vocabulary, 2)
     cache = int(usable) - weights - overhead
     if cache <= 0:
         needs = f"the model has {weights >> 20} MiB and needs {overhead >> 20} MiB more"
         sys.exit(f"{needs}, the share {allocated >> 20} MiB: too little for a KV cache")
-    options.append(f"--kv-cache-memory-bytes={cache}")
-"""
-# vLLM closes a connection that is idle for 5 s and never one that is busy, so that its client stays with its replica.
-# Source: vllm 0.33.0 `vllm/entrypoints/launchers/api_server/entry.py` (uvicorn's `timeout_keep_alive`) and
-# `entrypoints/serve/middleware/register.py`.
-_SERVE: Final = """\
-folder = tempfile.mkdtemp()
-pathlib.Path(folder, "renewed_connections.py").write_text(CONNECTIONS)
-os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-options.append("--middleware=renewed_connections.RenewedConnections")
-os.execvp("vllm", ["vllm", "serve", model, *options])
-"""
+    return [utilization, f"--kv-cache-memory-bytes={cache}"]
 
-_FUNCTIONS: Final = "\n".join(inspect.getsource(each) for each in (batch_bytes, stored_bytes))
-_IMPORTS: Final = "import json, os, pathlib, sys, tempfile"
-_CONNECTIONS: Final = f"CONNECTIONS = {inspect.getsource(connections)!r}"
-START: Final = f"{_IMPORTS}, torch\n\n{_FUNCTIONS}\n{_CONNECTIONS}\n{_MEMORY}{_SERVE}"
-"""The program: a text, because the image has Python, and nothing of Tessera.
 
-Its arguments: the sequences and tokens of the largest batch, the model's folder, and options of `vllm serve`. Where
-`config.json` does not have a width it is that of Llama 3 8B.
-"""
-START_SIZED: Final = f"{_IMPORTS}\n\n{_CONNECTIONS}\nmodel, *options = sys.argv[1:]\n{_SERVE}"
-"""The same where an option says the memory already. Its arguments: the model's folder, and options of `vllm serve`."""
+def _first(environment: Mapping[str, str], name: str) -> str:
+    """Return what a variable says of the first device."""
+    return environment.get(name, "").split(",")[0]
+
+
+def _weights(folder: Path) -> int:
+    metadata = _document(folder / "model.safetensors.index.json").get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, dict) else 0
+    sizes = {each.name: each.stat().st_size for each in folder.iterdir() if each.is_file()}
+    return stored_bytes(sizes, total if isinstance(total, int) and total > 1 else 0)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """Return the fields of the language model; models that see have them one level below."""
+    config = _document(folder / "config.json")
+    below = config.get("text_config")
+    return below if isinstance(below, dict) and below else config
+
+
+def _document(file: Path) -> dict[str, Any]:
+    """Return the mapping in a file; an empty one without the file."""
+    try:
+        found = json.loads(file.read_bytes()) if file.is_file() else {}
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        sys.exit(f"{file} is no JSON object: mend it, or give --kv-cache-memory-bytes in spec.args")
+    return found
+
+
+def _number(config: Mapping[str, Any]) -> Number:
+    def number(names: tuple[str, ...], default: int | None, most: int) -> int:
+        name = next((each for each in names if config.get(each) is not None), names[0])
+        found = config.get(name)
+        if found is None:
+            return default or 0
+        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= most:
+            sys.exit(f"config.json: {name} is no number from 0 to {most}: give --kv-cache-memory-bytes in spec.args")
+        return found or default or 0
+
+    return number
