@@ -192,7 +192,7 @@ _OWNED: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
             "give a whole number from 1 to 100000: the autoscaler reads it", "[1-9][0-9]{0,4}|100000"
         ),
         "max-num-batched-tokens": _Owned(
-            "give a whole number from 1 to 9999999: the memory beside the KV cache is by it", "[1-9][0-9]{0,6}"
+            "give a whole number from 1 to 9999999: the size of the KV cache follows from it", "[1-9][0-9]{0,6}"
         ),
         "config": _Owned("what is in that file is unknown here: give its options in spec.args"),
         "help": _Owned(_PRINTS),

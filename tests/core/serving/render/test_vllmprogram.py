@@ -11,8 +11,8 @@ from tessera.core.serving.render.vllmprogram import START
 
 NEED = {"memoryGiB": 20}
 TEMPLATES: dict[str, tuple[dict[str, Any], str]] = {
-    "vllm": ({"gpu": NEED, **VLLM}, "48e458b896fd7ba5"),
-    "vllm with a size": ({**VLLM, "args": ["--gpu-memory-utilization=0.4"]}, "adb7fe4268109c4f"),
+    "vllm": ({"gpu": NEED, **VLLM}, "a51c71ed55ea82c1"),
+    "vllm with a size": ({**VLLM, "args": ["--gpu-memory-utilization=0.4"]}, "12582794548f7d47"),
     "triton": ({"gpu": NEED}, "b43093c21f6b8b5f"),
 }
 

@@ -5,10 +5,8 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,8 +18,8 @@ from builders.modelconfigs import DEEPSEEK_V2_LITE, GEMMA, LLAMA_8B, QWEN3_235B,
 from tessera.api import documents
 from tessera.api.huggingface.modelconfigs import read_config
 from tessera.cli.size import size
-from tessera.core.serving.render import vllmstart
 from tessera.core.serving.render.vllmprogram import START, START_SIZED
+from tessera.core.serving.render.vllmstart import CONFIG, INDEX, memory_options
 from tessera.core.serving.sizing import Batch, overhead_bytes
 from tessera.errors import InvalidInput
 
@@ -58,7 +56,7 @@ def start(folder: Path, given: dict[str, Any], total: int, free: int, *words: st
     )
     vllm = image / "vllm"
     # As vLLM does it: the class by its import path, once vLLM runs.
-    load = "import renewed_connections as found; print(found.RenewedConnections.__name__)"
+    load = "import renewed_connections as found; print(found.RenewedByChance.__mro__[1].__name__)"
     vllm.write_text(f'#!/bin/sh\necho "$@"\n{sys.executable} -c "{load}"\n')
     vllm.chmod(0o755)
     environment = {"PYTHONPATH": str(image), "PATH": f"{image}:{os.environ['PATH']}"}
@@ -67,6 +65,13 @@ def start(folder: Path, given: dict[str, Any], total: int, free: int, *words: st
     program = (sys.executable, "-c", *(words or (START, "256", "2048")), str(folder), "--port=8000")
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     return Started(done.returncode, done.stdout, done.stderr)
+
+
+def options_of(folder: Path, memory: tuple[int, int], environment: dict[str, str]) -> list[str]:
+    """Return what the program adds, in this process."""
+    sizes = {each.name: each.stat().st_size for each in folder.iterdir() if each.is_file()}
+    documents = {name: (folder / name).read_bytes() for name in (CONFIG, INDEX) if name in sizes}
+    return memory_options(memory, environment, sizes, documents, (256, 2048))
 
 
 def files(folder: Path, sizes: dict[str, int]) -> Path:
@@ -169,7 +174,7 @@ def test_any_config_gives_the_memory_of_tessera_size_or_a_sentence(base: dict[st
         folder = files(Path(name), {"model.safetensors": 1})
         (folder / "config.json").write_text(json.dumps(config))
         try:
-            *_, option = vllmstart.memory_options(80 << 30, 80 << 30, environment, folder, (256, 2048))
+            *_, option = options_of(folder, (80 << 30, 80 << 30), environment)
         except SystemExit as error:
             option = str(error)
     try:
@@ -198,7 +203,7 @@ def test_a_model_of_broken_files_does_not_start_and_says_why(case: str, tmp_path
         (files(tmp_path, {"model.safetensors": 1000}) / name).write_bytes(content)
     environment = {"TESSERA_GPU_MODE": "mps", "TESSERA_GPU_MEMORY_MIB": "24576"}
     with pytest.raises(SystemExit, match=want):
-        vllmstart.memory_options(FREE << 20, TOTAL << 20, environment, tmp_path, (256, 2048))
+        options_of(tmp_path, (FREE << 20, TOTAL << 20), environment)
     done = start(tmp_path, SHARE, TOTAL, FREE)
     assert (done.code, done.options, done.error.count("\n")) == (1, "", 1), done.error
     assert want in done.error
@@ -211,37 +216,28 @@ def test_an_index_without_its_size_leaves_that_of_the_files(metadata: bytes, tmp
     (without,) = start(tmp_path, SHARE, TOTAL, FREE).cache_bytes
     (tmp_path / "model.safetensors.index.json").write_bytes(b'{"metadata": ' + metadata + b"}")
     environment = {"TESSERA_GPU_MODE": "mps", "TESSERA_GPU_MEMORY_MIB": "24576"}
-    found = vllmstart.memory_options(FREE << 20, TOTAL << 20, environment, tmp_path, (256, 2048))
+    found = options_of(tmp_path, (FREE << 20, TOTAL << 20), environment)
     assert found[1] == f"--kv-cache-memory-bytes={without}"
 
 
-def test_vllm_is_run_with_what_was_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the subprocesses above, in this process: without Tessera's words it has the whole GPU."""
-    ran = list[list[str]]()
-    torch = ModuleType("torch")
-    torch.cuda = SimpleNamespace(mem_get_info=lambda: (70 << 30, 80 << 30))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(os, "execvp", lambda file, words: ran.append([file, *words]))
-    monkeypatch.setenv("PYTHONPATH", "/before")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for each in ("TESSERA_GPU_MODE", "TESSERA_GPU_MEMORY_MIB"):
-        monkeypatch.delenv(each, raising=False)
-    vllmstart.start(["256", "2048", "/model", "--port=1"], "# the middleware")
-    (words,) = ran
-    assert words[:6] == ["vllm", "vllm", "serve", "/model", "--port=1", "--gpu-memory-utilization=0.8718"]
-    folder, before = os.environ["PYTHONPATH"].split(os.pathsep)
-    assert (Path(folder, "renewed_connections.py").read_text(), before) == ("# the middleware", "/before")
-    for free, want in ((100 << 20, "too little for vLLM"), (70 << 30, "give --kv-cache-memory-bytes")):
-        with pytest.raises(SystemExit, match=want):
-            vllmstart.memory_options(free, 80 << 30, {"TESSERA_GPU_MODE": "mps"}, tmp_path, (1, 1))
-    folder_of_one = files(tmp_path, {"model.safetensors": 1})
-    with pytest.raises(SystemExit, match="too little for a KV cache"):
-        vllmstart.memory_options(1 << 29, 80 << 30, {"TESSERA_GPU_MODE": "mps"}, folder_of_one, (1, 1))
+UNSTARTED = {
+    "no memory": (100 << 20, {"model.safetensors": 1}, "too little for vLLM"),
+    "no weights": (70 << 30, {}, "give --kv-cache-memory-bytes"),
+    "no room": (1 << 29, {"model.safetensors": 1}, "too little for a KV cache"),
+}
+
+
+@pytest.mark.parametrize("case", UNSTARTED)
+def test_what_cannot_start_says_why(case: str, tmp_path: Path) -> None:
+    free, sizes, want = UNSTARTED[case]
+    with pytest.raises(SystemExit, match=want):
+        options_of(files(tmp_path, sizes), (free, 80 << 30), {"TESSERA_GPU_MODE": "mps"})
+    assert options_of(tmp_path, (70 << 30, 80 << 30), {}) == ["--gpu-memory-utilization=0.8718"]
 
 
 @pytest.mark.parametrize("words", [(START, "256", "2048"), (START_SIZED,)])
 def test_vllm_loads_what_renews_its_connections(words: tuple[str, ...], tmp_path: Path) -> None:
     done = start(files(tmp_path, {}), {}, TOTAL, FREE, *words)
     serve, loaded = done.options.splitlines()
-    assert serve.endswith(" --middleware=renewed_connections.RenewedConnections"), done.error
+    assert serve.endswith(" --middleware=renewed_connections.RenewedByChance"), done.error
     assert loaded == "RenewedConnections"

@@ -3,7 +3,7 @@
 Its source is part of the program that starts vLLM, so it imports nothing of Tessera.
 """
 
-import secrets
+import random
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
@@ -22,14 +22,15 @@ class RenewedConnections:
 
     ANSWERS: Final = 31
 
-    def __init__(self, app: _App) -> None:
+    def __init__(self, app: _App, chance: random.Random) -> None:
         self._app = app
+        self._chance = chance
 
     async def __call__(self, scope: Any, receive: Any, send: _Send) -> None:
         """Serve a request."""
 
         async def closing(message: _Message) -> None:
-            if message["type"] == "http.response.start" and secrets.randbelow(self.ANSWERS) == 0:
+            if message["type"] == "http.response.start" and self._chance.randrange(self.ANSWERS) == 0:
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)
 

@@ -48,8 +48,35 @@ def _text(*modules: ModuleType) -> str:
     return "\n".join(ast.unparse(_Running().visit(ast.parse(inspect.getsource(each)))) for each in modules)
 
 
-_PROGRAM: Final = f"{_text(modelmemory, vllmstart)}\nmiddleware = {_text(connections)!r}\n"
-START: Final = f"{_PROGRAM}start(sys.argv[1:], middleware)\n"
+# What no module here may do: read the device and the folder, write the middleware, and become vLLM.
+_MEMORY: Final = """\
+sequences, tokens, model, *options = sys.argv[1:]
+files = {each.name: each for each in pathlib.Path(model).iterdir() if each.is_file()}
+sizes = {name: each.stat().st_size for name, each in files.items()}
+documents = {name: files[name].read_bytes() for name in (CONFIG, INDEX) if name in files}
+batch = int(sequences), int(tokens)
+options += memory_options(torch.cuda.mem_get_info(), os.environ, sizes, documents, batch)
+"""
+# vLLM closes a connection that is idle for 5 s and never one that is busy, so that its client stays with its replica.
+# Source: vllm 0.33.0 `vllm/entrypoints/launchers/api_server/entry.py` (uvicorn's `timeout_keep_alive`) and
+# `entrypoints/serve/middleware/register.py`.
+_SERVE: Final = """\
+folder = tempfile.mkdtemp()
+pathlib.Path(folder, "renewed_connections.py").write_text(CONNECTIONS)
+os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+options.append("--middleware=renewed_connections.RenewedByChance")
+os.execvp("vllm", ["vllm", "serve", model, *options])
+"""
+_BY_CHANCE: Final = """
+class RenewedByChance(RenewedConnections):
+
+    def __init__(self, app):
+        super().__init__(app, random.Random())
+"""
+
+_IMPORTS: Final = "import os, pathlib, sys, tempfile"
+_CONNECTIONS: Final = f"CONNECTIONS = {_text(connections) + _BY_CHANCE!r}\n"
+START: Final = f"{_IMPORTS}, torch\n{_text(modelmemory, vllmstart)}\n{_CONNECTIONS}{_MEMORY}{_SERVE}"
 """Its arguments: the sequences and tokens of the largest batch, the model's folder, and options of `vllm serve`."""
-START_SIZED: Final = f"{_PROGRAM}serve(sys.argv[1:], middleware)\n"
+START_SIZED: Final = f"{_IMPORTS}\n{_CONNECTIONS}model, *options = sys.argv[1:]\n{_SERVE}"
 """The same where an option says the memory already. Its arguments: the model's folder, and options of `vllm serve`."""
