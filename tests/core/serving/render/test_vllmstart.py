@@ -70,7 +70,7 @@ def start(folder: Path, given: dict[str, Any], total: int, free: int, *words: st
 def options_of(folder: Path, memory: tuple[int, int], environment: dict[str, str]) -> list[str]:
     """Return what the program adds, in this process."""
     sizes = {each.name: each.stat().st_size for each in folder.iterdir() if each.is_file()}
-    documents = {name: (folder / name).read_bytes() for name in (CONFIG, INDEX) if name in sizes}
+    documents: dict[str, bytes] = {name: (folder / name).read_bytes() for name in (CONFIG, INDEX) if name in sizes}
     return memory_options(memory, environment, sizes, documents, (256, 2048))
 
 
