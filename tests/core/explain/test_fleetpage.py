@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, place, pod, share
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
@@ -18,6 +19,7 @@ from tessera.core.explain.fleetview import (
     PodView,
     ScalePoint,
     Slowdown,
+    WorkloadRecommendation,
     changes,
 )
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -113,6 +115,44 @@ def test_idle_is_what_is_allocated_and_known_not_to_be_used() -> None:
     assert idle(one_g, partitioned, (msgspec.structs.replace(in_use, memory_mib=0),)) == [True]
 
 
+OWNERS = {
+    ("ReplicaSet", "vllm-7d4b9c6f58"): "vllm",
+    ("ReplicaSet", "gpt-2-7d4b9c6f58"): "gpt-2",
+    ("ReplicaSet", "bert-large"): "bert-large",
+    ("Job", "train"): "train",
+    ("Job", "embed-7d4b9c6f58"): "embed-7d4b9c6f58",
+    ("StatefulSet", "web"): "web",
+}
+"""The workload by kind and name of the owner."""
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_a_pod_s_workload_is_its_owner_s_wherever_it_is_shown(owner: tuple[str, str]) -> None:
+    kind, name = owner
+    owned = {"ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": name, "uid": "u", "controller": True}]}
+    objects = (
+        node(),
+        gpunode("a", gpu(0)),
+        pod("train-0-x2x4b", WHOLE, share(0, 40000, Mode.WHOLE), metadata=owned),
+        pod("train-1-x2x4b", NEED, node=None, metadata=owned),
+        pod("unplaced", WHOLE, metadata=owned),
+    )
+    advice = Recommendation(
+        node="a", gpu=0, device="whole", namespace="ns", pod="train-0-x2x4b", container="c", verdict=Sizing.UNUSED
+    )
+    slow = Contention(cause="thermal", drivers=("ns/train-0-x2x4b/c", "ns/gone/c"))
+    got = view_of(*objects, recommendations=(advice,), contention={"GPU-a-0": (slow,)})
+    (only_node,) = got.nodes
+    (only_gpu,) = only_node.gpus
+    (slowdown,) = only_gpu.slowdowns
+    want = OWNERS[owner]
+    assert [each.workload for each in only_gpu.parts[0].pods] == [want]
+    assert [each.workload for each in only_node.unplaced] == [want]
+    assert [each.workload for each in got.pending] == [want]
+    assert [each.workload for each in got.recommendations] == [want]
+    assert [each.workload for each in slowdown.drivers] == [want, ""]
+
+
 def test_a_measured_percent_changes_no_node() -> None:
     objects = (node(), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)), gpunode("a", gpu(0)))
 
@@ -193,7 +233,8 @@ def test_what_is_not_settled_is_recommended_for_pods_that_are_there() -> None:
     others: tuple[dict[str, Any], ...] = ({"verdict": Sizing.UNKNOWN}, {"pod": "gone"}, {"verdict": Sizing.FITS})
     given_all = (*(msgspec.structs.replace(long, **each) for each in others), long)
     mine = pod("p", WHOLE, share(0, 40000, Mode.WHOLE))
-    assert view_of(node(), gpunode("a", gpu(0)), mine, recommendations=given_all).recommendations == (long,)
+    (found,) = view_of(node(), gpunode("a", gpu(0)), mine, recommendations=given_all).recommendations
+    assert found == WorkloadRecommendation(**msgspec.structs.asdict(long))
 
 
 # Laws

@@ -25,12 +25,13 @@ from tessera.core.explain.fleetview import (
     PodView,
     ScalePoint,
     Slowdown,
+    WorkloadRecommendation,
     changes,
 )
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit.admission import Refusal
 from tessera.core.packing.obstacles import refused
-from tessera.core.usage.rightsizing import Recommendation, Sizing
+from tessera.core.usage.rightsizing import Sizing
 
 NEED, MIG, WHOLE = {"tessera.dev/gpu-memory": 4}, {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/gpu": 1}
 
@@ -79,7 +80,9 @@ def test_others_are_parts_without_names() -> None:
             ModelServerHistory(namespace="mine", name="chat", points=(point,), reason="as theirs/llm-"),
         ),
         recommendations=tuple(
-            Recommendation(node="n", gpu=0, device="1g", namespace=each, pod="p", container="c", verdict=Sizing.UNUSED)
+            WorkloadRecommendation(
+                node="n", gpu=0, device="1g", namespace=each, pod="p", container="c", verdict=Sizing.UNUSED
+            )
             for each in ("theirs", "mine")
         ),
         activity={"theirs/secret": 90, "mine/open": 3},

@@ -311,27 +311,20 @@ async def test_the_chosen_gpu_is_shown_wherever_the_page_is_scrolled_to(width: i
         assert await tab.violations() == []
 
 
-NAMES = {
-    "vllm-7d4b9c6f58-bcdfg": "vllm",
-    "notebook-x2x4b": "notebook",
-    "web-0": "web",
-    "embed-0-x2x4b": "embed-0",
-    "gpt-2-7d4b9c6f58-bcdfg": "gpt-2",
-    "bert-large": "bert-large",
-    "bert-small": "bert-small",
-    "train-model": "train-model",
-    "team-agent": "team-agent",
-    "llama-3-chat": "llama-3-chat",
-    "qwen-coder-abcdefgh-small": "qwen-coder-abcdefgh-small",
-}
-
-
 @pytest.mark.anyio
-async def test_a_workload_is_a_name_without_what_kubernetes_adds() -> None:
-    async with opened(MemoryKube()) as (tab, url):
+async def test_pods_of_one_workload_are_one_entry_by_their_owner() -> None:
+    """An Indexed Job calls its pods `train-INDEX-SUFFIX`; a bare pod has the same form of name."""
+    kube = await fleet(8)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "train", "controller": True}
+    for number in range(6):
+        metadata = {"namespace": "ml", "ownerReferences": [owner]}
+        await make_pod(kube, f"train-{number}-x2x4b", {"tessera.dev/gpu-memory": 30}, metadata=metadata)
+    await make_pod(kube, "train-6-x2x4b", {"tessera.dev/gpu-memory": 30}, metadata={"namespace": "ml"})
+    async with opened(kube) as (tab, url):
         await tab.open(url)
-        found = await tab.run(f"import('./fleet.js').then(all => {json.dumps([*NAMES])}.map(all.workload))")
-        assert dict(zip(NAMES, found, strict=True)) == NAMES
+        await tab.until("document.querySelectorAll('#pending li').length === 2")
+        names = await tab.run("[...document.querySelectorAll('#pending li b')].map((each) => each.textContent)")
+        assert names == ["ml/train \u00d7 6", "ml/train-6-x2x4b"]
 
 
 @pytest.mark.anyio

@@ -1,6 +1,7 @@
 """What the dashboard page shows of an observed cluster: its fleet, each GPU divided into its parts."""
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -20,6 +21,7 @@ from tessera.core.explain.fleetview import (
     PendingView,
     PodView,
     Slowdown,
+    WorkloadRecommendation,
 )
 from tessera.core.explain.inspection import GpuHealth, GpuInspection, NodeInspection, SliceUsage, inspect
 from tessera.core.explain.inspection import GpuPod as InspectedPod
@@ -34,6 +36,11 @@ __all__ = ["PageObservation", "fleet_view"]
 
 _IDLE_PERCENT: Final = 1.0
 """A pod that uses less than this of its allocated compute is idle."""
+_TEMPLATE_HASH: Final = re.compile("-[bcdfghjklmnpqrstvwxz2456789]{1,10}$")
+"""What a Deployment adds to its name for a ReplicaSet.
+
+Source: kubernetes/kubernetes `pkg/controller/deployment/sync.go`; apimachinery `pkg/util/rand`, `SafeEncodeString`.
+"""
 _MOST_ADVICE: Final = 500
 """Most recommendations shown."""
 
@@ -61,26 +68,38 @@ def fleet_view(seen: PageObservation) -> FleetView:
     nodes = {each.node.name: each for each in seen.cluster.nodes}
     namespaces = {_split(pod.pod.key)[0] for pod in seen.cluster.pods if pod.pod.need.asks or pod.shares}
     holders = {pod.pod.key for pod in seen.cluster.pods if pod.shares}
+    workloads = {pod.pod.key: _workload(pod.pod.owner) for pod in seen.cluster.pods}
     return FleetView(
-        nodes=tuple(_node(each, nodes[each.name], seen) for each in found.nodes),
+        nodes=tuple(_node(each, nodes[each.name], seen, workloads) for each in found.nodes),
         pending=tuple(
-            PendingView(namespace=namespace, pod=pod, need=each.need, reason=each.message)
+            PendingView(namespace=namespace, pod=pod, workload=workloads[each.pod], need=each.need, reason=each.message)
             for each in found.pending
             for namespace, pod in (_split(each.pod),)
         ),
         services=seen.services,
-        recommendations=tuple(_recommended(seen)),
+        recommendations=tuple(_recommended(seen, workloads)),
         activity={key: round(percent) for key, percent in sorted(seen.activity.items()) if key in holders},
         namespaces=tuple(sorted(namespaces)),
         notes=found.notes,
     )
 
 
-def _recommended(seen: PageObservation) -> Iterator[Recommendation]:
+def _recommended(seen: PageObservation, workloads: Mapping[PodKey, str]) -> Iterator[WorkloadRecommendation]:
     """Yield recommendations for existing pods."""
-    present = {pod.pod.key for pod in seen.cluster.pods}
-    found = (each for each in seen.recommendations if not each.verdict.settled)
-    yield from itertools.islice((each for each in found if f"{each.namespace}/{each.pod}" in present), _MOST_ADVICE)
+    found = ((PodKey(f"{each.namespace}/{each.pod}"), each) for each in seen.recommendations)
+    advised = ((key, each) for key, each in found if key in workloads and not each.verdict.settled)
+    for key, each in itertools.islice(advised, _MOST_ADVICE):
+        yield WorkloadRecommendation(**msgspec.structs.asdict(each), workload=workloads[key])
+
+
+def _workload(owner: str) -> str:
+    """Return the name of a pod's workload: of the Deployment for its ReplicaSet.
+
+    From the owner, never from the pod's name: `train-0-x2x4b` is of `train` where that is an Indexed Job.
+    """
+    kind, _, rest = owner.partition("/")
+    name = rest.partition("/")[2]
+    return _TEMPLATE_HASH.sub("", name) if kind == "ReplicaSet" else name
 
 
 def _split(key: PodKey) -> tuple[str, str]:
@@ -88,7 +107,9 @@ def _split(key: PodKey) -> tuple[str, str]:
     return namespace, name
 
 
-def _node(found: NodeInspection, seen: ObservedNode, observed: PageObservation) -> NodeView:
+def _node(
+    found: NodeInspection, seen: ObservedNode, observed: PageObservation, workloads: Mapping[PodKey, str]
+) -> NodeView:
     state = seen.state if found.reported else None
     return NodeView(
         name=found.name,
@@ -96,9 +117,15 @@ def _node(found: NodeInspection, seen: ObservedNode, observed: PageObservation) 
         driver=found.driver,
         policy=found.policy,
         problem="; ".join((*filter(None, (found.problem,)), *found.conflicts)),
-        gpus=tuple(_gpu(gpu, seen, state, observed) for gpu in found.gpus),
+        gpus=tuple(_gpu(gpu, seen, state, observed, workloads) for gpu in found.gpus),
         unplaced=tuple(
-            PodView(namespace=namespace, pod=pod, phase=each.phase.value, memory_mib=each.memory_mib)
+            PodView(
+                namespace=namespace,
+                pod=pod,
+                workload=workloads[each.pod],
+                phase=each.phase.value,
+                memory_mib=each.memory_mib,
+            )
             for each in found.unplaced
             for namespace, pod in (_split(each.pod),)
         ),
@@ -122,14 +149,20 @@ def _model(found: ObservedModel) -> ModelView:
     )
 
 
-def _gpu(found: GpuInspection, seen: ObservedNode, state: GpuNodeState | None, observed: PageObservation) -> GpuView:
+def _gpu(
+    found: GpuInspection,
+    seen: ObservedNode,
+    state: GpuNodeState | None,
+    observed: PageObservation,
+    workloads: Mapping[PodKey, str],
+) -> GpuView:
     layout = next(gpu.sharing.layout for gpu in seen.node.gpus if gpu.index == found.index) or ()
     used = {
         each.placement.start if each.placement else None: each.memory_mib
         for each in (state.used if state else ())
         if each.gpu == found.uuid
     }
-    parts = _Parts(found, {(each.profile, each.start) for each in layout}, used, observed.activity)
+    parts = _Parts(found, {(each.profile, each.start) for each in layout}, used, observed.activity, workloads)
     return GpuView(
         index=found.index,
         uuid=found.uuid,
@@ -155,11 +188,13 @@ class _Parts:
         layout: Collection[tuple[str, int]],
         used_mib: Mapping[int | None, int],
         activity: Mapping[PodKey, float],
+        workloads: Mapping[PodKey, str],
     ) -> None:
         self._gpu = gpu
         self._layout = layout
         self._used_mib = used_mib
         self._activity = activity
+        self._workloads = workloads
 
     def of_slices(self) -> Iterator[GpuPart]:
         """Yield the MIG instances and runs of free memory slices."""
@@ -198,7 +233,10 @@ class _Parts:
 
         def named(containers: Iterable[str]) -> tuple[PodView, ...]:
             keys = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in containers)
-            others = {key: PodView(namespace=_split(key)[0], pod=_split(key)[1]) for key in keys}
+            others = {
+                key: PodView(namespace=_split(key)[0], pod=_split(key)[1], workload=self._workloads.get(key, ""))
+                for key in keys
+            }
             return tuple((others | pods)[key] for key in keys)
 
         drivers, evenly = named(contention.drivers), named(contention.evenly)
@@ -217,6 +255,7 @@ class _Parts:
         return PodView(
             namespace=namespace,
             pod=pod,
+            workload=self._workloads[each.pod],
             phase=each.phase.value,
             ending=each.ending,
             guessed=each.record.value == "guessed",

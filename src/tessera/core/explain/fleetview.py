@@ -20,6 +20,7 @@ __all__ = [
     "PodView",
     "ScalePoint",
     "Slowdown",
+    "WorkloadRecommendation",
     "changes",
 ]
 
@@ -54,6 +55,8 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     namespace: str = ""
     pod: str = ""
+    workload: str = ""
+    """Name of its Deployment, Job or other controller; empty for a bare pod."""
     phase: str = ""
     ending: bool = False
     guessed: bool = False
@@ -150,8 +153,17 @@ class PendingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     namespace: str
     pod: str
+    workload: str = ""
+    """As of `PodView`."""
     need: str
     reason: str = ""
+
+
+class WorkloadRecommendation(Recommendation, frozen=True, kw_only=True, omit_defaults=True):
+    """A recommendation for a container, with its pod's workload."""
+
+    workload: str = ""
+    """As of `PodView`."""
 
 
 class FleetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -162,10 +174,13 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pending_elsewhere: int = 0
     """Pending pods of hidden namespaces."""
     services: tuple[ModelServerHistory, ...] = ()
-    recommendations: tuple[Recommendation, ...] = ()
+    recommendations: tuple[WorkloadRecommendation, ...] = ()
     """For containers with too much or too little GPU memory allocated; the most urgent first."""
     activity: dict[str, int] = {}
-    """Compute used by pods, `namespace/pod`, in percent of their allocation; without those for which it is unknown."""
+    """Compute used by pods, `namespace/pod`, in percent of their GPU or MIG instance.
+
+    Without those for which it is unknown.
+    """
     namespaces: tuple[str, ...] = ()
     """Namespaces with pods that use GPUs and that the viewer may see; sorted."""
     partial: bool = False

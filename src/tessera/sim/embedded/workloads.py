@@ -197,7 +197,20 @@ class EmbeddedWorkloads:
         middle = "" if case.job or case.name == "notebook" else "7d4b9c6f58-"
         name = f"{case.name}-{middle}{''.join(self._rng.choices(_LETTERS, k=5))}"
         container = {"name": "main", "image": f"example.com/{case.name}:1", "resources": {"limits": dict(case.limits)}}
-        metadata = {"name": name, "namespace": case.namespace, "annotations": dict(case.annotations)}
+        kind = "ReplicaSet" if middle else "Job"
+        owner = {
+            "apiVersion": "apps/v1" if middle else "batch/v1",
+            "kind": kind,
+            "name": f"{case.name}-{middle}".rstrip("-"),
+            "uid": f"{kind}-{case.name}",
+            "controller": True,
+        }
+        metadata = {
+            "name": name,
+            "namespace": case.namespace,
+            "annotations": dict(case.annotations),
+            "ownerReferences": [owner],
+        }
         selector = {"gpu": case.gpu}
         spec = {"containers": [container], "schedulerName": "tessera-scheduler", "nodeSelector": selector}
         await self._kube.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})

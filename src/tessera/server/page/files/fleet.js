@@ -7,7 +7,7 @@ const NOTHING = {
 export class Fleet {
   nodes = new Map();
   rest = NOTHING;
-  activity = {}; // percent of the compute allocated to a pod, by namespace/pod
+  activity = {}; // percent of its GPU or MIG instance that a pod uses, by namespace/pod
 
   // Takes all of a fleet.
   replace(fleet) {
@@ -50,15 +50,14 @@ function complete(node) {
   return { ready: true, driver: "", policy: "", problem: "", unplaced: [], images: [], models: [], ...node, gpus };
 }
 
-// A pod's workload: its name without what a Deployment, Job or StatefulSet adds. Kubernetes' names have no vowels.
-// Source: kubernetes/kubernetes, apimachinery/pkg/util/rand, `alphanums`; `SafeEncodeString` for the hash of a template.
-export function workload(pod) {
-  return pod.replace(/-([bcdf-hj-np-tv-xz24-9]{8,10}-[bcdf-hj-np-tv-xz24-9]{5}|[bcdf-hj-np-tv-xz24-9]{5}|[0-9]+)$/, "");
+// What a pod is called together with others of its workload.
+export function workload(holder) {
+  return holder.workload || holder.pod;
 }
 
 export function owner(holder, by) {
   if (!holder.pod) return "";
-  return by === "workload" ? `${holder.namespace}/${workload(holder.pod)}` : holder.namespace;
+  return by === "workload" ? `${holder.namespace}/${workload(holder)}` : holder.namespace;
 }
 
 export function gib(mib) {

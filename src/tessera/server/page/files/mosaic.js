@@ -152,7 +152,7 @@ export class Mosaic {
       const color = this.palette.number(owner(holder, filters.color));
       const strand = element("span", `strand c-${color}`);
       if (filters.namespace && holder.namespace !== filters.namespace) strand.classList.add("aside");
-      names.push(holder.pod ? workload(holder.pod) : HIDDEN);
+      names.push(holder.pod ? workload(holder) : HIDDEN);
       shades.push(`c-${color}`);
       drawn.append(strand);
     }

@@ -39,12 +39,12 @@ export function drawPending(section, rest, filters) {
   const shown = rest.pending.filter((pod) => !filters.namespace || pod.namespace === filters.namespace);
   const groups = new Map(); // pods of one workload pending for one reason are one entry
   for (const pod of shown) {
-    const key = [pod.namespace, workload(pod.pod), pod.need, pod.reason].join("\n");
+    const key = [pod.namespace, workload(pod), pod.need, pod.reason].join("\n");
     groups.set(key, [...(groups.get(key) ?? []), pod]);
   }
   const items = [...groups.values()].slice(0, MOST).map(([first, ...others]) => {
     const item = element("li");
-    const name = others.length ? `${workload(first.pod)} × ${others.length + 1}` : first.pod;
+    const name = others.length ? `${workload(first)} × ${others.length + 1}` : first.pod;
     item.append(element("b", "", `${first.namespace}/${name}`), element("span", "need", first.need));
     if (first.reason) item.append(element("p", "", first.reason));
     if (first.reason) item.lastChild.title = first.reason;
@@ -89,7 +89,7 @@ function driven(slowdown) {
 function named(pods) {
   const groups = new Map(); // pods of one workload are one entry
   for (const each of pods) {
-    const name = each.pod ? `${each.namespace}/${workload(each.pod)}` : "";
+    const name = each.pod ? `${each.namespace}/${workload(each)}` : "";
     groups.set(name, [...(groups.get(name) ?? []), each]);
   }
   return [...groups].map(([name, [first, ...others]]) => {
@@ -108,12 +108,12 @@ export function drawSizes(section, rest, filters) {
   const shown = rest.recommendations.filter((each) => !filters.namespace || each.namespace === filters.namespace);
   const groups = new Map();
   for (const each of shown) {
-    const key = [each.namespace, workload(each.pod), each.container, each.device, each.allocated_mib, each.verdict, each.fits, each.load_unknown];
+    const key = [each.namespace, workload(each), each.container, each.device, each.allocated_mib, each.verdict, each.fits, each.load_unknown];
     groups.set(key.join("\n"), [...(groups.get(key.join("\n")) ?? []), each]);
   }
   const items = [...groups.values()].slice(0, MOST).map((group) => {
     const [first] = group;
-    const name = group.length > 1 ? `${workload(first.pod)} × ${group.length}` : first.pod;
+    const name = group.length > 1 ? `${workload(first)} × ${group.length}` : first.pod;
     const peak = Math.max(...group.map((each) => each.peak_mib ?? 0));
     const device = first.device === "whole" ? "" : ` (${first.device})`;
     const observed = Math.min(...group.map((each) => each.observed_s ?? 0));
@@ -137,7 +137,7 @@ function total(group) {
 function advice(first, saved) {
   const load = first.load_unknown ? " Its load is unknown." : "";
   if (first.verdict === "too-little") return first.fits ? `Allocated too little: ${first.fits} fits.${load}` : "Allocated too little; no larger device is known.";
-  if (first.verdict === "unused") return saved ? `Unused: deleting it frees ${gib(saved)}.` : "Unused.";
+  if (first.verdict === "unused") return saved ? `Unused: deleting it frees ${gib(saved)}.` : "Unused: deleting it frees a replica.";
   if (first.verdict === "idle") return "Idle: less than 5 % of its compute used.";
   return `Allocated too much: ${first.fits} fits and frees ${gib(saved)}.${load}`;
 }
@@ -240,7 +240,7 @@ export function drawDetails(section, { node, gpu, activity }, palette, filters, 
     content.push(models);
   }
   if (node.unplaced.length) {
-    const names = node.unplaced.map((each) => (each.pod ? `${each.namespace}/${each.pod}` : "another namespace's"));
+    const names = node.unplaced.map((each) => (each.pod ? `${each.namespace}/${each.pod}` : "a pod of another namespace"));
     content.push(element("p", "problem", `On this node, GPU unknown: ${names.join(", ")}`));
   }
   fill(section, `${node.name}, GPU ${gpu.index}`, ...content);
