@@ -106,8 +106,8 @@ def test_idle_is_what_is_allocated_and_known_not_to_be_used() -> None:
     assert idle(whole, plain, ()) == [False]
     assert idle(whole, plain, (nothing,)) == [True]
     assert idle(whole, plain, (some, other)) == [False]
-    assert idle(whole, plain, (some,), p=0.5) == [True]
-    assert idle(whole, plain, (some,), p=1.0) == [False]
+    assert idle(whole, plain, (some,), p=4.9) == [True]
+    assert idle(whole, plain, (some,), p=5.0) == [False]
     assert idle(whole, plain, (nothing,), p=90.0) == [False]
     assert idle(two, plain, (nothing,), p=0.0) == [True, False]
     in_use = Used(gpu="GPU-a-0", placement=place(A100, "1g.5gb", 6), memory_mib=1)
@@ -192,7 +192,7 @@ def test_labels_alone_say_less_than_an_agent() -> None:
 
 def test_images_services_and_pods_without_a_known_gpu() -> None:
     images = {"a": (ObservedImage(image="vllm:1", state="Present", bytes=7),)}
-    service = ModelServerHistory(namespace="ns", name="llm", points=(ScalePoint(1.0, 2, 1, 3.5),), reason="why")
+    service = ModelServerHistory(namespace="ns", name="llm", points=(ScalePoint(1.0, 2, 1, 3.5),))
     waiting = pod("w", NEED, node=None, status={"conditions": [UNSCHEDULED]})
     lost = pod("lost", {"nvidia.com/gpu": 2}, annotations={})
     found = view_of(node(), gpunode("a", gpu(0)), waiting, lost, images=images, services=(service,))

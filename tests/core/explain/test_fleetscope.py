@@ -77,7 +77,7 @@ def test_others_are_parts_without_names() -> None:
         ),
         services=(
             ModelServerHistory(namespace="theirs", name="llm", points=(point,)),
-            ModelServerHistory(namespace="mine", name="chat", points=(point,), reason="as theirs/llm-"),
+            ModelServerHistory(namespace="mine", name="chat", points=(point,)),
         ),
         recommendations=tuple(
             WorkloadRecommendation(
@@ -108,7 +108,7 @@ def test_others_are_parts_without_names() -> None:
         ("w3", "no node is large enough"),
     ]
     assert got.pending_elsewhere == 1
-    assert [(each.name, each.reason) for each in got.services] == [("chat", "as (another namespace)-")]
+    assert [each.name for each in got.services] == ["chat"]
     assert [each.namespace for each in got.recommendations] == ["mine"]
     assert got.activity == {"mine/open": 3}
     assert (got.namespaces, got.partial, got.notes) == (("mine",), True, ())
@@ -176,7 +176,7 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
         ),
         services=(
             *(ModelServerHistory(namespace=namespace, name=name, points=()) for namespace, name in hidden),
-            ModelServerHistory(namespace="mine", name="s", points=(), reason=text()),
+            ModelServerHistory(namespace="mine", name="s", points=()),
         ),
         activity={f"{namespace}/{name}": 5 for namespace, name in hidden},
         namespaces=("mine", *(namespace for namespace, _ in hidden)),

@@ -29,13 +29,11 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.cache import ObservedModel
 from tessera.core.usage.neighbors import Contention
-from tessera.core.usage.rightsizing import Recommendation
+from tessera.core.usage.rightsizing import IDLE_PERCENT, Recommendation
 from tessera.core.workload.need import PodKey
 
 __all__ = ["PageObservation", "fleet_view"]
 
-_IDLE_PERCENT: Final = 1.0
-"""A pod that uses less than this of its allocated compute is idle."""
 _TEMPLATE_HASH: Final = re.compile("-[bcdfghjklmnpqrstvwxz2456789]{1,10}$")
 """What a Deployment adds to its name for a ReplicaSet.
 
@@ -248,7 +246,7 @@ class _Parts:
         """Return whether all are known to be idle; where unknown, whether no process has memory there."""
         active = [self._activity.get(each.pod) for each in pods]
         known = [percent for percent in active if percent is not None]
-        return max(known) < _IDLE_PERCENT if len(known) == len(active) else used_mib == 0
+        return max(known) < IDLE_PERCENT if len(known) == len(active) else used_mib == 0
 
     def _pod_view(self, each: InspectedPod) -> PodView:
         namespace, pod = _split(each.pod)

@@ -46,8 +46,6 @@ class ModelServerHistory(msgspec.Struct, frozen=True, kw_only=True, omit_default
     name: str
     points: tuple[ScalePoint, ...]
     """Newest last."""
-    reason: str = ""
-    """Why it has its number of replicas."""
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

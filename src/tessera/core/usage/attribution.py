@@ -29,7 +29,7 @@ class DeviceHolder(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: bool = True
     """Whether the device is exclusive."""
     replica: bool = False
-    """Whether it was allocated replicas of the device, whose number the policy says, and no amount of memory."""
+    """Whether its allocation is replicas of a shared device (time-slicing, MPS), not an amount of memory."""
     allocated_mib: int | None = None
     """None where its part of a shared device is unknown."""
 

@@ -88,7 +88,8 @@ _ROWS = (
 )
 ALLOCATED = _gauge(
     "tessera_container_memory_allocated_bytes",
-    "Memory of a device that a container was allocated; whether the device is exclusive, else by what it is shared.",
+    "GPU memory allocated to a container. `exclusive`: no other container may use the device; `part`: a shared one is "
+    "divided by `replica` or `memory`.",
     *_POD,
     EXCLUSIVE,
     PART,

@@ -11,7 +11,16 @@ from tessera.core.usage.neighbors import instance_part
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
 
-__all__ = ["Advice", "DeviceUsage", "Recommendation", "Sizing", "advice_of", "advise", "recommendations"]
+__all__ = [
+    "IDLE_PERCENT",
+    "Advice",
+    "DeviceUsage",
+    "Recommendation",
+    "Sizing",
+    "advice_of",
+    "advise",
+    "recommendations",
+]
 
 _HEADROOM = 1.2
 """The recommended size is 20 % above the peak, and its compute above the mean load: the next may be higher."""
@@ -19,7 +28,8 @@ _TIGHT = 0.95
 _UNIT_MIB = 1024
 _LEAST_S = 900.0
 """Until then less than all is no evidence: a model may still be loading."""
-_IDLE_PERCENT = 5.0
+IDLE_PERCENT = 5.0
+"""Who uses less of their GPU or MIG instance is idle."""
 _IDLE_S = 86_400.0
 _USUAL = frozenset({"default", "full"})
 """Media engines of recommended profiles: those with more or fewer are left to pods that request them."""
@@ -143,7 +153,7 @@ def _not_full(observed: DeviceUsage, allocated_mib: int, peak_mib: int, model: G
     if fits and fits_mib < allocated_mib:
         saved_mib = allocated_mib - fits_mib
         return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=saved_mib, load_unknown=observed.load_unknown)
-    if observed.mean_percent is not None and observed.mean_percent < _IDLE_PERCENT and observed.observed_s >= _IDLE_S:
+    if observed.mean_percent is not None and observed.mean_percent < IDLE_PERCENT and observed.observed_s >= _IDLE_S:
         return Advice(verdict=Sizing.IDLE)
     known = model is not None or observed.amount or observed.replica
     return Advice(verdict=Sizing.FITS if known else Sizing.UNKNOWN)

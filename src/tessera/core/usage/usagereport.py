@@ -35,7 +35,7 @@ class ContainerReport(_Record, frozen=True, kw_only=True):
     container: str
     exclusive: bool = False
     replica: bool = False
-    """Whether it was allocated replicas of a shared device, and no amount of its memory."""
+    """Whether its allocation is replicas of a shared device (time-slicing, MPS), not an amount of memory."""
     allocated_mib: int | None = None
     used_mib: int | None = None
     gpu_percent: float | None = None

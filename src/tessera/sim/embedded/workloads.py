@@ -226,7 +226,6 @@ class _Server:
         self._replicas = Replicas(self._model, 1)
         self._memory = AutoscalerMemory()
         self._desired, self._arrived, self._now_s, self._next_s = 2, 0, 0.0, 0.0
-        self._reason = ""
         self._began_s = time.time()
         self._points: deque[ScalePoint] = deque(maxlen=_KEPT)
 
@@ -234,9 +233,7 @@ class _Server:
         return 100 * self._replicas.in_flight() / max(1, running * self._serving.slots)
 
     def service(self) -> ModelServerHistory:
-        return ModelServerHistory(
-            namespace=self._case.namespace, name=self._case.name, points=tuple(self._points), reason=self._reason
-        )
+        return ModelServerHistory(namespace=self._case.namespace, name=self._case.name, points=tuple(self._points))
 
     def advance(self, now_s: float, running: int) -> int:
         """Serve the requests until now with the running pods, and return the desired number."""
@@ -270,6 +267,6 @@ class _Server:
         )
         server = ScaledServer(slots=self._serving.slots, cold_start_s=self._model.cold_start_s, most=self._serving.most)
         self._memory, found = propose(self._memory, load, server)
-        self._desired, self._reason = found.replicas, found.reason
+        self._desired = found.replicas
         at_s = round(self._began_s + self._now_s, 1)
         self._points.append(ScalePoint(at_s, self._desired, running, load.in_flight))

@@ -190,7 +190,6 @@ function timeline(service) {
     keys.append(element("span", `key ${kind}`, name));
   }
   figure.append(keys);
-  if (service.reason) figure.append(element("p", "reason", service.reason));
   return figure;
 }
 
