@@ -123,6 +123,7 @@ def test_an_idle_server_may_go_to_zero_where_its_user_says_so(facts: ServerFacts
     assert run(facts, in_flight=0, looks=200).replicas == want
 
 
+NOT_READY = "no replica is ready: 1 is starting or unready"
 WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
 
 
@@ -136,15 +137,56 @@ WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
             "the wake-up query failed, and nothing else woke it",
         ),
         (msgspec.structs.replace(WITHOUT, pending_requests=None, woken_s=0.0), 1, "woken"),
-        (msgspec.structs.replace(WITHOUT, pending_requests=None, replicas=1), 1, "the first replica starts"),
+        (
+            msgspec.structs.replace(WITHOUT, pending_requests=None, replicas=1),
+            1,
+            NOT_READY,
+        ),
         (msgspec.structs.replace(WITHOUT, woken_s=0.0), 1, "woken"),
         (msgspec.structs.replace(WITHOUT, pending_requests=0.4), 1, "1 waiting, and there is no replica"),
-        (msgspec.structs.replace(WITHOUT, replicas=1), 1, "the first replica starts"),
+        (msgspec.structs.replace(WITHOUT, replicas=1), 1, NOT_READY),
     ],
 )
 def test_without_a_replica_nothing_is_bad_and_what_wakes_it_is_said(facts: ServerFacts, want: int, reason: str) -> None:
     _, found = scale(ScalingMemory(), facts, Missing("it has no running pod"), 15.0)
     assert (found.replicas, found.reason, found.bad) == (want, reason, False)
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_probe_that_fails_for_a_moment_changes_nothing_whatever_the_least(least: int) -> None:
+    """One replica, steady for an hour, then overload, and it is unready in every other pass."""
+
+    def asked(unready: bool) -> list[int | None]:
+        memory, found = ScalingMemory(), list[int | None]()
+        for number in range(100):
+            flying = 5 if number < 60 else 30
+            facts = msgspec.structs.replace(
+                IDLE, least=least, most=10, ready=0 if unready and number >= 60 and number % 2 else 1
+            )
+            measured = load(15.0 * number, in_flight=flying, replicas=1)
+            now = msgspec.structs.replace(measured, ready=facts.ready, waiting=max(flying - 8, 0))
+            memory, decision = scale(memory, facts, now, 15.0 * number)
+            found.append(decision.replicas)
+        return found
+
+    assert asked(unready=True) == asked(unready=False)
+    assert max(each or 0 for each in asked(unready=True)) > 1
+
+
+def test_a_failed_probe_of_a_pod_that_cannot_be_read_keeps_the_decision_for_a_moment() -> None:
+    memory, facts = ScalingMemory(), msgspec.structs.replace(IDLE, replicas=2, ready=2)
+    decision = scale(memory, facts, load(in_flight=14), 0.0)[1]
+    for number in range(40):
+        memory, decision = scale(memory, facts, load(15.0 * number, in_flight=14), 15.0 * number)
+    lost = msgspec.structs.replace(facts, ready=0)
+    said = list[tuple[int | None, str]]()
+    for number in range(40, 43):
+        memory, found = scale(memory, lost, Missing("no answer"), 15.0 * number)
+        said.append((found.replicas, found.reason.partition(";")[0]))
+    assert said == [(3, "no answer"), (3, "no answer"), (2, NOT_READY.replace("1 is", "2 are"))]
+    assert decision.replicas == 3
+    gone = msgspec.structs.replace(lost, replicas=0, pending_requests=3.0)
+    assert scale(memory, gone, Missing("no answer"), 15.0 * 44)[1].replicas == 1, "at zero nothing is awaited"
 
 
 def test_who_scales_to_zero_by_hand_is_left_alone() -> None:

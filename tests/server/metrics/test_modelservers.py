@@ -342,6 +342,23 @@ async def test_a_decision_is_an_event_of_the_deployment_and_of_its_model_server(
         assert kinds == {"Deployment"}
 
 
+async def test_an_event_that_could_not_be_written_is_written_later_and_about_each_object_by_itself() -> None:
+    async def about(one: Scene) -> list[str]:
+        await one.reconcile(triton(ended=100), triton(ended=100))
+        return sorted(each["involvedObject"]["kind"] for each in (await one.kube.list(EVENTS)).objects)
+
+    async with scene((DEPLOYMENTS, owned(deployment(slots="4"), uid="u1")), *WHOLE[1:]) as one:
+        one.kube.lose_answers(1)
+        assert [await about(one) for _ in range(3)][1:] == [["Deployment", "ModelServer"]] * 2
+    async with scene((DEPLOYMENTS, owned(deployment(slots="4"), uid="u1")), *WHOLE[1:]) as one:
+        one.kube.withhold("ns", EVENTS)
+        for _ in range(3):
+            await one.reconcile(triton(ended=100), triton(ended=100))
+        one.kube.withhold("ns")
+        await turns()
+        assert await about(one) == ["Deployment", "ModelServer"]
+
+
 @pytest.mark.parametrize(
     "changed", [{"name": "another"}, {"kind": "ReplicaSet"}, {"apiVersion": "apps/v1"}, {"controller": False}]
 )

@@ -24,10 +24,10 @@ import msgspec
 
 from tessera.core.serving.capacity import Capacity, limit, measure
 from tessera.core.serving.load import Load
-from tessera.core.serving.passes import MINUTE_PASSES_S, PASS_S
+from tessera.core.serving.passes import PASS_S, SUSTAINED_S
 from tessera.core.serving.scaletozero import IDLE_S, awake
 
-__all__ = ["AutoscalerMemory", "ReplicaProposal", "ScaledServer", "propose", "replicas_text"]
+__all__ = ["AutoscalerMemory", "ReplicaProposal", "ScaledServer", "propose", "replicas_text", "was_ready"]
 
 _RECENT_S: Final = 240
 """The current rate is that of the last so many seconds."""
@@ -120,7 +120,7 @@ class _Demand(msgspec.Struct, frozen=True, kw_only=True):
         forecast = round(self.forecast)
         margin = math.ceil(self.forecast + self.margin) - forecast
         draining = self.slots - forecast - margin
-        expected = f"expects {forecast} requests in flight in {cold_start_s:.0f} s, plus a margin of {margin}"
+        expected = f"expects {_requests(forecast)} in flight in {cold_start_s:.0f} s, plus a margin of {margin}"
         return f"{expected}, plus {draining} to drain the queue" if draining else expected
 
 
@@ -152,7 +152,7 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
         The new state, and the replicas.
 
     """
-    if server.least == 0 and not load.ready:
+    if server.least == 0 and not load.ready and not was_ready(memory, load.replicas, load.at_s):
         return _without_replicas(memory, load, server)
     # 1. Remember the load, and count as ready what was so a moment ago. If counters went back, or there was no load for
     #    long, start again.
@@ -213,16 +213,17 @@ def _needed(
     # One more than are ready or late at most: those that start will serve these requests too.
     lately = _lately(loads)
     used, part, busy = max(
-        (lately / _FULL, _FULL, f"{lately} requests in flight for a minute"),
-        (now.in_flight / _OVERLOAD, float(_OVERLOAD), f"{now.in_flight} requests in flight now"),
+        (lately / _FULL, _FULL, f"{_requests(lately)} in flight for a minute"),
+        (now.in_flight / _OVERLOAD, float(_OVERLOAD), f"{_requests(now.in_flight)} in flight now"),
     )
     full = math.ceil(used / slots)
+    fill = "fills" if busy.startswith("1 ") else "fill"
     late = max(now.replicas - now.ready, 0) - len(_starting(loads, server.cold_start_s))
     one_more = min(now.ready, now.replicas) + late + 1
     present = min(full + late, one_more)
     if present > needed:
         needed = present
-        reason += f"; {busy} fill {replicas_text(full)} to {100 * part:.0f} %"
+        reason += f"; {busy} {fill} {replicas_text(full)} to {100 * part:.0f} %"
         reason += f", and {late} replace replicas that are not ready" if late else ""
         reason += f"; {present} at first, one more than are ready" if full + late > one_more else ""
     bounded = min(max(needed, server.least), server.most)
@@ -244,6 +245,19 @@ def _proposal(needs: Sequence[tuple[float, int]], load: Load, server: ScaledServ
 def replicas_text(replicas: int) -> str:
     """Return so many replicas in words."""
     return "1 replica" if replicas == 1 else f"{replicas} replicas"
+
+
+def was_ready(memory: AutoscalerMemory, replicas: int, at_s: float) -> bool:
+    """Return whether one of these replicas was ready in the last passes: a probe fails for a moment."""
+    return replicas > 0 and any(each.ready for each in memory.loads if each.at_s > at_s - SUSTAINED_S)
+
+
+def _are(replicas: int) -> str:
+    return "1 is" if replicas == 1 else f"{replicas} are"
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests"
 
 
 def _goes_on(last: Load, load: Load) -> bool:
@@ -274,7 +288,9 @@ def _without_replicas(
     """
     begun = _begun(memory, load)
     if load.replicas:
-        return begun, ReplicaProposal(min(load.replicas, server.most), "the first replica starts")
+        return begun, ReplicaProposal(
+            min(load.replicas, server.most), f"no replica is ready: {_are(load.replicas)} starting or unready"
+        )
     if load.in_flight:
         return begun, ReplicaProposal(1, f"{load.in_flight} waiting, and there is no replica")
     if _is_awake(load, server):
@@ -285,7 +301,7 @@ def _without_replicas(
 def _with_lately_ready(loads: Sequence[Load]) -> Load:
     """Return the last load, with the most replicas that were ready in the last passes: a probe fails for a moment."""
     now = loads[-1]
-    lately = takewhile(lambda each: each.at_s > now.at_s - MINUTE_PASSES_S, reversed(loads))
+    lately = takewhile(lambda each: each.at_s > now.at_s - SUSTAINED_S, reversed(loads))
     return msgspec.structs.replace(now, ready=max(now.ready, min(max(each.ready for each in lately), now.replicas)))
 
 
@@ -353,7 +369,7 @@ def _requested_s(loads: Sequence[Load], replicas: int) -> float:
 
 def _lately(loads: Sequence[Load]) -> int:
     """Return how many requests were in flight for a minute at least; 0 where the loads do not go back so far."""
-    last = loads[-1].at_s - MINUTE_PASSES_S
+    last = loads[-1].at_s - SUSTAINED_S
     start = next((at for at in reversed(range(len(loads))) if loads[at].at_s <= last), None)
     return 0 if start is None else min(each.in_flight for each in loads[start:])
 

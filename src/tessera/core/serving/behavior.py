@@ -7,11 +7,11 @@ from tessera.core.serving.hpa import UP, Behavior, Scaling, ScalingRateLimit
 __all__ = ["scaling_behavior"]
 
 _START_S: Final = 180
-"""Between two replicas that are added one by one: one that starts meanwhile would change what the other measures."""
+"""Seconds between two added replicas, so that one does not measure memory while another starts."""
 _REMOVED_S: Final = 60
-"""Between two replicas that are removed."""
+"""Seconds between two removed replicas."""
 _WINDOW_S: Final = 600
-"""A queue time says nothing of replicas that are idle. Tessera's metric delays scaling down by itself."""
+"""Queue time does not show idle replicas, so scale down slowly. `tessera_replicas` already includes a delay."""
 
 
 def scaling_behavior(metric: Literal["tessera", "queue-time"], *, one_by_one: bool) -> Behavior:

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from tessera.core.serving.load import Load
-from tessera.core.serving.passes import MINUTE_PASSES_S
+from tessera.core.serving.passes import SUSTAINED_S
 
 __all__ = ["Capacity", "limit", "measure"]
 
@@ -68,7 +68,7 @@ def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, sl
         # While a rollout goes on a carried number does not grow; where requests wait its growth begins again.
         former = msgspec.structs.replace(former, at_s=now.at_s)
     recent = [each for each in loads if each.at_s >= now.at_s - _MINUTE_S]
-    if now.at_s - recent[0].at_s < MINUTE_PASSES_S:
+    if now.at_s - recent[0].at_s < SUSTAINED_S:
         return former
     if any(each.revision != revision for each in recent):
         return former

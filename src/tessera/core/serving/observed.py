@@ -20,8 +20,9 @@ __all__ = ["ServerMemory", "ServerObservation", "observe"]
 _NOISE = 100.0
 """So many arrivals too many are no error: requests in service are estimated where an engine does not report them."""
 _SUDDEN, _ALWAYS = 2.0, 10.0
-"""A gauge may rise by so many times the requests that the pod had and ended, and by its part of that noise or so many;
-more counts once the next sample confirms it. Where one pod of many reports far too many, no replicas are added."""
+"""A gauge may rise to so many times the requests that the pod had and completed, plus its part of that noise or so many
+as an allowance. A higher value counts after the next sample confirms it. Where one pod of many reports far too many, no
+replicas are added."""
 _WRONG_S = 300.0
 """After so long with more arrivals than that, one of the samples was wrong."""
 _ONCE = Missing("scraped once so far; the next scrape compares", early=True)
@@ -126,7 +127,7 @@ def observe(
         for name, each in pods.items()
     }
     windows = {
-        name: each if pods[name] == known.get(name) else _believed(each, pods[name], known.get(name), len(pods))
+        name: each if pods[name] == known.get(name) else _capped(each, pods[name], known.get(name), len(pods))
         for name, each in windows.items()
     }
     measured = {name: window for name, window in windows.items() if isinstance(window, Window)}
@@ -291,10 +292,8 @@ def _window(
     return last if each == former else between(former, each, reset=reset)
 
 
-def _believed(
-    window: Window | Missing, now: Counters | Missing, former: Counters | None, pods: int
-) -> Window | Missing:
-    """Return a window in which gauges have no more requests than may have come since the former sample."""
+def _capped(window: Window | Missing, now: Counters | Missing, former: Counters | None, pods: int) -> Window | Missing:
+    """Return the window with its gauges capped at what may have arrived since the former sample."""
     if isinstance(window, Missing) or isinstance(now, Missing):
         return window
     known = window.completed + (0.0 if former is None else (former.waiting or 0.0) + (former.running or 0.0))

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose
+from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose, was_ready
 from tessera.core.serving.decisions import LastDecision, ScalingDecision, decide
 from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
@@ -103,7 +103,7 @@ def scale(
             f"{deployment} was scaled to zero by hand, and its autoscaler does not change that"
         )
     if facts.least == 0:
-        load = _from_zero(facts, load, now_s)
+        load = _from_zero(former.memory, facts, load, now_s)
     if isinstance(load, Missing):
         decided, decision = decide(former.decided, load, now_s)
         return ScalingMemory(memory=former.memory, decided=decided), decision
@@ -125,9 +125,12 @@ def scale(
     return ScalingMemory(memory=memory, decided=decided), decision
 
 
-def _from_zero(facts: ServerFacts, load: Load | Missing, now_s: float) -> Load | Missing:
-    """Return the load of a server without replicas: only an external source counts its requests."""
-    if facts.ready == 0:
+def _from_zero(memory: AutoscalerMemory, facts: ServerFacts, load: Load | Missing, now_s: float) -> Load | Missing:
+    """Return the load of a server without ready replicas: only an external source counts its requests.
+
+    While one was ready a moment ago, the load is as measured.
+    """
+    if facts.ready == 0 and not was_ready(memory, facts.replicas, now_s):
         pending = math.ceil(facts.pending_requests or 0)
         load = Load(
             at_s=now_s, arrived=0, completed=0, served_s=0.0, in_flight=pending, replicas=facts.replicas, ready=0

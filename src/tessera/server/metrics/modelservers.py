@@ -117,8 +117,10 @@ class ModelServerMetrics:
         self._measured: dict[_Name, MeasuredServer] = {}
         self._started: dict[_Name, dict[str, float]] = {}
         """How long each pod of a server took until it was first seen to be ready."""
-        self._reported: dict[_Name, tuple[int | None, bool]] = {}
-        """The last reported decision of each server, and whether it was for lack of valid input."""
+        self._logged: dict[_Name, tuple[int | None, bool]] = {}
+        """The last decision of each server, and whether it was for lack of valid input."""
+        self._reported: dict[_Name, set[str]] = {}
+        """UIDs of those about which it is an event."""
         self._counted_s: dict[_Name, float] = {}
         """When places were last counted for each server."""
         self._measured_s = 0.0
@@ -313,6 +315,7 @@ class ModelServerMetrics:
             self._observed,
             self._remembered,
             self._started,
+            self._logged,
             self._reported,
             self._counted_s,
         )
@@ -323,14 +326,14 @@ class ModelServerMetrics:
     async def _report(self, server: _Name, deployment: Object, read: ModelDeployment, measured: MeasuredServer) -> None:
         """Report the decision if it differs from the last one, about the Deployment and the ModelServer it is of."""
         decision = measured.decision
-        if self._reported.get(server) == (decision.replicas, decision.bad):
-            return
-        self._reported[server] = decision.replicas, decision.bad
-        fields = {"namespace": server[0], "server": server[1], "replicas": decision.replicas}
-        if decision.bad:
-            self._log.warning("replicas_not_decided", reason=decision.reason, **fields)
-        else:
-            self._log.info("replicas_decided", reason=decision.reason, **fields)
+        if self._logged.get(server) != (decision.replicas, decision.bad):
+            self._logged[server] = decision.replicas, decision.bad
+            self._reported[server] = set()
+            fields = {"namespace": server[0], "server": server[1], "replicas": decision.replicas}
+            if decision.bad:
+                self._log.warning("replicas_not_decided", reason=decision.reason, **fields)
+            else:
+                self._log.info("replicas_decided", reason=decision.reason, **fields)
         if not measured.facts.decided or (decision.replicas is None and not decision.bad):
             return  # nothing uses the decision
         reason = "ScalingInputBad" if decision.bad else "ReplicasProposed"
@@ -341,11 +344,14 @@ class ModelServerMetrics:
         if read.owner:
             subjects.append(Subject(kind=KIND, name=read.owner, namespace=namespace, uid=read.owner_uid, node=""))
         now = dt.datetime.fromtimestamp(self._now_s(), dt.UTC)
-        try:
-            for subject in subjects:
+        for subject in subjects:
+            if subject.uid in self._reported[server]:
+                continue
+            try:
                 await record_event(self._kube, subject, report, now, component="tessera-metrics")
-        except TesseraError as error:
-            self._trouble(error)
+                self._reported[server].add(subject.uid)
+            except TesseraError as error:  # the next pass tries again
+                self._trouble(error)
 
     # The `MetricsSource` interface
 
