@@ -1,7 +1,7 @@
 """Two servers and two real schedulers bind random pods while parts of the control plane break.
 
-`grants` judges the allocations from API objects alone. `TESSERA_SOAK=20` in the environment makes it a soak test
-with twenty times the nodes and pods; `TESSERA_SEED` sets the seed.
+`judges.allocated` judges the allocations from API objects alone. `TESSERA_SOAK=20` in the environment makes it a
+soak test with twenty times the nodes and pods; `TESSERA_SEED` sets the seed.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Law: servers that bind at once, over an API that fails in every way it can, never grant beyond what there is.
 
-What is allocated is judged by `grants`, from objects of the API alone.
+What is allocated is judged by `judges.allocated`, from objects of the API alone.
 """
 
 import asyncio

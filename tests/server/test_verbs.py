@@ -55,8 +55,8 @@ OBSTACLES: dict[str, tuple[tuple[Gpu, ...], tuple[Share, ...], int, str, str]] =
         4,
         "driver",
         (
-            "no room for 4 GiB with driver isolation: the only place is allocated, used in another mode, or closed to "
-            "new pods"
+            "no room for 4 GiB with driver isolation: the only place is allocated, used in another mode, unhealthy, or "
+            "closed to new pods"
         ),
     ),
     "memory slices": (
@@ -204,7 +204,7 @@ async def test_of_equal_nodes_the_one_with_the_image_is_chosen_and_explained(kub
         assert chosen["NodeNames"] == [holder]
         explained = explain_pod(read_cluster(as_fields([*server.server.view.objects(), waiting])), PodKey("ns/p"))
         assert explained is not None
-        assert f"now, best on {holder}" in " ".join(explained.sentences)
+        assert f", best on {holder}" in " ".join(explained.sentences)
 
 
 NONSENSE: dict[str, tuple[dict[str, str | int], dict[str, str], str]] = {

@@ -59,9 +59,9 @@ def test_instances_that_exist_are_planned_or_used_are_distinguished() -> None:
         (0, 2, "2g.10gb", "unused", True, False, []),
         (2, 1, "1g.5gb", "desired", False, False, []),
         (3, 1, "", "free", True, False, []),
-        (4, 1, "1g.5gb", "held", False, False, ["new"]),
+        (4, 1, "1g.5gb", "allocated", False, False, ["new"]),
         (5, 1, "", "free", True, False, []),
-        (6, 1, "1g.5gb", "held", True, False, ["p"]),
+        (6, 1, "1g.5gb", "allocated", True, False, ["p"]),
         (7, 1, "", "free", True, False, []),
     ]
     assert (got.width, got.mode, got.health, got.allocated_mib) == (8, "mig", "healthy", 2 * 4864)
@@ -78,8 +78,8 @@ def test_amounts_lie_one_after_the_other_with_what_is_free_behind_them() -> None
     one, two = share(0, 16384, Mode.MPS), share(0, 8192, Mode.MPS)
     got = only(node(), gpunode("a", gpu(0)), pod("p", NEED, one), pod("q", NEED, two))
     assert drawn(got) == [
-        (0, 16384, "16 GiB", "held", True, False, ["p"]),
-        (16384, 8192, "8 GiB", "held", True, False, ["q"]),
+        (0, 16384, "16 GiB", "allocated", True, False, ["p"]),
+        (16384, 8192, "8 GiB", "allocated", True, False, ["q"]),
         (24576, got.memory_mib - 24576, "", "free", True, False, []),
     ]
     assert got.width == got.memory_mib
@@ -87,7 +87,7 @@ def test_amounts_lie_one_after_the_other_with_what_is_free_behind_them() -> None
 
 def test_a_whole_gpu_has_no_part_left() -> None:
     got = only(node(), gpunode("a", gpu(0)), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)))
-    assert drawn(got) == [(0, got.memory_mib, "whole", "held", True, False, ["p"])]
+    assert drawn(got) == [(0, got.memory_mib, "whole", "allocated", True, False, ["p"])]
 
 
 def test_idle_is_what_is_allocated_and_known_not_to_be_used() -> None:
@@ -99,7 +99,7 @@ def test_idle_is_what_is_allocated_and_known_not_to_be_used() -> None:
     def idle(objects: tuple[Object, ...], card: Any, used: tuple[Used, ...], **active: float) -> list[bool]:
         activity = {PodKey(f"ns/{name}"): percent for name, percent in active.items()}
         got = only(*objects, gpunode("a", card, used=used), activity=activity)
-        return [part.idle for part in got.parts if part.state == "held"]
+        return [part.idle for part in got.parts if part.state == "allocated"]
 
     nothing, some = Used(gpu="GPU-a-0", memory_mib=0), Used(gpu="GPU-a-0", memory_mib=99)
     other = Used(gpu="GPU-other", memory_mib=0)
@@ -243,4 +243,4 @@ def test_what_is_not_settled_is_recommended_for_pods_that_are_there() -> None:
 def test_sharing_fixed_by_an_administrator_is_a_strip_too() -> None:
     fixed = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("nvidia.com/gpu", 4),))
     got = only(node(), gpunode("a", gpu(0, sharing=fixed)), pod("p", WHOLE, share(0, 10000, Mode.TIME_SLICING)))
-    assert [part.state for part in got.parts] == ["held", "free"]
+    assert [part.state for part in got.parts] == ["allocated", "free"]

@@ -51,7 +51,7 @@ def test_who_sees_everything_gets_the_view_itself() -> None:
 def test_others_are_parts_without_names() -> None:
     holder = PodView(namespace="theirs", pod="secret", phase="running", isolation="hardware", memory_mib=5)
     mine = msgspec.structs.replace(holder, namespace="mine", pod="open")
-    part = GpuPart(start=0, size=1, label="1g", state="held", idle=True, pods=(holder, mine))
+    part = GpuPart(start=0, size=1, label="1g", state="allocated", idle=True, pods=(holder, mine))
     card = GpuView(
         index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
         slowdowns=(
@@ -117,7 +117,7 @@ def test_others_are_parts_without_names() -> None:
 def test_what_slows_a_gpu_is_shown_to_those_with_a_pod_on_it() -> None:
     def view(*namespaces: str) -> FleetView:
         parts = tuple(
-            GpuPart(start=start, size=1, state="held", pods=(PodView(namespace=each, pod="p"),))
+            GpuPart(start=start, size=1, state="allocated", pods=(PodView(namespace=each, pod="p"),))
             for start, each in enumerate(namespaces)
         )
         slow = Slowdown(cause="saturated", drivers=(PodView(namespace="theirs", pod="p"),))
@@ -162,7 +162,7 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
         named = [PodView(namespace=namespace, pod=name) for namespace, name in hidden]
         return (*named, PodView(namespace="mine", pod="p"))
 
-    part = GpuPart(start=0, size=1, state="held", pods=holders())
+    part = GpuPart(start=0, size=1, state="allocated", pods=holders())
     card = GpuView(
         index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(text(),)
     )
@@ -211,7 +211,7 @@ def test_a_message_reads_the_same_whatever_other_pods_are_called(message: str, d
         PodView(namespace=data.draw(st.sampled_from(words)), pod=data.draw(st.sampled_from(words)))
         for _ in range(data.draw(st.integers(0, 5)))
     ]
-    part = GpuPart(start=0, size=1, state="held", pods=tuple(named))
+    part = GpuPart(start=0, size=1, state="allocated", pods=tuple(named))
     card = GpuView(
         index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(message,)
     )

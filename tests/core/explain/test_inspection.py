@@ -41,7 +41,7 @@ def test_a_cut_gpu() -> None:
     assert [(each.start, each.size, each.profile, each.state, each.pods) for each in got.slices] == [
         (0, 2, "2g.10gb", "unused", ()),
         (2, 4, "", "free", ()),
-        (6, 1, "1g.5gb", "held", ("ns/p",)),
+        (6, 1, "1g.5gb", "allocated", ("ns/p",)),
         (7, 1, "", "free", ()),
     ]
     assert (got.allocated_mib, got.allocated_percent, got.used_mib) == (4864, 14, 3000)
@@ -110,7 +110,12 @@ def test_fragmentation_is_what_the_pods_cannot_use_of_what_is_free() -> None:
 def test_desired_instances_are_drawn_where_nobody_is_in_their_way() -> None:
     desired = (DesiredDevices(gpu="GPU-a-0", instances=(place(A100, "1g.5gb", 0), place(A100, "1g.5gb", 6))),)
     got = first(node(), gpunode("a", gpu(0), desired=desired), pod("p", MIG, mig_share(0, "2g.10gb", 0)))
-    assert [(each.start, each.state) for each in got.slices] == [(0, "held"), (2, "free"), (6, "desired"), (7, "free")]
+    assert [(each.start, each.state) for each in got.slices] == [
+        (0, "allocated"),
+        (2, "free"),
+        (6, "desired"),
+        (7, "free"),
+    ]
 
 
 def test_how_far_pods_are() -> None:

@@ -129,7 +129,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     ),
     "a resource that one GPU could make": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.5gb": 1})],
-        ["1 GPU could provide it: the controller creates it there"],
+        ["1 GPU could provide it: the controller creates it there when there is room"],
         [],
         [""],
     ),
@@ -140,7 +140,10 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             PLAIN,
             me({"nvidia.com/mig-1g.5gb": 1}),
         ],
-        ["1 GPU could provide it: the controller creates it there", "there is room on a: 1g.5gb at 4 of GPU 1"],
+        [
+            "1 GPU could provide it: the controller creates it there when there is room",
+            "there is room on a: 1g.5gb at 4 of GPU 1",
+        ],
         [],
         ["", "the node does not advertise nvidia.com/mig-1g.5gb and has no agent"],
     ),

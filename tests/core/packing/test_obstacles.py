@@ -16,7 +16,7 @@ from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.need import Ask, Isolation, Need, Pod
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
-BUSY = "allocated, used in another mode, or closed to new pods"
+BUSY = "allocated, used in another mode, unhealthy, or closed to new pods"
 FIXED = Sharing(modes=(Mode.WHOLE,))
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 

@@ -27,7 +27,12 @@ async def test_without_sign_in_this_machine_alone_sees_everything() -> None:
     async with served(await cluster()) as page:
         fleet = await page.fleet()
         assert fleet["namespaces"] == ["hidden", "ns"]
-        assert [part["state"] for part in fleet["nodes"][0]["gpus"][0]["parts"]] == ["free", "held", "held", "free"]
+        assert [part["state"] for part in fleet["nodes"][0]["gpus"][0]["parts"]] == [
+            "free",
+            "allocated",
+            "allocated",
+            "free",
+        ]
         rebound = await page.get("/api/fleet", Host="elsewhere.example")
         assert (rebound.status_code, "127.0.0.1" in rebound.json()["error"]) == (421, True)
         assert (await page.get("/api/fleet", Host="localhost:1")).status_code == 200

@@ -191,8 +191,8 @@ def _exact(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[A
         if spoken and count > _MAX_DEVICES:
             raise limits.get(name).refuse(f"at most {_MAX_DEVICES} devices")
         if name.startswith(mig_resource("")) and not is_profile(name.removesuffix(".shared")):
-            desired, accepted = "a MIG profile that some GPU model has", "`tessera profiles MODEL` lists them"
-            raise limits.get(name).refuse(desired, accepted, found=name)
+            expected, accepted = "a MIG profile that some GPU model has", "`tessera profiles MODEL` lists them"
+            raise limits.get(name).refuse(expected, accepted, found=name)
         isolation = rules.isolation or Isolation.NONE if spoken else Isolation.NONE
         asks.append(Ask(resource=name, count=count, isolation=isolation))
     return asks

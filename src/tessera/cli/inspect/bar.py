@@ -94,7 +94,7 @@ def _instance(each: SliceUsage, extent: int, numbers: Mapping[str, int]) -> _Pie
     names = (each.profile, each.profile.partition(".")[0], each.profile[:1])
     if each.state == "free":
         return _Piece(extent, ("",), FREE)
-    if each.state != "held":
+    if each.state != "allocated":
         sign = _UNUSED if each.state == "unused" else _WANTED
         return _Piece(extent, (*(f"{sign} {name}" for name in names[:2]), sign))
     pods = [clean(pod.rpartition("/")[2]) for pod in each.pods]

@@ -114,7 +114,7 @@ async def register(
     request = wire.RegisterRequest(
         version=VERSION, endpoint=endpoint, resource_name=resource, options=options_message(options)
     )
-    desired = f"registration of {resource} by the kubelet"
+    purpose = f"registration of {resource} by the kubelet"
     try:
         async with asyncio.timeout(deadline_s), sockets.channel(kubelet) as channel:
             call = channel.unary_unary(
@@ -124,12 +124,12 @@ async def register(
             )
             await call(request)
     except grpc.aio.AioRpcError as error:
-        raise sockets.in_our_terms(error, kubelet, desired) from error
+        raise sockets.in_our_terms(error, kubelet, purpose) from error
     except TimeoutError as error:
         raise Unavailable(
             f"socket {kubelet}",
             found=f"no answer in {deadline_s:g} s",
-            hint=f"the agent tries again: {desired}",
+            hint=f"the agent tries again: {purpose}",
         ) from error
 
 
@@ -150,12 +150,12 @@ def _handlers(plugin: DevicePlugin) -> dict[str, "grpc.RpcMethodHandler[Any, Any
 
     async def prefer(request: wire.PreferredAllocationRequest, context: _Context) -> wire.PreferredAllocationResponse:
         async def one(each: wire.ContainerPreferredAllocationRequest) -> wire.ContainerPreferredAllocationResponse:
-            desired = PreferenceRequest(
+            preference = PreferenceRequest(
                 available=tuple(each.available_deviceIDs),
                 must_include=tuple(each.must_include_deviceIDs),
                 size=each.allocation_size,
             )
-            ids = await _answer(context, plugin.prefer, desired)
+            ids = await _answer(context, plugin.prefer, preference)
             return wire.ContainerPreferredAllocationResponse(deviceIDs=ids)
 
         answers = [await one(each) for each in request.container_requests]

@@ -208,7 +208,7 @@ class _Parts:
             label=part.profile,
             state=part.state,
             exists=part.state == "free" or (part.profile, part.start) in self._layout,
-            idle=part.state == "held" and self._is_idle(pods, self._used_mib.get(part.start)),
+            idle=part.state == "allocated" and self._is_idle(pods, self._used_mib.get(part.start)),
             pods=tuple(map(self._pod_view, pods)),
         )
 
@@ -220,7 +220,9 @@ class _Parts:
             size = self._gpu.memory_mib if each.share.mode is Mode.WHOLE else each.share.memory_mib
             label = "whole" if each.share.mode is Mode.WHOLE else f"{round(size / 1024, 1):g} GiB"
             idle = self._is_idle([each], self._used_mib.get(None) if alone else None)
-            yield GpuPart(start=start, size=size, label=label, state="held", idle=idle, pods=(self._pod_view(each),))
+            yield GpuPart(
+                start=start, size=size, label=label, state="allocated", idle=idle, pods=(self._pod_view(each),)
+            )
             start += size
         if start < self._gpu.memory_mib:
             yield GpuPart(start=start, size=self._gpu.memory_mib - start, state="free")

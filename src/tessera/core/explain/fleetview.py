@@ -24,7 +24,7 @@ __all__ = [
     "changes",
 ]
 
-PartState = Literal["held", "unused", "desired", "free"]
+PartState = Literal["allocated", "unused", "desired", "free"]
 
 
 class ScalePoint(msgspec.Struct, frozen=True, array_like=True):

@@ -42,7 +42,7 @@ _LEVELS = {
 _WEAKEST_FIRST = (Level.NONE, Level.DRIVER_DMEM, Level.DRIVER_MPS, Level.HARDWARE)
 
 
-State = Literal["held", "unused", "desired", "free"]
+State = Literal["allocated", "unused", "desired", "free"]
 
 
 class GpuHealth(enum.StrEnum):
@@ -382,7 +382,7 @@ def _slices(gpu: Gpu, pods: Sequence[GpuPod], desired: Layout) -> tuple[SliceUsa
             holders[place].append(holder.pod)
     if gpu.sharing.layout is None and not holders and not desired:
         return ()
-    found = [_slice(place, "held", tuple(pods)) for place, pods in holders.items()]
+    found = [_slice(place, "allocated", tuple(pods)) for place, pods in holders.items()]
     found += _beside(found, gpu.sharing.layout or (), "unused")
     found += _beside(found, desired, "desired")
     return tuple(

@@ -306,9 +306,9 @@ def _who_could_create(rest: _WithoutPod, ask: Ask) -> str:
             else:
                 able += 1
     if able == 1:
-        return " yet; 1 GPU could provide it: the controller creates it there"
+        return " yet; 1 GPU could provide it: the controller creates it there when there is room"
     if able:
-        return f" yet; {able} GPUs could provide it: the controller creates it on one of them"
+        return f" yet; {able} GPUs could provide it: the controller creates it on one of them when there is room"
     if others:
         return f"; GPUs that could provide it are unhealthy or have no agent: {_named(list(others))}"
     return _unless_unknown(rest, "provide")

@@ -119,7 +119,7 @@ _REST_BITS: Final = 10
 _VALUE_BITS: Final = 30
 _SLICE_BITS: Final = 16
 """Of a value: the memory slices in use; above them the GPU's type."""
-_BUSY: Final = "allocated, used in another mode, or closed to new pods"
+_BUSY: Final = "allocated, used in another mode, unhealthy, or closed to new pods"
 
 
 class Obstacle(msgspec.Struct, frozen=True):

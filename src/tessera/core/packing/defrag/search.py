@@ -246,7 +246,7 @@ class _Search:
         found = (self._in_the_way(asker, name) for name in ordered)
         known = [sentence for _, sentence in sorted(each for each in found if each is not None)[:_MOST_SHOWN]]
         return tuple(known) or (
-            "moving pods does not help: CPU, memory or the number of pods is the limit on every node",
+            "moving pods does not help: CPU, memory, the number of pods or an unhealthy GPU is the limit on every node",
         )
 
     def _in_the_way(self, asker: Asker, name: NodeName) -> tuple[int, str] | None:

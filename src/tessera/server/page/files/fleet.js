@@ -67,7 +67,7 @@ export function gib(mib) {
 }
 
 const STATES = {
-  allocated: (gpu) => gpu.parts.some((part) => part.state === "held"),
+  allocated: (gpu) => gpu.parts.some((part) => part.state === "allocated"),
   idle: (gpu) => gpu.parts.some((part) => part.idle),
   free: (gpu) => gpu.parts.some((part) => part.state === "free" || part.state === "unused"),
   planned: (gpu) => gpu.parts.some((part) => !part.exists),

@@ -202,8 +202,8 @@ function label(text, shade) {
 export function describe(gpu) {
   const parts = gpu.parts.map((part) => {
     const names = part.pods.map((holder) => (holder.pod ? `${holder.namespace}/${holder.pod}` : HIDDEN)).join(", ");
-    const state = part.state === "held" ? names : { unused: "unused", desired: "to be created", free: "free" }[part.state];
-    return [part.label, state, part.idle && "idle", part.state === "held" && !part.exists && "to be created"]
+    const state = part.state === "allocated" ? names : { unused: "unused", desired: "to be created", free: "free" }[part.state];
+    return [part.label, state, part.idle && "idle", part.state === "allocated" && !part.exists && "to be created"]
       .filter(Boolean)
       .join(" ");
   });
