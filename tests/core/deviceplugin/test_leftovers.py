@@ -88,12 +88,16 @@ def test_it_says_which_process_and_pod() -> None:
     assert release((found,), msgspec.structs.replace(SEEN, pods={"gone": POD})) == (), "it lives after all"
 
 
-@pytest.mark.parametrize(("memory_mib", "refused"), [(700, False), (701, True)])
-def test_of_a_shared_device_its_memory_counts(memory_mib: int, refused: bool) -> None:
+@pytest.mark.parametrize(("parts", "refused"), [((700,), False), ((701,), True), ((1, 699), False), ((1, 700), True)])
+def test_of_a_shared_device_the_memory_of_all_processes_of_a_pod_counts(parts: tuple[int, ...], refused: bool) -> None:
     use = Use(gpu="GPU-0", exclusivity=Exclusivity.MEMORY, memory_mib=300, mps=True)
     new = msgspec.structs.replace(NEW, uses=(use,))
-    listed = [DeviceProcess(pid=7, uid="gone", device=DeviceId("GPU-0"), memory_mib=memory_mib)]
+    listed = [
+        DeviceProcess(pid=pid, uid="gone", device=DeviceId("GPU-0"), memory_mib=memory_mib)
+        for pid, memory_mib in enumerate(parts, 7)
+    ]
     found = leftovers((), new, listed, ())
+    assert [each.container for each in found] == ["process 7"]
     decision = start(found, new, SEEN, {use.device: 1000}, ids=False)
     assert (decision.refused is not None) is refused
 

@@ -59,8 +59,8 @@ def leftovers(
 ) -> tuple[Allocation, ...]:
     """Return the entries that the record lacks, of processes on the devices that a container is about to use.
 
-    On a device for one pod each such process counts. On one that is shared by amounts of memory it counts with the
-    memory it has now; replicas promise no memory, so that nothing is to be counted there.
+    On a device for one pod each such process counts. On one that is shared by amounts of memory the processes of a pod
+    count with the memory they have now; replicas promise no memory, so that nothing is to be counted there.
 
     Args:
         record: the allocations.
@@ -70,25 +70,30 @@ def leftovers(
             no reason to refuse others.
 
     """
-    found = list[Allocation]()
+    record = tuple(record)
+    found = dict[tuple[str, int], Allocation]()
+    """By pod and by which of `new.uses`."""
     for each in sorted(processes, key=lambda each: each.pid):
         if each.uid == new.uid or each.uid in living:
             continue
-        for use in new.uses:
-            own = _use(use, each)
-            known = (*record, *found)
-            if own is not None and not any(entry.uid == each.uid and _covers(entry, own) for entry in known):
-                found.append(
-                    Allocation(
-                        resource=new.resource,
-                        ids=(),
-                        uses=(own,),
-                        uid=each.uid,
-                        container=f"process {each.pid}",
-                        started=True,
-                    )
-                )
-    return tuple(found)
+        for number, use in enumerate(new.uses):
+            own, key = _use(use, each), (each.uid, number)
+            others = (*record, *(entry for at, entry in found.items() if at != key))
+            if own is None or any(entry.uid == each.uid and _covers(entry, own) for entry in others):
+                continue
+            found[key] = _with(found.get(key), own) or Allocation(
+                resource=new.resource, ids=(), uses=(own,), uid=each.uid, container=f"process {each.pid}", started=True
+            )
+    return tuple(found.values())
+
+
+def _with(former: Allocation | None, own: Use) -> Allocation | None:
+    """Return the entry of a pod with the memory of a further process of it; None where there is none yet."""
+    if former is None or own.exclusivity is not Exclusivity.MEMORY:
+        return former
+    (use,) = former.uses
+    more = msgspec.structs.replace(use, memory_mib=use.memory_mib + own.memory_mib)
+    return msgspec.structs.replace(former, uses=(more,))
 
 
 def _use(use: Use, process: DeviceProcess) -> Use | None:

@@ -76,11 +76,15 @@ SPOILED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.parametrize("restarts", [1, 2])
 @pytest.mark.parametrize("case", SPOILED)
 async def test_where_the_record_is_spoiled_nobody_starts_beside_a_pod_that_was_deleted_by_force(
-    node: Node, case: str
+    node: Node, case: str, restarts: int
 ) -> None:
-    """While no agent ran it was deleted; only its processes tell that it has a device, and nothing tells which."""
+    """While no agent ran it was deleted; only its processes tell that it has a device, and nothing tells which.
+
+    A further agent starts from the record that the first one wrote, and from the damaged file that it kept.
+    """
     node.impaired = True
     gpus = (facts(0), WHOLE), (facts(1), WHOLE)
     await node.offer(*gpus)
@@ -91,9 +95,12 @@ async def test_where_the_record_is_spoiled_nobody_starts_beside_a_pod_that_was_d
     file = node.root / "allocations.json"
     file.write_bytes(SPOILED[case](file.read_bytes()))
     node.end("ended")
-    node.plugins = node.started()
-    await node.offer(*gpus)
-    await node.plugins._tidy()  # takes in what the living one has
+    for number in range(restarts):
+        if number:
+            await node.kill()
+        node.plugins = node.started()
+        await node.offer(*gpus)
+        await node.plugins._tidy()  # takes in what the living one has
     with pytest.raises(Conflict, match="pod uid-ended was deleted, its processes run, and the record of what it uses"):
         await node.run("next")
     shutil.rmtree(processes["ended"])
@@ -101,6 +108,19 @@ async def test_where_the_record_is_spoiled_nobody_starts_beside_a_pod_that_was_d
     node.end("kept")
     with pytest.raises(Conflict, match="container main of pod default/kept uses device"):
         await node.run("last")
+
+
+async def test_a_late_watch_hides_no_process_of_a_pod_that_was_deleted(node: Node) -> None:
+    """The watch still shows it; only a list says that it is gone."""
+    node.hurry(termination_s=0.0)
+    node.driver = MemoryDriver((facts(0),))
+    await node.offer((facts(0), WHOLE))
+    node.ask("old")
+    node.process_of("old")
+    node.driver.start_process(facts(0).uuid, 100)
+    del node.pods["default", "old"]
+    with pytest.raises(Conflict, match="process 100 of pod uid-old, which has ended, uses GPU"):
+        await node.run("p")
 
 
 @pytest.mark.parametrize("content", [None, b""], ids=["missing", "emptied"])

@@ -30,7 +30,7 @@ class ReadAllocations(NamedTuple):
 
     entries: tuple[Allocation, ...]
     lost: frozenset[str] = frozenset()
-    """UIDs of the pods that unreadable entries name: it is not known what they use."""
+    """UIDs of the pods that unreadable entries name, here or in files kept before: it is not known what they use."""
 
 
 def read_allocations(path: Path, log: Logger) -> ReadAllocations:
@@ -43,7 +43,7 @@ def read_allocations(path: Path, log: Logger) -> ReadAllocations:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return ReadAllocations(())
+        return ReadAllocations((), _named_in_kept(path))
     except OSError as error:
         raise Unavailable(
             f"record of allocations {path}",
@@ -51,12 +51,19 @@ def read_allocations(path: Path, log: Logger) -> ReadAllocations:
             hint="give a --state-dir that the agent may read; no device is offered before",
         ) from error
     found, problem = agentfiles.read_allocations(content)
-    lost = frozenset[str]()
     if problem:
-        lost = agentfiles.pods_named(content) - {each.uid for each in found}
         aside = _keep_aside(path, content)
         log.warning("allocations_unreadable", reason=f"{path}: {problem}", left=len(found), kept=str(aside))
-    return ReadAllocations(found, lost)
+    return ReadAllocations(found, _named_in_kept(path) - {each.uid for each in found})
+
+
+def _named_in_kept(path: Path) -> frozenset[str]:
+    """Return the pods that damaged files name, this one and those of agents before: their processes may still run."""
+    named = frozenset[str]()
+    for each in path.parent.glob(f"{path.name}.*.bad"):
+        with contextlib.suppress(OSError):
+            named |= agentfiles.pods_named(each.read_bytes())
+    return named
 
 
 def write_allocations(path: Path, record: tuple[Allocation, ...]) -> None:

@@ -180,9 +180,9 @@ class Gate:
 
         """
         processes = await self.on_devices(frozenset(use.gpu for use in new.uses))
-        if not self._unrecorded(new, processes):
+        if not leftovers(self.record.entries, new, processes, ()):
             return
-        # The watch may be late: only a list of all pods tells that one has ended.
+        # The watch may be late: only a list of all pods tells which of them have ended.
         if not await self._observer.refresh():
             raise Unavailable(
                 f"{new.resource} for {new.pod}",
