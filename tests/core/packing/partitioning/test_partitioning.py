@@ -726,3 +726,17 @@ def test_who_can_be_placed_runs(names: list[str]) -> None:
         world.bind()
         world.reconcile(later_s=1)
     assert len(world.running) >= len(names) - len(pending)
+
+
+@pytest.mark.parametrize("pending", [0, 1, 7])
+@pytest.mark.parametrize("desired", ["1g.5gb@4", "1g.5gb@0"])
+def test_an_unhealthy_instance_is_not_destroyed_for_what_was_desired_in_its_place(pending: int, desired: str) -> None:
+    """Desired before it became unhealthy; pods get what is beside it, and no more of them are called served."""
+    world = Scene(sharing=Sharing(layout=places("3g.20gb@4")))
+    world.want(wish(0, desired))
+    world.unhealthy = (UnhealthyDevice(gpu="GPU-0", placement=places("3g.20gb@4")[0], reason="XID 43"),)
+    world.pending = [asking(f"p{number}", exact("1g.5gb")) for number in range(pending)]
+    for _ in range(3):
+        world.reconcile()
+        assert not [place for gpu in world.desired for place in gpu.instances if place.start >= 4]
+    assert len(world.reconcile().pending or ()) == max(0, pending - 4)

@@ -9,7 +9,7 @@ import msgspec
 from tessera.core.cluster.closing import closed_gpus, reserved_shares
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
-from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.sharing import Sharing
 from tessera.core.packing.fit import broken_nodes
 from tessera.core.packing.partitioning.managedgpus import (
@@ -221,12 +221,16 @@ class _Pass:
         """Return the GPUs of a snapshot that are neither unhealthy nor skipped, with their healthy desired devices."""
         names = {node.name for node in snapshot.nodes}
         closed = closed_gpus(self.unhealthy) | self.left_alone.keys()
-        unhealthy = {DeviceId(each.gpu, each.placement) for each in self.unhealthy}
         return [
-            msgspec.structs.replace(managed, present=managed.present - unhealthy)
+            msgspec.structs.replace(managed, present=managed.present - self._over_unhealthy(managed.present))
             for gpu, managed in self.managed.items()
             if managed.node in names and gpu not in closed
         ]
+
+    def _over_unhealthy(self, devices: Iterable[DeviceId]) -> frozenset[DeviceId]:
+        """Return the devices that overlap an unhealthy one, which is not destroyed for them."""
+        unhealthy = [DeviceId(each.gpu, each.placement) for each in self.unhealthy]
+        return frozenset(each for each in devices if any(overlap(each, other) for other in unhealthy))
 
     def _snapshot(self, chosen: Callable[[Pod], bool]) -> Snapshot:
         """Return the snapshot to plan, with these pods pending."""
@@ -280,6 +284,7 @@ class _Pass:
         """Return the desired devices of a GPU: those in use and planned, and idle ones that may stay."""
         kept = managed.allocated | planned.exact
         may_stay = managed.idle - kept
+        may_stay -= self._over_unhealthy(may_stay & managed.lacking)
         if managed.gpu.uuid in self.left_alone:
             may_stay -= managed.lacking
         for each in sorted(may_stay, key=lambda each: (self.since[each], shown((each,)))):
