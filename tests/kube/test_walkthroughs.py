@@ -169,7 +169,7 @@ def test_triton_on_mig(
     assert answered(said) > 10_000
     scraped = re.findall(r'^\{pod="(sleeper-[^"]+)"\} => [1-9]', said, re.MULTILINE)
     assert len(set(scraped)) == 7, "Prometheus has the metrics of each replica"
-    take_page(three_nodes, "triton-on-mig.png", height=270)
+    take_page(three_nodes, "triton-on-mig.png", height=330)
     assert answered(walk.step("6.", within_s=2400)) > 1_000
     said = walk.step("7.")
     assert answered(said) > 1_000
