@@ -50,5 +50,5 @@ def test_without_fragmentation_there_is_no_figure_of_it() -> None:
 
 def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(Unsupported, match=r"pip install 'tessera-gpu\[report\]'"):
+    with pytest.raises(Unsupported, match=r"pip install '\.\[report\]' in a checkout of Tessera"):
         check_figures()
