@@ -138,12 +138,12 @@ async def test_a_sharing_file_that_is_no_good_leaves_the_former_in_force(machine
 async def test_a_gpu_with_errors_is_offered_no_more(machine: Machine) -> None:
     async with machine.agent():
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-        (sick, _) = (await machine.driver.inventory()).gpus
-        machine.driver.report(GpuEvent(gpu=sick.uuid, xid=13))
-        machine.driver.report(GpuEvent(gpu=sick.uuid, xid=79))
+        (unhealthy, _) = (await machine.driver.inventory()).gpus
+        machine.driver.report(GpuEvent(gpu=unhealthy.uuid, xid=13))
+        machine.driver.report(GpuEvent(gpu=unhealthy.uuid, xid=79))
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 1)
         assert machine.kubelet.capacity("nvidia.com/gpu") == 2
-        assert sick.uuid in await machine.event("DeviceUnhealthy")
+        assert unhealthy.uuid in await machine.event("DeviceUnhealthy")
 
 
 async def test_it_is_ready_when_it_offers_what_is_declared(machine: Machine) -> None:

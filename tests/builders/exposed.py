@@ -26,10 +26,10 @@ def node_metrics(used_mib: int = 700) -> bytes:
     activity = EngineActivity(sm_percent=25, tensor_percent=10)
     instances = (InstanceReading(placement=SMALL, memory_used_mib=900, activity=activity),)
     own = GpuReading(sm_clock_mhz=1380, temperature_c=55, power_watts=210.0, instances=instances)
-    cut = attributed(PARTITIONED, own, (holder("slice", part, exclusive=True, allocated_mib=4864),), {})
+    with_instance = attributed(PARTITIONED, own, (holder("slice", part, exclusive=True, allocated_mib=4864),), {})
     usage = NodeUsage(
         node="n1",
-        gpus=(shared, cut),
+        gpus=(shared, with_instance),
         states=(
             *(
                 DeviceFacts(device=DeviceId(GPU.uuid), mode=each, isolation="none")

@@ -129,5 +129,5 @@ class Machine:
         self._tell(fate)
 
     async def layouts(self) -> dict[str, Layout | None]:
-        """Return what the GPUs are cut into."""
+        """Return the MIG instances of the GPUs."""
         return {gpu.uuid: gpu.layout for gpu in (await self.driver.inventory()).gpus}

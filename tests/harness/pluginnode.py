@@ -71,11 +71,11 @@ class Node:
         self.full: set[str] = set()
         """Pods of which it takes no change."""
         self.inventory = Inventory(gpus=())
-        self.cut: list[tuple[str, Placement]] = []
+        self.created: list[tuple[str, Placement]] = []
         self.impaired = False
         """Whether problems of the plugins are expected."""
         self.able = True
-        """Whether instances can be cut."""
+        """Whether instances can be created."""
         self.minors = root / "mig-minors"
         self.cdi = root / "cdi"
         self.record = PodResources(kubelet.pod_resources)
@@ -188,16 +188,16 @@ class Node:
                     )
                 )
             case CreateInstance(gpu=gpu, placement=placement):
-                self.cut.append((gpu, placement))
+                self.created.append((gpu, placement))
                 if self.able:
                     self._create(gpu, placement)
         return self.inventory
 
     def _create(self, gpu: str, placement: Placement) -> None:
-        cut = Instance(placement=placement, uuid="MIG-new", gpu_instance=2, compute_instance=0, memory_mib=4864)
+        instance = Instance(placement=placement, uuid="MIG-new", gpu_instance=2, compute_instance=0, memory_mib=4864)
         self.inventory = Inventory(
             gpus=tuple(
-                msgspec.structs.replace(each, instances=(*each.instances, cut)) if each.uuid == gpu else each
+                msgspec.structs.replace(each, instances=(*each.instances, instance)) if each.uuid == gpu else each
                 for each in self.inventory.gpus
             )
         )

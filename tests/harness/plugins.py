@@ -14,9 +14,9 @@ from tessera.errors import Conflict
 RESOURCE = "nvidia.com/gpu"
 
 
-def devices(*ids: str, sick: tuple[str, ...] = (), numa: int | None = None) -> tuple[PluginDevice, ...]:
+def devices(*ids: str, unhealthy: tuple[str, ...] = (), numa: int | None = None) -> tuple[PluginDevice, ...]:
     return tuple(
-        PluginDevice(id=each, healthy=each not in sick, numa=numa, gpu_uuid=each, uuid=each, mode=Mode.WHOLE)
+        PluginDevice(id=each, healthy=each not in unhealthy, numa=numa, gpu_uuid=each, uuid=each, mode=Mode.WHOLE)
         for each in ids
     )
 

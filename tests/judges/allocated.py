@@ -192,7 +192,7 @@ def untrue(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> list[str]:
 def free_mib(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> dict[str, int]:
     """Return by node the largest amount of one GPU's memory that a share can have there.
 
-    GPUs that shall be cut or kept whole for pods that ask by name (`spec.desired`) give none.
+    GPUs that shall get MIG instances or stay whole for pods that ask by name (`spec.desired`) give none.
     """
     held = ledger_of(pods)
     return {

@@ -33,7 +33,7 @@ CASES: dict[str, tuple[tuple[Container, ...], list[str]]] = {
     "a whole GPU in two containers": ((holds("p", G0, "whole"), holds("q", G0, "whole")), ["twice"]),
     "a whole GPU beside a share of it": ((holds("p", G0, "whole"), holds("q", G0, "mps", 1024, 1024)), ["twice"]),
     "a GPU and an instance of it": ((holds("p", G1, "whole"), holds("q", "MIG-a", "mig")), ["overlap"]),
-    "a share of a GPU that is cut": ((holds("p", G1, "mps", 9, 9), holds("q", "MIG-a", "mig")), ["overlap"]),
+    "a share of a GPU with MIG instances": ((holds("p", G1, "mps", 9, 9), holds("q", "MIG-a", "mig")), ["overlap"]),
     "more memory than the GPU has": (
         (holds("p", G0, "memory-share", 20480, 20480), holds("q", G0, "memory-share", 20480, 20480)),
         ["memory"],
@@ -99,13 +99,13 @@ def test_what_is_wrong_is_found(case: str) -> None:
 
 
 def test_devices_are_seen_by_their_files_too() -> None:
-    cut = Container(
+    instance = Container(
         "n", "p", "1", {"NVIDIA_VISIBLE_DEVICES": "void"}, frozenset({"nvidia1", "nvidia-cap3", "nvidia-cap4"})
     )
     whole = Container("n", "q", "2", {}, frozenset({"nvidia0", "nvidiactl"}))
-    assert [(each.device, each.gpu) for each in uses_of(cut, NODE)] == [("MIG-a", G1)]
+    assert [(each.device, each.gpu) for each in uses_of(instance, NODE)] == [("MIG-a", G1)]
     assert [(each.device, each.gpu) for each in uses_of(whole, NODE)] == [(G0, G0)]
-    both = judged(NODE, (cut, holds("r", "MIG-a", "mig")))
+    both = judged(NODE, (instance, holds("r", "MIG-a", "mig")))
     assert [(each.kind, each.where, each.who) for each in both] == [("twice", "MIG-a", ("p", "r"))]
 
 

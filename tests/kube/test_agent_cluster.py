@@ -231,7 +231,7 @@ def test_many_slices_at_once(gpu_node: GpuNode, strategy: str) -> None:
 
 @pytest.mark.anyio
 async def test_what_an_agent_began_before_it_was_killed_another_ends(gpu_node: GpuNode) -> None:
-    """By CDI the kubelet has admitted all pods before their slices are there; the agent dies while it cuts them."""
+    """By CDI the kubelet has admitted all pods before their slices are there; the agent dies while it creates them."""
     left = Left(gpu_node, flags={"plugin": {"deviceListStrategy": ["cdi-cri"]}})
     pods = seventh_pods()
     with Machine(gpu_node.node.gpu_state) as machine:

@@ -51,7 +51,7 @@ async def test_a_pod_gets_what_the_plugin_prefers_and_answers(node_cluster: Clus
     assert [(one.pod, one.container, one.resource, one.device_ids) for one in held] == [
         ("two", "main", RESOURCE, ("a", "b"))
     ]
-    plugin.push(*devices("a", "b", "c", sick=("c",)))
+    plugin.push(*devices("a", "b", "c", unhealthy=("c",)))
     await asyncio.to_thread(until_allocatable, node_cluster, node.name, [(RESOURCE, 2)])
     await server.stop()
 

@@ -204,7 +204,7 @@ async def test_a_pod_deleted_by_force_leaves_its_device_while_its_container_runs
 
 
 async def test_a_device_that_is_unhealthy_when_its_allocate_is_answered_is_the_pod_s(bed: Bed) -> None:
-    await bed.list_others_during_allocate(*devices("a", "b", sick=("b",)))
+    await bed.list_others_during_allocate(*devices("a", "b", unhealthy=("b",)))
     await bed.until_phase("first", "Running")
     assert bed.checkpoint() == ["b"]
 

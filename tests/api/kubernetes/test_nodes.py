@@ -358,8 +358,8 @@ def test_gpus_that_hami_registered() -> None:
     assert managed.gpus[0].sharing == AUTO
     partitioned = hami('"devmem":15109,"mode":"mig"').nodes[0]
     assert partitioned.gpus[0].sharing == Sharing(modes=(Mode.MEMORY_SHARE,))
-    sick = hami('"devmem":15109,"health":false').nodes[0]
-    assert sick.gpus[0].sharing == Sharing(modes=())
+    unhealthy = hami('"devmem":15109,"health":false').nodes[0]
+    assert unhealthy.gpus[0].sharing == Sharing(modes=())
 
 
 def test_a_registration_of_hami_that_cannot_be_used_is_noted() -> None:

@@ -19,10 +19,10 @@ async def test_a_registered_plugin_s_devices_become_allocatable(kubelet: MemoryK
     plugin = ScriptedPlugin("a", "b")
     server = await connect(plugin, kubelet.plugins)
     await kubelet.until_allocatable(RESOURCE, 2)
-    plugin.push(*devices("a", "b", "c", sick=("b",), numa=1))
+    plugin.push(*devices("a", "b", "c", unhealthy=("b",), numa=1))
     await kubelet.until_allocatable(RESOURCE, 2)
     assert kubelet.capacity(RESOURCE) in {2, 3}
-    plugin.push(*devices("a", "b", "c", sick=("a", "b")))
+    plugin.push(*devices("a", "b", "c", unhealthy=("a", "b")))
     await kubelet.until_allocatable(RESOURCE, 1)
     assert kubelet.capacity(RESOURCE) == 3
     plugin.push()
@@ -87,7 +87,7 @@ async def test_a_device_that_is_not_listed_when_its_allocate_is_answered_ends_th
     await kubelet.start()
     server = await connect(plugin, kubelet.plugins)
     await kubelet.until_allocatable(RESOURCE, 3)
-    plugin.after = devices("a", "c", sick=("a",))
+    plugin.after = devices("a", "c", unhealthy=("a",))
     await kubelet.admit("default", "sound", ONE)
     plugin.after = devices("a")
     with pytest.raises(Unavailable, match="panic"):

@@ -125,10 +125,13 @@ def test_planner_ledger_and_controller_agree_on_what_is_unhealthy(layout: Layout
     The controller is asked where no instance has media engines: its plan takes longest.
     """
     plain = not any("+me" in each.profile for each in layout)
-    for sick, used in itertools.product((None, *layout), ((), *((each,) for each in layout))):
+    for unhealthy, used in itertools.product((None, *layout), ((), *((each,) for each in layout))):
         card = msgspec.structs.replace(gpu(0, "A30-24GB"), sharing=Sharing(layout=layout or None))
         state = GpuNodeState(
-            name=NodeName("a"), gpus=(card,), unhealthy=(UnhealthyDevice(gpu=card.uuid, placement=sick),), reported=True
+            name=NodeName("a"),
+            gpus=(card,),
+            unhealthy=(UnhealthyDevice(gpu=card.uuid, placement=unhealthy),),
+            reported=True,
         )
         where = node("a", card)
         shares = tuple(named_share(card, each) for each in used)
@@ -144,12 +147,12 @@ def test_planner_ledger_and_controller_agree_on_what_is_unhealthy(layout: Layout
         ledger.put_node(spec, reserved=reserved)
         for need in OF_A30:
             fits = reasons.verdicts(need)[0].obstacle is None
-            assert bool(ledger.filter(need, ("a",)).fitting) is fits, (sick, used, need)
-            assert not (sick is None and fits)
+            assert bool(ledger.filter(need, ("a",)).fitting) is fits, (unhealthy, used, need)
+            assert not (unhealthy is None and fits)
             if plain and any(ask.form is Form.EXACT for ask in need.asks):
                 observed = PartitioningState(
                     nodes=(where,), states=(state,), running=(running,), pending=(Pod(key=PodKey("ns/new"), need=need),)
                 )
                 at_once = PartitioningLimits(idle_s=0, longest_s=0)
                 made = advance(PartitioningMemory(), observed, 0, at_once)[1]
-                assert (made.pending == ()) is fits, (sick, used, need)
+                assert (made.pending == ()) is fits, (unhealthy, used, need)

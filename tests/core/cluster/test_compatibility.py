@@ -19,7 +19,7 @@ FIXED = Sharing(
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 
 
-def cuts(*places: str) -> tuple[Share, ...]:
+def instances(*places: str) -> tuple[Share, ...]:
     return tuple(share(at=at) for at in places)
 
 
@@ -28,7 +28,7 @@ MPS, WHOLE, REPLICA = (share(0, 1_000, mode) for mode in (Mode.MPS, Mode.WHOLE, 
 CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
     "nothing": (gpu(0), (), []),
     "amounts in one mode": (gpu(0), (MPS, MPS), []),
-    "instances side by side": (gpu(0), cuts("3g.20gb@0", "3g.20gb@4"), []),
+    "instances side by side": (gpu(0), instances("3g.20gb@0", "3g.20gb@4"), []),
     "more memory than there is": (
         gpu(0, T4),
         (share(memory_mib=9_000), share(memory_mib=9_000)),
@@ -59,7 +59,11 @@ CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
         (WHOLE, share()),
         [(Rule.ALONE, "the whole GPU is allocated, and 1 more of its devices")],
     ),
-    "a profile that the model has not": (gpu(0, T4), cuts("9g.9gb@0"), [(Rule.PROFILE, "T4 has no profile 9g.9gb")]),
+    "a profile that the model has not": (
+        gpu(0, T4),
+        instances("9g.9gb@0"),
+        [(Rule.PROFILE, "T4 has no profile 9g.9gb")],
+    ),
     "a mode without such a device": (
         gpu(0, T4),
         (REPLICA,),
@@ -72,23 +76,23 @@ CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
     ),
     "overlapping instances": (
         gpu(0),
-        cuts("3g.20gb@0", "1g.5gb@1"),
+        instances("3g.20gb@0", "1g.5gb@1"),
         [(Rule.OVERLAP, "conflicting MIG instances: 3g.20gb at 0 and 1g.5gb at 1 share memory slice 1")],
     ),
     "one instance twice": (
         gpu(0),
-        cuts("1g.5gb@1", "1g.5gb@1"),
+        instances("1g.5gb@1", "1g.5gb@1"),
         [(Rule.CLIENTS, "2 pods use 1g.5gb (mig), which allows 1")],
     ),
-    "a start that is none": (gpu(0), cuts("3g.20gb@1"), [(Rule.START, "3g.20gb does not start at 1")]),
+    "a start that is none": (gpu(0), instances("3g.20gb@1"), [(Rule.START, "3g.20gb does not start at 1")]),
     "an instance beside a fixed layout": (
         gpu(0, A100, FIXED),
-        cuts("1g.5gb@0"),
+        instances("1g.5gb@0"),
         [(Rule.FIXED, "1g.5gb at 0 (mig) is not one of the devices that the GPU is shared as")],
     ),
     "a device of a fixed layout twice": (
         gpu(0, A100, FIXED),
-        cuts("3g.20gb@0", "3g.20gb@0", "3g.20gb@4"),
+        instances("3g.20gb@0", "3g.20gb@0", "3g.20gb@4"),
         [(Rule.CLIENTS, "2 pods use 3g.20gb (mig), which allows 1")],
     ),
     "more replicas than there are": (
@@ -98,7 +102,7 @@ CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
     ),
     "several rules at once": (
         gpu(0),
-        (share(memory_mib=-5), share(memory_mib=30_000), share(memory_mib=30_000), *cuts("1g.5gb@0")),
+        (share(memory_mib=-5), share(memory_mib=30_000), share(memory_mib=30_000), *instances("1g.5gb@0")),
         [
             (Rule.AMOUNT, "-5 MiB, 0 % compute (memory-share) is not a valid share of a GPU"),
             (Rule.MODES, "shares of different modes on one GPU: memory-share, mig"),
@@ -117,8 +121,8 @@ def test_what_cannot_be_together(of: Gpu, shares: tuple[Share, ...], want: list[
 
 
 def test_what_is_reserved_takes_no_place_in_use() -> None:
-    given = msgspec.structs.replace(gpu(0), reserved=cuts("3g.20gb@4", "1g.5gb@0"))
-    assert with_reserved(given, []) == [*cuts("3g.20gb@4", "1g.5gb@0")]
-    assert with_reserved(given, cuts("2g.10gb@0")) == [*cuts("2g.10gb@0", "3g.20gb@4")]
+    given = msgspec.structs.replace(gpu(0), reserved=instances("3g.20gb@4", "1g.5gb@0"))
+    assert with_reserved(given, []) == [*instances("3g.20gb@4", "1g.5gb@0")]
+    assert with_reserved(given, instances("2g.10gb@0")) == [*instances("2g.10gb@0", "3g.20gb@4")]
     assert with_reserved(given, [WHOLE]) == [WHOLE]
-    assert with_reserved(gpu(0), cuts("2g.10gb@0")) == [*cuts("2g.10gb@0")]
+    assert with_reserved(gpu(0), instances("2g.10gb@0")) == [*instances("2g.10gb@0")]

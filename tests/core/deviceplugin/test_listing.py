@@ -30,7 +30,7 @@ def names(parts: tuple[Withdrawn, ...]) -> str:
 def test_a_device_leaves_the_list_when_the_kubelet_has_known_it_as_unhealthy_for_a_while() -> None:
     former = devices("a", "b")
     gone = withdrawn(former, (), devices("a"), 5.0)
-    assert listed(devices("a"), gone, former) == devices("a", "b", sick=("b",))
+    assert listed(devices("a"), gone, former) == devices("a", "b", unhealthy=("b",))
     assert names(staying(gone, (), 1000.0)) == "b", "the kubelet was not seen to know"
     assert known_unhealthy(gone, {"a", "b"}, 6.0, 7.0) == gone, "it may choose it still"
     assert known_unhealthy(gone, {"a"}, 4.0, 7.0) == gone, "it was asked before"
@@ -54,7 +54,7 @@ def test_where_a_kubelet_takes_no_more_new_devices_wait_for_those_that_leave(mon
     former, now = devices("a", "b"), devices("c", "b", "d")
     gone = withdrawn(former, (), now, 5.0)
     first = listed(now, gone, former)
-    assert first == devices("c", "b", "a", sick=("a",))
+    assert first == devices("c", "b", "a", unhealthy=("a",))
     assert listed(now, (), first) == now
 
 

@@ -145,13 +145,15 @@ def test_how_far_pods_are() -> None:
 
 
 def test_what_is_unhealthy_is_reported() -> None:
-    sick = (
+    unhealthy = (
         UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),
         UnhealthyDevice(gpu="GPU-a-1", placement=LAYOUT[0], reason="Xid 43"),
         UnhealthyDevice(gpu="GPU-a-2"),
     )
     got = only(
-        node(), gpunode("a", gpu(0), gpu(1, layout=LAYOUT), gpu(2), gpu(3), unhealthy=sick), pod("w", NEED, node=None)
+        node(),
+        gpunode("a", gpu(0), gpu(1, layout=LAYOUT), gpu(2), gpu(3), unhealthy=unhealthy),
+        pod("w", NEED, node=None),
     )
     assert [(each.health, each.reasons) for each in got.gpus] == [
         (GpuHealth.UNHEALTHY, ("Xid 79",)),

@@ -252,7 +252,11 @@ def test_a_profile_is_served_under_the_name_another_driver_prints() -> None:
 WHOSE = {
     "several modes": (AUTO, True, True),
     "MIG alone, cut on demand": (Sharing(modes=(Mode.MIG,)), True, True),
-    "MIG alone under strategy single, which cuts nothing": (Sharing(modes=(Mode.MIG,), strategy="single"), False, True),
+    "MIG alone under strategy single, which creates nothing": (
+        Sharing(modes=(Mode.MIG,), strategy="single"),
+        False,
+        True,
+    ),
     "amounts": (Sharing(modes=(Mode.MEMORY_SHARE,)), False, True),
     "whole": (Sharing(modes=(Mode.WHOLE,)), False, False),
     "whole, by the scheduler": (by_scheduler(Sharing(modes=(Mode.WHOLE,))), False, True),

@@ -1,4 +1,4 @@
-"""Random sequences of cuts, on every family of GPUs: layouts are always legal by core/gpu/mig, and capacities agree."""
+"""Random repartitions of every family of GPUs: layouts are always legal by core/gpu/mig, and capacities agree."""
 
 import os
 from collections.abc import Iterator

@@ -53,12 +53,12 @@ async def test_an_instance_is_cut_before_its_container_is_created(node: Node) ->
     place = sevenths()[3]
     node.assign("p", 4, share(0, 4864, mode=Mode.MIG, profile=place.profile, start=place.start))
     got = await node.run("p", NEED, 4)
-    assert node.cut == [(gpu.uuid, place)]
+    assert node.created == [(gpu.uuid, place)]
     edits = node.spec(got)
     assert "TESSERA_GPU_UUIDS=MIG-new" in edits["env"]
     assert "/dev/nvidia-caps/nvidia-cap39" in [each["path"] for each in edits["deviceNodes"]]
     await node.kubelet.create("default", "p", "main")
-    assert len(node.cut) == 1
+    assert len(node.created) == 1
     assert assigned_instances(node.plugins.shares.assigned_requests(), node.inventory) == {(gpu.uuid, place)}
     assert sorted(node.offers((node.inventory.gpus[0], Sharing(layout=(place,))))) == ["aliyun.com/gpu-mem", NEED]
 
@@ -109,7 +109,7 @@ async def test_an_assignment_that_cannot_be_harms_no_other_pod(node: Node) -> No
     node.assign("hostile", 2, share(1, 2048, mode=Mode.MIG_MPS, profile="no such", start=9))
     with pytest.raises(Conflict, match=r"GPU 1 .* profile 'no such' at 9"):
         await node.run("hostile", NEED, 2)
-    assert node.cut == []
+    assert node.created == []
     node.assign("good", 3, share(0, 3072))
     assert node.spec(await node.run("good", NEED, 3))
     assert node.offers(*pairs) == ["aliyun.com/gpu-mem", SLICE, NEED]

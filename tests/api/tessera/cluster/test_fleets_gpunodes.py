@@ -75,8 +75,8 @@ def test_a_claim_of_a_pod_that_is_bound_or_gone_counts_for_nothing() -> None:
 
 
 def test_what_is_unhealthy_is_given_to_nobody_new() -> None:
-    sick = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
-    objects = (node(), gpunode("a", gpu(0), gpu(1), unhealthy=sick), pod("old", NEED, share(0, 4096)))
+    unhealthy = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
+    objects = (node(), gpunode("a", gpu(0), gpu(1), unhealthy=unhealthy), pod("old", NEED, share(0, 4096)))
     got = read(*objects, *(pod(f"new-{number}", NEED, node=None) for number in range(20)))
     assert gpus_by_pod(got) == {"ns/old": [0]}
     placed = plan(got).assignments

@@ -96,8 +96,8 @@ def test_a_revision_changes_with_what_the_gpus_can_be_allocated_as_and_with_noth
     first = gpu_revision(state, ())
     assert first == gpu_revision(state, ())
     assert first == gpu_revision(msgspec.structs.replace(state, used=(Used(gpu=facts(0).uuid, memory_mib=9),)), ())
-    sick = msgspec.structs.replace(state, unhealthy=(UnhealthyDevice(gpu=facts(0).uuid, reason="Xid 79"),))
-    assert len({first, gpu_revision(state, slices), gpu_revision(sick, ())}) == 3
+    unhealthy = msgspec.structs.replace(state, unhealthy=(UnhealthyDevice(gpu=facts(0).uuid, reason="Xid 79"),))
+    assert len({first, gpu_revision(state, slices), gpu_revision(unhealthy, ())}) == 3
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from builders.fleets import T4, amount, gpu, node
 from builders.shares import whole
 from builders.worlds import Judge, World, worlds
 from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
+from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Node, Snapshot
 from tessera.core.packing.defrag import Asker, DefragProposal, Evictable, propose, search
 from tessera.core.packing.fit.admission import refusal
@@ -253,7 +254,7 @@ STUCK: dict[str, tuple[list[ObservedPod], dict[PodKey, Evictable], Asker, str]] 
         two_halves(),
         free(*two_halves()),
         asker(msgspec.structs.replace(WHOLE, cpu_milli=1 << 20)),
-        "moving pods does not help",
+        "moving pods does not help: too little CPU: 1048576 milli requested, 64000 free (n)",
     ),
 }
 
@@ -263,6 +264,26 @@ def test_why_nothing_helps(pods: list[ObservedPod], evictable: dict[PodKey, Evic
     got = propose(cluster(TWO, pods), [one], evictable)
     assert got.moves == ()
     assert want in got.stuck[0].reasons[0]
+
+
+def test_an_unhealthy_gpu_is_named_where_an_emptied_node_does_not_help() -> None:
+    (spec,) = TWO
+    unhealthy = tuple(UnhealthyDevice(gpu=each.uuid, reason="Xid 79") for each in spec.gpus)
+    state = GpuNodeState(name=spec.name, gpus=spec.gpus, unhealthy=unhealthy, reported=True)
+    observed = Cluster(nodes=(ObservedNode(node=spec, state=state),), snapshot=Snapshot(nodes=(spec,)))
+    got = propose(observed, [asker(WHOLE)], {})
+    (reason,) = got.stuck[0].reasons
+    assert reason == (
+        "moving pods does not help: no room for 14.7 GiB with hardware isolation: "
+        "all 2 places are allocated, used in another mode, unhealthy, or closed to new pods (n)"
+    )
+
+
+def test_askers_that_fit_alone_are_told_that_others_come_before_them() -> None:
+    askers = [asker(WHOLE, number) for number in range(3)]
+    got = propose(cluster(TWO, []), askers, {})
+    assert [each.pod for each in got.placed] == ["default/asker-0", "default/asker-1"]
+    assert got.stuck[0].reasons == ("on n it would fit, but for the pods that come before it",)
 
 
 def test_no_more_moves_than_allowed() -> None:

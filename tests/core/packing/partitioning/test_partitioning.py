@@ -68,7 +68,7 @@ def part(gpu: int, name: str, resource: str = "") -> Share:
 
 
 class Scene:
-    """One node with A100s, an agent that cuts what is desired, and a scheduler that binds what it finds."""
+    """One node with A100s, an agent that creates what is desired, and a scheduler that binds what it finds."""
 
     def __init__(self, gpus: int = 1, *, sharing: Sharing = AUTO, limits: PartitioningLimits = SOON) -> None:
         self.limits = limits
@@ -717,7 +717,7 @@ def _check(world: Scene) -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=12))
 def test_who_can_be_placed_runs(names: list[str]) -> None:
-    """On GPUs that nobody uses as many pods run after looks and cuts as the planner places at once."""
+    """On GPUs that nobody uses as many pods run after looks and repartitions as the planner places at once."""
     world = Scene(2)
     world.pending = [asking(str(i), exact(name)) for i, name in enumerate(names)]
     pending = world.reconcile().pending or ()

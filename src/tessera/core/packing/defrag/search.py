@@ -17,7 +17,9 @@ from tessera.core.packing.defrag.evictable import Evictable
 from tessera.core.packing.defrag.records import Asker, DefragProposal, Move, NodeShares, Placed, Stuck
 from tessera.core.packing.defrag.trial import Room, free_need
 from tessera.core.packing.ledger import holder_id
+from tessera.core.packing.obstacles import first_obstacle
 from tessera.core.packing.preempt import victims
+from tessera.core.packing.reasons import NodeFit, summarize
 from tessera.core.workload.need import Need, PodKey
 
 __all__ = ["MOST_MOVES", "propose"]
@@ -245,17 +247,29 @@ class _Search:
         ordered = sorted(open_nodes, key=lambda name: len(self.room.ledger.pods_on(name)))[:_MOST_WHYS]
         found = (self._in_the_way(asker, name) for name in ordered)
         known = [sentence for _, sentence in sorted(each for each in found if each is not None)[:_MOST_SHOWN]]
-        return tuple(known) or (
-            "moving pods does not help: CPU, memory, the number of pods or an unhealthy GPU is the limit on every node",
-        )
+        return tuple(known) or (f"moving pods does not help: {self._emptied(asker.need, ordered)}",)
+
+    def _emptied(self, need: Need, names: Iterable[NodeName]) -> str:
+        """Return in one sentence the obstacles of nodes from which all pods are gone."""
+        verdicts: list[NodeFit] = []
+        for name in names:
+            trial = self.room.ledger.alone(name)
+            for pod in trial.pods_on(name):
+                trial.drop_pod(pod.id)
+            devices = trial.obstacles(need, (name,)).get(name)
+            first = first_obstacle(need, self.room.nodes[name].node, devices=devices, left=trial.left(name))
+            verdicts.append(NodeFit(node=name, obstacle=first))
+        return summarize(verdicts)[1]
 
     def _in_the_way(self, asker: Asker, name: NodeName) -> tuple[int, str] | None:
-        """Return how many pods would have to leave a node, and why they do not."""
+        """Return how many pods would have to leave a node, and why they do not; None where that does not help."""
         trial = self.room.alone(name)
         pods = {holder_id(pod): pod for pod in self.pods if pod.node == name}
         gone = victims(trial, asker.need, _EVERYBODY, name, pods)
-        if not gone:
+        if gone is None:
             return None
+        if not gone:
+            return 0, f"on {name} it would fit, but for the pods that come before it"
         found = [pods[uid] for uid in gone]
         reasons = [f"{pod.pod.key} ({why})" for pod in found if (why := self._bar(pod, asker))]
         if not reasons:

@@ -81,7 +81,7 @@ def states(draw: st.DrawFn) -> GpuNodeState:
         for i, each in enumerate(models)
     )
     place = st.none() | st.just(Placement(0, 1, "1g.5gb"))
-    sick = tuple(
+    unhealthy = tuple(
         UnhealthyDevice(gpu=gpu.uuid, placement=draw(place), reason="XID 79") for gpu in gpus if draw(st.booleans())
     )
     used = tuple(Used(gpu=gpu.uuid, placement=draw(place), memory_mib=5) for gpu in gpus if draw(st.booleans()))
@@ -94,7 +94,7 @@ def states(draw: st.DrawFn) -> GpuNodeState:
     return GpuNodeState(
         name=NodeName("node-a"),
         gpus=gpus,
-        unhealthy=sick,
+        unhealthy=unhealthy,
         used=used,
         unit_mib=draw(st.sampled_from((1, 1024))),
         driver="580.1",
