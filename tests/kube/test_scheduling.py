@@ -1,4 +1,4 @@
-"""All of Tessera on a real cluster: the scheduler asks the server, the server assigns, the agent creates, the pod runs."""
+"""All of Tessera on a real cluster: the scheduler asks the server, it assigns, the agent creates, and the pod runs."""
 
 from collections.abc import Iterator
 from typing import Any
