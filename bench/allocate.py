@@ -114,8 +114,8 @@ class Trusted:
         """Know all there is already."""
 
 
-def pod(name: str, gpu: int) -> dict[str, Any]:
-    """Return a pod that was assigned 5 GiB of a GPU."""
+def pod(name: str, gpu: int, version: int) -> dict[str, Any]:
+    """Return a pod that was assigned 5 GiB of a GPU, written at a version."""
     share = Share(
         gpu=gpu,
         mode=Mode.MEMORY_SHARE,
@@ -128,7 +128,13 @@ def pod(name: str, gpu: int) -> dict[str, Any]:
     annotations = {"tessera.dev/assignment": write_shares((share,))}
     sealed = SIGNER.sealed(annotations, uid=f"uid-{name}", node="n")
     return {
-        "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}", "annotations": sealed},
+        "metadata": {
+            "namespace": "default",
+            "name": name,
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+            "annotations": sealed,
+        },
         "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"limits": {NEED: str(UNITS)}}}]},
     }
 
@@ -159,6 +165,7 @@ class Bench:
         self.case = case
         self.kubelet = kubelet
         self.present: dict[str, dict[str, Any]] = {}
+        self.version = 0
         view = PodsView(self, DeviceCheckpoint(kubelet.plugins), record, proc=root / "proc")
         assigned = AssignedPods(self, Trusted())
         self.plugins = Plugins(paths(kubelet, root), view, assigned, Unchanged(), logger())
@@ -181,7 +188,7 @@ class Bench:
 
     async def relist(self) -> Listing:
         """Return the pods as an API server has them."""
-        return Listing(objects=tuple(self.present.values()), resource_version="1")
+        return Listing(objects=tuple(self.present.values()), resource_version=str(self.version))
 
     async def start(self) -> None:
         """Advertise the devices."""
@@ -192,7 +199,8 @@ class Bench:
     async def serve(self, number: int) -> float:
         """Return the milliseconds to serve a container of a new pod; the oldest of 110 leaves."""
         name, last = f"p{number:06d}", f"p{number - PODS:06d}"
-        self.present[name] = pod(name, number % 16)
+        self.version += 1
+        self.present[name] = pod(name, number % 16, self.version)
         self.present.pop(last, None)
         self.kubelet.remove("default", last)
         first = number * self.case.per_container % DEVICES

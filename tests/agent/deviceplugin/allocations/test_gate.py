@@ -8,6 +8,7 @@ import pytest
 
 from builders.gpunodes import facts, sevenths
 from harness.pluginnode import CDI, GPU, MEMORY, NEED, SLICE, WHOLE, Node, mig, share
+from tessera.agent.deviceplugin.allocations import gate
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kubelet import Container
 from tessera.core.gpu.deviceids import DeviceId
@@ -317,6 +318,22 @@ async def test_the_pod_that_was_made_later_gives_way(node: Node) -> None:
     await node.plugins.gate.record.tidy(node.plugins._uses_of)
     ((later, _),) = node.plugins.gate.refusals.double_allocations()
     assert later.pod == "default/a"
+
+
+async def test_a_pod_that_ended_while_the_watch_is_late_delays_no_start(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server's list says so at once; a wait would be longer than this test may take."""
+    monkeypatch.setattr(gate, "_RETRY_S", 600.0)
+    await node.offer((facts(0, "T4"), WHOLE))
+    for name in ("ended", "new"):
+        node.ask(name)
+        node.kubelet.record("default", name, Container(name="main", limits=((GPU, 1),)), (facts(0).uuid,))
+    del node.pods["default", "ended"]
+    node.version += 1
+    async with asyncio.timeout(60):
+        holder = await node.plugins.gate.holder(GPU, (facts(0).uuid,))
+    assert holder.pod == "default/new"
 
 
 async def test_where_the_checkpoint_cannot_be_read_the_kubelet_is_asked_about_each_pod(node: Node) -> None:
