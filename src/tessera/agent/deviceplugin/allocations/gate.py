@@ -205,7 +205,7 @@ class Gate:
         while len({each.uid for each in found}) != 1:
             await self._observer.refresh()
             found = lastgate.holders(resource, ids, await self._observe())
-            if len({each.uid for each in found}) < 2 or loop.time() > last_s:
+            if len({each.uid for each in found}) <= 1 or loop.time() > last_s:
                 break
             await asyncio.sleep(_RETRY_S)  # the terminating pod is soon observed to have ended
         return found
