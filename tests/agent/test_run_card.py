@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,16 +16,19 @@ from harness.agentmachine import Machine
 from harness.card import Card, ReadOnlyDriver, note
 from tessera.agent.run import Agent
 from tessera.clients.kube import EVENTS, GPU_NODES, annotations_of, labels_of
+from tessera.errors import Conflict
 
 pytestmark = [pytest.mark.anyio, pytest.mark.gpu]
 _RUNS_S = 30.0
+_ENDED = "7f0b8a5e-6d0e-4c39-9a54-2f9c6f0c4e11"
+"""The UID of a pod that was deleted by force."""
 
 
 @contextlib.asynccontextmanager
-async def running(machine: Machine, driver: ReadOnlyDriver) -> AsyncIterator[Agent]:
+async def running(machine: Machine, driver: ReadOnlyDriver, proc: Path = Path("/proc")) -> AsyncIterator[Agent]:
     """Run an agent with the intervals that it has on a node."""
     settings = machine.settings
-    paths = msgspec.structs.replace(settings.paths, proc=Path("/proc"))
+    paths = msgspec.structs.replace(settings.paths, proc=proc)
     settings = msgspec.structs.replace(settings, paths=paths, interval_s=5.0, measure_s=5.0)
     one = Agent(settings, driver, machine.kube)
     task = asyncio.ensure_future(one.run())
@@ -94,4 +98,26 @@ async def test_memory_shares_are_offered_and_given(card: Card, machine: Machine)
         env = await machine.start("p0", "tessera.dev/gpu-memory", 4)
         note(units=facts.memory_mib // 1024, env=env, refused=driver.refused)
         assert (env["NVIDIA_VISIBLE_DEVICES"], env["TESSERA_GPU_MEMORY_MIB"]) == (facts.uuid, "4096")
+        assert driver.refused == ()
+
+
+@pytest.mark.parametrize("mib", [0, 2048], ids=["a context alone", "with memory"])
+async def test_a_process_of_a_pod_that_was_deleted_by_force_keeps_the_gpu_without_a_record(
+    card: Card, machine: Machine, mib: int
+) -> None:
+    proc = machine.settings.paths.proc
+    async with await card.driver() as driver, running(machine, driver, proc):
+        gpus = (await driver.inventory()).gpus
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", len(gpus))
+        await machine.pod("p1", {"nvidia.com/gpu": 1})
+        with card.cuda(mib=mib) if mib else card.cuda() as left:
+            cgroup = proc / str(left.pid) / "cgroup"
+            cgroup.parent.mkdir()
+            cgroup.write_text(f"0::/kubepods/besteffort/pod{_ENDED}/abc\n")
+            told = f"process {left.pid} of pod {_ENDED}, which has ended, uses GPU {gpus[0].uuid}"
+            with pytest.raises(Conflict, match=told):
+                await machine.start("p1", "nvidia.com/gpu")
+        note(told=told)
+        shutil.rmtree(cgroup.parent)
+        assert dict((await machine.kubelet.create("default", "p1", "c")).env)["NVIDIA_VISIBLE_DEVICES"] == gpus[0].uuid
         assert driver.refused == ()
