@@ -1,4 +1,4 @@
-"""A simulated H100 answers as a real one did, whose answers are in tests/data/nvml; what it does not have is listed."""
+"""Simulated GPUs answer as real ones did, whose answers are in tests/data/nvml; what they do not have is listed."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,10 @@ import pytest
 from harness.nvmlanswers import answers
 from tessera.sim.nvmlsim import Machine
 
-RECORDED = Path(__file__).parents[2] / "data/nvml/h100-80gb-580.json"
+RECORDED = {
+    model: json.loads((Path(__file__).parents[2] / f"data/nvml/{model.lower()}-580.json").read_bytes())
+    for model in ("H100-80GB", "H200-141GB")
+}
 OF_THE_MACHINE = {
     "GetSerial",
     "GetUUID",
@@ -69,10 +72,10 @@ def rounded(name: str, answer: Any) -> Any:
     return answer
 
 
-@pytest.mark.parametrize("name", json.loads(RECORDED.read_bytes()))
-def test_it_answers_as_the_real_one(start: Callable[..., Machine], name: str) -> None:
-    recorded = json.loads(RECORDED.read_bytes())[name]
-    start("H100-80GB", driver="580.159.04")
+@pytest.mark.parametrize(("model", "name"), [(model, name) for model, known in RECORDED.items() for name in known])
+def test_it_answers_as_the_real_one(start: Callable[..., Machine], model: str, name: str) -> None:
+    recorded = RECORDED[model][name]
+    start(model, driver="580.159.04")
     (answer,) = answers(name).values()
     if name in ABSENT:
         assert answer == {"error": pynvml.NVML_ERROR_NOT_SUPPORTED}, f"take {name} off the list"

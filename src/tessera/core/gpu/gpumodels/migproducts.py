@@ -248,9 +248,9 @@ _SEVEN_SLICE_PRODUCTS = (
         ("0x233510DE", "0x233B10DE"),
         _Evidence(
             "published-table",
-            ("ug-profiles", "lgip-h200", "instaslice", "mig-parted"),
-            (16, 16, None, 32, 60, 64, 132),
-            {1: 16.0, 2: 32.5, 8: 140.0},
+            ("ug-profiles", "nvml-h200", "lgip-h200", "instaslice", "mig-parted"),
+            (16, 16, 26, 32, 60, 64, 132),
+            {1: 16.0, 2: 32.5, 4: 69.75, 8: 140.0},
         ),
         "H20-141GB shares the names only; its SM counts are not these",
     ),

@@ -32,6 +32,8 @@ SOURCES: Mapping[str, str] = MappingProxyType(
         "https://github.com/NVIDIA/mig-parted/issues/227",
         "lgip-gh200-144": "nvidia-smi mig -lgip of a GH200 144G HBM3e; https://github.com/NVIDIA/mig-parted/pull/139",
         "lgip-h200": "nvidia-smi mig -lgip of an H200 141GB, a fixture in a public test",
+        "nvml-h200": "NVML of driver 580.159.04 on an H200 141GB, read by scripts/hardware on 26 November 2026; "
+        "docs/hardware.md, tests/data/nvml/h200-141gb-580.json",
         "syseleven": "SysEleven documentation, profiles of H100 96GB; "
         "https://documentation.syseleven.de/en/howtos/GPU/enable-mig/",
         "die": "inferred: the same die family, memory fractions and instance counts as a product with observed "
