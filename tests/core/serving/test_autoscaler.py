@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose
+from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose, serves
 from tessera.core.serving.load import Load
 
 SERVER = ScaledServer(slots=8, cold_start_s=120.0)
@@ -107,6 +107,18 @@ def test_the_capacity_outlasts_counters_that_go_back_and_the_absence_of_replicas
     assert other.capacity.carried
 
 
+_NONE = (0, 0, 0, 0)
+_LEARNED_EARLIER = [
+    *[_NONE] * 11,
+    (1, 0, 1, 0), (1, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (1, 0, 1, 0),
+    *[_NONE] * 3,
+    (1, 1, 0, 0), (0, 1, 0, 0), (0, 3, 0, 1), (1, 1, 0, 0), (1, 1, 0, 0), (0, 0, 0, 3),
+]  # fmt: skip
+"""With more that wait a replica's capacity is known sooner: no earlier error of a forecast may shrink by that."""
+
+
+@example(steps=_LEARNED_EARLIER, replicas=1, slots=277)
+@example(steps=[*[_NONE] * 22, (3, 0, 2, 1), _NONE, _NONE], replicas=1, slots=2)
 @given(
     steps=st.lists(
         st.tuples(st.integers(0, 300), st.sampled_from([0, 0, 1, 9, 200]), st.integers(0, 300), st.integers(0, 90)),
@@ -251,6 +263,59 @@ def test_what_is_unready_for_one_or_two_passes_changes_nothing(
         return found
 
     assert asked(unready) == asked([0] * len(unready))
+
+
+@given(
+    slots=st.integers(1, 64),
+    unready=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 100)), min_size=1, max_size=20),
+    replicas=st.integers(1, 8),
+    rate=st.integers(0, 20),
+)
+def test_a_server_that_may_scale_to_zero_is_scaled_as_any_other_while_it_has_requests(
+    slots: int, unready: list[tuple[int, int]], replicas: int, rate: int
+) -> None:
+    """For passes all replicas are unready and have so many requests, then all are ready again for as many."""
+    loads = [
+        (ready, flying)
+        for passes, flying in unready
+        for ready, count in ((True, passes), (False, passes))
+        for _ in range(count)
+    ]
+
+    def proposed(least: int) -> list[ReplicaProposal]:
+        server = ScaledServer(slots=slots, cold_start_s=120.0, least=least, most=1000)
+        memory, found, desired = AutoscalerMemory(), list[ReplicaProposal](), replicas
+        for number, (ready, flying) in enumerate(loads):
+            load = load_of(15.0 * number, 200 + 15 * rate * number, 200 + 15 * rate * number - flying, flying, desired)
+            load = load if ready else msgspec.structs.replace(load, ready=0, unready_in_flight=flying)
+            load = msgspec.structs.replace(load, waiting=max(flying - slots * replicas, 0))
+            memory, proposal = propose(memory, load, server)
+            desired = proposal.replicas
+            found.append(proposal)
+        return found
+
+    assert proposed(0) == proposed(1)
+
+
+def test_what_was_learned_outlasts_minutes_in_which_no_replica_serves() -> None:
+    """Unready for three minutes, without a request since none is sent to them; then as before."""
+    server, memory = ScaledServer(slots=8, cold_start_s=120.0, least=0), AutoscalerMemory()
+    for number in range(240):
+        memory, _ = propose(memory, load_of(15.0 * number, 15 * number + 6, 15 * number, 6, 2), server)
+    began, errors = memory.began_s, len(memory.errors)
+    for number in range(240, 253):
+        unready = msgspec.structs.replace(load_of(15.0 * number, 3591, 3591, 0, 2), ready=0)
+        memory, found = propose(memory, unready, server)
+    assert found == ReplicaProposal(2, "no replica is ready: 2 are starting or unready")
+    memory, _ = propose(memory, load_of(15.0 * 253, 3600, 3594, 6, 2), server)
+    assert (memory.began_s, memory.busy_s) == (began, 15.0 * 253)
+    assert len(memory.errors) > errors - 20
+
+
+def test_pods_that_end_start_no_replica() -> None:
+    """A server was scaled to zero, and its last replica still answers."""
+    ending = idle(0.0, replicas=0, ready=0, in_flight=3, unready_in_flight=3)
+    assert not serves(AutoscalerMemory(), ending)
 
 
 def test_replicas_that_stay_unready_are_missed_in_the_third_pass() -> None:

@@ -188,6 +188,27 @@ def test_a_pod_that_is_not_ready_is_not_assumed_to_serve() -> None:
         assert (found.load.in_flight, found.load.completed) == (4, 10 * number)
 
 
+@pytest.mark.parametrize("ready", [set(), {"a"}, {"a", "b"}])
+def test_pods_whose_probes_fail_are_scaled_alike_whatever_the_least(ready: set[str]) -> None:
+    """Two pods with 30 requests each and 8 slots, for ten minutes ready, then some of them unready for an hour."""
+
+    def proposed(least: int) -> list[int | None]:
+        known, memory, found = ServerMemory(), ScalingMemory(), list[int | None]()
+        for number in range(1, 280):
+            now_ready = ready if number > 40 else {"a", "b"}
+            pods = {name: sample(15.0 * number, 40.0 * number, in_flight=30) for name in "ab"}
+            known, seen = observe(known, pods, at_s=15.0 * number, replicas=2, ready=now_ready)
+            facts = ServerFacts(replicas=2, ready=len(now_ready), least=least, most=10, slots=8, decided=True)
+            memory, decision = scale(memory, facts, seen.load, 15.0 * number)
+            found.append(decision.replicas)
+        assert isinstance(seen.load, Load)
+        assert seen.load.unready_in_flight == 30 * len({"a", "b"} - ready)
+        return found
+
+    assert proposed(0) == proposed(1)
+    assert (proposed(0)[-1] or 0) > 2
+
+
 @pytest.mark.parametrize(
     ("new", "want"),
     [

@@ -27,7 +27,7 @@ from tessera.core.serving.load import Load
 from tessera.core.serving.passes import PASS_S, SUSTAINED_S
 from tessera.core.serving.scaletozero import IDLE_S, awake
 
-__all__ = ["AutoscalerMemory", "ReplicaProposal", "ScaledServer", "propose", "replicas_text", "was_ready"]
+__all__ = ["AutoscalerMemory", "ReplicaProposal", "ScaledServer", "propose", "replicas_text", "serves"]
 
 _RECENT_S: Final = 240
 """The current rate is that of the last so many seconds."""
@@ -152,46 +152,31 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
         The new state, and the replicas.
 
     """
-    if server.least == 0 and not load.ready and not was_ready(memory, load.replicas, load.at_s):
+    if server.least == 0 and not serves(memory, load):
         return _without_replicas(memory, load, server)
-    # 1. Remember the load, and count as ready what was so a moment ago. If counters went back, or there was no load for
-    #    long, start again.
-    former = memory if memory.loads and _goes_on(memory.loads[-1], load) else _begun(memory, load)
-    busy_s = load.at_s if _is_busy(former, load) else former.busy_s
-    known = (*(each for each in former.loads if each.at_s > load.at_s - _ERRORS_S), load)
-    loads = (*known[:-1], _with_lately_ready(known))
-    # 2. Measure how many requests a replica serves at once, if requests wait.
-    capacity = measure(former.capacity, loads, revision=server.revision, slots=server.slots)
+    # 1. Remember the load. If counters went back, or there was no load for long, start again.
+    state = _with_load(memory, load)
+    # 2. Count as ready what was so a moment ago, and measure how many requests a replica serves at once, if some wait.
+    loads = (*state.loads[:-1], _with_lately_ready(state.loads))
+    capacity = measure(state.capacity, loads, revision=server.revision, slots=server.slots)
+    state = msgspec.structs.replace(state, capacity=capacity)
+    if server.least == 0 and load.at_s - state.busy_s >= server.idle_s and not _is_awake(load, server):
+        return state, ReplicaProposal(0, f"no request for {server.idle_s:.0f} s, so no replica")
+    # 3. Forecast the slots in use when a replica requested now is ready; take a margin from the errors of such
+    #    forecasts, and add what drains the queue of then.
+    forecast = _rate_ahead(loads, server.cold_start_s) * _service_s(loads)
+    errors = _errors(state, loads, server.cold_start_s)
     slots = limit(capacity, server.slots, load.at_s)
-    if server.least == 0 and load.at_s - busy_s >= server.idle_s and not _is_awake(load, server):
-        proposal = ReplicaProposal(0, f"no request for {server.idle_s:.0f} s, so no replica")
-        return msgspec.structs.replace(former, loads=known, busy_s=busy_s, capacity=capacity), proposal
-    # 3. Forecast the slots in use when a replica requested now is ready.
-    service_s = _service_s(loads)
-    forecast = _rate_ahead(loads, server.cold_start_s) * service_s
-    # 4. Compare the present with its forecast, and take a margin from such errors.
-    errors = _errors(former, loads, server.cold_start_s, slots)
-    # 5. Count the replicas for both and for the queue of then, or for the requests that are in flight now.
-    demand = _Demand(
-        forecast=forecast,
-        margin=_margin(errors, forecast),
-        draining=_draining(loads, forecast, service_s, slots=slots, cold_start_s=server.cold_start_s),
-    )
-    begins = load.at_s < former.began_s + _BEGIN_S
+    draining = _draining(loads, forecast, slots=slots, cold_start_s=server.cold_start_s)
+    demand = _Demand(forecast=forecast, margin=_margin(errors, forecast), draining=draining)
+    # 4. Count the replicas for all three, or for the requests that are in flight now.
+    begins = load.at_s < state.began_s + _BEGIN_S
     needed, reason = _needed(demand, loads, server, capacity=capacity, begins=begins)
-    # 6. Scale up at once, down only after fewer were enough for a while.
-    needs = (*(each for each in former.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed))
-    proposal = _proposal(needs, load, server, reason)
-    state = AutoscalerMemory(
-        began_s=former.began_s,
-        busy_s=busy_s,
-        loads=known,
-        forecasts=(*(each for each in former.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast)),
-        errors=errors,
-        needs=needs,
-        capacity=capacity,
-    )
-    return state, proposal
+    # 5. Scale up at once, down only after fewer were enough for a while.
+    forecasts = *(each for each in state.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast)
+    needs = *(each for each in state.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed)
+    state = msgspec.structs.replace(state, forecasts=forecasts, errors=errors, needs=needs)
+    return state, _proposal(needs, load, server, reason)
 
 
 def _needed(
@@ -247,9 +232,13 @@ def replicas_text(replicas: int) -> str:
     return "1 replica" if replicas == 1 else f"{replicas} replicas"
 
 
-def was_ready(memory: AutoscalerMemory, replicas: int, at_s: float) -> bool:
-    """Return whether one of these replicas was ready in the last passes: a probe fails for a moment."""
-    return replicas > 0 and any(each.ready for each in memory.loads if each.at_s > at_s - SUSTAINED_S)
+def serves(memory: AutoscalerMemory, load: Load) -> bool:
+    """Return whether a replica serves: it is ready, was so in the last passes, or has requests whatever its probe says.
+
+    A probe fails for a moment, and for longer where a replica is too busy to answer it.
+    """
+    lately = (each.ready for each in memory.loads if each.at_s > load.at_s - SUSTAINED_S)
+    return load.ready > 0 or (load.replicas > 0 and (load.unready_in_flight > 0 or any(lately)))
 
 
 def _are(replicas: int) -> str:
@@ -263,6 +252,16 @@ def _requests(count: int) -> str:
 def _goes_on(last: Load, load: Load) -> bool:
     counted = load.arrived >= last.arrived and load.completed >= last.completed
     return counted and 0 < load.at_s - last.at_s <= _RECENT_S
+
+
+def _with_load(memory: AutoscalerMemory, load: Load) -> AutoscalerMemory:
+    """Return the state with this load, of the last hour; a new one if the load does not continue the former ones."""
+    former = memory if memory.loads and _goes_on(memory.loads[-1], load) else _begun(memory, load)
+    return msgspec.structs.replace(
+        former,
+        busy_s=load.at_s if _is_busy(former, load) else former.busy_s,
+        loads=(*(each for each in former.loads if each.at_s > load.at_s - _ERRORS_S), load),
+    )
 
 
 def _begun(memory: AutoscalerMemory, load: Load) -> AutoscalerMemory:
@@ -282,15 +281,16 @@ def _is_awake(load: Load, server: ScaledServer) -> bool:
 def _without_replicas(
     memory: AutoscalerMemory, load: Load, server: ScaledServer
 ) -> tuple[AutoscalerMemory, ReplicaProposal]:
-    """Return the replicas while none is ready, so that there are no metrics either.
+    """Return the replicas while none serves, so that nothing is measured.
 
-    A starting replica is awaited, however long its model takes to load: removing it would waste its start.
+    A starting replica is awaited, however long its model takes to load: removing it would waste its start. What was
+    learned counts again if replicas that were ready before are so within minutes.
     """
-    begun = _begun(memory, load)
     if load.replicas:
-        return begun, ReplicaProposal(
-            min(load.replicas, server.most), f"no replica is ready: {_are(load.replicas)} starting or unready"
-        )
+        waits = f"no replica is ready: {_are(load.replicas)} starting or unready"
+        awaited = msgspec.structs.replace(memory, busy_s=load.at_s)
+        return awaited, ReplicaProposal(min(load.replicas, server.most), waits)
+    begun = _begun(memory, load)
     if load.in_flight:
         return begun, ReplicaProposal(1, f"{load.in_flight} waiting, and there is no replica")
     if _is_awake(load, server):
@@ -335,12 +335,12 @@ def _rate_ahead(loads: Sequence[Load], cold_start_s: float) -> float:
     return min(max(rate + _TREND * slope * ahead_s, rate / 2), rate * 2)
 
 
-def _draining(loads: Sequence[Load], forecast: float, service_s: float, *, slots: int, cold_start_s: float) -> float:
+def _draining(loads: Sequence[Load], forecast: float, *, slots: int, cold_start_s: float) -> float:
     """Return the slots that drain the queue which there will be when a replica requested now is ready.
 
     Replicas that start meanwhile serve requests from when they are ready, so they are not requested twice.
     """
-    now = loads[-1]
+    now, service_s = loads[-1], _service_s(loads)
     starting = _starting(loads, cold_start_s)
     # What is served is no queue, and goes on where more replicas serve than are ready.
     served = max(slots * now.ready, now.in_flight - now.waiting)
@@ -405,20 +405,27 @@ def _dispersion(loads: Sequence[Load]) -> float:
     return max(sum((a - b) ** 2 for a, b in pairwise(counts)) / total, 1.0)
 
 
-def _errors(memory: AutoscalerMemory, loads: Sequence[Load], cold_start_s: float, slots: int) -> tuple[_Error, ...]:
+def _errors(memory: AutoscalerMemory, loads: Sequence[Load], cold_start_s: float) -> tuple[_Error, ...]:
     """Return the errors that still count, with that of the forecast made for now, if there is one."""
     now = loads[-1]
     kept = tuple(each for each in memory.errors if each.at_s > now.at_s - _ERRORS_S)
     made = [forecast for at_s, forecast in memory.forecasts if at_s <= now.at_s - cold_start_s - PASS_S]
     if not made:
         return kept
-    # Queued requests behind too few replicas do not need as many slots.
-    used: float = min(now.in_flight, max(slots * now.ready, now.in_flight - now.waiting))
-    # Those of the past that are served now need replicas for a while, but say nothing of requests to come.
-    if now.in_flight > _OVERLOAD * slots * now.ready:
-        used = min(used, _rate(_before(loads, _MINUTE_S), now) * _service_s(loads))
     weight = float(now.arrived - loads[-2].arrived) ** _BURSTS
-    return (*kept, _Error(now.at_s, used - made[-1], weight))
+    return (*kept, _Error(now.at_s, _offered(loads) - made[-1], weight))
+
+
+def _offered(loads: Sequence[Load]) -> float:
+    """Return the slots that requests would have in use now if there were enough.
+
+    Of those that wait it counts as many as the arrivals of the last minute explain: by Little's law so many are in
+    service as arrive while one is served. The others are a queue of the past, which needs replicas for a while and says
+    nothing of requests to come. Slots do not matter, so what is learned of them later changes no earlier error.
+    """
+    now = loads[-1]
+    arriving = _rate(_before(loads, _MINUTE_S), now) * _service_s(loads)
+    return min(float(now.in_flight), max(now.in_flight - now.waiting, arriving))
 
 
 def _margin(errors: Sequence[_Error], forecast: float) -> float:

@@ -23,6 +23,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Ready replicas."""
     waiting: int = 0
     """Those of `in_flight` that wait, where the engine counts them."""
+    unready_in_flight: int = 0
+    """Those of `in_flight` in replicas that are not ready: these serve, although their probe fails."""
     saturated: float | None = None
     """Requests in service in a replica where requests wait, on average; None where none wait.
     Replicas that serve none are broken and do not count."""

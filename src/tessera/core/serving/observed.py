@@ -152,6 +152,9 @@ def observe(
             served_s=counted.served_s,
             in_flight=math.ceil(in_flight),
             waiting=math.floor(sum(each.waiting for each in present.values())),
+            unready_in_flight=math.ceil(
+                sum(each.waiting + each.running for n, each in present.items() if n not in ready)
+            ),
             saturated=_saturated(measured, ready),
             replicas=replicas,
             ready=len(ready),

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose, was_ready
+from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose, serves
 from tessera.core.serving.decisions import LastDecision, ScalingDecision, decide
 from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
@@ -126,15 +126,19 @@ def scale(
 
 
 def _from_zero(memory: AutoscalerMemory, facts: ServerFacts, load: Load | Missing, now_s: float) -> Load | Missing:
-    """Return the load of a server without ready replicas: only an external source counts its requests.
-
-    While one was ready a moment ago, the load is as measured.
-    """
-    if facts.ready == 0 and not was_ready(memory, facts.replicas, now_s):
-        pending = math.ceil(facts.pending_requests or 0)
-        load = Load(
-            at_s=now_s, arrived=0, completed=0, served_s=0.0, in_flight=pending, replicas=facts.replicas, ready=0
-        )
+    """Return the load as measured, or of a server of which no replica serves: only an external source counts then."""
+    pending = math.ceil(facts.pending_requests or 0)
+    unserved = Load(
+        at_s=now_s,
+        arrived=0,
+        completed=0,
+        served_s=0.0,
+        in_flight=pending,
+        replicas=facts.replicas,
+        ready=facts.ready,
+    )
+    if not serves(memory, unserved if isinstance(load, Missing) else load):
+        load = unserved
     return load if isinstance(load, Missing) else msgspec.structs.replace(load, woken_s=facts.woken_s)
 
 
