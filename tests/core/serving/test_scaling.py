@@ -87,14 +87,15 @@ def burst(facts: ServerFacts) -> ScalingDecision:
 def test_no_more_than_one_beyond_those_that_find_a_place_are_asked_for(room: int | None, want: int) -> None:
     found = burst(msgspec.structs.replace(FACTS, room=room))
     assert found.replicas == want
-    said = found.reason.endswith(f"; GPUs have room for {room} more now, so no more are requested")
-    assert said is (want < 5)
+    now = f"GPUs have room for {room} more now" if room else "GPUs have no room for more now"
+    said = f"; {now}; one beyond that is requested, for which MIG instances or a node may be added"
+    assert found.reason.endswith(said) is (want < 5)
 
 
 def test_where_the_cluster_cannot_be_read_one_more_is_requested() -> None:
     found = burst(msgspec.structs.replace(FACTS, room=0, room_unknown=True))
     assert found.replicas == FACTS.replicas + 1
-    assert found.reason.endswith("; how many more fit is not known now, so no more are requested")
+    assert found.reason.endswith("; how many more fit is not known now, so one more is requested")
 
 
 def test_places_are_counted_for_more_than_one_replica_beyond_those_that_are_there() -> None:

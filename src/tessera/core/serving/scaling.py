@@ -1,8 +1,8 @@
 """The desired replicas of a model server now: by the cluster's state, the measurements, and the policy.
 
-It never requests more replicas while the scheduler has no place for one of the present ones: more would not
-help. Nor does it request more than one beyond those that fit on the present GPUs: for
-that one MIG instances are created, or a cluster autoscaler adds a node.
+It never requests more replicas while the scheduler has no place for one of the present ones: more would not help. Of
+those that do not fit on the present GPUs it requests one: a pending pod is what MIG instances are created for, and what
+makes a cluster autoscaler add a node.
 """
 
 import math
@@ -173,9 +173,10 @@ def _most(facts: ServerFacts, most: int) -> tuple[int, str]:
     if facts.unschedulable and there <= most:
         return there, f"; {facts.unschedulable} of them fit no node now, so no more are requested"
     if facts.room is not None and there + facts.room + 1 < most:
-        found = f"GPUs have room for {facts.room} more now"
-        found = "how many more fit is not known now" if facts.room_unknown else found
-        return there + facts.room + 1, f"; {found}, so no more are requested"
+        found = f"GPUs have room for {facts.room} more now" if facts.room else "GPUs have no room for more now"
+        one = f"{found}; one beyond that is requested, for which MIG instances or a node may be added"
+        one = "how many more fit is not known now, so one more is requested" if facts.room_unknown else one
+        return there + facts.room + 1, f"; {one}"
     return most, ""
 
 
