@@ -6,15 +6,8 @@ import msgspec
 import pytest
 
 from builders.measuredservers import autoscaler, deployment, model_pod
-from tessera.api.kubernetes.modelpods import (
-    HpaBounds,
-    ModelDeployment,
-    ModelPod,
-    more_pods,
-    read_bounds,
-    read_deployment,
-    read_pod,
-)
+from tessera.api.kubernetes.modelpods import more_pods, read_bounds, read_deployment, read_pod
+from tessera.core.serving.serverfacts import HpaBounds, ModelDeployment, ModelPod
 from tessera.errors import InvalidInput
 
 WANT = ModelPod(
@@ -143,7 +136,7 @@ def vllm(*words: str, command: bool = False) -> dict[str, Any]:
 
 
 DEPLOYMENTS = {
-    "nothing said": (deployment(), ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble="")),
+    "nothing said": (deployment(), ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, trouble="")),
     "a ModelServer's": (
         {
             **deployment(),
@@ -161,39 +154,39 @@ DEPLOYMENTS = {
                 ],
             },
         },
-        ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble="", owner="llm", owner_uid="2"),
+        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, trouble="", owner="llm", owner_uid="2"),
     ),
     "all said": (
         deployment(replicas=3, slots=" 8 ", cold_start_seconds="90"),
-        ModelDeployment(replicas=3, slots=8, cold_start_s=90.0, trouble=""),
+        ModelDeployment(name="llm", replicas=3, slots=8, cold_start_s=90.0, trouble=""),
     ),
     "no replicas written": (
         {**deployment(), "spec": {"template": {"spec": {"containers": []}}}},
-        ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, trouble=""),
     ),
     "vLLM's sequences": (
         vllm("serve", "--max-num-seqs=16"),
-        ModelDeployment(replicas=1, slots=16, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=16, cold_start_s=None, trouble=""),
     ),
     "vLLM's sequences in two words of the command": (
         vllm("vllm", "--max-num-seqs", "16", command=True),
-        ModelDeployment(replicas=1, slots=16, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=16, cold_start_s=None, trouble=""),
     ),
     "vLLM's sequences with underscores": (
         vllm("serve", "--max_num_seqs=16"),
-        ModelDeployment(replicas=1, slots=16, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=16, cold_start_s=None, trouble=""),
     ),
     "vLLM's sequences twice: the last counts": (
         vllm("serve", "--max-num-seqs=16", "--max-num-seqs=32"),
-        ModelDeployment(replicas=1, slots=32, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=32, cold_start_s=None, trouble=""),
     ),
     "vLLM's sequences left out": (
         vllm("serve", "--max-num-seqs"),
-        ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, trouble=""),
     ),
     "another option": (
         vllm("serve", "--max-num-seqs-x=3"),
-        ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, trouble=""),
     ),
 }
 
@@ -278,9 +271,9 @@ def test_no_deployment() -> None:
 
 
 def test_bounds() -> None:
-    assert read_bounds(autoscaler(least=2)) == HpaBounds(deployment="llm", least=2, most=5, decided=True)
-    assert read_bounds(autoscaler(least=None)) == HpaBounds(deployment="llm", least=1, most=5, decided=True)
-    assert read_bounds(autoscaler(metric="other")) == HpaBounds(deployment="llm", least=1, most=5)
+    assert read_bounds(autoscaler(least=2)) == HpaBounds(name="llm", deployment="llm", least=2, most=5, decided=True)
+    assert read_bounds(autoscaler(least=None)) == HpaBounds(name="llm", deployment="llm", least=1, most=5, decided=True)
+    assert read_bounds(autoscaler(metric="other")) == HpaBounds(name="llm", deployment="llm", least=1, most=5)
     other = autoscaler()
     other["spec"]["scaleTargetRef"]["kind"] = "StatefulSet"
     assert read_bounds(other) is None

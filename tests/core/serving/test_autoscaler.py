@@ -303,9 +303,10 @@ def test_what_was_learned_outlasts_minutes_in_which_no_replica_serves() -> None:
     for number in range(240):
         memory, _ = propose(memory, load_of(15.0 * number, 15 * number + 6, 15 * number, 6, 2), server)
     began, errors = memory.began_s, len(memory.errors)
-    for number in range(240, 253):
-        unready = msgspec.structs.replace(load_of(15.0 * number, 3591, 3591, 0, 2), ready=0)
-        memory, found = propose(memory, unready, server)
+    unready = msgspec.structs.replace(load_of(0.0, 3591, 3591, 0, 2), ready=0)
+    for number in range(240, 252):
+        memory, _ = propose(memory, msgspec.structs.replace(unready, at_s=15.0 * number), server)
+    memory, found = propose(memory, msgspec.structs.replace(unready, at_s=15.0 * 252), server)
     assert found == ReplicaProposal(2, "no replica is ready: 2 are starting or unready")
     memory, _ = propose(memory, load_of(15.0 * 253, 3600, 3594, 6, 2), server)
     assert (memory.began_s, memory.busy_s) == (began, 15.0 * 253)

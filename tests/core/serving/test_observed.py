@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tessera.core.serving.load import Load
 from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
 from tessera.core.serving.queuetime import Counters, Missing
-from tessera.core.serving.scaling import ScalingMemory, ServerFacts, scale
+from tessera.core.serving.scaling import ScalingMemory, scale
+from tessera.core.serving.serverfacts import ServerFacts
 
 DOWN = Missing("connection refused")
 
@@ -201,8 +202,9 @@ def test_pods_whose_probes_fail_are_scaled_alike_whatever_the_least(ready: set[s
             facts = ServerFacts(replicas=2, ready=len(now_ready), least=least, most=10, slots=8, decided=True)
             memory, decision = scale(memory, facts, seen.load, 15.0 * number)
             found.append(decision.replicas)
-        assert isinstance(seen.load, Load)
-        assert seen.load.unready_in_flight == 30 * len({"a", "b"} - ready)
+            if number > 40:
+                assert isinstance(seen.load, Load)
+                assert seen.load.unready_in_flight == 30 * len({"a", "b"} - ready)
         return found
 
     assert proposed(0) == proposed(1)

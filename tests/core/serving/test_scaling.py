@@ -6,7 +6,8 @@ import pytest
 from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.scaling import ScalingMemory, ServerFacts, in_turn, scale, to_count
+from tessera.core.serving.scaling import ScalingMemory, in_turn, scale, to_count
+from tessera.core.serving.serverfacts import ServerFacts
 
 FACTS = ServerFacts(replicas=2, least=1, most=5, slots=8, decided=True)
 BAD = Missing("1 of 1 pods (a): no answer")

@@ -8,7 +8,8 @@ import pytest
 
 from tessera.core.serving.observed import ServerMemory, observe
 from tessera.core.serving.queuetime import Counters
-from tessera.core.serving.scaling import ScalingMemory, ServerFacts, scale
+from tessera.core.serving.scaling import ScalingMemory, scale
+from tessera.core.serving.serverfacts import ServerFacts
 
 RATE, SERVICE_S = 10, 10.0
 """A hundred requests in flight, of which a pod serves 20: seven pods, or eight by what is at the beginning."""

@@ -13,12 +13,12 @@ from builders.measuredservers import SERVER, autoscaler, deployment, model_pod, 
 from harness.metricsscenes import DOWN, WHOLE, Scene, scene
 from tessera.api.kubernetes.labelselectors import read_selector
 from tessera.api.kubernetes.metrics.paths import External
-from tessera.api.kubernetes.modelpods import ModelPod
 from tessera.api.prometheus.pendingrequests import PendingRequests
 from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, PODS
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.core.serving.autoscaler import replicas_text
 from tessera.core.serving.queuetime import Counters, Missing
+from tessera.core.serving.serverfacts import ModelPod
 from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.measures import Measures

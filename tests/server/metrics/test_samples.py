@@ -11,10 +11,11 @@ import pytest
 
 from builders.measuredservers import model_pod, triton
 from harness.prometheusserver import history, serving_history
-from tessera.api.kubernetes.modelpods import ModelPod, read_pod
+from tessera.api.kubernetes.modelpods import read_pod
 from tessera.api.prometheus.podsamples import pod_query
 from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.core.serving.queuetime import Counters, Missing
+from tessera.core.serving.serverfacts import ModelPod
 from tessera.errors import Unavailable
 from tessera.server.metrics.samples import PodName, PrometheusSamples, ScrapedSamples
 

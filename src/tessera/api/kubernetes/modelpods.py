@@ -13,13 +13,11 @@ import msgspec
 from tessera.core.serving.annotations import COLD_START, IDLE, PORT, SLOTS, WAKE
 from tessera.core.serving.metricnames import REPLICAS
 from tessera.core.serving.render import API_VERSION, KIND
+from tessera.core.serving.serverfacts import HpaBounds, ModelDeployment, ModelPod
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
     "DeploymentStatus",
-    "HpaBounds",
-    "ModelDeployment",
-    "ModelPod",
     "more_pods",
     "read_bounds",
     "read_deployment",
@@ -36,55 +34,6 @@ _Time: TypeAlias = Annotated[dt.datetime, msgspec.Meta(tz=True)]
 _LAST_TIME_S: Final = 1 << 36
 
 
-class ModelPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of a model server."""
-
-    url: str
-    """URL of its metrics; empty if unknown."""
-    trouble: str
-    """Why it is not."""
-    running: bool
-    ready: bool
-    """Whether it is ready; not if it is terminating."""
-    unschedulable: bool
-    """Whether it is unschedulable."""
-    started_s: float
-    """Start of the serving container."""
-    cold_start_s: float | None
-    """From being scheduled until it last became ready, if it is ready and never restarted."""
-
-
-class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
-    """A Deployment of a model server."""
-
-    replicas: int
-    slots: int | None
-    revision: str = ""
-    """Changes with the pods' template; empty before the Deployment controller has written it."""
-    rolling: bool = False
-    """Whether pods of an earlier template are there, or the Deployment controller has not seen the present one."""
-    cold_start_s: float | None
-    idle_s: float | None = None
-    """It may scale to zero after this long without a request; None if it is not set."""
-    woken_s: float | None = None
-    """When it was last woken; None for never."""
-    trouble: str
-    """Invalid annotations."""
-    owner: str = ""
-    """Name of the ModelServer that owns it; empty for none."""
-    owner_uid: str = ""
-
-
-class HpaBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """A HorizontalPodAutoscaler's bounds for a Deployment."""
-
-    deployment: str
-    least: int
-    most: int
-    decided: bool = False
-    """Whether it uses Tessera's decision."""
-
-
 class _Owner(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str
     kind: str
@@ -98,6 +47,7 @@ class _Owner(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
     owner_references: tuple[_Owner, ...] | None = None
     generation: int = 0
     annotations: dict[str, str] | None = None
@@ -208,7 +158,12 @@ class _AutoscalerSpec(msgspec.Struct, frozen=True, rename="camel"):
     metrics: tuple[_Metric, ...] | None = None
 
 
+class _Named(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
 class _Autoscaler(msgspec.Struct, frozen=True):
+    metadata: _Named
     spec: _AutoscalerSpec
 
 
@@ -289,6 +244,7 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
     replicas = 1 if found.spec.replicas is None else found.spec.replicas
     owner = next((each for each in found.metadata.owner_references or () if each.is_server), None)
     return ModelDeployment(
+        name=found.metadata.name,
         replicas=replicas,
         slots=slots,
         revision=annotations.get(_REVISION, ""),
@@ -369,13 +325,18 @@ def _positive(text: str, most: int) -> int | None:
 def read_bounds(each: Mapping[str, Any]) -> HpaBounds | None:
     """Return the bounds of a HorizontalPodAutoscaler; None where it targets no Deployment."""
     try:
-        spec = msgspec.convert(each, _Autoscaler).spec
+        found = msgspec.convert(each, _Autoscaler)
     except msgspec.ValidationError:
         return None
+    spec = found.spec
     least = 1 if spec.min_replicas is None else spec.min_replicas
     names = {each.external.metric.name for each in spec.metrics or () if each.external is not None}
     return HpaBounds(
-        deployment=spec.scale_target_ref.name, least=least, most=spec.max_replicas, decided=REPLICAS in names
+        name=found.metadata.name,
+        deployment=spec.scale_target_ref.name,
+        least=least,
+        most=spec.max_replicas,
+        decided=REPLICAS in names,
     )
 
 

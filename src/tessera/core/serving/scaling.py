@@ -16,56 +16,15 @@ from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, S
 from tessera.core.serving.decisions import LastDecision, ScalingDecision, decide
 from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.scaletozero import IDLE_S
+from tessera.core.serving.serverfacts import ServerFacts
 
-__all__ = ["ScalingMemory", "ServerFacts", "in_turn", "scale", "to_count"]
+__all__ = ["ScalingMemory", "in_turn", "scale", "to_count"]
 
 _COLD_START_S: Final = 120.0
 """Before one was measured. Source: llm-d measured 100 to 139 s for a vLLM with an 8B model."""
 _MOST_COUNTED: Final = 64
 """Most places counted in a pass, for any metrics."""
 _LEAST_COLD_START_S, _MOST_COLD_START_S = 5.0, 1800.0
-
-
-class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster's state of a model server."""
-
-    deployment: str = ""
-    """Name of its Deployment; empty without one."""
-    replicas: int
-    """Desired by its Deployment."""
-    ready: int = 0
-    """Ready pods."""
-    least: int = 1
-    """0 if it may scale to zero, by its HorizontalPodAutoscaler or by Tessera."""
-    most: int | None = None
-    """Of its HorizontalPodAutoscaler; None if it has none."""
-    decided: bool = False
-    """Whether the HorizontalPodAutoscaler, or Tessera for scaling to zero, uses the decision."""
-    idle_s: float = IDLE_S
-    """How long it must be without requests before it scales to zero."""
-    woken_s: float | None = None
-    """When a wake-up was last requested; None for never."""
-    pending_requests: float | None = 0.0
-    """Requests that wait in front of it, by an external source; they wake it. None if the source cannot be read."""
-    slots: int | None = None
-    """Most concurrent requests of a replica; None where unknown."""
-    revision: str = ""
-    """Of its pods' template."""
-    rolling: bool = False
-    """Whether a rollout replaces its pods, so that some may be of an earlier template."""
-    unschedulable: int = 0
-    """Pods that are unschedulable."""
-    room: int | None = None
-    """How many more replicas fit; None if that was not counted."""
-    room_unknown: bool = False
-    """Whether that was to be counted and could not be: the cluster was not read, or others took the time."""
-    cold_start_s: float | None = None
-    """From its Deployment's annotation; None to use the measured time."""
-    trouble: str = ""
-    """Annotations that cannot be parsed; empty for none."""
-    started_s: tuple[float, ...] = ()
-    """How long each of its pods took from being scheduled until it was first ready."""
 
 
 class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,24 +6,18 @@ the present number of replicas stays for five minutes, while it is measured.
 
 import asyncio
 import datetime as dt
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from tessera.api.kubernetes.labelselectors import selects
 from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.kubernetes.metrics.paths import Custom, External
-from tessera.api.kubernetes.modelpods import (
-    HpaBounds,
-    ModelDeployment,
-    ModelPod,
-    read_bounds,
-    read_deployment,
-    read_pod,
-)
+from tessera.api.kubernetes.modelpods import read_bounds, read_deployment, read_pod
 from tessera.api.prometheus.pendingrequests import BY_SERVICE
 from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import (
@@ -46,8 +40,17 @@ from tessera.core.serving.observed import ServerMemory, ServerObservation, obser
 from tessera.core.serving.passes import PASS_S
 from tessera.core.serving.queuetime import Missing, Window
 from tessera.core.serving.render import KIND, SERVER_LABEL
-from tessera.core.serving.scaletozero import IDLE_S
-from tessera.core.serving.scaling import ScalingMemory, ServerFacts, in_turn, scale, to_count
+from tessera.core.serving.scaling import ScalingMemory, in_turn, scale, to_count
+from tessera.core.serving.serverfacts import (
+    HpaBounds,
+    ModelDeployment,
+    ModelPod,
+    ServerFacts,
+    bounds_of,
+    deployment_of,
+    server_facts,
+    start_times,
+)
 from tessera.core.usage.processmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger, defect
@@ -76,6 +79,21 @@ _SERVER_METRICS: Final[Mapping[str, Callable[[ServerObservation], float | Missin
 }
 _Name = tuple[str, str]
 """Namespace and name."""
+
+
+class _ServerState(msgspec.Struct):
+    """What is remembered of a server between passes."""
+
+    observed: ServerMemory = ServerMemory()
+    scaling: ScalingMemory = ScalingMemory()
+    started_s: dict[str, float] = {}
+    """How long each of its pods took until it was first ready."""
+    counted_s: float = -math.inf
+    """When places for more replicas were last counted."""
+    logged: tuple[int | None, bool] | None = None
+    """The last decision, and whether it was for lack of valid input."""
+    reported: set[str] = set()
+    """UIDs of those about which it is an event."""
 
 
 class ModelServerMetrics:
@@ -112,17 +130,8 @@ class ModelServerMetrics:
         self._stores: dict[Kind, Store] = {
             kind: Store(kube, kind, selection, on_trouble=self._trouble) for kind, selection in selections
         }
-        self._observed: dict[_Name, ServerMemory] = {}
-        self._remembered: dict[_Name, ScalingMemory] = {}
+        self._states: dict[_Name, _ServerState] = {}
         self._measured: dict[_Name, MeasuredServer] = {}
-        self._started: dict[_Name, dict[str, float]] = {}
-        """How long each pod of a server took until it was first seen to be ready."""
-        self._logged: dict[_Name, tuple[int | None, bool]] = {}
-        """The last decision of each server, and whether it was for lack of valid input."""
-        self._reported: dict[_Name, set[str]] = {}
-        """UIDs of those about which it is an event."""
-        self._counted_s: dict[_Name, float] = {}
-        """When places were last counted for each server."""
         self._measured_s = 0.0
         self._complaint = ""
         self.measured = asyncio.Event()
@@ -158,49 +167,48 @@ class ModelServerMetrics:
         pods = self._pods()
         running = {(server[0], name): pod for server, each in pods.items() for name, pod in each.items() if pod.running}
         counted, pending = await asyncio.gather(self._samples.read(running), self._pending_requests())
-        samples = {
-            server: {name: counted[server[0], name] for name in each if (server[0], name) in counted}
-            for server, each in pods.items()
-        }
         # 2. Sum the counters of each server's pods, and decide.
-        deployments, now_s, measured = self._deployments(), self._now_s(), dict[_Name, MeasuredServer]()
-        scalers, growing = self._bounds(), dict[_Name, tuple[int, int]]()
+        deployments, scalers, now_s = self._deployments(), self._bounds(), self._now_s()
+        measured, growing = dict[_Name, MeasuredServer](), dict[_Name, tuple[int, int]]()
         for server in sorted(pods.keys() | deployments.keys()):
-            waiting = None if pending is None else pending.get(server, 0.0)
-            facts = self._facts(server, deployments.get(server), scalers, pods.get(server, {}), waiting)
-            observed, found = observe(
-                self._observed.get(server, ServerMemory()),
-                samples.get(server, {}),
-                at_s=now_s,
-                replicas=facts.replicas,
-                ready={name for name, pod in pods.get(server, {}).items() if pod.ready},
+            own, state = pods.get(server, {}), self._states.setdefault(server, _ServerState())
+            _, deployment = deployments.get(server, (None, None))
+            state.started_s = start_times(state.started_s, own)
+            facts = server_facts(
+                deployment,
+                scalers.get((server[0], deployment.name)) if deployment else None,
+                own.values(),
+                started_s=state.started_s.values(),
+                pending=None if pending is None else pending.get(server, 0.0),
             )
-            remembered, decision = scale(self._remembered.get(server, ScalingMemory()), facts, found.load, now_s)
-            if more := to_count(facts, decision):
-                growing[server] = more, min(max(facts.replicas - len(pods.get(server, {})), 0), more)
+            samples = {name: counted[server[0], name] for name in own if (server[0], name) in counted}
+            ready = {name for name, pod in own.items() if pod.ready}
+            state.observed, found = observe(state.observed, samples, at_s=now_s, replicas=facts.replicas, ready=ready)
+            self._count_samples(found)
+            scaling, measured[server] = _decided(state.scaling, facts, found, now_s)
+            if more := to_count(facts, measured[server].decision):
+                growing[server] = more, min(max(facts.replicas - len(own), 0), more)
             else:
-                self._remembered[server] = remembered
-            self._observed[server] = observed
-            measured[server] = MeasuredServer(
-                at_s=now_s, facts=facts, observation=found, decision=decision, decided_s=_decided_s(remembered)
-            )
-            for window in found.pods.values():
-                result = "counted" if isinstance(window, Window) else "early" if window.early else "failed"
-                self._measures.count(METRICS_SAMPLES, result=result)
+                state.scaling = scaling
         # 3. Decide again by the room that there is, for those that grow.
         room = ReplicaRoom(self._kube, self._now_s)
-        for server in in_turn(growing, self._counted_s):
-            deployment = deployments[server][0]
-            measured[server] = await self._bounded(room, server, deployment, measured[server], growing[server])
+        for server in in_turn(growing, {each: self._states[each].counted_s for each in growing}):
+            deployed, _ = deployments[server]
+            measured[server] = await self._bounded(room, server, deployed, measured[server], growing[server])
         publish(self._measures, measured)
         # 4. Forget deleted servers, and report changes.
         first, self._measured, self._measured_s = measured.keys() - self._measured.keys(), measured, now_s
-        self._forget()
-        for server, (deployment, read) in sorted(deployments.items()):
+        self._states = {server: self._states[server] for server in measured}
+        for server, (deployed, read) in sorted(deployments.items()):
             # The first sample of a server has no predecessor to compare with: not an error.
             if not (server in first and measured[server].decision.bad):
-                await self._report(server, deployment, read, measured[server])
+                await self._report(server, deployed, read, measured[server])
         self.measured.set()
+
+    def _count_samples(self, found: ServerObservation) -> None:
+        for window in found.pods.values():
+            result = "counted" if isinstance(window, Window) else "early" if window.early else "failed"
+            self._measures.count(METRICS_SAMPLES, result=result)
 
     def _pods(self) -> dict[_Name, dict[str, ModelPod]]:
         found: dict[_Name, dict[str, ModelPod]] = {}
@@ -212,26 +220,25 @@ class ModelServerMetrics:
         return found
 
     def _deployments(self) -> dict[_Name, tuple[Object, ModelDeployment]]:
-        """Return the Deployment of each server; of several with its label its ModelServer's, else the first by name."""
-        found: dict[_Name, tuple[Object, ModelDeployment]] = {}
-        for (namespace, _), each in sorted(self._stores[DEPLOYMENTS].objects.items()):
-            label = labels_of(each)[SERVER_LABEL]
+        """Return the Deployment of each server."""
+        objects, labeled = self._stores[DEPLOYMENTS].objects, dict[_Name, list[ModelDeployment]]()
+        for (namespace, _), each in objects.items():
             try:
                 read = read_deployment(each)
             except TesseraError as error:
                 self._trouble(error)
-                continue
-            if (namespace, label) not in found or read.owner == label != found[namespace, label][1].owner:
-                found[namespace, label] = each, read
-        return found
+            else:
+                labeled.setdefault((namespace, labels_of(each)[SERVER_LABEL]), []).append(read)
+        chosen = {server: deployment_of(server[1], found) for server, found in labeled.items()}
+        return {server: (objects[server[0], each.name], each) for server, each in chosen.items()}
 
     def _bounds(self) -> dict[_Name, HpaBounds]:
-        """Return the bounds of each Deployment; of several autoscalers those of the first by name."""
-        found: dict[_Name, HpaBounds] = {}
-        for (namespace, _), each in sorted(self._stores[AUTOSCALERS].objects.items()):
+        """Return the bounds of each Deployment that an autoscaler targets."""
+        targeting: dict[_Name, list[HpaBounds]] = {}
+        for (namespace, _), each in self._stores[AUTOSCALERS].objects.items():
             if bounds := read_bounds(each):
-                found.setdefault((namespace, bounds.deployment), bounds)
-        return found
+                targeting.setdefault((namespace, bounds.deployment), []).append(bounds)
+        return {target: bounds_of(found) for target, found in targeting.items()}
 
     async def _pending_requests(self) -> Mapping[_Name, float] | None:
         """Return the queued requests, if any server has no replica; None if they cannot be read."""
@@ -248,43 +255,6 @@ class ModelServerMetrics:
             self._trouble(InvalidInput("--wake-query", found=found.trouble, hint=BY_SERVICE))
         return found.servers
 
-    def _facts(
-        self,
-        server: _Name,
-        found: tuple[Object, ModelDeployment] | None,
-        scalers: Mapping[_Name, HpaBounds],
-        pods: Mapping[str, ModelPod],
-        pending: float | None,
-    ) -> ServerFacts:
-        ready, unschedulable = sum(pod.ready for pod in pods.values()), sum(pod.unschedulable for pod in pods.values())
-        if found is None:
-            return ServerFacts(replicas=len(pods), ready=ready, unschedulable=unschedulable)
-        # A pod that is unready for a moment is ready again much later than it started.
-        known = self._started.get(server, {})
-        times = {name: known.get(name, pod.cold_start_s) for name, pod in pods.items()}
-        self._started[server] = started = {name: each for name, each in times.items() if each is not None and each > 0}
-        deployment, read = found
-        bounds = scalers.get(name_of(deployment))
-        sleeps = read.idle_s is not None or (bounds is not None and bounds.least == 0)
-        return ServerFacts(
-            deployment=name_of(deployment)[1],
-            replicas=read.replicas,
-            ready=ready,
-            least=0 if sleeps else bounds.least if bounds else 1,
-            most=bounds.most if bounds else None,
-            decided=bounds is not None and (bounds.decided or read.idle_s is not None),
-            idle_s=IDLE_S if read.idle_s is None else read.idle_s,
-            woken_s=read.woken_s,
-            pending_requests=pending,
-            slots=read.slots,
-            revision=read.revision,
-            rolling=read.rolling,
-            unschedulable=unschedulable,
-            cold_start_s=read.cold_start_s,
-            trouble=read.trouble,
-            started_s=tuple(started.values()),
-        )
-
     async def _bounded(
         self, room: ReplicaRoom, server: _Name, deployment: Object, measured: MeasuredServer, counts: tuple[int, int]
     ) -> MeasuredServer:
@@ -292,43 +262,26 @@ class ModelServerMetrics:
 
         Its `counts` are the replicas to count, and those of now that have no pod yet.
         """
-        facts, (more, coming) = measured.facts, counts
+        facts, (more, coming), state = measured.facts, counts, self._states[server]
         try:
             found = await room.count(deployment, more + coming)
         except TesseraError as error:
             self._trouble(error)
             facts = msgspec.structs.replace(facts, room=0, room_unknown=True)
         else:
-            self._counted_s[server] = measured.at_s
+            state.counted_s = measured.at_s
             facts = msgspec.structs.replace(facts, room=None if found is None else max(found - coming, 0))
-        former = self._remembered.get(server, ScalingMemory())
-        remembered, decision = scale(former, facts, measured.observation.load, measured.at_s)
-        if facts.room and decision.replicas is not None:
-            growth = decision.replicas - facts.replicas
+        state.scaling, bounded = _decided(state.scaling, facts, measured.observation, measured.at_s)
+        if facts.room and bounded.decision.replicas is not None:
+            growth = bounded.decision.replicas - facts.replicas
             room.promise(deployment, coming + min(max(growth, 0), facts.room))
-        self._remembered[server] = remembered
-        return msgspec.structs.replace(measured, facts=facts, decision=decision, decided_s=_decided_s(remembered))
-
-    def _forget(self) -> None:
-        """Forget servers that were not measured."""
-        memories: tuple[dict[_Name, Any], ...] = (
-            self._observed,
-            self._remembered,
-            self._started,
-            self._logged,
-            self._reported,
-            self._counted_s,
-        )
-        for memory in memories:
-            for server in memory.keys() - self._measured.keys():
-                del memory[server]
+        return bounded
 
     async def _report(self, server: _Name, deployment: Object, read: ModelDeployment, measured: MeasuredServer) -> None:
         """Report the decision if it differs from the last one, about the Deployment and the ModelServer it is of."""
-        decision = measured.decision
-        if self._logged.get(server) != (decision.replicas, decision.bad):
-            self._logged[server] = decision.replicas, decision.bad
-            self._reported[server] = set()
+        decision, state = measured.decision, self._states[server]
+        if state.logged != (decision.replicas, decision.bad):
+            state.logged, state.reported = (decision.replicas, decision.bad), set()
             fields = {"namespace": server[0], "server": server[1], "replicas": decision.replicas}
             if decision.bad:
                 self._log.warning("replicas_not_decided", reason=decision.reason, **fields)
@@ -345,11 +298,11 @@ class ModelServerMetrics:
             subjects.append(Subject(kind=KIND, name=read.owner, namespace=namespace, uid=read.owner_uid, node=""))
         now = dt.datetime.fromtimestamp(self._now_s(), dt.UTC)
         for subject in subjects:
-            if subject.uid in self._reported[server]:
+            if subject.uid in state.reported:
                 continue
             try:
                 await record_event(self._kube, subject, report, now, component="tessera-metrics")
-                self._reported[server].add(subject.uid)
+                state.reported.add(subject.uid)
             except TesseraError as error:  # the next pass tries again
                 self._trouble(error)
 
@@ -432,5 +385,12 @@ class ModelServerMetrics:
             raise Unavailable(subject, found=found, hint=f"it is measured every {PASS_S} s; try again")
 
 
-def _decided_s(remembered: ScalingMemory) -> float | None:
-    return None if remembered.decided is None else remembered.decided.at_s
+def _decided(
+    former: ScalingMemory, facts: ServerFacts, observation: ServerObservation, now_s: float
+) -> tuple[ScalingMemory, MeasuredServer]:
+    """Return the new state of a server, and its measurements with the decision."""
+    scaling, decision = scale(former, facts, observation.load, now_s)
+    decided_s = None if scaling.decided is None else scaling.decided.at_s
+    return scaling, MeasuredServer(
+        at_s=now_s, facts=facts, observation=observation, decision=decision, decided_s=decided_s
+    )

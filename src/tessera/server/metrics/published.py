@@ -8,7 +8,7 @@ import msgspec
 from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.observed import ServerObservation
 from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.scaling import ServerFacts
+from tessera.core.serving.serverfacts import ServerFacts
 from tessera.core.usage.families import Labels, Metric
 from tessera.core.usage.processmetrics import (
     MODEL_SERVER_DECISION_AGE,

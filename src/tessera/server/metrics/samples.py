@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import urlencode
 
-from tessera.api.kubernetes.modelpods import ModelPod
 from tessera.api.prometheus.engines import counters_of, read_counters
 from tessera.api.prometheus.podsamples import pod_query, read_scrapes
 from tessera.clients.prometheus import MetricsServers
 from tessera.core.serving.queuetime import Counters, Missing
+from tessera.core.serving.serverfacts import ModelPod
 from tessera.errors import TesseraError, shown
 
 __all__ = ["PodName", "PodSamples", "PrometheusSamples", "ScrapedSamples"]

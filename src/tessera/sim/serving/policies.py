@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final
 
 from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose
-from tessera.core.serving.behavior import scaling_behavior
 from tessera.core.serving.hpa import (
     Behavior,
     HpaDecision,
@@ -20,6 +19,7 @@ from tessera.core.serving.hpa import (
     average_metric,
     pods_metric,
 )
+from tessera.core.serving.hpabehavior import scaling_behavior
 from tessera.core.serving.load import Load
 from tessera.core.serving.scaletozero import IDLE_S, ReplicasMetric, step
 from tessera.sim.serving.replicas import Model, Replica, Replicas

@@ -4,8 +4,8 @@ import datetime as dt
 from typing import Any, Final
 
 from tessera.core.serving.annotations import IDLE, SLOTS, WAKE
-from tessera.core.serving.behavior import scaling_behavior
 from tessera.core.serving.hpa import Scaling
+from tessera.core.serving.hpabehavior import scaling_behavior
 from tessera.core.serving.metricnames import QUEUE_TIME, REPLICAS
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.passes import PASS_S

@@ -1,0 +1,118 @@
+"""Which of several objects counts for a model server, and what they say of it."""
+
+from itertools import permutations
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.core.serving.scaletozero import IDLE_S
+from tessera.core.serving.serverfacts import (
+    HpaBounds,
+    ModelDeployment,
+    ModelPod,
+    ServerFacts,
+    bounds_of,
+    deployment_of,
+    server_facts,
+    start_times,
+)
+
+POD = ModelPod(
+    url="http://10.0.0.1:8002/metrics",
+    trouble="",
+    running=True,
+    ready=True,
+    unschedulable=False,
+    started_s=1000.0,
+    cold_start_s=90.0,
+)
+UNREADY = msgspec.structs.replace(POD, ready=False, cold_start_s=None)
+DEPLOYMENT = ModelDeployment(name="llm", replicas=3, slots=8, revision="2", cold_start_s=None, trouble="")
+BOUNDS = HpaBounds(name="llm", deployment="llm", least=2, most=5)
+
+
+def deployment(name: str, owner: str = "") -> ModelDeployment:
+    return msgspec.structs.replace(DEPLOYMENT, name=name, owner=owner)
+
+
+@pytest.mark.parametrize(
+    ("labeled", "want"),
+    [
+        ([deployment("b")], "b"),
+        ([deployment("a"), deployment("b"), deployment("c")], "a"),
+        ([deployment("a"), deployment("b", "chat"), deployment("c")], "b"),
+        ([deployment("a", "other"), deployment("b", "chat"), deployment("c", "chat")], "b"),
+        ([deployment("b", "other"), deployment("a", "another")], "a"),
+    ],
+)
+def test_its_model_servers_own_deployment_counts_else_the_first_by_name(
+    labeled: list[ModelDeployment], want: str
+) -> None:
+    assert {deployment_of("chat", each).name for each in permutations(labeled)} == {want}
+
+
+def test_of_several_autoscalers_the_first_by_name_counts() -> None:
+    several = [msgspec.structs.replace(BOUNDS, name=name) for name in ("b", "a", "c")]
+    assert {bounds_of(each).name for each in permutations(several)} == {"a"}
+
+
+def test_a_start_takes_until_the_first_readiness() -> None:
+    """A pod that was unready for a moment is ready again hours after it was scheduled."""
+    known = start_times({}, {"a": POD, "b": UNREADY})
+    assert known == {"a": 90.0}
+    again = msgspec.structs.replace(POD, cold_start_s=7200.0)
+    assert start_times(known, {"a": again, "b": POD}) == {"a": 90.0, "b": 90.0}
+    assert start_times(known, {"a": UNREADY}) == {"a": 90.0}
+    assert start_times(known, {"c": POD}) == {"c": 90.0}, "deleted pods are forgotten"
+
+
+def test_a_start_in_no_time_is_of_clocks_that_differ() -> None:
+    assert start_times({}, {"a": msgspec.structs.replace(POD, cold_start_s=-2.0)}) == {}
+    assert start_times({}, {"a": msgspec.structs.replace(POD, cold_start_s=0.0)}) == {}
+
+
+def facts(of: ModelDeployment | None, bounds: HpaBounds | None, *pods: ModelPod) -> ServerFacts:
+    return server_facts(of, bounds, pods, started_s=[90.0] * bool(pods), pending=4.0)
+
+
+def test_without_a_deployment_its_pods_are_its_replicas() -> None:
+    unschedulable = msgspec.structs.replace(UNREADY, unschedulable=True)
+    assert facts(None, None, POD, POD, unschedulable) == ServerFacts(replicas=3, ready=2, unschedulable=1)
+
+
+def test_all_that_is_known() -> None:
+    of = msgspec.structs.replace(DEPLOYMENT, rolling=True, cold_start_s=60.0, woken_s=5.0, trouble="no")
+    assert facts(of, BOUNDS, POD, UNREADY) == ServerFacts(
+        deployment="llm",
+        replicas=3,
+        ready=1,
+        least=2,
+        most=5,
+        woken_s=5.0,
+        pending_requests=4.0,
+        slots=8,
+        revision="2",
+        rolling=True,
+        cold_start_s=60.0,
+        trouble="no",
+        started_s=(90.0,),
+    )
+
+
+DECIDES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, tuple[int, int | None, bool, float]]] = {
+    "no autoscaler": ({}, None, (1, None, False, IDLE_S)),
+    "one that scales by something else": ({}, {}, (2, 5, False, IDLE_S)),
+    "one that asks Tessera": ({}, {"decided": True}, (2, 5, True, IDLE_S)),
+    "one that scales to zero": ({}, {"decided": True, "least": 0}, (0, 5, True, IDLE_S)),
+    "Tessera scales to zero": ({"idle_s": 600.0}, {}, (0, 5, True, 600.0)),
+    "an idle time without an autoscaler": ({"idle_s": 600.0}, None, (0, None, False, 600.0)),
+}
+
+
+@pytest.mark.parametrize("case", DECIDES)
+def test_the_bounds_and_whether_the_decision_is_used(case: str) -> None:
+    written, bounds, want = DECIDES[case]
+    of = msgspec.structs.replace(DEPLOYMENT, **written)
+    found = facts(of, None if bounds is None else msgspec.structs.replace(BOUNDS, **bounds))
+    assert (found.least, found.most, found.decided, found.idle_s) == want
