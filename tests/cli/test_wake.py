@@ -1,4 +1,4 @@
-"""`tessera wake`: who sleeps is woken, and nobody else."""
+"""`tessera wake`: a server at zero is woken, and no other."""
 
 import datetime as dt
 
@@ -27,7 +27,7 @@ async def server(kube: MemoryKube) -> Object:
 
 
 @pytest.mark.parametrize("before", [None, "2026-11-01T00:00:00Z", "a word that is no time"])
-async def test_who_sleeps_is_woken(before: str | None) -> None:
+async def test_a_server_that_scales_to_zero_is_woken(before: str | None) -> None:
     annotations = {"mine": "kept"} | ({"serving.tessera.dev/wake": before} if before else {})
     kube = await kube_with({"min": 0}, annotations=annotations)
     said = await wake_server(kube, "ranker", "serving", NOW)
@@ -45,7 +45,7 @@ async def test_who_is_awake_stays_so() -> None:
     assert said == "serving/ranker is awake, for at least 1200 s: 2 ready"
 
 
-async def test_who_never_sleeps_and_who_is_not_there_are_refused() -> None:
+async def test_one_that_never_scales_to_zero_and_one_that_is_not_there_are_refused() -> None:
     kube = await kube_with({"min": 1})
     with pytest.raises(InvalidInput, match=r"with replicas\.min 1 it has a replica all the time"):
         await wake_server(kube, "ranker", "serving", NOW)

@@ -142,9 +142,9 @@ async def test_an_object_of_a_former_server_of_the_name_is_not_taken(cluster: Cl
     assert "there is one that is not this ModelServer's: rename one of the two" in ready["message"]
 
 
-@pytest.mark.parametrize("sleeps", [False, True])
-async def test_a_deployment_that_is_taken_from_its_server_serves_nothing(cluster: Cluster, sleeps: bool) -> None:
-    await cluster.make({"replicas": {"min": 0 if sleeps else 1}})
+@pytest.mark.parametrize("to_zero", [False, True])
+async def test_a_deployment_that_is_taken_from_its_server_serves_nothing(cluster: Cluster, to_zero: bool) -> None:
+    await cluster.make({"replicas": {"min": 0 if to_zero else 1}})
     async with cluster.running():
         await cluster.condition("Applied", done)
         await cluster.kube.patch(DEPLOYMENTS, "ranker", {"spec": {"replicas": 0}}, namespace=NS)

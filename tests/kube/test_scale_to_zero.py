@@ -1,4 +1,4 @@
-"""A real Triton on a real kubelet that sleeps, is woken by a request that a gateway could not pass on, and serves it.
+"""A real Triton on a real kubelet at zero, woken by a request that a gateway could not pass on, serves it.
 
 Prometheus scrapes the gateway and the pods, `tessera metrics` asks it for both, the controller takes the steps between
 none and one, and kube-proxy leads the Service's address to the pods.
@@ -153,7 +153,7 @@ def start_metrics(cluster: Cluster, prometheus: str) -> None:
     until(external, lambda: available(cluster, external), timeout_s=120, found=said)
 
 
-async def test_a_refused_request_wakes_a_real_triton_which_serves_and_sleeps_again(
+async def test_a_refused_request_wakes_a_real_triton_which_serves_and_is_scaled_to_zero_again(
     sleeper: Sleeper, tmp_path: Path
 ) -> None:
     cluster = sleeper.cluster

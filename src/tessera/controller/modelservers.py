@@ -45,7 +45,7 @@ from tessera.clients.kube import (
     uid_of,
     version_of,
 )
-from tessera.controller.sleeping import Sleeping
+from tessera.controller.scaletozero import ZeroScaler
 from tessera.core.serving.annotations import IDLE
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render import render
@@ -129,7 +129,7 @@ class ModelServers:
             for kind in _WATCHED
             for namespace in sorted(self._namespaces)
         }
-        self._sleeping = Sleeping(kube, now, self._pace.most_s)
+        self._zero_scaler = ZeroScaler(kube, now, self._pace.most_s)
         self._applied: dict[Key, _AppliedObject] = {}
         self._lacking: dict[Kind, tuple[float, Unsupported]] = {}
         """Kinds whose CRD is missing, and when that was last observed."""
@@ -198,7 +198,7 @@ class ModelServers:
         failure: Exception | None = None
         servers = sorted(self._servers.objects.values(), key=name_of)
         alive = [each for each in servers if not is_terminating(each)]
-        await self._sleeping.read(server for each in alive if (server := self._sleeper(each)) is not None)
+        await self._zero_scaler.read(server for each in alive if (server := self._scaling_to_zero(each)) is not None)
         for found in alive:
             try:
                 former = _status(found)
@@ -213,7 +213,7 @@ class ModelServers:
         if failure is not None:
             raise failure
 
-    def _sleeper(self, found: Object) -> ModelServer | None:
+    def _scaling_to_zero(self, found: Object) -> ModelServer | None:
         """Return a server that may scale to zero; None for any other, and for an invalid one."""
         if name_of(found)[0] not in self._read:
             return None
@@ -221,7 +221,7 @@ class ModelServers:
             server, _ = _server_of(found)
         except InvalidInput:
             return None
-        return server if server.sleeps else None
+        return server if server.scales_to_zero else None
 
     async def _status_of(self, found: Object, former: ModelServerStatus) -> ModelServerStatus:
         """Reconcile one server and return its status."""
@@ -246,16 +246,16 @@ class ModelServers:
         problems, notes, unserved = await self._apply_all(server, objects)
         deployment = self._stores[DEPLOYMENTS, namespace].objects.get((namespace, name), {})
         own = deployment if _owned(deployment, server.uid) else {}
-        if server.sleeps and own:
+        if server.scales_to_zero and own:
             try:
-                notes += await self._sleeping.step(server, own)
+                notes += await self._zero_scaler.step(server, own)
             except TesseraError as error:
                 problems += (_problem(server, error),)
         if ignored:
             notes += (f"ignored: {ignored}",)
         written = self._applied.get((DEPLOYMENTS, namespace, name), _AppliedObject())
         found_now = observed(own, problems, notes, unserved, generation=written.generation)
-        found_now = msgspec.structs.replace(found_now, sleeps=server.sleeps)
+        found_now = msgspec.structs.replace(found_now, scales_to_zero=server.scales_to_zero)
         return server_status(former, generation, found_now, self._now())
 
     async def _apply_all(

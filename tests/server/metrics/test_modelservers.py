@@ -104,15 +104,15 @@ async def turns() -> None:
         await asyncio.sleep(0)  # the watches of what is in memory go on when they get a turn
 
 
-SLEEPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+TO_ZERO: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "by the annotation": (deployment(slots="4", idle_seconds="600"), autoscaler()),
     "by its autoscaler, from Kubernetes 1.37 on": (deployment(slots="4"), autoscaler(least=0)),
 }
 
 
-@pytest.mark.parametrize("case", SLEEPS)
+@pytest.mark.parametrize("case", TO_ZERO)
 async def test_an_idle_server_is_scaled_to_zero_and_back_when_it_is_woken(case: str) -> None:
-    each, scaler = SLEEPS[case]
+    each, scaler = TO_ZERO[case]
     async with scene((DEPLOYMENTS, each), (AUTOSCALERS, scaler), (PODS, model_pod())) as one:
         for _ in range(3):
             await one.reconcile(triton(ended=100))
@@ -418,7 +418,7 @@ async def test_slots_that_nothing_says_are_an_event_where_the_autoscaler_asks(me
         assert all("annotate Deployment llm with serving.tessera.dev/slots" in each for each in bad)
 
 
-@pytest.mark.parametrize(("server", "want"), [(deployment(slots="4"), False), (SLEEPS["by the annotation"][0], True)])
+@pytest.mark.parametrize(("server", "want"), [(deployment(slots="4"), False), (TO_ZERO["by the annotation"][0], True)])
 async def test_decisions_that_nothing_uses_are_no_events(server: dict[str, Any], *, want: bool) -> None:
     """But for scaling to zero, which Tessera does itself, whatever else its autoscaler scales by."""
     async with scene((DEPLOYMENTS, server), (AUTOSCALERS, autoscaler(metric="other")), *WHOLE[2:]) as one:

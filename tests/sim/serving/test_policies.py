@@ -1,4 +1,4 @@
-"""Policies under traces: what sleeps, what a wrong spec costs, and what slow starts do."""
+"""Policies under traces: what scales to zero, what a wrong spec costs, and what slow starts do."""
 
 import math
 from itertools import pairwise
@@ -21,17 +21,17 @@ def test_with_an_idle_time_there_is_no_replica_between_bursts_and_no_request_is_
     times = np.concatenate([burst, burst + 4 * 3600])
     requests = Requests(times, np.full(600, 500.0), np.full(600, 100.0))
     idle = Model(idle_s=900.0)
-    stays, sleeps = (compare(requests, each, ["tessera"], 4).runs[0][1] for each in (MODEL, idle))
-    assert [each.lost for each in (stays, sleeps)] == [0, 0]
+    stays, zero = (compare(requests, each, ["tessera"], 4).runs[0][1] for each in (MODEL, idle))
+    assert [each.lost for each in (stays, zero)] == [0, 0]
     assert stays.within_slo == 1.0
     assert stays.replica_hours > 4
-    assert sleeps.replica_hours < 1
-    assert 0.85 < sleeps.within_slo < 0.95, "who comes during the cold start waits for it"
-    changes = [(each.desired, each.reason) for each in sleeps.log[1:]]
+    assert zero.replica_hours < 1
+    assert 0.85 < zero.within_slo < 0.95, "who comes during the cold start waits for it"
+    changes = [(each.desired, each.reason) for each in zero.log[1:]]
     assert changes[0] == (0, "no request for 900 s, so no replica")
     assert changes[1][0] == 1
     assert changes[1][1].endswith("waiting, and there is no replica")
-    gone, back = sleeps.log[1].time_s, sleeps.log[2].time_s
+    gone, back = zero.log[1].time_s, zero.log[2].time_s
     assert 598 + 900 <= gone <= 598 + 900 + 60
     assert 4 * 3600 <= back <= 4 * 3600 + 15
 

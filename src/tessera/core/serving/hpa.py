@@ -122,18 +122,22 @@ def pods_metric(
     rising = first > 1.0
     if not missing and not (unready and rising):
         return current if tolerance.allows(first) else math.ceil(first * len(ready))
-    # Pods without a metric count against the direction: as what the target allows, or as nothing.
-    filled = [*known]
-    if first != 1.0:
-        filled += [(0 if rising else _full(each, target), each.request) for each in missing]
-    if rising:
-        filled += [(0, each.request) for each in unready]
+    filled = [*known, *_assumed(missing, unready, target, first)]
     second = _ratio(filled, target)
     if tolerance.allows(second) or (first < 1.0 < second) or (second < 1.0 < first):
         return current
     proposed = math.ceil(second * len(filled))
     turned = proposed > current if second < 1.0 else proposed < current
     return current if turned else proposed
+
+
+def _assumed(
+    missing: Iterable[HpaPod], unready: Iterable[HpaPod], target: Target, ratio: float
+) -> list[tuple[int, int]]:
+    """Return the values of pods without a metric: against the direction, as what the target allows or as nothing."""
+    rising = ratio > 1.0
+    found = [(0 if rising else _full(each, target), each.request) for each in missing] if ratio != 1.0 else []
+    return found + [(0, each.request) for each in unready] if rising else found
 
 
 def _ratio(known: Sequence[tuple[int, int]], target: Target) -> float:

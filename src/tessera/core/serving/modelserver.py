@@ -254,7 +254,7 @@ class ModelServer(msgspec.Struct, frozen=True, kw_only=True):
         return self.most > self.least
 
     @property
-    def sleeps(self) -> bool:
+    def scales_to_zero(self) -> bool:
         """Whether it scales to zero while it is idle."""
         return self.least == 0
 

@@ -113,31 +113,21 @@ def observe(
 
     Args:
         former: the state returned by the former pass; empty in the first.
-        pods: each pod's last sample, or why there is none. If scrapes are less frequent than passes, it is the same
-            again.
+        pods: each pod's last sample, the same again if there is no new one; or why there is none.
         at_s: the time of the pass.
         replicas: desired.
         ready: the ready ones of the pods.
 
     """
     # 1. Measure each pod since its former sample.
-    known, last = dict(former.samples), dict(former.windows)
-    windows = {
-        name: _window(each, known.get(name), last.get(name, _ONCE), at_s, reset=name in former.resets)
-        for name, each in pods.items()
-    }
-    windows = {
-        name: each if pods[name] == known.get(name) else _capped(each, pods[name], known.get(name), len(pods))
-        for name, each in windows.items()
-    }
+    windows = _windows(former, pods, at_s)
     measured = {name: window for name, window in windows.items() if isinstance(window, Window)}
     # 2. Count what has ended and what is in flight, also in ready pods that are not measured; the arrivals never fall.
     counted = _counted(former, pods, measured, ready)
     present = _present(pods, measured, ready, at_s)
-    in_flight = sum(each.waiting + each.running for each in present.values())
-    if measured:
-        arrived, ahead_s = _arrivals(former, counted.completed + in_flight, in_flight, at_s)
-        counted = msgspec.structs.replace(counted, arrived=arrived, ahead_s=ahead_s)
+    in_flight = {name: each.waiting + each.running for name, each in present.items()}
+    total = sum(in_flight.values())
+    counted = _with_arrivals(counted, total, at_s) if measured else counted
     # 3. Return the load, if half of the pods are measured.
     load: Load | Missing
     if 2 * len(measured) < max(len(ready), 1):
@@ -150,21 +140,29 @@ def observe(
             arrived=math.floor(counted.arrived),
             completed=math.floor(counted.completed),
             served_s=counted.served_s,
-            in_flight=math.ceil(in_flight),
+            in_flight=math.ceil(total),
             waiting=math.floor(sum(each.waiting for each in present.values())),
-            unready_in_flight=math.ceil(
-                sum(each.waiting + each.running for n, each in present.items() if n not in ready)
-            ),
+            unready_in_flight=math.ceil(sum(number for name, number in in_flight.items() if name not in ready)),
             saturated=_saturated(measured, ready),
             replicas=replicas,
             ready=len(ready),
             unread=len(windows.keys() | ready) - len(measured),
         )
     # 4. Keep the samples, and the windows before them.
-    kept = {name: number for name, number in former.in_flight if name in pods}
-    kept |= {name: each.waiting + each.running for name, each in present.items()}
-    memory = _with_samples(msgspec.structs.replace(counted, in_flight=tuple(kept.items())), pods, windows)
-    return memory, ServerObservation(pods=windows, load=load)
+    return _with_samples(counted, pods, windows, in_flight), ServerObservation(pods=windows, load=load)
+
+
+def _windows(former: ServerMemory, pods: Mapping[str, Counters | Missing], at_s: float) -> dict[str, Window | Missing]:
+    """Return the window of each pod since its former sample; gauges of a new sample are capped."""
+    known, last = dict(former.samples), dict(former.windows)
+    windows = {
+        name: _window(each, known.get(name), last.get(name, _ONCE), at_s, reset=name in former.resets)
+        for name, each in pods.items()
+    }
+    return {
+        name: each if pods[name] == known.get(name) else _capped(each, pods[name], known.get(name), len(pods))
+        for name, each in windows.items()
+    }
 
 
 def _saturated(measured: Mapping[str, Window], ready: AbstractSet[str]) -> float | None:
@@ -248,17 +246,22 @@ def _present(
 
 
 def _with_samples(
-    former: ServerMemory, pods: Mapping[str, Counters | Missing], windows: Mapping[str, Window | Missing]
+    former: ServerMemory,
+    pods: Mapping[str, Counters | Missing],
+    windows: Mapping[str, Window | Missing],
+    in_flight: Mapping[str, float],
 ) -> ServerMemory:
-    """Return the state with the last sample of each pod, and the window before it; deleted pods are forgotten."""
+    """Return the state with each pod's last sample, window and requests; deleted pods are forgotten."""
     known, last = dict(former.samples), dict(former.windows)
     samples = {name: known[name] for name in pods if name in known}
     samples |= {name: each for name, each in pods.items() if isinstance(each, Counters)}
     compared = {name: each for name, each in last.items() if not isinstance(pods.get(name), Counters)}
     compared |= {name: each for name, each in windows.items() if isinstance(each, Window)}
+    known_in_flight = {name: number for name, number in former.in_flight if name in pods}
     return msgspec.structs.replace(
         former,
         samples=tuple(samples.items()),
+        in_flight=tuple((known_in_flight | dict(in_flight)).items()),
         resets=frozenset(
             name for name, each in pods.items() if _is_reset(each, known.get(name), reset=name in former.resets)
         ),
@@ -266,15 +269,19 @@ def _with_samples(
     )
 
 
-def _arrivals(former: ServerMemory, counted: float, in_flight: float, at_s: float) -> tuple[float, float | None]:
-    """Return the requests that arrived, and since when they are too many to be true.
+def _with_arrivals(counted: ServerMemory, in_flight: float, at_s: float) -> ServerMemory:
+    """Return the state with the requests that arrived: those that ended or are in flight.
 
     They do not decrease, unless a sample of requests in flight was far too high: then the policy starts again.
     """
-    if former.arrived <= counted + max(_NOISE, 2 * in_flight):
-        return max(former.arrived, counted), None
-    ahead_s = at_s if former.ahead_s is None else former.ahead_s
-    return (counted, None) if at_s - ahead_s >= _WRONG_S else (former.arrived, ahead_s)
+    arrived, ahead_s = counted.completed + in_flight, None
+    if counted.arrived > arrived + max(_NOISE, 2 * in_flight):
+        since_s = at_s if counted.ahead_s is None else counted.ahead_s
+        if at_s - since_s < _WRONG_S:
+            arrived, ahead_s = counted.arrived, since_s
+    else:
+        arrived = max(arrived, counted.arrived)
+    return msgspec.structs.replace(counted, arrived=arrived, ahead_s=ahead_s)
 
 
 def _is_reset(each: Counters | Missing, former: Counters | None, *, reset: bool) -> bool:

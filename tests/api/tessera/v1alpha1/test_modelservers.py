@@ -103,7 +103,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.replicas.min",
         "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first: set at least 1",
     ),
-    "Triton that sleeps, and nobody says how much it serves": (
+    "Triton that scales to zero, and nobody says how much it serves": (
         {"replicas": {"min": 0}, "autoscaling": {}},
         "spec.autoscaling.slots",
         "the requests that a replica serves at once",
@@ -157,7 +157,7 @@ def test_another_object_is_refused(each: dict[str, Any]) -> None:
         read_model_server(each)
 
 
-def test_a_server_that_sleeps_says_how_it_is_woken() -> None:
+def test_a_server_at_zero_says_how_it_is_woken() -> None:
     def said(found: ObservedServer) -> str:
         return next(
             each.message
@@ -165,10 +165,10 @@ def test_a_server_that_sleeps_says_how_it_is_woken() -> None:
             if each.type == "Ready"
         )
 
-    assert said(ObservedServer(sleeps=True)) == (
+    assert said(ObservedServer(scales_to_zero=True)) == (
         "idle, so no replica serves and requests are refused; `tessera wake` starts one"
     )
-    assert said(ObservedServer(sleeps=True, desired=1)).startswith("0 of 1 replicas serve")
+    assert said(ObservedServer(scales_to_zero=True, desired=1)).startswith("0 of 1 replicas serve")
     assert said(ObservedServer()) == "0 of 0 replicas serve"
 
 
@@ -189,7 +189,7 @@ STATES = {
         "Serving",
     ),
     "its Deployment is another's": (
-        ObservedServer(sleeps=True, problems=("it is another's",), unserved="it is another's"),
+        ObservedServer(scales_to_zero=True, problems=("it is another's",), unserved="it is another's"),
         "False",
         "False",
         "DeploymentNotApplied",

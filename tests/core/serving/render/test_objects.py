@@ -63,7 +63,7 @@ def test_the_number_of_replicas_is_fixed_or_the_autoscalers() -> None:
     assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "1"}
 
 
-def test_a_server_that_sleeps_has_an_autoscaler_that_every_cluster_takes() -> None:
+def test_a_server_that_scales_to_zero_has_an_autoscaler_that_every_cluster_takes() -> None:
     spec = {"replicas": {"min": 0, "max": 3}, "autoscaling": {"slots": 8, "idleSeconds": 600}}
     found = rendered(spec, annotations={"serving.tessera.dev/wake": "2026-11-26T09:00:00+01:00"})
     bounds = found["HorizontalPodAutoscaler"]["spec"]

@@ -292,7 +292,7 @@ class ObservedServer(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas of the present spec."""
     rolling: bool = False
     """Whether others are there, or the Deployment controller has not seen the present spec."""
-    sleeps: bool = False
+    scales_to_zero: bool = False
     """Whether it may scale to zero."""
     problems: tuple[str, ...] = ()
     """Why objects are not as desired, each in a sentence without full stop."""
@@ -350,7 +350,7 @@ def server_status(
         Finding("Applied", "False", "Failed", said) if found.problems else Finding("Applied", "True", "Done", said)
     )
     serving = f"{found.ready} of {found.desired} replicas serve"
-    if found.sleeps and not found.desired:
+    if found.scales_to_zero and not found.desired:
         serving = "idle, so no replica serves and requests are refused; `tessera wake` starts one"
     if found.unserved:
         serving = f"{found.ready} of {found.desired} replicas serve, not as specified: {found.unserved}"

@@ -91,7 +91,7 @@ def _annotations(server: ModelServer) -> dict[str, str]:
     scaling, found = server.spec.autoscaling, dict[str, str]()
     if scaling.slots is not None:
         found[SLOTS] = f"{scaling.slots}"
-    if server.sleeps:
+    if server.scales_to_zero:
         found[IDLE] = f"{scaling.idle_seconds}"
         if server.woken_s is not None:
             found[WAKE] = dt.datetime.fromtimestamp(server.woken_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

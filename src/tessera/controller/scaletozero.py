@@ -29,7 +29,7 @@ from tessera.core.serving.scaletozero import ReplicasMetric, awake, step
 from tessera.errors import Conflict, TesseraError
 from tessera.log import logger
 
-__all__ = ["Sleeping"]
+__all__ = ["ZeroScaler"]
 
 _DEADLINE_S: Final = 5.0
 _NUMBER: Final = re.compile(r"\d+")
@@ -52,8 +52,8 @@ class _Known(msgspec.Struct, frozen=True):
     """When the metric of the present replicas first was zero."""
 
 
-class Sleeping:
-    """What is known about servers that may scale to zero.
+class ZeroScaler:
+    """Scales servers to zero and to one replica, by what is known about them.
 
     Args:
         kube: the Kubernetes API.
@@ -71,14 +71,14 @@ class Sleeping:
 
     async def read(self, servers: Iterable[ModelServer]) -> None:
         """Read the replicas these servers need, where the last read is old; forget all other servers."""
-        sleeping = {(each.namespace, each.name): each for each in servers}
+        named = {(each.namespace, each.name): each for each in servers}
         self._known = {
-            name: known for name, known in self._known.items() if name in sleeping and known.uid == sleeping[name].uid
+            name: known for name, known in self._known.items() if name in named and known.uid == named[name].uid
         }
         now_s = asyncio.get_running_loop().time()
         due = [
             each
-            for name, each in sleeping.items()
+            for name, each in named.items()
             if name not in self._known or now_s - self._known[name].read_s >= self._pause_s
         ]
         found = await asyncio.gather(*(self._read(each) for each in due))

@@ -46,7 +46,7 @@ def has(replicas: int) -> Callable[[Any], bool]:
     return lambda each: each is not None and each["spec"].get("replicas", 1) == replicas
 
 
-async def test_a_server_that_sleeps_is_scaled_to_zero_and_woken(cluster: Cluster) -> None:
+async def test_a_server_is_scaled_to_zero_and_woken(cluster: Cluster) -> None:
     await say(cluster.kube, 0, 1000)
     await cluster.make(SLEEPS)
     async with cluster.running():
@@ -65,7 +65,7 @@ async def test_a_server_that_sleeps_is_scaled_to_zero_and_woken(cluster: Cluster
         await cluster.condition("Ready", failed)
 
 
-async def test_where_a_replica_is_asked_for_a_server_that_sleeps_gets_one(cluster: Cluster) -> None:
+async def test_where_a_replica_is_needed_a_server_at_zero_gets_one(cluster: Cluster) -> None:
     await say(cluster.kube, 0, 1000)
     await cluster.make(SLEEPS)
     async with cluster.running():
