@@ -419,12 +419,13 @@ def _errors(memory: AutoscalerMemory, loads: Sequence[Load], cold_start_s: float
 def _offered(loads: Sequence[Load]) -> float:
     """Return the slots that requests would have in use now if there were enough.
 
-    Of those that wait it counts as many as the arrivals of the last minute explain: by Little's law so many are in
-    service as arrive while one is served. The others are a queue of the past, which needs replicas for a while and says
-    nothing of requests to come. Slots do not matter, so what is learned of them later changes no earlier error.
+    By Little's law as many are in service as arrive while one is served. What waits beyond that is a queue of the past:
+    it needs replicas for a while, and says nothing of requests to come. How many slots there are does not matter, so
+    an error does not depend on what was known of them.
     """
     now = loads[-1]
-    arriving = _rate(_before(loads, _MINUTE_S), now) * _service_s(loads)
+    service_s = _service_s(loads)
+    arriving = _rate(_before(loads, service_s), now) * service_s
     return min(float(now.in_flight), max(now.in_flight - now.waiting, arriving))
 
 

@@ -61,14 +61,22 @@ def scale(
         return ScalingMemory(), _none(
             f"{deployment} was scaled to zero by hand, and its autoscaler does not change that"
         )
-    if facts.least == 0:
-        load = _from_zero(former.memory, facts, load, now_s)
+    return _measured(former, facts, load, now_s, most=facts.most, slots=facts.slots)
+
+
+def _measured(
+    former: ScalingMemory, facts: ServerFacts, load: Load | Missing, now_s: float, *, most: int, slots: int
+) -> tuple[ScalingMemory, ScalingDecision]:
+    """Return the new state, and the decision by what is measured, for a server with bounds and slots."""
+    # 1. While no replica serves, the requests that wait in front count. Without a measurement the last decision does.
+    load = _from_zero(former.memory, facts, load, now_s) if facts.least == 0 else load
     if isinstance(load, Missing):
         decided, decision = decide(former.decided, load, now_s)
         return ScalingMemory(memory=former.memory, decided=decided), decision
-    most, limit = _most(facts, facts.most)
+    # 2. Propose replicas, at most as many as there is room for.
+    most, limit = _most(facts, most)
     server = ScaledServer(
-        slots=facts.slots,
+        slots=slots,
         revision=facts.revision,
         cold_start_s=_cold_start(facts),
         least=min(facts.least, most),
@@ -77,6 +85,7 @@ def scale(
     )
     load = msgspec.structs.replace(load, revision=None if facts.rolling else facts.revision)
     memory, found = propose(former.memory, load, server)
+    # 3. Say what limits it, and keep the decision for passes without a measurement.
     proposal = ReplicaProposal(found.replicas, found.reason + limit) if found.replicas == most else found
     if facts.pending_requests is None and not facts.ready and not found.replicas:
         proposal = ReplicaProposal(0, "the wake-up query failed, and nothing else woke it")
