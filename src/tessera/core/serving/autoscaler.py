@@ -419,13 +419,12 @@ def _errors(memory: AutoscalerMemory, loads: Sequence[Load], cold_start_s: float
 def _offered(loads: Sequence[Load]) -> float:
     """Return the slots that requests would have in use now if there were enough.
 
-    By Little's law as many are in service as arrive while one is served. What waits beyond that is a queue of the past:
-    it needs replicas for a while, and says nothing of requests to come. How many slots there are does not matter, so
-    an error does not depend on what was known of them.
+    By Little's law as many are in service as arrive while one is served, at the rate of the last minute. What waits
+    beyond that is a queue of the past: it needs replicas for a while, and says nothing of requests to come. How many
+    slots there are does not matter, so an error does not depend on what was known of them.
     """
     now = loads[-1]
-    service_s = _service_s(loads)
-    arriving = _rate(_before(loads, service_s), now) * service_s
+    arriving = _rate(_before(loads, _MINUTE_S), now) * _service_s(loads)
     return min(float(now.in_flight), max(now.in_flight - now.waiting, arriving))
 
 
