@@ -247,7 +247,7 @@ _SEVEN_SLICE_PRODUCTS = (
         ("H200", "H200-SXM5", "H200 NVL", "H20-141GB", "nvidia-h200-141gb"),
         ("0x233510DE", "0x233B10DE"),
         _Evidence(
-            "published-table",
+            "observed",
             ("ug-profiles", "nvml-h200", "lgip-h200", "instaslice", "mig-parted"),
             (16, 16, 26, 32, 60, 64, 132),
             {1: 16.0, 2: 32.5, 4: 69.75, 8: 140.0},
