@@ -239,6 +239,35 @@ async def test_a_rollback_takes_what_is_on_the_disk(node: Node) -> None:
         assert found.revision == ""
 
 
+async def test_current_is_never_a_revision_that_is_not_the_named_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flips = set()
+    flip = ModelFolder.flip
+
+    def noted(folder: ModelFolder, revision: str) -> None:
+        flips.add(revision)
+        flip(folder, revision)
+
+    monkeypatch.setattr(ModelFolder, "flip", noted)
+    source = node.put("llama", a=b"1")
+    other = node.put("other", a=b"1")
+    await node.tell(desired(source), desired(other, "other", revision="f" * 64))
+    async with node.running():
+        first = (await node.model(has())).revision
+        await node.model(lambda each: "spec.revision is ffffffffffff" in each.reason, "other")
+        node.put("llama", a=b"2")
+        await node.tell(desired(source, revision="f" * 64), desired(other, "other", revision="f" * 64))
+        await node.model(lambda each: "spec.revision is ffffffffffff" in each.reason)
+        node.now_s += 1000
+        await node.model(lambda each: each.failures == 2)
+        assert (flips, (node.folder / "llama" / "current").readlink().name) == ({first}, first)
+        assert not (node.folder / "other" / "current").is_symlink()
+        # Once it is the desired one, it is there without another fetch.
+        await node.tell(desired(source))
+        assert (await node.model(has())).revision != first
+
+
 async def test_a_model_that_is_no_longer_desired_stays_while_pods_have_it(node: Node) -> None:
     await node.tell(desired(node.put("llama", a=b"1")))
     async with node.running():
@@ -332,8 +361,8 @@ class SmallDisk(ModelDisk):
     size = 9 * MIB
 
     def free_bytes(self) -> int:
-        used = sum(path.lstat().st_blocks * 512 for path in self.folder.rglob("*") if path.is_file())
-        return max(0, self.size - used)
+        files = {path.lstat().st_ino: path.lstat() for path in self.folder.rglob("*") if path.is_file()}
+        return max(0, self.size - sum(each.st_blocks * 512 for each in files.values()))
 
 
 async def test_a_full_disk_serves_the_higher_priority_and_says_what_has_no_room(node: Node) -> None:
@@ -361,6 +390,25 @@ async def test_a_full_disk_serves_the_higher_priority_and_says_what_has_no_room(
         assert (found.revision, "too little" in found.reason) == ("", True)
         await node.kubelet.until_allocatable("models.tessera.dev/small", 0)
     assert not node.kubelet.panics
+
+
+async def test_a_disk_that_is_full_of_revisions_with_the_same_weights_has_room_for_a_higher_priority(
+    node: Node,
+) -> None:
+    small = node.put("small", weights=os.urandom(6 * MIB), config=b"1")
+    large = node.put("large", a=os.urandom(8 * MIB))
+    await node.tell(desired(small, "small", interval_s=60))
+    async with node.running(SmallDisk(node.folder, most_percent=99)):
+        first = (await node.model(has(), "small")).revision
+        (node.bucket / "small" / "config").write_bytes(b"22")
+        node.now_s += 61
+        await node.model(lambda each: has()(each) and each.revision != first, "small")
+        versions = node.folder / "small" / "versions"
+        assert {path.stat().st_nlink for path in versions.glob("*/weights")} == {2}
+        await until_gone(node.folder / "small" / ".tessera" / "pins" / first)
+        await node.tell(desired(large, "large", priority=1), desired(small, "small"))
+        await node.model(has(), "large")
+        assert not list(versions.iterdir())
 
 
 class WatchedDisk(SmallDisk):

@@ -1,13 +1,16 @@
 """A sync end to end: the folder that readers see, resumed and damaged copies, stores that fail."""
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness.flakys3 import FlakyS3
 from harness.modelsyncs import CONTENTS, content, run, s3
+from tessera.agent.storage.models.folder import ModelFolder
 from tessera.clients.store import MemoryStore
-from tessera.errors import Unavailable
+from tessera.errors import Conflict, Unavailable
 
 
 def test_a_revision_is_fetched_once(tmp_path: Path, server: FlakyS3) -> None:
@@ -33,3 +36,25 @@ def test_a_disk_without_room_is_found_before_anything_is_fetched(tmp_path: Path)
     with pytest.raises(Unavailable, match="too little"):
         run(store, tmp_path, reserve_bytes=2**60)
     assert store.requests == 1
+
+
+def test_two_superseded_revisions_with_the_same_weights_make_room_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = os.urandom(8 << 20)
+    for contents in ({"weights": weights, "config": b"1"}, {"weights": weights, "config": b"2"}, {"a": b"current"}):
+        run(MemoryStore(contents), tmp_path, keep=3)
+    assert len(ModelFolder(tmp_path).revisions()) == 3
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
+    run(MemoryStore({"a": os.urandom(6 << 20)}), tmp_path, keep=3)
+    assert [each.files for each in ModelFolder(tmp_path).revisions()] == [1, 1]
+
+
+def test_a_sync_for_a_named_revision_shows_readers_no_other(tmp_path: Path) -> None:
+    first = run(MemoryStore({"a": b"1"}), tmp_path)
+    with pytest.raises(Conflict, match=f"and spec.revision is {'f' * 12}"):
+        run(MemoryStore({"a": b"2"}), tmp_path, revision="f" * 64)
+    assert ModelFolder(tmp_path).current() == first.revision
+    store = MemoryStore({"a": b"2"})
+    other = next(each for each in ModelFolder(tmp_path).manifests() if each != first.revision)
+    assert run(store, tmp_path, revision=other).revision == ModelFolder(tmp_path).current() == other

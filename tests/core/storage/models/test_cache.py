@@ -26,7 +26,7 @@ from tessera.core.storage.models.cache import (
     summary,
     victims,
 )
-from tessera.core.storage.models.retention import Kept
+from tessera.core.storage.models.retention import Kept, LinkedFile, freed_bytes
 from tessera.errors import Unavailable
 
 ONE, TWO = "1" * 64, "2" * 64
@@ -183,6 +183,15 @@ def test_room_is_made_by_what_nobody_gets_any_more_and_then_by_lower_priorities(
         victims(BIG, others, missing_bytes=41, subject="disk")
 
 
+def test_room_is_made_by_revisions_that_share_their_files() -> None:
+    weights = LinkedFile((0, 1), 8 << 20, 2)
+    low = cached("low", Kept(ONE, 9.0, 4096, "current", (weights,)), Kept(TWO, 5.0, 4096, "", (weights,)))
+    assert victims(BIG, [low], missing_bytes=4 << 20, subject="disk") == (
+        victim("low", TWO, current=False),
+        victim("low", ONE, current=True),
+    )
+
+
 STAYS = {
     "of its own priority": cached("a", Kept(ONE, 1.0, 10, "current"), priority=5),
     "of a higher one": cached("a", Kept(ONE, 1.0, 10, "current"), priority=6),
@@ -204,6 +213,7 @@ KEPT = st.builds(
     st.floats(0, 9),
     st.integers(0, 9),
     st.sampled_from(["", "current", "pinned"]),
+    st.lists(st.sampled_from([LinkedFile((0, 1), 9, 2), LinkedFile((0, 2), 5, 3)]), max_size=3).map(tuple),
 )
 MODELS = st.lists(
     st.builds(
@@ -230,8 +240,9 @@ def test_what_makes_room_is_enough_none_too_many_and_nobodys_that_must_stay(
         chosen = victims(this, others, missing_bytes=missing, subject="disk")
     except Unavailable:
         return
-    freed = [known[each.model, each.revision][1].freed_bytes for each in chosen]
-    assert sum(freed) >= missing > sum(freed[:-1])
+    freed = [known[each.model, each.revision][1] for each in chosen]
+    assert freed_bytes(freed) >= missing
+    assert all(freed_bytes(other for other in freed if other is not each) < missing for each in freed)
     for each in chosen:
         other, kept = known[each.model, each.revision]
         assert each.current == (each.revision == other.current)

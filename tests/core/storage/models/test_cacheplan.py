@@ -213,7 +213,7 @@ class Node(RuleBasedStateMachine):
     def kept(self, name: str) -> tuple[Kept, ...]:
         stay = self.pins.get(name, frozenset()) | {self.current[name]}
         return tuple(
-            Kept(each, last_used=place, freed_bytes=1, protected="stays" if each in stay else "")
+            Kept(each, last_used=place, own_bytes=1, protected="stays" if each in stay else "")
             for place, each in enumerate(self.revisions[name])
         )
 

@@ -11,8 +11,8 @@ from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.cache import CachedModel, DesiredModel, ObservedModel, next_fetch, victims
 from tessera.core.storage.models.cacheplan import ModelOnNode, deferred_fetches, waiting_for_room
-from tessera.core.storage.models.retention import Kept
-from tessera.errors import Conflict, TesseraError, Unavailable
+from tessera.core.storage.models.retention import Kept, freed_bytes
+from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger, defect
 
 __all__ = ["Fetches", "Neighbor"]
@@ -128,24 +128,15 @@ class _Fetch:
         model = self.model
         try:
             folder = self._disk.claim(model.name)
-            before = folder.current()
             options = SyncOptions(
                 keep=model.keep,
                 pack=model.pack,
                 include=model.include,
                 exclude=model.exclude,
                 reserve_bytes=self._disk.reserve_bytes,
+                revision=model.revision,
             )
-            done = sync(self._store, folder, options, self._progress, self._make_room, self._disk.sharing)
-            if model.revision and done.revision != model.revision:
-                if before:
-                    folder.flip(before)
-                raise Conflict(
-                    self._store.source,
-                    found=f"its revision is {done.revision[:12]}, and spec.revision is {model.revision[:12]}",
-                    hint="name a source that has it, or leave out spec.revision",
-                )
-            return done
+            return sync(self._store, folder, options, self._progress, self._make_room, self._disk.sharing)
         finally:
             self._store.close()
 
@@ -156,7 +147,7 @@ class _Fetch:
 
     def _make_room(self, needed: int, own: list[Kept]) -> None:
         """Remove other models' revisions to make room, or say which must be withdrawn from new pods."""
-        missing = needed - self._disk.free_bytes() - sum(each.freed_bytes for each in own if not each.protected)
+        missing = needed - self._disk.free_bytes() - freed_bytes(each for each in own if not each.protected)
         if missing <= 0:
             return
         others = [self._cached(name, each) for name, each in self._neighbors().items() if name != self.model.name]

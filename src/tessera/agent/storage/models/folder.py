@@ -27,7 +27,7 @@ from tessera.agent.storage.models.verify import damaged_files
 from tessera.api.tessera.storage.modelmanifests import read_manifest, write_manifest
 from tessera.clients.disks import HostImages, Images
 from tessera.core.storage.models.paths import NOTES
-from tessera.core.storage.models.retention import Kept
+from tessera.core.storage.models.retention import Kept, LinkedFile
 from tessera.core.storage.models.revisions import Manifest, ModelFile
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported, shown
 
@@ -284,18 +284,26 @@ class ModelFolder:
         return names[0]
 
     def kept(self, revisions: list[Revision]) -> list[Kept]:
-        """Return what retention decides on; no revision frees files shared with others."""
-        return [Kept(each.revision, each.last_used, self._freed(each.revision), each.protected) for each in revisions]
+        """Return what retention decides on."""
+        found = []
+        for each in revisions:
+            own, linked = self._sizes(each.revision)
+            found.append(Kept(each.revision, each.last_used, own, each.protected, linked))
+        return found
 
-    def _freed(self, revision: str) -> int:
+    def _sizes(self, revision: str) -> tuple[int, tuple[LinkedFile, ...]]:
+        """Return the bytes of a revision's files that have one name, and the others."""
         if (image := self.image(revision)) is not None:
-            return image.lstat().st_blocks * 512
-        freed = 0
+            return image.lstat().st_blocks * 512, ()
+        own, linked = 0, []
         for file in self.manifest(revision).files:
             with contextlib.suppress(OSError):
                 status = (self.versions / revision / file.path).lstat()
-                freed += status.st_blocks * 512 if status.st_nlink == 1 else 0
-        return freed
+                if status.st_nlink == 1:
+                    own += status.st_blocks * 512
+                else:
+                    linked.append(LinkedFile((status.st_dev, status.st_ino), status.st_blocks * 512, status.st_nlink))
+        return own, tuple(linked)
 
     def publish(self, manifest: Manifest, staged: Path) -> None:
         """Make a staged folder a revision; readers see all of it or nothing."""

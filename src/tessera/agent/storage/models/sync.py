@@ -43,6 +43,7 @@ class SyncOptions(msgspec.Struct, frozen=True):
         reserve_bytes: stay free on the disk.
         limits: of the transfer.
         pack: whether files are packed into one image.
+        revision: the desired one; empty for what the store has.
 
     """
 
@@ -53,6 +54,7 @@ class SyncOptions(msgspec.Struct, frozen=True):
     reserve_bytes: int = _RESERVE
     limits: TransferLimits = TransferLimits()
     pack: Pack = "Never"
+    revision: str = ""
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -85,7 +87,8 @@ def sync(
         sharing: the peers to fetch together with, and to serve.
 
     Raises:
-        TesseraError: the store does not answer, the disk is full, another process syncs there; `current` is unchanged.
+        TesseraError: the store does not answer or has another revision than the desired one, the disk is full, another
+            process syncs there; `current` is unchanged.
 
     """
     begun = time.monotonic()
@@ -117,12 +120,20 @@ def sync(
                 hold(sharing, folder)
             shutil.rmtree(staged)
             revision = manifest.revision
-        folder.make_readable(revision)
-        folder.flip(revision)
+        is_desired = options.revision in {"", revision}
+        if is_desired:
+            folder.make_readable(revision)
+            folder.flip(revision)
         # 5. Remove superseded revisions.
         if len(folder.manifests()) > options.keep:
             for name in superseded(folder.kept(folder.revisions()), options.keep):
                 folder.evict(name)
+        if not is_desired:
+            raise Conflict(
+                store.source,
+                found=f"its revision is {revision[:12]}, and spec.revision is {options.revision[:12]}",
+                hint="name a source that has it, or leave out spec.revision",
+            )
     seconds = time.monotonic() - begun
     return Synced(revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
 

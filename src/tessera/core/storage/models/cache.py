@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from tessera.core.storage.models.packing import Pack
-from tessera.core.storage.models.retention import Kept
+from tessera.core.storage.models.retention import Kept, freed_bytes, least_evicted
 from tessera.errors import Unavailable
 
 __all__ = [
@@ -297,22 +297,20 @@ def victims(
     for other in others:
         for each in other.kept:
             if each.revision != other.current and not each.protected:
-                superseded.append((each.last_used, other.name, each))
+                superseded.append(((each.last_used, other.name), other.name, each))
             elif each.revision == other.current and other.may_go_for(model):
-                current.append((other.priority, each.last_used, other.name, each))
-    found = []
-    for name, each, is_current in (
-        *((name, each, False) for _, name, each in sorted(superseded, key=lambda one: one[:2])),
-        *((name, each, True) for _, _, name, each in sorted(current, key=lambda one: one[:3])),
-    ):
-        if missing_bytes <= 0:
-            break
-        found.append(Victim(model=name, revision=each.revision, current=is_current))
-        missing_bytes -= each.freed_bytes
+                current.append(((other.priority, each.last_used, other.name), other.name, each))
+    order = [
+        (each, Victim(model=name, revision=each.revision, current=rows is current))
+        for rows in (superseded, current)
+        for _, name, each in sorted(rows, key=lambda row: row[0])
+    ]
+    chosen = [order[position] for position in least_evicted([each for each, _ in order], missing_bytes)]
+    missing_bytes -= freed_bytes(each for each, _ in chosen)
     if missing_bytes > 0:
         raise Unavailable(
             subject,
             found=f"the disk for models has {-(-missing_bytes // 2**20)} MiB too little",
             hint="use a larger disk, fewer models on this node, or a higher priority than those present",
         )
-    return tuple(found)
+    return tuple(victim for _, victim in chosen)

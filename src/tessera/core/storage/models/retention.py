@@ -1,12 +1,28 @@
 """Which revisions stay on the disk, and which are evicted when it is full."""
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from tessera.errors import Unavailable
 
-__all__ = ["Kept", "make_room", "superseded"]
+__all__ = ["Kept", "LinkedFile", "freed_bytes", "least_evicted", "make_room", "superseded"]
+
+
+class LinkedFile(msgspec.Struct, frozen=True):
+    """A file with more than one name on the disk: unchanged files are hard links between revisions.
+
+    Args:
+        file: its device and inode.
+        bytes: that its removal frees, once its last name is removed.
+        links: number of its names on the disk.
+
+    """
+
+    file: tuple[int, int]
+    bytes: int
+    links: int
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -15,15 +31,53 @@ class Kept(msgspec.Struct, frozen=True):
     Args:
         revision: its name.
         last_used: seconds of any clock; the greatest is the most recent.
-        freed_bytes: what its removal frees: files shared with other revisions count nothing.
+        own_bytes: what its removal frees in any case: files without another name on the disk.
         protected: why it must stay (`current`, `pinned`, `in use by process 17`); empty if it may be evicted.
+        linked: its other files, each as often as it has names in this revision.
 
     """
 
     revision: str
     last_used: float
-    freed_bytes: int
+    own_bytes: int
     protected: str = ""
+    linked: tuple[LinkedFile, ...] = ()
+
+
+def freed_bytes(removed: Iterable[Kept]) -> int:
+    """Return what the removal of all these revisions frees: a file that they share goes with its last name."""
+    freed = 0
+    names = Counter[LinkedFile]()
+    for each in removed:
+        freed += each.own_bytes
+        names.update(each.linked)
+    return freed + sum(file.bytes for file, count in names.items() if count >= file.links)
+
+
+def least_evicted(order: Sequence[Kept], missing_bytes: int) -> tuple[int, ...]:
+    """Return the positions of the first revisions that free so many bytes together, without those that are not needed.
+
+    All of them, if even all free too little.
+    """
+    freed, names, chosen = 0, Counter[LinkedFile](), list[int]()
+    for position, each in enumerate(order):
+        if freed >= missing_bytes:
+            break
+        chosen.append(position)
+        freed += each.own_bytes
+        for file in each.linked:
+            names[file] += 1
+            freed += file.bytes if names[file] == file.links else 0
+    for position in reversed(chosen.copy()):  # of those that are not needed the last ones stay rather than the first
+        each = order[position]
+        lost = each.own_bytes
+        for file, count in Counter(each.linked).items():
+            lost += file.bytes if names[file] - count < file.links <= names[file] else 0
+        if freed - lost >= missing_bytes:
+            chosen.remove(position)
+            names.subtract(each.linked)
+            freed -= lost
+    return tuple(chosen)
 
 
 def superseded(kept: Iterable[Kept], keep: int) -> tuple[str, ...]:
@@ -42,13 +96,10 @@ def make_room(
 
     """
     missing = needed_bytes + reserve_bytes - free_bytes
-    evicted = []
-    for each in sorted(kept, key=lambda each: (each.last_used, each.revision)):
-        if missing <= 0:
-            break
-        if not each.protected:
-            evicted.append(each.revision)
-            missing -= each.freed_bytes
+    evictable = [each for each in kept if not each.protected]
+    order = sorted(evictable, key=lambda each: (each.last_used, each.revision))
+    evicted = [order[position] for position in least_evicted(order, missing)]
+    missing -= freed_bytes(evicted)
     if missing > 0:
         stay = ", ".join(f"{each.revision[:12]} ({each.protected})" for each in kept if each.protected) or "none"
         raise Unavailable(
@@ -57,7 +108,7 @@ def make_room(
             f"{_mib(reserve_bytes)} MiB in reserve",
             hint=f"free space on this disk; revisions that must be kept: {stay}",
         )
-    return tuple(evicted)
+    return tuple(each.revision for each in evicted)
 
 
 def _mib(size: int) -> int:
