@@ -39,7 +39,7 @@ def cluster(day: str, *, keys: bool = True) -> Saved:
     """Return the cluster of a day, with the pods that ran on it."""
     saved = json.loads((DATA / f"{day}.json").read_text())
     if not keys:
-        del saved["gpunode"]["status"]["assignmentKeys"]
+        saved["gpunode"]["status"].pop("assignmentKeys", None)
     kube = Saved()
     kube.put(NODES, node("node1"))
     kube.put(GPU_NODES, saved["gpunode"])
@@ -75,6 +75,18 @@ async def test_an_agent_that_cannot_read_the_policy_offers_whole_gpus_and_no_nee
         (state,) = (await kube.list(GPU_NODES)).objects
     (impaired,) = state["status"]["impaired"]
     assert "sharing.allow-repartition: found an unknown field" in impaired["message"]
+
+
+async def test_a_node_whose_gpus_are_in_former_words_is_refused_as_an_unhealthy_one_would_count_as_healthy() -> None:
+    """GPU 1 has fallen off the bus, which the agents of that day called sick; written by the code of that day."""
+    kube = cluster("2026-11-22-unhealthy", keys=False)
+    with capture_logs() as logs:
+        async with servers(kube) as (server,):
+            waiting = await make_pod(kube, "p", NEED)
+            _, answer = await server.post("/filter", {"Pod": waiting, "Nodes": None, "NodeNames": ["node1"]})
+    assert answer["NodeNames"] == []
+    (logged,) = {each["reason"] for each in logs if each.get("kind") == "GPUNode"}
+    assert "spec.wanted is a field of agents from before 23 November 2026" in logged
 
 
 def unsigned() -> dict[str, Any]:

@@ -75,6 +75,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"status": {"gpus": [GPU | {"product": product(memory_slices=99)}]}},
         "memory slices of GPU 0",
     ),
+    "an unhealthy GPU in a former word": (
+        {"status": {"gpus": [GPU, GPU | {"index": 1, "uuid": "GPU-1", "sick": [{"reason": "Xid 79"}]}]}},
+        "sick of status.gpus[1] is a field of agents from before 23 November 2026, 03:00 UTC: upgrade Tessera",
+    ),
+    "repartitioning in a former word": (
+        {"status": {"gpus": [GPU | {"sharing": {"modes": ["mig"], "recut": True}}]}},
+        "recut of status.gpus[0]",
+    ),
+    "a model in former words": (
+        {"status": {"gpus": [GPU | {"product": product() | {"units": 4}}]}},
+        "units of status.gpus[0]",
+    ),
+    "desired devices in a former word": ({"spec": {"wanted": [{"gpu": "GPU-0", "whole": True}]}}, "spec.wanted"),
 }
 
 

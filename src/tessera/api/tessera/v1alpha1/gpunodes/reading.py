@@ -1,6 +1,6 @@
 """Reads GPUNode objects as the state of a node."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -49,7 +49,23 @@ def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
         found = msgspec.convert(each, _Object)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"GPUNode {name}", found=str(error), hint="see `kubectl explain gpunode`") from error
+    for former in _former_fields(each):
+        raise InvalidInput(
+            f"GPUNode {name}",
+            found=f"{former} is a field of agents from before 23 November 2026, 03:00 UTC",
+            hint="upgrade Tessera in that cluster, then read it again",
+        )
     return in_place(f"GPUNode {found.metadata.name}", partial(_state, found))
+
+
+def _former_fields(each: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the fields that have other names today. Ignored, an unhealthy GPU would count as healthy."""
+    if (each.get("spec") or {}).get("wanted"):
+        yield "spec.wanted"
+    for number, gpu in enumerate((each.get("status") or {}).get("gpus") or ()):
+        for part, word in (gpu, "sick"), (gpu["sharing"], "recut"), (gpu.get("product") or {}, "units"):
+            if word in part:
+                yield f"{word} of status.gpus[{number}]"
 
 
 def _state(found: _Object) -> GpuNodeState:
