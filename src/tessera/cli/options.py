@@ -67,13 +67,14 @@ class Seconds(Number):
 
     Args:
         least: the shortest; by default any above 0.
+        most: the longest; by default any.
 
     """
 
     name = "seconds"
 
-    def __init__(self, least: float | None = None) -> None:
-        super().__init__(min=least or 0, min_open=least is None)
+    def __init__(self, least: float | None = None, most: float | None = None) -> None:
+        super().__init__(min=least or 0, max=most, min_open=least is None)
 
 
 def refuse_beside(option: str, other: str) -> None:

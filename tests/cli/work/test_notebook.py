@@ -39,7 +39,8 @@ def test_a_notebook_is_a_job_with_a_secret_of_its_own() -> None:
     assert "--ServerApp.shutdown_no_activity_timeout=90" in container["command"]
     assert container["env"][0]["valueFrom"]["secretKeyRef"] == {"name": secret["metadata"]["name"], "key": "token"}
     assert not any("token" in each.lower() for each in container["command"])
-    assert CliRunner().invoke(main, ("notebook", "--image", "a", "--idle-s", "1")).exit_code == 2
+    for wrong in ("1", "1e308"):
+        assert CliRunner().invoke(main, ("notebook", "--image", "a", "--idle-s", wrong)).exit_code == 2
 
 
 @asynccontextmanager

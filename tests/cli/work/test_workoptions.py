@@ -108,6 +108,18 @@ REFUSED = {
     "a Secret where a claim is": (("--image", "a", "--secret", "s:/data/x", "--data", "pvc/x"), "of --data pvc/x"),
     "a Secret where a model is": (("--image", "a", "--secret", "s:/models/x", "--model", "x"), "of ModelCache x"),
     "two ways": (("--image", "a", "--slice", "1g.5gb", "--gpus", "1"), "give one of the three"),
+    "more GPUs than a server has": (
+        ("--image", "a", "--gpu-memory", "5", "--gpus", "70"),
+        "the Job: spec.containers[0].resources.limits[tessera.dev/gpu-count]: '70' is not at most 64 GPUs",
+    ),
+    "more whole GPUs than a number has": (("--image", "a", "--gpus", "1" + "0" * 30), "2^63 - 1"),
+    "memory without end": (("--image", "a", "--gpu-memory", "1" + "0" * 30), "2^63 - 1"),
+    "more host memory than a number has": (("--image", "a", "--memory", "9" * 20 + "Ei"), "2^63 - 1"),
+    "a profile of no GPU": (
+        ("--image", "a", "--slice", "1g.11gb"),
+        "a MIG profile that some GPU model has: `tessera prof",
+    ),
+    "a user that Linux does not have": (("--image", "a", "--user", str(1 << 31)), "1<=x<=2147483647"),
     "isolation of nothing": (("--image", "a", "--isolation", "driver"), "give --gpu-memory as well"),
 }
 

@@ -14,6 +14,7 @@ from tessera.cli.work.workoptions import WorkOptions, request_of, work_options
 __all__ = ["notebook"]
 
 _LEAST_IDLE_S = 60.0
+_MOST_IDLE_S = 365 * 86_400.0
 
 
 class _Given(WorkOptions):
@@ -35,7 +36,7 @@ Examples:
 @port_option
 @click.option(
     "--idle-s",
-    type=Seconds(_LEAST_IDLE_S),
+    type=Seconds(_LEAST_IDLE_S, _MOST_IDLE_S),
     default=3600.0,
     show_default=True,
     help="Stop the notebook after this long without a running kernel or terminal.",

@@ -8,8 +8,10 @@ from typing import TypedDict
 import click
 import msgspec
 
-from tessera.api.kubernetes.jobs import ARCHIVE, CODE_FOLDER, NOTEBOOK_KEY, JobRequest
-from tessera.api.kubernetes.podspecs import ISOLATION
+from tessera.api.documents import Document
+from tessera.api.fields import Field
+from tessera.api.kubernetes.jobs import ARCHIVE, CODE_FOLDER, NOTEBOOK_KEY, JobRequest, job_object
+from tessera.api.kubernetes.podspecs import ISOLATION, read_need
 from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import refuse_without, with_options
 from tessera.cli.work.codefolder import archive_folder
@@ -29,6 +31,8 @@ _LONGEST_PREFIX = 40
 _SUFFIX_BYTES = 4
 _TOKEN_BYTES = 24
 _NAMED = 5
+_MOST_UID = (1 << 31) - 1
+"""Source: k8s.io/apimachinery `pkg/util/validation` (`IsValidUserID`)."""
 _FOLDER = click.Path(path_type=Path)
 
 
@@ -88,7 +92,7 @@ work_options = with_options(
     click.option("--memory", default="", help="Memory limit: 16Gi."),
     click.option(
         "--user",
-        type=click.IntRange(1),
+        type=click.IntRange(1, _MOST_UID),
         metavar="UID",
         help="User id of its processes, not root, as Pod Security `restricted` requires.  [default: the image's user]",
     ),
@@ -165,7 +169,22 @@ def request_of(
     if notebook:
         files[NOTEBOOK_KEY] = secrets.token_hex(_TOKEN_BYTES).encode()
     own = f"{prefix}own-{secrets.token_hex(_SUFFIX_BYTES)}" if files else ""
-    return msgspec.structs.replace(asked, prefix=prefix, image=image, own_secret=own, code=ARCHIVE in files), files
+    asked = msgspec.structs.replace(asked, prefix=prefix, image=image, own_secret=own, code=ARCHIVE in files)
+    _check_need(asked)
+    return asked, files
+
+
+def _check_need(asked: JobRequest) -> None:
+    """Refuse a pod that the scheduler's server would refuse on every node."""
+    template = job_object(asked)["spec"]["template"]
+    pod = Field(Document(source="the Job", number=1, data=template, first_line=1), template)
+    try:
+        read_need(pod)
+    except InvalidInput as error:
+        subject = error.subject.replace(
+            pod.place, "the Job", 1
+        )  # a line of a Job that nobody has seen yet says nothing
+        raise InvalidInput(subject, found=error.found, expected=error.expected, hint=error.hint) from error
 
 
 def _image_of(given: WorkOptions, *, notebook: bool) -> tuple[str, str]:
