@@ -27,6 +27,7 @@ HOMES = {
     "click": "tessera.cli",
     "cryptography": "tessera.signing",
     "google": "tessera.clients",
+    "google_crc32c": "tessera.agent.storage.models.digests",
     "grpc": "tessera.clients",
     "highspy": "tessera.core.packing.linear",
     "httpx2": "tessera.clients.kube",

@@ -15,9 +15,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from conformance.storesuite import Fill, StoreSuite, read
 from harness.serving import free_port, served, until_listening
+from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.sync import SyncOptions, sync
 from tessera.clients.store import Changed, ObjectStore, Temporary, open_store
 from tessera.clients.store.gcs import GcsStore, GoogleToken
-from tessera.errors import InvalidInput
+from tessera.errors import InvalidInput, Unavailable
 
 _START_S = 30.0
 
@@ -77,6 +79,7 @@ class Google(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answers)
         self.tokens = list[str | None]()
         self.pages: dict[str, dict[str, object]] = {"": {"items": [], "nextPageToken": ""}}
+        self.media = b""
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that leave are expected."""
@@ -103,6 +106,8 @@ class Answers(BaseHTTPRequestHandler):
             self.answer(200, token if "/token" in self.path else account)
         elif self.path == "/":
             self.answer(200, {})
+        elif "alt=media" in self.path and self.server.media:
+            self.send(200, self.server.media)
         elif "alt=media" in self.path:
             self.answer(404, {})
         else:
@@ -110,7 +115,9 @@ class Answers(BaseHTTPRequestHandler):
             self.answer(200, self.server.pages[self.path.partition("pageToken=")[2]])
 
     def answer(self, status: int, document: dict[str, object]) -> None:
-        content = json.dumps(document).encode()
+        self.send(status, json.dumps(document).encode())
+
+    def send(self, status: int, content: bytes) -> None:
         self.send_response(status)
         self.send_header("Metadata-Flavor", "Google")
         self.send_header("Content-Type", "application/json")
@@ -140,6 +147,23 @@ def test_all_pages_are_read_and_a_generation_that_is_gone_is_noticed(google: Goo
             read(store, store.objects()[0], 0, 3)
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_an_object_that_was_composed_of_others_is_verified_by_its_crc32c(
+    google: Google, tmp_path: Path, is_right: bool
+) -> None:
+    composed = {"name": "m/a", "size": "9", "generation": "17", "crc32c": "4waSgw=="}
+    google.pages = {"": {"items": [composed]}}
+    google.media = b"123456789" if is_right else b"123456788"
+    with closing(GcsStore("models", "m", google.address, None)) as store:
+        assert [each.checksum for each in store.objects()] == ["crc32c:e3069283"]
+        if is_right:
+            sync(store, ModelFolder(tmp_path), SyncOptions())
+            assert (tmp_path / "current" / "a").read_bytes() == b"123456789"
+        else:
+            with pytest.raises(Unavailable, match=r"object a: content whose checksum is [0-9a-f]{8}"):
+                sync(store, ModelFolder(tmp_path), SyncOptions())
+
+
 @pytest.mark.parametrize(
     "page",
     [
@@ -147,6 +171,7 @@ def test_all_pages_are_read_and_a_generation_that_is_gone_is_noticed(google: Goo
         {"items": [{**item("m/a"), "size": "-1"}]},
         {"items": [item("m/a", "1&alt=json")]},
         {"items": [{**item("m/a"), "md5Hash": "!"}]},
+        {"items": [{**item("m/a"), "crc32c": "!"}]},
         {"items": 7},
     ],
 )

@@ -28,7 +28,7 @@ __all__ = ["GcsStore", "GoogleToken"]
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_only",)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
-_FIELDS = "items(name,size,md5Hash,generation),nextPageToken"
+_FIELDS = "items(name,size,md5Hash,crc32c,generation),nextPageToken"
 _PAGES = 100_000
 _GONE = 404
 
@@ -38,6 +38,8 @@ class _Item(msgspec.Struct, frozen=True, rename="camel"):
     size: str
     generation: str
     md5_hash: str = ""
+    """Objects that were composed of others have none: large files that gcloud uploads in parts."""
+    crc32c: str = ""
 
 
 class _Page(msgspec.Struct, frozen=True, rename="camel"):
@@ -173,7 +175,9 @@ class GcsStore:
         right = item.name.startswith(self._prefix) and re.fullmatch("[0-9]{1,15}", item.size)
         if not right or not re.fullmatch("[0-9]{1,20}", item.generation):
             raise Temporary(f"a listing with name {item.name[:60]!r} and size {item.size[:20]!r}")
-        checksum = f"md5:{_hex(item.md5_hash)}" if item.md5_hash else ""
+        checksum = f"crc32c:{_hex(item.crc32c)}" if item.crc32c else ""
+        if item.md5_hash:
+            checksum = f"md5:{_hex(item.md5_hash)}"
         return StoredObject(item.name.removeprefix(self._prefix), int(item.size), item.generation, checksum)
 
     def _target(self, found: StoredObject) -> str:
@@ -216,4 +220,4 @@ def _hex(text: str) -> str:
     try:
         return base64.b64decode(text, validate=True).hex()
     except ValueError as error:
-        raise Temporary("a listing with an invalid MD5") from error
+        raise Temporary("a listing with an invalid checksum") from error

@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 
+import google_crc32c
 import pytest
 
 from tessera.agent.storage.models.digests import chunk_digest, start_checksum, start_chunk
@@ -25,6 +26,17 @@ def test_gits_id_is_that_of_git() -> None:
     digest.update(memoryview(CONTENT))
     want = subprocess.run(["git", "hash-object", "--stdin"], input=CONTENT, capture_output=True, check=True).stdout
     assert digest.hexdigest() == want.decode().strip()
+
+
+def test_a_crc32c_is_that_of_rfc_3720_and_of_a_buffer_that_is_copied_in_pieces() -> None:
+    digest, large = start_checksum("crc32c:x", 9), start_checksum("crc32c:x", 640_000)
+    assert digest is not None
+    assert large is not None
+    digest.update(memoryview(b"1234"))
+    digest.update(memoryview(bytearray(b"56789")))
+    assert digest.hexdigest() == "e3069283"
+    large.update(memoryview(bytes(32) * 20_000))
+    assert large.hexdigest() == f"{google_crc32c.value(bytes(640_000)):08x}"
 
 
 @pytest.mark.parametrize("checksum", ["", "crc32:x", "etag"])

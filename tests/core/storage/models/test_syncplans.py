@@ -35,6 +35,13 @@ def test_unchanged_files_are_kept_by_etag_or_checksum() -> None:
     assert again.identity != plan.identity
 
 
+def test_a_crc32c_recognizes_a_file_under_its_own_name_alone() -> None:
+    old = Manifest("gs://b", (ModelFile("a", 3, ("0" * 64,), "17", "crc32c:e3069283"),))
+    same, other = StoredObject("a", 3, "18", "crc32c:e3069283"), StoredObject("b", 3, "1", "crc32c:e3069283")
+    plan = plan_sync((same, other), "gs://b", {"old": old})
+    assert (list(plan.kept), plan.fetched) == (["a"], (other,))
+
+
 def test_an_empty_listing_is_refused() -> None:
     refuse_empty((StoredObject("a", 0),), source="x")
     with pytest.raises(Unavailable, match="no objects"):

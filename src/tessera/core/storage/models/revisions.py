@@ -17,8 +17,8 @@ class StoredObject(msgspec.Struct, frozen=True):
         path: its name below the source, with `/` between folders.
         size: bytes.
         etag: changes when the object changes, as the store sends it; empty for none.
-        checksum: of the whole content, `md5:<hex>`, `sha1:<hex>`, `sha256:<hex>` or `git:<hex>`, git's id of it; empty
-            for none.
+        checksum: of the whole content, `md5:<hex>`, `sha1:<hex>`, `sha256:<hex>`, `crc32c:<hex>` or `git:<hex>`, git's
+            id of it; empty for none.
         ranges: whether the store serves parts of it.
 
     """

@@ -78,7 +78,8 @@ def plan_sync(
     """Return which files are taken from older revisions and which are fetched.
 
     A file is unchanged if its size and the store's checksum of the content are the same, under any name and from any
-    source, or, if the store has no checksum, if source, path, size and ETag are.
+    source, or, if the store has no checksum, if source, path, size and ETag are. A CRC32C is compared under the same
+    name alone: of many files two may have the same one.
 
     Args:
         objects: the listing, checked.
@@ -148,7 +149,9 @@ def _keys(source: str, file: StoredObject | ModelFile) -> Iterator[tuple[str, ..
     """Yield the keys by which a file is recognized, the best first."""
     if file.etag:
         yield source, file.path, str(file.size), file.etag
-    if file.checksum:
+    if file.checksum.startswith("crc32c:"):
+        yield file.path, str(file.size), file.checksum
+    elif file.checksum:
         yield str(file.size), file.checksum
 
 
