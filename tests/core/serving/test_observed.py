@@ -450,15 +450,16 @@ def test_what_an_absurd_gauge_reports_counts_once_it_is_confirmed(
 
 @settings(max_examples=40)
 @given(pods=st.integers(10, 20), ended=st.integers(0, 30), in_flight=st.integers(0, 8), wrong=GAUGES)
-def test_one_pass_of_an_absurd_gauge_in_one_pod_of_many_adds_few_replicas(
+def test_one_pass_of_an_absurd_gauge_in_one_pod_of_many_adds_one_replica(
     pods: int, ended: int, in_flight: int, wrong: tuple[float, float]
 ) -> None:
+    """While none wait in the others, so that a replica is known to serve as many as its spec says."""
     facts = ServerFacts(deployment="llm", replicas=pods, ready=pods, most=500, decided=True, slots=8)
 
     def most(absurd: int) -> int:
         memory, remembered, decided = ServerMemory(), ScalingMemory(), list[int]()
         for number in range(1, 40):
-            good = sample(15.0 * number, ended * number, in_flight=in_flight)
+            good = msgspec.structs.replace(sample(15.0 * number, ended * number), waiting=0.0, running=float(in_flight))
             samples = {str(pod): good for pod in range(pods)}
             if number == absurd:
                 samples["0"] = msgspec.structs.replace(good, waiting=wrong[0], running=wrong[1])
@@ -467,7 +468,7 @@ def test_one_pass_of_an_absurd_gauge_in_one_pod_of_many_adds_few_replicas(
             decided.append(decision.replicas or 0)
         return max(decided[21:])
 
-    assert most(30) <= most(0) + 1 + pods // 2
+    assert most(30) <= most(0) + 1
 
 
 def test_a_pod_with_a_single_sample_reports_no_more_than_the_others_may_have() -> None:

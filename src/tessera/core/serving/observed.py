@@ -21,8 +21,8 @@ _NOISE = 100.0
 """So many arrivals too many are no error: requests in service are estimated where an engine does not report them."""
 _SUDDEN, _ALWAYS = 2.0, 10.0
 """A gauge may rise to so many times the requests that the pod had and completed, plus its part of that noise or so many
-as an allowance. A higher value counts after the next sample confirms it. Where one pod of many reports far too many, no
-replicas are added."""
+as an allowance. A higher value counts after the next sample confirms it. Where one pod of ten reports far too many, one
+replica at most is added, while no requests wait in the others."""
 _WRONG_S = 300.0
 """After so long with more arrivals than that, one of the samples was wrong."""
 _ONCE = Missing("scraped once so far; the next scrape compares", early=True)
