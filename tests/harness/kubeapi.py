@@ -9,9 +9,9 @@ import msgspec
 import yaml
 from aiohttp import web
 
-from tessera.clients.kube import EVENTS, JOBS, PODS, SECRETS, Kind, MemoryKube, Object, Selection
+from tessera.clients.kube import ENVIRONMENTS, EVENTS, JOBS, PODS, SECRETS, Kind, MemoryKube, Object, Selection
 
-_KINDS = {each.plural: each for each in (EVENTS, JOBS, PODS, SECRETS)}
+_KINDS = {each.plural: each for each in (ENVIRONMENTS, EVENTS, JOBS, PODS, SECRETS)}
 
 
 class KubeApi:
@@ -32,7 +32,7 @@ class KubeApi:
         if (request.method, kind) == self.held:
             self.holds.set()
             await asyncio.Event().wait()
-        found = await self._do(request, kind, place.get("name", ""), place["namespace"])
+        found = await self._do(request, kind, place.get("name", ""), place.get("namespace", ""))
         if found is None:
             status = {"kind": "Status", "apiVersion": "v1", "code": 404, "reason": "NotFound"}
             return web.json_response(status, status=404)
@@ -63,6 +63,7 @@ async def serving(api: KubeApi, folder: Path) -> AsyncIterator[Path]:
     for prefix in ("/api/{version}", "/apis/{group}/{version}"):
         for end in ("", "/{name}"):
             app.router.add_route("*", f"{prefix}/namespaces/{{namespace}}/{{plural}}{end}", api.answer)
+            app.router.add_route("*", f"{prefix}/{{plural}}{end}", api.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     try:

@@ -1,9 +1,16 @@
 """Environments by name: which there are, and which would do."""
 
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from tessera.api.tessera.v1alpha1.environments import Environment
-from tessera.cli.work.environments import Catalog, choose_environment, read_environments
+from harness.kubeapi import KubeApi, serving
+from tessera.api.tessera.v1alpha1.environments import choose_environment
+from tessera.cli.work.environments import read_environments
 from tessera.clients.kube import ENVIRONMENTS, MemoryKube
 from tessera.errors import InvalidInput, Unavailable
 
@@ -45,19 +52,11 @@ async def test_who_may_not_read_them_learns_how() -> None:
         await read_environments(kube)
 
 
-JUPYTER = Environment(name="jupyter", image="a", description="", tools=(), notebook=True)
-PLAIN = Environment(name="plain", image="b", description="", tools=(), notebook=False)
-# Keyed by a sentence: those that there are, the name, whether for a notebook, what the error says.
-REFUSED: dict[str, tuple[tuple[Environment, ...], str, bool, str]] = {
-    "another name": ((JUPYTER, PLAIN), "x", False, "there is no such environment: choose one of jupyter, plain"),
-    "another name for a notebook": ((JUPYTER, PLAIN), "x", True, "one of jupyter, or name"),
-    "no JupyterLab": ((JUPYTER, PLAIN), "plain", True, "plain: it has no JupyterLab: choose one of jupyter"),
-    "none at all": ((), "x", False, "--environment x: there is no such environment: apply an Environment"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_would_do_is_named(case: str) -> None:
-    known, name, notebook, want = REFUSED[case]
-    with pytest.raises(InvalidInput, match=want):
-        choose_environment(Catalog(known=known), name, notebook=notebook)
+async def test_a_cluster_without_any_says_what_to_do(tmp_path: Path) -> None:
+    async with serving(KubeApi(MemoryKube()), tmp_path) as kubeconfig:
+        command = (sys.executable, "-m", "tessera", "environments", "--kubeconfig", str(kubeconfig))
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        listed = await asyncio.to_thread(subprocess.run, (*command, "-o", "json"), capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("no environments: apply an Environment of tessera.dev/v1alpha1, or name an image")
+    assert json.loads(listed.stdout) == []

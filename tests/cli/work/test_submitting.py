@@ -9,12 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from harness.kubeapi import KubeApi, serving
 from tessera.api.kubernetes.jobs import BEGUN, JobRequest, job_object, own_secret
 from tessera.cli.work.stop import stop_jobs
 from tessera.cli.work.submitting import create_job
-from tessera.clients.kube import JOBS, SECRETS, Kind, MemoryKube, Object, Selection, Unanswered, name_of, uid_of
+from tessera.clients.kube import (
+    ENVIRONMENTS,
+    JOBS,
+    SECRETS,
+    Kind,
+    MemoryKube,
+    Object,
+    Selection,
+    Unanswered,
+    name_of,
+    uid_of,
+)
 from tessera.errors import Conflict, TesseraError, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -233,3 +245,22 @@ async def test_kill_9_at_any_moment_leaves_no_job_without_its_secret_and_the_nex
         assert sorted(found.values()) == ([["killed"], ["next"]] if submitted else [["next"]])
         assert all(found.get(each) == ["killed"] for each in killed) or not submitted
         assert await called(config, "stop", "next") == "deleted ns/next"
+
+
+async def test_the_image_of_an_environment_is_found_on_the_way_to_the_job(tmp_path: Path) -> None:
+    kube = MemoryKube()
+    await kube.create(ENVIRONMENTS, {"metadata": {"name": "pytorch"}, "spec": {"image": "r.example/pytorch:1"}})
+    async with serving(KubeApi(kube), tmp_path) as config:
+        shown = yaml.safe_load(await called(config, "run", "-e", "pytorch", "--dry-run"))
+        assert await jobs(kube) == []
+        name = await called(config, "run", "-e", "pytorch", "-d")
+        async with running(config, "run", "-e", "other", "--dry-run") as process:
+            out, error = await asyncio.wait_for(process.communicate(), 60)
+    made = await kube.get(JOBS, name, "ns")
+    assert made is not None
+    assert made["metadata"]["generateName"] == "pytorch-"
+    for job in (shown, made):
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == "r.example/pytorch:1"
+    assert (process.returncode, out) == (2, b"")
+    assert b"--environment other: there is no such environment: choose one of pytorch" in error

@@ -1,33 +1,20 @@
-"""`tessera environments`: images under familiar names, and the one of `--environment`."""
+"""`tessera environments`: images under familiar names."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
-import msgspec
 from rich.text import Text
 
-from tessera.api.tessera.v1alpha1.environments import Environment, read_environment
+from tessera.api.tessera.v1alpha1.environments import NO_ENVIRONMENT, Catalog, read_catalog
 from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
-from tessera.clients.kube import ENVIRONMENTS, Forbidden, Kube, name_of
-from tessera.errors import InvalidInput, Unavailable
+from tessera.clients.kube import ENVIRONMENTS, Forbidden, Kube
+from tessera.errors import Unavailable
 
-__all__ = ["Catalog", "choose_environment", "environments", "find_environment", "read_environments"]
-
-_HINT = "apply an Environment of tessera.dev/v1alpha1, or name an image by --image"
-
-
-class Catalog(msgspec.Struct, frozen=True, kw_only=True):
-    """The environments of a cluster."""
-
-    known: tuple[Environment, ...] = ()
-    """In order of their names."""
-    broken: Mapping[str, InvalidInput] = {}
-    """Why some cannot be read, by name."""
+__all__ = ["environments", "read_environments"]
 
 
 @click.command(
@@ -51,6 +38,9 @@ def environments(*, kubeconfig: Path | None, context: str | None, output: str) -
         click.echo(f"left out: {error}", err=True)
     if print_document(found.known, output):
         return
+    if not found.known:
+        click.echo(f"no environments: {NO_ENVIRONMENT}", err=True)
+        return
     table = headed_table("NAME", "NOTEBOOK", "NODES", "TOOLS", "IMAGE", "DESCRIPTION")
     for each in found.known:
         warm = f"{each.status.ready}/{each.status.nodes}" if each.status.nodes else "-"
@@ -60,54 +50,18 @@ def environments(*, kubeconfig: Path | None, context: str | None, output: str) -
     wide_console(output=output).print(trimmed(table))
 
 
-def find_environment(place: ClusterSource, name: str, *, notebook: bool) -> Environment:
-    """Return the environment of this name in a cluster; arguments and errors as in `choose_environment`."""
-    return choose_environment(asyncio.run(_read(place)), name, notebook=notebook)
-
-
-def choose_environment(catalog: Catalog, name: str, *, notebook: bool) -> Environment:
-    """Return the environment of this name.
-
-    Args:
-        catalog: the existing ones.
-        name: as `tessera environments` lists it.
-        notebook: whether it must have JupyterLab.
-
-    Raises:
-        InvalidInput: it does not exist, cannot be read, or has no JupyterLab; the error lists usable ones.
-
-    """
-    if name in catalog.broken:
-        raise catalog.broken[name]
-    fit = ", ".join(each.name for each in catalog.known if each.notebook or not notebook)
-    fix = f"choose one of {fit}, or name an image by --image" if fit else _HINT
-    found = next((each for each in catalog.known if each.name == name), None)
-    if found is None:
-        raise InvalidInput(f"--environment {name}", found="there is no such environment", hint=fix)
-    if notebook and not found.notebook:
-        raise InvalidInput(f"--environment {name}", found="it has no JupyterLab", hint=fix)
-    return found
-
-
 async def read_environments(kube: Kube) -> Catalog:
-    """Return the environments of a cluster; an unreadable one hides no other.
+    """Return the environments of a cluster.
 
     Raises:
         Unavailable: the cluster does not answer, lacks the CRD, or forbids it.
 
     """
     try:
-        listed = await kube.list(ENVIRONMENTS)
+        return read_catalog((await kube.list(ENVIRONMENTS)).objects)
     except Forbidden as error:
         fix = "request ClusterRole tessera-environments, which the chart binds to all users, or pass --image"
         raise Unavailable("environments", found=error.found, hint=fix) from error
-    known, broken = list[Environment](), dict[str, InvalidInput]()
-    for each in listed.objects:
-        try:
-            known.append(read_environment(each))
-        except InvalidInput as error:
-            broken[name_of(each)[1]] = error
-    return Catalog(known=tuple(sorted(known, key=lambda each: each.name)), broken=broken)
 
 
 async def _read(place: ClusterSource) -> Catalog:

@@ -8,7 +8,7 @@ from tessera.api.kubernetes.jobs import NOTEBOOK_KEY
 from tessera.api.kubernetes.notebooks import notebook_command
 from tessera.cli.options import Seconds
 from tessera.cli.work.forwarding import follow_notebook, port_option
-from tessera.cli.work.submitting import submit
+from tessera.cli.work.submitting import submit, with_own_secret
 from tessera.cli.work.workoptions import WorkOptions, request_of, work_options
 
 __all__ = ["notebook"]
@@ -29,7 +29,7 @@ class _Given(WorkOptions):
 \b
 Examples:
   tessera notebook --image quay.io/jupyter/pytorch-notebook --gpu-memory 10
-  tessera notebook --environment jupyter-pytorch --slice 1g.10gb --code .
+  tessera notebook --environment jupyter --slice 1g.10gb --code .
 """
 )
 @work_options
@@ -49,7 +49,8 @@ def notebook(**given: Unpack[_Given]) -> int:
     it. Files that are not on a volume are lost when it ends. The image must have JupyterLab. Needs the rights of
     Kubernetes' role `edit` in one namespace.
     """
-    asked, files = request_of(given, notebook_command(round(given["idle_s"])), notebook=True)
+    asked = request_of(given, notebook_command(round(given["idle_s"])), notebook=True)
+    asked, files = with_own_secret(given, asked)
     token = files[NOTEBOOK_KEY].decode()
     return submit(
         given, asked, files, lambda kube, name: follow_notebook(kube, (asked.namespace, name), token, given["port"])

@@ -1,35 +1,64 @@
-"""Submits a Job: says where it would run, creates it with its Secret, follows it."""
+"""Submits a Job: finds its image, says where it would run, creates it with its Secret, follows it."""
 
 import asyncio
 import datetime as dt
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import click
+import msgspec
 
 from tessera.api.kubernetes.jobs import (
+    ARCHIVE,
     BEGUN,
     BY_RUN,
     LEFT_AFTER_S,
+    NOTEBOOK_KEY,
     JobRequest,
     job_object,
     own_secret,
     owned_by,
     secret_of,
 )
+from tessera.api.tessera.v1alpha1.environments import choose_environment
 from tessera.cli.clusteraccess import ClusterSource, connected
 from tessera.cli.printing import yaml_text
-from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted
+from tessera.cli.work.codefolder import archive_folder
+from tessera.cli.work.environments import read_environments
+from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted, say
 from tessera.cli.work.workoptions import WorkOptions, place_of
 from tessera.clients.kube import JOBS, NODES, SECRETS, Forbidden, Kube, Object, Selection, Unanswered, name_of
-from tessera.errors import TesseraError
+from tessera.errors import TesseraError, shown
 
-__all__ = ["Follow", "create_job", "forecast_job", "settle_secrets", "submit"]
+__all__ = ["Follow", "create_job", "forecast_job", "settle_secrets", "submit", "with_own_secret"]
 
+_SUFFIX_BYTES = 4
+_TOKEN_BYTES = 24
+_NAMED = 5
 _NO_NODE = Selection(fields=(("metadata.name", "none"),))
 """What may be read is known by reading nothing."""
 Follow = Callable[[Kube, str], Awaitable[int]]
 """Follows the Job of this name to its end, and returns the exit code of its command."""
+
+
+def with_own_secret(given: WorkOptions, asked: JobRequest) -> tuple[JobRequest, dict[str, bytes]]:
+    """Return the work with its own Secret, if it needs one, and the files of that: its code, what opens its notebook.
+
+    Raises:
+        InvalidInput: the folder of its code cannot be read or is too large.
+
+    """
+    files: dict[str, bytes] = {}
+    if given["code"]:
+        archive = archive_folder(given["code"])
+        files[ARCHIVE] = archive.content
+        if archive.left_out:
+            say(f"left out, as they may contain credentials: {', '.join(map(shown, archive.left_out[:_NAMED]))}")
+    if asked.notebook:
+        files[NOTEBOOK_KEY] = secrets.token_hex(_TOKEN_BYTES).encode()
+    own = f"{asked.prefix}own-{secrets.token_hex(_SUFFIX_BYTES)}" if files else ""
+    return msgspec.structs.replace(asked, own_secret=own, code=ARCHIVE in files), files
 
 
 def submit(given: WorkOptions, asked: JobRequest, files: Mapping[str, bytes], follow: Follow) -> int:
@@ -42,19 +71,16 @@ def submit(given: WorkOptions, asked: JobRequest, files: Mapping[str, bytes], fo
         follow: the next action.
 
     """
-    place, names = place_of(given), list[str]()
-    if given["dry_run"]:
-        objects = ([own_secret(asked, files)] if files else []) + [job_object(asked)]
-        click.echo(b"---\n".join(map(yaml_text, objects)), nl=False)
+    place, environment, names = place_of(given), given["environment"], list[str]()
 
     async def work() -> int:
         if given["dry_run"]:
-            click.echo(await _forecast_unless_away(place, job_object(asked)), err=True)
-            return 0
+            return await _show(place, environment, asked, files)
         async with connected(place) as kube:
+            found = await _with_image(kube, environment, asked)
             if not given["detach"]:
-                click.echo(await forecast_job(kube, job_object(asked)), err=True)
-            creating = asyncio.ensure_future(create_job(kube, asked, files))
+                click.echo(await forecast_job(kube, job_object(found)), err=True)
+            creating = asyncio.ensure_future(create_job(kube, found, files))
             try:
                 await asyncio.shield(creating)
             finally:  # after Ctrl-C the Job may exist
@@ -67,6 +93,36 @@ def submit(given: WorkOptions, asked: JobRequest, files: Mapping[str, bytes], fo
     return ended_or_interrupted(
         work(), lambda: _interrupted(place, names, asked.namespace, delete=given["cancel_on_interrupt"])
     )
+
+
+async def _with_image(kube: Kube, environment: str, asked: JobRequest) -> JobRequest:
+    """Return the work with the image of its environment; where none is named, as it is."""
+    if not environment:
+        return asked
+    found = choose_environment(await read_environments(kube), environment, notebook=asked.notebook)
+    return msgspec.structs.replace(asked, image=found.image)
+
+
+async def _show(place: ClusterSource, environment: str, asked: JobRequest, files: Mapping[str, bytes]) -> int:
+    """Print the objects, and say where the Job would run; without an environment no cluster is needed."""
+    if not environment:
+        _print_objects(asked, files)
+    try:
+        async with connected(place) as kube:
+            if environment:
+                asked = await _with_image(kube, environment, asked)
+                _print_objects(asked, files)
+            click.echo(await forecast_job(kube, job_object(asked)), err=True)
+    except TesseraError as error:
+        if environment:
+            raise
+        click.echo(f"no forecast: {error}", err=True)
+    return 0
+
+
+def _print_objects(asked: JobRequest, files: Mapping[str, bytes]) -> None:
+    objects = ([own_secret(asked, files)] if files else []) + [job_object(asked)]
+    click.echo(b"---\n".join(map(yaml_text, objects)), nl=False)
 
 
 async def create_job(kube: Kube, asked: JobRequest, files: Mapping[str, bytes]) -> str:
@@ -150,14 +206,5 @@ async def forecast_job(kube: Kube, job: Object) -> str:
         return await describe_placement(kube, job)
     except Forbidden as error:
         return f"no forecast ({error.found}): it needs the ClusterRole tessera-viewer"
-    except TesseraError as error:
-        return f"no forecast: {error}"
-
-
-async def _forecast_unless_away(place: ClusterSource, job: Object) -> str:
-    """Return the same where there may be no cluster."""
-    try:
-        async with connected(place) as kube:
-            return await forecast_job(kube, job)
     except TesseraError as error:
         return f"no forecast: {error}"

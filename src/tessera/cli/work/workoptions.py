@@ -1,22 +1,17 @@
 """Common parts of `tessera run` and `tessera notebook`: options for an image and a part of a GPU."""
 
 import re
-import secrets
 from pathlib import Path
 from typing import TypedDict
 
 import click
-import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field
-from tessera.api.kubernetes.jobs import ARCHIVE, CODE_FOLDER, NOTEBOOK_KEY, JobRequest, job_object
+from tessera.api.kubernetes.jobs import CODE_FOLDER, JobRequest, job_object
 from tessera.api.kubernetes.podspecs import ISOLATION, read_need
 from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import refuse_without, with_options
-from tessera.cli.work.codefolder import archive_folder
-from tessera.cli.work.environments import find_environment
-from tessera.cli.work.following import say
 from tessera.cli.work.mounts import check_folders, data_of, secrets_of
 from tessera.cli.work.validation import WordForm, checked, checked_text
 from tessera.core.storage.models.cache import folder_name
@@ -28,9 +23,6 @@ __all__ = ["WorkOptions", "place_of", "request_of", "work_options"]
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _LONGEST_PREFIX = 40
-_SUFFIX_BYTES = 4
-_TOKEN_BYTES = 24
-_NAMED = 5
 _MOST_UID = (1 << 31) - 1
 """Source: k8s.io/apimachinery `pkg/util/validation` (`IsValidUserID`)."""
 _FOLDER = click.Path(path_type=Path)
@@ -118,10 +110,8 @@ def place_of(given: WorkOptions) -> ClusterSource:
     return ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"])
 
 
-def request_of(
-    given: WorkOptions, command: tuple[str, ...], *, notebook: bool = False
-) -> tuple[JobRequest, dict[str, bytes]]:
-    """Return the requested work, and the files of its own Secret.
+def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool = False) -> JobRequest:
+    """Return the requested work; without the image of an environment, and without its own Secret.
 
     Raises:
         InvalidInput: invalid or contradictory options.
@@ -141,10 +131,12 @@ def request_of(
     env = (*(_pair("--env", each) for each in given["env"]), *data.env)
     env_secrets = tuple(_secret(each) for each in given["env_secret"])
     _check_variables((*(name for name, _ in env), *(name for name, _, _ in env_secrets)))
+    image, words = _image_of(given)
     asked = JobRequest(
         name=given["name"] and checked("--name", given["name"], WordForm.LABEL),
+        prefix=f"{_NOT_IN_NAMES.sub('-', words).strip('-')[:_LONGEST_PREFIX] or 'run'}-",
         namespace=_namespace(given),
-        image="",
+        image=image,
         command=tuple(checked_text("the command", each) for each in command),
         limits=_limits(given) | data.limits,
         annotations={ISOLATION: given["isolation"]} if given["isolation"] else {},
@@ -158,20 +150,8 @@ def request_of(
         notebook=notebook,
         user=given["user"] or 0,
     )
-    image, words = _image_of(given, notebook=notebook)
-    prefix = f"{_NOT_IN_NAMES.sub('-', words).strip('-')[:_LONGEST_PREFIX] or 'run'}-"
-    files: dict[str, bytes] = {}
-    if given["code"]:
-        archive = archive_folder(given["code"])
-        files[ARCHIVE] = archive.content
-        if archive.left_out:
-            say(f"left out, as they may contain credentials: {', '.join(map(shown, archive.left_out[:_NAMED]))}")
-    if notebook:
-        files[NOTEBOOK_KEY] = secrets.token_hex(_TOKEN_BYTES).encode()
-    own = f"{prefix}own-{secrets.token_hex(_SUFFIX_BYTES)}" if files else ""
-    asked = msgspec.structs.replace(asked, prefix=prefix, image=image, own_secret=own, code=ARCHIVE in files)
     _check_need(asked)
-    return asked, files
+    return asked
 
 
 def _check_need(asked: JobRequest) -> None:
@@ -187,8 +167,8 @@ def _check_need(asked: JobRequest) -> None:
         raise InvalidInput(subject, found=error.found, expected=error.expected, hint=error.hint) from error
 
 
-def _image_of(given: WorkOptions, *, notebook: bool) -> tuple[str, str]:
-    """Return the image, and its short name."""
+def _image_of(given: WorkOptions) -> tuple[str, str]:
+    """Return the image, empty for that of an environment, and a short name."""
     image, environment = given["image"], given["environment"]
     if bool(image) == bool(environment):
         found = "both" if image else "neither"
@@ -196,7 +176,7 @@ def _image_of(given: WorkOptions, *, notebook: bool) -> tuple[str, str]:
             "--image and --environment", found=found, hint="give one of them; `tessera environments` lists environments"
         )
     if environment:
-        return find_environment(place_of(given), environment, notebook=notebook).image, environment
+        return "", environment
     checked("--image", image, WordForm.IMAGE)
     return image, image.rpartition("/")[2].partition(":")[0].partition("@")[0].lower()
 

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from tessera.api.tessera.v1alpha1.environments import Environment, EnvironmentStatus, read_environment
+from tessera.api.tessera.v1alpha1.environments import (
+    Catalog,
+    Environment,
+    EnvironmentStatus,
+    choose_environment,
+    read_catalog,
+    read_environment,
+)
 from tessera.errors import InvalidInput
 
 
@@ -53,3 +60,30 @@ def test_what_is_none(each: dict[str, Any]) -> None:
         match=r"Environment (pytorch|None): .+: see `kubectl explain environment` for tessera.dev/v1alpha1$",
     ):
         read_environment(each)
+
+
+def test_a_catalog_is_in_order_of_names_and_one_that_cannot_be_read_hides_no_other() -> None:
+    listed = [{"metadata": {"name": name}, "spec": {"image": "a"}} for name in ("b", "a")]
+    found = read_catalog([*listed, {"metadata": {"name": "newer"}, "spec": {"image": "a", "gpus": 3}}])
+    assert [each.name for each in found.known] == ["a", "b"]
+    with pytest.raises(InvalidInput, match=r"Environment newer: .*gpus"):
+        choose_environment(found, "newer", notebook=False)
+    assert choose_environment(found, "b", notebook=False).name == "b"
+
+
+JUPYTER = Environment(name="jupyter", image="a", description="", tools=(), notebook=True)
+PLAIN = Environment(name="plain", image="b", description="", tools=(), notebook=False)
+# Keyed by a sentence: those that there are, the name, whether for a notebook, what the error says.
+REFUSED: dict[str, tuple[tuple[Environment, ...], str, bool, str]] = {
+    "another name": ((JUPYTER, PLAIN), "x", False, "there is no such environment: choose one of jupyter, plain"),
+    "another name for a notebook": ((JUPYTER, PLAIN), "x", True, "one of jupyter, or name"),
+    "no JupyterLab": ((JUPYTER, PLAIN), "plain", True, "plain: it has no JupyterLab: choose one of jupyter"),
+    "none at all": ((), "x", False, "--environment x: there is no such environment: apply an Environment"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_do_is_named(case: str) -> None:
+    known, name, notebook, want = REFUSED[case]
+    with pytest.raises(InvalidInput, match=want):
+        choose_environment(Catalog(known=known), name, notebook=notebook)

@@ -1,6 +1,6 @@
 """Environment objects (tessera.dev/v1alpha1): images under familiar names, for `tessera run` and `notebook`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -9,10 +9,23 @@ import msgspec
 from tessera.api.fields import in_place
 from tessera.api.oci.references import read_reference
 from tessera.api.tessera.v1alpha1.objects import Metadata, read_object, subject_of
+from tessera.errors import InvalidInput
 
-__all__ = ["KIND", "Environment", "EnvironmentSpec", "EnvironmentStatus", "read_environment"]
+__all__ = [
+    "KIND",
+    "NO_ENVIRONMENT",
+    "Catalog",
+    "Environment",
+    "EnvironmentSpec",
+    "EnvironmentStatus",
+    "choose_environment",
+    "read_catalog",
+    "read_environment",
+]
 
 KIND: Final = "Environment"
+NO_ENVIRONMENT: Final = "apply an Environment of tessera.dev/v1alpha1, or name an image by --image"
+"""What to do in a cluster without any."""
 
 
 class EnvironmentSpec(
@@ -56,6 +69,15 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return read_reference(self.image).name
 
 
+class Catalog(msgspec.Struct, frozen=True, kw_only=True):
+    """The environments of a cluster."""
+
+    known: tuple[Environment, ...] = ()
+    """In order of their names."""
+    broken: Mapping[str, InvalidInput] = {}
+    """Why some cannot be read, by name."""
+
+
 class _Object(msgspec.Struct, frozen=True):
     metadata: Metadata
     spec: EnvironmentSpec
@@ -81,3 +103,38 @@ def read_environment(each: Mapping[str, Any]) -> Environment:
         labels=found.metadata.labels,
         status=found.status,
     )
+
+
+def read_catalog(listed: Iterable[Mapping[str, Any]]) -> Catalog:
+    """Return the environments of a cluster; an unreadable one hides no other."""
+    known, broken = list[Environment](), dict[str, InvalidInput]()
+    for each in listed:
+        try:
+            known.append(read_environment(each))
+        except InvalidInput as error:
+            broken[each["metadata"]["name"]] = error
+    return Catalog(known=tuple(sorted(known, key=lambda each: each.name)), broken=broken)
+
+
+def choose_environment(catalog: Catalog, name: str, *, notebook: bool) -> Environment:
+    """Return the environment of this name.
+
+    Args:
+        catalog: the existing ones.
+        name: as `tessera environments` lists it.
+        notebook: whether it must have JupyterLab.
+
+    Raises:
+        InvalidInput: it does not exist, cannot be read, or has no JupyterLab; the error lists usable ones.
+
+    """
+    if name in catalog.broken:
+        raise catalog.broken[name]
+    fit = ", ".join(each.name for each in catalog.known if each.notebook or not notebook)
+    fix = f"choose one of {fit}, or name an image by --image" if fit else NO_ENVIRONMENT
+    found = next((each for each in catalog.known if each.name == name), None)
+    if found is None:
+        raise InvalidInput(f"--environment {name}", found="there is no such environment", hint=fix)
+    if notebook and not found.notebook:
+        raise InvalidInput(f"--environment {name}", found="it has no JupyterLab", hint=fix)
+    return found
