@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
+from builders.nodefacts import gpu, node_of
 from tessera.api import documents
+from tessera.api.nvidia.gpulabels import Labeling, gpu_labels, stamped
+from tessera.api.tessera.node.nodereports import CONDITION, CONFIGURATION
+from tessera.api.tessera.storage.nodedisks import CONDITION as DISKS
 from tessera.api.tessera.v1alpha1.environments import KIND, read_environment
 from tessera.api.tessera.v1alpha1.imagewarmups import IMAGE_WARMUP, read_image_warmup
 from tessera.cli.manifests import chart_folder
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.node.nodesharing import NodeSharing, Strategy, effective
 from tessera.errors import InvalidInput
 from tessera.server.settings import ServerSettings, is_loopback
 from testbed.deploy import FOLDER, NAMESPACE, objects, rendered, scheduler_configuration, write
@@ -147,12 +154,77 @@ def test_the_page_brings_the_rights_to_ask_who_looks_at_it_and_a_sign_in() -> No
     assert not any(each.startswith("--page-host") for each in args), "it listens on the loopback alone"
 
 
+UNINSTALL = (FOLDER / "uninstall").read_text()
+
+
+def in_uninstall(name: str) -> str:
+    """Return the text that deploy/uninstall gives a variable, without running it."""
+    return "".join(re.findall(rf"^{name}\+?='([^']+)'$", UNINSTALL, re.MULTILINE))
+
+
 def test_uninstall_removes_all_kinds() -> None:
     names = [name for kind, name in kinds(ANY) if kind == "CustomResourceDefinition"]
-    found = re.search(r"kubectl get crds -o name \| grep '([^']+)'", (FOLDER / "uninstall").read_text())
+    found = re.search(r"kubectl get crds -o name \| grep '([^']+)'", UNINSTALL)
     assert found is not None
     assert len(names) > 7
     assert [name for name in names if not re.search(found[1], name)] == []
+
+
+@pytest.mark.parametrize("version", ["1.35.9", "1.36.3"])
+def test_uninstall_removes_all_objects_of_the_chart_that_are_not_in_its_namespace(version: str) -> None:
+    everything = {
+        **ANY,
+        **ALL,
+        "agent": {"modelSecrets": ["a"], "pullSecrets": ["b"], "modelPeers": "peers"},
+        "metrics": {"podMonitor": True, "alertRules": True, "dashboards": True},
+        "metricsApi": {"enabled": True},
+        "server": {"page": True},
+    }
+    apart = {"Namespace", "CustomResourceDefinition", "APIService"}
+    found = {
+        (re.sub("ys$", "ies", re.sub("sss$", "sses", f"{each['kind']}s")).lower(), each["metadata"]["name"])
+        for each in rendered(everything, version)
+        if each["metadata"].get("namespace") != NAMESPACE and each["kind"] not in apart
+    }
+    assert len(found) > 20
+    removed = set(in_uninstall("kinds").split())
+    assert {
+        one for one in found if one[0] not in removed or not re.search(in_uninstall("names"), f"/{one[1]}")
+    } == set()
+
+
+def test_uninstall_removes_what_agents_write_on_nodes_and_nothing_else() -> None:
+    page = (FOLDER.parent / "docs" / "reference" / "names.md").read_text()
+    row = re.compile(r"^\| `(\S+)` \| a node \| [^|]* \| (the agent|the disk agent|users) \|", re.MULTILINE)
+    written = re.compile(f"{in_uninstall('own')}|{in_uninstall('nvidia')}")
+    rows = [(name, by) for name, by in row.findall(page) if name != in_uninstall("counts")]
+    assert len(rows) > 8
+    assert [name for name, by in rows if bool(written.fullmatch(name)) != (by != "users")] == []
+    sliced = gpu(0, "A100-40GB", "all-balanced"), gpu(1, "A100-40GB")
+    nodes: dict[Strategy, Inventory] = {
+        "mixed": node_of(*sliced),
+        "single": node_of(gpu(0, "A100-40GB", "all-1g.5gb")),
+        "none": node_of(gpu(0)),
+    }
+    for strategy, inventory in nodes.items():
+        gpus = effective(inventory, NodeSharing(strategy=strategy))
+        labels = stamped(gpu_labels(inventory, gpus, Labeling(strategy=strategy)), {}, now_s=1)
+        assert [key for key in labels if not written.fullmatch(key)] == []
+    others = (
+        "nvidia.com/gpu.present",
+        "nvidia.com/gpu.deploy.device-plugin",
+        "nvidia.com/mig-parted",
+        "tessera.dev/agent",
+    )
+    assert [key for key in others if written.fullmatch(key)] == []
+    assert set(in_uninstall("conditions").split()) == {CONDITION, CONFIGURATION, DISKS}
+
+
+def test_uninstall_refuses_what_it_does_not_know() -> None:
+    for argument, code, said in (("--purge", 2, "unknown argument --purge"), ("--help", 0, "docs/install.md lists")):
+        command, path = (str(FOLDER / "uninstall"), argument), {"PATH": "/usr/bin:/bin"}
+        done = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
+        assert (done.returncode, said in done.stdout + done.stderr) == (code, True)
 
 
 def test_a_certificate_of_cert_manager_has_a_subject() -> None:

@@ -1,25 +1,21 @@
 """A page of docs, walked on a testbed: its commands run as they are typed, and running pods are watched."""
 
-import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import yaml
 
-from harness.plugins import ScriptedPlugin, connect
 from kube.conftest import fresh
 from kube.modelstore import BUCKET
-from tessera.clients.kubelet import OptionalCalls, PluginServer
-from tessera.core.deviceplugin.containerresponse import ContainerResponse
+from kube.undone import there, until_undone
 from testbed import installed
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import NAMESPACE
@@ -28,7 +24,7 @@ from testbed.node import Node
 from testbed.processes import until
 from testbed.tesseraimage import K6, PROMETHEUS, REPOSITORY, TRITON, VLLM
 
-__all__ = ["REGISTRY_PORT", "OtherPlugins", "Walk", "chart_values", "delete", "without_tessera"]
+__all__ = ["REGISTRY_PORT", "Walk", "chart_values", "delete", "without_tessera"]
 
 ROOT = Path(__file__).parents[2]
 UNDO = "Undo"
@@ -51,10 +47,6 @@ _NAMES = {
     "oci://registry.k8s.io/kueue/charts/kueue": "./kueue",
 }
 _DELETE_S = 180
-_LOOK_S = 0.5
-_PASSING = frozenset({"Event", "Lease", "CertificateSigningRequest", "EndpointSlice", "Endpoints", "PodMetrics"})
-"""Kinds of objects that come and go by themselves."""
-_NAMED = '{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name}{"\\n"}{end}'
 _CONDITIONS = '{range .items[*]}{.metadata.name} {.spec.schedulerName} {.status.conditions[*].message}{"\\n"}{end}'
 _SLEEPS = {"command": ["sleep", "3600"]}
 
@@ -135,7 +127,7 @@ class Walk:
             for block in (block for kind, block in blocks if kind == "yaml"):
                 self._write(block, values, serving or {})
         self._commands = {title: commands for title, commands in self._commands.items() if commands}
-        self._before = self._there()
+        self._before = there(cluster, folder)
 
     def step(self, begins: str, *, within_s: float = 600) -> str:
         """Run the commands of the next section, whose title begins so, and return what they print.
@@ -147,7 +139,7 @@ class Walk:
         commands = self._commands.pop(title)
         said = self.run(title, commands, within_s=within_s)
         if title == UNDO:
-            self._until_undone()
+            until_undone(self._before, self._cluster, self._folder)
         return said
 
     def run(self, title: str, commands: str, *, within_s: float = 600) -> str:
@@ -196,26 +188,6 @@ class Walk:
     def ended(self) -> None:
         """Fail where the page has commands that were not run."""
         assert list(self._commands) == []
-
-    def _until_undone(self) -> None:
-        """Wait until all objects, and the labels, annotations and taints of nodes, are those of before the page."""
-
-        def changed() -> list[str]:
-            return sorted(self._before ^ self._there())
-
-        until("all as it was before the page", lambda: not changed(), timeout_s=_DELETE_S, found=lambda: str(changed()))
-
-    def _there(self) -> set[str]:
-        """Return the names of all objects, the labels, annotations and taints of nodes, and the reader's files."""
-        kinds = self._cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()
-        named = self._cluster.kubectl("get", ",".join(kinds), "-A", f"--output=jsonpath={_NAMED}")
-        found = {line for line in named.splitlines() if line.split()[0] not in _PASSING}
-        for node in self._cluster.get("nodes")["items"]:
-            name = node["metadata"]["name"]
-            for field in ("labels", "annotations"):
-                found |= {f"{name} {field} {key}" for key in node["metadata"].get(field, {})}
-            found |= {f"{name} taint {taint}" for taint in node["spec"].get("taints", ())}
-        return found | {f"file {each.name}" for each in self._folder.iterdir() if not each.is_dir()}
 
     def apply(self, name: str) -> None:
         """Apply a file of the page."""
@@ -272,57 +244,3 @@ def _merged(page: Any, mine: Any) -> Any:
         both = {key: _merged(page[key], mine[key]) for key in page.keys() & mine.keys()}
         return {**page, **mine, **both}
     return [*page, *mine] if isinstance(page, list) and isinstance(mine, list) else mine
-
-
-class _Another(ScriptedPlugin):
-    """Answers as other systems' device plugins do: by the environment."""
-
-    async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
-        return ContainerResponse(env=(("NVIDIA_VISIBLE_DEVICES", ",".join(ids)),))
-
-
-class OtherPlugins:
-    """Device plugins of another system, which run on a node as long as it has a label, as pods of a DaemonSet do.
-
-    Args:
-        cluster: it is in.
-        node: they serve.
-        label: of the nodes on which they run, `gpushare=true`.
-        devices: ids by resource name.
-
-    """
-
-    def __init__(self, cluster: Cluster, node: Node, label: str, devices: dict[str, tuple[str, ...]]) -> None:
-        self._selected = ("node", "--selector", f"kubernetes.io/hostname={node.name},{label}")
-        self._cluster = cluster
-        self._node = node
-        self._devices = devices
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._follow()))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    async def _follow(self) -> None:
-        servers: list[PluginServer] = []
-        while not self._ended.is_set():
-            desired = bool((await asyncio.to_thread(self._cluster.get, *self._selected))["items"])
-            if desired and not servers:
-                servers = [await self._serve(name, ids) for name, ids in self._devices.items()]
-            if servers and not desired:
-                servers = await self._stop(servers)
-            await asyncio.to_thread(self._ended.wait, _LOOK_S)
-        await self._stop(servers)
-
-    async def _serve(self, resource: str, ids: tuple[str, ...]) -> PluginServer:
-        return await connect(_Another(*ids, options=OptionalCalls()), self._node.device_plugins, resource)
-
-    async def _stop(self, servers: list[PluginServer]) -> list[PluginServer]:
-        for each in servers:
-            await each.stop()
-        return []

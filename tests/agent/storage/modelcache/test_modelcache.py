@@ -32,6 +32,7 @@ from tessera.clients.kube import (
     PODS,
     SECRETS,
     MemoryKube,
+    Object,
     Selection,
     follow,
 )
@@ -101,12 +102,16 @@ class Node:
 
     async def reports(self, ready: Callable[[NodeModels], bool]) -> NodeModels:
         """Return what the agent reports when it is as desired."""
+        return read_node_models(await self.writes(lambda each: ready(read_node_models(each))))
+
+    async def writes(self, ready: Callable[[Object], bool]) -> Object:
+        """Return the same as the object of the API."""
         last = None
         try:
             async with asyncio.timeout(10):
                 async for change in follow(self.kube, NODE_MODELS, Selection(), on_trouble=lambda _: None):
                     if change.object is not None and change.object.get("status"):
-                        last = read_node_models(change.object)
+                        last = change.object
                         if ready(last):
                             return last
         except TimeoutError:
@@ -276,9 +281,11 @@ async def test_a_model_that_is_no_longer_desired_stays_while_pods_have_it(node: 
         await node.tell()
         await node.kubelet.until_allocatable(LLAMA, 0)
         await node.reports(lambda found: not found.observed)
+        await node.writes(lambda each: each["status"].get("removing") == ["llama"])
         assert mounted(response) == b"1"
         await node.end("p")
         await until_gone(node.folder / "llama")
+        await node.writes(lambda each: "removing" not in each["status"])
 
 
 REFUSED = {

@@ -146,7 +146,8 @@ def test_what_a_server_said_is_bounded_and_printable() -> None:
     odd = ObservedModel(name="a", reason="x\x1b[31m" + "y" * 600)
     (found,) = node_status([odd], folder="/m" * 1000, free_bytes=0, reason="a\nb")["models"]
     assert found["reason"] == "x [31m" + "y" * 506
-    assert len(node_status([], folder="/m" * 1000, free_bytes=0, reason="")["folder"]) == 1024
+    status = node_status([], folder="/m" * 1000, free_bytes=0, reason="", removing=("b", "a"))
+    assert (len(status["folder"]), status["removing"]) == (1024, ["a", "b"])
 
 
 @pytest.mark.parametrize(

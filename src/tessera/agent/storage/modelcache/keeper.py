@@ -265,6 +265,7 @@ class ModelKeeper:
             case RemoveModel(model):
                 if await asyncio.to_thread(self._disk.remove, model):
                     self._log.info("model_removed", model=model)
+                    self._wakeup.set()
             case EvictRevision(model, revision, other):
                 if await asyncio.to_thread(self._disk.evict, model, revision):
                     self._log.info("model_evicted", model=model, makes_room_for=other)
@@ -341,7 +342,14 @@ class ModelKeeper:
         free = 0 if problem else await asyncio.to_thread(self._disk.free_bytes)
         rounded = free >> _ROUND << _ROUND
         peer = self._sharing.me if self._sharing is not None and not problem else ""
-        status = node_status(reports, folder=str(self._disk.folder), free_bytes=rounded, reason=problem, peer=peer)
+        status = node_status(
+            reports,
+            folder=str(self._disk.folder),
+            free_bytes=rounded,
+            reason=problem,
+            peer=peer,
+            removing=self._found.keys() - offered.keys(),
+        )
         if found.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_MODELS, "metadata": {"name": self._node}, "status": status}
             await self._kube.apply(KIND, body, manager=_MANAGER, force=True, subresource="status")

@@ -215,6 +215,8 @@ class NodeModelsStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """The models of the node, as its agent reports them."""
 
     models: Annotated[tuple[ObservedModelFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+    removing: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+    """Models on the disk that are not desired any more; they are removed when no pod uses them."""
     folder: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     """The folder of its models."""
     free_bytes: Tally = 0
@@ -331,7 +333,13 @@ def node_spec(desired: Iterable[core.DesiredModel]) -> dict[str, Any]:
 
 
 def node_status(
-    observed: Iterable[core.ObservedModel], *, folder: str, free_bytes: int, reason: str, peer: str = ""
+    observed: Iterable[core.ObservedModel],
+    *,
+    folder: str,
+    free_bytes: int,
+    reason: str,
+    peer: str = "",
+    removing: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return the status of a NodeModels."""
     fields = [
@@ -354,7 +362,8 @@ def node_status(
     ]
     text = reason_text(reason)
     status = {"models": msgspec.to_builtins(fields), "folder": folder[:1024], "freeBytes": free_bytes, "reason": text}
-    return {**status, **({"peer": peer} if peer else {})}
+    leaving = sorted(removing)[:_MOST_OF_NODE]
+    return {**status, **({"peer": peer} if peer else {}), **({"removing": leaving} if leaving else {})}
 
 
 def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
