@@ -6,7 +6,7 @@ The numbers are those of replica_calculator_test.go and horizontal_test.go of ku
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tessera.core.serving.hpa import (
@@ -334,6 +334,7 @@ def test_bounds_that_cannot_be(least: int, most: int) -> None:
         ReplicaBounds(least, most)
 
 
+@example(looks=[(2, 1.0), (0, 1.0), (0, 59.0), (0, 120.0), (0, 120.0), (6, 1.0)], least=1, most=10, modern=True)
 @given(
     looks=st.lists(st.tuples(st.integers(0, 40), st.floats(1, 120)), max_size=40),
     least=st.integers(1, 10),
@@ -343,14 +344,20 @@ def test_bounds_that_cannot_be(least: int, most: int) -> None:
 def test_it_stays_within_its_bounds_and_rates(
     looks: list[tuple[int, float]], least: int, most: int, *, modern: bool
 ) -> None:
-    """Whatever is proposed: within the bounds, up by four or double at most, and with one steady wish it gets there."""
+    """Whatever is proposed: within the bounds, up by four or double at most, and with one steady wish it gets there.
+
+    What was removed in the 15 s before counts as if it were there: Kubernetes compares with the start of the period.
+    Source: `periodStartReplicas` in kubernetes `pkg/controller/podautoscaler/horizontal.go`.
+    """
     bounds, behavior = ReplicaBounds(least, most), Behavior(up=UP, down=DOWN) if modern else None
-    history, now_s, replicas = HpaHistory(), 0.0, least
+    history, now_s, replicas, removed = HpaHistory(), 0.0, least, list[tuple[float, int]]()
     for proposed, pause_s in looks:
         now_s += pause_s
         found = advance(history, proposed, now_s, current=replicas, bounds=bounds, behavior=behavior)
         assert least <= found.replicas <= most
-        assert found.replicas <= max(2 * replicas, replicas + 4)
+        before = replicas + sum(count for at_s, count in removed if at_s > now_s - 15)
+        assert found.replicas <= max(2 * before, before + 4)
+        removed.append((now_s, max(replicas - found.replicas, 0)))
         history, replicas = found.history, found.replicas
     goal = most // 2 + 1
     for _ in range(math.ceil(400 / 15) + 10):
