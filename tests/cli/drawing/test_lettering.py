@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.cli.drawing.lettering import break_lines, counted, elide, gib, listing, percent, width
+from tessera.cli.drawing.lettering import break_lines, counted, elide, listing, percent, width
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=80)
 
@@ -34,14 +34,6 @@ ELIDED = {
 @pytest.mark.parametrize(("text", "room", "want"), ELIDED.values(), ids=ELIDED)
 def test_elide(text: str, room: float, want: str) -> None:
     assert elide(text, room, 11) == want
-
-
-AMOUNTS = {0: "0 GiB", 512: "512 MiB", 1024: "1 GiB", 9856: "9.6 GiB", 81559: "79.6 GiB", 2_097_152: "2,048 GiB"}
-
-
-@pytest.mark.parametrize(("mib", "want"), AMOUNTS.items())
-def test_gib(mib: int, want: str) -> None:
-    assert gib(mib) == want
 
 
 PERCENT = {

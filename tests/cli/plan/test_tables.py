@@ -142,7 +142,7 @@ PLACES = {
     "a pod without a GPU": ("memory shares of many sizes", "Deployment default/web 1 no GPU l4-node"),
     "many nodes": ("forty nodes, most alike", "8 more nodes"),
     "nodes alike are one line": ("forty nodes, most alike", "pool-a-000 and 13 like it 0-7 H100-80GB A 1g"),
-    "time-sliced instances": ("time-sliced MIG instances", "3g.20gb time-sliced, 4.8 GiB, 14% none a100 GPU 0"),
+    "time-sliced instances": ("time-sliced MIG instances", "3g.20gb time-sliced, 4.7 GiB, 14% none a100 GPU 0"),
 }
 
 

@@ -42,10 +42,10 @@ def lines(*arguments: str) -> list[str]:
 def test_top_shows_devices_containers_and_who_drives_a_throttled_gpu(ports: list[str]) -> None:
     found = lines("top", "--once", "--agent", ports[0])
     assert "n1 0 T4 whole ██████░░░░░░ 7.9 GiB / 14.6 GiB 97 2 containers 91 C, 70 W, throttled: thermal" in found
-    assert any("7.9 GiB / 8.0 GiB 90 team/train/main" in line for line in found)
-    assert any("░░░░░░░░░░░░ 0.0 GiB / 8.0 GiB - team/notebook/main" in line for line in found)
-    assert "n1 1 A100-40GB whole █░░░░░░░░░░░ 2.0 GiB / 40.0 GiB 12 web/serve/llm" in found
-    assert "n1 2 A100-40GB 1g.5gb@1 - / 4.8 GiB - no container" in found
+    assert any("7.9 GiB / 8 GiB 90 team/train/main" in line for line in found)
+    assert any("░░░░░░░░░░░░ 0 GiB / 8 GiB - team/notebook/main" in line for line in found)
+    assert "n1 1 A100-40GB whole █░░░░░░░░░░░ 1.9 GiB / 40 GiB 12 web/serve/llm" in found
+    assert "n1 2 A100-40GB 1g.5gb@1 - / 4.7 GiB - no container" in found
     assert "n1 3 A100-40GB lost" in found
     assert "node n1, GPU 0: thermal, caused by team/train/main; slowed down: team/notebook/main" in found
     assert "node n1, GPU 2: saturated, caused by unknown pods" in found
@@ -125,9 +125,9 @@ def test_recommendations_have_the_most_urgent_first_and_what_is_saved(ports: lis
     found = lines("recommend", "--agent", ports[0])
     rows = [line for line in found if "/" in line]
     assert rows == [
-        "team/train/main n1 0 whole 8.0 GiB 8.0 GiB 70 2 h 5 min too-little 10 GiB",
-        "team/notebook/main n1 0 whole 8.0 GiB 0.0 GiB - 30 min unused 8.0 GiB",
-        "web/serve/llm n1 1 whole 40.0 GiB 2.9 GiB 10 1 h 1 min too-much 1g.5gb 35.2 GiB",
+        "team/train/main n1 0 whole 8 GiB 7.9 GiB 70 2 h 5 min too-little 10 GiB",
+        "team/notebook/main n1 0 whole 8 GiB 0 GiB - 30 min unused 8 GiB",
+        "web/serve/llm n1 1 whole 40 GiB 2.9 GiB 10 1 h 1 min too-much 1g.5gb 35.2 GiB",
     ]
     assert found[-1] == "4 containers, 3 shown; 43.2 GiB could be allocated to others"
     everything: list[dict[str, Any]] = json.loads(call("recommend", "--all", "-o", "json", "--agent", ports[0]).stdout)

@@ -187,7 +187,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [node(), gpunode("a", gpu(0)), me({NEED: 4000})],
         [f"no node advertises {NEED}, and no GPU of the cluster could serve it"],
         [],
-        ["no GPU of the node can provide 4000 GiB"],
+        ["no GPU of the node can provide 4,000 GiB"],
     ),
     "a need where all devices are allocated by name": (
         [

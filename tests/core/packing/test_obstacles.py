@@ -11,7 +11,6 @@ from tessera.core.cluster.snapshot import Assignment, Node, Running, Snapshot
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.ledger import Holder, Ledger
-from tessera.core.packing.obstacles import size
 from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.need import Ask, Isolation, Need, Pod
 
@@ -310,11 +309,3 @@ def test_ledger_and_plan_name_one_obstacle_in_the_same_words(
     (verdict,) = reasons.verdicts(need)
     assert verdict.obstacle == ledger.obstacles(need, ["n"])["n"]
     assert f"; {want} (n" in reasons.why(need)[1]
-
-
-@pytest.mark.parametrize(
-    ("memory_mib", "up", "want"),
-    [(1_000, False, "1000 MiB"), (1_024, False, "1 GiB"), (1_500, False, "1.4 GiB"), (1_500, True, "1.5 GiB")],
-)
-def test_memory_in_words(memory_mib: int, up: bool, want: str) -> None:
-    assert size(memory_mib, up=up) == want

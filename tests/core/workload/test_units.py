@@ -159,6 +159,31 @@ def test_rounding_brackets_the_number(number: Fraction) -> None:
     assert units.round_up(number) - units.round_down(number) == (number.denominator != 1)
 
 
+@pytest.mark.parametrize(
+    ("mib", "want", "up"),
+    [
+        (0, "0 GiB", "0 GiB"),
+        (1_023, "1023 MiB", "1023 MiB"),
+        (1_024, "1 GiB", "1 GiB"),
+        (4_864, "4.7 GiB", "4.8 GiB"),
+        (81_559, "79.6 GiB", "79.7 GiB"),
+        (1_023_999, "999.9 GiB", "1,000 GiB"),
+        (2_097_153, "2,048 GiB", "2,049 GiB"),
+    ],
+)
+def test_memory_for_people(mib: int, want: str, up: str) -> None:
+    assert (units.gib(mib), units.gib(mib, up=True)) == (want, up)
+
+
+@given(st.integers(0, 1 << 24))
+def test_no_text_promises_more_memory_than_there_is(mib: int) -> None:
+    def written(text: str) -> Fraction:
+        number, unit = text.replace(",", "").split()
+        return Fraction(number) * {"MiB": 1, "GiB": 1024}[unit]
+
+    assert written(units.gib(mib)) <= mib <= written(units.gib(mib, up=True))
+
+
 @given(st.text() | st.integers() | st.decimals() | st.booleans())
 def test_any_value_is_read_or_refused(value: object) -> None:
     with contextlib.suppress(InvalidInput):

@@ -20,6 +20,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
 from tessera.core.workload.need import PodKey
+from tessera.core.workload.units import gib
 from tessera.server.page import NO_METRICS, PageMetrics
 from tessera.server.run import Server
 from tessera.server.settings import Page, ServerSettings
@@ -84,7 +85,7 @@ async def test_it_shows_the_fleet_and_what_changes_in_it() -> None:
         assert "5 of 8" in text
         assert "n000" in text
         label = await tab.run("document.querySelector('.gpu .spoken').textContent")
-        assert label.startswith("GPU 0, A100-40GB, 23.8 GiB of 40 GiB allocated: 1g.5gb ml/p0-0-0; ")
+        assert label.startswith("GPU 0, A100-40GB, 23.7 GiB of 40 GiB allocated: 1g.5gb ml/p0-0-0; ")
         assert label.endswith("1g.5gb unused; 1g.5gb to be created; free")
         assert await tab.run("document.querySelectorAll('.gpu.bad').length") == 1
 
@@ -341,6 +342,15 @@ async def test_owners_have_the_colors_that_differ_most_as_long_as_there_are_some
         assert set(found[12:]) < set(range(12))
 
 
+@pytest.mark.anyio
+async def test_memory_reads_as_in_the_commands() -> None:
+    amounts = [0, 1, 512, 1023, 1024, 4864, 5836, 9850, 23034, 81559, 1_023_948, 1_023_999, 1 << 20, 12_345_678]
+    async with opened(MemoryKube()) as (tab, url):
+        await tab.open(url)
+        found = await tab.run(f"import('./fleet.js').then(all => {amounts}.map(all.gib))")
+    assert found == [gib(mib) for mib in amounts]
+
+
 class Judged:
     """What is measured: two replicas that were allocated too much memory, and that one heats its GPU."""
 
@@ -389,7 +399,7 @@ async def test_what_was_allocated_too_much_is_said_with_what_would_fit_and_what_
         text = await tab.run("document.getElementById('sizes').innerText")
         assert text.splitlines()[0] == "Right-sizing · 70.5 GiB to save"
         assert "40 GiB allocated, at most 2.9 GiB used in 25 hours" in text
-        assert "Allocated too much: 1g.5gb fits and frees 35.3 GiB." in text
+        assert "Allocated too much: 1g.5gb fits and frees 35.2 GiB." in text
         assert (await tab.run("document.getElementById('slow').innerText")).split("\n") == [
             "Slow GPUs · 1", "n001, GPU 4", "throttled: thermal", "", "Caused by research/w1 on this node.", "",
             "saturated", "", "Used about equally by research/w1, ml/other.",

@@ -6,9 +6,10 @@ from tessera.cli.drawing.alike import DrawnKind
 from tessera.cli.drawing.elements import Block, group, phrase, rect, text, title
 from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.header import INNER
-from tessera.cli.drawing.lettering import BOLD, counted, elide, gib, listing, width
+from tessera.cli.drawing.lettering import BOLD, counted, elide, listing, width
 from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.views import DrawnGpu, DrawnNode
+from tessera.core.workload.units import gib
 
 __all__ = ["MOST_STRIPS", "MOST_TILES", "compact", "who"]
 

@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterable, Iterator
 
 from tessera.cli.drawing.elements import Block, corner, group, lock, phrase, rect, stack, text, title
-from tessera.cli.drawing.lettering import BOLD, counted, elide, gib, percent, width
+from tessera.cli.drawing.lettering import BOLD, counted, elide, percent, width
 from tessera.cli.drawing.palette import deep, tone
 from tessera.cli.drawing.totals import Totals, totals
 from tessera.cli.drawing.views import MIG_MODES, DrawnFleet, DrawnGpu, DrawnWorkload
 from tessera.core.workload.need import Isolation
+from tessera.core.workload.units import gib
 
 __all__ = ["INNER", "chip", "header"]
 

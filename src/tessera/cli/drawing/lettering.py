@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Iterable
 
-__all__ = ["BOLD", "break_lines", "clean", "counted", "elide", "first_fitting", "gib", "listing", "percent", "width"]
+__all__ = ["BOLD", "break_lines", "clean", "counted", "elide", "first_fitting", "listing", "percent", "width"]
 
 _ADVANCES = {
     280: "'ijl",
@@ -36,7 +36,6 @@ Arial's; the reader's font is not known. Source: both fonts as Chromium measures
 _WIDEST_EM = 1.2
 BOLD = 1.13
 """How much wider the bold face is, but for the thinnest letters."""
-_MIB_PER_GIB = 1024
 
 
 def clean(text: str) -> str:
@@ -91,15 +90,6 @@ def break_lines(text: str, room: float, size: float) -> tuple[str, ...]:
             if not line:
                 break
     return (*lines, line) if line else tuple(lines)
-
-
-def gib(mib: int) -> str:
-    """Return an amount of memory for people: MiB below one GiB, else GiB, with one decimal below a thousand."""
-    if 0 < mib < _MIB_PER_GIB:
-        return f"{mib} MiB"
-    if mib >= 1000 * _MIB_PER_GIB:
-        return f"{mib / _MIB_PER_GIB:,.0f} GiB"
-    return f"{f'{mib / _MIB_PER_GIB:.1f}'.removesuffix('.0')} GiB"
 
 
 def percent(part: int, whole: int) -> str:

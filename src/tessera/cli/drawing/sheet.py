@@ -8,12 +8,13 @@ from tessera.cli.drawing.compact import MOST_STRIPS, compact, who
 from tessera.cli.drawing.elements import STYLE, Block, element, group, phrase, rect, stack, text
 from tessera.cli.drawing.elements import title as hover
 from tessera.cli.drawing.header import INNER, chip, header
-from tessera.cli.drawing.lettering import BOLD, break_lines, counted, elide, gib, listing, width
+from tessera.cli.drawing.lettering import BOLD, break_lines, counted, elide, listing, width
 from tessera.cli.drawing.strips import strip
 from tessera.cli.drawing.totals import totals
 from tessera.cli.drawing.views import DrawnFleet, DrawnNode, Queue, fleet, pod_name
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.plan import Plan
+from tessera.core.workload.units import gib
 
 __all__ = ["MOST_REASONS", "svg"]
 

@@ -2,12 +2,13 @@
 
 from tessera.cli.drawing.elements import Block, corner, element, group, lock, rect, text, title
 from tessera.cli.drawing.geometry import BAND, Cell, Frame, row
-from tessera.cli.drawing.lettering import BOLD, counted, elide, first_fitting, gib, listing, percent, width
+from tessera.cli.drawing.lettering import BOLD, counted, elide, first_fitting, listing, percent, width
 from tessera.cli.drawing.palette import deep, tone
 from tessera.cli.drawing.views import MIG_MODES, DrawnDevice, DrawnFleet, DrawnGpu, DrawnPod, pod_name
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
+from tessera.core.workload.units import gib
 
 __all__ = ["STRIP_X", "device_words", "pod_words", "strip"]
 

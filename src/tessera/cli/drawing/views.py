@@ -4,13 +4,13 @@ from collections import defaultdict
 
 import msgspec
 
-from tessera.cli.drawing.lettering import gib
 from tessera.core.cluster.occupancy import Holding
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Share, Snapshot
 from tessera.core.gpu.mig import Placement, is_legal, open_placements
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
+from tessera.core.workload.units import gib
 
 __all__ = [
     "DrawnDevice",

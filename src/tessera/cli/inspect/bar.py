@@ -6,10 +6,11 @@ from typing import NamedTuple
 from rich.style import Style
 from rich.text import Text
 
-from tessera.cli.drawing.lettering import clean, gib
+from tessera.cli.drawing.lettering import clean
 from tessera.cli.drawing.palette import tone
 from tessera.core.explain.inspection import GpuInspection, GpuPod, SliceUsage
 from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.units import gib
 
 __all__ = ["FREE", "LEGEND", "bar", "signs"]
 

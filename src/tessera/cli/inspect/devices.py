@@ -10,13 +10,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tessera.cli.drawing.lettering import clean, counted, gib, listing, percent
+from tessera.cli.drawing.lettering import clean, counted, listing, percent
 from tessera.cli.inspect.bar import LEGEND, bar, signs
 from tessera.cli.printing import ENDLESS
 from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.mps import Level
 from tessera.core.explain.inspection import GpuHealth, GpuInspection, GpuPod, Inspection, NodeInspection
 from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.units import gib
 
 __all__ = ["devices"]
 
@@ -176,11 +177,7 @@ def _level(gpu: GpuInspection) -> Text:
 
 
 def _allocated(gpu: GpuInspection) -> str:
-    return f"{_number(gpu.allocated_mib)}/{_number(gpu.memory_mib)} GiB"
-
-
-def _number(mib: int) -> str:
-    return f"{mib / 1024:.1f}".removesuffix(".0")
+    return f"{gib(gpu.allocated_mib).removesuffix(' GiB')}/{gib(gpu.memory_mib)}"
 
 
 def _used(gpu: GpuInspection) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tessera.cli.drawing.alike import DrawnKind, kinds
 from tessera.cli.drawing.geometry import Cell, row
-from tessera.cli.drawing.lettering import clean, counted, gib, listing, percent
+from tessera.cli.drawing.lettering import clean, counted, listing, percent
 from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.drawing.totals import totals
@@ -26,6 +26,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import Plan
 from tessera.core.packing.savings import cost, gpu_use
 from tessera.core.packing.sizing import FleetSizing, NodeType
+from tessera.core.workload.units import gib
 
 __all__ = ["letter", "plan_tables", "where"]
 

@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.text import Text
 
 from tessera.agent.storage.disks.preparing import observe_plan, prepare
-from tessera.cli.drawing.lettering import clean, gib
+from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import CommandGroup, output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.storage.diskoptions import GivenDisks, client_of, disk_options, spec_of
 from tessera.clients.disks import Disks, command
 from tessera.core.storage.disks.plan import DiskPlan, DiskState
 from tessera.core.storage.disks.steps import Step
+from tessera.core.workload.units import gib
 from tessera.errors import Conflict, InvalidInput, Unsupported
 
 __all__ = ["disks"]

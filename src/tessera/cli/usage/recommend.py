@@ -15,6 +15,7 @@ from tessera.cli.printing import headed_table, print_document, trimmed, wide_con
 from tessera.cli.usage.agents import agents, agents_options, answers, note_silent, refuse_two_sources
 from tessera.cli.usage.history import prometheus, prometheus_options, refuse_without_prometheus
 from tessera.core.usage.rightsizing import Sizing, recommendations
+from tessera.core.workload.units import gib
 from tessera.errors import Unavailable
 
 __all__ = ["recommend"]
@@ -92,17 +93,17 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
             Text(clean(f"{each.namespace}/{each.pod}/{each.container}")),
             Text(clean(each.node)),
             Text(f"{each.gpu} {clean(each.device)}"),
-            _gib(each.allocated_mib),
-            _gib(each.peak_mib),
+            "-" if each.allocated_mib is None else gib(each.allocated_mib),
+            "-" if each.peak_mib is None else gib(each.peak_mib),
             percent,
             _duration(each.observed_s),
             each.verdict.value,
             f"{each.fits} (load unknown)" if each.load_unknown else each.fits,
-            _gib(each.saved_mib) if each.saved_mib else "",
+            gib(each.saved_mib) if each.saved_mib else "",
         )
-    saved_gib = sum(each.saved_mib for each in rows) / 1024
+    saved_mib = sum(each.saved_mib for each in rows)
     wide_console(output=output).print(trimmed(table))
-    click.echo(f"{len(rows)} containers, {len(shown)} shown; {saved_gib:.1f} GiB could be allocated to others")
+    click.echo(f"{len(rows)} containers, {len(shown)} shown; {gib(saved_mib)} could be allocated to others")
 
 
 async def _rows(given: _Given) -> list[_Row]:
@@ -116,10 +117,6 @@ async def _rows(given: _Given) -> list[_Row]:
         found = await answers(source, silent)
     note_silent(silent)
     return [_Row(**msgspec.structs.asdict(each)) for each in recommendations(found)]
-
-
-def _gib(mib: int | None) -> str:
-    return "-" if mib is None else f"{mib / 1024:.1f} GiB"
 
 
 def _duration(seconds: float) -> str:

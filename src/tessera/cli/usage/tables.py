@@ -9,6 +9,7 @@ from tessera.cli.drawing.lettering import clean
 from tessera.cli.printing import headed_table
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.usagereport import GpuReport, UsageReport
+from tessera.core.workload.units import gib
 
 __all__ = ["contention_words", "top_table"]
 
@@ -73,11 +74,7 @@ def _bar(used_mib: int | None, of_mib: int | None) -> str:
 
 
 def _part(used_mib: int | None, of_mib: int | None) -> str:
-    return f"{_gib(used_mib)} / {_gib(of_mib)}"
-
-
-def _gib(mib: int | None) -> str:
-    return _UNKNOWN if mib is None else f"{mib / 1024:.1f} GiB"
+    return " / ".join(_UNKNOWN if mib is None else gib(mib) for mib in (used_mib, of_mib))
 
 
 def _state(gpu: GpuReport) -> str:

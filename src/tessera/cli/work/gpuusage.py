@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 from tessera.api.kubernetes.jobstates import JobState
-from tessera.cli.drawing.lettering import clean, gib
+from tessera.cli.drawing.lettering import clean
 from tessera.clients.kube import Kube
 from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.usage.usagereport import ContainerReport, UsageReport
+from tessera.core.workload.units import gib
 from tessera.errors import Unavailable
 
 __all__ = ["gpu_usage"]

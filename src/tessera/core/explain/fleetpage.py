@@ -31,6 +31,7 @@ from tessera.core.storage.models.cache import ObservedModel
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import IDLE_PERCENT, Recommendation
 from tessera.core.workload.need import PodKey
+from tessera.core.workload.units import gib
 
 __all__ = ["PageObservation", "fleet_view"]
 
@@ -218,7 +219,7 @@ class _Parts:
         alone = len(self._gpu.pods) == 1
         for each in self._gpu.pods:
             size = self._gpu.memory_mib if each.share.mode is Mode.WHOLE else each.share.memory_mib
-            label = "whole" if each.share.mode is Mode.WHOLE else f"{round(size / 1024, 1):g} GiB"
+            label = "whole" if each.share.mode is Mode.WHOLE else gib(size)
             idle = self._is_idle([each], self._used_mib.get(None) if alone else None)
             yield GpuPart(
                 start=start, size=size, label=label, state="allocated", idle=idle, pods=(self._pod_view(each),)

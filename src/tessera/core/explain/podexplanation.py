@@ -18,13 +18,14 @@ from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.sharing import Mode, names_device, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable_node
-from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, first_obstacle, size
+from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, first_obstacle
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import NodeFit, describe_need
 from tessera.core.storage.images.imagelocality import ImageLocality
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 from tessera.core.workload.resources import GPU_MEMORY, SCHEDULER_NAME
+from tessera.core.workload.units import gib
 
 __all__ = ["AllocatedDevice", "PodExplanation", "explain_finished", "explain_pod", "share_words"]
 
@@ -358,7 +359,7 @@ def _freed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
         if _lacks(gpu, ask)
     )
     for missing, name, index in lacks[:1]:
-        yield f"free {size(missing, up=True)} on GPU {index} of {name}"
+        yield f"free {gib(missing, up=True)} on GPU {index} of {name}"
 
 
 def _lasts(verdict: NodeFit) -> bool:
@@ -422,7 +423,7 @@ def share_words(share: Share) -> str:
     if share.profile is not None:
         return f"{share.profile} at {share.start} of GPU {share.gpu}"
     mode = "MPS" if share.mode is Mode.MPS else share.mode.value
-    return f"{size(share.memory_mib)} of GPU {share.gpu} ({mode})"
+    return f"{gib(share.memory_mib)} of GPU {share.gpu} ({mode})"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from tessera.core.packing.fit.demand import Devices
 from tessera.core.packing.fit.ways import Amount, NewInstance, Way, Whole
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.core.workload.resources import GPU_MEMORY, MODEL_RESOURCE
+from tessera.core.workload.units import gib
 
 __all__ = [
     "Cause",
@@ -37,10 +38,7 @@ __all__ = [
     "lasting",
     "offer_of",
     "refused",
-    "size",
 ]
-
-_GIB: Final = 1024
 
 
 class Cause(enum.StrEnum):
@@ -344,12 +342,12 @@ class Obstacles:
             one=_one(ask),
             alone=f" on {ask.count} GPUs: MPS gives a container a part of one GPU alone" if value else "",
             count=ask.count,
-            memory=size(ask.memory_mib, up=True),
+            memory=gib(ask.memory_mib, up=True),
             compute=ask.compute_percent,
             value=value,
             busy=_BUSY,
             places=f"all {value} places are" if value > 1 else "the only place is",
-            left=size(value),
+            left=gib(value),
             gpu=gpu,
             **parts,
         )
@@ -417,14 +415,6 @@ def offer_of(gpu: Gpu | GpuType, ask: Ask) -> str:
     memory = "" if ask.form is Form.EXACT else f" of {gpu.memory_mib} MiB"
     modes = (mode for mode in gpu.sharing.modes if mode is not Mode.MIG or placements(gpu.model))
     return f"{memory} shared as {', '.join(modes)}"
-
-
-def size(memory_mib: int, *, up: bool = False) -> str:
-    """Return an amount of memory for people, in GiB with a tenth from 1 GiB on, rounded down or up."""
-    if memory_mib < _GIB:
-        return f"{memory_mib} MiB"
-    tenths = -(-10 * memory_mib // _GIB) if up else 10 * memory_mib // _GIB
-    return f"{tenths / 10:g} GiB"
 
 
 def _other_s(gpu_type: GpuType, ask: Ask) -> tuple[Device, ...]:
@@ -495,4 +485,4 @@ def _one(ask: Ask) -> str:
         return ask.resource
     compute = f" and {ask.compute_percent} % compute" if ask.compute_percent else ""
     grade = f" with {ask.isolation} isolation" if ask.isolation != "none" else ""
-    return f"{size(ask.memory_mib, up=True)}{compute}{grade}"
+    return f"{gib(ask.memory_mib, up=True)}{compute}{grade}"

@@ -10,13 +10,14 @@ from fractions import Fraction
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["MIB", "MOST_CPU_MILLI", "count", "cpu_milli", "memory_mib", "quantity", "round_down", "round_up"]
+__all__ = ["MIB", "MOST_CPU_MILLI", "count", "cpu_milli", "gib", "memory_mib", "quantity", "round_down", "round_up"]
 
 MIB = 1 << 20
 """Bytes in one MiB."""
 MOST_CPU_MILLI = 1 << 40
 """A thousand million cores, the cap of cpu amounts: no node has them, and sums of them stay within 64 bits."""
 
+_MIB_IN_GIB = 1024
 _LARGEST = (1 << 63) - 1
 _NANO = 10**9
 _GRAMMAR = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+)|([numkMGTPE]?|[KMGTPE]i))", re.ASCII)
@@ -75,6 +76,19 @@ def _text(value: object) -> str:
     if isinstance(value, int) and value.bit_length() >= _MAX_TEXT:
         return f"an integer of {value.bit_length()} bits"
     return str(value)
+
+
+def gib(mib: int, *, up: bool = False) -> str:
+    """Return an amount of memory for people: MiB below one GiB, else GiB, with one decimal below a thousand.
+
+    Rounded down, so that no text promises more than is free; `up` for what is missing or has to be free. All commands
+    and the page write memory by this rule (`gib` in server/page/files/fleet.js), but for what other programs read.
+    """
+    if 0 < mib < _MIB_IN_GIB:
+        return f"{mib} MiB"
+    parts = 1 if mib >= 1000 * _MIB_IN_GIB else 10
+    rounded = -(-parts * mib // _MIB_IN_GIB) if up else parts * mib // _MIB_IN_GIB
+    return f"{f'{rounded / parts:,.1f}'.removesuffix('.0')} GiB"
 
 
 def round_up(number: Fraction) -> int:

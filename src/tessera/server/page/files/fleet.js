@@ -60,10 +60,12 @@ export function owner(holder, by) {
   return by === "workload" ? `${holder.namespace}/${workload(holder)}` : holder.namespace;
 }
 
+// Memory by the rule of `gib` in core/workload/units.py.
 export function gib(mib) {
   const value = mib / 1024;
-  if (value >= 10240) return `${Math.round(value / 102.4) / 10} TiB`;
-  return `${value >= 100 ? Math.round(value) : Math.round(value * 10) / 10} GiB`;
+  if (mib > 0 && value < 1) return `${Math.floor(mib)} MiB`;
+  const parts = value >= 1000 ? 1 : 10;
+  return `${(Math.floor(value * parts) / parts).toLocaleString("en-US")} GiB`;
 }
 
 const STATES = {
