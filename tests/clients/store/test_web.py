@@ -1,5 +1,6 @@
 """A web server as a store: what every store does."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -20,6 +21,26 @@ class Quiet(SimpleHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name there
         pass
+
+
+class Together(Quiet):
+    """Answers no HEAD before four of them have come."""
+
+    four = threading.Barrier(4, timeout=10)
+
+    def do_HEAD(self) -> None:
+        self.four.wait()
+        super().do_HEAD()
+
+
+def test_sizes_of_files_are_requested_side_by_side(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / str(number)).write_bytes(bytes(number))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Together, directory=str(tmp_path)))
+    server.daemon_threads = True
+    with served(server), closing(open_store(f"http://127.0.0.1:{server.server_port}/", {})) as store:
+        assert sorted((each.path, each.size) for each in store.objects()) == [(str(size), size) for size in range(8)]
+        assert store.requests == 1 + 8
 
 
 class TestWebStore(StoreSuite):

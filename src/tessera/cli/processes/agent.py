@@ -17,8 +17,9 @@ from tessera.agent.sharing import MpsSettings
 from tessera.agent.storage.images import ImageWarmer
 from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
 from tessera.agent.storage.modelcache.peers import PeerService
+from tessera.agent.storage.models.reading import TransferLimits
 from tessera.cli.nodeoptions import node_options
-from tessera.cli.options import Seconds, health_option, kubeconfig_option
+from tessera.cli.options import Number, Seconds, health_option, kubeconfig_option
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.processes.peeroptions import peer_options, peer_service
@@ -104,6 +105,11 @@ _FILE = click.Path(path_type=Path)
     multiple=True,
     help="Host folder below which ModelCaches may name a file:// source; may be repeated.  [default: none]",
 )
+@click.option(
+    "--model-bandwidth",
+    type=Number(min=0.1, max=1e6),
+    help="Fetch models with at most so many MiB per second, from stores and peers together.  [default: no limit]",
+)
 @click.option("--host-root", type=_FILE, default=Path("/"), show_default=True, help="The host's root folder.")
 @peer_options
 @health_option
@@ -129,7 +135,8 @@ def agent(**given: Any) -> None:
     sharing = peers.sharing if peers is not None else None
     disk = ModelDisk(folder, root=given["host_root"], most_percent=given["model_disk_percent"], sharing=sharing)
     sources = ModelSources(_absolute("--model-source", given["model_source"]), given["host_root"])
-    models = Places(disk, sources, settings.paths.plugins)
+    limits = TransferLimits(bytes_per_second=(given["model_bandwidth"] or 0) * 2**20)
+    models = Places(disk, sources, settings.paths.plugins, limits)
     ports = (given["health_port"], metrics_port(given))
     asyncio.run(_run(settings, (runtime, models, peers), given["kubeconfig"], ports))
 

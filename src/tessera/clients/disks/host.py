@@ -168,8 +168,9 @@ class HostDisks:
             async with asyncio.timeout(timeout_s):
                 output, error_text = await process.communicate()
         except TimeoutError as error:
-            found = f"no end within {timeout_s:g} s"
-            raise Unavailable(" ".join(arguments), found=found, hint="see what it says") from error
+            found = f"timed out after {timeout_s:g} s"
+            hint = "look for disk errors in the kernel log"
+            raise Unavailable(" ".join(arguments), found=found, hint=hint) from error
         finally:
             if process.returncode is None:
                 process.kill()

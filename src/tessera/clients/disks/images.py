@@ -112,8 +112,8 @@ class HostImages:
             hint = "install the packages util-linux and mount"
             raise Unsupported(command[0], found="there is no such program", hint=hint) from error
         except subprocess.TimeoutExpired as error:
-            found = f"no end within {_TIMEOUT_S:g} s"
-            raise Unavailable(" ".join(command), found=found, hint="see what it says") from error
+            found = f"timed out after {_TIMEOUT_S:g} s"
+            raise Unavailable(" ".join(command), found=found, hint="look for disk errors in the kernel log") from error
 
 
 def _words(said: subprocess.CompletedProcess[bytes]) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -15,6 +16,8 @@ __all__ = ["WebStore"]
 
 _LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"'<>]+)["']""", re.IGNORECASE)
 _FOLDERS = 10_000
+_HEADS = 16
+"""Files whose sizes are requested at once."""
 _REDIRECT = 300
 _SIZE = re.compile(r"[0-9]{1,15}")
 
@@ -46,7 +49,7 @@ class WebStore:
         return self._endpoint.requests
 
     def objects(self) -> tuple[StoredObject, ...]:
-        """Return the files; their sizes and ETags are requested one by one."""
+        """Return the files; their sizes and ETags are requested one by one, several at a time."""
         if not self._top.endswith("/"):
             return (self._object(self._top, unquote(self._top.rpartition("/")[2])),)
         paths: list[str] = []
@@ -60,7 +63,12 @@ class WebStore:
                 (folders if link.endswith("/") else paths).append(link)
             if len(seen) > _FOLDERS * 100 or read + len(folders) > _FOLDERS:
                 raise Refused("more than 10,000 folders or a million files: not the index of a model")
-        return tuple(self._object(path, unquote(path.removeprefix(self._top))) for path in paths)
+        # Not more at once: it is a server that others use, too.
+        threads = ThreadPoolExecutor(_HEADS)
+        try:
+            return tuple(threads.map(self._object, paths, [unquote(path.removeprefix(self._top)) for path in paths]))
+        finally:
+            threads.shutdown(cancel_futures=True)
 
     def _get(self, target: str) -> str:
         headers = {"Host": self._endpoint.host, "Accept-Encoding": "identity"}

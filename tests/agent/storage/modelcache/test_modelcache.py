@@ -6,6 +6,7 @@ import hashlib
 import os
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from tessera.agent.pods.podsview import PodsView
 from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
 from tessera.agent.storage.modelcache.peers import PeerService, PeerSettings
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import SyncOptions
 from tessera.api.tessera.v1alpha1.modelcaches import API_VERSION, node_spec, node_status, read_node_models
 from tessera.certificates import asking_context_of
@@ -72,12 +74,17 @@ class Node:
         return await self.kube.list(PODS)
 
     @asynccontextmanager
-    async def running(self, disk: ModelDisk | None = None, sources: ModelSources | None = None) -> AsyncIterator[None]:
+    async def running(
+        self,
+        disk: ModelDisk | None = None,
+        sources: ModelSources | None = None,
+        limits: TransferLimits = TransferLimits(),  # noqa: B008 - it is immutable
+    ) -> AsyncIterator[None]:
         disk = disk or ModelDisk(self.folder, most_percent=99)
         keeper = ModelKeeper(
             "n1",
             self.kube,
-            Places(disk, sources or ModelSources((self.bucket,)), self.kubelet.plugins),
+            Places(disk, sources or ModelSources((self.bucket,)), self.kubelet.plugins, limits),
             interval_s=0.05,
             now_s=lambda: self.now_s,
         )
@@ -360,6 +367,14 @@ async def test_credentials_are_those_of_the_secret_that_is_named(node: Node) -> 
         node.now_s += 1000
         found = await node.model(lambda each: "none of the keys" in each.reason)
         assert found.failures == 2
+
+
+async def test_a_fetch_keeps_the_bandwidth_limit_of_the_node(node: Node) -> None:
+    await node.tell(desired(node.put("llama", a=os.urandom(MIB))))
+    begun = time.monotonic()
+    async with node.running(limits=TransferLimits(bytes_per_second=MIB)):
+        await node.model(has())
+    assert time.monotonic() - begun > 0.7  # a quarter of a second's bytes may come ahead
 
 
 class SmallDisk(ModelDisk):

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import msgspec
 
 from tessera.agent.storage.modelcache.disk import ModelDisk
+from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.cache import CachedModel, DesiredModel, ObservedModel, next_fetch, victims
@@ -62,15 +63,19 @@ class _Fetch:
         disk: the destination.
         store: the source; closed at the end.
         neighbors: the other models on the disk.
+        limits: of the transfer.
 
     """
 
-    def __init__(self, model: DesiredModel, disk: ModelDisk, store: ObjectStore, neighbors: Neighbors) -> None:
+    def __init__(
+        self, model: DesiredModel, disk: ModelDisk, store: ObjectStore, neighbors: Neighbors, limits: TransferLimits
+    ) -> None:
         self.model = model
         self.done_bytes, self.total_bytes = 0, 0
         self._disk = disk
         self._store = store
         self._neighbors = neighbors
+        self._limits = limits
         self._abandoned = threading.Event()
 
     def abandon(self) -> None:
@@ -135,6 +140,7 @@ class _Fetch:
                 exclude=model.exclude,
                 reserve_bytes=self._disk.reserve_bytes,
                 revision=model.revision,
+                limits=self._limits,
             )
             return sync(self._store, folder, options, self._progress, self._make_room, self._disk.sharing)
         finally:
@@ -182,10 +188,11 @@ class Fetches:
         now_s: seconds since 1970.
         wake: called when one has ended.
         log: for starts and ends.
+        limits: of each transfer.
 
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one more than the budget
         self,
         *,
         disk: ModelDisk,
@@ -194,6 +201,7 @@ class Fetches:
         now_s: Callable[[], float],
         wake: Callable[[], None],
         log: Logger,
+        limits: TransferLimits = TransferLimits(),  # noqa: B008 - it is immutable
     ) -> None:
         self._disk = disk
         self._open_store = open_store
@@ -201,6 +209,7 @@ class Fetches:
         self._now_s = now_s
         self._wake = wake
         self._log = log
+        self._limits = limits
         self._task: asyncio.Task[None] | None = None
         self._fetch: _Fetch | None = None
         self._sampled_s = 0.0
@@ -283,7 +292,7 @@ class Fetches:
             if there:
                 return
         store = await self._open_store(model)
-        self._fetch = _Fetch(model, self._disk, store, self._neighbors)
+        self._fetch = _Fetch(model, self._disk, store, self._neighbors, self._limits)
         await self._fetch.run()
 
     def abandon(self) -> None:

@@ -21,6 +21,7 @@ from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.modelcache.fetching import Fetches, Neighbor
 from tessera.agent.storage.modelcache.plugin import OfferedModel
 from tessera.agent.storage.modelcache.sources import ModelSources
+from tessera.agent.storage.models.reading import TransferLimits
 from tessera.api.tessera.v1alpha1.modelcaches import (
     API_VERSION,
     NODE_MODELS,
@@ -70,11 +71,12 @@ _ABSENT = ModelOnNode(OnDisk("", ()))
 
 
 class Places(msgspec.Struct, frozen=True):
-    """The models' folder, their allowed sources, and the kubelet's folder for device plugins."""
+    """The models' folder, their allowed sources, the kubelet's folder for device plugins, and limits of transfers."""
 
     disk: ModelDisk
     sources: ModelSources
     plugins: Path
+    limits: TransferLimits = TransferLimits()
 
 
 class ModelKeeper:
@@ -120,6 +122,7 @@ class ModelKeeper:
             now_s=now_s,
             wake=self._wakeup.set,
             log=self._log,
+            limits=places.limits,
         )
         self._states: Counter[str] = Counter()
         """Models by state, as last reported."""

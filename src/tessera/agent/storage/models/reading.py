@@ -26,7 +26,7 @@ class TransferLimits(msgspec.Struct, frozen=True):
 
     Args:
         patience: with stores that do not answer.
-        bytes_per_second: the bandwidth limit; 0 for none.
+        bytes_per_second: the bandwidth limit, of the store and peers together; 0 for none.
         threads: concurrent requests; those for many small objects come in addition.
 
     """
@@ -122,12 +122,17 @@ class Reader:
             raise Temporary("the transfer is too slow")
         if self.stop.is_set():
             raise Temporary("another object failed")
-        if self._rate is not None:
-            with self._lock:
-                delay = self._rate.delay(now, count)
-            self.stop.wait(delay)
-            attempts.pause(delay)
+        attempts.pause(self.throttle(now, count))
         return count
+
+    def throttle(self, now: float, size: int) -> float:
+        """Wait after so many bytes as the bandwidth limit demands; return the seconds."""
+        if self._rate is None:
+            return 0.0
+        with self._lock:
+            delay = self._rate.delay(now, size)
+        self.stop.wait(delay)
+        return delay
 
     def failed(
         self, found: StoredObject, error: Temporary | Refused | Changed, attempts: Attempts

@@ -50,6 +50,16 @@ def test_a_node_that_comes_later_reads_nothing_but_small_objects_from_the_store(
         assert late.sharing.bytes_from_stores == SMALL
 
 
+def test_what_comes_from_peers_keeps_the_bandwidth_limit(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+    slow = msgspec.structs.replace(QUICK, limits=TransferLimits(bytes_per_second=SIZE))
+    with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(2)]) as nodes:
+        synced_together(nodes[:1], s3(server), QUICK)
+        (done,) = synced_together(nodes[1:], s3(server), slow, members=nodes)
+        assert isinstance(done, Synced)
+        assert done.seconds > 0.7  # a quarter of a second's bytes may come ahead
+        assert nodes[1].sharing.bytes_from_stores == SMALL
+
+
 def test_who_fetches_alone_reads_all_from_the_store(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
     with closing_all([PeerNode(tmp_path, pki)]) as nodes:
         (done,) = synced_together(nodes, s3(server), QUICK)

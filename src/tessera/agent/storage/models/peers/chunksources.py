@@ -58,6 +58,7 @@ class ChunkSources:
             try:
                 if self._sharing.ask(peer, file.key, task[1], view, lambda: self._is_done(task)):
                     self._chunks.keep(task, view, peer)
+                    self._reader.throttle(time.monotonic(), len(view))
                     break
             except Pending:
                 now = time.monotonic()
@@ -115,6 +116,7 @@ class ChunkSources:
         if not self._sharing.ask_holder(peer, file.key, task[1], view, lambda: self._is_done(task)):
             return False
         self._chunks.keep(task, view, peer)
+        self._reader.throttle(time.monotonic(), len(view))
         return not file.alone
 
     def _is_done(self, task: Chunk) -> bool:
