@@ -48,6 +48,18 @@ class TestLoopDevices(DisksSuite):
         with pytest.raises(Unavailable, match="mdadm --stop /dev/md9: exit status 1: mdadm: no such array"):
             await world.disks.apply(StopArray(device="/dev/md9"))
 
+    async def test_a_program_that_hangs_is_ended_and_said(
+        self, world: HostWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        program = tmp_path / "mdadm"
+        program.write_text("#!/bin/sh\nexec sleep 60\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setattr("tessera.clients.disks.host._STEP_S", 0.3)
+        said = r"mdadm --stop /dev/md9: timed out after 0\.3 s: look for disk errors in the kernel log"
+        with pytest.raises(Unavailable, match=said):
+            await world.disks.apply(StopArray(device="/dev/md9"))
+
     async def test_a_record_that_nobody_can_read_is_refused(self, world: HostWorld) -> None:
         state = Path(world.mount_point).parent / "state"
         state.mkdir()

@@ -1,18 +1,22 @@
 """S3: AWS's published signature, and another's server behind the suite that all stores pass."""
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conformance.storesuite import Fill, StoreSuite, read
 from harness.moto import Moto
 from tessera.agent.storage.models.digests import start_checksum
 from tessera.clients.store import ObjectStore, open_store
-from tessera.clients.store.s3 import S3Settings, sign
+from tessera.clients.store.http1 import request_of
+from tessera.clients.store.s3 import S3Settings, SignedRequests, sign
 from tessera.core.storage.models.multipart import proof_of
 
 MIB = 2**20
@@ -29,6 +33,25 @@ def test_a_request_is_signed_as_aws_shows() -> None:
     signed = sign(settings, datetime(2013, 5, 24, tzinfo=UTC), "/test.txt", headers)
     want = "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
     assert signed["Authorization"].endswith(f"Signature={want}")
+
+
+@given(
+    seconds=st.lists(st.floats(0, 5), min_size=1, max_size=5),
+    etags=st.lists(st.sampled_from(["", "abc", '"%s"', "1-4000", "\xe9%(Host)s"]), min_size=1),
+    paths=st.lists(st.sampled_from(["/m/a", "/m/b%20c", "/m/%25s"]), min_size=1),
+    token=st.sampled_from(["", "to%ken=="]),
+    key=st.sampled_from(["a", "%s"]),
+)
+def test_what_is_kept_for_a_second_signs_as_each_request_alone(
+    seconds: list[float], etags: list[str], paths: list[str], token: str, key: str
+) -> None:
+    settings = S3Settings(access_key=key, secret_key="b", session_token=token)
+    requests = SignedRequests(settings, "h%s:1")
+    for after, etag, path in itertools.product(seconds, etags, paths):
+        now = datetime(2026, 11, 26, 23, 59, 57, tzinfo=UTC) + timedelta(seconds=after)
+        headers = {"Accept-Encoding": "identity", **({"If-Match": f'"{etag}"'} if etag else {})}
+        alone = request_of("GET", path, sign(settings, now, path, {"Host": "h%s:1", **headers}))
+        assert requests.request(now, path, headers) == alone
 
 
 @pytest.fixture(scope="module")

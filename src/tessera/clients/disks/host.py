@@ -85,7 +85,7 @@ class HostDisks:
             said = await self._run(arguments, _STEP_S)
             if said.code:
                 found = f"exit status {said.code}: {said.error or said.output.decode(errors='replace')[:_SAID]}"
-                raise Unavailable(" ".join(arguments), found=found, hint="see what it says")
+                raise Unavailable(" ".join(arguments), found=found, hint="correct that, then apply again")
             if isinstance(step, MakeFilesystem):
                 self._forget()
 

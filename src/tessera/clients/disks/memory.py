@@ -271,4 +271,4 @@ def _name(device: str) -> str:
 
 
 def _failure(program: str, found: str) -> Unavailable:
-    return Unavailable(program, found=found, hint="see what it says")
+    return Unavailable(program, found=found, hint="correct that, then apply again")

@@ -6,7 +6,8 @@ import hmac
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 from xml.etree import ElementTree as ET
 
@@ -19,13 +20,14 @@ from tessera.clients.store.ranges import condition, read_range
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["S3Settings", "S3Store", "sign"]
+__all__ = ["S3Settings", "S3Store", "SignedRequests", "sign"]
 
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _SIZE = re.compile(r"[0-9]{1,15}")
 _PAGES = 100_000
 _LEAST_REDIRECT = 300
+_SECOND = timedelta(seconds=1)
 
 
 class S3Settings(msgspec.Struct, frozen=True):
@@ -91,6 +93,64 @@ def sign(settings: S3Settings, now: datetime, target: str, headers: Mapping[str,
     return signed
 
 
+class _Kept(NamedTuple):
+    """What is the same in all requests of a second whose headers have the same names."""
+
+    hmac: hmac.HMAC
+    fields: str
+    """The headers as they are signed, for `%` with those of a request."""
+    signed: str
+    """Behind these, up to the end of what is signed."""
+    before: str
+    """Before the signature's text."""
+    head: str
+    """The headers as they are sent, for `%` with those of a request."""
+
+
+class SignedRequests:
+    """Signed GET requests as they are sent: those of `sign`, for many small objects in less time.
+
+    Args:
+        settings: with an access key.
+        host: of the endpoint.
+
+    """
+
+    def __init__(self, settings: S3Settings, host: str) -> None:
+        self._settings = settings
+        self._host = host
+        self._second = self._end = datetime.min.replace(tzinfo=UTC)
+        self._kept: dict[tuple[str, ...], _Kept] = {}
+
+    def request(self, now: datetime, path: str, headers: dict[str, str]) -> bytes:
+        """Return a request; the headers are those besides `Host`, none of them with spaces at its ends."""
+        if not self._second <= now < self._end:
+            self._second, self._kept = now.replace(microsecond=0), {}
+            self._end = self._second + _SECOND
+        if (kept := self._kept.get(names := tuple(headers))) is None:
+            kept = self._kept[names] = self._of_names(names)
+        canonical = f"GET\n{path}\n\n{kept.fields % headers}{kept.signed}"
+        signature = kept.hmac.copy()
+        signature.update(f"{kept.before}{hashlib.sha256(canonical.encode()).hexdigest()}".encode())
+        return f"GET {path} HTTP/1.1\r\n{kept.head % headers}{signature.hexdigest()}\r\n\r\n".encode("latin-1")
+
+    def _of_names(self, names: tuple[str, ...]) -> _Kept:
+        time = self._second.strftime("%Y%m%dT%H%M%SZ")
+        scope = f"{time[:8]}/{self._settings.region}/s3/aws4_request"
+        same = sign(self._settings, self._second, "/", {"Host": self._host, **dict.fromkeys(names, "")})
+        authorization = same.pop("Authorization").partition("Signature=")[0]
+        same = {name: f"%({name})s" if name in names else value.replace("%", "%%") for name, value in same.items()}
+        order, signed_names = _signed_names(tuple(same))
+        return _Kept(
+            hmac=_signer(self._settings.secret_key, scope),
+            fields="".join(f"{lower}:{same[name]}\n" for lower, name in order),
+            signed=f"\n{signed_names}\n{_EMPTY}",
+            before=f"AWS4-HMAC-SHA256\n{time}\n{scope}\n",
+            head="".join(f"{name}: {value}\r\n" for name, value in same.items())
+            + f"Authorization: {authorization.replace('%', '%%')}Signature=",
+        )
+
+
 @functools.lru_cache(maxsize=16)
 def _signed_names(names: tuple[str, ...]) -> tuple[list[tuple[str, str]], str]:
     """Return the names of headers in the order of a signature, in lower case and as given, and their list there."""
@@ -140,6 +200,7 @@ class S3Store:
         self._root = f"/{bucket}" if settings.endpoint or "." in bucket else ""
         self._root = address.path.rstrip("/") + self._root
         self._endpoint = Endpoint(address, settings.timeout_s)
+        self._signed = SignedRequests(settings, self._endpoint.host) if settings.access_key else None
 
     @property
     def requests(self) -> int:
@@ -198,8 +259,10 @@ class S3Store:
         return f"{self._root}/{quote(self._prefix + found.path, safe='/-_.~')}"
 
     def _request(self, found: StoredObject) -> bytes:
-        target = self._target(found)
-        return request_of("GET", target, self._headers(target, condition(found, 0, found.size)))
+        target, headers = self._target(found), condition(found, 0, found.size)
+        if self._signed is None:
+            return request_of("GET", target, self._headers(target, headers))
+        return self._signed.request(self._clock(), target, headers)
 
     def read_small(self, objects: Iterable[StoredObject]) -> Contents:
         """Yield small objects with their content, if they still have the listed ETag."""
