@@ -38,18 +38,16 @@ _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 class ShareFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A pod's share of one device."""
 
-    # Readers reject impossible amounts; claims are limited only by the API server, in `extra_json_schema`.
-
     gpu: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS - 1)]
     """Index of the GPU in its node."""
     mode: Mode
-    profile: Annotated[str, msgspec.Meta(extra_json_schema={"minLength": 1, "maxLength": 64})] | None = None
+    profile: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
     start: Annotated[int, msgspec.Meta(ge=0, le=MOST_UNITS)] | None = None
     memory_mib: _Memory = msgspec.field(name="memoryMiB")
     compute_percent: _Percent
     isolation: Isolation
-    resource: Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": 317})]
-    container: Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": 63})] = ""
+    resource: Annotated[str, msgspec.Meta(max_length=317)]
+    container: Annotated[str, msgspec.Meta(max_length=63)] = ""
 
 
 class UnversionedShareFields(ShareFields, frozen=True, kw_only=True):

@@ -90,6 +90,28 @@ def test_integers_and_texts_have_bounds(file: str) -> None:
     assert loose == []
 
 
+def test_every_bound_is_held_by_the_readers_too() -> None:
+    """What stands only in the schema is what records cannot hold: how lists are merged, and types of two kinds."""
+
+    def only_in_the_schema(info: Any) -> Iterator[str]:
+        match info:
+            case msgspec.inspect.Metadata(type=inner, extra_json_schema=more):
+                yield from more or {}
+                yield from only_in_the_schema(inner)
+            case msgspec.inspect.StructType(fields=fields):
+                for each in fields:
+                    yield from only_in_the_schema(each.type)
+            case msgspec.inspect.UnionType(types=types):
+                for part in types:
+                    yield from only_in_the_schema(part)
+            case msgspec.inspect.VarTupleType(item_type=inner) | msgspec.inspect.DictType(value_type=inner):
+                yield from only_in_the_schema(inner)
+
+    records = {part for each in crds.RESOURCES for part in (each.spec, each.status)}
+    found = {key for each in records for key in only_in_the_schema(msgspec.inspect.type_info(each))}
+    assert found == {"x-kubernetes-int-or-string", "x-kubernetes-list-type", "x-kubernetes-list-map-keys"}
+
+
 def test_fields_of_a_policy_are_described() -> None:
     spec = schema("tessera.dev_gpupolicies.yaml")["properties"]["spec"]
     bare = [path for path, each in schemas(spec, "spec") if not path.endswith("[]") and not each.get("description")]
@@ -156,7 +178,7 @@ def test_a_type_that_no_schema_says_is_refused(monkeypatch: pytest.MonkeyPatch) 
     class Odd(msgspec.Struct):
         seconds: float
 
-    odd = msgspec.structs.replace(crds._RESOURCES[0], spec=Odd)
-    monkeypatch.setattr(crds, "_RESOURCES", (odd,))
+    odd = msgspec.structs.replace(crds.RESOURCES[0], spec=Odd)
+    monkeypatch.setattr(crds, "RESOURCES", (odd,))
     with pytest.raises(TypeError, match="FloatType"):
         crds.definitions({})

@@ -20,7 +20,7 @@ from tessera.api.tessera.v1alpha1 import environments, gpunodes, gpupolicies, im
 from tessera.api.tessera.v1alpha1.gpunodes import fields
 from tessera.core.serving import modelserver
 
-__all__ = ["SOURCES", "definitions", "descriptions"]
+__all__ = ["RESOURCES", "SOURCES", "definitions", "descriptions"]
 
 SOURCES: Final = (
     conditions,
@@ -92,7 +92,7 @@ def _condition(kind: str, description: str) -> Column:
 _SELECTED = Column("Nodes", ".status.nodes", "Nodes that are selected and run Tessera's agent.", type="integer")
 _PROBLEM = Column("Problem", ".status.problems[0].reason", "The first problem.", wide=True)
 _AGE = Column("Age", ".metadata.creationTimestamp", "When it was created.", type="date")
-_RESOURCES: Final = (
+RESOURCES: Final = (
     CustomKind(
         kind=gpupolicies.KIND,
         plural="gpupolicies",
@@ -273,7 +273,7 @@ def definitions(texts: Descriptions) -> dict[str, dict[str, Plain]]:
         texts: the result of `descriptions` for `SOURCES`.
 
     """
-    return {f"{_GROUP}_{each.plural}.yaml": _definition(each, texts) for each in _RESOURCES}
+    return {f"{_GROUP}_{each.plural}.yaml": _definition(each, texts) for each in RESOURCES}
 
 
 def _definition(each: CustomKind, texts: Descriptions) -> dict[str, Plain]:

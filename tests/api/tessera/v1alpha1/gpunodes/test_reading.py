@@ -38,18 +38,24 @@ def product(**more: Any) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a field of another type": ({"status": {"gpus": 3}}, "Expected `array`, got `int`"),
-    "a GPU without memory": ({"status": {"gpus": [GPU | {"memoryMiB": 0}]}}, "memory of GPU 0: 0"),
-    "an index out of range": ({"status": {"gpus": [GPU | {"index": 256}]}}, "index of GPU 256"),
+    "a GPU without memory": (
+        {"status": {"gpus": [GPU | {"memoryMiB": 0}]}},
+        "Expected `int` >= 1 - at `$.status.gpus[0].memoryMiB`: see `kubectl explain gpunode`",
+    ),
+    "an index out of range": (
+        {"status": {"gpus": [GPU | {"index": 256}]}},
+        "`int` <= 255 - at `$.status.gpus[0].index`",
+    ),
     "an index twice": ({"status": {"gpus": [GPU, GPU | {"uuid": "GPU-1"}]}}, "indices of GPUs"),
     "a UUID twice": (
         {"status": {"gpus": [GPU, GPU | {"index": 1}]}},
         "UUIDs of GPUs: 'GPU-0' is there twice: name each once",
     ),
     "a model nobody knows": ({"status": {"gpus": [GPU | {"model": "Z9"}]}}, "GPU model"),
-    "a unit of nothing": ({"status": {"unitMiB": 0}}, "status.unitMiB: 0"),
+    "a unit of nothing": ({"status": {"unitMiB": 0}}, "`int` >= 1 - at `$.status.unitMiB`"),
     "too many GPUs": (
         {"status": {"gpus": [GPU | {"index": i % 256, "uuid": f"GPU-{i}"} for i in range(257)]}},
-        "indices of GPUs: '0' is there twice: name each once",
+        "`array` of length <= 256 - at `$.status.gpus`",
     ),
     "a layout that cannot be": (
         {"status": {"gpus": [GPU | {"sharing": {"layout": [{"profile": "7g.40gb", "start": 3}]}}]}},
@@ -64,16 +70,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a profile without memory": (
         {"status": {"gpus": [GPU | {"product": product(memoryMiB=0)}]}},
-        "memory of profile 1g of GPU 0",
+        "`int` >= 1 - at `$.status.gpus[0].product.profiles[0].memoryMiB`",
     ),
     "a profile of many units": (
         {"status": {"gpus": [GPU | {"product": product(size=99)}]}},
-        "memory slices of profile 1g",
+        "`int` <= 64 - at `$.status.gpus[0].product.profiles[0].size`",
     ),
-    "a start beyond the axis": ({"status": {"gpus": [GPU | {"product": product(starts=[99])}]}}, "start of profile 1g"),
+    "a start beyond the axis": (
+        {"status": {"gpus": [GPU | {"product": product(starts=[99])}]}},
+        "profiles[0].starts[0]`",
+    ),
     "a model of many units": (
         {"status": {"gpus": [GPU | {"product": product(memory_slices=99)}]}},
-        "memory slices of GPU 0",
+        "`int` <= 64 - at `$.status.gpus[0].product.memorySlices`",
+    ),
+    "fewer clients than none": (
+        {"status": {"gpus": [GPU | {"sharing": {"modes": ["mps"], "replicas": [{"clients": -1}]}}]}},
+        "`int` >= 1 - at `$.status.gpus[0].sharing.replicas[0].clients`",
+    ),
+    "more clients than memory can hold": (
+        {"status": {"gpus": [GPU | {"sharing": {"modes": ["mps"], "replicas": [{"clients": 1 << 40}]}}]}},
+        "`int` <= 4096 - at `$.status.gpus[0].sharing.replicas[0].clients`",
+    ),
+    "a claim of a pod without a namespace": (
+        {"spec": {"claims": [{"uid": "u", "pod": "a", "shares": []}]}},
+        "at `$.spec.claims[0].",
     ),
     "an unhealthy GPU in a former word": (
         {"status": {"gpus": [GPU, GPU | {"index": 1, "uuid": "GPU-1", "sick": [{"reason": "Xid 79"}]}]}},

@@ -32,20 +32,15 @@ __all__ = [
 ]
 
 
-def _stored(**schema: Any) -> msgspec.Meta:
-    """Return a bound enforced by the API server on writes; readers accept what is stored."""
-    return msgspec.Meta(extra_json_schema=schema)
-
-
 MOST_IMPAIRED, SUBJECT_CHARACTERS, MESSAGE_CHARACTERS = 64, 512, 4096
 
-_Uuid = Annotated[str, _stored(minLength=1, maxLength=64)]
-_Profile = Annotated[str, _stored(minLength=1, maxLength=64)]
-_Unit = Annotated[int, _stored(minimum=0, maximum=MOST_UNITS)]
-_Mib = Annotated[int, _stored(minimum=0, maximum=MOST_MIB)]
-_SomeMib = Annotated[int, _stored(minimum=1, maximum=MOST_MIB)]
-_Summary = Annotated[str, _stored(maxLength=128)]
-_Subject = Annotated[str, _stored(maxLength=SUBJECT_CHARACTERS)]
+_Uuid = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+_Profile = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+_Unit = Annotated[int, msgspec.Meta(ge=0, le=MOST_UNITS)]
+_Mib = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
+_SomeMib = Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)]
+_Summary = Annotated[str, msgspec.Meta(max_length=128)]
+_Subject = Annotated[str, msgspec.Meta(max_length=SUBJECT_CHARACTERS)]
 
 
 class PlaceFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -63,31 +58,31 @@ class OfferFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     place: PlaceFields | None = None
     """The MIG instance; left out for the whole GPU."""
     mode: Mode
-    clients: Annotated[int, _stored(minimum=0, maximum=4096)]
-    resource: Annotated[str, _stored(maxLength=317)] = ""
+    clients: Annotated[int, msgspec.Meta(ge=0, le=4096)]
+    resource: Annotated[str, msgspec.Meta(max_length=317)] = ""
     single_request: bool | None = None
 
 
 class ReplicasFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How many clients share each device of a profile."""
 
-    profile: Annotated[str, _stored(maxLength=64)] = ""
+    profile: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """Left out for the whole GPU."""
-    clients: Annotated[int, _stored(minimum=1, maximum=4096)]
+    clients: Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
 class SharingFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How one GPU may be shared, and its present layout."""
 
-    modes: Annotated[tuple[Mode, ...], _stored(maxItems=8)] = ()
-    layout: Annotated[tuple[PlaceFields, ...], _stored(maxItems=64)] | None = None
+    modes: Annotated[tuple[Mode, ...], msgspec.Meta(max_length=8)] = ()
+    layout: Annotated[tuple[PlaceFields, ...], msgspec.Meta(max_length=64)] | None = None
     """Existing MIG instances; left out if MIG is off."""
     allow_repartition: bool = False
     """Whether unused MIG instances may be destroyed and new ones created."""
-    replicas: Annotated[tuple[ReplicasFields, ...], _stored(maxItems=64)] = ()
+    replicas: Annotated[tuple[ReplicasFields, ...], msgspec.Meta(max_length=64)] = ()
     renamed: bool = False
     strategy: Literal["none", "single", "mixed"] = "mixed"
-    offers: Annotated[tuple[OfferFields, ...], _stored(maxItems=64)] = ()
+    offers: Annotated[tuple[OfferFields, ...], msgspec.Meta(max_length=64)] = ()
     single_request: bool | None = None
     allocator: Allocator = "kubelet"
     """Who allocates the devices of a fixed sharing."""
@@ -97,11 +92,11 @@ class ProfileFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     """A MIG profile by the driver, where it differs from Tessera's catalog."""
 
     name: _Profile
-    compute_slices: int
-    size: int = 0
-    starts: Annotated[tuple[int, ...], _stored(maxItems=64)] = ()
-    max_instances: int
-    memory_mib: _Mib = msgspec.field(name="memoryMiB")
+    compute_slices: _Unit
+    size: _Unit = 0
+    starts: Annotated[tuple[_Unit, ...], msgspec.Meta(max_length=64)] = ()
+    max_instances: _Unit
+    memory_mib: _SomeMib = msgspec.field(name="memoryMiB")
     media: Literal["none", "default", "me", "me.all", "full"] = "none"
     graphics: bool = False
 
@@ -109,12 +104,12 @@ class ProfileFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 class ProductFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A GPU model by the driver, where it differs from Tessera's catalog."""
 
-    arch: Annotated[str, _stored(maxLength=64)]
+    arch: Annotated[str, msgspec.Meta(max_length=64)]
     memory_mib: _Mib = msgspec.field(name="memoryMiB")
-    memory_slices: int = 0
-    compute_slices: int = 0
-    profiles: Annotated[tuple[ProfileFields, ...], _stored(maxItems=64)] = ()
-    at_most_one: Annotated[tuple[str, ...], _stored(maxItems=64)] = ()
+    memory_slices: _Unit = 0
+    compute_slices: _Unit = 0
+    profiles: Annotated[tuple[ProfileFields, ...], msgspec.Meta(max_length=64)] = ()
+    at_most_one: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)] = ()
 
 
 class UnhealthyFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -122,7 +117,7 @@ class UnhealthyFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     place: PlaceFields | None = None
     """The MIG instance; left out for the whole GPU."""
-    reason: Annotated[str, _stored(maxLength=1024)] = ""
+    reason: Annotated[str, msgspec.Meta(max_length=1024)] = ""
 
 
 class UsedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -136,24 +131,24 @@ class UsedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 class GpuFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One GPU."""
 
-    index: Annotated[int, _stored(minimum=0, maximum=MOST_GPUS - 1)]
+    index: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS - 1)]
     uuid: _Uuid
-    model: Annotated[str, _stored(minLength=1, maxLength=128)]
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     """Name in Tessera's catalog, else the driver's product name."""
     memory_mib: _SomeMib = msgspec.field(name="memoryMiB")
     """Memory that can be allocated."""
     sharing: SharingFields
     product: ProductFields | None = None
     """The driver's facts, where they differ from the catalog."""
-    unhealthy: Annotated[tuple[UnhealthyFields, ...], _stored(maxItems=64)] = ()
+    unhealthy: Annotated[tuple[UnhealthyFields, ...], msgspec.Meta(max_length=64)] = ()
     """Empty for a healthy GPU."""
-    used: Annotated[tuple[UsedFields, ...], _stored(maxItems=64)] = ()
+    used: Annotated[tuple[UsedFields, ...], msgspec.Meta(max_length=64)] = ()
 
 
 class SummaryFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A summary of the GPUs, for the columns of `kubectl get gpunodes`; not for programs."""
 
-    ready: Annotated[str, _stored(maxLength=16)] = ""
+    ready: Annotated[str, msgspec.Meta(max_length=16)] = ""
     """Healthy GPUs of all GPUs: `3/4`."""
     models: _Summary = ""
     """Models, with how many of each where they differ."""
@@ -170,7 +165,7 @@ class OfferedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     """UUID."""
     whole: bool = False
     """Whether it is the GPU as a whole."""
-    instances: Annotated[tuple[PlaceFields, ...], _stored(maxItems=128)] = ()
+    instances: Annotated[tuple[PlaceFields, ...], msgspec.Meta(max_length=128)] = ()
 
 
 class ImpairedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -183,25 +178,25 @@ class ImpairedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """Its subject."""
     by: _Subject = ""
     """What takes precedence."""
-    message: Annotated[str, _stored(maxLength=MESSAGE_CHARACTERS)]
+    message: Annotated[str, msgspec.Meta(max_length=MESSAGE_CHARACTERS)]
     """The cause and the fix."""
 
 
 class GpuNodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The agent's report of its node."""
 
-    observed_generation: Annotated[int, _stored(minimum=0)] = 0
+    observed_generation: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Generation of the spec that the agent has acted on."""
-    driver: Annotated[str, _stored(maxLength=64)] = ""
+    driver: Annotated[str, msgspec.Meta(max_length=64)] = ""
     unit_mib: _SomeMib = msgspec.field(name="unitMiB", default=1024)
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
-    gpus: Annotated[tuple[GpuFields, ...], _stored(maxItems=MOST_GPUS)] = ()
-    impaired: Annotated[tuple[ImpairedFields, ...], _stored(maxItems=MOST_IMPAIRED)] = ()
+    gpus: Annotated[tuple[GpuFields, ...], msgspec.Meta(max_length=MOST_GPUS)] = ()
+    impaired: Annotated[tuple[ImpairedFields, ...], msgspec.Meta(max_length=MOST_IMPAIRED)] = ()
     """Declarations of labels, files and policies for the node that are not in force."""
-    assignment_keys: Annotated[tuple[str, ...], _stored(maxItems=8)] = ()
+    assignment_keys: Annotated[tuple[str, ...], msgspec.Meta(max_length=8)] = ()
     """Public keys, Ed25519 in base64, of the agent's signatures on its node's pods; the current one first."""
     summary: SummaryFields = SummaryFields()
-    offered: Annotated[tuple[OfferedFields, ...], _stored(maxItems=MOST_GPUS)] = ()
+    offered: Annotated[tuple[OfferedFields, ...], msgspec.Meta(max_length=MOST_GPUS)] = ()
     """Devices that are the kubelet's: written before they are advertised, removed when the kubelet has dropped
     them. Needs and shares get nothing that overlaps them."""
 
@@ -213,16 +208,16 @@ class DesiredDevicesFields(msgspec.Struct, frozen=True, kw_only=True, rename="ca
     """UUID."""
     whole: bool = False
     """Whether it is desired as one whole device."""
-    instances: Annotated[tuple[PlaceFields, ...], _stored(maxItems=64)] = ()
+    instances: Annotated[tuple[PlaceFields, ...], msgspec.Meta(max_length=64)] = ()
 
 
 class ClaimFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Shares that a server is about to bind a pod to."""
 
     uid: _Uuid
-    pod: Annotated[str, _stored(minLength=3, maxLength=317, pattern="^[^/]+/[^/]+$")]
+    pod: Annotated[str, msgspec.Meta(min_length=3, max_length=317, pattern="^[^/]+/[^/]+$")]
     """Namespace and name, `NAMESPACE/NAME`."""
-    shares: Annotated[tuple[ShareFields, ...], _stored(minItems=1, maxItems=256)]
+    shares: Annotated[tuple[ShareFields, ...], msgspec.Meta(min_length=1, max_length=256)]
     attempt: str = ""
     """Identifies one of several attempts to bind the pod."""
 
@@ -230,7 +225,7 @@ class ClaimFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 class PolicyFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The applying GPUPolicy's settings for this node."""
 
-    name: Annotated[str, _stored(minLength=1, maxLength=253)]
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
     document: dict[str, Any] = {}
     """In the form of the node policy file, see docs/sharing.md."""
 
@@ -241,7 +236,10 @@ class GpuNodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     policy: PolicyFields | None = None
     desired: Annotated[
         tuple[DesiredDevicesFields, ...],
-        _stored(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["gpu"], "maxItems": MOST_GPUS}),
+        msgspec.Meta(
+            max_length=MOST_GPUS,
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["gpu"]},
+        ),
     ] = ()
     # Written whole by servers, on the version that was read; a map would cost the API server as much again a write.
-    claims: Annotated[tuple[ClaimFields, ...], _stored(maxItems=1024)] = ()
+    claims: Annotated[tuple[ClaimFields, ...], msgspec.Meta(max_length=1024)] = ()
