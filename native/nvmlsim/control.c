@@ -267,7 +267,8 @@ static nvmlReturn_t check_memory(const machine_t *all, const process_t *process)
 {
     const gpu_t *gpu = &all->gpus[process->gpu];
     const instance_t *instance = find_instance(gpu, process->gpu_instance);
-    uint64_t room = instance ? gpu->profiles[instance->profile].memory_mib : gpu->memory_mib - gpu->reserved_mib;
+    uint64_t room = instance ? gpu->profiles[instance->profile].memory_mib - EMPTY_INSTANCE_MIB
+                             : gpu->memory_mib - gpu->reserved_mib;
     uint64_t used = used_mib(all, process->gpu, process->gpu_instance);
     if (used + process->memory_mib > room)
         return NVML_ERROR_MEMORY;

@@ -16,11 +16,14 @@ static nvmlMemory_v2_t measured(const target_t *at)
     nvmlMemory_v2_t memory = {.version = 0};
     if (is_mig(at)) {
         memory.total = at->gpu->profiles[at->instance->profile].memory_mib * MIB;
-        memory.used = used_mib(machine(), at->index, at->instance->id) * MIB;
+        memory.used = (EMPTY_INSTANCE_MIB + used_mib(machine(), at->index, at->instance->id)) * MIB;
     } else {
+        uint64_t instances = 0;
+        for (int n = 0; n < MAX_INSTANCES; n++)
+            instances += is_used(&at->gpu->instances[n].used);
         memory.total = at->gpu->memory_mib * MIB;
         memory.reserved = at->gpu->reserved_mib * MIB;
-        memory.used = used_mib(machine(), at->index, NVML_NO_INSTANCE) * MIB;
+        memory.used = (instances * EMPTY_INSTANCE_MIB + used_mib(machine(), at->index, NVML_NO_INSTANCE)) * MIB;
     }
     memory.free = memory.total - memory.reserved > memory.used ? memory.total - memory.reserved - memory.used : 0;
     return memory;

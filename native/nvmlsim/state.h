@@ -24,6 +24,7 @@ enum {
     MAX_STARTS = 16,
     MAX_INSTANCES = 16, /* GPU instances of one GPU; no model has more than 12 placement units */
     MAX_COMPUTE = 8,    /* compute instances of one GPU instance */
+    EMPTY_INSTANCE_MIB = 14, /* in use on a GPU instance without a process, as an H100's driver reports it */
     MAX_PROCESSES = 512,
     MAX_LIMITS = 512,
     MAX_FAULTS = 64,

@@ -1,6 +1,7 @@
 """The dashboard `cost`: GPU hours by namespace, and memory that is allocated and not used."""
 
 from testbed.dashboards.panels import ALLOCATED, GPU_MEMORY, OF_CONTAINERS, TESSERA, Dashboard, Panel
+from tessera.core.usage.idle import UNUSED_MIB
 
 __all__ = ["COST"]
 
@@ -52,7 +53,7 @@ COST = Dashboard(
                 (
                     (
                         f"sum by (namespace) ({ALLOCATED} and on {_OWN} "
-                        f"(max_over_time(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}[1h]) == 0))"
+                        f"(max_over_time(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}[1h]) <= {UNUSED_MIB}))"
                     ),
                     "{{namespace}}",
                 ),

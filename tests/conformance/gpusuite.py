@@ -10,6 +10,7 @@ from tessera.clients.gpu import GpuDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import ComputeMode, GpuEvent, GpuFacts
 from tessera.core.gpu.mig import Placement, maximal_layouts
+from tessera.core.usage.idle import UNUSED_MIB
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 
 A100 = model("A100-40GB")
@@ -274,8 +275,9 @@ class GpuSuite:
         empty = (await world.driver.use(a100.uuid, SMALL)).memory_used_mib
         world.start_process(a100, 9, LARGE, 100)
         world.start_process(a100, 7, SMALL, 200)
+        assert 0 < empty <= UNUSED_MIB
         assert (await world.driver.use(a100.uuid, SMALL)).memory_used_mib == empty + 200
-        assert (await world.driver.use(a100.uuid)).memory_used_mib >= 300
+        assert (await world.driver.use(a100.uuid)).memory_used_mib == 2 * empty + 300
         with pytest.raises(Conflict, match="no such instance"):
             await world.driver.use(a100.uuid, MIDDLE)
 
@@ -416,7 +418,7 @@ class GpuSuite:
         world.start_process(gpu, 7, LARGE, memory_mib=200)
         found = await world.driver.measure(gpu.uuid)
         assert found.gpu_percent is None
-        assert [(each.placement, each.memory_used_mib) for each in found.instances] == [(SMALL, 0), (LARGE, 200)]
+        assert [(each.placement, each.memory_used_mib) for each in found.instances] == [(SMALL, 14), (LARGE, 214)]
         on = next(each.gpu_instance for each in gpu.instances if each.placement == LARGE)
         assert [(each.pid, each.gpu_instance, each.sm_percent) for each in found.processes or ()] == [(7, on, None)]
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from builders import usagereports
 from builders.usagereports import BUSY, FINE, REPORT
 from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.usage.idle import UNUSED_MIB
 from tessera.core.usage.rightsizing import Advice, DeviceUsage, Sizing, advice_of, advise, recommendations
 from tessera.core.usage.usagereport import DeviceReport, GpuReport
 
@@ -57,6 +58,14 @@ CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
     ),
     "a replica with unknown load on an unknown GPU": (replica(2048, None), None, Advice(verdict=Sizing.FITS)),
     "a replica of which nothing is used": (replica(0), A100, Advice(verdict=Sizing.UNUSED)),
+    "an instance without a process, of which the driver reports a little": (
+        part(SMALL, 14, None),
+        A100,
+        Advice(verdict=Sizing.UNUSED, saved_mib=SMALL),
+    ),
+    "a large instance without a process": (part(LARGE, 14), A100, Advice(verdict=Sizing.UNUSED, saved_mib=LARGE)),
+    "a GPU without a process": (whole(80000, UNUSED_MIB), H100, Advice(verdict=Sizing.UNUSED, saved_mib=80000)),
+    "an instance with the smallest context of CUDA": (part(SMALL, 72, None), A100, Advice(verdict=Sizing.FITS)),
     "a replica that computes nothing": (replica(2048, 1.0), A100, Advice(verdict=Sizing.IDLE)),
     "a replica that uses more than its part: an amount of memory is kept for it": (
         replica(12000),
@@ -100,8 +109,8 @@ CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
         A100,
         Advice(verdict=Sizing.FITS),
     ),
-    "a GPU of an unknown model": (whole(40000, 10), None, Advice(verdict=Sizing.UNKNOWN)),
-    "an instance of a GPU of an unknown model": (part(4864, 10), None, Advice(verdict=Sizing.UNKNOWN)),
+    "a GPU of an unknown model": (whole(40000, 1000), None, Advice(verdict=Sizing.UNKNOWN)),
+    "an instance of a GPU of an unknown model": (part(4864, 1000), None, Advice(verdict=Sizing.UNKNOWN)),
     "memory that fits, and no load for a day": (loaded(4.9, 86_400), A100, Advice(verdict=Sizing.IDLE)),
     "no load for less than a day": (loaded(0.0, 86_399), A100, Advice(verdict=Sizing.FITS)),
     "a little load for a day": (loaded(5.0, 86_400), A100, Advice(verdict=Sizing.FITS)),

@@ -124,10 +124,10 @@ async def test_memory_in_use_fits_what_is_allocated_while_pods_come_and_go() -> 
 @pytest.mark.anyio
 async def test_a_pod_larger_than_every_gpu_is_pending_now_and_then_with_the_reason() -> None:
     def pending(fleet: Any) -> list[str]:
-        return [each["reason"] for each in fleet.get("pending", ()) if each["pod"].startswith("pretrain-")]
+        return [each.get("reason", "") for each in fleet.get("pending", ()) if each["pod"].startswith("pretrain-")]
 
     async with cluster() as url:
-        (reason,) = pending(await until(url, lambda fleet: bool(pending(fleet))))
+        (reason,) = pending(await until(url, lambda fleet: any(pending(fleet))))  # a new pod has none yet
         assert "90 GiB" in reason
         await until(url, lambda fleet: not pending(fleet))
 

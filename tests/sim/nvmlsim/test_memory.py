@@ -34,9 +34,9 @@ def test_an_instance_has_its_own_memory(machine: Machine, a100: Any) -> None:
     cut_whole(a100, 19, 1, 1)
     machine.add_process(0, Process(pid=7, memory_mib=4000, gpu_instance=8, compute_instance=0))
     one, other = (pynvml.nvmlDeviceGetMemoryInfo(each) for each in mig_devices(a100))
-    assert (one.total, one.used) == (4864 * MIB, 0)
-    assert (other.used, other.free) == (4000 * MIB, 864 * MIB)
-    assert pynvml.nvmlDeviceGetMemoryInfo(a100, version=pynvml.nvmlMemory_v2).used == 4000 * MIB
+    assert (one.total, one.used) == (4864 * MIB, 14 * MIB)
+    assert (other.used, other.free) == (4014 * MIB, 850 * MIB)
+    assert pynvml.nvmlDeviceGetMemoryInfo(a100, version=pynvml.nvmlMemory_v2).used == 4028 * MIB
 
 
 def test_bar1(t4: Any) -> None:

@@ -48,6 +48,8 @@ from tessera.errors import TesseraError
 __all__ = ["MemoryDriver"]
 
 _DRIVER, _CUDA = "615.71.09", (13, 4)
+_EMPTY_INSTANCE_MIB = 14
+"""In use on a MIG instance without a process, as an H100's driver reports it."""
 _LEAST_WATTS_PART = 4
 """The lowest power limit is this part of the default; real GPUs differ."""
 _DEFAULT_WATTS = 400
@@ -218,12 +220,14 @@ class MemoryDriver:
             return tuple(sorted(self._processes[gpu], key=lambda each: (each.pid, each.gpu_instance or 0)))
 
     async def use(self, gpu: str, placement: Placement | None = None) -> GpuUtilization:
-        """Return the memory that processes hold, and 0 or 100 percent by whether there are any."""
+        """Return the memory in use: of processes, and a little of each MIG instance; and 0 or 100 percent by whether there are any."""
         async with self._call("use", gpu) as call:
             on = None if placement is None else instance_at(call.facts, placement).gpu_instance
             chosen = [each for each in self._processes[gpu] if placement is None or each.gpu_instance == on]
             percent = None if call.facts.layout is not None else 100 * bool(chosen)
-            return GpuUtilization(memory_used_mib=sum(each.memory_mib or 0 for each in chosen), gpu_percent=percent)
+            empty_mib = _EMPTY_INSTANCE_MIB * (len(call.facts.instances) if placement is None else 1)
+            used_mib = empty_mib + sum(each.memory_mib or 0 for each in chosen)
+            return GpuUtilization(memory_used_mib=used_mib, gpu_percent=percent)
 
     async def measure(self, gpu: str) -> GpuReading:
         """Return what processes use, and what else was set to be measured."""
@@ -232,18 +236,21 @@ class MemoryDriver:
             partitioned = facts.layout is not None
             counted = _COMPUTE.get(facts.model.arch, (0, 0)) >= _GPM
 
+            def used_mib(instance: int) -> int:
+                return _EMPTY_INSTANCE_MIB + sum(each.memory_mib or 0 for each in on if each.gpu_instance == instance)
+
             def activity(instance: int | None) -> EngineActivity | None:
                 loads = (self._sm_percent.get(each.pid, 0) for each in on if each.gpu_instance == instance)
                 return EngineActivity(sm_percent=min(sum(loads), 100)) if counted else None
 
             reading = GpuReading(
-                memory_used_mib=sum(each.memory_mib or 0 for each in on),
+                memory_used_mib=_EMPTY_INSTANCE_MIB * len(facts.instances) + sum(each.memory_mib or 0 for each in on),
                 gpu_percent=None if partitioned else min(sum(self._sm_percent.get(each.pid, 0) for each in on), 100),
                 activity=None if partitioned else activity(None),
                 instances=tuple(
                     InstanceReading(
                         placement=each.placement,
-                        memory_used_mib=sum(p.memory_mib or 0 for p in on if p.gpu_instance == each.gpu_instance),
+                        memory_used_mib=used_mib(each.gpu_instance),
                         activity=activity(each.gpu_instance),
                     )
                     for each in facts.instances

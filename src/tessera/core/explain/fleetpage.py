@@ -28,8 +28,9 @@ from tessera.core.explain.inspection import GpuPod as InspectedPod
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.cache import ObservedModel
+from tessera.core.usage.idle import is_idle
 from tessera.core.usage.neighbors import Contention
-from tessera.core.usage.rightsizing import IDLE_PERCENT, Recommendation
+from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.core.workload.units import gib
 
@@ -246,10 +247,7 @@ class _Parts:
         return Slowdown(cause=contention.cause, drivers=drivers, scope=contention.scope, evenly=evenly)
 
     def _is_idle(self, pods: Iterable[InspectedPod], used_mib: int | None) -> bool:
-        """Return whether all are known to be idle; where unknown, whether no process has memory there."""
-        active = [self._activity.get(each.pod) for each in pods]
-        known = [percent for percent in active if percent is not None]
-        return max(known) < IDLE_PERCENT if len(known) == len(active) else used_mib == 0
+        return is_idle([self._activity.get(each.pod) for each in pods], used_mib)
 
     def _pod_view(self, each: InspectedPod) -> PodView:
         namespace, pod = _split(each.pod)

@@ -7,12 +7,12 @@ from typing import Final
 import msgspec
 
 from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.usage.idle import IDLE_PERCENT, UNUSED_MIB
 from tessera.core.usage.neighbors import instance_part
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
 
 __all__ = [
-    "IDLE_PERCENT",
     "Advice",
     "DeviceUsage",
     "Recommendation",
@@ -27,9 +27,7 @@ _HEADROOM = 1.2
 _TIGHT = 0.95
 _UNIT_MIB = 1024
 _LEAST_S = 900.0
-"""Until then less than all is no evidence: a model may still be loading."""
-IDLE_PERCENT = 5.0
-"""Who uses less of their GPU or MIG instance is idle."""
+"""Low usage before that is no evidence: a model may still be loading."""
 _IDLE_S = 86_400.0
 _USUAL = frozenset({"default", "full"})
 """Media engines of recommended profiles: those with more or fewer are left to pods that request them."""
@@ -43,7 +41,7 @@ class Sizing(enum.StrEnum):
     TOO_MUCH = "too-much"
     """20 % above the peak is less."""
     UNUSED = "unused"
-    """Nothing of it was used in 15 minutes or longer."""
+    """No process used it in 15 minutes or longer."""
     IDLE = "idle"
     """Its memory is used, its compute less than 5 % over a day or longer."""
     FITS = "fits"
@@ -147,7 +145,7 @@ def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
 
 def _not_full(observed: DeviceUsage, allocated_mib: int, peak_mib: int, model: GpuModel | None) -> Advice:
     """Return what would fit a container that was observed for long enough and is not short of memory."""
-    if peak_mib == 0:
+    if peak_mib <= UNUSED_MIB:
         return Advice(verdict=Sizing.UNUSED, saved_mib=0 if observed.replica else allocated_mib)
     fits, fits_mib = ("", 0) if observed.replica else _smaller(observed, peak_mib * _HEADROOM, model)
     if fits and fits_mib < allocated_mib:
