@@ -10,7 +10,7 @@ from tessera.clients.gpu import GpuDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import ComputeMode, GpuEvent, GpuFacts
 from tessera.core.gpu.mig import Placement, maximal_layouts
-from tessera.core.usage.idle import UNUSED_MIB
+from tessera.core.usage.activity import UNUSED_MIB
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 
 A100 = model("A100-40GB")

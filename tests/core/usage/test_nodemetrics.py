@@ -243,9 +243,29 @@ def test_a_lost_gpu_says_so_and_has_no_measurements() -> None:
 
 def test_too_many_containers_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodemetrics, "_MOST_CONTAINERS", 2)
-    families = node_families(usage(GpuReading(processes=()), *(holder(name) for name in "abc")))
-    assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("a",): 0, ("b",): 0}
+    reading = GpuReading(memory_used_mib=900, processes=())
+    families = node_families(usage(reading, *(holder(name, allocated_mib=1024) for name in "abc")))
+    assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("a",): 0, ("b",): 0, ("",): 900}
     assert dict(values(families, "tessera_exporter_containers_left_out", "hostname")) == {("n1",): 1}
+    assert dict(values(families, "tessera_device_containers")) == {(): 3}
+    assert dict(values(families, "tessera_device_memory_allocated_bytes")) == {(): 3 << 30}
+
+
+def test_a_device_whose_container_is_left_out_is_allocated_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory in use is nobody's in no series, and measurements of it have no pod."""
+    monkeypatch.setattr(nodemetrics, "_MOST_CONTAINERS", 1)
+    holders = [holder("a", SMALL_ONE, exclusive=True), holder("b", LARGE_ONE, exclusive=True, allocated_mib=2048)]
+    parts = tuple(InstanceReading(placement=each.placement, memory_used_mib=500) for each in INSTANCES)
+    first = attributed(PARTITIONED, GpuReading(instances=parts), holders, {})
+    whole = msgspec.structs.replace(GPU, uuid="GPU-9", index=9)
+    last = attributed(whole, FULL, [holder("c", DeviceId("GPU-9"), exclusive=True)], {})
+    families = node_families(NodeUsage(node="n1", gpus=(first, last)))
+    assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("a",): 500}
+    assert set(values(families, "DCGM_FI_DEV_POWER_USAGE", "gpu", "pod")) == {("9", "")}
+    assert set(values(families, "DCGM_FI_DEV_FB_FREE", "gpu", "pod")) == {("1", "a"), ("1", ""), ("9", "")}
+    assert set(values(families, "tessera_device_containers", "gpu", "GPU_I_PROFILE").values()) == {1}
+    assert set(values(families, "tessera_container_memory_allocated_bytes", "pod")) <= {("a",)}
+    assert dict(values(families, "tessera_exporter_containers_left_out", "hostname")) == {("n1",): 2}
 
 
 def test_two_instances_of_one_id_are_one_series() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from builders import usagereports
 from builders.usagereports import BUSY, FINE, REPORT
 from tessera.core.gpu.gpumodels import GpuModel, model
-from tessera.core.usage.idle import UNUSED_MIB
+from tessera.core.usage.activity import UNUSED_MIB
 from tessera.core.usage.rightsizing import Advice, DeviceUsage, Sizing, advice_of, advise, recommendations
 from tessera.core.usage.usagereport import DeviceReport, GpuReport
 

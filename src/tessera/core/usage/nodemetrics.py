@@ -1,12 +1,12 @@
 """The metrics of a node's GPUs: their names, and the samples of an observation.
 
 Names and labels are DCGM exporter's where the meaning is equal, so that its dashboards work. An unknown
-value has no sample. Series per node are bounded: see `series_bound`.
+value has no sample. Most series of a node: `series_bound`.
 Source: NVIDIA dcgm-exporter, `etc/default-counters.csv`, `internal/pkg/rendermetrics/render_metrics.go`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, open_placements
-from tessera.core.usage.attribution import DeviceHolder, DeviceUse, GpuUse
+from tessera.core.usage.attribution import ContainerUse, DeviceHolder, DeviceUse, GpuUse
 from tessera.core.usage.families import Family, Labels, Metric, MetricSample
 from tessera.core.usage.throttling import ThrottleCause, causes
 
@@ -224,19 +224,18 @@ _MODES_A_DEVICE = ("whole", "mps", "memory-share")
 def node_families(usage: NodeUsage) -> tuple[Family, ...]:
     """Return the metrics of a node's GPUs, without empty ones."""
     samples: _Samples = defaultdict(list)
-    left = _MOST_CONTAINERS
-    left_out = 0
     counts = {each.gpu: each for each in usage.counts}
+    containers = 0
     for gpu in usage.gpus:
         labels = _labels(gpu.facts, usage.node)
-        _add_gpu(samples, gpu, labels)
+        _add_gpu(samples, gpu, labels, with_pod=containers < _MOST_CONTAINERS)
         _add_counts(samples, counts.get(gpu.facts.uuid, GpuCounts(gpu=gpu.facts.uuid)), labels)
         for device in gpu.devices:
-            shown = device.containers[:left]
-            left -= len(shown)
-            left_out += len(device.containers) - len(shown)
-            _add_device(samples, msgspec.structs.replace(device, containers=shown), labels)
+            shown = device.containers[: max(_MOST_CONTAINERS - containers, 0)]
+            _add_device(samples, device, shown, labels)
+            containers += len(device.containers)
     _add_states(samples, usage)
+    left_out = max(containers - _MOST_CONTAINERS, 0)
     samples[_LEFT_OUT.name].append(MetricSample((("hostname", usage.node),), left_out))
     samples[_ATTRIBUTION.name].append(MetricSample((("hostname", usage.node),), int(not usage.blind)))
     return tuple(Family(each, _each_once(samples[each.name])) for each in NODE_METRICS if samples[each.name])
@@ -284,10 +283,10 @@ def _add(samples: _Samples, metric: Metric, labels: Labels, value: float | None)
         samples[metric.name].append(MetricSample(labels, value))
 
 
-def _add_gpu(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
-    """Add the measurements of a whole GPU; also a container's if it has the GPU exclusively."""
+def _add_gpu(samples: _Samples, gpu: GpuUse, labels: Labels, *, with_pod: bool) -> None:
+    """Add the measurements of a whole GPU; also a container's if it has the GPU exclusively, and series of its own."""
     facts, reading = gpu.facts, gpu.reading
-    alone = gpu.devices[0].alone if facts.layout is None and gpu.devices else None
+    alone = gpu.devices[0].alone if with_pod and facts.layout is None and gpu.devices else None
     whole = (*labels, *_pod_labels(alone)) if alone else labels
     for field, metric in _GPU.items():
         _add(samples, metric, labels if field in _LASTING else whole, getattr(reading, field))
@@ -330,9 +329,10 @@ def _add_counts(samples: _Samples, counts: GpuCounts, labels: Labels) -> None:
     _add(samples, _CHANGES, labels, counts.layout_changes)
 
 
-def _add_device(samples: _Samples, device: DeviceUse, labels: Labels) -> None:
+def _add_device(samples: _Samples, device: DeviceUse, shown: Collection[ContainerUse], labels: Labels) -> None:
+    """Add the measurements of a device, and those of its containers that have series of their own."""
     own = _device_labels(device, labels)
-    alone = device.alone
+    alone = device.alone if shown else None
     whose = (*own, *_pod_labels(alone)) if alone else own
     known = device.used_mib is not None and device.memory_mib > 0
     free_mib = max(device.memory_mib - (device.used_mib or 0), 0) if known else None
@@ -343,9 +343,9 @@ def _add_device(samples: _Samples, device: DeviceUse, labels: Labels) -> None:
         _add(samples, metric, whose, None if percent is None else percent / 100)
     if not device.containers:
         _add(samples, FB_USED, own, device.used_mib)
-    elif alone is None and device.left_mib:
+    elif device.alone is None and device.left_mib:
         _add(samples, FB_USED, own, device.left_mib)
-    for each in device.containers:
+    for each in shown:
         pod = (*own, *_pod_labels(each.holder))
         _add(samples, FB_USED, pod, each.memory_mib)
         if alone is None and device.instance is None:  # under MIG nobody has a utilization

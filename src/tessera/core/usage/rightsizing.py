@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from tessera.core.gpu.gpumodels import GpuModel, model
-from tessera.core.usage.idle import IDLE_PERCENT, UNUSED_MIB
+from tessera.core.usage.activity import IDLE_PERCENT, UNUSED_MIB
 from tessera.core.usage.neighbors import instance_part
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput

@@ -1,9 +1,12 @@
-"""When a device is idle: of its compute nearly nothing is used, or of its memory nothing."""
+"""How active pods are, and when a device is idle: nearly nothing of its compute is used, or nothing of its memory."""
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from typing import Final
 
-__all__ = ["IDLE_PERCENT", "UNUSED_MIB", "is_idle"]
+from tessera.core.workload.need import PodKey
+
+__all__ = ["IDLE_PERCENT", "UNUSED_MIB", "is_idle", "pod_activity"]
 
 IDLE_PERCENT: Final = 5.0
 """A container that uses less of the compute of its GPU or MIG instance is idle."""
@@ -28,3 +31,18 @@ def is_idle(percent: Collection[float | None], used_mib: int | None) -> bool:
     if known and len(known) == len(percent):
         return max(known) < IDLE_PERCENT
     return used_mib is not None and used_mib <= UNUSED_MIB
+
+
+def pod_activity(loads: Iterable[tuple[str, str, float | None]]) -> dict[tuple[str, PodKey], float]:
+    """Return how much of its compute each pod uses, in percent, of its busiest device: by node and pod.
+
+    Args:
+        loads: node, container as `namespace/pod/container`, and percent of its device; None where unknown.
+
+    """
+    found: dict[tuple[str, PodKey], float] = defaultdict(float)
+    for node, container, percent in loads:
+        if percent is not None:
+            key = node, PodKey(container.rpartition("/")[0])
+            found[key] = max(found[key], min(percent, 100.0))
+    return dict(found)
