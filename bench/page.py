@@ -45,7 +45,7 @@ FRAME = "new Promise(done => framed.push(done))"
 class Changing:
     """Metrics that are others at each refresh: activity of all pods, what slows GPUs, model servers over time."""
 
-    def __init__(self, pods: Sequence[PodKey]) -> None:
+    def __init__(self, pods: Sequence[tuple[str, PodKey]]) -> None:
         self._pods = pods
         self._refreshes = 0
 
@@ -53,15 +53,18 @@ class Changing:
         """Take the next measurements."""
         self._refreshes += 1
 
-    def activity(self) -> Mapping[PodKey, float]:
+    def activity(self) -> Mapping[tuple[str, PodKey], float]:
         """Return the activity of each pod."""
         return {pod: 5 + (number + 7 * self._refreshes) % 90 for number, pod in enumerate(self._pods)}
 
-    def contention(self) -> Mapping[str, tuple[Contention, ...]]:
+    def contention(self) -> Mapping[tuple[str, str], tuple[Contention, ...]]:
         """Return what slows eight GPUs."""
         cause = ("thermal", "power-cap")[self._refreshes % 2]
         return {
-            f"GPU-n{number:03d}-4": (Contention(cause=cause, drivers=(f"research/w{number}/main",)),) for number in SLOW
+            (f"n{number:03d}", f"GPU-n{number:03d}-4"): (
+                Contention(cause=cause, drivers=(f"research/w{number}/main",)),
+            )
+            for number in SLOW
         }
 
     def services(self) -> tuple[ModelServerHistory, ...]:
@@ -85,7 +88,7 @@ async def spent_ms(tab: Tab) -> dict[str, float]:
 async def measure() -> int:
     """Print the times; return 1 where one is beyond its bound."""
     kube = await fleet(1000)
-    pods = [PodKey("/".join(name_of(each))) for each in (await kube.list(PODS)).objects]
+    pods = [(each["spec"]["nodeName"], PodKey("/".join(name_of(each)))) for each in (await kube.list(PODS)).objects]
     async with opened(kube, metrics=Changing(pods)) as (tab, url):
         await tab.ask("Performance.enable", timeDomain="threadTicks")
         await tab.ask("Page.addScriptToEvaluateOnNewDocument", source=WATCH)

@@ -159,10 +159,10 @@ def test_series_of_no_container_get_no_pod(prometheus: str) -> None:
 def test_the_busy_pod_is_named_however_prometheus_labels_the_agent(prometheus: str) -> None:
     answers = {name: answer(prometheus, *query) for name, query in page_queries(time.time()).items()}
     loads = read_loads(answers, "Prometheus")
-    assert read_activity(loads.values()) == {"team/busy": 80, "team/small": 15}
+    assert read_activity(loads) == {("n1", "team/busy"): 80, ("n1", "team/small"): 15}
     names: dict[str, Any] = {"drivers": ("team/busy/main",), "affected": ("team/small/main",)}
     assert read_contention(loads) == {
-        GPU.uuid: (Contention(cause="power-cap", **names), Contention(cause="saturated", **names))
+        ("n1", GPU.uuid): (Contention(cause="power-cap", **names), Contention(cause="saturated", **names))
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from builders.usagereports import REPORT
-from tessera.clients.nodeusage import NodeUsages
+from tessera.clients.nodeusage import NodeReports, NodeUsages
 from tessera.errors import Unavailable
 
 
@@ -14,12 +14,15 @@ class NodeUsageSuite:
     """Subclasses give `usages`, of node n1's agent, and `silence`, after which it does not respond."""
 
     async def test_reports_are_as_the_agent_gives_them(self, usages: NodeUsages) -> None:
-        assert await usages.read() == (REPORT,)
-        assert await usages.read() == (REPORT,)
+        assert await usages.read() == NodeReports((REPORT,))
+        assert (await usages.read()).some() == (REPORT,)
 
     async def test_an_agent_that_does_not_answer_is_named(
         self, usages: NodeUsages, silence: Callable[[], object]
     ) -> None:
         silence()
+        found = await usages.read()
+        assert found.reports == ()
+        assert [each.subject.partition(" ")[0] for each in found.silent] == ["agent"]
         with pytest.raises(Unavailable, match="agent"):
-            await usages.read()
+            found.some()

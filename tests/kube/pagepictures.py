@@ -32,7 +32,7 @@ def take_page(cluster: Cluster, name: str, *, height: int = 800) -> None:
 async def _take(cluster: Cluster, program: str, height: int) -> bytes:
     async with HttpKube.connect(cluster.kubeconfig) as kube:
         page = Page(port=0, sign_in=False)
-        clocks, activity = ServerClocks(time.monotonic, time.time_ns), AgentMetrics(ProxiedUsage(kube), [], logger())
+        clocks, activity = ServerClocks(time.monotonic, time.time_ns), AgentMetrics(ProxiedUsage(kube), logger())
         server = Server(ServerSettings(port=0, page=page), kube, clocks, metrics=activity)
         running = asyncio.create_task(server.run())
         try:

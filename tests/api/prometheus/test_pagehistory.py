@@ -58,7 +58,7 @@ def devices(**given: bytes) -> dict[str, tuple[DeviceLoad, ...]]:
 
 
 def activity(*series: dict[str, Any]) -> dict[PodKey, float]:
-    return read_activity(loads(utilization=answer(*series)).values())
+    return {pod: each for (_, pod), each in read_activity(loads(utilization=answer(*series))).items()}
 
 
 def part(number: int, profile: str, labels: dict[str, str]) -> dict[str, str]:
@@ -77,7 +77,7 @@ def test_a_shared_gpu_has_loads_of_its_own_and_of_its_containers() -> None:
     )
     containers = (ContainerLoad(name="ml/p/c", percent=None), ContainerLoad(name="ml/q/c", percent=9))
     assert found == {"a": (DeviceLoad(percent=99, containers=containers),)}
-    assert read_activity([GpuLoad(devices=found["a"])]) == {"ml/q": 9}
+    assert read_activity({("n", "a"): GpuLoad(devices=found["a"])}) == {("n", "ml/q"): 9}
 
 
 def test_labels_that_prometheus_gives_the_agent_make_it_no_user_of_the_gpu() -> None:
@@ -103,7 +103,8 @@ def test_instances_have_the_part_of_their_profile_where_it_is_known() -> None:
 
 def slow(*throttled: tuple[str, str], holders: bytes, utilization: bytes) -> dict[str, tuple[Contention, ...]]:
     series = (now("1", {"Hostname": "n", "UUID": uuid, "cause": cause}) for uuid, cause in throttled)
-    return read_contention(loads(throttled=answer(*series), holders=holders, utilization=utilization))
+    found = read_contention(loads(throttled=answer(*series), holders=holders, utilization=utilization))
+    return {uuid: each for (_, uuid), each in found.items()}
 
 
 def test_the_pods_that_slow_down_a_gpu_are_named_as_agents_name_them() -> None:
@@ -191,6 +192,6 @@ def test_a_gpu_is_throttled_for_causes_that_there_are() -> None:
         {},
     )
     found = read_contention(loads(throttled=answer(*(now("1", each) for each in labels))))
-    assert {uuid: [each.cause for each in contention] for uuid, contention in found.items()} == {
+    assert {uuid: [each.cause for each in contention] for (_, uuid), contention in found.items()} == {
         "a": ["power-cap", "thermal"]
     }

@@ -32,7 +32,7 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
         connect = partial(prometheus_client, url, None, None, deadline_s=30, most_bytes=1 << 20)
         found = PrometheusMetrics(connect, connect, url, logger())
         await refreshed(found)
-    assert {pod.rpartition("/")[2]: percent for pod, percent in found.activity().items()} == {
+    assert {pod.rpartition("/")[2]: percent for (_, pod), percent in found.activity().items()} == {
         "busy": 20,
         "idle": 0,
         "slice": 25,
@@ -44,7 +44,7 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
     }
     both = ("team/busy/main", "team/idle/main")
     assert found.contention() == {
-        "GPU-0": (
+        ("n1", "GPU-0"): (
             Contention(cause="power-cap", drivers=both[:1], affected=both[1:]),
             Contention(cause="thermal", affected=both, scope="node"),
         )

@@ -23,5 +23,5 @@ class TestMemoryUsage(NodeUsageSuite):
 async def test_reports_are_sorted_by_node() -> None:
     other = type(REPORT)(node="a")
     usages = MemoryUsage(REPORT, other)
-    assert [each.node for each in await usages.read()] == ["a", "n1"]
+    assert [each.node for each in (await usages.read()).reports] == ["a", "n1"]
     await usages.close()

@@ -9,14 +9,14 @@ from builders.usagereports import REPORT
 from conformance.nodeusagesuite import NodeUsageSuite
 from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.clients.kube import PODS, MemoryKube, Object
-from tessera.clients.nodeusage import ProxiedUsage
+from tessera.clients.nodeusage import NodeReports, ProxiedUsage
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
 HERE = "tessera-system"
 
 
-def agent_pod(name: str, *, ready: str = "True", component: str = "agent", node: str = "") -> Object:
+def agent_pod(name: str, *, ready: str = "True", component: str = "agent", node: str = "n1") -> Object:
     labels = {"app.kubernetes.io/name": "tessera", "app.kubernetes.io/component": component}
     status = {"conditions": [{"type": "Ready", "status": ready}]}
     return {
@@ -51,34 +51,41 @@ async def test_an_agent_whose_metrics_are_answered_over_tls(kube: MemoryKube) ->
     await kube.delete(PODS, "a", namespace=HERE)
     await kube.create(PODS, pod)
     kube.answers[HERE, "https:b"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
-    assert await ProxiedUsage(kube).read() == (REPORT,)
+    assert await ProxiedUsage(kube).read() == NodeReports((REPORT,))
 
 
 async def test_an_agent_that_is_not_ready_is_left_out_and_named(kube: MemoryKube) -> None:
     await kube.create(PODS, agent_pod("starts", ready="False", node="n7"))
-    await kube.create(PODS, agent_pod("waits", ready="False"))
-    silent: list[str] = []
-    assert await ProxiedUsage(kube, lambda error: silent.append(str(error))).read() == (REPORT,)
-    assert [each.partition(": see")[0] for each in sorted(silent)] == [
+    await kube.create(PODS, agent_pod("waits", ready="False", node=""))
+    found = await ProxiedUsage(kube).read()
+    assert found.some() == (REPORT,)
+    assert [each.partition(": see")[0] for each in sorted(map(str, found.silent))] == [
         "agent tessera-system/starts: its pod on node n7 is not ready",
         "agent tessera-system/waits: its pod is not ready",
     ]
-    with pytest.raises(Unavailable, match=r"agent tessera-system/(starts|waits): its pod"):
-        await ProxiedUsage(kube).read()
+
+
+async def test_an_agent_is_believed_for_its_own_node_alone(kube: MemoryKube) -> None:
+    await kube.create(PODS, agent_pod("b", node="n2"))
+    kube.answers[HERE, "b"] = kube.answers[HERE, "a"]
+    found = await ProxiedUsage(kube).read()
+    assert found.reports == (REPORT,)
+    (error,) = found.silent
+    assert str(error).startswith("agent tessera-system/b: it reports node 'n1', but its pod is on node n2: ")
 
 
 async def test_an_agent_that_ends_is_not_missed(kube: MemoryKube) -> None:
     pod = agent_pod("ends", ready="False")
     pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a.example/b"]}
     await kube.create(PODS, pod)
-    assert await ProxiedUsage(kube).read() == (REPORT,)
+    assert await ProxiedUsage(kube).read() == NodeReports((REPORT,))
 
 
 async def test_what_is_no_report_and_who_may_not_ask_are_reported(kube: MemoryKube) -> None:
     usages = ProxiedUsage(kube)
     kube.answers[HERE, "a"] = {(9400, "usage"): {"node": 3}}
     with pytest.raises(Unavailable, match=r"agent tessera-system/a: it is not a report: Expected"):
-        await usages.read()
+        (await usages.read()).some()
     await kube.delete(PODS, "a", namespace=HERE)
     with pytest.raises(Unavailable, match="agents: there is no agent's pod"):
         await usages.read()

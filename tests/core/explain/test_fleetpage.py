@@ -97,7 +97,7 @@ def test_idle_is_what_is_allocated_and_known_not_to_be_used() -> None:
     plain, partitioned = gpu(0), gpu(0, layout=(place(A100, "1g.5gb", 6),))
 
     def idle(objects: tuple[Object, ...], card: Any, used: tuple[Used, ...], **active: float) -> list[bool]:
-        activity = {PodKey(f"ns/{name}"): percent for name, percent in active.items()}
+        activity = {("a", PodKey(f"ns/{name}")): percent for name, percent in active.items()}
         got = only(*objects, gpunode("a", card, used=used), activity=activity)
         return [part.idle for part in got.parts if part.state == "allocated"]
 
@@ -142,7 +142,7 @@ def test_a_pod_s_workload_is_its_owner_s_wherever_it_is_shown(owner: tuple[str, 
         node="a", gpu=0, device="whole", namespace="ns", pod="train-0-x2x4b", container="c", verdict=Sizing.UNUSED
     )
     slow = Contention(cause="thermal", drivers=("ns/train-0-x2x4b/c", "ns/gone/c"))
-    got = view_of(*objects, recommendations=(advice,), contention={"GPU-a-0": (slow,)})
+    got = view_of(*objects, recommendations=(advice,), contention={("a", "GPU-a-0"): (slow,)})
     (only_node,) = got.nodes
     (only_gpu,) = only_node.gpus
     (slowdown,) = only_gpu.slowdowns
@@ -158,7 +158,7 @@ def test_a_measured_percent_changes_no_node() -> None:
     objects = (node(), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)), gpunode("a", gpu(0)))
 
     def seen(**active: float) -> FleetView:
-        return view_of(*objects, activity={PodKey(f"ns/{name}"): percent for name, percent in active.items()})
+        return view_of(*objects, activity={("a", PodKey(f"ns/{name}")): percent for name, percent in active.items()})
 
     before, after = seen(p=50.4, gone=9), seen(p=61.6)
     assert (before.activity, after.activity) == ({"ns/p": 50}, {"ns/p": 62})
@@ -216,7 +216,9 @@ def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
     other = Contention(cause="saturated", evenly=("ns/q/one", "ns/gone/c"))
     own = Contention(cause="saturated", evenly=("ns/q/one", "ns/q/two"))
     got = only(
-        *objects, activity={PodKey("ns/q"): 80.0}, contention={"GPU-a-0": (found, other, own), "GPU-other": (found,)}
+        *objects,
+        activity={("a", PodKey("ns/q")): 80.0},
+        contention={("a", "GPU-a-0"): (found, other, own), ("a", "GPU-other"): (found,)},
     )
     (_, q) = (each for part in got.parts for each in part.pods)
     gone = PodView(namespace="ns", pod="gone")
@@ -225,6 +227,29 @@ def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
         Slowdown(cause="saturated", evenly=(q, gone)),
         Slowdown(cause="saturated", drivers=(q,)),
     ), "containers of one pod share with nobody else"
+
+
+def test_a_node_is_believed_about_its_own_pods_and_gpus_alone() -> None:
+    objects = (
+        *(each for name in "ab" for each in (node(name), gpunode(name, gpu(0, node=name)))),
+        pod("p", WHOLE, share(0, 40000, Mode.WHOLE), node="a"),
+        pod("q", WHOLE, share(0, 40000, Mode.WHOLE), node="b"),
+    )
+    slow = Contention(cause="thermal", scope="node", drivers=("ns/p/c", "ns/q/c"))
+    advice = Recommendation(
+        node="b", gpu=0, device="whole", namespace="ns", pod="p", container="c", verdict=Sizing.UNUSED
+    )
+    got = view_of(
+        *objects,
+        activity={("b", PodKey("ns/p")): 90.0, ("b", PodKey("ns/q")): 20.0},
+        contention={("b", "GPU-a-0"): (slow,), ("b", "GPU-b-0"): (slow,)},
+        recommendations=(advice, msgspec.structs.replace(advice, pod="q")),
+    )
+    first, second = (each.gpus[0] for each in got.nodes)
+    assert got.activity == {"ns/q": 20}
+    assert first.slowdowns == ()
+    assert [[each.pod for each in slowdown.drivers] for slowdown in second.slowdowns] == [["q"]]
+    assert [each.pod for each in got.recommendations] == ["q"]
 
 
 def test_what_is_not_settled_is_recommended_for_pods_that_are_there() -> None:

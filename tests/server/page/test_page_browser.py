@@ -357,13 +357,13 @@ class Judged:
     def refresh(self, changed: Callable[[], None]) -> None:
         pass
 
-    def activity(self) -> dict[PodKey, float]:
-        return {PodKey("research/w1"): 99.0, PodKey("ml/p0-0-0"): 0.0}
+    def activity(self) -> dict[tuple[str, PodKey], float]:
+        return {("n001", PodKey("research/w1")): 99.0, ("n000", PodKey("ml/p0-0-0")): 0.0}
 
-    def contention(self) -> dict[str, tuple[Contention, ...]]:
+    def contention(self) -> dict[tuple[str, str], tuple[Contention, ...]]:
         heated = Contention(cause="thermal", drivers=("research/w1/main",), scope="node")
         even = Contention(cause="saturated", evenly=("research/w1/main", "ml/other/main"))
-        return {"GPU-n001-4": (heated, even)}
+        return {("n001", "GPU-n001-4"): (heated, even)}
 
     def services(self) -> tuple[ModelServerHistory, ...]:
         points = (ScalePoint(0, 1, 1, 2.0), ScalePoint(1800, 3, 1, 24.0), ScalePoint(3600, 3, 3, 9.4))

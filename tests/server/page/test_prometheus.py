@@ -83,7 +83,7 @@ class Scene:
 
     async def again(self) -> float | None:
         await refreshed(self.history)
-        return {str(pod): percent for pod, percent in self.history.activity().items()}.get("ml/p")
+        return {str(pod): percent for (_, pod), percent in self.history.activity().items()}.get("ml/p")
 
 
 async def test_it_asks_now_and_then_while_somebody_looks() -> None:

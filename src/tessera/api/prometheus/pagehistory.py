@@ -13,6 +13,7 @@ from tessera.api.prometheus.answers import Series, read_series
 from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
+from tessera.core.usage.activity import pod_activity
 from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, instance_part
 from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
 from tessera.core.usage.plausible import percentage, possible
@@ -115,24 +116,27 @@ def _part(device: _Device) -> float | None:
         return None
 
 
-def read_activity(loads: Iterable[GpuLoad]) -> dict[PodKey, float]:
-    """Return how much of its compute each pod uses, in percent: of its busiest device."""
-    found: dict[PodKey, float] = defaultdict(float)
-    devices = (device for each in loads for device in each.devices)
-    for each in (container for device in devices for container in device.containers):
-        if each.percent is not None:
-            pod = PodKey(each.name.rpartition("/")[0])
-            found[pod] = max(found[pod], each.percent)
-    return found
+def read_activity(loads: Mapping[tuple[str, str], GpuLoad]) -> dict[tuple[str, PodKey], float]:
+    """Return how much of its compute each pod uses, in percent of its busiest device, by node and pod."""
+    return pod_activity(
+        (node, each.name, each.percent)
+        for (node, _), load in loads.items()
+        for device in load.devices
+        for each in device.containers
+    )
 
 
-def read_contention(loads: Mapping[tuple[str, str], GpuLoad]) -> dict[str, tuple[Contention, ...]]:
-    """Return what slows down the pods of GPUs, by UUID."""
+def read_contention(loads: Mapping[tuple[str, str], GpuLoad]) -> dict[tuple[str, str], tuple[Contention, ...]]:
+    """Return what slows down the pods of GPUs, by node and UUID."""
     nodes = defaultdict[str, dict[str, GpuLoad]](dict)
     for (node, uuid), load in loads.items():
         nodes[node][uuid] = load
-    found = (pair for gpus in nodes.values() for pair in zip(gpus, contention_of(tuple(gpus.values())), strict=True))
-    return {uuid: each for uuid, each in found if each}
+    return {
+        (node, uuid): each
+        for node, gpus in nodes.items()
+        for uuid, each in zip(gpus, contention_of(tuple(gpus.values())), strict=True)
+        if each
+    }
 
 
 def _causes(answer: bytes, source: str) -> dict[tuple[str, str], tuple[str, ...]]:

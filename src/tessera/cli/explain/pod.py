@@ -144,10 +144,10 @@ async def observe_contention(kube: Kube, node: str, pod: str) -> tuple[PodConten
     """
     source = ProxiedUsage(kube, node=node)
     try:
-        reports = await source.read()
+        reports = (await source.read()).some()
     finally:
         await source.close()
-    observed = [each for each in reports if each.node == node and each.age_s is not None]
+    observed = [each for each in reports if each.age_s is not None]
     if not observed:
         raise Unavailable(f"agent of node {node}", found="it has observed no GPU", hint="see its log")
     return tuple(contention for each in observed for contention in contention_around(each, pod))
@@ -164,7 +164,7 @@ async def _contention(
 ) -> tuple[PodContention, ...]:
     """Return what slows down the pod, by its node's agent."""
     async with agents(addresses, place) as source:
-        reports = {each.node: each for each in await source.read()}
+        reports = {each.node: each for each in (await source.read()).some()}
     if found.node not in reports:
         there = f"that of {', '.join(sorted(map(clean, reports)))}"
         where = f"that of node {found.node}" if found.node else "none, because the pod is on no node"

@@ -17,7 +17,7 @@ from tessera.cli.processes.prometheusoptions import prometheus_of, prometheus_op
 from tessera.clients.kube import HttpKube
 from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.packing.pack import POLICIES
-from tessera.errors import InvalidInput, Unavailable
+from tessera.errors import InvalidInput
 from tessera.log import configure, logger
 from tessera.probes import MetricsPort, answering, exposing
 from tessera.server.page import AgentMetrics, PageMetrics, PrometheusMetrics
@@ -171,8 +171,7 @@ def _page(given: dict[str, Any]) -> Page | None:
 
 def _agents(kube: HttpKube) -> PageMetrics:
     """Return the page's metrics if no Prometheus is named."""
-    silent: list[Unavailable] = []
-    return AgentMetrics(ProxiedUsage(kube, silent.append), silent, logger())
+    return AgentMetrics(ProxiedUsage(kube), logger())
 
 
 def _history(given: dict[str, Any]) -> PageMetrics | None:

@@ -1,6 +1,6 @@
 """Options for the agents to query."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -10,10 +10,9 @@ from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_optio
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import refuse_beside
 from tessera.clients.nodeusage import HttpUsage, NodeUsages, ProxiedUsage
-from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
 
-__all__ = ["agent_option", "agents", "agents_options", "answers", "note_silent", "refuse_two_sources"]
+__all__ = ["agent_option", "agents", "agents_options", "note_silent", "refuse_two_sources"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -40,42 +39,25 @@ def refuse_two_sources() -> None:
 
 
 @asynccontextmanager
-async def agents(
-    addresses: tuple[str, ...], place: ClusterSource, silent: Callable[[Unavailable], None] | None = None
-) -> AsyncIterator[NodeUsages]:
+async def agents(addresses: tuple[str, ...], place: ClusterSource) -> AsyncIterator[NodeUsages]:
     """Yield the agents of these addresses; without any, all of a cluster.
 
     Args:
         addresses: of agents.
         place: the cluster.
-        silent: called with why an agent does not answer, which is left out then; None to raise it.
 
     Raises:
         InvalidInput: an invalid address, or no such kubeconfig.
 
     """
-    source: NodeUsages = HttpUsage(addresses, silent) if addresses else ProxiedUsage(connected(place), silent)
+    source: NodeUsages = HttpUsage(addresses) if addresses else ProxiedUsage(connected(place))
     try:
         yield source
     finally:
         await source.close()
 
 
-async def answers(source: NodeUsages, silent: list[Unavailable]) -> tuple[UsageReport, ...]:
-    """Return the reports of the agents that answer; `silent`, to which the source adds, then has the others.
-
-    Raises:
-        Unavailable: none answers.
-
-    """
-    silent.clear()
-    found = await source.read()
-    if silent and not found:
-        raise silent[0]
-    return found
-
-
-def note_silent(silent: list[Unavailable]) -> None:
+def note_silent(silent: Iterable[Unavailable]) -> None:
     """Say on stderr which agents are left out."""
     for each in silent:
         click.echo(f"note: left out: {clean(str(each))}", err=True)

@@ -12,11 +12,10 @@ from tessera.cli.clusteraccess import ClusterSource
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
-from tessera.cli.usage.agents import agents, agents_options, answers, note_silent, refuse_two_sources
+from tessera.cli.usage.agents import agents, agents_options, note_silent, refuse_two_sources
 from tessera.cli.usage.history import prometheus, prometheus_options, refuse_without_prometheus
 from tessera.core.usage.rightsizing import Sizing, recommendations
 from tessera.core.workload.units import gib
-from tessera.errors import Unavailable
 
 __all__ = ["recommend"]
 
@@ -107,16 +106,16 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
 
 
 async def _rows(given: _Given) -> list[_Row]:
-    silent: list[Unavailable] = []
     if given["prometheus"]:
         usages = prometheus(given["prometheus"], given["window"], given["token_file"], given["ca_file"])
     else:
         place = ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"])
-        usages = agents(given["agent"], place, silent.append)
+        usages = agents(given["agent"], place)
     async with usages as source:
-        found = await answers(source, silent)
-    note_silent(silent)
-    return [_Row(**msgspec.structs.asdict(each)) for each in recommendations(found)]
+        found = await source.read()
+    reports = found.some()
+    note_silent(found.silent)
+    return [_Row(**msgspec.structs.asdict(each)) for each in recommendations(reports)]
 
 
 def _duration(seconds: float) -> str:

@@ -16,11 +16,10 @@ from tessera.cli.drawing.lettering import clean
 from tessera.cli.inspect.watching import Screen
 from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import print_document, trimmed, wide_console, yaml_text
-from tessera.cli.usage.agents import agents, agents_options, answers, note_silent, refuse_two_sources
+from tessera.cli.usage.agents import agents, agents_options, note_silent, refuse_two_sources
 from tessera.cli.usage.tables import top_table
-from tessera.clients.nodeusage import NodeUsages
-from tessera.core.usage.usagereport import UsageReport
-from tessera.errors import TesseraError, Unavailable
+from tessera.clients.nodeusage import NodeReports, NodeUsages
+from tessera.errors import TesseraError
 
 __all__ = ["top"]
 
@@ -47,22 +46,20 @@ def top(
     with --agent. Agents observe their GPUs every 15 s. It names agents that do not answer and leaves them out.
     """
     refuse_two_sources()
-    silent: list[Unavailable] = []
-    source = agents(agent, ClusterSource(kubeconfig=kubeconfig, context=context), silent.append)
-    asyncio.run(_once(source, silent, output) if once else _live(source, silent, interval_s, output))
+    source = agents(agent, ClusterSource(kubeconfig=kubeconfig, context=context))
+    asyncio.run(_once(source, output) if once else _live(source, interval_s, output))
 
 
-async def _once(usages: AbstractAsyncContextManager[NodeUsages], silent: list[Unavailable], output: str) -> None:
+async def _once(usages: AbstractAsyncContextManager[NodeUsages], output: str) -> None:
     async with usages as source:
-        found = await answers(source, silent)
-    note_silent(silent)
-    if not print_document(found, output):
-        wide_console(output=output).print(trimmed(top_table(found)))
+        found = await source.read()
+    reports = found.some()
+    note_silent(found.silent)
+    if not print_document(reports, output):
+        wide_console(output=output).print(trimmed(top_table(reports)))
 
 
-async def _live(
-    usages: AbstractAsyncContextManager[NodeUsages], silent: list[Unavailable], interval_s: float, output: str
-) -> None:
+async def _live(usages: AbstractAsyncContextManager[NodeUsages], interval_s: float, output: str) -> None:
     """Show it until SIGINT or SIGTERM, which end it without an error.
 
     A document names nobody who is left out: stderr does, whenever they change.
@@ -72,13 +69,13 @@ async def _live(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
-    def drawn(found: tuple[UsageReport, ...]) -> RenderableType:
+    def drawn(found: NodeReports) -> RenderableType:
         if output == "json":
-            return Text(msgspec.json.encode(found).decode())
+            return Text(msgspec.json.encode(found.reports).decode())
         if output == "yaml":
-            return Text(f"---\n{yaml_text(found).decode().rstrip()}")
-        left_out = (Text(f"left out: {clean(str(each))}", "bold yellow") for each in silent)
-        return Group(trimmed(top_table(found)), *left_out)
+            return Text(f"---\n{yaml_text(found.reports).decode().rstrip()}")
+        left_out = (Text(f"left out: {clean(str(each))}", "bold yellow") for each in found.silent)
+        return Group(trimmed(top_table(found.reports)), *left_out)
 
     with contextlib.suppress(asyncio.CancelledError):
         async with usages as source:
@@ -86,9 +83,11 @@ async def _live(
                 noted: list[str] = []
                 while True:
                     try:
-                        screen.show(await answers(source, silent))
-                        if output in {"json", "yaml"} and noted != (now := sorted(map(str, silent))):
-                            note_silent(silent)
+                        found = await source.read()
+                        found.some()
+                        screen.show(found)
+                        if output in {"json", "yaml"} and noted != (now := sorted(map(str, found.silent))):
+                            note_silent(found.silent)
                             noted = now
                     except TesseraError as error:
                         screen.trouble(error)

@@ -27,7 +27,7 @@ async def gpu_usage(kube: Kube, state: JobState, every_s: float = _EVERY_S) -> A
     source, former, answered = ProxiedUsage(kube, node=state.node), dict[str, ContainerReport](), False
     while True:
         try:
-            found = {device: each for report in await source.read() for device, each in _of_pod(report, state)}
+            found = {device: each for report in (await source.read()).some() for device, each in _of_pod(report, state)}
             answered = True
         except Unavailable:
             if not answered:

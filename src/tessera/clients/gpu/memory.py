@@ -220,7 +220,7 @@ class MemoryDriver:
             return tuple(sorted(self._processes[gpu], key=lambda each: (each.pid, each.gpu_instance or 0)))
 
     async def use(self, gpu: str, placement: Placement | None = None) -> GpuUtilization:
-        """Return the memory in use: of processes, and a little of each MIG instance; and 0 or 100 percent by whether there are any."""
+        """Return the memory in use, a little of it without a process, and 0 or 100 percent by whether there are any."""
         async with self._call("use", gpu) as call:
             on = None if placement is None else instance_at(call.facts, placement).gpu_instance
             chosen = [each for each in self._processes[gpu] if placement is None or each.gpu_instance == on]

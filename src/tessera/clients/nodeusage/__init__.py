@@ -2,8 +2,8 @@
 
 from tessera.clients.nodeusage.history import PrometheusUsage
 from tessera.clients.nodeusage.memory import MemoryUsage
-from tessera.clients.nodeusage.protocol import NodeUsages
+from tessera.clients.nodeusage.protocol import NodeReports, NodeUsages
 from tessera.clients.nodeusage.proxied import ProxiedUsage
 from tessera.clients.nodeusage.real import HttpUsage
 
-__all__ = ["HttpUsage", "MemoryUsage", "NodeUsages", "PrometheusUsage", "ProxiedUsage"]
+__all__ = ["HttpUsage", "MemoryUsage", "NodeReports", "NodeUsages", "PrometheusUsage", "ProxiedUsage"]

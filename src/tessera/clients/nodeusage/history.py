@@ -4,8 +4,8 @@ import asyncio
 from urllib.parse import urlencode
 
 from tessera.api.prometheus.usagehistory import history_queries, read_history
+from tessera.clients.nodeusage.protocol import NodeReports
 from tessera.clients.prometheus import MetricsServers
-from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["PrometheusUsage"]
@@ -26,7 +26,7 @@ class PrometheusUsage:
         self._url = url.rstrip("/")
         self._window = window
 
-    async def read(self) -> tuple[UsageReport, ...]:
+    async def read(self) -> NodeReports:
         """Return the report of each node known to Prometheus."""
         queries = history_queries(self._window)
         targets = (f"{self._url}/api/v1/query?{urlencode({'query': each})}" for each in queries.values())
@@ -36,9 +36,11 @@ class PrometheusUsage:
         except Unavailable as error:
             raise Unavailable(subject, found=error.found, hint="check that Prometheus scrapes the agents") from error
         try:
-            return read_history(dict(zip(queries, answers, strict=True)), subject)
+            # In a thread, because a large fleet's takes a while.
+            found = await asyncio.to_thread(read_history, dict(zip(queries, answers, strict=True)), subject)
         except InvalidInput as error:
             raise Unavailable(subject, found=error.found, expected=error.expected) from error
+        return NodeReports(found)
 
     async def close(self) -> None:
         """End all connections."""

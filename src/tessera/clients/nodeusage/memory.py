@@ -1,5 +1,6 @@
 """In-memory reports, for demos and tests."""
 
+from tessera.clients.nodeusage.protocol import NodeReports
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
 
@@ -14,11 +15,11 @@ class MemoryUsage:
         self.silent = ""
         """Which node does not answer; empty for none."""
 
-    async def read(self) -> tuple[UsageReport, ...]:
-        """Return the reports."""
+    async def read(self) -> NodeReports:
+        """Return the reports; none where one does not answer."""
         if self.silent:
-            raise Unavailable(self.silent, found="no answer", hint="try again")
-        return tuple(sorted(self.reports, key=lambda each: each.node))
+            return NodeReports(silent=(Unavailable(self.silent, found="no answer", hint="try again"),))
+        return NodeReports(tuple(sorted(self.reports, key=lambda each: each.node)))
 
     async def close(self) -> None:
         """Nothing is open."""

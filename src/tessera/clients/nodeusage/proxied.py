@@ -1,7 +1,6 @@
 """Reports of a cluster's agents, through its API server."""
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 
@@ -10,8 +9,9 @@ from tessera.api.kubernetes.podstates import is_terminating
 from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import PODS, Forbidden, Kube, Object, Selection, annotations_of, name_of
+from tessera.clients.nodeusage.protocol import NodeReports
 from tessera.core.usage.usagereport import UsageReport
-from tessera.errors import InvalidInput, Unavailable
+from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["ProxiedUsage"]
 
@@ -30,23 +30,21 @@ _HINT = "run kubectl -n tessera-system port-forward POD 9400, then --agent 127.0
 class ProxiedUsage:
     """`NodeUsages` of all agents, found by the labels of their pods; one that is not ready does not answer.
 
+    An agent is believed for the node that its pod is on, and for no other.
+
     Args:
         kube: the cluster's API. The caller lists `pods` and gets `pods/proxy` in Tessera's namespace.
-        silent: called with why an agent does not answer, which is left out then; None to raise it.
         node: the one node whose agent is asked; None for all.
 
     """
 
-    def __init__(
-        self, kube: Kube, silent: Callable[[Unavailable], None] | None = None, *, node: str | None = None
-    ) -> None:
+    def __init__(self, kube: Kube, *, node: str | None = None) -> None:
         self._kube = kube
-        self._silent = silent
         of_node = () if node is None else (("spec.nodeName", node),)
         self._agents = msgspec.structs.replace(_AGENTS, fields=of_node)
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def read(self) -> tuple[UsageReport, ...]:
+    async def read(self) -> NodeReports:
         """Return the report of each agent."""
         try:
             found = (await self._kube.list(PODS, self._agents)).objects
@@ -55,34 +53,28 @@ class ProxiedUsage:
         pods = [each for each in found if not is_terminating(each)]
         if not pods:
             raise Unavailable("agents", found="there is no agent's pod", hint=_HINT)
-        reports = await asyncio.gather(*map(self._answer, pods))
-        return tuple(sorted(filter(None, reports), key=lambda each: each.node))
-
-    async def _answer(self, pod: Object) -> UsageReport | None:
-        try:
-            return await self._ask(pod)
-        except Unavailable as error:
-            if self._silent is None:
-                raise
-            self._silent(error)
-            return None
+        return await NodeReports.gathered(map(self._ask, pods))
 
     async def _ask(self, pod: Object) -> UsageReport:
         namespace, name = name_of(pod)
         subject = f"agent {namespace}/{name}"
+        on = pod.get("spec", {}).get("nodeName", "")
         if not is_true(pod, "Ready"):
-            on = pod.get("spec", {}).get("nodeName")
             where = f" on node {on}" if on else ""
             raise Unavailable(subject, found=f"its pod{where} is not ready", hint=_LOG)
         try:
             async with self._turns:
                 tls = annotations_of(pod).get(_SCHEME) == "https"
                 answer = await self._kube.ask_pod(name, namespace, port=_PORT, path="usage", tls=tls)
-            return read_usage(msgspec.json.encode(answer), subject)
+            report = read_usage(msgspec.json.encode(answer), subject)
         except Forbidden as error:
             raise _lacking(subject, error) from error
         except (InvalidInput, Unavailable) as error:
             raise Unavailable(subject, found=error.found, hint=_HINT) from error
+        if report.node != on:
+            found = f"it reports node {shown(report.node)}, but its pod is on node {on}"
+            raise Unavailable(subject, found=found, hint=f"check who runs it; {_LOG}")
+        return report
 
     async def close(self) -> None:
         """End all connections."""

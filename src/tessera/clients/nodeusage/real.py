@@ -1,11 +1,12 @@
 """Reports of agents over HTTP: `/usage` at their metrics port."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.clients.connections import Broken, Connections, Unreachable, reached
+from tessera.clients.nodeusage.protocol import NodeReports
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable, shown
 
@@ -22,7 +23,6 @@ class HttpUsage:
 
     Args:
         addresses: `http://HOST:PORT`, or `HOST`, or `HOST:PORT`.
-        silent: called with why an agent does not answer, which is left out then; None to raise it.
         deadline_s: longest wait for the report of an agent.
 
     Raises:
@@ -30,30 +30,13 @@ class HttpUsage:
 
     """
 
-    def __init__(
-        self,
-        addresses: Iterable[str],
-        silent: Callable[[Unavailable], None] | None = None,
-        *,
-        deadline_s: float = 10.0,
-    ) -> None:
-        self._silent = silent
+    def __init__(self, addresses: Iterable[str], deadline_s: float = 10.0) -> None:
         self._deadline_s = deadline_s
         self._agents = {address: Connections(reached(_url(address)), None) for address in addresses}
 
-    async def read(self) -> tuple[UsageReport, ...]:
+    async def read(self) -> NodeReports:
         """Return the report of each agent."""
-        found = await asyncio.gather(*(self._answer(address, each) for address, each in self._agents.items()))
-        return tuple(sorted(filter(None, found), key=lambda each: each.node))
-
-    async def _answer(self, address: str, connections: Connections) -> UsageReport | None:
-        try:
-            return await self._ask(address, connections)
-        except Unavailable as error:
-            if self._silent is None:
-                raise
-            self._silent(error)
-            return None
+        return await NodeReports.gathered(self._ask(address, each) for address, each in self._agents.items())
 
     async def _ask(self, address: str, connections: Connections) -> UsageReport:
         subject = f"agent {address}"

@@ -4,7 +4,7 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -49,10 +49,10 @@ class PageObservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The input of the page."""
 
     cluster: Cluster
-    activity: Mapping[PodKey, float] = {}
-    """Percent of its compute that each pod uses; without pods for which it is unknown."""
-    contention: Mapping[str, tuple[Contention, ...]] = {}
-    """What slows down the pods of GPUs, by UUID."""
+    activity: Mapping[tuple[str, PodKey], float] = {}
+    """Percent of its compute that each pod uses, by the node that reports it; without pods for which it is unknown."""
+    contention: Mapping[tuple[str, str], tuple[Contention, ...]] = {}
+    """What slows down the pods of GPUs, by the node that reports it, and UUID."""
     images: Mapping[str, tuple[ObservedImage, ...]] = {}
     """Reported images of ImageWarmups, by node."""
     models: Mapping[str, tuple[ObservedModel, ...]] = {}
@@ -62,34 +62,49 @@ class PageObservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """For containers, some of which may be gone."""
 
 
-def fleet_view(seen: PageObservation) -> FleetView:
-    """Return the unrestricted page. Cost: linear in nodes, GPUs and pods."""
-    found = inspect(seen.cluster)
-    nodes = {each.node.name: each for each in seen.cluster.nodes}
-    namespaces = {_split(pod.pod.key)[0] for pod in seen.cluster.pods if pod.pod.need.asks or pod.shares}
-    holders = {pod.pod.key for pod in seen.cluster.pods if pod.shares}
-    workloads = {pod.pod.key: _workload(pod.pod.owner) for pod in seen.cluster.pods}
+class _Pods(NamedTuple):
+    """What is known of the cluster's pods, by their keys."""
+
+    workloads: Mapping[PodKey, str]
+    nodes: Mapping[PodKey, str | None]
+    activity: Mapping[PodKey, float]
+
+
+def fleet_view(observed: PageObservation) -> FleetView:
+    """Return the unrestricted page; a node is believed about its own pods alone.
+
+    Cost: linear in nodes, GPUs and pods.
+    """
+    cluster = observed.cluster
+    found = inspect(cluster)
+    nodes = {each.node.name: each for each in cluster.nodes}
+    namespaces = {_split(pod.pod.key)[0] for pod in cluster.pods if pod.pod.need.asks or pod.shares}
+    allocated = {pod.pod.key for pod in cluster.pods if pod.shares}
+    workloads = {pod.pod.key: _workload(pod.pod.owner) for pod in cluster.pods}
+    places = {pod.pod.key: pod.node for pod in cluster.pods}
+    activity = {key: percent for (node, key), percent in observed.activity.items() if places.get(key) == node}
+    pods = _Pods(workloads, places, activity)
     return FleetView(
-        nodes=tuple(_node(each, nodes[each.name], seen, workloads) for each in found.nodes),
+        nodes=tuple(_node(each, nodes[each.name], observed, pods) for each in found.nodes),
         pending=tuple(
             PendingView(namespace=namespace, pod=pod, workload=workloads[each.pod], need=each.need, reason=each.message)
             for each in found.pending
             for namespace, pod in (_split(each.pod),)
         ),
-        services=seen.services,
-        recommendations=tuple(_recommended(seen, workloads)),
-        activity={key: round(percent) for key, percent in sorted(seen.activity.items()) if key in holders},
+        services=observed.services,
+        recommendations=tuple(_recommended(observed, pods)),
+        activity={key: round(percent) for key, percent in sorted(activity.items()) if key in allocated},
         namespaces=tuple(sorted(namespaces)),
         notes=found.notes,
     )
 
 
-def _recommended(seen: PageObservation, workloads: Mapping[PodKey, str]) -> Iterator[WorkloadRecommendation]:
+def _recommended(observed: PageObservation, pods: _Pods) -> Iterator[WorkloadRecommendation]:
     """Yield recommendations for existing pods."""
-    found = ((PodKey(f"{each.namespace}/{each.pod}"), each) for each in seen.recommendations)
-    advised = ((key, each) for key, each in found if key in workloads and not each.verdict.settled)
+    found = ((PodKey(f"{each.namespace}/{each.pod}"), each) for each in observed.recommendations)
+    advised = ((key, each) for key, each in found if pods.nodes.get(key) == each.node and not each.verdict.settled)
     for key, each in itertools.islice(advised, _MOST_ADVICE):
-        yield WorkloadRecommendation(**msgspec.structs.asdict(each), workload=workloads[key])
+        yield WorkloadRecommendation(**msgspec.structs.asdict(each), workload=pods.workloads[key])
 
 
 def _workload(owner: str) -> str:
@@ -107,22 +122,20 @@ def _split(key: PodKey) -> tuple[str, str]:
     return namespace, name
 
 
-def _node(
-    found: NodeInspection, seen: ObservedNode, observed: PageObservation, workloads: Mapping[PodKey, str]
-) -> NodeView:
-    state = seen.state if found.reported else None
+def _node(found: NodeInspection, node: ObservedNode, observed: PageObservation, pods: _Pods) -> NodeView:
+    state = node.state if found.reported else None
     return NodeView(
         name=found.name,
         ready=found.ready,
         driver=found.driver,
         policy=found.policy,
         problem="; ".join((*filter(None, (found.problem,)), *found.conflicts)),
-        gpus=tuple(_gpu(gpu, seen, state, observed, workloads) for gpu in found.gpus),
+        gpus=tuple(_gpu(gpu, node, state, observed, pods) for gpu in found.gpus),
         unplaced=tuple(
             PodView(
                 namespace=namespace,
                 pod=pod,
-                workload=workloads[each.pod],
+                workload=pods.workloads[each.pod],
                 phase=each.phase.value,
                 memory_mib=each.memory_mib,
             )
@@ -151,18 +164,19 @@ def _model(found: ObservedModel) -> ModelView:
 
 def _gpu(
     found: GpuInspection,
-    seen: ObservedNode,
+    node: ObservedNode,
     state: GpuNodeState | None,
     observed: PageObservation,
-    workloads: Mapping[PodKey, str],
+    pods: _Pods,
 ) -> GpuView:
-    layout = next(gpu.sharing.layout for gpu in seen.node.gpus if gpu.index == found.index) or ()
+    layout = next(gpu.sharing.layout for gpu in node.node.gpus if gpu.index == found.index) or ()
     used = {
         each.placement.start if each.placement else None: each.memory_mib
         for each in (state.used if state else ())
         if each.gpu == found.uuid
     }
-    parts = _Parts(found, {(each.profile, each.start) for each in layout}, used, observed.activity, workloads)
+    name = node.node.name
+    parts = _Parts(found, name, {(each.profile, each.start) for each in layout}, used, pods)
     return GpuView(
         index=found.index,
         uuid=found.uuid,
@@ -175,7 +189,7 @@ def _gpu(
         allocated_mib=found.allocated_mib,
         used_mib=found.used_mib,
         problems=(*(found.reasons if found.health is GpuHealth.UNHEALTHY else ()), *found.conflicts),
-        slowdowns=tuple(map(parts.slowdown, observed.contention.get(found.uuid, ()))),
+        slowdowns=tuple(map(parts.slowdown, observed.contention.get((name, found.uuid), ()))),
     )
 
 
@@ -185,16 +199,16 @@ class _Parts:
     def __init__(
         self,
         gpu: GpuInspection,
+        node: str,
         layout: Collection[tuple[str, int]],
         used_mib: Mapping[int | None, int],
-        activity: Mapping[PodKey, float],
-        workloads: Mapping[PodKey, str],
+        pods: _Pods,
     ) -> None:
         self._gpu = gpu
+        self._node = node
         self._layout = layout
         self._used_mib = used_mib
-        self._activity = activity
-        self._workloads = workloads
+        self._pods = pods
 
     def of_slices(self) -> Iterator[GpuPart]:
         """Yield the MIG instances and runs of free memory slices."""
@@ -230,13 +244,14 @@ class _Parts:
             yield GpuPart(start=start, size=self._gpu.memory_mib - start, state="free")
 
     def slowdown(self, contention: Contention) -> Slowdown:
-        """Return what slows down the pods, with those that drive it; of which some may be elsewhere or gone."""
+        """Return what slows down the pods, with those of the node that drive it; of which some may be gone."""
         pods = {each.pod: self._pod_view(each) for each in self._gpu.pods}
 
         def named(containers: Iterable[str]) -> tuple[PodView, ...]:
-            keys = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in containers)
+            found = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in containers)
+            keys = [key for key in found if self._pods.nodes.get(key) in {None, self._node}]
             others = {
-                key: PodView(namespace=_split(key)[0], pod=_split(key)[1], workload=self._workloads.get(key, ""))
+                key: PodView(namespace=_split(key)[0], pod=_split(key)[1], workload=self._pods.workloads.get(key, ""))
                 for key in keys
             }
             return tuple((others | pods)[key] for key in keys)
@@ -247,14 +262,14 @@ class _Parts:
         return Slowdown(cause=contention.cause, drivers=drivers, scope=contention.scope, evenly=evenly)
 
     def _is_idle(self, pods: Iterable[InspectedPod], used_mib: int | None) -> bool:
-        return is_idle([self._activity.get(each.pod) for each in pods], used_mib)
+        return is_idle([self._pods.activity.get(each.pod) for each in pods], used_mib)
 
     def _pod_view(self, each: InspectedPod) -> PodView:
         namespace, pod = _split(each.pod)
         return PodView(
             namespace=namespace,
             pod=pod,
-            workload=self._workloads[each.pod],
+            workload=self._pods.workloads[each.pod],
             phase=each.phase.value,
             ending=each.ending,
             guessed=each.record.value == "guessed",

@@ -1,13 +1,13 @@
 """The page's metrics where no Prometheus is configured: read from the agents."""
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic
 from typing import Final, NamedTuple
 
 from tessera.clients.nodeusage import NodeUsages
 from tessera.core.explain.fleetview import ModelServerHistory
+from tessera.core.usage.activity import pod_activity
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.core.usage.usagereport import UsageReport
@@ -23,8 +23,8 @@ _STALE_S: Final = 180.0
 
 
 class _Reported(NamedTuple):
-    activity: Mapping[PodKey, float] = {}
-    contention: Mapping[str, tuple[Contention, ...]] = {}
+    activity: Mapping[tuple[str, PodKey], float] = {}
+    contention: Mapping[tuple[str, str], tuple[Contention, ...]] = {}
     advice: tuple[Recommendation, ...] = ()
 
 
@@ -33,7 +33,6 @@ class AgentMetrics:
 
     Args:
         usages: the agents.
-        silent: to which `usages` adds why an agent does not answer; emptied before each read.
         log: records errors.
         clock_s: a monotonic clock.
         every_s: time between two reads.
@@ -43,13 +42,11 @@ class AgentMetrics:
     def __init__(
         self,
         usages: NodeUsages,
-        silent: list[Unavailable],
         log: Logger,
         clock_s: Callable[[], float] = monotonic,
         every_s: float = 60.0,
     ) -> None:
         self._usages = usages
-        self._silent = silent
         self._log = log
         self._complaints: dict[str, Complaint] = {}
         """By agent; of those alone that do not answer, so that one that does is complained about again."""
@@ -61,29 +58,31 @@ class AgentMetrics:
         self._reported.refresh(changed)
 
     async def _read(self) -> _Reported:
-        self._silent.clear()
-        reports = await self._usages.read()
-        self._complain()
+        found = await self._usages.read()
+        self._complain(found.silent)
+        reports = found.reports
         return _Reported(
-            activity=_activity(reports),
-            contention={gpu.uuid: gpu.contention for each in reports for gpu in each.gpus if gpu.contention},
+            activity=pod_activity(_loads(reports)),
+            contention={
+                (each.node, gpu.uuid): gpu.contention for each in reports for gpu in each.gpus if gpu.contention
+            },
             advice=tuple(await asyncio.to_thread(recommendations, reports)),
         )
 
-    def _complain(self) -> None:
+    def _complain(self, silent: Iterable[Unavailable]) -> None:
         """Log each agent that does not answer: once, until it does or its reason changes."""
         known, self._complaints = self._complaints, {}
-        for each in self._silent:
+        for each in silent:
             complain = known.get(each.subject) or Complaint(self._log, "agent_not_read")
             complain(each)
             self._complaints[each.subject] = complain
 
-    def activity(self) -> Mapping[PodKey, float]:
-        """Return how much of its compute each pod uses, in percent: of its busiest device."""
+    def activity(self) -> Mapping[tuple[str, PodKey], float]:
+        """Return how much of its compute each pod uses, in percent of its busiest device, by node and pod."""
         return self._reported.value.activity
 
-    def contention(self) -> Mapping[str, tuple[Contention, ...]]:
-        """Return what slows down the pods of GPUs, by UUID."""
+    def contention(self) -> Mapping[tuple[str, str], tuple[Contention, ...]]:
+        """Return what slows down the pods of GPUs, by node and UUID."""
         return self._reported.value.contention
 
     def services(self) -> tuple[ModelServerHistory, ...]:
@@ -95,11 +94,8 @@ class AgentMetrics:
         return self._reported.value.advice
 
 
-def _activity(reports: Iterable[UsageReport]) -> Mapping[PodKey, float]:
-    found: dict[PodKey, float] = defaultdict(float)
-    devices = (device for report in reports for gpu in report.gpus for device in gpu.devices)
-    for each in (container for device in devices for container in device.containers):
-        if each.gpu_percent is not None:
-            key = PodKey(f"{each.namespace}/{each.pod}")
-            found[key] = max(found[key], min(each.gpu_percent, 100.0))
-    return found
+def _loads(reports: Iterable[UsageReport]) -> Iterator[tuple[str, str, float | None]]:
+    """Yield how busy each container keeps its device, by node."""
+    for report in reports:
+        for device in (device for gpu in report.gpus for device in gpu.devices):
+            yield from ((report.node, each.name, each.gpu_percent) for each in device.containers)

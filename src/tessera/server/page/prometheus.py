@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads, read_services
-from tessera.api.prometheus.usagehistory import history_queries, read_history
+from tessera.clients.nodeusage import PrometheusUsage
 from tessera.clients.prometheus import MetricsServers
 from tessera.core.explain.fleetview import ModelServerHistory
 from tessera.core.usage.neighbors import Contention
@@ -31,8 +31,8 @@ _WINDOW: Final = "7d"
 
 
 class _Measured(NamedTuple):
-    activity: Mapping[PodKey, float] = {}
-    contention: Mapping[str, tuple[Contention, ...]] = {}
+    activity: Mapping[tuple[str, PodKey], float] = {}
+    contention: Mapping[tuple[str, str], tuple[Contention, ...]] = {}
     services: tuple[ModelServerHistory, ...] = ()
 
 
@@ -97,30 +97,22 @@ class PrometheusMetrics:
 
         def read() -> _Measured:
             loads = read_loads(answers, source)
-            return _Measured(read_activity(loads.values()), read_contention(loads), read_services(answers, source))
+            return _Measured(read_activity(loads), read_contention(loads), read_services(answers, source))
 
         return await asyncio.to_thread(read)  # so that scheduling requests are answered meanwhile
 
     async def _advise(self) -> tuple[Recommendation, ...]:
         """Return recommendations by a week."""
-        targets = {
-            name: f"{self._url}/api/v1/query?{urlencode({'query': query})}"
-            for name, query in history_queries(_WINDOW).items()
-        }
         async with self._patient() as metrics:
-            answers = {name: await metrics.get(target) for name, target in targets.items()}
+            found = await PrometheusUsage(metrics, self._url, _WINDOW).read()
+        return tuple(await asyncio.to_thread(recommendations, found.reports))
 
-        def read() -> tuple[Recommendation, ...]:
-            return tuple(recommendations(read_history(answers, f"Prometheus {self._url}")))
-
-        return await asyncio.to_thread(read)
-
-    def activity(self) -> Mapping[PodKey, float]:
-        """Return how much of its compute each pod uses, in percent."""
+    def activity(self) -> Mapping[tuple[str, PodKey], float]:
+        """Return how much of its compute each pod uses, in percent, by node and pod."""
         return self._measured.value.activity
 
-    def contention(self) -> Mapping[str, tuple[Contention, ...]]:
-        """Return what slows down the pods of GPUs, by UUID."""
+    def contention(self) -> Mapping[tuple[str, str], tuple[Contention, ...]]:
+        """Return what slows down the pods of GPUs, by node and UUID."""
         return self._measured.value.contention
 
     def services(self) -> tuple[ModelServerHistory, ...]:

@@ -34,12 +34,12 @@ class PageMetrics(Protocol):
         """Begin to measure again if it is due, and call `changed` when there are other values."""
         ...
 
-    def activity(self) -> Mapping[PodKey, float]:
-        """Return how much of its compute each pod uses, in percent; unknown pods are left out."""
+    def activity(self) -> Mapping[tuple[str, PodKey], float]:
+        """Return how much of its compute each pod uses, in percent, by node and pod; unknown pods are left out."""
         ...
 
-    def contention(self) -> Mapping[str, tuple[Contention, ...]]:
-        """Return what slows down the pods of GPUs, by UUID."""
+    def contention(self) -> Mapping[tuple[str, str], tuple[Contention, ...]]:
+        """Return what slows down the pods of GPUs, by node and UUID."""
         ...
 
     def services(self) -> tuple[ModelServerHistory, ...]:
@@ -55,10 +55,10 @@ class _NoMetrics:
     def refresh(self, changed: Callable[[], None]) -> None:
         pass
 
-    def activity(self) -> Mapping[PodKey, float]:
+    def activity(self) -> Mapping[tuple[str, PodKey], float]:
         return {}
 
-    def contention(self) -> Mapping[str, tuple[Contention, ...]]:
+    def contention(self) -> Mapping[tuple[str, str], tuple[Contention, ...]]:
         return {}
 
     def services(self) -> tuple[ModelServerHistory, ...]:
@@ -118,7 +118,7 @@ class Source:
         contention = metrics.contention()
 
         def read() -> FleetView:
-            seen = PageObservation(
+            observed = PageObservation(
                 cluster=read_cluster(as_fields(objects), memory=self._memory, authority=authority),
                 activity=activity,
                 contention=contention,
@@ -127,7 +127,7 @@ class Source:
                 services=services,
                 recommendations=advice,
             )
-            return fleet_view(seen)
+            return fleet_view(observed)
 
         return await asyncio.to_thread(read)
 

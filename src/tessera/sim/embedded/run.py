@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from tessera.clients.kube import GPU_NODES, GPU_POLICIES, MemoryKube, Store
+from tessera.clients.nodeusage import NodeReports
 from tessera.controller.run import Controller
 from tessera.controller.settings import ControllerSettings
 from tessera.core.explain.fleetview import ModelServerHistory
@@ -56,8 +57,8 @@ class _Usages:
         self._nodes = nodes
         self._speed = speed
 
-    async def read(self) -> tuple[UsageReport, ...]:
-        return tuple(sorted(map(self._report, self._nodes), key=lambda each: each.node))
+    async def read(self) -> NodeReports:
+        return NodeReports(tuple(sorted(map(self._report, self._nodes), key=lambda each: each.node)))
 
     def _report(self, node: EmbeddedNode) -> UsageReport:
         def older(each: ContainerReport) -> ContainerReport:
@@ -78,7 +79,7 @@ class _Metrics(AgentMetrics):
     """The page's metrics: what agents report, and the model servers."""
 
     def __init__(self, nodes: Sequence[EmbeddedNode], workloads: EmbeddedWorkloads, speed: float) -> None:
-        super().__init__(_Usages(nodes, speed), [], logger(), every_s=_READ_S)
+        super().__init__(_Usages(nodes, speed), logger(), every_s=_READ_S)
         self._workloads = workloads
 
     def services(self) -> tuple[ModelServerHistory, ...]:
