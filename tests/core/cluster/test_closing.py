@@ -48,7 +48,8 @@ OF_A30 = (
 
 
 def replicated(start: int) -> Share:
-    return mig_share(0, "3g.20gb", start, mode=Mode.MIG_TIME_SLICING)
+    own = mig_share(0, "3g.20gb", start, mode=Mode.MIG_TIME_SLICING)
+    return msgspec.structs.replace(own, memory_mib=own.memory_mib // 2, compute_percent=own.compute_percent // 2)
 
 
 # Keyed by a sentence: the GPU, what is unhealthy, what is held; desired is whether anything new is served.

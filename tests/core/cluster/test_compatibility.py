@@ -7,7 +7,7 @@ import pytest
 
 from builders.fleets import A100, T4, gpu
 from builders.shares import share
-from tessera.core.cluster.compatibility import Rule, faults, with_reserved
+from tessera.core.cluster.compatibility import Rule, faults, free_clients, with_reserved
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement
@@ -16,6 +16,7 @@ from tessera.core.gpu.sharing import Mode, Sharing
 FIXED = Sharing(
     modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb")), allow_repartition=False
 )
+REPLICATED = msgspec.structs.replace(FIXED, modes=(Mode.MIG, Mode.MIG_MPS), replicas=(("3g.20gb", 2),))
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 
 
@@ -100,6 +101,24 @@ CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
         (REPLICA, REPLICA, REPLICA),
         [(Rule.CLIENTS, "3 pods use the GPU (time-slicing), which allows 2")],
     ),
+    "replicas larger than what is shared now": (
+        gpu(0, T4, SLICED),
+        (share(0, 14_000, Mode.TIME_SLICING, percent=90), share(0, 2_000, Mode.TIME_SLICING, percent=20)),
+        [
+            (Rule.MEMORY, "16000 MiB of 15360 MiB are allocated"),
+            (Rule.COMPUTE, "110 % of the compute is allocated"),
+        ],
+    ),
+    "a replica larger than the GPU": (
+        gpu(0, T4, SLICED),
+        (share(0, 99_000, Mode.TIME_SLICING),),
+        [(Rule.MEMORY, "99000 MiB of 15360 MiB are allocated")],
+    ),
+    "replicas of an instance larger than it": (
+        gpu(0, A100, REPLICATED),
+        (share(0, 12_000, Mode.MIG_MPS, "3g.20gb@0"), share(0, 12_000, Mode.MIG_MPS, "3g.20gb@0")),
+        [(Rule.MEMORY, "24000 MiB of 19968 MiB are allocated")],
+    ),
     "several rules at once": (
         gpu(0),
         (share(memory_mib=-5), share(memory_mib=30_000), share(memory_mib=30_000), *instances("1g.5gb@0")),
@@ -118,6 +137,15 @@ def test_what_cannot_be_together(of: Gpu, shares: tuple[Share, ...], want: list[
         found = list(faults(GpuType.of(of), dict(order)))
         assert [(fault.rule, fault.text) for fault in found] == want
         assert all(set(fault.holders) <= {name for name, _ in order} for fault in found)
+
+
+def test_a_larger_client_of_a_device_leaves_fewer_parts() -> None:
+    of = GpuType.of(gpu(0, T4, Sharing(modes=(Mode.MPS,), replicas=(("", 4),))))
+    assert [free_clients(of, of.devices[0], 1, mib, percent) for mib, percent in ((3840, 25), (7680, 25), (0, 60))] == [
+        3,
+        2,
+        1,
+    ]
 
 
 def test_what_is_reserved_takes_no_place_in_use() -> None:

@@ -1,4 +1,4 @@
-"""The devices of running pods where none is recorded, and which of contradicting records count."""
+"""The devices of running pods where none is recorded, and what counts of contradicting records."""
 
 import msgspec
 import pytest
@@ -17,6 +17,9 @@ CUT = node("n", gpu(0), gpu(1))
 CLOSED = msgspec.structs.replace(TWO, unschedulable=True, taints=(Taint(key="x", effect="NoSchedule"),), max_pods=1)
 UNKNOWN = node("n")
 FULL = whole(0, A100.memory_mib)
+HALF = slices("3g.20gb")
+REPLICAS = node("n", gpu(0, sharing=Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))))
+CONFLICT = "GPU 0 of n takes no new pods, as its allocations conflict"
 
 
 def on_node(key: str, need: Need = WHOLE, *shares: Share, recorded: bool = False) -> PodOnNode:
@@ -52,23 +55,45 @@ CASES: dict[str, tuple[Node, tuple[PodOnNode, ...], dict[str, tuple[list[tuple[i
         {"b": ([(1, None)], False), "a": ([(1, None)], True)},
         "",
     ),
-    "of two records of one GPU the first by name counts": (
-        TWO,
-        (on_node("b", WHOLE, FULL), on_node("a", WHOLE, FULL)),
-        {"a": ([(0, None)], False), "b": ([(1, None)], True)},
-        "the devices recorded on pod b are not used: pod b on node n: GPU 0",
+    "of two records of one GPU the first by name counts, and it takes no pod more": (
+        CUT,
+        (on_node("b", WHOLE, FULL), on_node("a", slices("1g.5gb"), mig_share(0, "1g.5gb", 0)), on_node("c", HALF)),
+        {"a": ([(0, 0)], False), "b": ([], False), "c": ([(1, 0)], True)},
+        f"{CONFLICT}: the whole GPU is allocated, and 1 more of its devices; pods: a, b",
     ),
     "a record of a GPU that is not there": (
         TWO,
-        (on_node("a", WHOLE, whole(7, 1)),),
-        {"a": ([(0, None)], True)},
-        "the devices recorded on pod a are not used: pod a on node n: GPU 7",
+        (on_node("a", WHOLE, whole(7, 1)), on_node("b")),
+        {"a": ([], False), "b": ([(0, None)], True)},
+        "the devices recorded on pod a are not used: pod a on node n: GPU 7: the node does not have it",
     ),
     "a record across another": (
         CUT,
-        (on_node("a", slices("3g.20gb"), mig_share(0, "3g.20gb", 0)), on_node("b", WHOLE, FULL)),
-        {"a": ([(0, 0)], False), "b": ([(1, None)], True)},
-        "the devices recorded on pod b are not used: pod b on node n: GPU 0",
+        (on_node("a", HALF, mig_share(0, "3g.20gb", 0)), on_node("b", HALF, mig_share(0, "3g.20gb", 0), share(1))),
+        {"a": ([(0, 0)], False), "b": ([(1, None)], False)},
+        f"{CONFLICT}: 2 pods use 3g.20gb (mig), which allows 1; pods: a, b",
+    ),
+    "a whole GPU that is to be shared by replicas now": (
+        REPLICAS,
+        (on_node("a", WHOLE, FULL), on_node("b")),
+        {"a": ([(0, None)], False), "b": ([], True)},
+        f"{CONFLICT}: 40960 MiB, 100 % compute (whole) is not one of the devices that the GPU is shared as; pods: a",
+    ),
+    "an amount in a mode that is not allowed any more": (
+        TWO,
+        (on_node("a", plain_share(1024), share(0, 1024)), on_node("b"), on_node("c")),
+        {"a": ([(0, None)], False), "b": ([(1, None)], True), "c": ([], True)},
+        "pod c has devices that node n does not report; they are not counted",
+    ),
+    "records that no GPU can have": (
+        CUT,
+        (
+            on_node("a", HALF, share(at="9g.9gb@0"), share(1, at="3g.20gb@-1")),
+            on_node("b", WHOLE, share(0, 1 << 20)),
+            on_node("c", HALF),
+        ),
+        {"a": ([], False), "b": ([], False), "c": ([], True)},
+        f"{CONFLICT}: A100-40GB has no profile 9g.9gb; pods: a",
     ),
     "more pods than devices": (
         TWO,
@@ -95,10 +120,11 @@ CASES: dict[str, tuple[Node, tuple[PodOnNode, ...], dict[str, tuple[list[tuple[i
 @pytest.mark.parametrize("sentence", CASES)
 def test_each_pod_has_possible_devices(sentence: str) -> None:
     where, pods, want, note = CASES[sentence]
-    running, notes = with_assumed_shares(where, pods)
+    found = with_assumed_shares(where, pods)
     assert {
-        each.pod.key: ([(one.gpu, one.start) for one in each.assignment.shares], each.guessed) for each in running
+        each.pod.key: ([(one.gpu, one.start) for one in each.assignment.shares], each.guessed) for each in found.running
     } == want
-    assert [each.assignment.node for each in running] == ["n"] * len(pods)
-    assert len(notes) == bool(note)
-    assert all(each.startswith(note) for each in notes)
+    assert [each.assignment.node for each in found.running] == ["n"] * len(pods)
+    assert bool(found.notes) == bool(note)
+    assert not note or found.notes[0].startswith(note)
+    assert bool(found.conflicts) == note.startswith(CONFLICT)

@@ -1,21 +1,25 @@
-"""Unhealthy GPUs and MIG instances: pods keep them, and no new pods get them.
+"""Unhealthy GPUs and MIG instances, and GPUs whose allocations conflict: pods keep them, and no new pods get them.
 
 Of an unhealthy GPU nothing is given to new pods. An unhealthy MIG instance is reserved: it is not given, and not
 destroyed for other devices, so that its GPU serves neither as a whole nor by amounts. The planner, the scheduler's
-ledger and the controller all ask here.
+ledger and the controller all ask here. The ledger closes a GPU whose allocations conflict by itself; for a planner,
+who takes no impossible allocations, it is one that has only the allocations that are possible together.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from tessera.core.cluster.byname import named_share
+from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
+from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement, placement_at
 from tessera.core.gpu.sharing import AMOUNT_MODES, Offer, Sharing
+from tessera.core.workload.need import PodKey
 
-__all__ = ["closed_gpus", "reserved_shares", "without_new"]
+__all__ = ["closed", "closed_gpus", "possible_together", "reserved_shares", "without_new"]
 
 
 def closed_gpus(unhealthy: Iterable[UnhealthyDevice]) -> frozenset[str]:
@@ -50,9 +54,32 @@ def without_new(gpu: Gpu, unhealthy: Sequence[UnhealthyDevice], held: Sequence[S
 
     """
     if gpu.uuid in closed_gpus(unhealthy):
-        return msgspec.structs.replace(_closed(gpu, held), healthy=gpu)
+        return closed(gpu, held)
     reserved = tuple(reserved_shares(gpu, unhealthy))
     return msgspec.structs.replace(gpu, reserved=reserved) if reserved else gpu
+
+
+def closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
+    """Return a GPU as a planner may use it if it serves only its present holders."""
+    return msgspec.structs.replace(_closed(gpu, held), healthy=gpu)
+
+
+def possible_together(gpu: Gpu, held: Mapping[PodKey, Sequence[Share]]) -> dict[PodKey, tuple[Share, ...]]:
+    """Return of a GPU's holders, by name, each that is possible beside those before it if the GPU is closed."""
+    kept: dict[PodKey, tuple[Share, ...]] = {}
+    for pod in sorted(held):
+        trial = kept | {pod: tuple(held[pod])}
+        if _possible(gpu, trial):
+            kept = trial
+    return kept
+
+
+def _possible(gpu: Gpu, held: Mapping[PodKey, Sequence[Share]]) -> bool:
+    shares = [share for own in held.values() for share in own]
+    starts = {profile.name: profile.starts for profile in gpu.model.profiles}
+    known = all(share.profile is None or share.start in starts.get(share.profile, ()) for share in shares)
+    amounts_mib = sum(share.memory_mib for share in shares if share.profile is None)
+    return known and amounts_mib <= gpu.memory_mib and not any(faults(GpuType.of(_closed(gpu, shares)), held))
 
 
 def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:

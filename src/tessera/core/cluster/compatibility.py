@@ -1,7 +1,6 @@
 """What can coexist on one GPU, and which rule is broken where it cannot. Records may be hostile: nothing raises."""
 
 import enum
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -9,9 +8,9 @@ from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.instancecounts import occupied, starts
 from tessera.core.gpu.mig import Placement, placement_at, why_illegal
-from tessera.core.gpu.sharing import AMOUNT_MODES, Mode
+from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode
 
-__all__ = ["Fault", "Rule", "describe", "faults", "with_reserved"]
+__all__ = ["Fault", "Rule", "describe", "faults", "free_clients", "with_reserved"]
 
 _FULL: Final = 100
 
@@ -48,6 +47,11 @@ class Fault(NamedTuple, Generic[Holder]):
         """The violation, without full stop."""
         return self.rule.value.format(**self.facts)
 
+    @property
+    def sentence(self) -> str:
+        """The violation and its holders, without full stop."""
+        return f"{self.text}; pods: {', '.join(map(str, self.holders))}"
+
 
 _Found = tuple[Rule, dict[str, object]]
 
@@ -80,6 +84,19 @@ def with_reserved(gpu: Gpu, held: Sequence[Share]) -> list[Share]:
     return found
 
 
+def free_clients(gpu_type: GpuType, device: Device, clients: int, memory_mib: int, percent: int) -> int:
+    """Return how many more clients an existing device takes beside some that have this much of it together.
+
+    A share from before the number of clients was changed may be larger than a client's part is now.
+    """
+    free = device.clients - clients
+    if device.clients > 1:
+        most_mib, most_percent = gpu_type.total_of(device)
+        free = min(free, (most_mib - memory_mib) // max(device.memory_mib, 1))
+        free = min(free, (most_percent - percent) // max(device.compute_percent, 1))
+    return free
+
+
 def describe(share: Share) -> str:
     """Return a share of its GPU, in words."""
     if share.profile is not None:
@@ -91,8 +108,9 @@ def _alone(gpu_type: GpuType, share: Share) -> _Found | None:
     """Return why a share is impossible even on an empty GPU; None if it is possible."""
     if share.memory_mib < 0 or not 0 <= share.compute_percent <= _FULL:
         return Rule.AMOUNT, {"share": describe(share)}
-    if gpu_type.device_of(share) is not None:
-        return None
+    device = gpu_type.device_of(share)
+    if device is not None:
+        return next(_beyond(gpu_type, gpu_type.devices[device], (share,)), None)
     if gpu_type.kept:
         return Rule.FIXED, {"share": describe(share)}
     if share.mode is Mode.WHOLE:
@@ -140,15 +158,20 @@ def _overlapping(gpu_type: GpuType, shares: Sequence[Share]) -> Iterator[_Found]
     """Yield conflicts of devices and instances: too many clients of one, or two in one place."""
     used, overlap = 0, False
     places: list[Placement] = []
-    for (mode, profile, start), clients in sorted(
-        Counter(
-            (share.mode, share.profile or "", -1 if share.start is None else share.start) for share in shares
-        ).items()
-    ):
-        most, bits = _spot(gpu_type, mode, profile, start)
-        if clients > most:
-            yield Rule.CLIENTS, {"pods": clients, "device": profile or "the GPU", "mode": mode, "most": most}
+    spots: dict[tuple[Mode, str, int], list[Share]] = {}
+    for share in shares:
+        spots.setdefault((share.mode, share.profile or "", -1 if share.start is None else share.start), []).append(
+            share
+        )
+    for (mode, profile, start), own in sorted(spots.items()):
+        device = gpu_type.device_of(own[0])
+        most = 1 if device is None else gpu_type.devices[device].clients
+        if len(own) > most:
+            yield Rule.CLIENTS, {"pods": len(own), "device": profile or "the GPU", "mode": mode, "most": most}
+        elif device is not None:
+            yield from _beyond(gpu_type, gpu_type.devices[device], own)
         if profile:
+            bits = occupied(gpu_type.model, placement_at(gpu_type.model, profile, start))
             known = next(each for each in gpu_type.model.profiles if each.name == profile)
             overlap = overlap or start not in starts(gpu_type.model, known, used)
             used |= bits
@@ -157,10 +180,13 @@ def _overlapping(gpu_type: GpuType, shares: Sequence[Share]) -> Iterator[_Found]
         yield Rule.OVERLAP, {"why": why_illegal(gpu_type.model, tuple(sorted(places)))}
 
 
-def _spot(gpu_type: GpuType, mode: Mode, profile: str, start: int) -> tuple[int, int]:
-    """Return the number of clients of a device or an instance, and its part of the MIG state."""
-    for device, bits in zip(gpu_type.devices, gpu_type.bits, strict=True):
-        place = device.placement
-        if device.mode is mode and ((place.profile, place.start) if place else ("", -1)) == (profile, start):
-            return device.clients, bits
-    return 1, occupied(gpu_type.model, placement_at(gpu_type.model, profile, start))
+def _beyond(gpu_type: GpuType, device: Device, shares: Sequence[Share]) -> Iterator[_Found]:
+    """Yield what clients of one device have together beyond it; an exclusive device is judged by its place."""
+    if device.clients > 1:
+        most_mib, most_percent = gpu_type.total_of(device)
+        memory_mib = sum(share.memory_mib for share in shares)
+        if memory_mib > most_mib:
+            yield Rule.MEMORY, {"memory": memory_mib, "most": most_mib}
+        percent = sum(share.compute_percent for share in shares)
+        if percent > most_percent:
+            yield Rule.COMPUTE, {"percent": percent}

@@ -49,6 +49,16 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
                 return i
         return None
 
+    def total_of(self, device: Device) -> tuple[int, int]:
+        """Return the memory (MiB) and the compute (percent of the GPU) of an existing device, all its clients."""
+        profile = next(
+            (p for p in self.model.profiles if device.placement and p.name == device.placement.profile), None
+        )
+        if profile is None:
+            return self.memory_mib, 100
+        percent = 100 * profile.compute_slices // self.model.compute_slices
+        return min(self.memory_mib, profile.memory_mib), percent
+
     @classmethod
     def of(cls, gpu: Gpu) -> "GpuType":
         """Return the type of one GPU."""

@@ -78,7 +78,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     sharing: Sharing = AUTO
     uuid: str = ""
     healthy: "Gpu | None" = None
-    """The GPU when healthy, where all of it is closed to new pods; for reasons."""
+    """The GPU when healthy, or without conflicts, where all of it is closed to new pods; for reasons."""
     reserved: tuple[Share, ...] = ()
     """Kept from new pods, as far as pods do not use them: see `core.cluster.closing`."""
 

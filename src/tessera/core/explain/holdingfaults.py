@@ -34,4 +34,4 @@ def holding_faults(gpu: Gpu, holdings: Sequence[Holding]) -> tuple[str, ...]:
     percent = sum(each.share.compute_percent for each in holdings)
     if percent > _FULL_PERCENT and Rule.COMPUTE not in broken:
         found.append(Fault(Rule.COMPUTE, tuple(held), {"percent": percent}))
-    return tuple(f"{fault.text}; pods: {', '.join(fault.holders)}" for fault in found)
+    return tuple(fault.sentence for fault in found)

@@ -1,21 +1,26 @@
-"""The devices that a running pod is assumed to have where none is recorded, and which of contradicting records count.
+"""The devices of running pods: those recorded, and those that a pod is assumed to have where none are.
 
-An unrecorded pod is assumed to have devices of its node as the packer would choose them (the tightest GPU that fits,
-then the first), in order of pod name and after all recorded ones.
+A record is taken as true, as by the scheduler's ledger: where records conflict, the GPU is closed to new pods, and has
+those that are possible together, the first by pod name. An unrecorded pod is assumed to have devices of its node as the
+packer would choose them (the tightest GPU that fits, then the first), in order of pod name and after all recorded ones.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from tessera.core.cluster.closing import closed, possible_together
+from tessera.core.cluster.compatibility import faults
+from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import names_device
-from tessera.core.packing.fit import Fleet
+from tessera.core.packing.fit import Fleet, impossible_share
 from tessera.core.packing.pack.packer import Packer
 from tessera.core.workload.need import Form, Need, Pod, PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["PodOnNode", "unused_record", "with_assumed_shares"]
+__all__ = ["PodOnNode", "PodsOnNode", "unused_record", "with_assumed_shares"]
 
 
 class PodOnNode(msgspec.Struct, frozen=True):
@@ -26,28 +31,41 @@ class PodOnNode(msgspec.Struct, frozen=True):
     """None if they are not recorded."""
 
 
-def with_assumed_shares(node: Node, pods: Iterable[PodOnNode]) -> tuple[list[Running], list[str]]:
-    """Return the pods of one node, each with possible devices and recorded ones first; and what is not counted.
+class PodsOnNode(NamedTuple):
+    """The pods of one node with their devices."""
 
-    Of records that are impossible together the first by pod name count; the other pods count as unrecorded.
-    """
+    running: tuple[Running, ...]
+    """Recorded ones first, each with those of its devices that are possible."""
+    conflicts: frozenset[int]
+    """GPUs whose recorded allocations conflict, by index: closed to new pods."""
+    notes: tuple[str, ...]
+    """The conflicts, and what is not counted, in sentences."""
+
+
+def with_assumed_shares(node: Node, pods: Iterable[PodOnNode]) -> PodsOnNode:
+    """Return the pods of one node, each with possible devices."""
     ordered = sorted(pods, key=lambda each: each.pod.key)
-    recorded = [_running(each.pod, node.name, each.shares) for each in ordered if each.shares is not None]
-    running, refused = _possible_together(node, recorded)
-    notes = [unused_record(pod.key, error) for pod, error in refused]
-    unrecorded = [each.pod for each in ordered if each.shares is None] + [pod for pod, _ in refused]
-    unrecorded.sort(key=lambda pod: pod.key)
-    if not any(pod.need.asks for pod in unrecorded):
-        return [*running, *(_running(pod, node.name, ()) for pod in unrecorded)], notes
-    packer = Packer(Fleet.of(Snapshot(nodes=(_open(node),), running=tuple(running))), "first-fit")
-    for pod in unrecorded:
-        asks = tuple(ask for ask in pod.need.asks if ask.form is not Form.EXACT or names_device(ask.resource))
-        choice = packer.place(packer.intern(Need(asks=asks))) if asks else None
-        if asks and choice is None and not node.problem:
-            notes.append(f"pod {pod.key} has devices that node {node.name} does not report; they are not counted")
-        held = _running(pod, node.name, choice.shares if choice else ())
-        running.append(msgspec.structs.replace(held, guessed=bool(asks)))
-    return running, notes
+    recorded = {each.pod.key: each.shares for each in ordered if each.shares is not None}
+    held: dict[int, dict[PodKey, list[Share]]] = {}
+    for key, shares in recorded.items():
+        for share in shares:
+            held.setdefault(share.gpu, {}).setdefault(key, []).append(share)
+    kept, conflicts, notes = _kept(node, held)
+    running = [
+        _running(each.pod, node.name, tuple(share for share in each.shares if each.pod.key in kept[share.gpu]))
+        for each in ordered
+        if each.shares is not None
+    ]
+    unrecorded = [each.pod for each in ordered if each.shares is None]
+    if any(pod.need.asks for pod in unrecorded):
+        gpus = tuple(
+            closed(gpu, [share for own in kept[gpu.index].values() for share in own]) if gpu.index in conflicts else gpu
+            for gpu in node.gpus
+        )
+        notes += _assume(msgspec.structs.replace(node, gpus=gpus), unrecorded, running)
+    else:
+        running += (_running(pod, node.name, ()) for pod in unrecorded)
+    return PodsOnNode(tuple(running), conflicts, tuple(notes))
 
 
 def unused_record(key: PodKey, error: InvalidInput) -> str:
@@ -55,28 +73,39 @@ def unused_record(key: PodKey, error: InvalidInput) -> str:
     return f"the devices recorded on pod {key} are not used: {error}"
 
 
-def _possible_together(node: Node, recorded: Sequence[Running]) -> tuple[list[Running], list[tuple[Pod, InvalidInput]]]:
-    """Return the pods whose records are possible together, and the others, each with the conflict."""
-    if _conflict(node, recorded) is None:
-        return list(recorded), []
-    kept: list[Running] = []
-    refused: list[tuple[Pod, InvalidInput]] = []
-    for held in recorded:
-        error = _conflict(node, [*kept, held])
-        if error is None:
-            kept.append(held)
-        else:
-            refused.append((held.pod, error))
-    return kept, refused
+def _kept(
+    node: Node, held: Mapping[int, Mapping[PodKey, Sequence[Share]]]
+) -> tuple[dict[int, Mapping[PodKey, Sequence[Share]]], frozenset[int], list[str]]:
+    """Return the holders of each GPU that are possible together, the GPUs whose holders conflict, and why."""
+    gpus = {gpu.index: gpu for gpu in node.gpus}
+    kept: dict[int, Mapping[PodKey, Sequence[Share]]] = dict(held)
+    conflicts: list[int] = []
+    notes: list[str] = []
+    for index, holders in held.items():
+        gpu, why = gpus.get(index), "it conflicts with what other pods have of it"
+        if gpu is None:
+            kept[index], why = {}, "the node does not have it"
+        elif (fault := next(faults(GpuType.of(gpu), holders), None)) is not None:
+            kept[index] = possible_together(gpu, holders)
+            conflicts.append(index)
+            notes.append(f"GPU {index} of {node.name} takes no new pods, as its allocations conflict: {fault.sentence}")
+        gone = (pod for pod in holders if pod not in kept[index])
+        notes.extend(unused_record(pod, impossible_share(pod, node.name, index, why)) for pod in gone)
+    return kept, frozenset(conflicts), notes
 
 
-def _conflict(node: Node, running: Sequence[Running]) -> InvalidInput | None:
-    """Return the impossible shares; None for none."""
-    try:
-        Fleet.of(Snapshot(nodes=(node,), running=tuple(running)))
-    except InvalidInput as error:
-        return error
-    return None
+def _assume(node: Node, pods: Sequence[Pod], running: list[Running]) -> list[str]:
+    """Put unrecorded pods after the running ones, with devices that fit beside these; return what is not counted."""
+    notes: list[str] = []
+    packer = Packer(Fleet.of(Snapshot(nodes=(_open(node),), running=tuple(running))), "first-fit")
+    for pod in pods:
+        asks = tuple(ask for ask in pod.need.asks if ask.form is not Form.EXACT or names_device(ask.resource))
+        choice = packer.place(packer.intern(Need(asks=asks))) if asks else None
+        if asks and choice is None and not node.problem:
+            notes.append(f"pod {pod.key} has devices that node {node.name} does not report; they are not counted")
+        assumed = _running(pod, node.name, choice.shares if choice else ())
+        running.append(msgspec.structs.replace(assumed, guessed=bool(asks)))
+    return notes
 
 
 def _open(node: Node) -> Node:

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.core.cluster.compatibility import with_reserved
+from tessera.core.cluster.compatibility import free_clients, with_reserved
+from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.occupancy import occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Share, Snapshot
 from tessera.core.gpu.mig import ALL_MEDIA, Placement, placement_at, placements
-from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, Option
+from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Option
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.linear import LinearProgram, Solution, TimeBudget
 from tessera.core.workload.need import Ask, Form, Need
@@ -190,7 +191,8 @@ class _Model:
         in_use = {share.mode for share in shares}
         modes = {m: self.program.variable(m in in_use, 1, integer=True) for m in made_modes(gpu)}
         self.modes |= {(n, gpu.index, mode): v for mode, v in modes.items()}
-        self.program.row(dict.fromkeys(modes.values(), 1.0), high=1)
+        # A mode in use that is not allowed any more keeps all others out.
+        self.program.row(dict.fromkeys(modes.values(), 1.0), high=int(not in_use or not in_use.isdisjoint(modes)))
         if not shares:
             self.opened += modes.values()
         for mode, used in modes.items():
@@ -240,11 +242,24 @@ def free_devices(gpu: Gpu, shares: Iterable[Share]) -> dict[Option, int]:
     if gpu.sharing.can_repartition:
         return {}
     free = Counter[Option]()
-    taken = Counter((s.mode, s.profile, s.start) for s in shares)
-    for device in gpu.devices:
-        start = device.placement.start if device.placement else None
-        free[device.option] += device.clients - taken[device.option.mode, device.option.profile, start]
+    for device, clients in _free_clients(gpu, shares):
+        free[device.option] += clients
     return free
+
+
+def _free_clients(gpu: Gpu, shares: Iterable[Share]) -> Iterator[tuple[Device, int]]:
+    """Yield each existing device with how many more clients it takes: none beside a share of anything else."""
+    gpu_type = GpuType.of(gpu)
+    own: dict[int | None, list[Share]] = {}
+    for share in shares:
+        own.setdefault(gpu_type.device_of(share), []).append(share)
+    for device in gpu.devices:
+        if device.mode is Mode.WHOLE or None in own:
+            yield device, int(not own)
+            continue
+        used = own.get(gpu_type.devices.index(device), ())
+        memory_mib, percent = sum(share.memory_mib for share in used), sum(share.compute_percent for share in used)
+        yield device, free_clients(gpu_type, device, len(used), memory_mib, percent)
 
 
 def ways(need: Need, ask: Ask, gpu: Gpu) -> tuple[Option, ...]:
@@ -325,11 +340,9 @@ class _Supply:
             starts.sort(reverse=True)
 
     def _existing(self, n: int, gpu: Gpu, shares: list[Share]) -> None:
-        taken = Counter((s.profile, s.start) for s in shares)
-        for device in gpu.devices:
-            if device.placement and not gpu.sharing.can_repartition:
+        for device, free in () if gpu.sharing.can_repartition else _free_clients(gpu, shares):
+            if device.placement:
                 place = device.placement
-                free = device.clients - taken[place.profile, place.start]
                 self.starts[n, gpu.index, place.profile, True] += [place.start] * free
 
     def take(self, k: int, a: int, n: int, ask: Ask) -> Iterator[Share]:

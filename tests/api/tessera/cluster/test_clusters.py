@@ -94,8 +94,10 @@ def test_recorded_devices_stay_as_recorded_and_planning_has_no_contradiction() -
         ("ns/q", Record.RECORDED, 40000),
     ]
     assert got.notes == ()
-    assert "the devices recorded on pod ns/q are not used" in got.snapshot.notes[0]
-    Fleet.of(got.snapshot)
+    conflict = "44096 MiB of 40960 MiB are allocated; pods: ns/p, ns/q"
+    assert got.snapshot.notes[0] == f"GPU 1 of a takes no new pods, as its allocations conflict: {conflict}"
+    assert "the devices recorded on pod ns/q are not used" in got.snapshot.notes[1]
+    assert not Fleet.of(got.snapshot).memory_left[1, 0]
 
 
 def test_a_pod_that_cannot_be_read_holds_what_is_recorded() -> None:

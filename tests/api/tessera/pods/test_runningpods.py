@@ -133,7 +133,7 @@ def record(*shares: dict[str, Plain]) -> Plain:
 NOTES: dict[str, tuple[Plain, str]] = {
     "a recorded GPU that is not there": (
         listed("a", GPU, annotations=record({"gpu": 7})),
-        "the devices recorded on pod ns/a are not used: pod ns/a on node n: GPU 7 has no room for its share",
+        "the devices recorded on pod ns/a are not used: pod ns/a on node n: GPU 7: the node does not have it",
     ),
     "a node that is not there": (listed("a", GPU, "m"), "pod ns/a is left out: it runs on node m, which is not among"),
     "a pod that cannot be read": (

@@ -31,22 +31,22 @@ REFUSED: dict[str, tuple[tuple[Node, ...], tuple[Running, ...], str]] = {
     "more memory than the GPU has": (
         (ONE,),
         (running("a", share(memory_mib=1 << 20)),),
-        r"has no room for its share next to other running pods: 1048576 MiB, 0 % compute \(memory-share\)",
+        "pod default/p-0 on node a: GPU 0: 1048576 MiB is more than the GPU's 40960 MiB",
     ),
     "a GPU that is not there": (
         (ONE,),
         (running("a", share(5)),),
-        r"pod default/p-0 on node a: GPU 5 has no room",
+        "pod default/p-0 on node a: GPU 5: the node does not have it",
     ),
     "a mode that the GPU does not serve": (
         (ONE,),
         (running("a", share(0, 1_000, Mode.TIME_SLICING)),),
-        r"GPU 0 has no room for its share next to other running pods: 1000 MiB, 0 % compute \(time-slicing\)",
+        r"GPU 0: the GPU has no such device: 1000 MiB, 0 % compute \(time-slicing\)",
     ),
     "an instance where none can be": (
         (ONE,),
         (running("a", share(at="1g.5gb@7")),),
-        r"pod default/p-0 on node a: GPU 0 has no room for its share next to other running pods: 1g.5gb at 7 \(mig\)",
+        "pod default/p-0 on node a: GPU 0: 1g.5gb does not start at 7",
     ),
 }
 

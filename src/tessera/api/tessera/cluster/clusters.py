@@ -15,7 +15,7 @@ from tessera.api.fields import Field, identity, in_place
 from tessera.api.kubernetes.images import pod_images, reported_images
 from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
-from tessera.api.tessera.cluster.fleets import close_unhealthy
+from tessera.api.tessera.cluster.fleets import close_gpus
 from tessera.api.tessera.node.nodereports import ENFORCEMENT
 from tessera.api.tessera.pods.assignments import read_shares
 from tessera.api.tessera.pods.runningpods import PodMemory, PodsOfCluster, read_pods
@@ -82,7 +82,7 @@ def read_cluster(
         nodes=tuple(nodes.values()),
         pods=tuple(map(reader.read, pods)),
         snapshot=Snapshot(
-            nodes=close_unhealthy(known, states, observed),
+            nodes=close_gpus(known, states, observed),
             running=observed.running,
             pending=observed.pending,
             notes=(*notes, *observed.notes),

@@ -31,14 +31,14 @@ from tessera.api.nvidia.operatorconfigs import OperatorConfigs, mig_counts, read
 from tessera.api.tessera.node.gpusharing import read_sharing
 from tessera.api.tessera.pods.runningpods import PodsOfCluster, read_pods
 from tessera.api.tessera.v1alpha1.gpunodes import KIND, read_gpu_node
-from tessera.core.cluster.closing import without_new
-from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
+from tessera.core.cluster.closing import closed, without_new
+from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.sharing import Mode, Sharing, managed_sharing
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["close_unhealthy", "read", "read_states", "share_unit_mib", "short"]
+__all__ = ["close_gpus", "read", "read_states", "share_unit_mib", "short"]
 
 _MAX_NODES = 100_000
 _EXAMPLES = 5
@@ -135,7 +135,7 @@ def read(
     )
     notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
     return Snapshot(
-        nodes=close_unhealthy(nodes, states, pods),
+        nodes=close_gpus(nodes, states, pods),
         running=pods.running,
         pending=pods.pending,
         notes=(*notes, *pods.notes),
@@ -191,30 +191,34 @@ def _nodes(
     return nodes
 
 
-def close_unhealthy(
-    nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: PodsOfCluster
-) -> tuple[Node, ...]:
-    """Return the nodes with their unhealthy devices closed to new pods; of lost GPUs, the last that no pod uses."""
+def close_gpus(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: PodsOfCluster) -> tuple[Node, ...]:
+    """Return the nodes with their unhealthy devices, and GPUs whose allocations conflict, closed to new pods.
+
+    Of lost GPUs the last that no pod uses are closed.
+    """
     unhealthy = {name: state.unhealthy for name, state in states.items() if state.reported and state.unhealthy}
-    unhealthy |= {name: () for name, node in nodes.items() if node.lost}
+    concerned = {*unhealthy, *pods.conflicts, *(name for name, node in nodes.items() if node.lost)}
     held: dict[tuple[str, int], list[Share]] = {}
     for running in pods.running:
-        if running.assignment.node in unhealthy:
+        if running.assignment.node in concerned:
             for share in running.assignment.shares:
                 held.setdefault((running.assignment.node, share.gpu), []).append(share)
-    closed: list[Node] = []
+    found: list[Node] = []
     for name, node in nodes.items():
-        if name not in unhealthy:
-            closed.append(node)
+        if name not in concerned:
+            found.append(node)
             continue
         used = {gpu.index: held.get((name, gpu.index), []) for gpu in node.gpus}
         lost = sorted(used, key=lambda index: (bool(used[index]), -index))[: node.lost]
+        shut = {*lost, *pods.conflicts.get(name, ())}
         gpus = tuple(
-            without_new(gpu, [UnhealthyDevice(gpu=gpu.uuid)] if gpu.index in lost else unhealthy[name], used[gpu.index])
+            closed(gpu, used[gpu.index])
+            if gpu.index in shut
+            else without_new(gpu, unhealthy.get(name, ()), used[gpu.index])
             for gpu in node.gpus
         )
-        closed.append(msgspec.structs.replace(node, gpus=gpus))
-    return tuple(closed)
+        found.append(msgspec.structs.replace(node, gpus=gpus))
+    return tuple(found)
 
 
 def short(texts: Iterable[str]) -> tuple[Node, ...]:

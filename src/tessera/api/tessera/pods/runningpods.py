@@ -32,6 +32,8 @@ class PodsOfCluster(msgspec.Struct, frozen=True, kw_only=True):
     """By creation time, then as written."""
     recorded: Mapping[PodKey, tuple[Share, ...]] = {}
     """Shares recorded in annotations, including impossible ones."""
+    conflicts: Mapping[str, frozenset[int]] = {}
+    """GPUs whose recorded allocations conflict, by node and index."""
     invalid: Mapping[PodKey, str] = {}
     """Why annotations do not count; such a pod uses nothing, or what the kubelet allocated by name."""
     unread: Mapping[PodKey, str] = {}
@@ -130,15 +132,19 @@ class _Found:
         notes = list(self.notes)
         running: list[Running] = []
         recorded: dict[PodKey, tuple[Share, ...]] = {}
+        conflicts: dict[str, frozenset[int]] = {}
         for name, there in self.on_node.items():
-            believed, unbelieved = with_assumed_shares(self._nodes[name], there)
-            running.extend(believed)
-            notes.extend(unbelieved)
+            found = with_assumed_shares(self._nodes[name], there)
+            running.extend(found.running)
+            notes.extend(found.notes)
+            if found.conflicts:
+                conflicts[name] = found.conflicts
             recorded |= {each.pod.key: each.shares for each in there if each.shares is not None}
         return PodsOfCluster(
             running=tuple(running),
             pending=tuple(pod for _, pod in sorted(self.pending, key=lambda item: item[0])),
             recorded=recorded,
+            conflicts=conflicts,
             invalid=self.invalid,
             unread=self.unread,
             misread=tuple(self.notes),

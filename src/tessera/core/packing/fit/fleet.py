@@ -1,20 +1,20 @@
 """The fleet as numpy arrays: the free resources of every node and GPU, changed in place by taking and giving shares."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from tessera.core.cluster.compatibility import describe
+from tessera.core.cluster.compatibility import faults, free_clients, with_reserved
 from tessera.core.cluster.gputypes import MODE_BIT, GpuType, GpuTypes, Ints
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Running, Share, Snapshot
-from tessera.core.gpu.instancecounts import occupied, starts
+from tessera.core.gpu.instancecounts import occupied
 from tessera.core.gpu.mig import Placement, placement_at
 from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Option
-from tessera.core.workload.need import Need
+from tessera.core.workload.need import Need, PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["CPU", "MEMORY", "PODS", "Fleet", "broken_nodes"]
+__all__ = ["CPU", "MEMORY", "PODS", "Fleet", "broken_nodes", "impossible_share"]
 
 CPU: Final = 0
 MEMORY: Final = 1
@@ -79,6 +79,7 @@ class Fleet:
         self._types = GpuTypes()
         self.types = self._types.found
         self._held: dict[tuple[int, int], list[int]] = {}
+        self._larger: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}  # by device: see `_count_larger`
         self._created: dict[tuple[int, int], tuple[Placement, ...]] = {}
         self.classes: dict[DeviceClass, int] = {}
         self.kind: Ints = self._types.all_of(gpus, max(map(len, gpus), default=0))
@@ -181,6 +182,7 @@ class Fleet:
             self.shape += 1
         for row in range(len(kinds)):
             self._held.pop((row, column), None)
+            self._larger.pop((row, column), None)
             self._created.pop((row, column), None)
         self._reset(slice(column, column + 1))
 
@@ -213,12 +215,17 @@ class Fleet:
             names = [node.name for node in fleet.nodes]
             twice = next(name for name in names if names.count(name) > 1)
             raise InvalidInput(f"node {twice}", found="two nodes have this name", hint="name each node once")
+        held: dict[tuple[int, int], dict[PodKey, list[Share]]] = {}
         for running in snapshot.running:
-            fleet._resume(running)
+            fleet._resume(running, held)
+        for (column, index), holders in held.items():
+            fleet._check(column, index, holders)
         for column, node in enumerate(snapshot.nodes):
-            for share in (share for gpu in node.gpus for share in gpu.reserved):
-                if fleet._can_hold(column, share):
-                    fleet.hold(column, share)
+            for gpu in node.gpus:
+                if gpu.reserved:
+                    own = [share for shares in held.get((column, gpu.index), {}).values() for share in shares]
+                    for share in with_reserved(gpu, own)[len(own) :]:
+                        fleet.hold(column, share)
         return fleet
 
     def copy(self) -> "Fleet":
@@ -231,6 +238,7 @@ class Fleet:
                 case _:
                     setattr(twin, name, value)
         twin._held = {place: list(held) for place, held in self._held.items()}
+        twin._larger = {place: dict(larger) for place, larger in self._larger.items()}
         return twin
 
     def take(self, node: int, need: Need, shares: Sequence[Share]) -> None:
@@ -260,6 +268,7 @@ class Fleet:
         gpu_type = self.types[self.kind[row, node]]
         self.used[row, node] = self.clients[row, node] = 0
         self._created.pop((row, node), None)
+        self._larger.pop((row, node), None)
         if gpu_type.devices:
             self._held[row, node] = [0] * len(gpu_type.devices)
         self._change_whole(row, node, gpu_type, -1)
@@ -306,6 +315,7 @@ class Fleet:
         if share.mode is Mode.WHOLE:
             self._change_whole(row, node, gpu_type, sign)
         elif device is not None:
+            self._count_larger(row, node, device, share, sign)
             self._change_device(row, node, device, sign)
         elif share.mode is Mode.MIG:
             placement = placement_at(gpu_type.model, share.profile or "", share.start or 0)
@@ -336,6 +346,18 @@ class Fleet:
             self._created[row, node] = tuple(p for p in created if p != placement)
         self._recount(row, node)
         self._commit(row, node, MODE_BIT[Mode.MIG])
+
+    def _count_larger(self, row: int, node: int, device: int, share: Share, sign: int) -> None:
+        """Count what a share has beyond a client's part of its device: the number of clients was another once."""
+        part = self.types[self.kind[row, node]].devices[device]
+        if part.clients == 1 or (share.memory_mib, share.compute_percent) == (part.memory_mib, part.compute_percent):
+            return
+        larger = self._larger.setdefault((row, node), {})
+        memory_mib, percent = larger.get(device, (0, 0))
+        larger[device] = (
+            memory_mib + sign * (share.memory_mib - part.memory_mib),
+            percent + sign * (share.compute_percent - part.compute_percent),
+        )
 
     def _change_device(self, row: int, node: int, device: int, sign: int) -> None:
         held = self._held[row, node]
@@ -384,10 +406,15 @@ class Fleet:
         held = self._held[row, node]
         used = int(self.used[row, node])
         alive = gpu_type.kept or used or not self.clients[row, node]  # else it is taken whole or by amounts
-        return [
+        free = [
             device.clients - count if alive and (count or not used & bits) else 0
             for device, bits, count in zip(gpu_type.devices, gpu_type.bits, held, strict=True)
         ]
+        for number, (more_mib, more_percent) in self._larger.get((row, node), {}).items():
+            device, count = gpu_type.devices[number], held[number]
+            memory_mib, percent = count * device.memory_mib + more_mib, count * device.compute_percent + more_percent
+            free[number] = min(free[number], free_clients(gpu_type, device, count, memory_mib, percent))
+        return free
 
     def _layout(self, row: int, node: int) -> tuple[Placement, ...]:
         gpu_type = self.types[self.kind[row, node]]
@@ -397,8 +424,13 @@ class Fleet:
         standing = zip(gpu_type.devices, self._free(row, node), self._held[row, node], strict=True)
         return tuple(sorted((*created, *(d.placement for d, free, held in standing if d.placement and free + held))))
 
-    def _resume(self, running: Running) -> None:
-        """Allocate a running pod its shares. Raises: InvalidInput if they are not available."""
+    def _resume(self, running: Running, held: dict[tuple[int, int], dict[PodKey, list[Share]]]) -> None:
+        """Allocate a running pod its shares, and put them with those of their GPUs.
+
+        Raises:
+            InvalidInput: the fleet does not have its node, or the node not its GPU.
+
+        """
         assignment = running.assignment
         node = self.index.get(assignment.node)
         if node is None:
@@ -409,34 +441,24 @@ class Fleet:
             )
         self.take(node, running.pod.need, ())
         for share in assignment.shares:
-            if not self._can_hold(node, share):
-                raise InvalidInput(
-                    f"pod {assignment.pod} on node {assignment.node}",
-                    found=f"GPU {share.gpu} has no room for its share next to other running pods: {describe(share)}",
-                    hint="correct its annotation, or delete the pod",
-                )
+            if share.gpu not in self._column[node]:
+                raise impossible_share(assignment.pod, assignment.node, share.gpu, "the node does not have it")
+            held.setdefault((node, share.gpu), {}).setdefault(assignment.pod, []).append(share)
+
+    def _check(self, node: int, gpu: int, held: Mapping[PodKey, Sequence[Share]]) -> None:
+        """Allocate the shares of running pods on one GPU. Raises: InvalidInput if they cannot coexist there."""
+        gpu_type = self.types[self.kind[self._column[node][gpu], node]]
+        fault = next(faults(gpu_type, held), None)
+        if fault is not None:
+            raise impossible_share(fault.holders[-1], self.nodes[node].name, gpu, fault.text)
+        for share in (share for shares in held.values() for share in shares):
             self.hold(node, share)
 
-    def _can_hold(self, node: int, share: Share) -> bool:
-        row = self._column[node].get(share.gpu)
-        if row is None:
-            return False
-        gpu_type = self.types[self.kind[row, node]]
-        device = gpu_type.device_of(share)
-        if share.mode is Mode.WHOLE:
-            return not self.clients[row, node]
-        if device is not None:
-            return bool(self._free(row, node)[device] > 0)
-        if not self.serves[row, node] & MODE_BIT.get(share.mode, 0):
-            return False
-        if share.mode is Mode.MIG:
-            return any(
-                share.start in starts(gpu_type.model, profile, int(self.used[row, node]))
-                for profile in gpu_type.model.profiles
-                if profile.name == share.profile
-            )
-        left = self.compute_left[row, node], self.memory_left[row, node]
-        return bool(share.compute_percent <= left[0] and share.memory_mib <= left[1])
+
+def impossible_share(pod: PodKey, node: NodeName, gpu: int, why: str) -> InvalidInput:
+    """Return that a running pod cannot have its recorded share of a GPU."""
+    hint = "correct its annotation, or delete the pod"
+    return InvalidInput(f"pod {pod} on node {node}", found=f"GPU {gpu}: {why}", hint=hint)
 
 
 def broken_nodes(snapshot: Snapshot) -> frozenset[NodeName]:

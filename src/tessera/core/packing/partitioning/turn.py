@@ -7,11 +7,12 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from tessera.core.cluster.closing import closed_gpus, reserved_shares
+from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
+from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.sharing import Sharing
-from tessera.core.packing.fit import broken_nodes
 from tessera.core.packing.partitioning.managedgpus import (
     ManagedGpu,
     creates_by_name,
@@ -218,13 +219,12 @@ class _Pass:
         return others - {assignment.pod for assignment in made.assignments}
 
     def _usable(self, snapshot: Snapshot) -> list[ManagedGpu]:
-        """Return the GPUs of a snapshot that are neither unhealthy nor skipped, with their healthy desired devices."""
-        names = {node.name for node in snapshot.nodes}
-        closed = closed_gpus(self.unhealthy) | self.left_alone.keys()
+        """Return the managed GPUs of a snapshot that are not closed there, with their healthy desired devices."""
+        open_gpus = {gpu.uuid for node in snapshot.nodes for gpu in node.gpus if gpu.sharing != _CLOSED}
         return [
             msgspec.structs.replace(managed, present=managed.present - self._over_unhealthy(managed.present))
             for gpu, managed in self.managed.items()
-            if managed.node in names and gpu not in closed
+            if gpu in open_gpus
         ]
 
     def _over_unhealthy(self, devices: Iterable[DeviceId]) -> frozenset[DeviceId]:
@@ -235,25 +235,42 @@ class _Pass:
     def _snapshot(self, chosen: Callable[[Pod], bool]) -> Snapshot:
         """Return the snapshot to plan, with these pods pending."""
         unhealthy = {state.name: state.unhealthy for state in self.observed.states}
+        held = self._held()
         nodes = tuple(
             msgspec.structs.replace(
-                node, gpus=tuple(self._as_planned(gpu, unhealthy.get(node.name, ())) for gpu in node.gpus)
+                node,
+                gpus=tuple(
+                    self._as_planned(gpu, unhealthy.get(node.name, ()), held.get((node.name, gpu.index), {}))
+                    for gpu in node.gpus
+                ),
             )
             for node in self.observed.nodes
         )
-        closed = {(node.name, gpu.index) for node in nodes for gpu in node.gpus if gpu.sharing == _CLOSED}
-        running = tuple(_without(each, closed) for each in self.observed.running)
+        names = {node.name for node in nodes}
+        open_gpus = {(node.name, gpu.index) for node in nodes for gpu in node.gpus if gpu.sharing != _CLOSED}
+        running = tuple(_possible(each, open_gpus) for each in self.observed.running if each.assignment.node in names)
         pending = tuple(  # starving pods before others of their priority
             msgspec.structs.replace(pod, priority=2 * pod.priority + self._starves(pod.key))
             for pod in self.observed.pending
             if chosen(pod)
         )
-        return _consistent(Snapshot(nodes=nodes, running=running, pending=pending))
+        return Snapshot(nodes=nodes, running=running, pending=pending)
 
-    def _as_planned(self, gpu: Gpu, unhealthy: Sequence[UnhealthyDevice]) -> Gpu:
+    def _held(self) -> dict[tuple[NodeName, int], dict[PodKey, list[Share]]]:
+        """Return the shares in use of each GPU, by pod."""
+        held: dict[tuple[NodeName, int], dict[PodKey, list[Share]]] = {}
+        for assignment in (running.assignment for running in self.observed.running):
+            for share in assignment.shares:
+                held.setdefault((assignment.node, share.gpu), {}).setdefault(assignment.pod, []).append(share)
+        return held
+
+    def _as_planned(
+        self, gpu: Gpu, unhealthy: Sequence[UnhealthyDevice], held: Mapping[PodKey, Sequence[Share]]
+    ) -> Gpu:
         """Return a managed GPU as if it had only its instances in use; all such GPUs are of one type.
 
-        An unhealthy or skipped GPU offers nothing; unhealthy instances are reserved.
+        A GPU that is unhealthy, skipped, or whose shares in use conflict offers nothing; unhealthy instances are
+        reserved.
         """
         unmanaged = gpu.uuid not in self.managed and creates_by_name(gpu)
         if unmanaged or gpu.uuid in closed_gpus(unhealthy) or gpu.uuid in self.left_alone:
@@ -261,7 +278,9 @@ class _Pass:
         sharing = gpu.sharing
         if gpu.uuid in self.managed:
             sharing = msgspec.structs.replace(sharing, layout=None)
-        return msgspec.structs.replace(gpu, sharing=sharing, reserved=tuple(reserved_shares(gpu, unhealthy)))
+        planned = msgspec.structs.replace(gpu, sharing=sharing, reserved=tuple(reserved_shares(gpu, unhealthy)))
+        impossible = bool(held) and any(faults(GpuType.of(planned), held))
+        return msgspec.structs.replace(planned, sharing=_CLOSED, healthy=planned) if impossible else planned
 
     def _starves(self, pod: PodKey) -> bool:
         return self.now_s - self.arrived[pod] >= self.limits.starving_s
@@ -372,17 +391,8 @@ def _asks_exactly(need: Need) -> bool:
     return any(ask.form is Form.EXACT for ask in need.asks)
 
 
-def _without(running: Running, closed: set[tuple[NodeName, int]]) -> Running:
-    """Return a pod without its shares of these GPUs."""
+def _possible(running: Running, open_gpus: AbstractSet[tuple[NodeName, int]]) -> Running:
+    """Return a pod with its shares of these GPUs."""
     node = running.assignment.node
-    shares = tuple(share for share in running.assignment.shares if (node, share.gpu) not in closed)
+    shares = tuple(share for share in running.assignment.shares if (node, share.gpu) in open_gpus)
     return msgspec.structs.replace(running, assignment=msgspec.structs.replace(running.assignment, shares=shares))
-
-
-def _consistent(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without the nodes with conflicting allocations."""
-    broken = broken_nodes(snapshot)
-    nodes = tuple(node for node in snapshot.nodes if node.name not in broken)
-    names = {node.name for node in nodes}
-    running = tuple(each for each in snapshot.running if each.assignment.node in names)
-    return msgspec.structs.replace(snapshot, nodes=nodes, running=running)
