@@ -148,12 +148,12 @@ def test_every_option_has_an_environment_name(arguments: list[str], environment:
         pytest.param(["nope"], "error: No such command 'nope'; try `tessera --help`\n", id="unknown command"),
         pytest.param(
             ["plam"],
-            "error: No such command 'plam'. Did you mean 'plan'?; try `tessera --help`\n",
+            "error: No such command 'plam'. Did you mean 'plan'? Try `tessera --help`\n",
             id="a command mistyped",
         ),
         pytest.param(
             ["plan", "--polcy", "x"],
-            "error: No such option '--polcy'. Did you mean '--policy'?; try `tessera plan --help`\n",
+            "error: No such option '--polcy'. Did you mean '--policy'? Try `tessera plan --help`\n",
             id="an option mistyped",
         ),
         pytest.param(["--nope"], "error: No such option '--nope'; try `tessera --help`\n", id="unknown option"),
@@ -161,6 +161,11 @@ def test_every_option_has_an_environment_name(arguments: list[str], environment:
             ["fail", "--cards", "x"],
             "error: Invalid value for '--cards': 'x' is not a valid integer; try `tessera fail --help`\n",
             id="wrong value of a command's option",
+        ),
+        pytest.param(
+            ["fail", "--cards", "x" * 5000],
+            f"error: Invalid value for '--cards': '{'x' * 64}...' is not a valid integer; try `tessera fail --help`\n",
+            id="a long value is not repeated",
         ),
     ],
 )

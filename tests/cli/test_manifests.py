@@ -42,7 +42,7 @@ def test_values_come_from_a_file_and_settings_win(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "no image": (VERSION, "error: the chart: no image.repository; expected the name of an image"),
+    "no image": (VERSION, "error: the chart: image.repository is not set, and no image is published yet: build one"),
     "no version": (IMAGE, "--kube-version"),
     "no version that is one": (("--kube-version", "1.36", *IMAGE), "is not a version such as 1.36.3"),
     "a version that the chart is not for": (("--kube-version", "1.33.9", *IMAGE), "1.34.0 or later"),

@@ -487,7 +487,7 @@ def test_what_is_written_down_comes_back_at_its_places(tmp_path: Path) -> None:
     layout = at(A100, ("1g.5gb", 3), ("3g.20gb", 4))
     node = Node(card(layout=layout), folder=tmp_path)
     file = str(tmp_path / "mig.json")
-    assert "2 instances of 1 GPUs written to" in node.run("checkpoint", "--checkpoint", file).stdout
+    assert "2 instances of 1 GPU written to" in node.run("checkpoint", "--checkpoint", file).stdout
     assert node.json("checkpoint", "--checkpoint", file)["gpus"][0]["uuid"] == "GPU-0"
     node.driver.reset("GPU-0")
     planned = node.json("restore", "--checkpoint", file, "--dry-run")["gpus"][0]

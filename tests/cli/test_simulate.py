@@ -205,6 +205,11 @@ def test_wrong_input_is_one_line_and_exit_code_2(folder: Path, words: list[str],
     assert want in got.stderr
 
 
+def test_weights_whose_sum_has_no_end_are_refused() -> None:
+    got = tessera("synthetic", "--nodes", "3", "--demand", "1e308", "1e308", "1e308")
+    assert (got.exit_code, "1e+308 is not in the range 0<=x<=1000000.0" in got.stderr) == (2, True)
+
+
 def test_figures_in_the_place_of_a_file_are_refused_before_the_run(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     words = ("--trace", "tiny", "--policy", "random", "--plots", tmp_path / "file", "--log", tmp_path / "log")

@@ -209,7 +209,7 @@ async def test_of_equal_nodes_the_one_with_the_image_is_chosen_and_explained(kub
 
 NONSENSE: dict[str, tuple[dict[str, str | int], dict[str, str], str]] = {
     "a negative amount": ({"tessera.dev/gpu-memory": -1}, {}, "limits[tessera.dev/gpu-memory]"),
-    "no amount": ({"tessera.dev/gpu-memory": 0}, {}, "'0' is not 1 or more: the limit left out"),
+    "no amount": ({"tessera.dev/gpu-memory": 0}, {}, "'0' is not 1 or more: leave the limit out"),
     "a fraction": ({"tessera.dev/gpu-memory": "1500m"}, {}, "limits[tessera.dev/gpu-memory]"),
     "an unknown grade": ({"tessera.dev/gpu-memory": 1}, {"tessera.dev/isolation": "total"}, "tessera.dev/isolation"),
     "several GPUs in the words of nodes": (

@@ -150,16 +150,19 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def _decode(source: str, text: str | bytes) -> str:
+    wide = isinstance(text, bytes) and text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         if isinstance(text, str):
             text.encode()
             return text
-        wide = text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         return text.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
-        raise InvalidInput(f"{source}, line {line}", found=found, hint="write text in UTF-8") from error
+        encoding = "UTF-16, as which the text begins" if wide else "UTF-8"
+        raise InvalidInput(
+            f"{source}, line {line}", found=found, expected=encoding, hint="write text in UTF-8"
+        ) from error
     except UnicodeEncodeError as error:
         line = error.object.count("\n", 0, error.start) + 1
         raise InvalidInput(

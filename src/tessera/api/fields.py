@@ -265,13 +265,15 @@ def in_place(place: Field | str, read: Callable[[], Value]) -> Value:
     """Return the result of `read`; its errors get the position of their field.
 
     Raises:
-        InvalidInput: the error of `read`, its subject preceded by source, document, line, object and path.
+        InvalidInput: the error of `read`, its subject preceded by source, document, line, object and path; the
+            object is named once.
 
     """
     try:
         return read()
     except InvalidInput as error:
-        subject = f"{place if isinstance(place, str) else place.subject}: {error.subject}"
+        outer, label = (place, "") if isinstance(place, str) else (place.subject, place.label)
+        subject = ": ".join(filter(None, (outer, error.subject.removeprefix(label).removeprefix(": "))))
         raise InvalidInput(subject, found=error.found, expected=error.expected, hint=error.hint) from error
 
 

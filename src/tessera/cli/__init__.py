@@ -4,6 +4,7 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -108,6 +109,9 @@ The command line wins.
 
 Shell completion: eval "$(tessera completion bash)", or zsh, fish.
 """
+
+
+_LONG_WORD = re.compile(r"([^\s']{64})[^\s']+")
 
 
 class _Defect(Exception):
@@ -233,9 +237,12 @@ def _needing_cluster(command: str) -> Iterator[None]:
 
 def _usage(error: click.ClickException) -> str:
     """Return one line for a wrong command line, with the command that explains the right one."""
-    text = error.format_message()
+    text = _LONG_WORD.sub(r"\1...", error.format_message())
     context = error.ctx if isinstance(error, click.UsageError) else None
-    return f"{text.rstrip('.')}; try `{context.command_path} --help`" if context else text
+    if context is None:
+        return text
+    more = f"ry `{context.command_path} --help`"
+    return f"{text} T{more}" if text.endswith(("?", "?)")) else f"{text.rstrip('.')}; t{more}"
 
 
 def _let_go_of_output() -> None:

@@ -11,9 +11,10 @@ from structlog.testing import capture_logs
 
 from builders.cards import at
 from builders.gpunodes import facts, shared
+from builders.shares import share
 from harness.agentmachine import Machine
 from tessera.agent.nodestate.gpunode import GpuNodeLink, GpuNodeRequest
-from tessera.api.tessera.v1alpha1.gpunodes import desired_field, read_gpu_node
+from tessera.api.tessera.v1alpha1.gpunodes import claims_field, desired_field, read_gpu_node
 from tessera.clients.kube import (
     CUSTOM_RESOURCE_DEFINITIONS,
     GPU_NODES,
@@ -24,10 +25,11 @@ from tessera.clients.kube import (
     Object,
     Selection,
 )
-from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, Used
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Used
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent
+from tessera.core.workload.need import PodKey
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 
@@ -160,7 +162,8 @@ async def test_generations_are_reported_for_what_concerns_an_agent_alone() -> No
         await link.report(STATE, NODE, generation=2)
         assert (await stored(kube))["status"]["observedGeneration"] == 2
         writes = kube.writes
-        await kube.patch(GPU_NODES, "n1", {"spec": {"claims": [{"uid": "u", "pod": "a/b", "shares": []}]}})
+        claim = Claim(uid="u", pod=PodKey("a/b"), shares=(share(0, 1),))
+        await kube.patch(GPU_NODES, "n1", {"spec": {"claims": claims_field([claim])}})
         await until(link, GpuNodeRequest(desired=(desired,), generation=3))
         await link.report(STATE, NODE, generation=3)
         assert kube.writes == writes

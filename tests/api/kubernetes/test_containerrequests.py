@@ -151,11 +151,15 @@ BAD_NEEDS = {
         "{}",
         "101 is not a percentage from 1 to 100",
     ),
-    "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "set tessera.dev/gpu-memory as well"),
+    "compute without memory": (
+        "{tessera.dev/gpu-compute: 5}",
+        "{}",
+        "tessera.dev/gpu-memory is not set: set it as well",
+    ),
     "no memory": (
         "{tessera.dev/gpu-memory: 0}",
         "{}",
-        f"{LIMITS}[tessera.dev/gpu-memory]: 0 is not 1 or more: the limit left out, for a pod",
+        f"{LIMITS}[tessera.dev/gpu-memory]: 0 is not 1 or more: leave the limit out, in a pod",
     ),
     "no memory of gpushare": ("{aliyun.com/gpu-mem: 0}", "{}", "0 is not 1 or more"),
     "no compute": ("{tessera.dev/gpu-compute: 0}", "{}", "gpu-compute]: 0 is not 1"),
@@ -163,7 +167,7 @@ BAD_NEEDS = {
     "a count without memory": (
         "{tessera.dev/gpu-count: 5}",
         "{}",
-        "spec.containers[0].resources.limits[tessera.dev/gpu-count]: tessera.dev/gpu-count",
+        "spec.containers[0].resources.limits[tessera.dev/gpu-count]: tessera.dev/gpu-memory is",
     ),
     "too many GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: 65}", "{}", "at most 64 GPUs"),
     "a name of ours that is none": (

@@ -109,7 +109,11 @@ REFUSED = {
     "no such pod": (["--pod", "ns/none"], "pod ns/none: no pending pod has this namespace and name"),
     "a resource without amount": (["--resource", "nvidia.com/gpu="], "--resource: nvidia.com/gpu="),
     "an amount that is not a number": (["--resource", "nvidia.com/gpu=x"], "nvidia.com/gpu"),
-    "a resource that is no GPU": (["--resource", "memory=1Gi"], "cluster: no pending pod requests GPUs: give"),
+    "a resource that is no GPU": (
+        ["--resource", "memory=1Gi"],
+        "--resource: 'memory=1Gi' requests no GPU: give nvidia.com/gpu=1",
+    ),
+    "none of a resource": (["--resource", "nvidia.com/gpu=0"], "--resource: 'nvidia.com/gpu=0' requests no GPU: give"),
     "two ways to ask": (["--resource", "nvidia.com/gpu", "--pod", "a/b"], "with --resource: leave out"),
     "isolation of nothing": (["--isolation", "none"], "--isolation: it has no effect"),
     "execution on a file": (["--execute"], "--execute: it has no effect with"),

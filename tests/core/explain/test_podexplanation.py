@@ -690,7 +690,7 @@ def test_the_devices_it_holds_with_their_neighbors() -> None:
             st.sampled_from([0, 1, 7, MOST_GPUS - 1]),
             st.sampled_from([0, 1, 4096, 40960, MOST_MIB]),
             st.sampled_from([0, 1, 60, 100]),
-            st.sampled_from([None, "1g.5gb", "3g.20gb", "9g.90gb", ""]),
+            st.sampled_from([None, "1g.5gb", "3g.20gb", "9g.90gb", "x"]),
             st.sampled_from([None, 0, 1, 4, 6, MOST_UNITS]),
         ),
         max_size=5,
@@ -705,7 +705,7 @@ def test_whatever_is_recorded_there_is_an_answer(
         msgspec.structs.replace(share(index, mib, mode, percent=percent), profile=profile, start=start)
         for mode, index, mib, percent, profile, start in recorded
     )
-    claims = (Claim(uid="uid-x", pod=PodKey("ns/x"), shares=shares),) if claimed else ()
+    claims = (Claim(uid="uid-x", pod=PodKey("ns/x"), shares=shares),) if claimed and shares else ()
     other = pod(
         "x", {NEED: 4, "cpu": amount, "memory": amount}, *([] if claimed else shares), node=None if claimed else "a"
     )

@@ -107,7 +107,7 @@ async def test_one_viewer_cannot_take_the_streams_of_all() -> None:
         first, second, third = [await held.enter_async_context(page.events("token-of-viewer")) for _ in range(3)]
         assert (first.status, second.status, third.status) == (200, 200, 503)
         refused = await page.get("/api/events", "token-of-viewer")
-        assert refused.json() == {"error": "viewer already has the page open 2 times; close one of them"}
+        assert refused.json() == {"error": "viewer has the page open in 2 tabs, the most for one viewer: close one"}
         for _ in range(2):
             assert (await held.enter_async_context(page.events("token-of-admin"))).status == 200
 

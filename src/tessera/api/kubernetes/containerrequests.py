@@ -146,7 +146,7 @@ def refuse_zeros(container: Field) -> None:
     limits = container.get("resources", "limits")
     zero = next((limits.get(name) for name in (*_TESSERA, SHARE_MEMORY) if limits.get(name).present), None)
     if zero is not None:
-        raise zero.refuse("1 or more", "the limit left out, for a pod without a GPU")
+        raise zero.refuse("1 or more", "leave the limit out, in a pod without a GPU")
 
 
 def refuse_share_counts(container: Field) -> None:
@@ -215,7 +215,7 @@ def _need(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[As
     if GPU_MEMORY not in counts:
         for name in (n for n in (GPU_COMPUTE, GPU_COUNT) if n in counts):
             raise limits.get(name).refuse(
-                found=f"{name} is set without it", hint=f"set {GPU_MEMORY} as well, the memory of each GPU"
+                found=f"{GPU_MEMORY} is not set", hint="set it as well, the memory of each GPU"
             )
         return []
     compute_percent, gpus = counts.get(GPU_COMPUTE, 0), counts.get(GPU_COUNT, 1)

@@ -248,7 +248,7 @@ def _unnamed(facts: _NodeFacts) -> LabeledGpus | None:
 
 def _fix(facts: _NodeFacts) -> str:
     name = identity(facts.field)[1]
-    return f"set the label tessera.dev/gpu-model=MODEL, or pass --gpu-model {name}=MODEL"
+    return f"set the label tessera.dev/gpu-model=MODEL, or pass --gpu-model {name}=MODEL to `tessera plan`"
 
 
 def _registered(facts: _NodeFacts) -> tuple[Gpu, ...]:

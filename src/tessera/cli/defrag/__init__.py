@@ -29,7 +29,7 @@ from tessera.clients.kube import Kube
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.packing.defrag import MOST_MOVES, Asker, DefragProposal, Evictable, propose
 from tessera.core.workload.need import Isolation, Pod, PodKey
-from tessera.errors import InvalidInput, Unsupported
+from tessera.errors import InvalidInput, Unsupported, shown
 
 __all__ = ["defrag", "execute"]
 
@@ -169,6 +169,9 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
         found = _waiting(cluster, given["pod"])
     asking = [pod for pod in found if pod.need.asks]
     if not asking:
+        if given["resource"]:
+            amounts = " ".join(given["resource"])
+            raise InvalidInput("--resource", found=f"{shown(amounts)} requests no GPU", hint="give nvidia.com/gpu=1")
         subject = "manifests" if given["filename"] else "cluster"
         desired = "-f, --pod or --resource" if not given["filename"] else "a workload with GPU limits"
         raise InvalidInput(subject, found="no pending pod requests GPUs", hint=f"give {desired}")

@@ -12,6 +12,7 @@ from tessera.agent.partition import Checkpoint, NodeGpus
 from tessera.api import documents
 from tessera.api.nvidia import migparted
 from tessera.cli.completion import complete_configurations
+from tessera.cli.drawing.lettering import counted
 from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Brought, DesiredLayouts, GpuOutcome, LayoutTargets, Means, NodeCluster, NodeInUse
 from tessera.cli.options import CommandGroup, Seconds, output_option, with_options
@@ -214,7 +215,7 @@ def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, outp
     recorded = record(seen.inventory)
     Checkpoint(checkpoint).replace(recorded)
     instances = sum(len(each.placements) for each in recorded)
-    text = f"{instances} instances of {len(recorded)} GPUs written to {checkpoint}"
+    text = f"{counted(instances, 'instance')} of {counted(len(recorded), 'GPU')} written to {checkpoint}"
     _print(output, text, {"checkpoint": str(checkpoint), "gpus": msgspec.to_builtins(recorded)})
 
 

@@ -222,7 +222,7 @@ Examples:
 )
 @click.option(
     "--demand",
-    type=Number(min=0),
+    type=Number(0, 1e6),
     nargs=3,
     default=(PUBLISHED_MIX.part, PUBLISHED_MIX.one, PUBLISHED_MIX.several),
     show_default=True,

@@ -85,7 +85,7 @@ class _Handlers:
             return Response(media_type=_EventStream.media_type)
         limits, own = self._limits, self._streams[viewer.name]
         if self._sign_in is not None and own >= limits.streams_per_viewer:
-            reason = f"{viewer.name} already has the page open {own} times; close one of them"
+            reason = f"{viewer.name} has the page open in {own} tabs, the most for one viewer: close one"
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         if self._streams.total() >= limits.streams:
             reason = f"all {limits.streams} live connections are in use; try again later"

@@ -67,6 +67,11 @@ def test_a_report_that_cannot_be_read_leaves_the_labels() -> None:
     assert "GPUNode a is left out" in got.notes[0]
 
 
+def test_a_node_with_neither_a_report_nor_labels_has_the_problem_of_the_report_which_names_it_once() -> None:
+    got = read(node("a", {"nvidia.com/gpu": "1"}), gpunode("a", gpu(0), gpu(0)))
+    assert got.nodes[0].problem.endswith("line 1: GPUNode a: indices of GPUs: '0' is there twice: name each once")
+
+
 def test_a_node_whose_gpus_cannot_be_told_is_there_with_its_problem() -> None:
     unknown = node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "GeForce-9999"})
     got = read(unknown, pod("p", {"nvidia.com/gpu": 1}))

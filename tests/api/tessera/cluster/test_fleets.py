@@ -205,6 +205,7 @@ SHORT_REFUSED = {
     "nothing": ("", "--gpus '': '' is not 1 to 256"),
     "fewer than no GPU": ("-8xT4", "'-8xT4' is not 1 to 256 GPUs of a model"),
     "more than can be counted": ("99999999999xT4", "'99999999999xT4' is not 1 to 256 GPUs of a model"),
+    "many more": (f"1{'0' * 30}xT4", "xT4' is not 1 to 256 GPUs of a model"),
     "an unknown model": ("8xH1000", "--gpus '8xH1000': GPU model: 'H1000' is not a GPU model that Tessera"),
 }
 

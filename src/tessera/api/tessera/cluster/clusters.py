@@ -69,8 +69,10 @@ def read_cluster(
     kinds: dict[str, dict[str, Field]] = {"Node": {}, "Pod": {}, KIND: {}}
     for field in fields:
         _sort_in(field, kinds, notes)
-    states = _states(kinds[KIND], kinds["Node"], notes)
-    nodes = {name: _node(name, field, states.get(name), notes) for name, field in kinds["Node"].items()}
+    states, unread = _states(kinds[KIND], kinds["Node"], notes)
+    nodes = {
+        name: _node(name, field, states.get(name), unread.get(name), notes) for name, field in kinds["Node"].items()
+    }
     unit = unit_mib or min((each.unit_mib for each in nodes.values()), default=1024)
     known = {name: each.node for name, each in nodes.items()}
     claims = {claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims}
@@ -109,15 +111,20 @@ def _sort_in(field: Field, kinds: Mapping[str, dict[str, Field]], notes: list[st
         notes.append(f"an object is left out: {error}")
 
 
-def _states(fields: Mapping[str, Field], nodes: Mapping[str, Field], notes: list[str]) -> dict[str, GpuNodeState]:
+def _states(
+    fields: Mapping[str, Field], nodes: Mapping[str, Field], notes: list[str]
+) -> tuple[dict[str, GpuNodeState], dict[str, InvalidInput]]:
+    """Return the readable GPUNodes of nodes, and why the others cannot be read."""
     states: dict[str, GpuNodeState] = {}
+    unread: dict[str, InvalidInput] = {}
     for name, field in fields.items():
         try:
             states[name] = in_place(field, partial(read_gpu_node, field.mapping()))
         except InvalidInput as error:
+            unread[name] = error
             notes.append(f"GPUNode {name} is left out: {error}")
     notes.extend(f"GPUNode {name} is left out: there is no node of this name" for name in states if name not in nodes)
-    return {name: state for name, state in states.items() if name in nodes}
+    return {name: state for name, state in states.items() if name in nodes}, unread
 
 
 # Nodes
@@ -131,7 +138,10 @@ def _keys(authority: Authority, nodes: Mapping[str, Node], states: Mapping[str, 
     }
 
 
-def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str]) -> ObservedNode:
+def _node(
+    name: str, field: Field, state: GpuNodeState | None, unread: InvalidInput | None, notes: list[str]
+) -> ObservedNode:
+    """Return a node; where neither its GPUNode nor its labels show its GPUs, with the problem of the GPUNode."""
     try:
         node, found = read_node(field, state)
         advertised = _advertised(field)
@@ -140,13 +150,14 @@ def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str])
             bare = node_without_gpus(field)
         except InvalidInput:
             bare = Node(name=NodeName(name), cpu_milli=_NO_LIMIT, memory_mib=_NO_LIMIT)
-        bare = msgspec.structs.replace(bare, problem=str(error))
+        problem = str(unread or error)
+        bare = msgspec.structs.replace(bare, problem=problem)
         return ObservedNode(
             node=bare,
             address=_address(field),
             ready=_ready(field),
             advertised=_advertised(field, tolerant=True),
-            problem=str(error),
+            problem=problem,
         )
     notes.extend(found)
     return ObservedNode(

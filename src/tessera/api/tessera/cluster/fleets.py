@@ -46,8 +46,8 @@ _MAX_GPUS = 256
 """Most GPUs of one node; no server has more than a few dozen."""
 _GIB = 1024
 _KINDS = ("Node", "Pod", KIND, "Fleet", None)
-_SEVERAL = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?\((?P<node>[^()]*)\)")
-_SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?(?P<model>\S.{0,80})")
+_SEVERAL = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,64})\s*[xX]\s*)?\((?P<node>[^()]*)\)")
+_SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,64})\s*[xX]\s*)?(?P<model>\S.{0,80})")
 
 
 def share_unit_mib(documents: Iterable[Document]) -> int:

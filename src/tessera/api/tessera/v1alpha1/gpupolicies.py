@@ -167,7 +167,7 @@ class RepartitionSettings(
     longest_seconds: _Seconds = 10
     """And at the latest when its first pod has waited for this long."""
     keep_idle_seconds: _Seconds = 600
-    """How long an unused slice is kept for the next pod of its kind, unless other pods need its place."""
+    """How long an unused MIG instance is kept for the next pod of its kind, unless other pods need its place."""
 
 
 class Disruption(

@@ -43,7 +43,7 @@ def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
         InvalidInput: a wrong type, a GPU twice, a layout that its GPU does not support, or impossible numbers.
 
     """
-    name = shown((each.get("metadata") or {}).get("name"))
+    name = shown((each.get("metadata") or {}).get("name"))[1:-1]
     try:
         found = msgspec.convert(each, _Object)
     except msgspec.ValidationError as error:
