@@ -143,16 +143,16 @@ def exists(dotted: str) -> bool:
 
 def test_modules_that_docstrings_and_comments_name_exist() -> None:
     parts = "core|api|cli|agent|server|controller|clients|sim"
-    name = re.compile(rf"`(?:tessera\.)?((?:{parts})(?:\.[a-zA-Z_]\w*)+)`")
+    name = re.compile(rf"`(?:tessera[./])?((?:{parts})(?:\.[a-zA-Z_]\w*|(?:/\w+)+)+)`")
     keys = {f"agent.{key}" for key in VALUES["agent"]} | {f"server.{key}" for key in VALUES["server"]}
     named = {
         (str(path.relative_to(ROOT)), dotted)
         for path in (ROOT / "src").rglob("*.py")
         for dotted in name.findall(path.read_text())
-        if dotted not in keys and not dotted.endswith(".yaml")
+        if dotted not in keys and not dotted.endswith((".yaml", ".go")) and not re.search(r"/v\d", dotted)
     }
     assert len(named) > 30
-    assert sorted((path, dotted) for path, dotted in named if not exists(dotted)) == []
+    assert sorted((path, dotted) for path, dotted in named if not exists(dotted.replace("/", "."))) == []
 
 
 def test_paths_in_the_tables_of_the_architecture_page_exist() -> None:
@@ -177,7 +177,7 @@ def test_the_architecture_page_answers_questions_about_every_part() -> None:
     """About thirty; each part of the core decides something that somebody looks for."""
     text = (ROOT / "docs/architecture.md").read_text().partition("## Where is it decided?")[2]
     rows = re.findall(r"^\| .*\? \| (.*) \|$", text, re.MULTILINE)
-    assert 20 <= len(rows) <= 33
+    assert 20 <= len(rows) <= 34
     parts = {path.name for path in (ROOT / "src/tessera/core").iterdir() if (path / "__init__.py").exists()}
     assert (
         sorted(part for part in parts if not any(f"`core/{part}/" in row or f"`core/{part}`" in row for row in rows))

@@ -5,7 +5,7 @@ import pytest
 
 from tessera.core.cluster.mps import mps_key
 from tessera.core.deviceplugin.allocations import Allocation, AssignedUses, Exclusivity, Use
-from tessera.core.deviceplugin.formerentries import is_vague, settled
+from tessera.core.deviceplugin.formerentries import is_vague, supplemented
 from tessera.core.deviceplugin.lastgate import GatePod
 from tessera.core.gpu.mig import Placement
 
@@ -64,22 +64,22 @@ SHARED: dict[str, tuple[tuple[Use, ...], str, tuple[Use, ...], bool, set[str], l
 def test_by_what_a_shared_device_is_served(case: str) -> None:
     uses, resource, assigned, runs, daemons, want = SHARED[case]
     known: AssignedUses = {("a", "main", resource): assigned} if assigned else {}
-    (found,) = settled([entry(*uses, resource=resource)], {"a": POD}, known, {"a"} if runs else (), daemons)
+    (found,) = supplemented([entry(*uses, resource=resource)], {"a": POD}, known, {"a"} if runs else (), daemons)
     assert [use.mps for use in found.uses] == want
     assert [by_mps(use, mps=None) for use in found.uses] == [by_mps(use, mps=None) for use in uses]
-    again = settled([found], {"a": POD}, known, {"a"}, {mps_key("GPU-0")} - daemons)
+    again = supplemented([found], {"a": POD}, known, {"a"}, {mps_key("GPU-0")} - daemons)
     assert [found] == list(again) or is_vague(found), "what is known stays"
 
 
 def test_where_a_container_stands_in_its_pod() -> None:
     record = [entry(WHOLE, container=each) for each in ("main", "init", "proxy", "debugger")]
-    found = settled(record, {"a": POD}, {}, (), ())
+    found = supplemented(record, {"a": POD}, {}, (), ())
     assert [(each.order, each.initial) for each in found] == [(2, False), (1, True), (0, False), (-1, False)]
 
 
 def test_of_a_pod_that_is_gone_nothing_is_known() -> None:
     record = (entry(TURNS), entry(PART, resource=UNITS))
-    assert settled(record, {}, {}, (), ()) == record
+    assert supplemented(record, {}, {}, (), ()) == record
 
 
 def test_whose_sharing_is_unknown() -> None:

@@ -12,9 +12,9 @@ from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.holdings import (
     PodDevices,
-    allocated_by_name,
     assigned_devices,
     assigned_instances,
+    devices_allocated_by_name,
     holdings,
     used_keys,
 )
@@ -105,7 +105,7 @@ def test_devices_that_pods_asked_for_by_name() -> None:
         allocation("b", "nvidia.com/mig-3g.20gb", "MIG-1-1"),
         allocation("c", NEED, "GPU-2-_-0"),
     ]
-    assert allocated_by_name(record, NODE) == {DeviceId("GPU-0"), DeviceId("GPU-1", MADE)}
+    assert devices_allocated_by_name(record, NODE) == {DeviceId("GPU-0"), DeviceId("GPU-1", MADE)}
 
 
 def test_pods_hold_what_the_record_says_or_their_assignment() -> None:

@@ -1,16 +1,16 @@
 """What a node offers the kubelet of a model."""
 
-from tessera.core.deviceplugin.modeloffers import CLIENTS, allocated_revisions, offer_of
+from tessera.core.deviceplugin.modeloffers import CLIENTS, allocated_revisions, model_offer
 
 ONE, TWO = "1" * 64, "2" * 64
 
 
 def test_a_device_says_whose_mount_it_is() -> None:
-    offer = offer_of("llama", ONE)
+    offer = model_offer("llama", ONE)
     assert (offer.name, len(offer.devices)) == ("models.tessera.dev/llama", CLIENTS)
     assert len({each.id for each in offer.devices}) == CLIENTS
     assert max(len(each.id) for each in offer.devices) <= 63
-    assert offer_of("llama", "").devices == ()
+    assert model_offer("llama", "").devices == ()
     ids = [offer.devices[7].id, "nonsense", "GPU-1::0"]
     assert allocated_revisions(ids, (ONE, TWO)) == {ONE}
     assert allocated_revisions((), (ONE,)) == frozenset()

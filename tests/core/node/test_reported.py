@@ -15,7 +15,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import ComputeMode, Inventory
 from tessera.core.gpu.sharing import AUTO, Mode, Offer, Sharing
 from tessera.core.node.health import Health, HealthPhase, HealthState
-from tessera.core.node.reported import NodeSummary, reported, settled, summary, unenforced, withheld_resources
+from tessera.core.node.reported import NodeSummary, reported, summary, unenforced, use_to_report, withheld_resources
 
 HALVES = at("A100-40GB", ("3g.20gb", 0), ("3g.20gb", 4))
 CUT, WHOLE = facts(0, layout=HALVES), facts(1)
@@ -88,16 +88,16 @@ MOVES: dict[str, tuple[tuple[Used, ...], tuple[Used, ...], tuple[Used, ...]]] = 
 @pytest.mark.parametrize("case", MOVES)
 def test_small_moves_of_memory_are_not_reported(case: str) -> None:
     former, measured, want = MOVES[case]
-    assert settled(former, measured, GPUS) == want
+    assert use_to_report(former, measured, GPUS) == want
 
 
 @given(st.lists(st.integers(0, SIZE_MIB), min_size=1, max_size=9))
 def test_what_is_reported_is_never_far_off(measured: list[int]) -> None:
     told: tuple[Used, ...] = ()
     for memory_mib in measured:
-        told = settled(told, (used(memory_mib),), GPUS)
+        told = use_to_report(told, (used(memory_mib),), GPUS)
         assert abs(told[0].memory_mib - memory_mib) * 20 < SIZE_MIB
-        assert settled(told, (used(memory_mib),), GPUS) == told
+        assert use_to_report(told, (used(memory_mib),), GPUS) == told
 
 
 def has(*sharings: Sharing, models: tuple[str, ...] = (), unhealthy: tuple[UnhealthyDevice, ...] = ()) -> GpuNodeState:

@@ -8,7 +8,7 @@ from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.gpunodestate import Used
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.inventory import GpuFacts, Inventory
-from tessera.core.node.reported import settled
+from tessera.core.node.reported import use_to_report
 from tessera.errors import TesseraError
 
 __all__ = ["UsedMemory"]
@@ -46,7 +46,7 @@ class UsedMemory:
         if self._measured_s is None or now_s - self._measured_s >= self._every_s or about != self._about:
             self._measured_s, self._about = now_s, about
             measured = [used for facts in inventory.gpus if not facts.lost for used in await self._of(facts)]
-            self._used = settled(self._used, measured, gpus)
+            self._used = use_to_report(self._used, measured, gpus)
         return self._used
 
     async def _of(self, facts: GpuFacts) -> list[Used]:

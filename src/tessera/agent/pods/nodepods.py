@@ -8,7 +8,7 @@ from tessera.api.tessera.pods.assignedrequests import unshown
 from tessera.clients.kube import Object, name_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation
-from tessera.core.deviceplugin.holdings import PodDevices, allocated_by_name, assigned_devices, holdings
+from tessera.core.deviceplugin.holdings import PodDevices, assigned_devices, devices_allocated_by_name, holdings
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.matching import AssignedRequest
 from tessera.core.gpu.deviceids import DeviceId, existing_devices
@@ -153,7 +153,7 @@ class NodePods:
             Unavailable: as `pod_devices`.
 
         """
-        return allocated_by_name(await self._trusted(), inventory)
+        return devices_allocated_by_name(await self._trusted(), inventory)
 
     async def pod_devices(self, inventory: Inventory) -> tuple[PodDevices, ...]:
         """Return the devices that pods use; by the assignment of pods that have one.

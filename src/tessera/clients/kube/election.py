@@ -1,4 +1,4 @@
-"""Leader election by a Lease: applies the decisions of `core/cluster/leadership`, and runs the leader's work."""
+"""Leader election by a Lease: applies `core/cluster/protocols/leadership`, and runs the leader's work."""
 
 import asyncio
 import datetime as dt

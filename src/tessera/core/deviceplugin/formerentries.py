@@ -9,7 +9,7 @@ from tessera.core.deviceplugin.allocations import Allocation, AssignedUses, Excl
 from tessera.core.deviceplugin.lastgate import GatePod
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["is_vague", "settled"]
+__all__ = ["is_vague", "supplemented"]
 
 
 def is_vague(entry: Allocation) -> bool:
@@ -17,7 +17,7 @@ def is_vague(entry: Allocation) -> bool:
     return any(use.mps is None and use.exclusivity is not Exclusivity.EXCLUSIVE for use in entry.uses)
 
 
-def settled(
+def supplemented(
     record: Iterable[Allocation],
     pods: Mapping[str, GatePod],
     assigned: AssignedUses,

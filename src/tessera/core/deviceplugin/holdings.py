@@ -15,7 +15,7 @@ from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["PodDevices", "allocated_by_name", "assigned_devices", "assigned_instances", "holdings", "used_keys"]
+__all__ = ["PodDevices", "assigned_devices", "assigned_instances", "devices_allocated_by_name", "holdings", "used_keys"]
 
 
 class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ def assigned_devices(requests: Iterable[AssignedRequest], inventory: Inventory) 
     return assigned_instances(everything, inventory).union(whole)
 
 
-def allocated_by_name(held: Iterable[KubeletAllocation], inventory: Inventory) -> frozenset[DeviceId]:
+def devices_allocated_by_name(held: Iterable[KubeletAllocation], inventory: Inventory) -> frozenset[DeviceId]:
     """Return the GPUs and MIG instances that pods use by name, by the kubelet's record."""
     named = (each.device_ids for each in held if each.resource not in SHARE_RESOURCES)
     return devices_of_ids(itertools.chain.from_iterable(named), inventory)

@@ -8,7 +8,7 @@ import msgspec
 from tessera.core.deviceplugin.advertise import ListedDevice
 from tessera.core.workload.resources import MODEL_RESOURCE
 
-__all__ = ["CLIENTS", "ModelOffer", "allocated_revisions", "offer_of"]
+__all__ = ["CLIENTS", "ModelOffer", "allocated_revisions", "model_offer"]
 
 CLIENTS = 256
 """Containers of a node that can have one revision of a model; above the kubelet's default limit of pods."""
@@ -25,7 +25,7 @@ class ModelOffer(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[ListedDevice, ...] = ()
 
 
-def offer_of(model: str, revision: str) -> ModelOffer:
+def model_offer(model: str, revision: str) -> ModelOffer:
     """Return what is advertised of a model; nothing without a revision."""
     count = CLIENTS if revision else 0
     ids = (f"{revision[:_REVISION_CHARACTERS]}-{number}" for number in range(count))

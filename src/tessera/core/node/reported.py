@@ -15,7 +15,7 @@ from tessera.core.gpu.inventory import ComputeMode, Inventory
 from tessera.core.gpu.sharing import devices
 from tessera.core.node.health import Health, HealthPhase
 
-__all__ = ["NodeSummary", "reported", "settled", "summary", "unenforced", "withheld_resources"]
+__all__ = ["NodeSummary", "reported", "summary", "unenforced", "use_to_report", "withheld_resources"]
 
 _PART = 20
 """Changes below a twentieth of the GPU are not worth a write that wakes every server."""
@@ -89,7 +89,7 @@ def _unhealthy(inventory: Inventory, health: Health) -> Iterator[UnhealthyDevice
                 yield UnhealthyDevice(gpu=facts.uuid, placement=placement, reason=state.reason)
 
 
-def settled(former: Iterable[Used], measured: Iterable[Used], gpus: Iterable[Gpu]) -> tuple[Used, ...]:
+def use_to_report(former: Iterable[Used], measured: Iterable[Used], gpus: Iterable[Gpu]) -> tuple[Used, ...]:
     """Return the memory in use to report: as measured where it moved by 5 % of its GPU or fell to less than half.
 
     Elsewhere as before. Without the second, what a small pod leaves would be reported until a large one comes.

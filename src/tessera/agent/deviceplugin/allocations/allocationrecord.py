@@ -35,7 +35,7 @@ from tessera.core.deviceplugin.allocations import (
     started_pod,
     uses_of_devices,
 )
-from tessera.core.deviceplugin.formerentries import is_vague, settled
+from tessera.core.deviceplugin.formerentries import is_vague, supplemented
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import GateObservation, named
 from tessera.core.gpu.deviceids import DeviceId
@@ -353,7 +353,7 @@ class AllocationRecord:
         # 3. Adopt allocations made before there was a record, and complete entries of former versions.
         every = (*kept, *self._adopted(held, uses_of, kept))
         pods = self._observer.pods({each.uid for each in every})
-        self._keep_in_memory(settled(every, pods, _assigned_uses(every, held, uses_of), running, daemons))
+        self._keep_in_memory(supplemented(every, pods, _assigned_uses(every, held, uses_of), running, daemons))
 
     async def _running_vague(self, held: Iterable[KubeletAllocation]) -> frozenset[str]:
         """Return the pods with processes of which it may be unknown whether an MPS daemon serves them."""

@@ -36,7 +36,7 @@ from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
 from tessera.clients.store import ObjectStore
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.edits import ContainerMount
-from tessera.core.deviceplugin.modeloffers import ModelOffer, allocated_revisions, offer_of
+from tessera.core.deviceplugin.modeloffers import ModelOffer, allocated_revisions, model_offer
 from tessera.core.storage.models.cache import DesiredModel, environment_name, folder_name, peers_of
 from tessera.core.storage.models.cacheplan import (
     AbandonFetch,
@@ -256,7 +256,7 @@ class ModelKeeper:
         offers = [(name, revision) for name, revision in plan.offered.items() if revision]
         # A fetch that ended meanwhile may have removed what was not pinned yet.
         there = [each for each in offers if await asyncio.to_thread(self._disk.has, *each)]
-        await servers.offer([offer_of(*each) for each in there], policy="distributed")
+        await servers.offer([model_offer(*each) for each in there], policy="distributed")
         for step in plan.steps:
             await self._take(step)
 
