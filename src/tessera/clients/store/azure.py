@@ -20,6 +20,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 
 from tessera.clients.store.http1 import Endpoint, Response, request_of
+from tessera.clients.store.pages import all_pages
 from tessera.clients.store.pipelines import pipelined
 from tessera.clients.store.protocol import Contents, Refused, Temporary
 from tessera.clients.store.ranges import condition, read_range
@@ -32,7 +33,6 @@ _VERSION = "2023-11-03"
 _SCOPE = "https://storage.azure.com/.default"
 _SIGNED = ("Content-Encoding", "Content-Language", "Content-Length", "Content-MD5", "Content-Type", "Date")
 _SIGNED_CONDITIONS = ("If-Modified-Since", "If-Match", "If-None-Match", "If-Unmodified-Since", "Range")
-_PAGES = 100_000
 
 
 class AccessToken(Protocol):
@@ -174,24 +174,16 @@ class AzureStore:
 
     def objects(self) -> tuple[StoredObject, ...]:
         """Return all blobs, page by page."""
-        found: list[StoredObject] = []
-        marker, seen = "", set[str]()
-        for _ in range(_PAGES):
-            query = {"comp": "list", "prefix": self._prefix, "restype": "container"}
-            query |= {"marker": marker} if marker else {}
-            text = "&".join(f"{name}={quote(value, safe='')}" for name, value in sorted(query.items()))
-            target = self._signed(f"{self._root}?{text}")
-            with self._endpoint.request("GET", target, self._headers(target, {})) as response:
-                page = _parse(response.content())
-            found += self._page(page)
-            following = page.findtext("NextMarker") or ""
-            if not following:
-                return tuple(found)
-            if following in seen:
-                break
-            marker = following
-            seen.add(marker)
-        raise Temporary("the listing does not end: no new marker")
+        return tuple(all_pages(self._read_page))
+
+    def _read_page(self, marker: str) -> tuple[list[StoredObject], str | None]:
+        query = {"comp": "list", "prefix": self._prefix, "restype": "container"}
+        query |= {"marker": marker} if marker else {}
+        text = "&".join(f"{name}={quote(value, safe='')}" for name, value in sorted(query.items()))
+        target = self._signed(f"{self._root}?{text}")
+        with self._endpoint.request("GET", target, self._headers(target, {})) as response:
+            page = _parse(response.content())
+        return list(self._page(page)), page.findtext("NextMarker") or None
 
     def _page(self, page: "ET.Element") -> Iterator[StoredObject]:
         for row in page.iterfind("Blobs/Blob"):

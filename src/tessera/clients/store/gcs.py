@@ -18,6 +18,7 @@ import msgspec
 from google.oauth2 import service_account
 
 from tessera.clients.store.http1 import Endpoint, Response, request_of
+from tessera.clients.store.pages import all_pages
 from tessera.clients.store.pipelines import pipelined
 from tessera.clients.store.protocol import Changed, Contents, Refused, Temporary
 from tessera.clients.store.ranges import read_range
@@ -29,7 +30,6 @@ __all__ = ["GcsStore", "GoogleToken"]
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_only",)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _FIELDS = "items(name,size,md5Hash,crc32c,generation),nextPageToken"
-_PAGES = 100_000
 _GONE = 404
 
 
@@ -155,21 +155,14 @@ class GcsStore:
 
     def objects(self) -> tuple[StoredObject, ...]:
         """Return all objects, page by page."""
-        found: list[StoredObject] = []
-        token, seen = "", set[str]()
-        for _ in range(_PAGES):
-            query = {"fields": _FIELDS, "prefix": self._prefix} | ({"pageToken": token} if token else {})
-            text = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
-            with self._endpoint.request("GET", f"{self._root}?{text}", self._headers()) as response:
-                page = _read_page(response.content())
-            found += (self._object(each) for each in page.items if each.name != self._prefix)
-            if not page.next_page_token:
-                return tuple(found)
-            if page.next_page_token in seen:
-                break
-            token = page.next_page_token
-            seen.add(token)
-        raise Temporary("the listing does not end: no new page token")
+        return tuple(all_pages(self._read_page))
+
+    def _read_page(self, token: str) -> tuple[list[StoredObject], str | None]:
+        query = {"fields": _FIELDS, "prefix": self._prefix} | ({"pageToken": token} if token else {})
+        text = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
+        with self._endpoint.request("GET", f"{self._root}?{text}", self._headers()) as response:
+            page = _read_page(response.content())
+        return [self._object(each) for each in page.items if each.name != self._prefix], page.next_page_token or None
 
     def _object(self, item: _Item) -> StoredObject:
         right = item.name.startswith(self._prefix) and re.fullmatch("[0-9]{1,15}", item.size)

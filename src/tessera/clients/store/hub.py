@@ -13,6 +13,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import msgspec
 
 from tessera.clients.store.http1 import Endpoint, Response
+from tessera.clients.store.pages import all_pages
 from tessera.clients.store.protocol import Contents, Refused, Temporary
 from tessera.clients.store.ranges import read_range
 from tessera.core.storage.models.revisions import StoredObject
@@ -27,7 +28,6 @@ _ADDRESS = re.compile(
 )
 _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="next"')
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_PAGES = 10_000
 _HOPS = 5
 _REDIRECT, _UNAUTHORIZED, _FORBIDDEN = 300, 401, 403
 
@@ -124,19 +124,16 @@ class HubStore:
             raise Temporary(f"a revision whose commit is {commit[:60]!r}")
         self._commit = commit
         self._links.clear()
-        address = "/".join((f"{top}/tree/{commit}", *(quote(part, safe="") for part in folder.split("/") if part)))
-        address, found = f"{address}?recursive=true", list[_Entry]()
-        seen = {address}
-        for _ in range(_PAGES):
+        tree = "/".join((f"{top}/tree/{commit}", *(quote(part, safe="") for part in folder.split("/") if part)))
+        first = f"{tree}?recursive=true"
+
+        def read(following: str) -> tuple[tuple[_Entry, ...], str | None]:
+            address = following or first
             content, more = self._get(address)
-            found += _decode(content, tuple[_Entry, ...])
-            if not more:
-                return tuple(self._object(each) for each in found if each.type == "file")
-            address = self._below_hub(_followed(address, more))
-            if address in seen:
-                break
-            seen.add(address)
-        raise Temporary("the listing does not end")
+            entries = _decode(content, tuple[_Entry, ...])
+            return entries, self._below_hub(_followed(address, more)) if more else None
+
+        return tuple(self._object(each) for each in all_pages(read) if each.type == "file")
 
     def _object(self, entry: _Entry) -> StoredObject:
         folder = self._repository.folder

@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 
 from tessera.clients.store.http1 import Endpoint, Response, request_of
+from tessera.clients.store.pages import all_pages
 from tessera.clients.store.pipelines import pipelined
 from tessera.clients.store.protocol import Contents, Refused, Temporary
 from tessera.clients.store.ranges import condition, read_range
@@ -25,7 +26,6 @@ __all__ = ["S3Settings", "S3Store", "SignedRequests", "sign"]
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _SIZE = re.compile(r"[0-9]{1,15}")
-_PAGES = 100_000
 _LEAST_REDIRECT = 300
 _SECOND = timedelta(seconds=1)
 
@@ -212,32 +212,21 @@ class S3Store:
 
     def objects(self) -> tuple[StoredObject, ...]:
         """Return all objects, page by page."""
-        found: list[StoredObject] = []
-        token, seen, first = "", set[str](), set[str]()
-        for _ in range(_PAGES):
-            query = {"encoding-type": "url", "list-type": "2", "prefix": self._prefix}
-            if token:
-                query["continuation-token"] = token
-            text = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(query.items()))
-            target = f"{self._root or '/'}?{text}"
-            with self._endpoint.request("GET", target, self._headers(target, {})) as response:
-                if response.status >= _LEAST_REDIRECT:
-                    where = response.headers.get("x-amz-bucket-region") or response.headers.get("location", "")
-                    raise Refused(f"status {response.status}: another region or endpoint has it, {shown(where)}")
-                page = _parse(response.content())
-            rows = list(self._page(page))
-            if rows and rows[0].path in first:
-                break
-            first.update(each.path for each in rows[:1])
-            found += rows
-            after = page.findtext("{*}NextContinuationToken") or ""
-            if page.findtext("{*}IsTruncated") != "true":
-                return tuple(found)
-            if not after or after in seen:
-                break
-            token = after
-            seen.add(token)
-        raise Temporary("the listing does not end: its pages repeat")
+        return tuple(all_pages(self._read_page))
+
+    def _read_page(self, token: str) -> tuple[list[StoredObject], str | None]:
+        query = {"encoding-type": "url", "list-type": "2", "prefix": self._prefix}
+        if token:
+            query["continuation-token"] = token
+        text = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(query.items()))
+        target = f"{self._root or '/'}?{text}"
+        with self._endpoint.request("GET", target, self._headers(target, {})) as response:
+            if response.status >= _LEAST_REDIRECT:
+                where = response.headers.get("x-amz-bucket-region") or response.headers.get("location", "")
+                raise Refused(f"status {response.status}: another region or endpoint has it, {shown(where)}")
+            page = _parse(response.content())
+        is_last = page.findtext("{*}IsTruncated") != "true"
+        return list(self._page(page)), None if is_last else page.findtext("{*}NextContinuationToken") or ""
 
     def _page(self, page: "ET.Element") -> Iterator[StoredObject]:
         encoded = page.findtext("{*}EncodingType") == "url"

@@ -1,6 +1,7 @@
-"""Which model is fetched next, where one has made room for another; whole fetches are tested with the keeper."""
+"""Fetches one at a time, and what is reported of models that do not fit; whole fetches are tested with the keeper."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -8,62 +9,50 @@ import pytest
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.modelcache.fetching import Fetches
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.cache import DesiredModel, ObservedModel
-from tessera.core.storage.models.cacheplan import ModelOnNode, OnDisk
+from tessera.core.storage.models.cache import DesiredModel
+from tessera.core.storage.models.cacheplan import CachePlan
 from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
 
 SMALL, LARGE = DesiredModel(name="small", source="s3://b/small"), DesiredModel(name="large", source="s3://b/large")
-DESIRED = {each.name: each for each in (LARGE, SMALL)}
-THERE = ModelOnNode(OnDisk("1", ("1",)))
-READY = ObservedModel(name="large", state="Ready", identity=LARGE.identity, checked_s=1.0)
 
 
-class Node:
-    """A node with a disk, on which a small model was to make room for a large one."""
-
-    def __init__(self, folder: Path) -> None:
-        self.woken = 0
-        self.fetches = Fetches(
-            disk=ModelDisk(folder),
-            open_store=self._open,
-            neighbors=dict,
-            now_s=lambda: 2.0,
-            wake=self._wake,
-            log=logger(),
-        )
-        self.fetches.displaced = {"small": "large"}
-
-    async def _open(self, model: DesiredModel) -> ObjectStore:
-        await asyncio.Event().wait()
-        raise AssertionError(model)
-
-    def _wake(self) -> None:
-        self.woken += 1
-
-    async def begin(self, *there: str) -> str:
-        """Return what is fetched where these models are on the disk."""
-        offered = {name: "1" for name in there if name not in self.fetches.displaced}
-        self.fetches.begin(DESIRED, offered, dict.fromkeys(there, THERE))
-        return self.fetches.busy
+async def never(model: DesiredModel) -> ObjectStore:
+    await asyncio.Event().wait()
+    raise AssertionError(model)
 
 
-async def test_what_room_was_made_for_is_fetched_once_there_is_room(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    assert await node.begin("small") == "", "it is still there"
-    assert await node.begin() == "large"
-    assert node.fetches.displaced == {"small": "large"}
-    assert await node.begin() == "large", "one at a time"
-    await node.fetches.close()
+@pytest.fixture
+def fetches(tmp_path: Path) -> Fetches:
+    return Fetches(disk=ModelDisk(tmp_path), open_store=never, now_s=lambda: 2.0, wake=lambda: None, log=logger())
 
 
-async def test_what_made_room_that_nothing_needs_any_more_is_fetched_again(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    node.fetches.reports["large"] = READY
-    assert await node.begin("small", "large") == ""
-    assert (node.fetches.displaced, node.woken) == ({"small": "large"}, 0)
-    assert await node.begin("large") == ""
-    assert (node.fetches.displaced, node.woken) == ({}, 1)
-    assert await node.begin("large") == "small"
-    await node.fetches.close()
+async def test_one_is_fetched_at_a_time(fetches: Fetches) -> None:
+    fetches.begin(LARGE)
+    fetches.begin(SMALL)
+    assert (fetches.busy, fetches.report("small").state) == ("large", "Missing")
+    await fetches.close()
+
+
+def decided(fetches: Fetches, displaced: Mapping[str, str], refused: Mapping[str, int]) -> None:
+    fetches.needs["large"] = 9
+    needs = fetches.observed(["large"]).needs
+    plan = CachePlan(displaced, refused, protected={}, offered={}, steps=(), fetch=None)
+    fetches.decided(needs, plan, {"large": LARGE})
+
+
+async def test_a_model_for_which_others_make_room_says_so(fetches: Fetches) -> None:
+    decided(fetches, {"small": "large"}, {})
+    report = fetches.report("large")
+    assert (report.state, report.failures) == ("Missing", 0)
+    assert report.reason == "model large: the disk is full of small: space is being freed"
+    assert not fetches.needs
+
+
+async def test_a_model_for_which_there_is_no_room_has_failed_and_is_tried_again_later(fetches: Fetches) -> None:
+    for failures in (1, 2):
+        decided(fetches, {}, {"large": 5 << 20})
+        report = fetches.report("large")
+        assert (report.state, report.failures, report.failed_s) == ("Failed", failures, 2.0)
+        assert "5 MiB too little: use a larger disk" in report.reason

@@ -45,6 +45,7 @@ from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.modeloffers import CLIENTS
 from tessera.core.storage.models.cache import DesiredModel, NodeModels, ObservedModel
 from tessera.core.storage.models.peers import PeerPatience, content_key
+from tessera.core.storage.models.retention import Kept
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import Unavailable
 from tessera.log import logger
@@ -377,21 +378,27 @@ async def test_a_fetch_keeps_the_bandwidth_limit_of_the_node(node: Node) -> None
     assert time.monotonic() - begun > 0.7  # a quarter of a second's bytes may come ahead
 
 
-class SmallDisk(ModelDisk):
-    """A disk of so many bytes for models, as they are counted on it."""
-
-    size = 9 * MIB
+class SmallFolder(ModelFolder):
+    """On a disk of 9 MiB for all models, as they are counted on it."""
 
     def free_bytes(self) -> int:
-        files = {path.lstat().st_ino: path.lstat() for path in self.folder.rglob("*") if path.is_file()}
-        return max(0, self.size - sum(each.st_blocks * 512 for each in files.values()))
+        found = (path.lstat() for path in self.top.parent.rglob("*") if path.is_file())
+        files = {each.st_ino: each.st_blocks * 512 for each in found}
+        return max(0, 9 * MIB - sum(files.values()))
+
+
+class SmallDisk(ModelDisk):
+    reserve_bytes = 0
+
+    def model(self, name: str) -> ModelFolder:
+        return SmallFolder(self.folder / name)
 
 
 async def test_a_full_disk_serves_the_higher_priority_and_says_what_has_no_room(node: Node) -> None:
     small = node.put("small", a=os.urandom(6 * MIB))
     large = node.put("large", a=os.urandom(8 * MIB))
     await node.tell(desired(small, "small"))
-    async with node.running(SmallDisk(node.folder, most_percent=99)):
+    async with node.running(SmallDisk(node.folder)):
         await node.model(has(), "small")
         # 1. Of equal priority: it has to wait.
         await node.tell(desired(large, "large"), desired(small, "small"))
@@ -420,7 +427,7 @@ async def test_a_disk_that_is_full_of_revisions_with_the_same_weights_has_room_f
     small = node.put("small", weights=os.urandom(6 * MIB), config=b"1")
     large = node.put("large", a=os.urandom(8 * MIB))
     await node.tell(desired(small, "small", interval_s=60))
-    async with node.running(SmallDisk(node.folder, most_percent=99)):
+    async with node.running(SmallDisk(node.folder)):
         first = (await node.model(has(), "small")).revision
         (node.bucket / "small" / "config").write_bytes(b"22")
         node.now_s += 61
@@ -434,16 +441,14 @@ async def test_a_disk_that_is_full_of_revisions_with_the_same_weights_has_room_f
 
 
 class WatchedDisk(SmallDisk):
-    """A small disk that says when a fetch looks at a model to make room."""
+    """A small disk that says when a plan looks at a model to make room."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, most_percent=99)
-        self.looked_at: Callable[[], object] | None = None
+    looked_at: Callable[[], object] | None = None
 
-    def model(self, name: str) -> ModelFolder:
-        if self.looked_at is not None and name == "small" and threading.current_thread().name == "fetch-large":
+    def kept(self, name: str) -> tuple[Kept, ...]:
+        if self.looked_at is not None and name == "small":
             self.looked_at()
-        return super().model(name)
+        return super().kept(name)
 
 
 async def test_a_pod_that_gets_what_was_chosen_to_make_room_stops_nobody_for_ever(node: Node) -> None:

@@ -53,10 +53,9 @@ def test_a_model_is_read_with_all_that_it_says() -> None:
         "pack": "Auto",
     }
     _, found = read_model_cache(cache(**said), frozenset({"n1"}))
-    want = DesiredCache(
+    want = DesiredModel(
         name="llama",
         source="s3://models/llama",
-        nodes=frozenset({"n1"}),
         endpoint="https://rgw.example.com",
         region="eu-1",
         secret="bucket",
@@ -69,8 +68,8 @@ def test_a_model_is_read_with_all_that_it_says() -> None:
         keep=3,
         pack="Auto",
     )
-    assert found == want
-    assert read_model_cache(cache())[1] == DesiredCache(name="llama", source="s3://models/llama")
+    assert found == DesiredCache(want, frozenset({"n1"}))
+    assert read_model_cache(cache())[1] == DesiredCache(DesiredModel(name="llama", source="s3://models/llama"))
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -99,7 +98,7 @@ def test_an_invalid_spec_is_refused(case: str) -> None:
 
 
 def test_an_at_sign_in_a_key_is_no_credential() -> None:
-    assert read_model_cache(cache(source="s3://models/a@b"))[1].source == "s3://models/a@b"
+    assert read_model_cache(cache(source="s3://models/a@b"))[1].model.source == "s3://models/a@b"
 
 
 def test_what_a_node_was_told_and_reports_is_read_as_it_was_written() -> None:

@@ -16,7 +16,6 @@ from tessera.core.storage.images.warmup import (
     ObservedImage,
     Turn,
     Warmup,
-    back_off_s,
     next_steps,
     plan,
     summary,
@@ -155,10 +154,6 @@ def test_what_several_warmups_say_of_an_image_is_joined() -> None:
         DesiredImage(image=A, digest=ONE, pinned=True, secrets=("one", "two")),
         DesiredImage(image=B, pinned=True, secrets=("two", "one")),
     )
-
-
-def test_the_time_between_failures_doubles_up_to_ten_minutes() -> None:
-    assert [back_off_s(each) for each in (1, 2, 3, 7, 8, 1000)] == [10, 20, 40, 600, 600, 600]
 
 
 def test_a_summary_says_how_far_all_nodes_are() -> None:

@@ -5,25 +5,23 @@ from itertools import chain, combinations, product
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tessera.core.storage.models.cache import CachedModel, DesiredModel, victims
+from tessera.core.storage.models.cache import DesiredModel, ObservedModel
 from tessera.core.storage.models.cacheplan import (
     AbandonFetch,
     CachePlan,
     EvictRevision,
+    Fetching,
     ModelOnNode,
     OnDisk,
     RemoveModel,
     RemoveSuperseded,
-    deferred_fetches,
     plan_cache,
-    waiting_for_room,
 )
-from tessera.core.storage.models.retention import Kept, superseded
-from tessera.errors import Unavailable
+from tessera.core.storage.models.retention import Kept, LinkedFile, freed_bytes, superseded
 
 
 def model(name: str, **more: Any) -> DesiredModel:
@@ -42,7 +40,8 @@ def planned(
     """Return what is planned for model `a`, where `b` is desired, too."""
     models = {each.name: each for each in (desired, model("b")) if each is not None}
     displaced = {"a": makes_room_for} if makes_room_for else {}
-    return plan_cache(models, {} if found is None else {"a": found}, fetched=fetched, displaced=displaced)
+    there = {} if found is None else {"a": found}
+    return plan_cache(models, there, fetching=Fetching(running=fetched), displaced=displaced)
 
 
 OFFERED: dict[str, tuple[DesiredModel, ModelOnNode | None, str]] = {
@@ -116,10 +115,124 @@ def test_steps(case: str) -> None:
 
 
 def test_what_makes_room_and_what_it_is_made_for_are_not_fetched_before_there_is_room() -> None:
-    displaced = {"a": "b", "c": "d", "e": "f"}
-    found = {"a": on_node("1", "1"), "c": on_node("", "1")}
-    assert waiting_for_room(displaced, found) == {"a": "b"}
-    assert deferred_fetches(displaced, found) == {"a", "b", "c", "e"}
+    models = {each: model(each) for each in "ab"}
+    displaced = {"a": "b"}
+    there, gone = on_node("1", "1"), on_node("", "")
+    assert plan_cache(models, {"a": there}, fetching=Fetching(), displaced=displaced).fetch is None
+    made = plan_cache(models, {"a": gone}, fetching=Fetching(), displaced=displaced)
+    assert (made.fetch, made.displaced, made.offered) == (models["b"], {"a": "b"}, {"a": "", "b": ""})
+    assert plan_cache(models, {"a": gone}, fetching=Fetching(running="b"), displaced=displaced).fetch is None
+
+
+@pytest.mark.parametrize("ended", [{"checked_s": 9.0, "revision": "1"}, {"failed_s": 9.0, "failures": 1}])
+def test_what_made_room_is_fetched_again_once_the_other_fetch_has_ended(ended: dict[str, Any]) -> None:
+    models = {each: model(each) for each in "ba"}
+    report = ObservedModel(name="b", identity=models["b"].identity, **ended)
+    found = {"a": on_node("", ""), "b": on_node("1", "1") if "revision" in ended else on_node("", "")}
+    plan = plan_cache(models, found, fetching=Fetching(now_s=9.5, reports={"b": report}), displaced={"a": "b"})
+    assert (plan.displaced, plan.fetch) == ({}, models["a"])
+
+
+ONE, TWO = "1" * 64, "2" * 64
+MIB = 2**20
+
+
+def there(*kept: Kept, current: str = ONE, **more: Any) -> ModelOnNode:
+    return ModelOnNode(OnDisk(current, tuple(each.revision for each in kept)), kept=kept, **more)
+
+
+def room_for(missing: int, found: dict[str, ModelOnNode], *others: DesiredModel, priority: int = 5) -> CachePlan:
+    """Return what is planned where a model `big` did not fit."""
+    desired = {each.name: each for each in (model("big", priority=priority), *others)}
+    return plan_cache(desired, found, fetching=Fetching(needs={"big": missing}), displaced={})
+
+
+def evicted(plan: CachePlan) -> list[tuple[str, str]]:
+    return [(each.model, each.revision) for each in plan.steps if isinstance(each, EvictRevision)]
+
+
+def test_room_is_made_by_what_nobody_gets_any_more_and_then_by_lower_priorities() -> None:
+    found = {"a": there(Kept(ONE, 9.0, 10), Kept(TWO, 5.0, 10)), "b": there(Kept(ONE, 9.0, 10), Kept(TWO, 4.0, 10))}
+    models = model("a", priority=3), model("b", priority=1)
+    plan = room_for(11, found, *models)
+    assert (evicted(plan), plan.displaced, plan.refused) == ([("b", TWO), ("a", TWO)], {}, {})
+    assert plan.fetch is not None
+    assert plan.fetch.name == "big", "in the room that is made at once"
+    plan = room_for(21, found, *models)
+    assert (len(evicted(plan)), plan.displaced, plan.offered) == (2, {"b": "big"}, {"a": ONE, "b": "", "big": ""})
+    assert plan.fetch == models[0], "there is no room for the other yet"
+    assert room_for(31, found, *models).displaced == {"a": "big", "b": "big"}
+    plan = room_for(41, found, *models)
+    assert (evicted(plan), plan.displaced, plan.refused, plan.fetch) == ([], {}, {"big": 1}, models[0])
+
+
+def test_room_is_made_by_revisions_that_share_their_files() -> None:
+    weights = LinkedFile((0, 1), 8 * MIB, 2)
+    low = there(Kept(ONE, 9.0, 4096, "", (weights,)), Kept(TWO, 5.0, 4096, "", (weights,)))
+    plan = room_for(4 * MIB, {"low": low}, model("low"))
+    assert (evicted(plan), plan.displaced) == ([("low", TWO)], {"low": "big"})
+
+
+HERE = Kept(ONE, 1.0, 10)
+STAYS: dict[str, tuple[DesiredModel, ModelOnNode]] = {
+    "of its own priority": (model("a", priority=5), there(HERE)),
+    "of a higher one": (model("a", priority=6), there(HERE)),
+    "that is pinned": (model("a", pinned=True), there(HERE)),
+    "that pods have": (model("a"), there(HERE, used=frozenset({ONE}))),
+    "that a process reads": (model("a"), there(Kept(ONE, 1.0, 10, "in use by process 17"))),
+    "whose former revision pods have": (model("a"), there(Kept(TWO, 1.0, 10), used=frozenset({TWO}))),
+    "whose former revision a pod may get": (model("a"), there(Kept(TWO, 1.0, 10), listed=frozenset({TWO}))),
+    "whose revision is named": (model("a", revision=TWO), there(Kept(TWO, 1.0, 10))),
+}
+
+
+@pytest.mark.parametrize("case", STAYS)
+def test_no_room_is_made_by_a_model(case: str) -> None:
+    desired, found = STAYS[case]
+    assert room_for(1, {"a": found}, desired).refused == {"big": 1}
+
+
+KEPT = st.builds(
+    Kept,
+    st.sampled_from([ONE, TWO, "3" * 64]),
+    st.floats(0, 9),
+    st.integers(0, 9),
+    st.sampled_from(["", "in use by process 17"]),
+    st.lists(st.sampled_from([LinkedFile((0, 1), 9, 2), LinkedFile((0, 2), 5, 3)]), max_size=3).map(tuple),
+)
+MODELS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from("abcd"),
+    st.tuples(
+        st.none() | st.builds(dict, priority=st.integers(0, 3), pinned=st.booleans()),
+        st.lists(KEPT, max_size=3, unique_by=lambda each: each.revision),
+        st.sampled_from(["", ONE]),
+        st.frozensets(st.sampled_from([ONE, TWO])),
+    ),
+)
+
+
+@given(others=MODELS, missing=st.integers(1, 30), priority=st.integers(0, 3))
+def test_what_makes_room_is_enough_none_too_many_and_nobodys_that_must_stay(
+    others: dict[str, Any], missing: int, priority: int
+) -> None:
+    found = {name: there(*kept, current=current, used=used) for name, (_, kept, current, used) in others.items()}
+    models = {name: model(name, **more) for name, (more, *_) in others.items() if more is not None}
+    plan = room_for(missing, found, *models.values(), priority=priority)
+    of = {(name, each.revision): each for name, one in found.items() for each in one.kept}
+    chosen = [*evicted(plan), *((name, found[name].there.current) for name in plan.displaced)]
+    chosen = [each for each in chosen if each in of]
+    freed = [of[each] for each in chosen]
+    if plan.refused:
+        assert not plan.displaced
+        return
+    assert freed_bytes(freed) >= missing
+    assert all(freed_bytes(other for other in freed if other is not each) < missing for each in freed)
+    for name, revision in chosen:
+        assert not of[name, revision].protected
+        assert revision not in found[name].used
+        if name in plan.displaced and name in models:
+            assert models[name].priority < priority
+            assert not models[name].pinned
 
 
 def subsets(of: str) -> Iterator[str]:
@@ -192,7 +305,11 @@ class Node(RuleBasedStateMachine):
         self.pods: list[tuple[str, str]] = []
         self.fetched = ""
         self.displaced: dict[str, str] = {}
-        self.plan: tuple[CachePlan, dict[str, ModelOnNode]] | None = None
+        self.needs: dict[str, int] = {}
+        """What did not fit when it was fetched last."""
+        self.now_s = 0.0
+        self.reports: dict[str, ObservedModel] = {}
+        self.plan: CachePlan | None = None
         """What is planned and not done yet."""
         self.made = 0
 
@@ -207,7 +324,8 @@ class Node(RuleBasedStateMachine):
             listed = frozenset(each for one, each in may if one == name)
             held = frozenset(each for one, each in self.pods if one == name)
             there = OnDisk(self.current[name], tuple(revisions))
-            found[name] = ModelOnNode(there, held, listed or None)
+            kept = tuple(Kept(each, last_used=place, own_bytes=1) for place, each in enumerate(revisions))
+            found[name] = ModelOnNode(there, held, listed or None, kept)
         return found
 
     def kept(self, name: str) -> tuple[Kept, ...]:
@@ -252,42 +370,42 @@ class Node(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.fetched)
     def fetch_succeeds(self) -> None:
-        """What is fetched is the current one; the fetch itself removes what is superseded."""
+        """What is fetched is the current one, unless another is named; the fetch itself removes what is superseded."""
         name, self.fetched, self.made = self.fetched, "", self.made + 1
+        desired = self.desired.get(name)
+        if desired is not None and desired.revision in self.revisions.get(name, ()):
+            self.current[name] = desired.revision  # it is not fetched
+            self.report(name, checked_s=self.now_s)
+            return
         self.revisions.setdefault(name, []).append(f"{self.made:03}")
-        self.current[name] = self.revisions[name][-1]
-        for each in superseded(self.kept(name), self.desired[name].keep if name in self.desired else 2):
+        self.current.setdefault(name, "")
+        if desired is None or not desired.revision:
+            self.current[name] = self.revisions[name][-1]
+        for each in superseded(self.kept(name), desired.keep if desired is not None else 2):
             self.revisions[name].remove(each)
-        self.displaced = {one: other for one, other in self.displaced.items() if other != name}
+        if desired is not None and desired.revision:
+            self.report(name, failures=1, failed_s=self.now_s)
+        elif desired is not None:
+            self.report(name, checked_s=self.now_s)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.fetched in self.desired)
+    def fetch_needs_room(self, data: st.DataObject) -> None:
+        name, self.fetched = self.fetched, ""
+        self.needs[name] = data.draw(st.integers(1, 3))
 
     @rule()
     @precondition(lambda self: self.fetched in self.desired)
-    def fetch_needs_room(self) -> None:
+    def fetch_fails(self) -> None:
         name, self.fetched = self.fetched, ""
-        this = CachedModel(name=name, current="", kept=(), priority=self.desired[name].priority)
-        others = [
-            CachedModel(
-                name=each,
-                current=self.current[each],
-                kept=self.kept(each),
-                used=found.used,
-                priority=self.desired[each].priority if each in self.desired else -1,
-            )
-            for each, found in self.on_disk().items()
-            if each != name
-        ]
-        most = sum(len(each.kept) for each in others)
-        for missing in range(most, 0, -1):
-            try:
-                chosen = victims(this, others, missing_bytes=missing, subject="disk")
-            except Unavailable:
-                continue  # there is less that may go
-            for victim in chosen:
-                if victim.current:
-                    self.displaced[victim.model] = name
-                else:
-                    self.revisions[victim.model].remove(victim.revision)
-            return
+        self.report(name, failures=1, failed_s=self.now_s)
+
+    @rule()
+    def time_passes(self) -> None:
+        self.now_s += 1000.0
+
+    def report(self, name: str, **more: Any) -> None:
+        self.reports[name] = ObservedModel(name=name, identity=self.desired[name].identity, **more)
 
     # What the node does: look, then act, while other things happen
 
@@ -295,19 +413,22 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is None)
     def look(self) -> None:
         found = self.on_disk()
-        plan = plan_cache(self.desired, found, fetched=self.fetched, displaced=self.displaced)
+        fetching = Fetching(self.now_s, self.fetched, self.reports, dict(self.needs))
+        self.plan = plan = plan_cache(self.desired, found, fetching=fetching, displaced=self.displaced)
         self.displaced = dict(plan.displaced)
-        self.plan = plan, found
+        self.needs.clear()
+        for name in plan.refused:
+            self.report(name, failures=1, failed_s=self.now_s)
 
     @rule(data=st.data())
     @precondition(lambda self: self.plan is not None)
     def act(self, data: st.DataObject) -> None:
-        self.fetched = self.fetched or data.draw(st.sampled_from(["", *self.acted()]))
+        self.fetched = self.fetched or data.draw(st.sampled_from(["", self.acted()]))
 
-    def acted(self) -> list[str]:
-        """Do what is planned; return the models that may be fetched then, those that are not there first."""
+    def acted(self) -> str:
+        """Do what is planned; return the model that may be fetched then, if any."""
         assert self.plan is not None
-        (plan, found), self.plan = self.plan, None
+        plan, self.plan = self.plan, None
         former, self.pins = self.choosable(), dict(plan.protected)
         self.offered = {name: each for name, each in plan.offered.items() if each in self.revisions.get(name, ())}
         self.withdrawn = former - set(self.offered.items())
@@ -319,16 +440,12 @@ class Node(RuleBasedStateMachine):
                     del self.revisions[name], self.current[name]
                 case EvictRevision(name, revision, _):
                     self.revisions[name].remove(revision)
-                    self.current[name] = ""
+                    if self.current[name] == revision:
+                        self.current[name] = ""
                 case RemoveSuperseded(name, keep):
                     for each in superseded(self.kept(name), keep):
                         self.revisions[name].remove(each)
-        candidates = set(self.desired) - deferred_fetches(self.displaced, found)
-        return sorted(candidates, key=lambda name: (bool(plan.offered.get(name)), name))
-
-    def is_due(self, name: str) -> bool:
-        """Return whether a model is to be fetched: room is made for it, or what its source has is not there."""
-        return name in self.displaced.values() or not (self.desired[name].revision or self.current.get(name))
+        return plan.fetch.name if plan.fetch is not None else ""
 
     # Laws
 
@@ -344,20 +461,22 @@ class Node(RuleBasedStateMachine):
                 self.fetch_succeeds()
             if self.plan is None:
                 self.look()
-            due = (each for each in self.acted() if self.is_due(each))
-            self.fetched = next(due, "")
+            self.fetched = self.acted()
             self.withdrawn.clear()
+            self.now_s += 1000.0
         self.look()
         assert self.plan is not None
-        assert (self.plan[0].steps, self.fetched) == ((), "")
+        assert (self.plan.steps, self.plan.displaced) == ((), {})
+        lost = {name for name, each in self.desired.items() if each.revision not in ("", *self.revisions.get(name, ()))}
+        assert self.fetched in {"", *lost}, "a named revision that no source has is tried again and again"
         held = {name for name, _ in self.pods}
         assert set(self.revisions) <= {*self.desired, *held}
         for name, each in self.desired.items():
-            revision = each.revision or self.current[name]
+            revision = each.revision or self.current.get(name)
             assert revision, "what is desired is fetched"
             assert revision not in self.revisions.get(name, ()) or self.offered[name] == revision, "and offered"
             there = set(self.revisions.get(name, ()))
-            assert len(there) <= each.keep or there == self.pins[name] | {self.current[name]}
+            assert len(there) <= each.keep or there == self.pins[name] | ({self.current[name]} - {""})
 
 
 def test_whatever_happens_nothing_is_removed_that_a_pod_has_or_may_get() -> None:

@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import msgspec
+
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.readers import revisions_in_use
@@ -13,7 +15,7 @@ from tessera.agent.storage.models.sync import hold
 from tessera.clients.disks import HostImages, Images
 from tessera.core.storage.models.cacheplan import OnDisk
 from tessera.core.storage.models.paths import NOTES
-from tessera.core.storage.models.retention import superseded
+from tessera.core.storage.models.retention import Kept, superseded
 from tessera.errors import Conflict, InvalidInput, TesseraError
 
 __all__ = ["ModelDisk"]
@@ -138,6 +140,17 @@ class ModelDisk:
                 return 0, 0
             self._facts[name, revision] = manifest.size, len(manifest.files)
         return self._facts[name, revision]
+
+    def kept(self, name: str) -> tuple[Kept, ...]:
+        """Return the revisions of a model with what they free, protected where a process reads them; none if broken."""
+        folder = self.model(name)
+        with contextlib.suppress(TesseraError, OSError):  # the next sync reports a broken manifest
+            revisions = folder.revisions()
+            readers = {each.revision: each.in_use for each in revisions}
+            return tuple(
+                msgspec.structs.replace(each, protected=readers[each.revision]) for each in folder.kept(revisions)
+            )
+        return ()
 
     def pin(self, name: str, revisions: Collection[str]) -> None:
         """Pin exactly these revisions of a model, which are present."""

@@ -10,49 +10,21 @@ from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.cache import CachedModel, DesiredModel, ObservedModel, next_fetch, victims
-from tessera.core.storage.models.cacheplan import ModelOnNode, deferred_fetches, waiting_for_room
-from tessera.core.storage.models.retention import Kept, freed_bytes
-from tessera.errors import TesseraError, Unavailable
+from tessera.core.storage.models.cache import DesiredModel, ObservedModel
+from tessera.core.storage.models.cacheplan import CachePlan, Fetching
+from tessera.core.storage.models.retention import TooLittleRoom
+from tessera.errors import Unavailable
 from tessera.log import Logger, defect
 
-__all__ = ["Fetches", "Neighbor"]
+__all__ = ["Fetches"]
 
 _PROGRESS_S = 10.0
 """Pause between two reports of progress, each of which is a write to the API server."""
-
-
-class Displaces(TesseraError):
-    """There is room only if other models, which new pods get now, are withdrawn.
-
-    Args:
-        models: their names.
-
-    """
-
-    def __init__(self, subject: str, models: Iterable[str]) -> None:
-        self.models = tuple(dict.fromkeys(models))
-        super().__init__(subject, found=f"the disk is full of {', '.join(self.models)}", hint="space is being freed")
+_NO_ROOM = "use a larger disk, fewer models on this node, or a higher priority than those present"
 
 
 class _Abandoned(Exception):
     """The model is no longer desired."""
-
-
-class Neighbor(msgspec.Struct, frozen=True):
-    """A model on the disk, when another one needs room.
-
-    Args:
-        desired: its desired state; None if it is no longer desired.
-        found: its revisions, and those in use.
-
-    """
-
-    desired: DesiredModel | None
-    found: ModelOnNode
-
-
-Neighbors = Callable[[], Mapping[str, Neighbor]]
 
 
 class _Fetch:
@@ -62,19 +34,15 @@ class _Fetch:
         model: the desired model.
         disk: the destination.
         store: the source; closed at the end.
-        neighbors: the other models on the disk.
         limits: of the transfer.
 
     """
 
-    def __init__(
-        self, model: DesiredModel, disk: ModelDisk, store: ObjectStore, neighbors: Neighbors, limits: TransferLimits
-    ) -> None:
+    def __init__(self, model: DesiredModel, disk: ModelDisk, store: ObjectStore, limits: TransferLimits) -> None:
         self.model = model
         self.done_bytes, self.total_bytes = 0, 0
         self._disk = disk
         self._store = store
-        self._neighbors = neighbors
         self._limits = limits
         self._abandoned = threading.Event()
 
@@ -86,7 +54,7 @@ class _Fetch:
         """Return the fetched revision.
 
         Raises:
-            Displaces: other models have to go first.
+            TooLittleRoom: other models have to make room first.
             TesseraError: it failed; the former revision stays the current one.
 
         """
@@ -142,7 +110,7 @@ class _Fetch:
                 revision=model.revision,
                 limits=self._limits,
             )
-            return sync(self._store, folder, options, self._progress, self._make_room, self._disk.sharing)
+            return sync(self._store, folder, options, self._progress, self._disk.sharing)
         finally:
             self._store.close()
 
@@ -151,32 +119,6 @@ class _Fetch:
         if self._abandoned.is_set():
             raise _Abandoned
 
-    def _make_room(self, needed: int, own: list[Kept]) -> None:
-        """Remove other models' revisions to make room, or say which must be withdrawn from new pods."""
-        missing = needed - self._disk.free_bytes() - freed_bytes(each for each in own if not each.protected)
-        if missing <= 0:
-            return
-        others = [self._cached(name, each) for name, each in self._neighbors().items() if name != self.model.name]
-        this = CachedModel(name=self.model.name, current="", kept=(), priority=self.model.priority)
-        chosen = victims(this, others, missing_bytes=missing, subject=str(self._disk.folder))
-        for victim in chosen:
-            if not victim.current:
-                self._disk.evict(victim.model, victim.revision)
-        if displaced := [victim.model for victim in chosen if victim.current]:
-            raise Displaces(f"model {self.model.name}", displaced)
-
-    def _cached(self, name: str, each: Neighbor) -> CachedModel:
-        folder = self._disk.model(name)
-        revisions = folder.revisions()
-        return CachedModel(
-            name=name,
-            current=each.found.there.current,
-            kept=tuple(folder.kept(revisions)),
-            used=each.found.used.union(one.revision for one in revisions if one.in_use),
-            priority=each.desired.priority if each.desired else self.model.priority - 1,
-            pinned=each.desired is not None and each.desired.pinned,
-        )
-
 
 class Fetches:
     """The fetches of a node, one at a time, and their results.
@@ -184,7 +126,6 @@ class Fetches:
     Args:
         disk: the models' folder.
         open_store: returns the store of a model, with its credentials.
-        neighbors: returns the models on the disk.
         now_s: seconds since 1970.
         wake: called when one has ended.
         log: for starts and ends.
@@ -192,12 +133,11 @@ class Fetches:
 
     """
 
-    def __init__(  # noqa: PLR0913 - one more than the budget
+    def __init__(
         self,
         *,
         disk: ModelDisk,
         open_store: Callable[[DesiredModel], Awaitable[ObjectStore]],
-        neighbors: Neighbors,
         now_s: Callable[[], float],
         wake: Callable[[], None],
         log: Logger,
@@ -205,7 +145,6 @@ class Fetches:
     ) -> None:
         self._disk = disk
         self._open_store = open_store
-        self._neighbors = neighbors
         self._now_s = now_s
         self._wake = wake
         self._log = log
@@ -218,8 +157,8 @@ class Fetches:
         """The model being fetched; empty for none."""
         self.reports: dict[str, ObservedModel] = {}
         """Result of the last fetch of each model, also of the former agent's."""
-        self.displaced: Mapping[str, str] = {}
-        """Models that make room, each with the one that they make it for."""
+        self.needs: dict[str, int] = {}
+        """Models that did not fit, with the bytes that they lacked, until the next plan decides on them."""
 
     def report(self, name: str) -> ObservedModel:
         """Return the reported state of a model's fetches."""
@@ -233,30 +172,43 @@ class Fetches:
         state = "Missing" if found.state == "Fetching" else found.state  # of an agent that has ended
         return msgspec.structs.replace(found, state=state, fetched_bytes=0, total_bytes=0)
 
-    def begin(
-        self, desired: Mapping[str, DesiredModel], offered: Mapping[str, str], found: Mapping[str, ModelOnNode]
-    ) -> None:
-        """Start the next fetch in the background, unless one is running.
+    def observed(self, desired: Iterable[str]) -> Fetching:
+        """Return the fetches of these models, for the next plan."""
+        reports = {name: self.report(name) for name in desired}
+        return Fetching(now_s=self._now_s(), running=self.busy, reports=reports, needs=dict(self.needs))
+
+    def decided(self, needs: Iterable[str], plan: CachePlan, desired: Mapping[str, DesiredModel]) -> None:
+        """Report what a plan has decided on models that did not fit.
 
         Args:
-            desired: in the order of fetching.
-            offered: revisions that new pods get, by model.
-            found: the models on the disk.
+            needs: these models.
+            plan: names those for which there is no room.
+            desired: all of the node.
 
         """
-        deferred = deferred_fetches(self.displaced, found)
-        candidates = [each for name, each in desired.items() if name not in deferred]
-        seen = {name: msgspec.structs.replace(self.report(name), revision=offered.get(name, "")) for name in desired}
-        model = None if self.busy else next_fetch(candidates, seen, self._now_s())
-        if model is not None:
+        for name in needs:
+            self.needs.pop(name, None)
+            if name in plan.refused:
+                missing = f"the disk for models has {-(-plan.refused[name] // 2**20)} MiB too little"
+                self.refuse(desired[name], f"{self._disk.folder}: {missing}: {_NO_ROOM}")
+            elif others := [other for other, by in plan.displaced.items() if by == name]:
+                reason = f"model {name}: the disk is full of {', '.join(others)}: space is being freed"
+                self.reports[name] = msgspec.structs.replace(self.report(name), state="Missing", reason=reason)
+                self._log.info("model_needs_room", model=name, of=others)
+
+    def refuse(self, model: DesiredModel, reason: str, error: Exception | None = None) -> None:
+        """Report a model as failed, to be fetched again later."""
+        former = self.reports.get(model.name, ObservedModel(name=model.name))
+        again = former.failures if former.identity == model.identity else 0
+        trace = defect(error) if error is not None else None
+        self._log.warning("model_not_fetched", model=model.name, reason=reason, exc_info=trace)
+        self._end(model, former, "Failed", failed_s=self._now_s(), failures=again + 1, reason=reason)
+
+    def begin(self, model: DesiredModel) -> None:
+        """Start a fetch in the background, unless one is running."""
+        if not self.busy:
             self.busy = model.name
             self._task = asyncio.create_task(self._run(model))
-            return
-        needed = waiting_for_room(self.displaced, found)
-        if not self.busy and needed != self.displaced:
-            # Nothing is fetched into the room that was made: the models that made it are fetched again.
-            self.displaced = needed
-            self._wake()
 
     async def _run(self, model: DesiredModel) -> None:
         former = self.reports.get(model.name, ObservedModel(name=model.name))
@@ -264,15 +216,10 @@ class Fetches:
         self._log.info("model_fetch", model=model.name, source=model.source)
         try:
             await self._fetched(model)
-        except Displaces as error:
-            self.displaced = {**self.displaced, **dict.fromkeys(error.models, model.name)}
-            self.reports[model.name] = msgspec.structs.replace(former, state="Missing", reason=str(error))
-            self._log.info("model_needs_room", model=model.name, of=error.models)
+        except TooLittleRoom as error:
+            self.needs[model.name] = error.missing_bytes
         except Exception as error:  # noqa: BLE001 - one model keeps none of the others from being fetched
-            again = former.failures if former.identity == model.identity else 0
-            reason = str(error) or type(error).__name__
-            self._log.warning("model_not_fetched", model=model.name, reason=reason, exc_info=defect(error))
-            self._end(model, former, "Failed", failed_s=self._now_s(), failures=again + 1, reason=reason)
+            self.refuse(model, str(error) or type(error).__name__, error)
         else:
             self._log.info("model_fetched", model=model.name)
             self._end(model, former, "Ready", checked_s=self._now_s(), failed_s=0.0, failures=0, reason="")
@@ -281,10 +228,9 @@ class Fetches:
             self._wake()
 
     def _end(self, model: DesiredModel, former: ObservedModel, state: str, **fields: object) -> None:
-        """Note how a fetch ended, for which no model needs to make room any more."""
+        """Note how a fetch ended."""
         rows = {**msgspec.structs.asdict(former), "state": state, "identity": model.identity, **fields}
         self.reports[model.name] = msgspec.convert(rows, ObservedModel)
-        self.displaced = {name: by for name, by in self.displaced.items() if by != model.name}
 
     async def _fetched(self, model: DesiredModel) -> None:
         if model.revision:
@@ -292,7 +238,7 @@ class Fetches:
             if there:
                 return
         store = await self._open_store(model)
-        self._fetch = _Fetch(model, self._disk, store, self._neighbors, self._limits)
+        self._fetch = _Fetch(model, self._disk, store, self._limits)
         await self._fetch.run()
 
     def abandon(self) -> None:

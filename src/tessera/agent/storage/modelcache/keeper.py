@@ -1,7 +1,7 @@
 """Reconciles a node's models with its NodeModels: fetches them, offers them to the kubelet, makes room, reports.
 
-It keeps no state of its own: revisions are on the disk, pods' models in the kubelet's record, and the time of the
-last check of a source in the status.
+Revisions are on the disk, pods' models in the kubelet's record, and the time of the last check of a source in the
+status. After a restart of the agent, models that were to make room are chosen anew.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.nodestate.ownobject import create_own
 from tessera.agent.pods.podsview import PodsInView, is_ended
 from tessera.agent.storage.modelcache.disk import ModelDisk
-from tessera.agent.storage.modelcache.fetching import Fetches, Neighbor
+from tessera.agent.storage.modelcache.fetching import Fetches
 from tessera.agent.storage.modelcache.plugin import OfferedModel
 from tessera.agent.storage.modelcache.sources import ModelSources
 from tessera.agent.storage.models.reading import TransferLimits
@@ -115,10 +115,11 @@ class ModelKeeper:
         self._desired: dict[str, DesiredModel] = {}
         self._found: dict[str, ModelOnNode] = {}
         """The models on the disk, as observed last."""
+        self._displaced: Mapping[str, str] = {}
+        """The models that make room by the last plan."""
         self._fetches = Fetches(
             disk=places.disk,
             open_store=self._open,
-            neighbors=self._neighbors,
             now_s=now_s,
             wake=self._wakeup.set,
             log=self._log,
@@ -199,15 +200,19 @@ class ModelKeeper:
         there = {} if problem else await asyncio.to_thread(self._disk.observe)
         ids = await self._allocated(view)
         self._found = {name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids) for name, each in there.items()}
+        fetching = self._fetches.observed(self._desired)
+        for name, model in self._found.items() if fetching.needs else ():
+            self._found[name] = msgspec.structs.replace(model, kept=await asyncio.to_thread(self._disk.kept, name))
         # 3. Plan.
-        displaced = self._fetches.displaced
-        plan = plan_cache(self._desired, self._found, fetched=self._fetches.busy, displaced=displaced)
+        plan = plan_cache(self._desired, self._found, fetching=fetching, displaced=self._displaced)
         if node_models.desired is not None:
+            self._displaced = plan.displaced
+            self._fetches.decided(fetching.needs, plan, self._desired)
             # 4. Pin what pods use or may get, offer it, and remove models that are not desired, or make room.
-            await self._apply(plan, servers)
+            refused = await self._apply(plan, servers)
             # 5. Start the next fetch.
-            if not problem:
-                self._fetches.begin(self._desired, plan.offered, self._found)
+            if plan.fetch is not None and plan.fetch.name not in refused and not problem:
+                self._fetches.begin(plan.fetch)
         # 6. Report.
         await self._report(found, problem, ids, plan.offered)
         self._complain.settle()
@@ -249,32 +254,42 @@ class ModelKeeper:
 
     # Applying
 
-    async def _apply(self, plan: CachePlan, servers: PluginServers[ModelOffer]) -> None:
-        self._fetches.displaced = plan.displaced
+    async def _apply(self, plan: CachePlan, servers: PluginServers[ModelOffer]) -> set[str]:
+        """Protect, offer and take the steps; return the models for which there is less room than was planned."""
         for name, revisions in plan.protected.items():
             await asyncio.to_thread(self._disk.pin, name, revisions)
         offers = [(name, revision) for name, revision in plan.offered.items() if revision]
         # A fetch that ended meanwhile may have removed what was not pinned yet.
         there = [each for each in offers if await asyncio.to_thread(self._disk.has, *each)]
         await servers.offer([model_offer(*each) for each in there], policy="distributed")
+        refused = set()
         for step in plan.steps:
-            await self._take(step)
+            is_done = await self._take(step)
+            # What is displaced is removed by a later plan; for the rest there may be no such plan.
+            if isinstance(step, EvictRevision) and not is_done and step.model not in plan.displaced:
+                reason = f"model {step.model}: a process uses revision {step.revision[:12]}: it is tried again"
+                self._fetches.refuse(self._desired[step.makes_room_for], reason)
+                refused.add(step.makes_room_for)
+        return refused
 
-    async def _take(self, step: CacheStep) -> None:
-        """Take a step; what a process reads or works on stays, and the next plan removes it."""
+    async def _take(self, step: CacheStep) -> bool:
+        """Take a step; return whether it is done: what a process reads or works on stays."""
         match step:
             case AbandonFetch():
                 self._fetches.abandon()
             case RemoveModel(model):
-                if await asyncio.to_thread(self._disk.remove, model):
+                if is_done := await asyncio.to_thread(self._disk.remove, model):
                     self._log.info("model_removed", model=model)
                     self._wakeup.set()
+                return is_done
             case EvictRevision(model, revision, other):
-                if await asyncio.to_thread(self._disk.evict, model, revision):
+                if is_done := await asyncio.to_thread(self._disk.evict, model, revision):
                     self._log.info("model_evicted", model=model, makes_room_for=other)
                     self._wakeup.set()
+                return is_done
             case RemoveSuperseded(model, keep):
                 await asyncio.to_thread(self._disk.tidy, model, keep)
+        return True
 
     # Fetching
 
@@ -324,10 +339,6 @@ class ModelKeeper:
                 with contextlib.suppress(InvalidInput):  # an agent of another version must not stop this one
                     nodes.append(read_node_models(each))
         self._sharing.meet(peers_of(model, nodes))
-
-    def _neighbors(self) -> dict[str, Neighbor]:
-        desired = self._desired
-        return {name: Neighbor(desired.get(name), each) for name, each in self._found.items()}
 
     # Reporting
 

@@ -305,6 +305,11 @@ class ModelFolder:
                     linked.append(LinkedFile((status.st_dev, status.st_ino), status.st_blocks * 512, status.st_nlink))
         return own, tuple(linked)
 
+    def free_bytes(self) -> int:
+        """Return the free bytes of its disk."""
+        status = os.statvfs(self.top)
+        return status.f_bavail * status.f_frsize
+
     def publish(self, manifest: Manifest, staged: Path) -> None:
         """Make a staged folder a revision; readers see all of it or nothing."""
         self.versions.mkdir(exist_ok=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.multipart import proof_of
 from tessera.core.storage.models.packing import Pack, is_packed
 from tessera.core.storage.models.paths import NOTES, checked_objects, selected
-from tessera.core.storage.models.retention import Kept, make_room, superseded
+from tessera.core.storage.models.retention import make_room, superseded
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_empty
 from tessera.errors import Conflict, Unavailable, Unsupported
@@ -73,7 +72,6 @@ def sync(
     folder: ModelFolder,
     options: SyncOptions,
     report: Callable[[int, int], None] = lambda _done, _total: None,
-    make_room: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
     sharing: "PeerChunks | None" = None,
 ) -> Synced:
     """Make `current` the store's current revision; readers see the former one until it is complete.
@@ -83,12 +81,12 @@ def sync(
         folder: the destination.
         options: what is desired.
         report: called with bytes done and bytes in total.
-        make_room: called with the bytes needed, and what is kept here, before anything here is evicted.
         sharing: the peers to fetch together with, and to serve.
 
     Raises:
-        TesseraError: the store does not answer or has another revision than the desired one, the disk is full, another
-            process syncs there; `current` is unchanged.
+        TooLittleRoom: the disk is full.
+        TesseraError: the store does not answer or has another revision than the desired one, or another process
+            syncs there; `current` is unchanged.
 
     """
     begun = time.monotonic()
@@ -110,7 +108,7 @@ def sync(
         revision = _unchanged(plan, objects, manifests, store.source)
         if not revision:
             staged = folder.staging / plan.identity
-            clear_room(folder, plan, staged, options, make_room, copied=_copied(plan, folder, packed=packed))
+            clear_room(folder, plan, staged, options, copied=_copied(plan, folder, packed=packed))
             fetched = stage(store, folder, plan, staged, (options.limits, progress), sharing)
             kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
             manifest = Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
@@ -202,14 +200,13 @@ def clear_room(
     plan: SyncPlan,
     staged: Path,
     options: SyncOptions,
-    elsewhere: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
     *,
     copied: int = 0,
 ) -> None:
     """Make room for what is to be fetched and copied, by evicting revisions.
 
     Raises:
-        Unavailable: it would not fit even then.
+        TooLittleRoom: it would not fit even then.
 
     """
     there = sum(path.lstat().st_blocks * 512 for path in staged.rglob("*")) if staged.is_dir() else 0
@@ -219,12 +216,10 @@ def clear_room(
         for each in folder.kept(folder.revisions())
     ]
     needed = max(0, plan.bytes_to_fetch - there) + copied
-    elsewhere(needed, kept)
-    status = os.statvfs(folder.top)
     for name in make_room(
         kept,
         needed_bytes=needed,
-        free_bytes=status.f_bavail * status.f_frsize,
+        free_bytes=folder.free_bytes(),
         reserve_bytes=options.reserve_bytes,
         subject=str(folder.top),
     ):

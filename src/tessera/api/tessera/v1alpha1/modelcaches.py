@@ -262,22 +262,9 @@ def read_model_cache(
                 found="credentials in an address can be read by everybody who sees this object",
                 hint="put them in a Secret of tessera-system, named by spec.secret",
             )
-    return found, core.DesiredCache(
-        name=name,
-        source=spec.source,
-        nodes=nodes,
-        endpoint=spec.endpoint,
-        region=spec.region,
-        secret=spec.secret,
-        revision=spec.revision,
-        interval_s=spec.interval_seconds,
-        include=spec.include,
-        exclude=spec.exclude,
-        priority=spec.priority,
-        pinned=spec.pinned,
-        keep=spec.keep,
-        pack=spec.pack,
-    )
+    rows = {each: getattr(spec, each) for each in ModelCacheSpec.__struct_fields__}
+    rows["interval_s"] = rows.pop("interval_seconds")
+    return found, core.DesiredCache(msgspec.convert({"name": name, **rows}, core.DesiredModel), nodes)
 
 
 def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeModels:
@@ -304,21 +291,11 @@ def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
 
 
 def _observed(each: ObservedModelFields) -> core.ObservedModel:
-    return core.ObservedModel(
-        name=each.name,
-        state=each.state,
-        revision=each.revision,
-        bytes=each.bytes,
-        files=each.files,
-        fetched_bytes=each.fetched_bytes,
-        total_bytes=each.total_bytes,
-        containers=each.containers,
-        identity=each.identity,
-        checked_s=read_time(each.checked_at) if each.checked_at else 0.0,
-        failed_s=read_time(each.failed_at) if each.failed_at else 0.0,
-        failures=each.failures,
-        reason=each.reason,
-    )
+    rows = msgspec.structs.asdict(each)
+    for key in ("checked", "failed"):
+        moment = rows.pop(f"{key}_at")
+        rows[f"{key}_s"] = read_time(moment) if moment else 0.0
+    return core.ObservedModel(**rows)
 
 
 def new_node_models(node: str, uid: str) -> dict[str, Any]:
@@ -342,24 +319,7 @@ def node_status(
     removing: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return the status of a NodeModels."""
-    fields = [
-        ObservedModelFields(
-            name=each.name,
-            state=each.state,
-            revision=each.revision,
-            bytes=each.bytes,
-            files=each.files,
-            fetched_bytes=each.fetched_bytes,
-            total_bytes=each.total_bytes,
-            containers=each.containers,
-            identity=each.identity,
-            checked_at=time_text(each.checked_s) if each.checked_s else "",
-            failed_at=time_text(each.failed_s) if each.failed_s else "",
-            failures=each.failures,
-            reason=reason_text(each.reason),
-        )
-        for each in observed
-    ]
+    fields = [_fields(each) for each in observed]
     text = reason_text(reason)
     status = {"models": msgspec.to_builtins(fields), "folder": folder[:1024], "freeBytes": free_bytes, "reason": text}
     leaving = sorted(removing)[:_MOST_OF_NODE]
@@ -410,3 +370,11 @@ def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -
             generation=generation,
         ),
     )
+
+
+def _fields(each: core.ObservedModel) -> ObservedModelFields:
+    rows = msgspec.structs.asdict(each)
+    for key in ("checked", "failed"):
+        moment = rows.pop(f"{key}_s")
+        rows[f"{key}_at"] = time_text(moment) if moment else ""
+    return ObservedModelFields(**{**rows, "reason": reason_text(each.reason)})

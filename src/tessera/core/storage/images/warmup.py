@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from tessera.core.storage.backoff import back_off_s
+
 __all__ = [
     "DesiredImage",
     "ImageProblem",
@@ -22,7 +24,6 @@ __all__ = [
     "Turn",
     "Warmup",
     "WarmupSummary",
-    "back_off_s",
     "image_nodes",
     "next_steps",
     "plan",
@@ -33,7 +34,6 @@ _UNSEEN_S = 120.0
 """A turn without a report from its node for this long is over: no agent runs there."""
 _LONGEST_S = 3600.0
 """A turn that lasts longer is over: another node may use it."""
-_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 10.0, 600.0
 _MOST_PROBLEMS = 16
 
 
@@ -149,11 +149,6 @@ class ImageStep(msgspec.Struct, frozen=True):
 
     kind: Literal["pull", "pin", "unpin"]
     image: DesiredImage
-
-
-def back_off_s(attempts: int) -> float:
-    """Return how long after a failure there is no other turn."""
-    return min(_FIRST_BACK_OFF_S * 2.0 ** min(attempts - 1, 16), _LONGEST_BACK_OFF_S)
 
 
 def plan(

@@ -1,4 +1,4 @@
-"""Which models a node keeps on its disk: what it fetches next, what makes room, what pods are offered.
+"""Which models nodes shall have, what they report, and which source a node checks next.
 
 The controller writes the desired models, and the node reports its own. A revision that the kubelet may
 allocate, or that a pod uses, stays; one that must go is withdrawn first.
@@ -11,43 +11,35 @@ from typing import Literal
 
 import msgspec
 
+from tessera.core.storage.backoff import back_off_s
 from tessera.core.storage.models.packing import Pack
-from tessera.core.storage.models.retention import Kept, freed_bytes, least_evicted
-from tessera.errors import Unavailable
 
 __all__ = [
     "MOST_OF_NODE",
-    "CachedModel",
     "DesiredCache",
     "DesiredModel",
     "ModelProblem",
     "ModelSummary",
     "NodeModels",
     "ObservedModel",
-    "Victim",
-    "back_off_s",
     "environment_name",
     "folder_name",
+    "is_due",
     "models_of_nodes",
-    "next_fetch",
     "peers_of",
     "summary",
-    "victims",
 ]
 
 MOST_OF_NODE = 128
 """Most models of a node; the last in order are left out."""
-_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 10.0, 600.0
 _MOST_PROBLEMS = 16
 
 
-class DesiredCache(msgspec.Struct, frozen=True, kw_only=True):
-    """A model desired on some nodes."""
+class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model desired on a node."""
 
     name: str
     source: str
-    nodes: frozenset[str] = frozenset()
-    """The selected nodes."""
     endpoint: str = ""
     region: str = ""
     secret: str = ""
@@ -62,24 +54,6 @@ class DesiredCache(msgspec.Struct, frozen=True, kw_only=True):
     keep: int = 2
     pack: Pack = "Never"
 
-
-class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model desired on a node."""
-
-    name: str
-    source: str
-    endpoint: str = ""
-    region: str = ""
-    secret: str = ""
-    revision: str = ""
-    interval_s: int = 0
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    priority: int = 0
-    pinned: bool = False
-    keep: int = 2
-    pack: Pack = "Never"
-
     @property
     def identity(self) -> str:
         """Its identity while the same files are meant: a change of it is fetched at once."""
@@ -87,6 +61,18 @@ class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
             (self.source, self.endpoint, self.region, self.secret, self.revision, self.include, self.exclude)
         )
         return hashlib.sha256(rows).hexdigest()[:16]
+
+
+class DesiredCache(msgspec.Struct, frozen=True):
+    """A model, and the nodes that are selected for it."""
+
+    model: DesiredModel
+    nodes: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.name
 
 
 class ObservedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,31 +140,6 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The first of them."""
 
 
-class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model on the disk, as a candidate to make room."""
-
-    name: str
-    current: str
-    """The revision that new pods get; empty for none."""
-    kept: tuple[Kept, ...]
-    used: frozenset[str] = frozenset()
-    """Revisions in use by pods."""
-    priority: int = 0
-    pinned: bool = False
-
-    def may_go_for(self, other: "CachedModel") -> bool:
-        """Return whether the revision that new pods get makes room for another model."""
-        return not self.pinned and self.priority < other.priority and self.current not in self.used
-
-
-class Victim(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision that makes room; if it is the current one of its model, it is withdrawn first."""
-
-    model: str
-    revision: str
-    current: bool
-
-
 # The controller
 
 
@@ -194,13 +155,11 @@ def models_of_nodes(
         unread: names of invalid ones: nodes keep their former desired models.
 
     """
-    order = sorted(caches, key=lambda each: (-each.priority, -demand.get(each.name, 0), each.name))
+    order = sorted(caches, key=lambda each: (-each.model.priority, -demand.get(each.name, 0), each.name))
     found = {}
     for node in nodes:
         kept = tuple(each for each in node.desired or () if each.name in unread)
-        chosen = (
-            msgspec.convert(each, DesiredModel, from_attributes=True) for each in order if node.name in each.nodes
-        )
+        chosen = (each.model for each in order if node.name in each.nodes)
         found[node.name] = (*kept, *chosen)[:MOST_OF_NODE]
     return found
 
@@ -210,7 +169,7 @@ def summary(cache: DesiredCache, nodes: Iterable[NodeModels], demand: Mapping[st
     mine = [each for each in nodes if each.name in cache.nodes]
     seen = {node.name: {each.name: each for each in node.observed}.get(cache.name) for node in mine}
     there = [each for each in seen.values() if each is not None]
-    have = [each for each in there if each.revision and cache.revision in ("", each.revision)]
+    have = [each for each in there if each.revision and cache.model.revision in ("", each.revision)]
     known = Counter(each.revision for each in have)
     revision = min(known, key=lambda each: (-known[each], each), default="")
     return ModelSummary(
@@ -240,19 +199,8 @@ def _problems(nodes: Iterable[NodeModels], seen: Mapping[str, ObservedModel | No
 # The node
 
 
-def back_off_s(failures: int) -> float:
-    """Return how long after failures in a row a model is not tried again."""
-    return min(_FIRST_BACK_OFF_S * 2.0 ** min(failures - 1, 16), _LONGEST_BACK_OFF_S)
-
-
-def next_fetch(
-    desired: Iterable[DesiredModel], observed: Mapping[str, ObservedModel], now_s: float
-) -> DesiredModel | None:
-    """Return the first model whose source is to be checked now; None for none."""
-    return next((each for each in desired if _is_due(each, observed.get(each.name), now_s)), None)
-
-
-def _is_due(model: DesiredModel, found: ObservedModel | None, now_s: float) -> bool:
+def is_due(model: DesiredModel, found: ObservedModel | None, now_s: float) -> bool:
+    """Return whether a model's source is to be checked now."""
     if found is None or found.identity != model.identity:
         return True
     if found.failures:
@@ -279,38 +227,3 @@ def environment_name(model: str) -> str:
 def folder_name(model: str) -> str:
     """Return a model's path in a container."""
     return f"/models/{model}"
-
-
-def victims(
-    model: CachedModel, others: Iterable[CachedModel], *, missing_bytes: int, subject: str
-) -> tuple[Victim, ...]:
-    """Return which other models make room for one that lacks so many bytes.
-
-    First what no new pod gets, least recently used first; then models of lower priority that are not pinned,
-    the lowest first. A model never makes room for one of its own priority, so that two do not take turns.
-
-    Raises:
-        Unavailable: there would be too little room even then.
-
-    """
-    superseded, current = [], []
-    for other in others:
-        for each in other.kept:
-            if each.revision != other.current and not each.protected:
-                superseded.append(((each.last_used, other.name), other.name, each))
-            elif each.revision == other.current and other.may_go_for(model):
-                current.append(((other.priority, each.last_used, other.name), other.name, each))
-    order = [
-        (each, Victim(model=name, revision=each.revision, current=rows is current))
-        for rows in (superseded, current)
-        for _, name, each in sorted(rows, key=lambda row: row[0])
-    ]
-    chosen = [order[position] for position in least_evicted([each for each, _ in order], missing_bytes)]
-    missing_bytes -= freed_bytes(each for each, _ in chosen)
-    if missing_bytes > 0:
-        raise Unavailable(
-            subject,
-            found=f"the disk for models has {-(-missing_bytes // 2**20)} MiB too little",
-            hint="use a larger disk, fewer models on this node, or a higher priority than those present",
-        )
-    return tuple(victim for _, victim in chosen)

@@ -1,27 +1,27 @@
-"""What a node does next with the models on its disk: which revisions it offers to pods, protects and removes.
+"""What a node does next with the models on its disk: what it offers to pods, protects, removes and fetches.
 
 A revision that a pod has, or that the kubelet may still give to one, stays. What is to go is offered no more first, and
 goes when the kubelet cannot choose it any longer and no pod has it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tessera.core.storage.models.cache import DesiredModel
+from tessera.core.storage.models.cache import DesiredModel, ObservedModel, is_due
+from tessera.core.storage.models.retention import Kept, freed_bytes, least_evicted
 
 __all__ = [
     "AbandonFetch",
     "CachePlan",
     "CacheStep",
     "EvictRevision",
+    "Fetching",
     "ModelOnNode",
     "OnDisk",
     "RemoveModel",
     "RemoveSuperseded",
-    "deferred_fetches",
     "plan_cache",
-    "waiting_for_room",
 ]
 
 
@@ -40,12 +40,31 @@ class ModelOnNode(msgspec.Struct, frozen=True):
         used: those that pods have.
         listed: those that the kubelet may give to a pod, or may have given; None where it knows no resource of the
             model.
+        kept: its revisions with what they free, where room is to be made; protected are those that a process reads.
 
     """
 
     there: OnDisk
     used: frozenset[str] = frozenset()
     listed: frozenset[str] | None = None
+    kept: tuple[Kept, ...] = ()
+
+
+class Fetching(msgspec.Struct, frozen=True):
+    """The fetches of a node.
+
+    Args:
+        now_s: seconds since 1970.
+        running: the model that is fetched just now; empty for none.
+        reports: results of the last fetches.
+        needs: models that did not fit when they were fetched last, with the bytes that they lacked, undecided yet.
+
+    """
+
+    now_s: float = 0.0
+    running: str = ""
+    reports: Mapping[str, ObservedModel] = {}
+    needs: Mapping[str, int] = {}
 
 
 class AbandonFetch(msgspec.Struct, frozen=True):
@@ -61,7 +80,7 @@ class RemoveModel(msgspec.Struct, frozen=True):
 
 
 class EvictRevision(msgspec.Struct, frozen=True):
-    """Remove the current revision of a model, which makes room for another one."""
+    """Remove a revision of a model, perhaps the current one, which makes room for another one."""
 
     model: str
     revision: str
@@ -79,60 +98,95 @@ CacheStep = AbandonFetch | RemoveModel | EvictRevision | RemoveSuperseded
 
 
 class CachePlan(msgspec.Struct, frozen=True):
-    """What is done in this order: make room no more, protect, offer, and take the steps.
+    """What is done in this order: protect, offer, take the steps, fetch.
 
     Args:
-        displaced: models that make room still, each with the one that they make it for.
+        displaced: models that make room from now on, each with the one that they make it for.
+        refused: models for which there would be too little room even then, with the missing bytes.
         protected: revisions that stay on the disk, and no others, by model.
         offered: the revision that new pods get of each desired model; empty for none.
         steps: what is removed.
+        fetch: the model to fetch; None for none.
 
     """
 
     displaced: Mapping[str, str]
+    refused: Mapping[str, int]
     protected: Mapping[str, frozenset[str]]
     offered: Mapping[str, str]
     steps: tuple[CacheStep, ...]
+    fetch: DesiredModel | None
 
 
 def plan_cache(
     desired: Mapping[str, DesiredModel],
     found: Mapping[str, ModelOnNode],
     *,
-    fetched: str,
+    fetching: Fetching,
     displaced: Mapping[str, str],
 ) -> CachePlan:
     """Return what a node does next with the models on its disk.
 
     Args:
-        desired: all models that it shall have.
+        desired: all models that it shall have, in the order of fetching.
         found: the models on its disk.
-        fetched: the model that is fetched just now; empty for none.
-        displaced: models that make room, each with the one that they make it for.
+        fetching: what is fetched now, and came of it before.
+        displaced: models that make room by the former plan, each with the one that they make it for.
 
     """
-    # 1. What a pod got before it could be withdrawn makes no room: it is offered again, and others are chosen.
+    # 1. What a pod got before it could be withdrawn makes no room, nor does anything for what is not fetched any more.
+    due = {name for name, each in desired.items() if _is_due(each, found.get(name), fetching)}
     making_room = {
         name: other
         for name, other in displaced.items()
-        if other in desired and not (name in found and found[name].there.current in found[name].used)
+        if other in due and not (name in found and found[name].there.current in found[name].used)
     }
-    # 2. New pods get what is desired and there.
+    # 2. Where a model did not fit, others make room: at once what no new pod gets, and the rest once withdrawn.
+    room = {
+        name: _room_for(desired[name], missing, desired, found)
+        for name, missing in fetching.needs.items()
+        if name in desired
+    }
+    refused = {name: each.missing_bytes for name, each in room.items() if each.missing_bytes}
+    making_room |= {other: name for name, each in room.items() for other in each.displaced}
+    making_room = {name: other for name, other in making_room.items() if other not in refused}
+    evicted = tuple(step for each in room.values() for step in each.evicted)
+    # 3. New pods get what is desired and there.
     offered = {
         name: "" if name in making_room or name not in found else _revision(model, found[name].there)
         for name, model in desired.items()
     }
-    # 3. What pods have or may get is protected.
+    # 4. What pods have or may get is protected.
     protected = {
         name: each.used.union(each.listed or (), {offered.get(name, "")}).intersection(each.there.revisions)
         for name, each in found.items()
     }
-    # 4. What nobody needs, makes room or is superseded goes.
+    # 5. What nobody needs, makes room or is superseded goes: of one model one thing at a time.
+    others = found.keys() - {each.model for each in evicted}
     steps = (
-        _step(name, each, desired.get(name), protected[name], making_room.get(name, ""), is_fetched=name == fetched)
+        _step(name, each, desired.get(name), protected[name], making_room.get(name, ""), fetching.running)
         for name, each in found.items()
+        if name in others
     )
-    return CachePlan(making_room, protected, offered, tuple(each for each in steps if each is not None))
+    # 6. The first that is due is fetched, unless it makes room or waits for it.
+    waiting = {other for name, other in making_room.items() if name in found and found[name].there.current}
+    candidates = (each for name, each in desired.items() if name in due - {*making_room, *waiting, *refused})
+    return CachePlan(
+        displaced=making_room,
+        refused=refused,
+        protected=protected,
+        offered=offered,
+        steps=evicted + tuple(each for each in steps if each is not None),
+        fetch=None if fetching.running else next(candidates, None),
+    )
+
+
+def _is_due(model: DesiredModel, found: ModelOnNode | None, fetching: Fetching) -> bool:
+    report = fetching.reports.get(model.name)
+    if report is not None:
+        revision = _revision(model, found.there) if found is not None else ""
+        report = msgspec.structs.replace(report, revision=revision)
+    return is_due(model, report, fetching.now_s)
 
 
 def _revision(model: DesiredModel, there: OnDisk) -> str:
@@ -148,37 +202,82 @@ def _step(
     desired: DesiredModel | None,
     protected: frozenset[str],
     makes_room_for: str,
-    *,
-    is_fetched: bool,
+    running: str,
 ) -> CacheStep | None:
     """Return what is removed of one model: one thing, because the next follows from what is there then."""
     there = found.there
     if desired is None:
-        if is_fetched:
+        if name == running:
             return AbandonFetch(name)
         return None if found.listed is not None or found.used else RemoveModel(name)
     if makes_room_for and found.listed is None and there.current and there.current not in found.used:
         return EvictRevision(name, there.current, makes_room_for)
     superseded = set(there.revisions) - protected - {there.current}
-    if superseded and not is_fetched and len(there.revisions) > desired.keep:
+    if superseded and name != running and len(there.revisions) > desired.keep:
         return RemoveSuperseded(name, desired.keep)
     return None
 
 
-def waiting_for_room(displaced: Mapping[str, str], found: Mapping[str, ModelOnNode]) -> dict[str, str]:
-    """Return the models that are still to make room, each with the one that has to wait for it.
+class _Room(msgspec.Struct, frozen=True):
+    """How room is made for a model.
 
     Args:
-        displaced: models that make room, each with the one that they make it for.
-        found: the models on the disk.
+        evicted: revisions that no new pod gets.
+        displaced: models that are withdrawn.
+        missing_bytes: too little even then, so that nothing goes.
 
     """
-    return {name: other for name, other in displaced.items() if name in found and found[name].there.current}
+
+    evicted: tuple[EvictRevision, ...] = ()
+    displaced: tuple[str, ...] = ()
+    missing_bytes: int = 0
 
 
-def deferred_fetches(displaced: Mapping[str, str], found: Mapping[str, ModelOnNode]) -> frozenset[str]:
-    """Return models that are not fetched now: those that make room, and those for which there is no room yet.
+class _Candidate(msgspec.Struct, frozen=True):
+    """A revision that may make room."""
 
-    The arguments are those of `waiting_for_room`.
+    order: tuple[float | str, ...]
+    model: str
+    kept: Kept
+    is_current: bool
+
+
+def _room_for(
+    model: DesiredModel, missing_bytes: int, desired: Mapping[str, DesiredModel], found: Mapping[str, ModelOnNode]
+) -> _Room:
+    """Return how other models make room for one.
+
+    First what no new pod gets, least recently used first; then models of lower priority that are not pinned,
+    the lowest first. A model never makes room for one of its own priority, so that two do not take turns.
     """
-    return frozenset({*displaced, *waiting_for_room(displaced, found).values()})
+    candidates = [
+        each
+        for name, there in found.items()
+        if name != model.name
+        for each in _candidates(name, there, desired.get(name), model.priority)
+    ]
+    order = sorted(candidates, key=lambda each: (each.is_current, each.order))
+    chosen = [order[position] for position in least_evicted([each.kept for each in order], missing_bytes)]
+    missing_bytes -= freed_bytes(each.kept for each in chosen)
+    if missing_bytes > 0:
+        return _Room(missing_bytes=missing_bytes)
+    return _Room(
+        tuple(EvictRevision(each.model, each.kept.revision, model.name) for each in chosen if not each.is_current),
+        tuple(each.model for each in chosen if each.is_current),
+    )
+
+
+def _candidates(name: str, found: ModelOnNode, desired: DesiredModel | None, priority: int) -> Iterator[_Candidate]:
+    """Yield the revisions of a model that may make room for one of this priority."""
+    offered = "" if desired is None else _revision(desired, found.there)
+    readers = found.used.union(found.listed or (), {offered})
+    may_be_withdrawn = desired is None or (not desired.pinned and desired.priority < priority)
+    for each in found.kept:
+        if each.protected:
+            continue
+        if each.revision != found.there.current:
+            if each.revision not in readers:
+                yield _Candidate((each.last_used, name), name, each, is_current=False)
+        elif may_be_withdrawn and each.revision not in found.used:
+            own = priority - 1 if desired is None else desired.priority
+            yield _Candidate((own, each.last_used, name), name, each, is_current=True)

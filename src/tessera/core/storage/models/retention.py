@@ -7,7 +7,23 @@ import msgspec
 
 from tessera.errors import Unavailable
 
-__all__ = ["Kept", "LinkedFile", "freed_bytes", "least_evicted", "make_room", "superseded"]
+__all__ = ["Kept", "LinkedFile", "TooLittleRoom", "freed_bytes", "least_evicted", "make_room", "superseded"]
+
+
+class TooLittleRoom(Unavailable):
+    """What is to be fetched does not fit, whatever is evicted here.
+
+    Args:
+        subject: the folder.
+        missing_bytes: that would have to be freed elsewhere on the disk.
+        found: as in other errors.
+        hint: as in other errors.
+
+    """
+
+    def __init__(self, subject: str, missing_bytes: int, *, found: str, hint: str) -> None:
+        super().__init__(subject, found=found, hint=hint)
+        self.missing_bytes = missing_bytes
 
 
 class LinkedFile(msgspec.Struct, frozen=True):
@@ -92,7 +108,7 @@ def make_room(
     """Return the revisions to evict, least recently used first, so that the needed bytes fit beside the reserve.
 
     Raises:
-        Unavailable: they would not fit even then; nothing is to be evicted.
+        TooLittleRoom: they would not fit even then; nothing is to be evicted.
 
     """
     missing = needed_bytes + reserve_bytes - free_bytes
@@ -102,8 +118,9 @@ def make_room(
     missing -= freed_bytes(evicted)
     if missing > 0:
         stay = ", ".join(f"{each.revision[:12]} ({each.protected})" for each in kept if each.protected) or "none"
-        raise Unavailable(
+        raise TooLittleRoom(
             subject,
+            missing,
             found=f"{_mib(missing)} MiB too little: {_mib(needed_bytes)} MiB to fetch, {_mib(free_bytes)} MiB free, "
             f"{_mib(reserve_bytes)} MiB in reserve",
             hint=f"free space on this disk; revisions that must be kept: {stay}",
