@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tessera.api import documents
-from tessera.api.kubernetes import quota
-from tessera.api.prometheus import queuerules
-from tessera.api.scheduler.configuration import configuration
-from tessera.api.tessera.chart import installation, valuesreference
+from tessera.api.tessera.chart import installation
 from tessera.api.tessera.v1alpha1 import crds
 from tessera.cli.manifests import chart_folder, render_chart
+from testbed.generation import queuerules, quotafiles, valuesreference
+from testbed.generation.schedulerconfiguration import configuration
 
 __all__ = [
     "EXTENDER_URL",
@@ -85,8 +84,8 @@ def write(folder: Path) -> None:
     files["chart/files/scheduler.yaml"] = _HEAD + documents.write(configuration(EXTENDER_URL))
     files["chart/values.yaml"] = _HEAD + "\n" + valuesreference.values_file(said).rstrip("\n") + "\n"
     files["chart/values.schema.json"] = json.dumps(valuesreference.schema_of_values(said), indent=2) + "\n"
-    files["quota/needs-only.yaml"] = _HEAD + documents.write(quota.needs_only())
-    files["quota/kueue-resources.yaml"] = _HEAD + documents.write(quota.kueue_resources())
+    files["quota/needs-only.yaml"] = _HEAD + documents.write(quotafiles.needs_only())
+    files["quota/kueue-resources.yaml"] = _HEAD + documents.write(quotafiles.kueue_resources())
     rules = {"model-servers": queuerules.prometheus_rules(), "prometheus-adapter": queuerules.adapter_rules()}
     for name, content in rules.items():
         files[f"chart/files/monitoring/{name}.yaml"] = _HEAD + documents.write(content, block=True)

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from tessera.api.tessera.chart import installation, valuesreference
+from tessera.api.tessera.chart import installation
 from tessera.api.tessera.v1alpha1 import crds
 from tessera.core.usage.families import Metric
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.processmetrics import PROCESS_METRICS
+from testbed.generation import valuesreference
 from testbed.reference import commands, kinds, names
 from testbed.reference.tables import table
 

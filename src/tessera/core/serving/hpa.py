@@ -1,7 +1,7 @@
 """The HorizontalPodAutoscaler (autoscaling/v2) as pure functions: from metrics to the number of replicas.
 
 The work of kube-controller-manager every 15 seconds, in its order: each metric proposes a number of replicas
-(`pods_metric`, `object_metric`, `average_metric`), `highest` chooses among them, and `advance` stabilizes, limits the
+(`pods_metric`, `average_metric`), `highest` chooses among them, and `advance` stabilizes, limits the
 rate and keeps to the bounds. Metric values and targets are milli-units, integers, as in Kubernetes.
 
 Source: kubernetes/kubernetes pkg/controller/podautoscaler (replica_calculator.go, horizontal.go), Kubernetes 1.33.
@@ -35,7 +35,6 @@ __all__ = [
     "advance",
     "average_metric",
     "highest",
-    "object_metric",
     "pods_metric",
 ]
 
@@ -156,25 +155,8 @@ def _full(pod: HpaPod, target: Target) -> int:
     return pod.request * max(100, target.percent) // 100 if isinstance(target, Utilization) else target
 
 
-def object_metric(value: int, target: int, *, current: int, ready: int, tolerance: Tolerance = _USUAL) -> int:
-    """Return the replicas that the value of one object, or an external metric, proposes (target type `Value`).
-
-    Args:
-        value: of the metric; of an external one the sum of its series.
-        target: the value to keep to.
-        current: replicas in the target's spec.
-        ready: pods that are running and ready.
-        tolerance: how far the value may be from the target.
-
-    """
-    ratio = value / target
-    if current == 0:
-        return math.ceil(ratio)
-    return current if tolerance.allows(ratio) else math.ceil(ratio * ready)
-
-
 def average_metric(value: int, target: int, *, replicas: int, tolerance: Tolerance = _USUAL) -> int:
-    """Return the replicas that such a value proposes if it is shared by the replicas (target type `AverageValue`).
+    """Return the replicas that the value of one object proposes, shared by the replicas (target type `AverageValue`).
 
     Args:
         value: of the metric; of an external one the sum of its series.

@@ -4,13 +4,13 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.tessera.cluster.fleetviews import read_change, read_fleet, write_change, write_event, write_fleet
-from tessera.core.explain.fleetview import FleetView, NodeView, changes
+from tessera.api.tessera.cluster.fleetviews import write_change, write_event, write_fleet
+from tessera.core.explain.fleetview import FleetChange, FleetView, NodeView, changes
 
 
 def applied(before: FleetView, content: bytes) -> FleetView:
     """Return the view after a change, as the page makes it."""
-    change = read_change(content)
+    change = msgspec.json.decode(content, type=FleetChange)
     kept = {each.name: each for each in before.nodes if each.name not in change.gone}
     kept |= {each.name: each for each in change.nodes}
     rest = change.rest or before
@@ -38,7 +38,7 @@ def test_a_change_leads_from_one_view_to_the_other(before: FleetView, after: Fle
 
 @given(VIEWS)
 def test_what_is_written_is_read(view: FleetView) -> None:
-    assert read_fleet(write_fleet(view)) == view
+    assert msgspec.json.decode(write_fleet(view), type=FleetView) == view
 
 
 def test_an_event_ends_with_an_empty_line() -> None:

@@ -8,9 +8,7 @@ import msgspec
 
 from tessera.core.explain.fleetview import FleetChange, FleetView
 
-__all__ = ["read_change", "read_fleet", "write_change", "write_event", "write_fleet"]
-
-_FLEET, _CHANGE = msgspec.json.Decoder(FleetView), msgspec.json.Decoder(FleetChange)
+__all__ = ["write_change", "write_event", "write_fleet"]
 
 
 def write_fleet(view: FleetView) -> bytes:
@@ -18,19 +16,9 @@ def write_fleet(view: FleetView) -> bytes:
     return msgspec.json.encode(view)
 
 
-def read_fleet(content: bytes) -> FleetView:
-    """Return the view in the JSON of `write_fleet`."""
-    return _FLEET.decode(content)
-
-
 def write_change(change: FleetChange) -> bytes:
     """Return a change as JSON."""
     return msgspec.json.encode(change)
-
-
-def read_change(content: bytes) -> FleetChange:
-    """Return the change in the JSON of `write_change`."""
-    return _CHANGE.decode(content)
 
 
 def write_event(kind: str, data: bytes, event_id: str = "") -> bytes:

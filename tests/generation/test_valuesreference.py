@@ -6,7 +6,7 @@ from typing import Any
 from tessera.api import documents
 from tessera.api.tessera.chart import installation
 from tessera.api.tessera.chart.installation import MODULE, read_values
-from tessera.api.tessera.chart.valuesreference import schema_of_values, table_of_values, values_file
+from testbed.generation.valuesreference import schema_of_values, table_of_values, values_file
 
 SAID = {MODULE: Path(installation.__file__).read_text()}
 
