@@ -22,9 +22,10 @@ async def test_gpus_and_instances_are_measured() -> None:
     inventory = await driver.inventory()
     gpus = [shared(gpu) for gpu in inventory.gpus]
     used = UsedMemory(driver, every_s=0)
+    # 14 MiB are of the empty instance.
     want = (
-        Used(gpu=first.uuid, memory_mib=3000),
-        Used(gpu=first.uuid, placement=half, memory_mib=3000),
+        Used(gpu=first.uuid, memory_mib=3014),
+        Used(gpu=first.uuid, placement=half, memory_mib=3014),
         Used(gpu=second.uuid, memory_mib=0),
     )
     assert await used.read(gpus, inventory, ()) == want
@@ -59,7 +60,7 @@ async def test_other_pods_or_another_layout_are_measured_at_once() -> None:
     half = Placement(0, 4, "3g.20gb")
     await driver.create_instance(facts.uuid, half)
     driver.start_process(facts.uuid, 9, half, 9000)
-    assert [each.memory_mib for each in await used.read(gpus, await driver.inventory(), ())] == [9000, 9000]
+    assert [each.memory_mib for each in await used.read(gpus, await driver.inventory(), ())] == [9014, 9014]
 
 
 async def test_what_the_driver_does_not_tell_is_left_out() -> None:
