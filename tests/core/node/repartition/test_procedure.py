@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.cards import at
+from judges.repartitions import ENDS, broken_invariants
 from tessera.core.gpu.gpumodels import CATALOG, GpuModel, model
 from tessera.core.gpu.mig import Layout, all_layouts, is_legal
 from tessera.core.node.repartition import (
@@ -31,7 +32,6 @@ from tessera.core.node.repartition import (
     Taken,
     TimedOut,
     advance,
-    broken_invariants,
     plan_repartition,
     restorable,
     start,
@@ -40,7 +40,6 @@ from tessera.errors import Conflict
 
 H100 = model("H100-80GB")
 MIG_MODELS = tuple(each for each in CATALOG if each.memory_slices)
-ENDS = {Stage.DONE, Stage.RESTORED, Stage.FAILED}
 
 
 ONES = at(H100, ("1g.10gb", 0), ("1g.10gb", 1), ("1g.10gb", 2), ("3g.40gb", 4))

@@ -25,7 +25,6 @@ from tessera.core.node.repartition.procedure import (
     Taken,
     TimedOut,
     advance,
-    broken_invariants,
     start,
 )
 
@@ -50,7 +49,6 @@ __all__ = [
     "Taken",
     "TimedOut",
     "advance",
-    "broken_invariants",
     "plan_repartition",
     "restorable",
     "start",

@@ -38,7 +38,6 @@ __all__ = [
     "Taken",
     "TimedOut",
     "advance",
-    "broken_invariants",
     "start",
 ]
 
@@ -186,28 +185,6 @@ def advance(procedure: Procedure, event: Event) -> Next:
     after, instructions = handle(procedure, event)
     line = f"{procedure.phase}, {_describe(event)}: {after.phase}"
     return msgspec.structs.replace(after, story=(*procedure.story, line)), instructions
-
-
-def broken_invariants(procedure: Procedure) -> tuple[str, ...]:
-    """Return the violated invariants of a procedure, a sentence for each; none after any legal sequence of events."""
-    doomed = {step.placement for step in procedure.todo if isinstance(step, Destroy)}
-    known = procedure.phase is not Stage.FAILED
-    untouched = procedure.phase in {Stage.OBSERVED, Stage.DRAINING}
-    rules = {
-        "a used instance is to be destroyed": not doomed.intersection(procedure.used),
-        "the layout is not legal": why_illegal(procedure.model, procedure.layout) is None,
-        "a used instance does not exist": not known or set(procedure.used).issubset(procedure.layout),
-        "something changed before it was drained": not untouched or procedure.layout == procedure.former,
-        "an instance remains to be destroyed during creation": procedure.phase is not Stage.CREATING or not doomed,
-        "it is done without the target": procedure.phase is not Stage.DONE or procedure.layout == procedure.target,
-        "it is restored without the former layout": procedure.phase is not Stage.RESTORED
-        or procedure.layout == restorable(procedure.model, procedure.former, procedure.used),
-        "it ended with steps left": procedure.phase not in _ENDS or not procedure.todo,
-    }
-    return tuple(sentence for sentence, holds in rules.items() if not holds)
-
-
-_ENDS = frozenset({Stage.DONE, Stage.RESTORED, Stage.FAILED})
 
 
 def _unexpected(procedure: Procedure, event: Event) -> Conflict:
