@@ -65,6 +65,15 @@ async def test_who_may_list_every_pod_or_the_nodes_alone() -> None:
         assert (await page.fleet("token-of-viewer"))["namespaces"] == ["hidden", "ns"]
 
 
+async def test_who_missed_nothing_is_told_so_after_the_next_refresh() -> None:
+    async with served(await cluster()) as page:
+        async with page.events() as events:
+            assert [(await events.next())[0] for _ in range(2)] == ["viewer", "fleet"]
+            last = events.last
+        async with page.events(last=last) as events:
+            assert [(await events.next())[0] for _ in range(2)] == ["viewer", "current"]
+
+
 async def test_a_revoked_token_ends_the_updates() -> None:
     kube = await cluster()
     async with served(kube, sign_in=True, heartbeat_s=0.05) as page, page.events("token-of-viewer") as events:

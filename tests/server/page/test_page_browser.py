@@ -85,7 +85,7 @@ async def test_it_shows_the_fleet_and_what_changes_in_it() -> None:
         assert "5 of 8" in text
         assert "n000" in text
         label = await tab.run("document.querySelector('.gpu .spoken').textContent")
-        assert label.startswith("GPU 0, A100-40GB, 23.7 GiB of 40 GiB allocated: 1g.5gb ml/p0-0-0; ")
+        assert label.startswith("n000, GPU 0, A100-40GB, 23.7 GiB of 40 GiB allocated: 1g.5gb ml/p0-0-0; ")
         assert label.endswith("1g.5gb unused; 1g.5gb to be created; free")
         assert await tab.run("document.querySelectorAll('.gpu.bad').length") == 1
 
@@ -261,13 +261,13 @@ async def test_an_update_keeps_the_focus_of_the_details_and_the_totals() -> None
         await kube.delete(PODS, "p0-0-0", namespace="ml")
         await tab.until("!document.getElementById('details').innerText.includes('p0-0-0')")
         assert await tab.run(f"{focused}.textContent") == "Close"
-        await tab.run("document.querySelector('#totals a').focus()")
+        await tab.run("document.querySelector('#totals [href=\"#pending\"]').focus()")
         await make_pod(kube, "w1-x", {"tessera.dev/gpu-memory": 30})
-        await tab.until("document.querySelector('#totals a').textContent === '2'")
+        await tab.until("document.querySelector('#totals [href=\"#pending\"]').textContent === '2'")
         assert await tab.run(f"{focused}.textContent") == "2"
         for name in ("w0-x", "w1-x"):
             await kube.delete(PODS, name, namespace="ns")
-        await tab.until("!document.querySelector('#totals a')")
+        await tab.until("!document.querySelector('#totals [href=\"#pending\"]')")
         assert await tab.run(f"{focused}.id") == "gpus", "what had it is gone"
         assert tab.console == []
 

@@ -103,21 +103,31 @@ class _Handlers:
         end_s = loop.time() + self._limits.stream_s
         yield write_event("viewer", msgspec.json.encode({"name": viewer.name, "signed_in": bool(self._sign_in)}))
         with self._feed.joined(viewer.scope) as channel:
+            current = refreshed = False
             while loop.time() < end_s and not self._feed.closed:
                 events, last = channel.since(last)
+                if refreshed and not events and not current:
+                    events = [write_event("current", b"{}")]
+                current = current or bool(events)
                 yield b"".join(events) or b": \n\n"
-                await self._next(channel, last)
+                refreshed = await self._next(channel, last, any_refresh=not current)
                 if not await self._still(request, viewer):
                     return
 
-    async def _next(self, channel: Channel, last: str) -> None:
-        """Return when there may be a new event, and after a timeout in any case."""
+    async def _next(self, channel: Channel, last: str, *, any_refresh: bool) -> bool:
+        """Return when there may be a new event, and after a timeout in any case; whether the fleet was refreshed.
+
+        With `any_refresh` also after a refresh in which nothing changed.
+        """
+        refreshed = False
         try:
             async with asyncio.timeout(self._limits.heartbeat_s):
-                while not self._feed.closed and not channel.since(last)[0]:
+                while not (self._feed.closed or channel.since(last)[0] or (refreshed and any_refresh)):
                     await channel.refreshed()
+                    refreshed = True
         except TimeoutError:
-            return
+            pass
+        return refreshed and not self._feed.closed
 
     async def _still(self, request: Request, viewer: Viewer) -> bool:
         try:

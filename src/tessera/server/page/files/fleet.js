@@ -68,11 +68,17 @@ export function gib(mib) {
   return `${(Math.floor(value * parts) / parts).toLocaleString("en-US")} GiB`;
 }
 
+// Why a GPU is slow.
+export function slowness(slowdown) {
+  return slowdown.cause === "saturated" ? "saturated" : `throttled: ${slowdown.cause.replaceAll("-", " ")}`;
+}
+
 const STATES = {
   allocated: (gpu) => gpu.parts.some((part) => part.state === "allocated"),
   idle: (gpu) => gpu.parts.some((part) => part.idle),
   free: (gpu) => gpu.parts.some((part) => part.state === "free" || part.state === "unused"),
   planned: (gpu) => gpu.parts.some((part) => !part.exists),
+  slow: (gpu) => gpu.slowdowns.length > 0,
   problem: (gpu) => gpu.problems.length > 0,
 };
 
@@ -91,7 +97,7 @@ export function matcher(filters) {
 }
 
 export function totals(fleet) {
-  const sum = { gpus: 0, used: 0, allocated: 0, memory: 0, idle: 0, problems: 0 };
+  const sum = { gpus: 0, used: 0, allocated: 0, memory: 0, idle: 0, slow: 0, problems: 0 };
   for (const node of fleet.nodes.values()) {
     if (!node.ready || node.problem) sum.problems += 1;
     for (const gpu of node.gpus) {
@@ -99,6 +105,7 @@ export function totals(fleet) {
       sum.memory += gpu.memory_mib;
       sum.allocated += gpu.allocated_mib;
       if (gpu.allocated_mib > 0) sum.used += 1;
+      if (gpu.slowdowns.length) sum.slow += 1;
       if (gpu.problems.length) sum.problems += 1;
       for (const part of gpu.parts) {
         if (part.idle) sum.idle += part.pods.reduce((mib, holder) => mib + (holder.memory_mib ?? 0), 0);

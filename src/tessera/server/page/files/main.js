@@ -1,7 +1,7 @@
 // The page: follows the server's events, keeps filters and the chosen GPU in the address, draws what changed.
 
 import { Fleet, gib, isState, owner, totals } from "./fleet.js";
-import { Mosaic, Palette, element, renew } from "./mosaic.js";
+import { Mosaic, Palette, element, link, renew } from "./mosaic.js";
 import { drawDetails, drawNotes, drawPending, drawServices, drawSizes, drawSlow } from "./panels.js";
 import { Refused, follow } from "./stream.js";
 
@@ -13,6 +13,7 @@ const fleet = new Fleet();
 const palette = new Palette();
 const filters = Object.fromEntries(FILTERS.map((name) => [name, ""]));
 let selected = "";
+let unseen = ""; // the GPU to scroll to, once it is drawn
 let viewer = { name: "", signed_in: false };
 let following = null;
 const mosaic = new Mosaic(by("fleet"), palette, choose);
@@ -24,6 +25,7 @@ function readAddress() {
   for (const name of FILTERS) filters[name] = given.get(name) ?? "";
   if (!isState(filters.state)) filters.state = "";
   selected = given.get("gpu") ?? "";
+  unseen = selected;
 }
 
 function writeAddress() {
@@ -63,21 +65,20 @@ function drawTotals() {
   const sum = totals(fleet);
   const share = (part) => (sum.memory ? `${Math.round((100 * part) / sum.memory)} %` : "0 %");
   const pending = fleet.rest.pending.length + fleet.rest.pending_elsewhere;
+  const toPending = element("a", "", String(pending));
+  toPending.href = "#pending";
   const facts = [
     ["GPUs in use", `${sum.used} of ${sum.gpus}`],
     ["Memory allocated", `${share(sum.allocated)} of ${gib(sum.memory)}`],
-    ["Allocated, idle", sum.idle ? gib(sum.idle) : ""],
-    ["Pods pending", String(pending)],
-    ["Problems", sum.problems ? String(sum.problems) : ""],
+    ["Allocated but idle", sum.idle && link(gib(sum.idle), { state: "idle" })],
+    ["Pods pending", pending ? toPending : "0"],
+    ["Slow GPUs", sum.slow && link(String(sum.slow), { state: "slow" })],
+    ["Problems", sum.problems && link(String(sum.problems), { state: "problem" })],
   ];
   const items = facts.filter(([, value]) => value).map(([name, value]) => {
     const item = element("div", name === "Problems" || (name === "Pods pending" && pending) ? "alarm" : "");
-    const shown = element("dd", "", name === "Pods pending" && pending ? "" : value);
-    if (!shown.textContent) {
-      const link = element("a", "", value);
-      link.href = "#pending";
-      shown.append(link);
-    }
+    const shown = element("dd");
+    shown.append(value);
     item.append(element("dt", "", name), shown);
     return item;
   });
@@ -89,9 +90,11 @@ function drawLegend() {
   let others = false;
   let idle = false;
   let planned = false;
+  let slow = false;
   let problem = false;
   for (const node of fleet.nodes.values()) {
     for (const gpu of node.gpus) {
+      slow ||= gpu.slowdowns.length > 0;
       problem ||= gpu.problems.length > 0;
       for (const part of gpu.parts) {
         idle ||= part.idle;
@@ -116,6 +119,7 @@ function drawLegend() {
   items.push(item("free", "free"), item("unused", "unused instance"));
   if (planned) items.push(item("planned", "to be created"));
   if (idle) items.push(item("c-other idle", "idle"));
+  if (slow) items.push(item("slow", "slow"));
   if (problem) items.push(item("problem", "with a problem"));
   renew(by("legend"), ...items);
 }
@@ -132,6 +136,7 @@ function draw(names) {
   drawLegend();
   drawFilters();
   drawPanels();
+  if (unseen && mosaic.reveal(unseen)) unseen = "";
 }
 
 function nothing() {
@@ -156,11 +161,32 @@ function drawPanels() {
 function choose(gpu) {
   const former = selected;
   selected = selected === gpu ? "" : gpu;
+  unseen = "";
   writeAddress();
   mosaic.select(selected);
   drawPanels();
   if (gpu) by("details").scrollTop = 0;
   if (!gpu && former) by("fleet").querySelector(`[data-gpu="${CSS.escape(former)}"]`)?.focus();
+}
+
+// Follows a link within the page: shows its GPU, whatever the filters, or what its filter leaves.
+function go(query) {
+  if (query.has("gpu")) {
+    selected = unseen = query.get("gpu");
+    if (mosaic.reveal(selected)) {
+      unseen = "";
+      mosaic.select(selected);
+      drawPanels();
+    } else {
+      for (const name of FILTERS) if (name !== "color") filters[name] = "";
+      draw();
+    }
+    by("details").scrollTop = 0;
+  } else {
+    for (const name of FILTERS) filters[name] = query.get(name) ?? filters[name];
+    draw();
+  }
+  writeAddress();
 }
 
 // Changes that come together are drawn together, before the next frame.
@@ -192,6 +218,8 @@ function say(words, state) {
   status.dataset.state = state;
 }
 
+let current = false; // whether all that the server knows has come
+
 function take(kind, data) {
   if (kind === "viewer") {
     viewer = data;
@@ -204,9 +232,13 @@ function take(kind, data) {
     drawSoon(fleet.apply(data));
   } else if (kind === "broken") {
     say(data ? `waiting: ${data}` : "no connection to the server", "broken");
-    return;
   }
-  if (kind !== "ended") say(viewer.name ? `live · ${viewer.name}` : "live", "live");
+  current = ["fleet", "change", "current"].includes(kind);
+  if (!current) return;
+  requestAnimationFrame(() => {
+    // After what has come is drawn.
+    if (current) say(viewer.name ? `live · ${viewer.name}` : "live", "live");
+  });
 }
 
 async function start() {
@@ -248,6 +280,12 @@ by("filters").addEventListener("reset", () => {
   for (const name of FILTERS) filters[name] = "";
   writeAddress();
   drawSoon();
+});
+document.addEventListener("click", (event) => {
+  const followed = event.target.closest('a[href^="?"]');
+  if (!followed || event.button || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  go(new URLSearchParams(followed.getAttribute("href")));
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && selected) choose("");

@@ -1,12 +1,12 @@
 // The mosaic: a card for each node, a strip for each GPU, a part for each instance or share.
 
-import { gib, matcher, owner, workload } from "./fleet.js";
+import { gib, matcher, owner, slowness, workload } from "./fleet.js";
 
 const COLORS = 12;
 const DISTINCT = 7; // the first ones, which differ most
 const HIDDEN = "other namespaces";
 
-// Gives each owner a color: by its name, so that it stays when others come and go; the next one where that is taken.
+// Gives each owner a color for as long as the page is open: by its name, the next one where that is taken.
 export class Palette {
   #numbers = new Map();
   #taken = new Set();
@@ -53,6 +53,7 @@ export class Mosaic {
     root.addEventListener("click", (event) => this.#chosen(event));
     root.addEventListener("keydown", (event) => this.#move(event));
     root.addEventListener("focusin", (event) => this.#focused(event.target));
+    root.addEventListener("pointerover", (event) => this.#pointed(event.target));
   }
 
   // Draws the nodes of these names anew, all of them without names.
@@ -101,6 +102,14 @@ export class Mosaic {
     }
   }
 
+  // Scrolls to a GPU, and returns whether it is shown.
+  reveal(gpu) {
+    const strip = this.root.querySelector(`[data-gpu="${CSS.escape(gpu)}"]`);
+    const shown = Boolean(strip && !strip.hidden && !strip.closest(".node").hidden);
+    if (shown) strip.scrollIntoView({ block: "nearest" });
+    return shown;
+  }
+
   #card(node, shows, filters) {
     const card = element("article", "node");
     const title = element("h2", "", node.name);
@@ -130,7 +139,8 @@ export class Mosaic {
     strip.type = "button";
     strip.tabIndex = -1;
     strip.dataset.gpu = `${node.name}/${gpu.index}`;
-    strip.append(element("span", "spoken", describe(gpu)));
+    strip.append(element("span", "spoken", describe(node, gpu)));
+    if (gpu.slowdowns.length) strip.classList.add("slow");
     if (gpu.problems.length) strip.classList.add("bad");
     const index = element("span", "index", String(gpu.index));
     const bar = element("span", "bar");
@@ -176,6 +186,13 @@ export class Mosaic {
     this.#focus = target.dataset.gpu;
   }
 
+  // A tooltip for the one GPU that is pointed at: a thousand of them would make the page large.
+  #pointed(target) {
+    const strip = target.closest(".gpu");
+    if (strip) strip.title = strip.querySelector(".spoken").textContent;
+    for (const each of this.root.querySelectorAll(".gpu[title]")) if (each !== strip) each.removeAttribute("title");
+  }
+
   // Arrows go from GPU to GPU; the mosaic is one stop of the Tab key.
   #move(event) {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
@@ -198,8 +215,8 @@ function label(text, shade) {
   return made;
 }
 
-// What a screen reader says of a GPU.
-export function describe(gpu) {
+// What a screen reader says of a GPU, and its tooltip.
+function describe(node, gpu) {
   const parts = gpu.parts.map((part) => {
     const names = part.pods.map((holder) => (holder.pod ? `${holder.namespace}/${holder.pod}` : HIDDEN)).join(", ");
     const state = part.state === "allocated" ? names : { unused: "unused", desired: "to be created", free: "free" }[part.state];
@@ -207,8 +224,8 @@ export function describe(gpu) {
       .filter(Boolean)
       .join(" ");
   });
-  const known = gpu.problems.length ? `; ${gpu.problems.join("; ")}` : "";
-  return `GPU ${gpu.index}, ${gpu.model}, ${gib(gpu.allocated_mib)} of ${gib(gpu.memory_mib)} allocated${known}: ${parts.join("; ")}`;
+  const known = [...gpu.problems, ...gpu.slowdowns.map(slowness)].map((each) => `; ${each}`).join("");
+  return `${node.name}, GPU ${gpu.index}, ${gpu.model}, ${gib(gpu.allocated_mib)} of ${gib(gpu.memory_mib)} allocated${known}: ${parts.join("; ")}`;
 }
 
 // Draws what changed of a part of the page anew, and keeps the focus on the button or link that had it.
@@ -217,11 +234,19 @@ export function renew(parent, ...content) {
   next.append(...content);
   if (next.isEqualNode(parent)) return;
   const { className, localName } = document.activeElement;
+  const href = document.activeElement.getAttribute("href");
   const focused = parent.contains(document.activeElement);
   parent.replaceChildren(...next.childNodes);
   if (!focused) return;
-  const successor = [...parent.querySelectorAll(localName)].find((each) => each.className === className);
+  const successor = [...parent.querySelectorAll(localName)].find((each) => each.className === className && each.getAttribute("href") === href);
   (successor ?? document.getElementById("gpus")).focus({ preventScroll: true });
+}
+
+// A link within the page: it chooses a GPU, or sets a filter.
+export function link(text, query) {
+  const made = element("a", "", text);
+  made.href = `?${new URLSearchParams(query)}`;
+  return made;
 }
 
 export function element(name, classes = "", text = "") {

@@ -1,7 +1,7 @@
-// What stands beside the mosaic: one GPU, pending pods, model servers over time, notes. Empty ones are not shown.
+// The side panels: one GPU, pending pods, model servers over time, notes. Empty ones are not shown.
 
-import { gib, owner, workload } from "./fleet.js";
-import { element, renew } from "./mosaic.js";
+import { gib, owner, slowness, workload } from "./fleet.js";
+import { element, link, renew } from "./mosaic.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST = 50;
@@ -45,7 +45,9 @@ export function drawPending(section, rest, filters) {
   const items = [...groups.values()].slice(0, MOST).map(([first, ...others]) => {
     const item = element("li");
     const name = others.length ? `${workload(first)} × ${others.length + 1}` : first.pod;
-    item.append(element("b", "", `${first.namespace}/${name}`), element("span", "need", first.need));
+    const title = entry(`${first.namespace}/${name}`, { namespace: first.namespace });
+    title.firstChild.title = `Show GPUs and pods of ${first.namespace}`;
+    item.append(title, element("span", "need", first.need));
     if (first.reason) item.append(element("p", "", first.reason));
     if (first.reason) item.lastChild.title = first.reason;
     return item;
@@ -67,15 +69,20 @@ export function drawSlow(section, nodes, filters) {
       if (filters.namespace && !concerned) continue;
       if (!gpu.slowdowns.length) continue;
       const item = element("li");
-      item.append(element("b", "", `${node.name}, GPU ${gpu.index}`));
+      item.append(entry(`${node.name}, GPU ${gpu.index}`, { gpu: `${node.name}/${gpu.index}` }));
       for (const slowdown of gpu.slowdowns) {
-        const why = slowdown.cause === "saturated" ? "saturated" : `throttled: ${slowdown.cause.replaceAll("-", " ")}`;
-        item.append(element("span", "need", why), element("p", "", driven(slowdown)));
+        item.append(element("span", "need", slowness(slowdown)), element("p", "", driven(slowdown)));
       }
       items.push(item);
     }
   }
   fill(section, `Slow GPUs · ${items.length}`, ...(items.length ? list(section, items) : []));
+}
+
+function entry(text, query) {
+  const title = element("b");
+  title.append(link(text, query));
+  return title;
 }
 
 function driven(slowdown) {
@@ -118,8 +125,8 @@ export function drawSizes(section, rest, filters) {
     const device = first.device === "whole" ? "" : ` (${first.device})`;
     const observed = Math.min(...group.map((each) => each.observed_s ?? 0));
     const item = element("li");
-    item.append(element("b", "", `${first.namespace}/${name}`));
-    const used = peak ? `at most ${gib(peak)} used` : "nothing used";
+    item.append(entry(`${first.namespace}/${name}`, { gpu: `${first.node}/${first.gpu}` }));
+    const used = peak && first.verdict !== "unused" ? `at most ${gib(peak)} used` : "nothing used";
     item.append(element("span", "need", `${gib(first.allocated_mib ?? 0)}${device} allocated, ${used} in ${duration(observed)}`));
     item.append(element("p", "", advice(first, total(group))));
     return item;
@@ -136,7 +143,7 @@ function total(group) {
 
 function advice(first, saved) {
   const load = first.load_unknown ? " Its load is unknown." : "";
-  if (first.verdict === "too-little") return first.fits ? `Allocated too little: ${first.fits} fits.${load}` : "Allocated too little; no larger device is known.";
+  if (first.verdict === "too-little") return first.fits ? `Allocated too little: ${first.fits} fits.${load}` : "Needs more memory than its GPU has.";
   if (first.verdict === "unused") return saved ? `Unused: deleting it frees ${gib(saved)}.` : "Unused: deleting it frees a replica.";
   if (first.verdict === "idle") return "Idle: less than 5 % of its compute used.";
   return `Allocated too much: ${first.fits} fits and frees ${gib(saved)}.${load}`;
@@ -172,7 +179,7 @@ function timeline(service) {
   drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
   drawing.setAttribute("preserveAspectRatio", "none");
   drawing.setAttribute("role", "img");
-  const words = `${last[1]} replicas desired, ${last[2]} ready, ${Math.round(last[3])} requests in flight`;
+  const words = `${counted(last[1], "replica")} desired, ${last[2]} ready, ${counted(Math.round(last[3]), "request")} in flight`;
   drawing.setAttribute("aria-label", `${service.namespace}/${service.name}: ${words}`);
   for (const [kind, data] of [["load", `M0 ${height}${area}L${width} ${height}Z`], ["desired", steps(1)], ["ready", steps(2)]]) {
     const path = document.createElementNS(SVG, "path");
@@ -186,7 +193,7 @@ function timeline(service) {
   axis.append(element("span", "", `${duration(to - from)} ago`), element("span", "", "now"));
   figure.append(caption, drawing, axis);
   const keys = element("p", "keys");
-  for (const [kind, name] of [["load", `in flight, to ${Math.round(load)}`], ["ready", `ready, to ${most}`], ["desired", "desired"]]) {
+  for (const [kind, name] of [["load", `in flight (max ${Math.round(load)})`], ["ready", `ready (max ${most})`], ["desired", "desired"]]) {
     keys.append(element("span", `key ${kind}`, name));
   }
   figure.append(keys);
@@ -206,6 +213,7 @@ export function drawDetails(section, { node, gpu, activity }, palette, filters, 
     ["Memory", `${gib(gpu.allocated_mib)} of ${gib(gpu.memory_mib)} allocated${used}`],
     ["Sharing", gpu.mode],
     ["Health", gpu.problems.length ? gpu.problems.join("; ") : gpu.health],
+    ["Slow", gpu.slowdowns.map((each) => `${slowness(each)}. ${driven(each)}`).join(" ")],
     ["Driver", node.driver],
     ["Policy", node.policy],
     ["UUID", gpu.uuid ?? ""],
@@ -246,9 +254,13 @@ export function drawDetails(section, { node, gpu, activity }, palette, filters, 
 }
 
 function aboutModel(model) {
-  const containers = model.containers && `${model.containers} container${model.containers === 1 ? "" : "s"}`;
+  const containers = model.containers && counted(model.containers, "container");
   const fetched = model.fetched_percent !== undefined && `${model.fetched_percent} % fetched`;
   return [model.model, model.state, model.bytes && gib(model.bytes / 2 ** 20), containers, fetched].filter(Boolean).join(" · ");
+}
+
+function counted(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
 }
 
 function layout(parts) {

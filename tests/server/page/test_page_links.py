@@ -1,0 +1,87 @@
+"""The page in headless Chromium: slow GPUs are marked, and what the panels name leads to its GPU or its namespace."""
+
+import json
+
+import pytest
+
+from harness.servers import make_pod
+from server.page.test_page_browser import DRAWN, Judged, fleet, opened
+
+pytestmark = pytest.mark.anyio
+CHOSEN = "document.querySelector('.gpu[aria-current]')?.dataset.gpu"
+SHOWN = "[...document.querySelectorAll('.gpu')].filter(each => each.checkVisibility()).length"
+VISIBLE = (
+    "(() => { const place = document.querySelector('.gpu[aria-current]').getBoundingClientRect();"
+    " return place.top >= 0 && place.bottom <= innerHeight; })()"
+)
+
+
+async def test_a_slow_gpu_is_marked_found_by_its_state_and_says_why() -> None:
+    async with opened(await fleet(16), metrics=Judged()) as (tab, url):
+        await tab.open(f"{url}?gpu=n001/4")
+        await tab.until(f"{DRAWN} && document.querySelector('.gpu.slow')")
+        slow = "[...document.querySelectorAll('.gpu.slow')].map(each => each.dataset.gpu)"
+        assert await tab.run(slow) == ["n001/4"]
+        assert "slow" in (await tab.run("document.getElementById('legend').innerText")).split()
+        spoken = await tab.run("document.querySelector('.gpu.slow .spoken').textContent")
+        assert "; throttled: thermal; saturated: " in spoken
+        details = await tab.run("document.getElementById('details').innerText")
+        assert "throttled: thermal. Caused by research/w1 on this node." in details
+        assert "saturated. Used about equally by research/w1, ml/other." in details
+        assert await tab.violations() == []
+        await tab.run("[...document.querySelectorAll('#totals a')].find(each => each.search === '?state=slow').click()")
+        assert await tab.run(f"[location.search, {SHOWN}]") == ["?state=slow&gpu=n001%2F4", 1]
+        assert tab.console == []
+
+
+@pytest.mark.parametrize("panel", ["slow", "sizes"])
+async def test_an_entry_leads_to_its_gpu_even_if_filters_hide_it(panel: str) -> None:
+    async with opened(await fleet(400), metrics=Judged()) as (tab, url):
+        await tab.open(url, height=500)
+        entry = f"document.querySelector('#{panel} b a')"
+        await tab.until(f"{DRAWN} && {entry}")
+        want = "n001/4" if panel == "slow" else "n000/4"
+        assert await tab.run(f"{entry}.getAttribute('href')") == f"?gpu={want.replace('/', '%2F')}"
+        await tab.run("document.querySelector('[data-gpu=\"n049/4\"]').scrollIntoView()")
+        await tab.run(f"{entry}.click()")
+        assert await tab.run(f"[{CHOSEN}, {VISIBLE}]") == [want, True]
+        assert not await tab.run("document.getElementById('details').hidden")
+        await tab.run("document.querySelector('[name=node]').value = 'n049'")
+        await tab.run("document.querySelector('[name=node]').dispatchEvent(new Event('input', {bubbles: true}))")
+        await tab.until(f"{SHOWN} === 8")
+        await tab.run(f"{entry}.click()")
+        assert await tab.run(f"[{CHOSEN}, {VISIBLE}, location.search]") == [
+            want,
+            True,
+            f"?gpu={want.replace('/', '%2F')}",
+        ]
+        assert tab.console == []
+
+
+async def test_pending_pods_lead_to_their_namespace_and_problems_to_their_gpus() -> None:
+    kube = await fleet(16)
+    await make_pod(kube, "large", {"tessera.dev/gpu-memory": 30}, metadata={"namespace": "research"})
+    async with opened(kube) as (tab, url):
+        await tab.open(url)
+        await tab.until(f"{DRAWN} && document.querySelector('#pending b a')")
+        await tab.run("document.querySelector('#pending b a').click()")
+        assert await tab.run(f"[location.search, {SHOWN}]") == ["?namespace=research", 2]
+        await tab.run("document.querySelector('[type=reset]').click()")
+        await tab.until(f"{SHOWN} === 16")
+        await tab.run("document.querySelector('#totals [href=\"?state=problem\"]').click()")
+        assert await tab.run(f"[location.search, {SHOWN}]") == ["?state=problem", 1]
+        assert await tab.run("document.querySelector('[name=state]').value") == "problem"
+        assert await tab.violations() == []
+
+
+async def test_a_deep_link_scrolls_to_its_gpu_and_a_pointed_one_has_a_tooltip() -> None:
+    async with opened(await fleet(1000)) as (tab, url):
+        await tab.open(f"{url}?gpu=n110/3", width=1600, height=1000)
+        await tab.until(f"{CHOSEN} === 'n110/3' && {VISIBLE}")
+        over = json.dumps('[data-gpu="n110/5"] .bar')
+        await tab.run(
+            f"document.querySelector({over}).dispatchEvent(new PointerEvent('pointerover', {{bubbles: true}}))"
+        )
+        titles = await tab.run("[...document.querySelectorAll('.gpu[title]')].map(each => each.title)")
+        assert len(titles) == 1
+        assert titles[0].startswith("n110, GPU 5, A100-40GB, 0 GiB of 40 GiB allocated")

@@ -1,0 +1,78 @@
+"""The page in headless Chromium while its server is gone and comes back: it goes on, and is live only with the data."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from harness.browser import browser, find_browser
+from server.page.test_page_browser import DRAWN, fleet
+from tessera.clients.kube import PODS, MemoryKube
+from tessera.server.run import Server
+from tessera.server.settings import Page, PageLimits, ServerSettings
+
+pytestmark = pytest.mark.anyio
+STATE = "document.getElementById('connection').dataset.state"
+WATCH = """
+window.found = [];
+new MutationObserver(() => {
+  const used = document.querySelector('#totals dd').textContent;
+  window.found.push([document.getElementById('connection').textContent, used]);
+}).observe(document.getElementById('connection'), { childList: true });
+"""
+
+
+@asynccontextmanager
+async def serving(kube: MemoryKube, port: int = 0, limits: PageLimits | None = None) -> AsyncIterator[int]:
+    page = Page(port=port, sign_in=False, limits=limits or PageLimits())
+    server = Server(ServerSettings(port=0, page=page), kube)
+    running = asyncio.create_task(server.run())
+    async with asyncio.timeout(30):
+        await server.listening.wait()
+    try:
+        yield server.page_port
+    finally:
+        server.stop()
+        await running
+
+
+async def test_after_a_restart_of_the_server_it_is_live_with_what_has_changed() -> None:
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium: on Debian, apt-get install chromium-headless-shell")
+    kube = await fleet(16)
+    async with browser(program) as tab:
+        async with serving(kube) as port:
+            await tab.open(f"http://127.0.0.1:{port}/?gpu=n001/4")
+            await tab.until(f"{DRAWN} && {STATE} === 'live'")
+            await tab.run(WATCH)
+        await tab.until(f"{STATE} === 'broken'")
+        assert await tab.run("document.querySelectorAll('.gpu').length") == 16, "what was known stays"
+        await kube.delete(PODS, "w0", namespace="research")
+        async with serving(kube, port):
+            await tab.until(f"{STATE} === 'live'")
+        assert await tab.run("found.filter(([words]) => words === 'live')") == [["live", "9 of 16"]]
+        assert await tab.run("document.querySelector('.gpu[aria-current]').dataset.gpu") == "n001/4"
+        assert [each for each in tab.console if "ERR_CONNECTION_REFUSED" not in each] == []
+
+
+async def test_streams_that_end_go_on_where_they_were() -> None:
+    """A stream of a second ends often; each goes on by the id of its last event, and the whole fleet comes once."""
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium: on Debian, apt-get install chromium-headless-shell")
+    kube = await fleet(16)
+    async with browser(program) as tab, serving(kube, limits=PageLimits(stream_s=1, heartbeat_s=0.2)) as port:
+        await tab.open(f"http://127.0.0.1:{port}/")
+        await tab.until(f"{DRAWN} && {STATE} === 'live'")
+        await tab.run("document.querySelectorAll('.node').forEach(each => { each.known = true; })")
+        for number in range(2):
+            await kube.delete(PODS, f"w{number}", namespace="research")
+            await tab.until(f"document.getElementById('totals').innerText.includes('{9 - number} of 16')")
+            streams = "performance.getEntriesByType('resource').filter(each => each.name.includes('api/events')).length"
+            ended = await tab.run(streams)
+            await tab.until(f"{streams} > {ended}")
+        assert await tab.run("[...document.querySelectorAll('.node')].every(each => each.known)")
+        assert await tab.run(STATE) == "live"
+        assert tab.console == []
