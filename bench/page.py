@@ -67,7 +67,7 @@ class Changing:
             for number in SLOW
         }
 
-    def services(self) -> tuple[ModelServerHistory, ...]:
+    def model_servers(self) -> tuple[ModelServerHistory, ...]:
         """Return two model servers."""
         points = tuple(
             ScalePoint(60 * (minute + self._refreshes), 3, 3, (minute + self._refreshes) % 9) for minute in range(60)
@@ -105,7 +105,7 @@ async def measure() -> int:
             await kube.delete(PODS, f"w{number}", namespace="research")
             await framed
             changes.append({name: ms - before[name] for name, ms in (await spent_ms(tab)).items()})
-            assert await tab.run("document.querySelectorAll('#slow li, #services figure').length") == SHOWN
+            assert await tab.run("document.querySelectorAll('#slow li, #model-servers figure').length") == SHOWN
             assert await tab.run(f"Boolean(document.querySelector('[data-gpu=\"n{number:03d}/4\"] .part.free'))")
     usual_ms = sorted(each["TaskDuration"] for each in changes)[len(changes) // 2]
     longest = max(changes, key=lambda each: each["TaskDuration"])

@@ -30,7 +30,7 @@ from tessera.certificates import Tls
 from tessera.clients.kube import AUTOSCALERS, CONFIG_MAPS, DEPLOYMENTS, PODS, MemoryKube, Object
 from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.core.usage.nodemetrics import NODE_METRICS
-from tessera.core.usage.processmetrics import PROCESS_METRICS
+from tessera.core.usage.ownmetrics import OWN_METRICS
 from tessera.measures import Measures
 from tessera.server.metrics.adaptermetrics import RulesFile, RulesSource
 from tessera.server.metrics.requestqueues import PrometheusQueues
@@ -104,7 +104,7 @@ def process_metrics() -> bytes:
     clock = iter(range(1000))
     measures = Measures(lambda: float(next(clock)))
     measures.turned("reconcile")
-    for each in PROCESS_METRICS:
+    for each in OWN_METRICS:
         labels = dict.fromkeys(each.labels, "x") | ({"namespace": "team"} if "namespace" in each.labels else {})
         if each.kind == "histogram":
             measures.observe(each, 0.02, **labels)
@@ -148,7 +148,7 @@ def test_they_are_what_grafana_imports() -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_queries_ask_for_metrics_that_there_are(name: str) -> None:
-    known = {each.name for each in (*NODE_METRICS, *PROCESS_METRICS)}
+    known = {each.name for each in (*NODE_METRICS, *OWN_METRICS)}
     for title, expr in queries(DASHBOARDS[name]):
         requested = {each.removesuffix("_bucket") for each in re.findall(r"\b(?:tessera|DCGM_FI)_\w+", expr)}
         assert requested, title
@@ -158,7 +158,7 @@ def test_queries_ask_for_metrics_that_there_are(name: str) -> None:
 
 def test_what_is_exposed_of_model_servers_is_shown() -> None:
     shown = " ".join(expr for _, expr in queries(DASHBOARDS["serving"]))
-    exposed = {e.name for e in PROCESS_METRICS if e.name.startswith(("tessera_model_server_", "tessera_metrics_"))}
+    exposed = {e.name for e in OWN_METRICS if e.name.startswith(("tessera_model_server_", "tessera_metrics_"))}
     assert len(exposed) > 10
     assert {name for name in exposed if name not in shown} == set()
 

@@ -13,7 +13,7 @@ from tessera.clients.prometheus import MemoryMetrics
 from tessera.core.serving.metricnames import SERVING_METRICS
 from tessera.core.serving.render.promql import queue_time_query
 from tessera.core.usage.nodemetrics import NODE_METRICS
-from tessera.core.usage.processmetrics import PROCESS_METRICS
+from tessera.core.usage.ownmetrics import OWN_METRICS
 from tessera.log import logger
 from tessera.server.metrics.modelservers import ModelServerMetrics
 from tessera.server.metrics.samples import ScrapedSamples
@@ -25,7 +25,7 @@ ADAPTER = yaml.safe_load((ROOT / "deploy/chart/files/monitoring/prometheus-adapt
 EACH = [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
 ALERTS = [each for each in EACH if "alert" in each]
 RECORDED = {each["record"] for each in EACH if "record" in each}
-HOMES = {"core/serving/metricnames.py", "core/usage/nodemetrics.py", "core/usage/processmetrics.py"}
+HOMES = {"core/serving/metricnames.py", "core/usage/nodemetrics.py", "core/usage/ownmetrics.py"}
 """Where names of metrics are spelled; all else imports them."""
 COMPONENTS = {
     name
@@ -33,7 +33,7 @@ COMPONENTS = {
     for name in re.findall(r"app.kubernetes.io/component: (\w+)", path.read_text())
 }
 """Of pods, by which the PodMonitor labels their targets."""
-EXPOSED = {each.name for each in (*NODE_METRICS, *PROCESS_METRICS)}
+EXPOSED = {each.name for each in (*NODE_METRICS, *OWN_METRICS)}
 NAME = re.compile(r"\b(tessera_[a-z_]+[a-z]|DCGM_FI_[A-Z_]+[A-Z])\b")
 """A whole name, not what several begin with."""
 

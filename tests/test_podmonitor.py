@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from builders.usage import GPU, holder
+from builders.usage import GPU, allocation
 from harness.prometheusserver import serving_history
 from tessera.api.prometheus.exposition import exposition
 from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads
@@ -55,10 +55,10 @@ def shared_gpu() -> bytes:
     )
     reading = GpuReading(memory_used_mib=3000, gpu_percent=99, clocks_event_reasons=0x4, processes=processes)
     owners = {7: Owner(uid="uid-busy", container="main"), 8: Owner(uid="uid-small", container="main")}
-    holders = (holder("busy", allocated_mib=4096), holder("small", allocated_mib=4096))
+    allocations = (allocation("busy", allocated_mib=4096), allocation("small", allocated_mib=4096))
     idle = msgspec.structs.replace(GPU, uuid="GPU-idle", index=1, minor=1)
     unused = attributed(idle, GpuReading(memory_used_mib=600, gpu_percent=0, clocks_event_reasons=0), (), {})
-    return exposition(node_families(NodeUsage(node="n1", gpus=(attributed(GPU, reading, holders, owners), unused))))
+    return exposition(node_families(NodeUsage(node="n1", gpus=(attributed(GPU, reading, allocations, owners), unused))))
 
 
 @contextmanager

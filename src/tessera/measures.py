@@ -7,7 +7,7 @@ from time import monotonic
 
 from tessera.api.prometheus.exposition import exposition
 from tessera.core.usage.families import Family, Labels, Metric, MetricSample
-from tessera.core.usage.processmetrics import LOOP_AGE
+from tessera.core.usage.ownmetrics import LOOP_AGE
 
 __all__ = ["Measures"]
 

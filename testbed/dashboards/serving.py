@@ -22,7 +22,7 @@ SERVING = Dashboard(
         Panel(
             "Model servers with unreadable metrics",
             "none",
-            (("sum(tessera_model_server_input_bad)", ""),),
+            (("sum(tessera_model_server_input_invalid)", ""),),
             "stat",
             "The last good decision counts for five minutes; then the replicas stay as they are.",
         ),
@@ -73,7 +73,7 @@ SERVING = Dashboard(
             "reqps",
             (
                 (f"sum by (result) (rate(tessera_metrics_rule_queries_total{RATE}))", "{{result}}"),
-                ("sum(tessera_metrics_rules_bad)", "broken files"),
+                ("sum(tessera_metrics_rules_invalid)", "broken files"),
             ),
             text="Which series there are, asked of the Prometheus of `metricsApi.prometheus`.",
         ),

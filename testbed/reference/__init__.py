@@ -7,7 +7,7 @@ from tessera.api.tessera.chart import installation
 from tessera.api.tessera.v1alpha1 import crds
 from tessera.core.usage.families import Metric
 from tessera.core.usage.nodemetrics import NODE_METRICS
-from tessera.core.usage.processmetrics import PROCESS_METRICS
+from tessera.core.usage.ownmetrics import OWN_METRICS
 from testbed.generation import valuesreference
 from testbed.reference import commands, kinds, names
 from testbed.reference.tables import table
@@ -45,7 +45,7 @@ Of the agent. All have `gpu`, `UUID`, `pci_bus_id`, `device`, `modelName`, `Host
 {_list(NODE_METRICS)}
 ## Processes
 
-{_list(PROCESS_METRICS)}"""
+{_list(OWN_METRICS)}"""
 
 
 def _list(metrics: Iterable[Metric]) -> str:

@@ -1,6 +1,6 @@
 """What an agent exposes to Prometheus."""
 
-from builders.usage import GPU, PARTITIONED, SMALL, holder
+from builders.usage import GPU, PARTITIONED, SMALL, allocation
 from tessera.api.prometheus.exposition import exposition
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
@@ -20,13 +20,13 @@ def node_metrics(used_mib: int = 700) -> bytes:
         energy_mj=1_000_000, clocks_event_reasons=0x24, ecc_corrected=1, ecc_uncorrected=0,
         processes=(ProcessReading(pid=7, memory_mib=used_mib, sm_percent=20),),
     )  # fmt: skip
-    holders = (holder("busy", allocated_mib=2048), holder("idle", allocated_mib=4096))
-    shared = attributed(GPU, reading, holders, {7: Owner(uid="uid-busy", container="main")})
+    allocations = (allocation("busy", allocated_mib=2048), allocation("idle", allocated_mib=4096))
+    shared = attributed(GPU, reading, allocations, {7: Owner(uid="uid-busy", container="main")})
     part = DeviceId(PARTITIONED.uuid, SMALL)
     activity = EngineActivity(sm_percent=25, tensor_percent=10)
     instances = (InstanceReading(placement=SMALL, memory_used_mib=900, activity=activity),)
     own = GpuReading(sm_clock_mhz=1380, temperature_c=55, power_watts=210.0, instances=instances)
-    with_instance = attributed(PARTITIONED, own, (holder("slice", part, exclusive=True, allocated_mib=4864),), {})
+    with_instance = attributed(PARTITIONED, own, (allocation("slice", part, exclusive=True, allocated_mib=4864),), {})
     usage = NodeUsage(
         node="n1",
         gpus=(shared, with_instance),

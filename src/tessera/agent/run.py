@@ -49,7 +49,7 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.health import HealthChange
 from tessera.core.node.nodelabels import MIG_CONFIG
 from tessera.core.node.reported import unenforced
-from tessera.core.usage.processmetrics import REPARTITIONS
+from tessera.core.usage.ownmetrics import REPARTITIONS
 from tessera.errors import Unavailable
 from tessera.log import defect, logger
 from tessera.loops import one_turn, until_done

@@ -57,7 +57,7 @@ from tessera.core.packing.partitioning import (
     applying,
     observe_cluster,
 )
-from tessera.core.usage.processmetrics import CONTROLLER_RECONCILES, DECISIONS, PENDING, PLAN_TIME, RECONCILE_TIME
+from tessera.core.usage.ownmetrics import CONTROLLER_RECONCILES, DECISIONS, PENDING, PLAN_TIME, RECONCILE_TIME
 from tessera.errors import InvalidInput
 from tessera.log import defect, logger
 from tessera.loops import one_turn

@@ -28,7 +28,7 @@ from tessera.api.scheduler.extender import (
     write_priorities,
     write_victims,
 )
-from tessera.core.usage.processmetrics import REQUEST_TIME, REQUESTS
+from tessera.core.usage.ownmetrics import REQUEST_TIME, REQUESTS
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.measures import Measures

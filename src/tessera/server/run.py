@@ -28,7 +28,7 @@ from tessera.clients.kube import (
     follow,
 )
 from tessera.core.packing.ledger import Ledger
-from tessera.core.usage.processmetrics import BINDINGS, SERVER_READY
+from tessera.core.usage.ownmetrics import BINDINGS, SERVER_READY
 from tessera.errors import TesseraError, Unavailable, Unsupported
 from tessera.log import logger
 from tessera.measures import Measures

@@ -152,8 +152,8 @@ async def test_what_is_allocated_of_a_gpu_of_unknown_memory_is_unknown(node: Nod
     node.allocate("a", Use(gpu=t4))
     node.allocate("b", Use(gpu=a100))
     gpus = msgspec.structs.replace(inventory, gpus=(unknown, inventory.gpus[1]))
-    holders = NodeContainers(node, node.view, node.proc, node).holders(gpus, node.gpus)
-    assert {each.pod: each.allocated_mib for each in holders} == {"a": None, "b": inventory.gpus[1].memory_mib}
+    allocations = NodeContainers(node, node.view, node.proc, node).allocations(gpus, node.gpus)
+    assert {each.pod: each.allocated_mib for each in allocations} == {"a": None, "b": inventory.gpus[1].memory_mib}
 
 
 async def test_an_init_container_has_its_device_until_the_others_start(node: Node) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from builders.usage import GPU, WHOLE, holder
+from builders.usage import GPU, WHOLE, allocation
 from tessera.api.prometheus import usagehistory
 from tessera.api.prometheus.usagehistory import history_queries, read_history
 from tessera.core.gpu.readings import GpuReading
-from tessera.core.usage.attribution import DeviceHolder, attributed
+from tessera.core.usage.attribution import ContainerAllocation, attributed
 from tessera.core.usage.nodemetrics import DeviceFacts, NodeUsage, node_families
 from tessera.core.usage.rightsizing import recommendations
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
@@ -98,7 +98,7 @@ def test_what_is_no_vector_is_refused(content: bytes) -> None:
 ALL_MODES = tuple(DeviceFacts(device=WHOLE, mode=each) for each in ("whole", "mps", "memory-share"))
 
 
-def recommended(states: tuple[DeviceFacts, ...], own: DeviceHolder) -> tuple[str, str]:
+def recommended(states: tuple[DeviceFacts, ...], own: ContainerAllocation) -> tuple[str, str]:
     """Return what is recommended for a container whose peak is 5,000 MiB and whose load is 100 %, and what fits."""
     usage = NodeUsage(node="n1", gpus=(attributed(GPU, GpuReading(), [own], {}),), states=states)
     families = {each.metric.name: each for each in node_families(usage)}
@@ -118,8 +118,8 @@ def recommended(states: tuple[DeviceFacts, ...], own: DeviceHolder) -> tuple[str
 
 @pytest.mark.parametrize("states", [ALL_MODES, ALL_MODES[::-1]])
 def test_on_a_gpu_that_offers_all_modes_what_the_container_has_counts(states: tuple[DeviceFacts, ...]) -> None:
-    assert recommended(states, holder("p", exclusive=True, allocated_mib=40960)) == ("fits", "")
-    assert recommended(states, holder("p", allocated_mib=20480)) == ("too-much", "6 GiB")
+    assert recommended(states, allocation("p", exclusive=True, allocated_mib=40960)) == ("fits", "")
+    assert recommended(states, allocation("p", allocated_mib=20480)) == ("too-much", "6 GiB")
 
 
 def test_a_replica_is_no_amount_of_memory() -> None:

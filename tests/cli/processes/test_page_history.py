@@ -49,7 +49,7 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
             Contention(cause="thermal", affected=both, scope="node"),
         )
     }
-    (service,) = found.services()
-    assert (service.namespace, service.name) == ("ml", "llm")
-    assert {(each.desired, each.ready, each.in_flight) for each in service.points} == {(3, 2, 7)}
-    assert 55 <= len(service.points) <= 61
+    (server,) = found.model_servers()
+    assert (server.namespace, server.name) == ("ml", "llm")
+    assert {(each.desired, each.ready, each.in_flight) for each in server.points} == {(3, 2, 7)}
+    assert 55 <= len(server.points) <= 61

@@ -3,7 +3,7 @@
 import pytest
 
 from conformance.metricssuite import CONTENT, MetricsSuite
-from tessera.clients.prometheus import MemoryMetrics, MetricsServers
+from tessera.clients.prometheus import MemoryMetrics, MetricsClient
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +23,7 @@ class TestMemoryMetrics(MetricsSuite):
         return URL
 
     @pytest.fixture
-    def metrics(self, metrics: MemoryMetrics) -> MetricsServers:
+    def metrics(self, metrics: MemoryMetrics) -> MetricsClient:
         return metrics
 
 

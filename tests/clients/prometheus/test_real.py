@@ -7,7 +7,7 @@ import pytest
 
 from conformance.metricssuite import CONTENT, MetricsSuite
 from harness.httpserver import Asked, Server, answer, chunked, serving
-from tessera.clients.prometheus import HttpMetrics, MetricsServers
+from tessera.clients.prometheus import HttpMetrics, MetricsClient
 from tessera.errors import InvalidInput, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ class TestHttpMetrics(MetricsSuite):
         return f"{server.url}/metrics?a=b"
 
     @pytest.fixture
-    def metrics(self, metrics: HttpMetrics) -> MetricsServers:
+    def metrics(self, metrics: HttpMetrics) -> MetricsClient:
         return metrics
 
 

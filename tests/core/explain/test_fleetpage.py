@@ -191,15 +191,15 @@ def test_labels_alone_say_less_than_an_agent() -> None:
     assert (one.gpus[0].health, one.gpus[0].mode) == ("unknown", "")
 
 
-def test_images_services_and_pods_without_a_known_gpu() -> None:
+def test_images_model_servers_and_pods_without_a_known_gpu() -> None:
     images = {"a": (ObservedImage(image="vllm:1", state="Present", bytes=7),)}
-    service = ModelServerHistory(namespace="ns", name="llm", points=(ScalePoint(1.0, 2, 1, 3.5),))
+    server = ModelServerHistory(namespace="ns", name="llm", points=(ScalePoint(1.0, 2, 1, 3.5),))
     waiting = pod("w", NEED, node=None, status={"conditions": [UNSCHEDULED]})
     lost = pod("lost", {"nvidia.com/gpu": 2}, annotations={})
-    found = view_of(node(), gpunode("a", gpu(0)), waiting, lost, images=images, services=(service,))
+    found = view_of(node(), gpunode("a", gpu(0)), waiting, lost, images=images, model_servers=(server,))
     (one,) = found.nodes
     assert one.images == (ImageView(image="vllm:1", state="Present", bytes=7),)
-    assert found.services == (service,)
+    assert found.model_servers == (server,)
     assert [(each.namespace, each.pod) for each in one.unplaced] == [("ns", "lost")]
     assert found.pending == (
         PendingView(namespace="ns", pod="w", need="4 GiB with driver isolation", reason="no room"),

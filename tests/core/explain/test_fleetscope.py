@@ -75,7 +75,7 @@ def test_others_are_parts_without_names() -> None:
             PendingView(namespace="mine", pod="w2", need="1", reason="once theirs/secret ends"),
             PendingView(namespace="mine", pod="w3", need="1", reason="no node is large enough"),
         ),
-        services=(
+        model_servers=(
             ModelServerHistory(namespace="theirs", name="llm", points=(point,)),
             ModelServerHistory(namespace="mine", name="chat", points=(point,)),
         ),
@@ -108,7 +108,7 @@ def test_others_are_parts_without_names() -> None:
         ("w3", "no node is large enough"),
     ]
     assert got.pending_elsewhere == 1
-    assert [each.name for each in got.services] == ["chat"]
+    assert [each.name for each in got.model_servers] == ["chat"]
     assert [each.namespace for each in got.recommendations] == ["mine"]
     assert got.activity == {"mine/open": 3}
     assert (got.namespaces, got.partial, got.notes) == (("mine",), True, ())
@@ -174,7 +174,7 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
             *(PendingView(namespace=namespace, pod=name, need="1") for namespace, name in hidden),
             PendingView(namespace="mine", pod="w", need="1", reason=text()),
         ),
-        services=(
+        model_servers=(
             *(ModelServerHistory(namespace=namespace, name=name, points=()) for namespace, name in hidden),
             ModelServerHistory(namespace="mine", name="s", points=()),
         ),

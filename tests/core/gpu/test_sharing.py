@@ -38,7 +38,7 @@ OFFERS = {
         Sharing(modes=(Mode.WHOLE,)),
         [("nvidia.com/gpu", Mode.WHOLE, 1, 40_000, 100)],
     ),
-    "time-slicing offers replicas with the fair part of the memory": (
+    "time-slicing offers replicas with the equal share of the memory": (
         Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),)),
         [("nvidia.com/gpu", Mode.TIME_SLICING, 3, 13_333, 33)],
     ),

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, holder
+from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, allocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import ContainerUse, DeviceHolder, DeviceUse, Owner, attributed
+from tessera.core.usage.attribution import ContainerAllocation, ContainerUse, DeviceUse, Owner, attributed
 
-A, B, C = (holder(name) for name in "abc")
+A, B, C = (allocation(name) for name in "abc")
 
 
 def owner(pod: str, container: str = "main") -> Owner:
@@ -21,13 +21,15 @@ def process(pid: int, memory_mib: int | None, percent: int | None = None, on: in
     return ProcessReading(pid=pid, memory_mib=memory_mib, sm_percent=percent, gpu_instance=on)
 
 
-def device_of(reading: GpuReading, holders: list[DeviceHolder], owners: dict[int, Owner] | None) -> DeviceUse:
-    (device,) = attributed(GPU, reading, holders, owners).devices
+def device_of(
+    reading: GpuReading, allocations: list[ContainerAllocation], owners: dict[int, Owner] | None
+) -> DeviceUse:
+    (device,) = attributed(GPU, reading, allocations, owners).devices
     return device
 
 
 def uses(device: DeviceUse) -> dict[str, tuple[int | None, float | None]]:
-    return {each.holder.pod: (each.memory_mib, each.gpu_percent) for each in device.containers}
+    return {each.allocation.pod: (each.memory_mib, each.gpu_percent) for each in device.containers}
 
 
 def test_three_pods_on_a_shared_gpu_have_what_their_processes_use() -> None:
@@ -43,11 +45,11 @@ def test_three_pods_on_a_shared_gpu_have_what_their_processes_use() -> None:
 
 
 def test_a_container_that_has_a_device_to_itself_uses_all_of_it() -> None:
-    own = holder("a", exclusive=True)
+    own = allocation("a", exclusive=True)
     device = device_of(GpuReading(memory_used_mib=700, gpu_percent=30, processes=(process(1, 300),)), [own], None)
     assert uses(device) == {"a": (700, 30)}
     assert (device.left_mib, device.alone) == (0, own)
-    two = device_of(GpuReading(memory_used_mib=700, processes=()), [own, holder("b", exclusive=True)], {})
+    two = device_of(GpuReading(memory_used_mib=700, processes=()), [own, allocation("b", exclusive=True)], {})
     assert (two.alone, uses(two)) == (None, {"a": (0, 0), "b": (0, 0)})
 
 
@@ -77,12 +79,14 @@ def test_where_it_is_unknown_which_processes_there_are_no_container_is_idle(owne
 def test_a_process_whose_instance_is_unknown_may_be_on_each() -> None:
     small, large = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
     instances = (InstanceReading(placement=SMALL), InstanceReading(placement=LARGE))
-    holders = [holder("a", small), holder("b", large)]
+    allocations = [allocation("a", small), allocation("b", large)]
     for processes in (None, (process(1, 40, on=7), process(2, 5))):
-        found = attributed(PARTITIONED, GpuReading(instances=instances, processes=processes), holders, {1: owner("a")})
+        found = attributed(
+            PARTITIONED, GpuReading(instances=instances, processes=processes), allocations, {1: owner("a")}
+        )
         assert [uses(each) for each in found.devices] == [{"a": (None, None)}, {"b": (None, None)}]
     known = GpuReading(instances=instances[:1], processes=(process(1, 40, on=7),))
-    found = attributed(PARTITIONED, known, holders, {1: owner("a")})
+    found = attributed(PARTITIONED, known, allocations, {1: owner("a")})
     assert [uses(each) for each in found.devices] == [{"a": (40, None)}, {"b": (None, None)}], "one was not measured"
 
 
@@ -93,7 +97,7 @@ def test_no_container_has_more_memory_than_its_device_and_a_process_counts_once(
     device = device_of(GpuReading(memory_used_mib=most, processes=processes), [A, B], owners)
     assert uses(device) == {"a": (None, 11), "b": (7, 8)}
     reading = GpuReading(instances=(InstanceReading(placement=SMALL),), processes=(process(1, 4866, on=7),))
-    first, _ = attributed(PARTITIONED, reading, [holder("a", DeviceId("GPU-1", SMALL))], owners).devices
+    first, _ = attributed(PARTITIONED, reading, [allocation("a", DeviceId("GPU-1", SMALL))], owners).devices
     assert uses(first) == {"a": (None, None)}
 
 
@@ -103,8 +107,8 @@ def on_small(*memory_mib: int) -> DeviceUse:
         instances=(InstanceReading(placement=SMALL, memory_used_mib=4864),),
         processes=tuple(process(pid, each, on=7) for pid, each in enumerate(memory_mib, 1)),
     )
-    holders = [holder(each, DeviceId("GPU-1", SMALL)) for each in "ab"]
-    return attributed(PARTITIONED, reading, holders, {1: owner("a"), 2: owner("b")}).devices[0]
+    allocations = [allocation(each, DeviceId("GPU-1", SMALL)) for each in "ab"]
+    return attributed(PARTITIONED, reading, allocations, {1: owner("a"), 2: owner("b")}).devices[0]
 
 
 def test_containers_together_have_no_more_memory_than_their_device() -> None:
@@ -115,7 +119,7 @@ def test_containers_together_have_no_more_memory_than_their_device() -> None:
 
 
 def test_the_rounding_of_processes_is_no_impossible_memory() -> None:
-    small = [holder("a", DeviceId("GPU-1", SMALL))]
+    small = [allocation("a", DeviceId("GPU-1", SMALL))]
     for second, want in ((2432, 4864), (2433, 4864), (2434, None)):
         processes = (process(1, 2433, on=7), process(2, second, on=7))
         reading = GpuReading(instances=(InstanceReading(placement=SMALL),), processes=processes)
@@ -124,16 +128,21 @@ def test_the_rounding_of_processes_is_no_impossible_memory() -> None:
 
 
 def test_a_process_of_which_only_the_pod_is_known_is_its_one_container_s() -> None:
-    other = holder("b", container="side")
+    other = allocation("b", container="side")
     reading = GpuReading(memory_used_mib=10, processes=(process(1, 3, 1), process(2, 4, 1)))
     device = device_of(reading, [A, B, other], {1: owner("a", ""), 2: owner("b", "")})
-    found = [(each.holder.pod, each.holder.container, each.memory_mib) for each in device.containers]
+    found = [(each.allocation.pod, each.allocation.container, each.memory_mib) for each in device.containers]
     assert found == [("a", "main", 3), ("b", "main", None), ("b", "side", None)]
 
 
 def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody() -> None:
     small, large = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
-    holders = [holder("a", small), holder("b", small), holder("c", large, exclusive=True), holder("d", WHOLE)]
+    allocations = [
+        allocation("a", small),
+        allocation("b", small),
+        allocation("c", large, exclusive=True),
+        allocation("d", WHOLE),
+    ]
     reading = GpuReading(
         instances=(
             InstanceReading(placement=LARGE, memory_used_mib=900, activity=EngineActivity(sm_percent=40)),
@@ -141,7 +150,7 @@ def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody()
         ),
         processes=(process(1, 40, on=7), process(2, 20, on=7), process(3, 800, on=2)),
     )
-    found = attributed(PARTITIONED, reading, holders, {1: owner("a"), 2: owner("b"), 3: owner("c")})
+    found = attributed(PARTITIONED, reading, allocations, {1: owner("a"), 2: owner("b"), 3: owner("c")})
     first, second = found.devices
     assert (first.device, uses(first)) == (small, {"a": (40, None), "b": (20, None)})
     assert (second.device, uses(second), second.activity) == (
@@ -149,16 +158,16 @@ def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody()
         {"c": (900, None)},
         EngineActivity(sm_percent=40),
     )
-    gone = attributed(PARTITIONED, GpuReading(), holders, {}).devices
+    gone = attributed(PARTITIONED, GpuReading(), allocations, {}).devices
     assert [(each.used_mib, each.activity) for each in gone] == [(None, None), (None, None)]
 
 
 def test_a_container_that_has_a_device_twice_is_counted_once_with_all_that_it_was_granted() -> None:
     twice = [A, msgspec.structs.replace(A, allocated_mib=512), A]
     (found,) = device_of(GpuReading(processes=()), twice, {}).containers
-    assert found == ContainerUse(holder=msgspec.structs.replace(A, allocated_mib=1536), memory_mib=0, gpu_percent=0)
+    assert found == ContainerUse(allocation=msgspec.structs.replace(A, allocated_mib=1536), memory_mib=0, gpu_percent=0)
     unknown = device_of(GpuReading(), [A, msgspec.structs.replace(A, allocated_mib=None)], {})
-    assert unknown.containers[0].holder.allocated_mib is None
+    assert unknown.containers[0].allocation.allocated_mib is None
 
 
 PROCESSES = st.lists(
@@ -188,7 +197,7 @@ def test_containers_never_use_more_than_all_processes_do_and_all_memory_is_someb
 
 
 def test_active_multiprocessors_count_where_they_are_measured_else_utilization() -> None:
-    own = [holder("a", exclusive=True)]
+    own = [allocation("a", exclusive=True)]
     for activity, want in ((None, 90), (EngineActivity(tensor_percent=5), 90), (EngineActivity(sm_percent=40), 40)):
         device = device_of(GpuReading(gpu_percent=90, activity=activity), own, {})
         assert (device.busy_percent, device.containers[0].busy_percent) == (want, want)

@@ -1,12 +1,12 @@
 """What containers used since they were first seen."""
 
-from builders.usage import GPU, PARTITIONED, SMALL, holder
+from builders.usage import GPU, PARTITIONED, SMALL, allocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading
 from tessera.core.usage.attribution import GpuUse, attributed
 from tessera.core.usage.history import Histories, UsageHistory, remembered
 
-A = holder("a", exclusive=True)
+A = allocation("a", exclusive=True)
 KEY = (A.key, A.device)
 
 
@@ -30,7 +30,7 @@ def test_what_was_never_known_is_not_and_who_is_gone_is_forgotten() -> None:
 
 
 def test_an_instance_s_load_is_its_activity() -> None:
-    own = holder("a", DeviceId("GPU-1", SMALL), exclusive=True)
+    own = allocation("a", DeviceId("GPU-1", SMALL), exclusive=True)
     reading = GpuReading(instances=(InstanceReading(placement=SMALL, activity=EngineActivity(sm_percent=40)),))
     (history,) = remembered({}, [attributed(PARTITIONED, reading, [own], {})], 0.0).values()
     assert history.mean_percent == 40

@@ -6,14 +6,14 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, holder
+from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, allocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import DeviceHolder, GpuUse, Owner, attributed
+from tessera.core.usage.attribution import ContainerAllocation, GpuUse, Owner, attributed
 from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, gpu_load
 
-HOLDERS = tuple(holder(name) for name in "abc")
-A, B, C = (each.name for each in HOLDERS)
+ALLOCATIONS = tuple(allocation(name) for name in "abc")
+A, B, C = (each.name for each in ALLOCATIONS)
 
 
 def found_on(gpu: GpuUse) -> tuple[Contention, ...]:
@@ -27,7 +27,11 @@ def slowed(cause: str, *devices: DeviceLoad) -> tuple[Contention, ...]:
 
 
 def shared(
-    gpu_percent: int, reasons: int = 0, *, holders: tuple[DeviceHolder, ...] = HOLDERS, **loads: int | None
+    gpu_percent: int,
+    reasons: int = 0,
+    *,
+    allocations: tuple[ContainerAllocation, ...] = ALLOCATIONS,
+    **loads: int | None,
 ) -> GpuUse:
     """Return a GPU that the pods of these loads share."""
     processes = tuple(
@@ -35,12 +39,12 @@ def shared(
     )
     owners = {pid: Owner(uid=f"uid-{name}", container="main") for pid, name in enumerate(loads, 1)}
     reading = GpuReading(gpu_percent=gpu_percent, clocks_event_reasons=reasons, processes=processes)
-    return attributed(GPU, reading, holders, owners)
+    return attributed(GPU, reading, allocations, owners)
 
 
 def test_a_gpu_that_is_neither_throttled_nor_saturated_has_no_noise() -> None:
     assert (found_on(shared(80, reasons=0x1, a=60, b=20))) == ()
-    alone = attributed(GPU, GpuReading(gpu_percent=100), [holder("a", exclusive=True)], {})
+    alone = attributed(GPU, GpuReading(gpu_percent=100), [allocation("a", exclusive=True)], {})
     assert (found_on(alone)) == ()
 
 
@@ -66,7 +70,7 @@ def test_a_fair_share_is_not_blamed() -> None:
         ({"a": 55, "b": 43}, (A, B)),
         ({"a": 41, "b": 41, "c": 14}, (A, B)),
     ):
-        (found,) = found_on(shared(99, holders=HOLDERS[: len(loads)], **loads))
+        (found,) = found_on(shared(99, allocations=ALLOCATIONS[: len(loads)], **loads))
         assert (found.cause, found.drivers, found.evenly) == ("saturated", (), evenly), loads
         assert len(found.affected) == len(loads)
 
@@ -100,7 +104,7 @@ def test_two_that_use_most_of_what_four_share_saturate_it() -> None:
 
 def test_where_loads_are_not_known_nobody_uses_it_equally() -> None:
     for loads in ({"a": 50, "b": None}, {"a": 35, "b": 35}, {"a": 62, "b": 14}):
-        (found,) = found_on(shared(99, holders=HOLDERS[:2], **loads))
+        (found,) = found_on(shared(99, allocations=ALLOCATIONS[:2], **loads))
         assert (found.drivers, found.evenly) == ((), ()), loads
 
 
@@ -111,7 +115,7 @@ def test_where_loads_are_not_known_nobody_is_named() -> None:
 
 def test_instances_drive_their_gpu_by_their_part_of_it() -> None:
     small, large = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
-    one, other = holder("one", small, exclusive=True), holder("other", large, exclusive=True)
+    one, other = allocation("one", small, exclusive=True), allocation("other", large, exclusive=True)
     reading = GpuReading(
         clocks_event_reasons=0x4,
         instances=(
@@ -125,7 +129,7 @@ def test_instances_drive_their_gpu_by_their_part_of_it() -> None:
 
 def test_a_saturated_instance_is_found_by_its_activity() -> None:
     device = DeviceId("GPU-1", SMALL)
-    pair = [holder("a", device), holder("b", device)]
+    pair = [allocation("a", device), allocation("b", device)]
     reading = GpuReading(instances=(InstanceReading(placement=SMALL, activity=EngineActivity(sm_percent=97)),))
     (found,) = found_on(attributed(PARTITIONED, reading, pair, {}))
     assert (found.cause, found.affected) == ("saturated", tuple(each.name for each in pair))
@@ -153,7 +157,7 @@ def test_a_container_whose_helper_is_idle_drives_what_its_other_process_does() -
     )
     owners = {pid: Owner(uid=f"uid-{name}", container="main") for pid, name in ((1, "a"), (2, "a"), (3, "b"))}
     reading = GpuReading(gpu_percent=99, clocks_event_reasons=0x4, processes=processes)
-    throttled, saturated = found_on(attributed(GPU, reading, HOLDERS[:2], owners))
+    throttled, saturated = found_on(attributed(GPU, reading, ALLOCATIONS[:2], owners))
     assert throttled == Contention(cause="power-cap", drivers=(A,), affected=(B,))
     assert (saturated.cause, saturated.drivers) == ("saturated", (A,))
 
@@ -165,7 +169,7 @@ def test_a_shared_gpu_is_saturated_in_time_or_in_its_multiprocessors() -> None:
         (90, EngineActivity(sm_percent=96)),
     ):
         reading = GpuReading(gpu_percent=percent, activity=activity)
-        (found,) = found_on(attributed(GPU, reading, HOLDERS[:2], None))
+        (found,) = found_on(attributed(GPU, reading, ALLOCATIONS[:2], None))
         assert found.cause == "saturated"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.usage import GPU, INSTANCES, LARGE, PARTITIONED, SMALL, WHOLE, holder, instance
+from builders.usage import GPU, INSTANCES, LARGE, PARTITIONED, SMALL, WHOLE, allocation, instance
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement
@@ -20,7 +20,7 @@ from tessera.core.gpu.readings import (
     RemappedRows,
 )
 from tessera.core.usage import nodemetrics
-from tessera.core.usage.attribution import DeviceHolder, Owner, attributed
+from tessera.core.usage.attribution import ContainerAllocation, Owner, attributed
 from tessera.core.usage.families import Family
 from tessera.core.usage.nodemetrics import (
     NODE_METRICS,
@@ -56,13 +56,13 @@ def values(families: tuple[Family, ...], name: str, *labels: str) -> Mapping[tup
     return {tuple(dict(each.labels).get(label, "") for label in labels): each.value for each in samples}
 
 
-def usage(reading: GpuReading, *holders: object, owners: dict[int, Owner] | None = None) -> NodeUsage:
-    own = attributed(GPU, reading, holders, {} if owners is None else owners)  # type: ignore[arg-type]  # holders
+def usage(reading: GpuReading, *allocations: object, owners: dict[int, Owner] | None = None) -> NodeUsage:
+    own = attributed(GPU, reading, allocations, {} if owners is None else owners)  # type: ignore[arg-type]  # allocations
     return NodeUsage(node="n1", gpus=(own,))
 
 
 def test_a_whole_gpu_of_one_pod_has_dcgm_s_labels_and_the_pod_s() -> None:
-    families = node_families(usage(FULL, holder("a", exclusive=True, allocated_mib=40000)))
+    families = node_families(usage(FULL, allocation("a", exclusive=True, allocated_mib=40000)))
     power = next(each for each in families if each.metric.name == "DCGM_FI_DEV_POWER_USAGE")
     assert [dict(each.labels) for each in power.samples] == [
         {
@@ -109,32 +109,32 @@ def test_pods_of_a_shared_gpu_have_their_own_memory_and_the_rest_is_nobody_s() -
     reading = GpuReading(
         memory_used_mib=500, gpu_percent=70, processes=(ProcessReading(pid=1, memory_mib=300, sm_percent=60),)
     )
-    shared = usage(reading, holder("a"), holder("b"), owners={1: Owner(uid="uid-a", container="main")})
+    shared = usage(reading, allocation("a"), allocation("b"), owners={1: Owner(uid="uid-a", container="main")})
     families = node_families(shared)
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("",): 200, ("a",): 300, ("b",): 0}
     assert dict(values(families, "DCGM_FI_DEV_GPU_UTIL", "pod")) == {("",): 70, ("a",): 60, ("b",): 0}
     assert dict(values(families, "tessera_device_containers", "gpu")) == {("0",): 2}
-    unlimited = node_families(usage(GpuReading(), holder("a", allocated_mib=None), holder("b")))
+    unlimited = node_families(usage(GpuReading(), allocation("a", allocated_mib=None), allocation("b")))
     assert dict(values(unlimited, "tessera_container_memory_allocated_bytes", "pod")) == {("b",): 1 << 30}
 
 
 def test_an_allocation_says_whether_its_device_is_exclusive() -> None:
     name = "tessera_container_memory_allocated_bytes"
-    alone = node_families(usage(GpuReading(), holder("a", exclusive=True)))
+    alone = node_families(usage(GpuReading(), allocation("a", exclusive=True)))
     assert dict(values(alone, name, "pod", "exclusive", "part")) == {("a", "true", ""): 1 << 30}
-    shared = node_families(usage(GpuReading(), holder("a"), holder("b")))
+    shared = node_families(usage(GpuReading(), allocation("a"), allocation("b")))
     assert dict(values(shared, name, "pod", "exclusive", "part")) == {
         ("a", "false", "memory"): 1 << 30,
         ("b", "false", "memory"): 1 << 30,
     }
-    replica = msgspec.structs.replace(holder("a"), replica=True)
+    replica = msgspec.structs.replace(allocation("a"), replica=True)
     sliced = node_families(usage(GpuReading(), replica, replica))
     assert dict(values(sliced, name, "pod", "exclusive", "part")) == {("a", "false", "replica"): 1 << 30}
 
 
 def test_unknown_memory_has_no_series() -> None:
     facts = msgspec.structs.replace(GPU, memory_mib=0)
-    own = attributed(facts, GpuReading(memory_used_mib=3), [holder("a", exclusive=True, allocated_mib=None)], {})
+    own = attributed(facts, GpuReading(memory_used_mib=3), [allocation("a", exclusive=True, allocated_mib=None)], {})
     families = node_families(NodeUsage(node="n1", gpus=(own,)))
     names = {each.metric.name for each in families}
     assert "tessera_device_memory_used_bytes" in names
@@ -145,8 +145,8 @@ def test_unknown_memory_has_no_series() -> None:
 def test_the_allocated_memory_of_a_device_is_known_if_that_of_each_container_is() -> None:
     name = "tessera_device_memory_allocated_bytes"
     assert dict(values(node_families(usage(GpuReading())), name)) == {(): 0}
-    assert dict(values(node_families(usage(GpuReading(), holder("a"), holder("b"))), name)) == {(): 2 << 30}
-    part = usage(GpuReading(), holder("a"), holder("b", allocated_mib=None))
+    assert dict(values(node_families(usage(GpuReading(), allocation("a"), allocation("b"))), name)) == {(): 2 << 30}
+    part = usage(GpuReading(), allocation("a"), allocation("b", allocated_mib=None))
     assert not values(node_families(part), name)
 
 
@@ -158,7 +158,7 @@ def test_instances_have_their_profile_and_id_and_the_gpu_its_free_slices() -> No
             InstanceReading(placement=LARGE, memory_used_mib=900),
         ),
     )
-    own = attributed(PARTITIONED, reading, [holder("a", LARGE_ONE, exclusive=True)], {})
+    own = attributed(PARTITIONED, reading, [allocation("a", LARGE_ONE, exclusive=True)], {})
     families = node_families(NodeUsage(node="n1", gpus=(own,)))
     labels = ("GPU_I_PROFILE", "GPU_I_ID", "pod")
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", *labels)) == {
@@ -198,7 +198,7 @@ def test_states_and_counts_are_those_of_the_agent() -> None:
 def test_counts_of_memory_errors_go_on_when_the_pod_has_ended() -> None:
     """A double-bit error ends its pod: in a series of the pod it would be the first value, which is no increase."""
     total = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
-    during = node_families(usage(FULL, holder("a", exclusive=True, allocated_mib=40000)))
+    during = node_families(usage(FULL, allocation("a", exclusive=True, allocated_mib=40000)))
     after = node_families(usage(msgspec.structs.replace(FULL, ecc_uncorrected=1)))
     assert dict(values(during, total, "UUID", "pod")) == {("GPU-0", ""): 0}
     assert dict(values(after, total, "UUID", "pod")) == {("GPU-0", ""): 1}
@@ -224,7 +224,7 @@ def test_the_page_about_metrics_says_the_bound_of_series() -> None:
 def test_a_lost_gpu_says_so_and_has_no_measurements() -> None:
     gone = msgspec.structs.replace(GPU, lost=True)
     states = (DeviceFacts(device=WHOLE, healthy=False), DeviceFacts(device=WHOLE, mode="mps", isolation="driver-mps"))
-    own = attributed(gone, GpuReading(), [holder("a")], {})
+    own = attributed(gone, GpuReading(), [allocation("a")], {})
     families = node_families(NodeUsage(node="n1", gpus=(own,), states=states))
     assert dict(values(families, "tessera_gpu_lost")) == {(): 1}
     assert dict(values(families, "tessera_device_healthy")) == {(): 0}
@@ -244,7 +244,7 @@ def test_a_lost_gpu_says_so_and_has_no_measurements() -> None:
 def test_too_many_containers_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodemetrics, "_MOST_CONTAINERS", 2)
     reading = GpuReading(memory_used_mib=900, processes=())
-    families = node_families(usage(reading, *(holder(name, allocated_mib=1024) for name in "abc")))
+    families = node_families(usage(reading, *(allocation(name, allocated_mib=1024) for name in "abc")))
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("a",): 0, ("b",): 0, ("",): 900}
     assert dict(values(families, "tessera_exporter_containers_left_out", "hostname")) == {("n1",): 1}
     assert dict(values(families, "tessera_device_containers")) == {(): 3}
@@ -254,11 +254,14 @@ def test_too_many_containers_are_left_out_and_counted(monkeypatch: pytest.Monkey
 def test_a_device_whose_container_is_left_out_is_allocated_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory in use is nobody's in no series, and measurements of it have no pod."""
     monkeypatch.setattr(nodemetrics, "_MOST_CONTAINERS", 1)
-    holders = [holder("a", SMALL_ONE, exclusive=True), holder("b", LARGE_ONE, exclusive=True, allocated_mib=2048)]
+    allocations = [
+        allocation("a", SMALL_ONE, exclusive=True),
+        allocation("b", LARGE_ONE, exclusive=True, allocated_mib=2048),
+    ]
     parts = tuple(InstanceReading(placement=each.placement, memory_used_mib=500) for each in INSTANCES)
-    first = attributed(PARTITIONED, GpuReading(instances=parts), holders, {})
+    first = attributed(PARTITIONED, GpuReading(instances=parts), allocations, {})
     whole = msgspec.structs.replace(GPU, uuid="GPU-9", index=9)
-    last = attributed(whole, FULL, [holder("c", DeviceId("GPU-9"), exclusive=True)], {})
+    last = attributed(whole, FULL, [allocation("c", DeviceId("GPU-9"), exclusive=True)], {})
     families = node_families(NodeUsage(node="n1", gpus=(first, last)))
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("a",): 500}
     assert set(values(families, "DCGM_FI_DEV_POWER_USAGE", "gpu", "pod")) == {("9", "")}
@@ -305,14 +308,14 @@ READINGS = st.builds(
 @given(
     READINGS,
     st.booleans(),
-    st.lists(st.sampled_from([holder(n, d) for n in "ab" for d in (WHOLE, SMALL_ONE, LARGE_ONE)])),
+    st.lists(st.sampled_from([allocation(n, d) for n in "ab" for d in (WHOLE, SMALL_ONE, LARGE_ONE)])),
     st.one_of(st.none(), st.dictionaries(st.integers(1, 9), st.just(Owner(uid="uid-a", container="main")))),
 )
 def test_whatever_a_driver_says_values_are_possible_series_unique_and_bounded(
-    reading: GpuReading, partitioned: bool, holders: list[object], owners: dict[int, Owner] | None
+    reading: GpuReading, partitioned: bool, allocations: list[object], owners: dict[int, Owner] | None
 ) -> None:
     facts = PARTITIONED if partitioned else GPU
-    own = attributed(facts, reading, holders, owners)  # type: ignore[arg-type]  # they are holders
+    own = attributed(facts, reading, allocations, owners)  # type: ignore[arg-type]  # they are allocations
     states = tuple(DeviceFacts(device=each.device, mode="whole") for each in own.devices)
     families = node_families(NodeUsage(node="n1", gpus=(own,), states=states))
     samples = [each for family in families for each in family.samples]
@@ -322,7 +325,9 @@ def test_whatever_a_driver_says_values_are_possible_series_unique_and_bounded(
         assert len({each.labels for each in family.samples}) == len(family.samples)
     containers = sum(len(each.containers) for each in own.devices)
     assert len(samples) <= series_bound(1, len(facts.instances), containers)
-    allocated = {each.holder.pod for device in own.devices for each in device.containers if each.memory_mib is not None}
+    allocated = {
+        each.allocation.pod for device in own.devices for each in device.containers if each.memory_mib is not None
+    }
     assert allocated == {pod for (pod,) in values(families, "DCGM_FI_DEV_FB_USED", "pod") if pod}
 
 
@@ -382,7 +387,7 @@ def dcgm_node(allocated: str) -> tuple[Family, ...]:
         reading = GpuReading(instances=parts) if number == 0 else GpuReading(memory_used_mib=0)
         device = DeviceId(facts.uuid, small[0].placement if number == 0 else None)
         holds = (allocated == "11") if number == 0 else allocated == str(number)
-        pod = DeviceHolder(namespace="testing", pod="ollama", container="ollama", uid="u", device=device)
+        pod = ContainerAllocation(namespace="testing", pod="ollama", container="ollama", uid="u", device=device)
         uses.append(attributed(facts, reading, [pod] if holds else [], {}))
     return node_families(NodeUsage(node="localhost", gpus=tuple(uses)))
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from tessera.core.usage.families import Labels
-from tessera.core.usage.processmetrics import QUOTA_BORROWED, QUOTA_GUARANTEED, QUOTA_LEFT_OUT, QUOTA_USED
+from tessera.core.usage.ownmetrics import QUOTA_BORROWED, QUOTA_GUARANTEED, QUOTA_LEFT_OUT, QUOTA_USED
 from tessera.core.usage.quotas import QuotaUse, quota_metrics
 
 MEMORY = "tessera.dev/gpu-memory"

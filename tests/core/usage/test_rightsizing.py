@@ -9,7 +9,7 @@ from builders import usagereports
 from builders.usagereports import BUSY, FINE, REPORT
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.usage.activity import UNUSED_MIB
-from tessera.core.usage.rightsizing import Advice, DeviceUsage, Sizing, advice_of, advise, recommendations
+from tessera.core.usage.rightsizing import Advice, ObservedUsage, Sizing, advice_of, advise, recommendations
 from tessera.core.usage.usagereport import DeviceReport, GpuReport
 
 A100, H100, T4 = model("A100-40GB"), model("H100-80GB"), model("T4")
@@ -21,36 +21,36 @@ SMALL, LARGE, WHOLE = (
 
 def whole(
     allocated_mib: int | None, peak_mib: int | None, mean_percent: float | None = 5.0, observed_s: float = 900
-) -> DeviceUsage:
-    return DeviceUsage(
+) -> ObservedUsage:
+    return ObservedUsage(
         whole=True, allocated_mib=allocated_mib, peak_mib=peak_mib, mean_percent=mean_percent, observed_s=observed_s
     )
 
 
-def part(allocated_mib: int | None, peak_mib: int | None, mean_percent: float | None = 5.0) -> DeviceUsage:
+def part(allocated_mib: int | None, peak_mib: int | None, mean_percent: float | None = 5.0) -> ObservedUsage:
     return msgspec.structs.replace(whole(allocated_mib, peak_mib, mean_percent), whole=False, part=1 / 7)
 
 
-def loaded(percent: float | None, observed_s: float, peak_mib: int = 4000) -> DeviceUsage:
-    return DeviceUsage(allocated_mib=SMALL, peak_mib=peak_mib, mean_percent=percent, observed_s=observed_s)
+def loaded(percent: float | None, observed_s: float, peak_mib: int = 4000) -> ObservedUsage:
+    return ObservedUsage(allocated_mib=SMALL, peak_mib=peak_mib, mean_percent=percent, observed_s=observed_s)
 
 
-def amount(allocated_mib: int, peak_mib: int) -> DeviceUsage:
-    return DeviceUsage(amount=True, allocated_mib=allocated_mib, peak_mib=peak_mib, observed_s=900)
+def amount(allocated_mib: int, peak_mib: int) -> ObservedUsage:
+    return ObservedUsage(amount=True, allocated_mib=allocated_mib, peak_mib=peak_mib, observed_s=900)
 
 
-def replica(peak_mib: int, mean_percent: float | None = 50.0, observed_s: float = 90_000) -> DeviceUsage:
+def replica(peak_mib: int, mean_percent: float | None = 50.0, observed_s: float = 90_000) -> ObservedUsage:
     """Return one of four replicas of an A100."""
-    return DeviceUsage(
+    return ObservedUsage(
         replica=True, allocated_mib=10240, peak_mib=peak_mib, mean_percent=mean_percent, observed_s=observed_s
     )
 
 
-BUSY_H100 = DeviceUsage(
+BUSY_H100 = ObservedUsage(
     whole=True, allocated_mib=H100.memory_mib, peak_mib=5000, mean_percent=97, observed_s=14 * 86_400
 )
 
-CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
+CASES: dict[str, tuple[ObservedUsage, GpuModel | None, Advice]] = {
     "a replica of which little is used: smaller it would free nothing": (
         replica(2048),
         A100,
@@ -135,7 +135,7 @@ CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
         Advice(verdict=Sizing.TOO_MUCH, fits="1g.10gb", saved_mib=H100.memory_mib - 9984, load_unknown=True),
     ),
     "an instance whose compute is used": (
-        DeviceUsage(part=3 / 7, allocated_mib=LARGE, peak_mib=3000, mean_percent=90, observed_s=900),
+        ObservedUsage(part=3 / 7, allocated_mib=LARGE, peak_mib=3000, mean_percent=90, observed_s=900),
         A100,
         Advice(verdict=Sizing.FITS),
     ),
@@ -211,7 +211,7 @@ def test_no_part_is_advised_whose_compute_is_below_the_mean_load(
 ) -> None:
     parts = {each.name: each.compute_slices / known.compute_slices for each in known.profiles}
     now = data.draw(st.sampled_from(["", *parts]))
-    observed = DeviceUsage(
+    observed = ObservedUsage(
         whole=not now,
         part=parts.get(now, 1.0),
         allocated_mib=allocated_mib,
@@ -229,7 +229,7 @@ def test_no_part_is_advised_whose_compute_is_below_the_mean_load(
 
 @given(st.integers(1, 80_000), st.integers(0, 80_000), st.sampled_from(["amount", "whole", "part"]))
 def test_what_is_advised_is_20_percent_above_the_peak(allocated_mib: int, peak_mib: int, kind: str) -> None:
-    observed = DeviceUsage(
+    observed = ObservedUsage(
         amount=kind == "amount",
         whole=kind == "whole",
         allocated_mib=allocated_mib,

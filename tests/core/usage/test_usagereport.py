@@ -2,7 +2,7 @@
 
 import pytest
 
-from builders.usage import GPU, LARGE, PARTITIONED, holder
+from builders.usage import GPU, LARGE, PARTITIONED, allocation
 from builders.usagereports import REPORT
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading
@@ -13,7 +13,7 @@ from tessera.core.usage.usagereport import PodContention, contention_around, usa
 
 
 def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
-    own, other = holder("a", exclusive=True), holder("b", DeviceId("GPU-1", LARGE), exclusive=True)
+    own, other = allocation("a", exclusive=True), allocation("b", DeviceId("GPU-1", LARGE), exclusive=True)
     uses = (
         attributed(GPU, GpuReading(memory_used_mib=70, gpu_percent=5, clocks_event_reasons=0x4), [own], {}),
         attributed(
@@ -38,7 +38,7 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
 
 
 def test_an_exclusive_instance_s_container_is_as_busy_as_its_instance() -> None:
-    own = holder("b", DeviceId("GPU-1", LARGE), exclusive=True)
+    own = allocation("b", DeviceId("GPU-1", LARGE), exclusive=True)
     instance = InstanceReading(placement=LARGE, activity=EngineActivity(sm_percent=77))
     gpu = attributed(PARTITIONED, GpuReading(instances=(instance,)), [own], {})
     histories = remembered({}, [gpu], 10.0)

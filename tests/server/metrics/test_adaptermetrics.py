@@ -248,14 +248,14 @@ async def test_a_file_that_changes_counts_and_a_broken_one_leaves_the_rules_befo
         put(rules, RULES.replace("metricsQuery", "metricQuery"))
         assert not await one.read_again()
         assert not await one.read_again()  # said once
-        assert b"tessera_metrics_rules_bad 1" in measures.render()
+        assert b"tessera_metrics_rules_invalid 1" in measures.render()
         await one.discover()
         assert one.external() == {"all_depth"}
         put(rules, None)
         assert not await one.read_again()
         put(rules, RULES.replace("all_depth", "other"))
         assert await one.read_again()
-        assert b"tessera_metrics_rules_bad 0" in measures.render()
+        assert b"tessera_metrics_rules_invalid 0" in measures.render()
         await one.discover()
         assert one.external() == {"other"}
     broken = [each["reason"] for each in logs if each["event"] == "adapter_rules_broken"]
@@ -272,7 +272,7 @@ async def test_the_same_file_again_after_a_gap_is_well_again(rules: Path) -> Non
     assert not await one.read_again()
     put(rules, RULES)
     assert await one.read_again()
-    assert b"tessera_metrics_rules_bad 0" in measures.render()
+    assert b"tessera_metrics_rules_invalid 0" in measures.render()
 
 
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ async def test_rules_for_more_series_than_can_be_compared_leave_what_was_served(
         with talking(series=series) as other:
             one._url = other.rstrip("/")
             await one.discover()
-    assert b"tessera_metrics_rules_bad 1" in one._measures.render()
+    assert b"tessera_metrics_rules_invalid 1" in one._measures.render()
     (said,) = [each["reason"] for each in logs if each["event"] == "adapter_rules_too_wide"]
     assert "600 rules are for 1200000 names of series together" in said
     assert one.external() == {"all_depth"}
@@ -321,7 +321,7 @@ async def test_it_runs_until_it_is_cancelled_and_says_what_is_not_served(rules: 
             await asyncio.gather(task, return_exceptions=True)
     assert one.custom() == {("pods", "avg_time_queue_us"), ("namespaces", "avg_time_queue_us")}
     assert ["ignored" in each["reason"] for each in logs if each["event"] == "adapter_rule_not_served"] == [True]
-    assert b"tessera_metrics_rules_bad 0" in measures.render()
+    assert b"tessera_metrics_rules_invalid 0" in measures.render()
 
 
 async def test_files_of_the_client_that_are_gone_are_why_nothing_is_known(rules: Path) -> None:

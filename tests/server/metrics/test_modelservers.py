@@ -173,7 +173,7 @@ async def test_a_server_whose_pods_start_is_nobodys_fault() -> None:
         for _ in range(30):
             await one.reconcile(DOWN)
         assert await one.events() == []
-        assert b'tessera_model_server_input_bad{namespace="ns",server="llm"} 0' in measures.render()
+        assert b'tessera_model_server_input_invalid{namespace="ns",server="llm"} 0' in measures.render()
         with pytest.raises(MetricAbsent, match="no answer in 5 s"):
             await one.replicas()
 

@@ -23,7 +23,7 @@ async def test_what_prometheus_gets() -> None:
 
     async with scene(*WHOLE, one=one):
         assert {f'loop="{each}"' in measures.render().decode() for each in LOOPS} == {True}
-        assert published()["tessera_model_server_input_bad"] == 1, "nothing was scraped yet at the first look"
+        assert published()["tessera_model_server_input_invalid"] == 1, "nothing was scraped yet at the first look"
         await one.reconcile(triton(ended=100), triton(ended=100))
         await one.reconcile(triton(ended=110, queued_s=5, waiting=3), triton(ended=110))
         assert published() == {
@@ -36,18 +36,18 @@ async def test_what_prometheus_gets() -> None:
             "tessera_model_server_ready_replicas": 2,
             "tessera_model_server_proposed_replicas": 1,
             "tessera_model_server_decision_age_seconds": 0,
-            "tessera_model_server_input_bad": 0,
+            "tessera_model_server_input_invalid": 0,
         }
         await one.reconcile(DOWN, DOWN)
         held = published()
         assert held["tessera_model_server_decision_age_seconds"] == 15
-        assert (held["tessera_model_server_proposed_replicas"], held["tessera_model_server_input_bad"]) == (1, 1)
+        assert (held["tessera_model_server_proposed_replicas"], held["tessera_model_server_input_invalid"]) == (1, 1)
         assert "tessera_model_server_queue_time_seconds" not in held
         await one.reconcile(DOWN, DOWN, seconds=300)
         gone = published()
         assert "tessera_model_server_decision_age_seconds" not in gone
         assert "tessera_model_server_proposed_replicas" not in gone
-        assert gone["tessera_model_server_input_bad"] == 1
+        assert gone["tessera_model_server_input_invalid"] == 1
 
 
 LOOPS = ("reconcile", "watch-pods", "watch-deployments", "watch-horizontalpodautoscalers")

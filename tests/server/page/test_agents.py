@@ -37,7 +37,7 @@ async def test_activity_throttling_and_sizes_are_the_agents() -> None:
     assert one.memory.contention() == {("n1", gpu.uuid): gpu.contention for gpu in REPORT.gpus if gpu.contention}, (
         "as the agents name them"
     )
-    assert one.memory.services() == ()
+    assert one.memory.model_servers() == ()
     advice = {each.pod: each.verdict.value for each in one.memory.recommendations()}
     assert advice["train"] == "too-little"
     assert advice["serve"] == "too-much"

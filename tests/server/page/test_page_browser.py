@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from builders.kubeobjects import gpu, gpunode, mig_share, node, place, pod, share
@@ -190,9 +191,8 @@ OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.cli
 async def test_hostile_and_very_long_texts_are_texts_and_stay_in_their_place(width: int) -> None:
     kube = MemoryKube()
     await kube.create(NODES, node(LONG_NODE))
-    body = gpunode(
-        LONG_NODE, gpu(0, node=LONG_NODE), unhealthy=(UnhealthyDevice(gpu=f"GPU-{LONG_NODE}-0", reason=HOSTILE),)
-    )
+    card = msgspec.structs.replace(gpu(0, node=LONG_NODE), uuid="GPU-0")
+    body = gpunode(LONG_NODE, card, unhealthy=(UnhealthyDevice(gpu=card.uuid, reason=HOSTILE[:1024]),))
     await kube.create(GPU_NODES, {key: part for key, part in body.items() if key != "status"})
     await kube.patch(GPU_NODES, LONG_NODE, {"status": body["status"]}, subresource="status")
     whole = share(0, 40960, Mode.WHOLE)
@@ -208,7 +208,7 @@ async def test_hostile_and_very_long_texts_are_texts_and_stay_in_their_place(wid
         shown = await tab.run(
             "[...document.querySelectorAll('#pending p, #details dd, #details bdi')].map(e => e.textContent)"
         )
-        assert [each for each in shown if HOSTILE.startswith(each)] == [HOSTILE, HOSTILE[:512], HOSTILE]
+        assert [each for each in shown if HOSTILE.startswith(each)] == [HOSTILE[:1024], HOSTILE[:512], HOSTILE]
         assert await tab.run("[window.ran ?? 0, document.querySelectorAll('img').length]") == [0, 1]
         assert not await tab.run(OVERFLOWS)
         assert tab.console == []
@@ -365,7 +365,7 @@ class Judged:
         even = Contention(cause="saturated", evenly=("research/w1/main", "ml/other/main"))
         return {("n001", "GPU-n001-4"): (heated, even)}
 
-    def services(self) -> tuple[ModelServerHistory, ...]:
+    def model_servers(self) -> tuple[ModelServerHistory, ...]:
         points = (ScalePoint(0, 1, 1, 2.0), ScalePoint(1800, 3, 1, 24.0), ScalePoint(3600, 3, 3, 9.4))
         once = ModelServerHistory(namespace="ml", name="new", points=points[:1])
         return (
@@ -427,7 +427,7 @@ async def test_every_panel_is_drawn_and_axe_finds_nothing_wrong_with_them(dark: 
             ("pending", "ns/large"),
             ("slow", "throttled: thermal"),
             ("sizes", "Allocated too much"),
-            ("services", "research/llm"),
+            ("model-servers", "research/llm"),
             ("details", "bert · Fetching · 33 % fetched"),
             ("details", "vllm:1 · Present"),
         ):
@@ -439,12 +439,12 @@ async def test_every_panel_is_drawn_and_axe_finds_nothing_wrong_with_them(dark: 
         rows = await tab.run("[...document.querySelectorAll('#details tbody tr')].map(each => each.innerText)")
         assert rows[0].split("\t")[::2] == ["1g.5gb", "0 %"]
         assert await tab.run("document.querySelectorAll('.part.idle').length") == 1
-        figures = await tab.run("document.querySelector('#services').innerText")
+        figures = await tab.run("document.querySelector('#model-servers').innerText")
         assert "3 replicas desired, 3 ready, 9 requests in flight" in figures
         assert "ml/new" not in figures, "one moment is no line"
-        label = "document.querySelector('#services svg').getAttribute('aria-label')"
+        label = "document.querySelector('#model-servers svg').getAttribute('aria-label')"
         assert await tab.run(label) == "research/llm: 3 replicas desired, 3 ready, 9 requests in flight"
-        line = await tab.run("document.querySelector('#services .desired').getAttribute('d')")
+        line = await tab.run("document.querySelector('#model-servers .desired').getAttribute('d')")
         assert line == "M0 48.7H160.0V6.0H320.0V6.0", "one of three replicas, then all, in steps"
         assert await tab.violations() == []
         assert tab.console == []

@@ -89,8 +89,8 @@ class Scene:
 async def test_it_asks_now_and_then_while_somebody_looks() -> None:
     one = Scene()
     assert (one.connected, await one.refresh("20")) == (0, 20)
-    (service,) = one.history.services()
-    assert (service.namespace, service.name, len(service.points)) == ("ml", "llm", 2)
+    (server,) = one.history.model_servers()
+    assert (server.namespace, server.name, len(server.points)) == ("ml", "llm", 2)
     assert (await one.refresh("30", seconds=14), one.connected) == (20, 1)
     assert (await one.refresh("30", seconds=1), one.connected) == (30, 2)
 
@@ -107,7 +107,7 @@ async def test_without_an_answer_what_is_known_counts_for_two_minutes(trouble: s
             assert await one.again() == 20
         one.now_s += 15
         assert await one.again() is None
-        assert one.history.services() == ()
+        assert one.history.model_servers() == ()
     assert [each["event"] for each in logs] == ["history_not_read"]
     one.broken = ""
     assert await one.refresh("40") == 40
@@ -176,7 +176,7 @@ async def test_the_page_shows_what_is_known_and_each_viewer_their_namespaces() -
             for name in ("ann", "bob"):
                 headers = {"Authorization": f"Bearer {name}"}
                 while name not in seen or (name == "ann" and not seen[name]):
-                    seen[name] = (await client.get("/api/fleet", headers=headers)).json().get("services", [])
+                    seen[name] = (await client.get("/api/fleet", headers=headers)).json().get("model_servers", [])
         server.stop()
         await running
     assert [(each["namespace"], each["name"]) for each in seen["ann"]] == [("ml", "llm")]

@@ -145,7 +145,7 @@ async def test_every_workload_gets_what_it_asks_for_shared_as_declared() -> None
         found = await until(url, all_ran)
         assert ran == WANT
         gpus = [gpu for node in found["nodes"] for gpu in node["gpus"]]
-        assert {each["name"] for each in found["services"]} == {"vllm", "triton"}
+        assert {each["name"] for each in found["model_servers"]} == {"vllm", "triton"}
         for gpu in gpus:
             assert gpu.get("allocated_mib", 0) <= gpu["memory_mib"]
             assert gpu.get("problems", []) == []

@@ -11,7 +11,7 @@ from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
-from tessera.core.usage.attribution import DeviceHolder, Owner
+from tessera.core.usage.attribution import ContainerAllocation, Owner
 from tessera.core.usage.cgroups import owner_of
 
 __all__ = ["NodeContainers"]
@@ -69,14 +69,14 @@ class NodeContainers:
         """The devices used only by processes of deleted pods."""
         return frozenset(each.device for each in self._orphans.devices_of_orphans)
 
-    def holders(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[DeviceHolder, ...]:
+    def allocations(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[ContainerAllocation, ...]:
         """Return the containers that were allocated a device; init containers only until the pod's others start."""
         entries = [each for each in self._record.entries if each.uid and each.pod]
         lasting = {each.uid for each in entries if not each.initial}
         memory = dict(_memory_mib(inventory))
         replicas = {DeviceId(gpu.uuid, device.placement): device.memory_mib for gpu in gpus for device in gpu.devices}
         return tuple(
-            _holder(entry, use, memory.get(use.device), replicas.get(use.device))
+            _allocation(entry, use, memory.get(use.device), replicas.get(use.device))
             for entry in entries
             if not entry.initial or entry.uid not in lasting
             for use in entry.uses
@@ -114,15 +114,15 @@ def _memory_mib(inventory: Inventory) -> Iterator[tuple[DeviceId, int]]:
         yield from ((DeviceId(facts.uuid, placement), memory_mib) for placement, memory_mib in devices if memory_mib)
 
 
-def _holder(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: int | None) -> DeviceHolder:
-    """Return the containers that were allocated a device; of a time-sliced one the fair part, which is not enforced."""
+def _allocation(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: int | None) -> ContainerAllocation:
+    """Return a container's allocation; of a time-sliced device the equal share, which is not enforced."""
     namespace, _, pod = entry.pod.partition("/")
     allocated_mib = memory_mib
     if use.exclusivity is Exclusivity.MEMORY:
         allocated_mib = use.memory_mib
     elif use.exclusivity is Exclusivity.REPLICA:
         allocated_mib = None if replica_mib is None else replica_mib * max(len(entry.ids) // len(entry.uses), 1)
-    return DeviceHolder(
+    return ContainerAllocation(
         namespace=namespace,
         pod=pod,
         container=entry.container,

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -22,7 +23,7 @@ from tessera.core.usage.attribution import GpuUse, attributed
 from tessera.core.usage.families import Family, MetricSample
 from tessera.core.usage.history import Histories, remembered
 from tessera.core.usage.nodemetrics import DeviceFacts, GpuCounts, NodeUsage, node_families
-from tessera.core.usage.processmetrics import EXPORTER_AGE, EXPORTER_FAILURES, EXPORTER_TIME
+from tessera.core.usage.ownmetrics import EXPORTER_AGE, EXPORTER_FAILURES, EXPORTER_TIME
 from tessera.core.usage.usagereport import usage_report
 from tessera.errors import TesseraError
 from tessera.log import Logger, defect
@@ -93,18 +94,14 @@ class Exporter:
     async def run(self, every_s: float) -> None:
         """Observe at intervals until canceled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(until_done(self._count, self._events_trouble, every_s))
+            tasks.create_task(until_done(self._count, partial(self._trouble, "gpu_event_not_counted"), every_s))
             while True:
-                await one_turn(self.observe, self._trouble)
+                await one_turn(self.observe, partial(self._trouble, "gpus_not_observed"))
                 await asyncio.sleep(every_s)
 
-    def _trouble(self, error: BaseException) -> None:
+    def _trouble(self, event: str, error: BaseException) -> None:
         self._failures += 1
-        self._log.warning("gpus_not_observed", reason=str(error) or type(error).__name__, exc_info=defect(error))
-
-    def _events_trouble(self, error: BaseException) -> None:
-        self._failures += 1
-        self._log.warning("gpu_event_not_counted", reason=str(error) or type(error).__name__, exc_info=defect(error))
+        self._log.warning(event, reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def _count(self) -> None:
         """Count the driver's events until it is closed; an unknown GPU is not counted, so that series stay bounded."""
@@ -128,7 +125,7 @@ class Exporter:
         # 1. The GPUs, and how they are shared.
         inventory = await self._driver.inventory()
         gpus = tuple(self._sharing.gpus)
-        holders = self._containers.holders(inventory, gpus)
+        allocations = self._containers.allocations(inventory, gpus)
         # 2. Measurements of each, and the containers of its processes; a GPU lost meanwhile has no measurements.
         readings = {facts.uuid: await self._measured(facts) for facts in inventory.gpus}
         pids = {each.pid for reading in readings.values() for each in reading.processes or ()}
@@ -138,11 +135,12 @@ class Exporter:
             attributed(
                 facts,
                 readings[facts.uuid],
-                (each for each in holders if each.device.gpu == facts.uuid),
+                (each for each in allocations if each.device.gpu == facts.uuid),
                 owners,
             )
             for facts in inventory.gpus
         )
+        # 4. Counts, the text of the metrics, and the histories of containers.
         self._note_layouts(inventory)
         usage = NodeUsage(
             node=self._node,
@@ -162,7 +160,7 @@ class Exporter:
         try:
             return await self._driver.measure(facts.uuid)
         except TesseraError as error:
-            self._trouble(error)
+            self._trouble("gpus_not_observed", error)
             return GpuReading()
 
     def _note_layouts(self, inventory: Inventory) -> None:

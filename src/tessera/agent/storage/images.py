@@ -24,7 +24,7 @@ from tessera.clients.kube import NODE_IMAGES as KIND
 from tessera.clients.kube import SECRETS, Kube, Selection, Store
 from tessera.clients.runtime import Runtime
 from tessera.core.storage.images.warmup import DesiredImage, ObservedImage, next_steps
-from tessera.core.usage.processmetrics import IMAGES
+from tessera.core.usage.ownmetrics import IMAGES
 from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported
 from tessera.log import Complaint, logger
 from tessera.loops import one_turn

@@ -21,14 +21,14 @@ from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["page_queries", "read_activity", "read_contention", "read_loads", "read_services"]
+__all__ = ["page_queries", "read_activity", "read_contention", "read_loads", "read_model_servers"]
 
 _HOUR_S: Final = 3600
 _STEP_S: Final = 60
 _MOST_SERIES: Final = 20_000
 _MOST_LOADS: Final = 100_000
 """Containers and devices."""
-_MOST_SERVICES: Final = 200
+_MOST_SERVERS: Final = 200
 """Model servers that are shown."""
 _MOST: Final = 1e9
 """Upper bound of plausible replicas or requests."""
@@ -57,7 +57,7 @@ def page_queries(now_s: float) -> dict[str, tuple[str, dict[str, str]]]:
     span = {"start": f"{end_s - _HOUR_S:.0f}", "end": f"{end_s:.0f}", "step": str(_STEP_S)}
     ranges = {name: ("/api/v1/query_range", {"query": query, **span}) for name, query in over_time.items()}
     instant = {
-        "holders": f'group by ({_LOADED}) ({FB_USED.name}{{{_UID}!=""}} or {ALLOCATED.name})',
+        "allocations": f'group by ({_LOADED}) ({FB_USED.name}{{{_UID}!=""}} or {ALLOCATED.name})',
         "utilization": f"max by ({_LOADED}) (avg_over_time({GPU_UTIL.name}[2m]) and {GPU_UTIL.name})",
         "sm_active": f"max by ({_LOADED}) (avg_over_time({SM_ACTIVE.name}[2m]) and {SM_ACTIVE.name}) * 100",
         "throttled": f"max by (Hostname, UUID, cause) ({THROTTLED.name}) == 1",
@@ -75,7 +75,7 @@ def read_loads(answers: Mapping[str, bytes], source: str) -> dict[tuple[str, str
     utilization, active = (_percentages(answers[name], source) for name in ("utilization", "sm_active"))
     busy = utilization | active
     devices = defaultdict[_Device, dict[str, float | None]](dict)
-    for device, name in _percentages(answers["holders"], source) | busy:
+    for device, name in _percentages(answers["allocations"], source) | busy:
         devices[device][name] = busy.get((device, name))
     found = defaultdict[tuple[str, str], list[DeviceLoad]](list)
     for device, loads in devices.items():
@@ -148,7 +148,7 @@ def _causes(answer: bytes, source: str) -> dict[tuple[str, str], tuple[str, ...]
     return {key: tuple(each.value for each in ThrottleCause if each.value in causes) for key, causes in found.items()}
 
 
-def read_services(answers: Mapping[str, bytes], source: str) -> tuple[ModelServerHistory, ...]:
+def read_model_servers(answers: Mapping[str, bytes], source: str) -> tuple[ModelServerHistory, ...]:
     """Return the model servers with known load and replicas, ordered by name.
 
     Raises:
@@ -163,7 +163,7 @@ def read_services(answers: Mapping[str, bytes], source: str) -> tuple[ModelServe
         ModelServerHistory(
             namespace=each[0], name=each[1], points=tuple(_points(load[each], desired[each], ready[each]))
         )
-        for each in sorted(load.keys() & desired.keys() & ready.keys())[:_MOST_SERVICES]
+        for each in sorted(load.keys() & desired.keys() & ready.keys())[:_MOST_SERVERS]
     )
 
 

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from tessera.api.prometheus.usagehistory import history_queries, read_history
 from tessera.clients.nodeusage.protocol import NodeReports
-from tessera.clients.prometheus import MetricsServers
+from tessera.clients.prometheus import MetricsClient
 from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["PrometheusUsage"]
@@ -21,7 +21,7 @@ class PrometheusUsage:
 
     """
 
-    def __init__(self, metrics: MetricsServers, url: str, window: str) -> None:
+    def __init__(self, metrics: MetricsClient, url: str, window: str) -> None:
         self._metrics = metrics
         self._url = url.rstrip("/")
         self._window = window

@@ -6,7 +6,7 @@ __all__ = ["MemoryMetrics"]
 
 
 class MemoryMetrics:
-    """`MetricsServers` with given answers.
+    """`MetricsClient` with given answers.
 
     Attributes:
         contents: by URL; an error is raised.

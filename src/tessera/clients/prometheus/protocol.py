@@ -2,10 +2,10 @@
 
 from typing import Protocol
 
-__all__ = ["MetricsServers"]
+__all__ = ["MetricsClient"]
 
 
-class MetricsServers(Protocol):
+class MetricsClient(Protocol):
     """Servers of metrics, each by its URL.
 
     An answer is bounded in size and time, because the server is untrusted. Raises `Unavailable` if the server

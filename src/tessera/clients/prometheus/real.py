@@ -19,7 +19,7 @@ _AT_ONCE = 64
 
 
 class HttpMetrics:
-    """`MetricsServers` over HTTP or HTTPS; no redirects.
+    """`MetricsClient` over HTTP or HTTPS; no redirects.
 
     Args:
         most_bytes: of an answer.

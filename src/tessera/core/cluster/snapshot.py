@@ -31,7 +31,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     start: int | None = None
     """First memory slice of the MIG instance, if the share is one or lies on one."""
     memory_mib: int
-    """Memory allocated; for time-slicing, which limits nothing, the fair part of the device."""
+    """Memory allocated; for time-slicing, which limits nothing, the equal share of the device."""
     compute_percent: int
     """Percent of the GPU's compute allocated."""
     isolation: Isolation

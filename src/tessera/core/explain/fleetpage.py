@@ -57,7 +57,7 @@ class PageObservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Reported images of ImageWarmups, by node."""
     models: Mapping[str, tuple[ObservedModel, ...]] = {}
     """Reported models of ModelCaches, by node."""
-    services: tuple[ModelServerHistory, ...] = ()
+    model_servers: tuple[ModelServerHistory, ...] = ()
     recommendations: tuple[Recommendation, ...] = ()
     """For containers, some of which may be gone."""
 
@@ -91,7 +91,7 @@ def fleet_view(observed: PageObservation) -> FleetView:
             for each in found.pending
             for namespace, pod in (_split(each.pod),)
         ),
-        services=observed.services,
+        model_servers=observed.model_servers,
         recommendations=tuple(_recommended(observed, pods)),
         activity={key: round(percent) for key, percent in sorted(activity.items()) if key in allocated},
         namespaces=tuple(sorted(namespaces)),

@@ -51,7 +51,7 @@ def in_scope(view: FleetView, scope: Scope) -> FleetView:
         nodes=tuple(map(shown.node, view.nodes)),
         pending=tuple(msgspec.structs.replace(each, reason=shown.text(each.reason)) for each in pending),
         pending_elsewhere=view.pending_elsewhere + len(view.pending) - len(pending),
-        services=tuple(each for each in view.services if scope.shows(each.namespace)),
+        model_servers=tuple(each for each in view.model_servers if scope.shows(each.namespace)),
         recommendations=tuple(each for each in view.recommendations if scope.shows(each.namespace)),
         activity={pod: percent for pod, percent in view.activity.items() if scope.shows(pod.partition("/")[0])},
         namespaces=tuple(each for each in view.namespaces if scope.shows(each)),

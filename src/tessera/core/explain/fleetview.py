@@ -171,7 +171,7 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pending: tuple[PendingView, ...] = ()
     pending_elsewhere: int = 0
     """Pending pods of hidden namespaces."""
-    services: tuple[ModelServerHistory, ...] = ()
+    model_servers: tuple[ModelServerHistory, ...] = ()
     recommendations: tuple[WorkloadRecommendation, ...] = ()
     """For containers with too much or too little GPU memory allocated; the most urgent first."""
     activity: dict[str, int] = {}

@@ -179,7 +179,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     clients: int
     memory_mib: int
-    """Memory of one client; under time-slicing, which enforces nothing, the fair part."""
+    """Memory of one client; under time-slicing, which enforces nothing, the equal share."""
     compute_percent: int
     """Percent of the GPU's compute of one client, rounded down."""
     single_request: bool = False

@@ -14,11 +14,11 @@ from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, ProcessReading
 from tessera.core.usage.plausible import most_mib, plausible
 
-__all__ = ["ContainerUse", "DeviceHolder", "DeviceUse", "GpuUse", "Owner", "attributed"]
+__all__ = ["ContainerAllocation", "ContainerUse", "DeviceUse", "GpuUse", "Owner", "attributed"]
 
 
-class DeviceHolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that was allocated a device, or a part of one."""
+class ContainerAllocation(msgspec.Struct, frozen=True, kw_only=True):
+    """A container's allocation of a device, or of a part of one."""
 
     namespace: str
     pod: str
@@ -60,7 +60,7 @@ def _busy(activity: EngineActivity | None, gpu_percent: float | None) -> float |
 class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
     """A container's usage of a device."""
 
-    holder: DeviceHolder
+    allocation: ContainerAllocation
     memory_mib: int | None = None
     gpu_percent: float | None = None
     activity: EngineActivity | None = None
@@ -93,10 +93,10 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
         return _busy(self.activity, self.gpu_percent)
 
     @property
-    def alone(self) -> DeviceHolder | None:
-        """The one container with the exclusive device."""
-        alone = len(self.containers) == 1 and self.containers[0].holder.exclusive
-        return self.containers[0].holder if alone else None
+    def alone(self) -> ContainerAllocation | None:
+        """The allocation of the one container with the exclusive device."""
+        alone = len(self.containers) == 1 and self.containers[0].allocation.exclusive
+        return self.containers[0].allocation if alone else None
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 def attributed(
     facts: GpuFacts,
     reading: GpuReading,
-    holders: Iterable[DeviceHolder],
+    allocations: Iterable[ContainerAllocation],
     owners: Mapping[int, Owner] | None,
 ) -> GpuUse:
     """Return the usage of a GPU, by container.
@@ -118,15 +118,15 @@ def attributed(
     Args:
         facts: the GPU in the inventory.
         reading: the driver's measurements, plausible or not.
-        holders: the containers with an allocation on it; those of missing devices are left out.
+        allocations: of its devices; those of missing devices are left out.
         owners: the containers of processes by pid, without those that are in no pod or have ended; None where
             processes of other pods cannot be observed.
 
     """
     reading = plausible(reading, facts)
-    by_device = defaultdict[DeviceId, list[DeviceHolder]](list)
-    for holder in _merged(holders):
-        by_device[holder.device].append(holder)
+    by_device = defaultdict[DeviceId, list[ContainerAllocation]](list)
+    for allocation in _merged(allocations):
+        by_device[allocation.device].append(allocation)
     if facts.layout is None:
         device = DeviceUse(
             device=DeviceId(facts.uuid),
@@ -153,10 +153,10 @@ def attributed(
     return GpuUse(facts=facts, reading=reading, devices=tuple(devices))
 
 
-def _merged(holders: Iterable[DeviceHolder]) -> Iterable[DeviceHolder]:
+def _merged(allocations: Iterable[ContainerAllocation]) -> Iterable[ContainerAllocation]:
     """Return each container once for each of its devices, sorted, with its total allocation of it."""
-    found: dict[tuple[tuple[str, str], DeviceId], DeviceHolder] = {}
-    for each in dict.fromkeys(holders):
+    found: dict[tuple[tuple[str, str], DeviceId], ContainerAllocation] = {}
+    for each in dict.fromkeys(allocations):
         known = found.setdefault((each.key, each.device), each)
         if known is not each:
             parts = (known.allocated_mib, each.allocated_mib)
@@ -177,29 +177,29 @@ def _on_instance(instance: Instance, processes: tuple[ProcessReading, ...] | Non
 
 def _shared_out(
     device: DeviceUse,
-    holders: list[DeviceHolder],
+    allocations: list[ContainerAllocation],
     processes: tuple[ProcessReading, ...] | None,
     owners: Mapping[int, Owner] | None,
     most_mib: int,
 ) -> DeviceUse:
     """Return a device with the usage of each of its containers."""
-    if len(holders) == 1 and holders[0].exclusive:
+    if len(allocations) == 1 and allocations[0].exclusive:
         alone = ContainerUse(
-            holder=holders[0],
+            allocation=allocations[0],
             memory_mib=device.used_mib,
             gpu_percent=device.gpu_percent,
             activity=device.activity,
         )
         return msgspec.structs.replace(device, containers=(alone,), left_mib=0)
     if processes is None or (owners is None and processes):
-        unknown = tuple(ContainerUse(holder=each) for each in holders)
-        return msgspec.structs.replace(device, containers=unknown, left_mib=None if holders else device.used_mib)
+        unknown = tuple(ContainerUse(allocation=each) for each in allocations)
+        return msgspec.structs.replace(device, containers=unknown, left_mib=None if allocations else device.used_mib)
     own = defaultdict[tuple[str, str], list[ProcessReading]](list)
     for process in processes:
         owner = (owners or {}).get(process.pid)
         if owner is not None:
             own[owner.uid, owner.container].append(process)
-    containers = tuple(_use_of(holder, holders, own, most_mib) for holder in holders)
+    containers = tuple(_use_of(allocation, allocations, own, most_mib) for allocation in allocations)
     known = [each.memory_mib for each in containers if each.memory_mib is not None]
     if sum(known) > most_mib + len(processes):
         containers = tuple(msgspec.structs.replace(each, memory_mib=None) for each in containers)
@@ -210,8 +210,8 @@ def _shared_out(
 
 
 def _use_of(
-    holder: DeviceHolder,
-    holders: list[DeviceHolder],
+    allocation: ContainerAllocation,
+    allocations: list[ContainerAllocation],
     own: Mapping[tuple[str, str], list[ProcessReading]],
     most_mib: int,
 ) -> ContainerUse:
@@ -219,15 +219,15 @@ def _use_of(
 
     No container has more memory than the device, beyond the rounding of each process: more is not plausible.
     """
-    vague, same_pod = own.get((holder.uid, ""), []), [each for each in holders if each.uid == holder.uid]
+    vague, same_pod = own.get((allocation.uid, ""), []), [each for each in allocations if each.uid == allocation.uid]
     if vague and len(same_pod) > 1:
-        return ContainerUse(holder=holder)
-    processes = [*own.get(holder.key, []), *vague]
+        return ContainerUse(allocation=allocation)
+    processes = [*own.get(allocation.key, []), *vague]
     memory_mib = [each.memory_mib for each in processes if each.memory_mib is not None]
     percent = [each.sm_percent for each in processes if each.sm_percent is not None]
     known = len(memory_mib) == len(processes) and sum(memory_mib) <= most_mib + len(processes)
     return ContainerUse(
-        holder=holder,
+        allocation=allocation,
         memory_mib=min(sum(memory_mib), most_mib) if known else None,
         gpu_percent=min(sum(percent), 100) if len(percent) == len(processes) else None,
     )

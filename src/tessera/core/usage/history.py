@@ -38,7 +38,7 @@ def remembered(former: Histories, uses: Iterable[GpuUse], now_s: float) -> Histo
     found: dict[HistoryKey, UsageHistory] = {}
     for device in (device for gpu in uses for device in gpu.devices):
         for each in device.containers:
-            key = each.holder.key, device.device
+            key = each.allocation.key, device.device
             history = former.get(key, UsageHistory(since_s=now_s))
             percent = each.busy_percent
             known = [mib for mib in (history.peak_mib, each.memory_mib) if mib is not None]

@@ -85,8 +85,8 @@ def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]
     A throttled GPU is driven by the busiest containers that together make half of its load, a saturated device by
     those that take well above an equal part of its load; where none does, it is shared evenly. A GPU that is hot or
     short of power with less than half of its compute in use is driven by the node's GPUs that use more: the busiest
-    containers there. Load of which nobody is known counts as that of one more container, so that nobody is named who
-    may not be a driver.
+    containers there. Load outside known containers counts as that of one more container, so a container is named only
+    if it is a driver whatever the unknown load is.
     """
     known = all(each.percent is not None for each in node)
     busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices if known]
@@ -172,7 +172,7 @@ def gpu_load(gpu: GpuUse) -> GpuLoad:
             percent=device.busy_percent if device.alone else _saturation(device),
             part=1.0 if device.instance is None else instance_part(gpu.facts.model, device.instance.placement.profile),
             containers=tuple(
-                ContainerLoad(name=each.holder.name, percent=each.busy_percent) for each in device.containers
+                ContainerLoad(name=each.allocation.name, percent=each.busy_percent) for each in device.containers
             ),
         )
         for device in gpu.devices

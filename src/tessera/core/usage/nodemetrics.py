@@ -14,7 +14,7 @@ import msgspec
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, open_placements
-from tessera.core.usage.attribution import ContainerUse, DeviceHolder, DeviceUse, GpuUse
+from tessera.core.usage.attribution import ContainerAllocation, ContainerUse, DeviceUse, GpuUse
 from tessera.core.usage.families import Family, Labels, Metric, MetricSample
 from tessera.core.usage.throttling import ThrottleCause, causes
 
@@ -108,11 +108,9 @@ _ORPHANED = _gauge(
 _SHARING = _gauge(
     "tessera_device_sharing_info", "How a device is shared, and how its limits are enforced.", "mode", "isolation"
 )
-_GPU_MEMORY = _gauge(
-    "tessera_gpu_memory_bytes", "Memory of a whole GPU that can be allocated; of a partitioned one as if it were not."
-)
-_LOST = _gauge("tessera_gpu_lost", "Whether the driver does not reach the GPU any more.")
-_LAYOUT = _gauge("tessera_gpu_layout_info", "MIG instances of a GPU; none where MIG is off.", "layout")
+_GPU_MEMORY = _gauge("tessera_gpu_memory_bytes", "Allocatable memory of the whole GPU, partitioned or not.")
+_LOST = _gauge("tessera_gpu_lost", "Whether the driver has lost the GPU.")
+_LAYOUT = _gauge("tessera_gpu_layout_info", "MIG layout as `PROFILE@START,...`; `off` without MIG.", "layout")
 THROTTLED = _gauge("tessera_gpu_throttled", "Whether clocks are lowered, by cause.", "cause")
 _XIDS = Metric("tessera_gpu_xid_errors_total", "counter", "XIDs since the agent started, by class.", ("class",))
 _CHANGES = Metric(
@@ -125,7 +123,7 @@ _LARGEST = _gauge(
     "tessera_gpu_largest_free_memory_slices", "Memory slices of the largest MIG instance that could be allocated."
 )
 _LEFT_OUT = _gauge(
-    "tessera_exporter_containers_left_out", "Containers without series, because there are too many.", "hostname"
+    "tessera_exporter_containers_left_out", "Containers without series, beyond the limit of 2,048.", "hostname"
 )
 _ATTRIBUTION = _gauge(
     "tessera_exporter_process_attribution",
@@ -269,12 +267,12 @@ def _of_instance(profile: str, gpu_instance: int) -> Labels:
     return (("GPU_I_PROFILE", profile[:_LONGEST]), ("GPU_I_ID", str(gpu_instance)))
 
 
-def _pod_labels(holder: DeviceHolder) -> Labels:
+def _pod_labels(allocation: ContainerAllocation) -> Labels:
     return (
-        ("namespace", holder.namespace),
-        ("pod", holder.pod),
-        ("container", holder.container),
-        ("pod_uid", holder.uid),
+        ("namespace", allocation.namespace),
+        ("pod", allocation.pod),
+        ("container", allocation.container),
+        ("pod_uid", allocation.uid),
     )
 
 
@@ -346,14 +344,14 @@ def _add_device(samples: _Samples, device: DeviceUse, shown: Collection[Containe
     elif device.alone is None and device.left_mib:
         _add(samples, FB_USED, own, device.left_mib)
     for each in shown:
-        pod = (*own, *_pod_labels(each.holder))
+        pod = (*own, *_pod_labels(each.allocation))
         _add(samples, FB_USED, pod, each.memory_mib)
         if alone is None and device.instance is None:  # under MIG nobody has a utilization
             _add(samples, GPU_UTIL, pod, each.gpu_percent)
-        part = "" if each.holder.exclusive else "replica" if each.holder.replica else "memory"
-        kind = ((EXCLUSIVE, "true" if each.holder.exclusive else "false"), (PART, part))
-        _add(samples, ALLOCATED, (*pod, *kind), _bytes(each.holder.allocated_mib))
-    allocated = [each.holder.allocated_mib for each in device.containers]
+        part = "" if each.allocation.exclusive else "replica" if each.allocation.replica else "memory"
+        kind = ((EXCLUSIVE, "true" if each.allocation.exclusive else "false"), (PART, part))
+        _add(samples, ALLOCATED, (*pod, *kind), _bytes(each.allocation.allocated_mib))
+    allocated = [each.allocation.allocated_mib for each in device.containers]
     _add(samples, _MEMORY, own, device.memory_mib * _MIB or None)
     _add(samples, _USED, own, _bytes(device.used_mib))
     _add(samples, _DEVICE_ALLOCATED, own, None if None in allocated else sum(each or 0 for each in allocated) * _MIB)

@@ -10,18 +10,20 @@ from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
 from tessera.core.usage.throttling import KNOWN_REASONS
 
-__all__ = ["MOST_MIB", "most_mib", "percentage", "plausible", "possible"]
+__all__ = ["MOST_CELSIUS", "MOST_MIB", "MOST_WATTS", "most_mib", "percentage", "plausible", "possible", "within"]
 
 MOST_MIB = 4 << 20
 """For a GPU with unknown memory; more than any has."""
+MOST_CELSIUS = 200
+MOST_WATTS = 10_000
 _MOST_PERCENT = 101
 """Slightly above 100 is rounding."""
 _PERCENTAGES = ("gpu_percent", "memory_percent", "encoder_percent", "decoder_percent")
 _MOST = {
     "sm_clock_mhz": 20_000,
     "memory_clock_mhz": 50_000,
-    "temperature_c": 200,
-    "power_watts": 10_000,
+    "temperature_c": MOST_CELSIUS,
+    "power_watts": MOST_WATTS,
     "energy_mj": 1 << 62,
     "clocks_event_reasons": KNOWN_REASONS,
     "ecc_corrected": 1 << 52,
@@ -55,11 +57,11 @@ def plausible(reading: GpuReading, facts: GpuFacts) -> GpuReading:
     Unknown instances are left out, and so are processes without a process id. A process counts once for each instance.
     """
     instances = {each.placement: each for each in facts.instances}
-    fields: dict[str, Any] = {name: _within(getattr(reading, name), most) for name, most in _MOST.items()}
+    fields: dict[str, Any] = {name: within(getattr(reading, name), most) for name, most in _MOST.items()}
     fields |= {name: percentage(getattr(reading, name)) for name in _PERCENTAGES}
     return GpuReading(
         **fields,
-        memory_used_mib=_within(reading.memory_used_mib, most_mib(facts)),
+        memory_used_mib=within(reading.memory_used_mib, most_mib(facts)),
         activity=_activity(reading.activity),
         remapped_rows=_rows(reading.remapped_rows),
         instances=tuple(
@@ -75,7 +77,7 @@ def _processes(processes: Iterable[ProcessReading], most: int) -> Iterable[Proce
         if possible(each.pid, 1 << 32) and each.pid > 0:
             one = ProcessReading(
                 pid=each.pid,
-                memory_mib=_within(each.memory_mib, most),
+                memory_mib=within(each.memory_mib, most),
                 gpu_instance=each.gpu_instance,
                 sm_percent=percentage(each.sm_percent),
             )
@@ -83,12 +85,13 @@ def _processes(processes: Iterable[ProcessReading], most: int) -> Iterable[Proce
     return found.values()
 
 
-def _within(value: Any, most: float) -> Any:
+def within(value: Any, most: float) -> Any:
+    """Return a value from 0 to `most`; None where it is none."""
     return value if possible(value, most) else None
 
 
 def _instance(reading: InstanceReading, instance: Instance) -> InstanceReading:
-    used_mib = _within(reading.memory_used_mib, most_mib(instance))
+    used_mib = within(reading.memory_used_mib, most_mib(instance))
     return InstanceReading(placement=reading.placement, memory_used_mib=used_mib, activity=_activity(reading.activity))
 
 

@@ -6,7 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from tessera.core.usage.families import Labels, Metric
-from tessera.core.usage.processmetrics import (
+from tessera.core.usage.ownmetrics import (
     QUOTA_BORROWED,
     QUOTA_GUARANTEED,
     QUOTA_LEFT_OUT,

@@ -4,12 +4,12 @@ Numbers that no GPU can have count as not reported; causes that Tessera does not
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from tessera.core.usage.neighbors import SATURATED, Contention
-from tessera.core.usage.plausible import MOST_MIB, percentage, possible
+from tessera.core.usage.plausible import MOST_CELSIUS, MOST_MIB, MOST_WATTS, percentage, possible, within
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 
@@ -25,7 +25,7 @@ def possible_report(report: UsageReport) -> UsageReport:
     """Return a report without impossible values."""
     return msgspec.structs.replace(
         report,
-        age_s=_within(report.age_s, _MOST_S),
+        age_s=within(report.age_s, _MOST_S),
         gpus=tuple(_gpu(each) for each in report.gpus if possible(each.index, _MOST_GPUS)),
     )
 
@@ -33,8 +33,8 @@ def possible_report(report: UsageReport) -> UsageReport:
 def _gpu(gpu: GpuReport) -> GpuReport:
     return msgspec.structs.replace(
         gpu,
-        temperature_c=_within(gpu.temperature_c, 200),
-        power_watts=_within(gpu.power_watts, 10_000),
+        temperature_c=within(gpu.temperature_c, MOST_CELSIUS),
+        power_watts=within(gpu.power_watts, MOST_WATTS),
         throttled=tuple(each for each in gpu.throttled if each in _CAUSES),
         devices=tuple(map(_device, gpu.devices)),
         contention=tuple(_known(gpu.contention)),
@@ -55,7 +55,7 @@ def _device(device: DeviceReport) -> DeviceReport:
         device,
         start=device.start if possible(device.start, _MOST_SLICES) else 0,
         memory_mib=device.memory_mib if possible(device.memory_mib, MOST_MIB) else 0,
-        used_mib=_within(device.used_mib, MOST_MIB),
+        used_mib=within(device.used_mib, MOST_MIB),
         gpu_percent=percentage(device.gpu_percent),
         containers=tuple(map(_container, device.containers)),
     )
@@ -64,14 +64,10 @@ def _device(device: DeviceReport) -> DeviceReport:
 def _container(container: ContainerReport) -> ContainerReport:
     return msgspec.structs.replace(
         container,
-        allocated_mib=_within(container.allocated_mib, MOST_MIB),
-        used_mib=_within(container.used_mib, MOST_MIB),
+        allocated_mib=within(container.allocated_mib, MOST_MIB),
+        used_mib=within(container.used_mib, MOST_MIB),
         gpu_percent=percentage(container.gpu_percent),
-        peak_mib=_within(container.peak_mib, MOST_MIB),
+        peak_mib=within(container.peak_mib, MOST_MIB),
         mean_percent=percentage(container.mean_percent),
         observed_s=container.observed_s if possible(container.observed_s, _MOST_S) else 0.0,
     )
-
-
-def _within(value: Any, most: float) -> Any:
-    return value if possible(value, most) else None

@@ -14,7 +14,7 @@ from tessera.errors import InvalidInput
 
 __all__ = [
     "Advice",
-    "DeviceUsage",
+    "ObservedUsage",
     "Recommendation",
     "Sizing",
     "advice_of",
@@ -58,7 +58,7 @@ _ORDER: Final = (Sizing.TOO_LITTLE, Sizing.UNUSED, Sizing.TOO_MUCH, Sizing.IDLE,
 """The most urgent first."""
 
 
-class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedUsage(msgspec.Struct, frozen=True, kw_only=True):
     """A container's allocation of a device, and its usage."""
 
     amount: bool = False
@@ -124,7 +124,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     load_unknown: bool = False
 
 
-def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
+def advise(observed: ObservedUsage, model: GpuModel | None) -> Advice:
     """Return what would fit a container.
 
     Args:
@@ -143,7 +143,7 @@ def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
     return _not_full(observed, allocated_mib, peak_mib, model)
 
 
-def _not_full(observed: DeviceUsage, allocated_mib: int, peak_mib: int, model: GpuModel | None) -> Advice:
+def _not_full(observed: ObservedUsage, allocated_mib: int, peak_mib: int, model: GpuModel | None) -> Advice:
     """Return what would fit a container that was observed for long enough and is not short of memory."""
     if peak_mib <= UNUSED_MIB:
         return Advice(verdict=Sizing.UNUSED, saved_mib=0 if observed.replica else allocated_mib)
@@ -157,7 +157,7 @@ def _not_full(observed: DeviceUsage, allocated_mib: int, peak_mib: int, model: G
     return Advice(verdict=Sizing.FITS if known else Sizing.UNKNOWN)
 
 
-def _larger(observed: DeviceUsage, allocated_mib: int, needed_mib: float, model: GpuModel | None) -> str:
+def _larger(observed: ObservedUsage, allocated_mib: int, needed_mib: float, model: GpuModel | None) -> str:
     """Return what would be enough, or the most that the GPU has; empty where that is no more than it has.
 
     In place of replicas it is an amount of memory, which is kept free for the container.
@@ -169,7 +169,7 @@ def _larger(observed: DeviceUsage, allocated_mib: int, needed_mib: float, model:
     return fits if fits_mib > allocated_mib else ""
 
 
-def _smaller(observed: DeviceUsage, needed_mib: float, model: GpuModel | None) -> tuple[str, int]:
+def _smaller(observed: ObservedUsage, needed_mib: float, model: GpuModel | None) -> tuple[str, int]:
     """Return what would be enough and its memory: of a whole GPU a MIG instance, or an amount where none is smaller.
 
     An amount leaves compute to others, so a GPU that is busy to its end is no amount.
@@ -209,7 +209,7 @@ def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) 
         known = model(gpu.model)
     except InvalidInput:
         known = None
-    observed = DeviceUsage(
+    observed = ObservedUsage(
         amount=not container.exclusive and not container.replica,
         replica=container.replica,
         whole=container.exclusive and not device.profile,

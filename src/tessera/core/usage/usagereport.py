@@ -126,15 +126,15 @@ def _device(device: DeviceUse, histories: Histories, now_s: float) -> DeviceRepo
 
 
 def _container(each: ContainerUse, device: DeviceUse, histories: Histories, now_s: float) -> ContainerReport:
-    holder = each.holder
-    history = histories.get((holder.key, device.device))
+    allocation = each.allocation
+    history = histories.get((allocation.key, device.device))
     return ContainerReport(
-        namespace=holder.namespace,
-        pod=holder.pod,
-        container=holder.container,
-        exclusive=holder.exclusive,
-        replica=holder.replica,
-        allocated_mib=holder.allocated_mib,
+        namespace=allocation.namespace,
+        pod=allocation.pod,
+        container=allocation.container,
+        exclusive=allocation.exclusive,
+        replica=allocation.replica,
+        allocated_mib=allocation.allocated_mib,
         used_mib=each.memory_mib,
         gpu_percent=each.busy_percent,
         peak_mib=None if history is None else history.peak_mib,

@@ -24,8 +24,8 @@ from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
 from tessera.api.kubernetes.metrics.paths import RESOURCES, Custom, External
 from tessera.api.prometheus.answers import Labeled, Sampled, read_labeled, read_sampled
 from tessera.clients.kube import Kind, Kube, Selection, labels_of, name_of
-from tessera.clients.prometheus import MetricsServers
-from tessera.core.usage.processmetrics import METRICS_RULE_QUERIES, METRICS_RULES_BAD
+from tessera.clients.prometheus import MetricsClient
+from tessera.core.usage.ownmetrics import METRICS_RULE_QUERIES, METRICS_RULES_INVALID
 from tessera.errors import InvalidInput, TesseraError, Unavailable, shown
 from tessera.log import Logger, defect
 from tessera.loops import one_turn
@@ -96,7 +96,7 @@ class RulesSource(msgspec.Struct, frozen=True, kw_only=True):
     """The rules, and the Prometheus with their series."""
 
     file: RulesFile
-    connect: Callable[[], AbstractAsyncContextManager[MetricsServers]]
+    connect: Callable[[], AbstractAsyncContextManager[MetricsClient]]
     """Returns a client of Prometheus with the current token and CA."""
     url: str
     """URL of Prometheus, `https://HOST[:PORT][/PREFIX]`."""
@@ -175,7 +175,7 @@ class AdapterMetrics:
     def _set_bad(self, **states: bool) -> None:
         """Record whether rules are not in force, because their file is invalid or they match too many series."""
         self._bad |= states
-        self._measures.set(METRICS_RULES_BAD, {(): int(any(self._bad.values()))})
+        self._measures.set(METRICS_RULES_INVALID, {(): int(any(self._bad.values()))})
 
     def _say_remarks(self) -> None:
         for each in self._file.rules.remarks:
@@ -223,7 +223,7 @@ class AdapterMetrics:
         )
         turns, start = asyncio.Semaphore(_AT_ONCE), f"{time.time() - _WINDOW_S:.0f}"
 
-        async def ask(metrics: MetricsServers, query: str) -> None:
+        async def ask(metrics: MetricsClient, query: str) -> None:
             async with turns:
                 target = f"{self._url}/api/v1/series?{urlencode({'match[]': query, 'start': start})}"
                 try:

@@ -13,7 +13,7 @@ import msgspec
 
 from tessera.api.kubernetes.metrics.answers import custom_values, discovery, external_values, status
 from tessera.api.kubernetes.metrics.paths import Custom, Discovery, External, read_path
-from tessera.core.usage.processmetrics import METRICS_REQUESTS
+from tessera.core.usage.ownmetrics import METRICS_REQUESTS
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import Logger
 from tessera.measures import Measures

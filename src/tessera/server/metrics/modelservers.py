@@ -51,7 +51,7 @@ from tessera.core.serving.serverfacts import (
     server_facts,
     start_times,
 )
-from tessera.core.usage.processmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
+from tessera.core.usage.ownmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger, defect
 from tessera.loops import one_turn

@@ -10,10 +10,10 @@ from tessera.core.serving.observed import ServerObservation
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.serverfacts import ServerFacts
 from tessera.core.usage.families import Labels, Metric
-from tessera.core.usage.processmetrics import (
+from tessera.core.usage.ownmetrics import (
     MODEL_SERVER_DECISION_AGE,
     MODEL_SERVER_IN_FLIGHT,
-    MODEL_SERVER_INPUT_BAD,
+    MODEL_SERVER_INPUT_INVALID,
     MODEL_SERVER_PROPOSED,
     MODEL_SERVER_QUEUE_TIME,
     MODEL_SERVER_READY,
@@ -46,7 +46,7 @@ _GAUGES: Final[Mapping[Metric, Callable[[MeasuredServer], float | None]]] = {
     MODEL_SERVER_READY: lambda each: each.facts.ready,
     MODEL_SERVER_PROPOSED: lambda each: each.decision.replicas,
     MODEL_SERVER_DECISION_AGE: lambda each: None if each.decided_s is None else each.at_s - each.decided_s,
-    MODEL_SERVER_INPUT_BAD: lambda each: each.decision.bad,
+    MODEL_SERVER_INPUT_INVALID: lambda each: each.decision.bad,
 }
 """Unknown values have no series."""
 

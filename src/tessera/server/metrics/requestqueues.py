@@ -10,7 +10,7 @@ from typing import Protocol
 from urllib.parse import urlencode
 
 from tessera.api.prometheus.pendingrequests import PendingRequests, read_pending_requests
-from tessera.clients.prometheus import MetricsServers
+from tessera.clients.prometheus import MetricsClient
 from tessera.errors import Unavailable, shown
 
 __all__ = ["PrometheusQueues", "RequestQueues"]
@@ -42,9 +42,7 @@ class PrometheusQueues:
 
     """
 
-    def __init__(
-        self, connect: Callable[[], AbstractAsyncContextManager[MetricsServers]], url: str, query: str
-    ) -> None:
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[MetricsClient]], url: str, query: str) -> None:
         self._connect = connect
         self.target = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': query})}"
         self._subject = f"Prometheus {url}, by --wake-query"

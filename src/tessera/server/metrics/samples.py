@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from tessera.api.prometheus.engines import counters_of, read_counters
 from tessera.api.prometheus.podsamples import pod_query, read_scrapes
-from tessera.clients.prometheus import MetricsServers
+from tessera.clients.prometheus import MetricsClient
 from tessera.core.serving.queuetime import Counters, Missing
 from tessera.core.serving.serverfacts import ModelPod
 from tessera.errors import TesseraError, shown
@@ -43,7 +43,7 @@ class ScrapedSamples:
 
     """
 
-    def __init__(self, metrics: MetricsServers, *, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, metrics: MetricsClient, *, now_s: Callable[[], float] = time.time) -> None:
         self._metrics = metrics
         self._now_s = now_s
         self._silent = frozenset[PodName]()
@@ -111,7 +111,7 @@ class PrometheusSamples:
 
     """
 
-    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[MetricsServers]], url: str) -> None:
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[MetricsClient]], url: str) -> None:
         self._connect = connect
         self.target = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': pod_query()})}"
         self._subject = f"Prometheus {url}"

@@ -85,7 +85,7 @@ class AgentMetrics:
         """Return what slows down the pods of GPUs, by node and UUID."""
         return self._reported.value.contention
 
-    def services(self) -> tuple[ModelServerHistory, ...]:
+    def model_servers(self) -> tuple[ModelServerHistory, ...]:
         """Return nothing: agents do not measure model servers."""
         return ()
 

@@ -7,9 +7,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
-from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads, read_services
+from tessera.api.prometheus.pagehistory import (
+    page_queries,
+    read_activity,
+    read_contention,
+    read_loads,
+    read_model_servers,
+)
 from tessera.clients.nodeusage import PrometheusUsage
-from tessera.clients.prometheus import MetricsServers
+from tessera.clients.prometheus import MetricsClient
 from tessera.core.explain.fleetview import ModelServerHistory
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, recommendations
@@ -33,7 +39,7 @@ _WINDOW: Final = "7d"
 class _Measured(NamedTuple):
     activity: Mapping[tuple[str, PodKey], float] = {}
     contention: Mapping[tuple[str, str], tuple[Contention, ...]] = {}
-    services: tuple[ModelServerHistory, ...] = ()
+    model_servers: tuple[ModelServerHistory, ...] = ()
 
 
 class PrometheusMetrics:
@@ -51,8 +57,8 @@ class PrometheusMetrics:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractAsyncContextManager[MetricsServers]],
-        patient: Callable[[], AbstractAsyncContextManager[MetricsServers]],
+        connect: Callable[[], AbstractAsyncContextManager[MetricsClient]],
+        patient: Callable[[], AbstractAsyncContextManager[MetricsClient]],
         url: str,
         log: Logger,
         now_s: Callable[[], float] = time.time,
@@ -97,7 +103,7 @@ class PrometheusMetrics:
 
         def read() -> _Measured:
             loads = read_loads(answers, source)
-            return _Measured(read_activity(loads), read_contention(loads), read_services(answers, source))
+            return _Measured(read_activity(loads), read_contention(loads), read_model_servers(answers, source))
 
         return await asyncio.to_thread(read)  # so that scheduling requests are answered meanwhile
 
@@ -115,9 +121,9 @@ class PrometheusMetrics:
         """Return what slows down the pods of GPUs, by node and UUID."""
         return self._measured.value.contention
 
-    def services(self) -> tuple[ModelServerHistory, ...]:
+    def model_servers(self) -> tuple[ModelServerHistory, ...]:
         """Return the model servers with their last hour."""
-        return self._measured.value.services
+        return self._measured.value.model_servers
 
     def recommendations(self) -> tuple[Recommendation, ...]:
         """Return recommendations for containers by a week; the most urgent first."""

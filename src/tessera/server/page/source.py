@@ -42,7 +42,7 @@ class PageMetrics(Protocol):
         """Return what slows down the pods of GPUs, by node and UUID."""
         ...
 
-    def services(self) -> tuple[ModelServerHistory, ...]:
+    def model_servers(self) -> tuple[ModelServerHistory, ...]:
         """Return the model servers that are scaled, with their last hours."""
         ...
 
@@ -61,7 +61,7 @@ class _NoMetrics:
     def contention(self) -> Mapping[tuple[str, str], tuple[Contention, ...]]:
         return {}
 
-    def services(self) -> tuple[ModelServerHistory, ...]:
+    def model_servers(self) -> tuple[ModelServerHistory, ...]:
         return ()
 
     def recommendations(self) -> tuple[Recommendation, ...]:
@@ -114,7 +114,7 @@ class Source:
         images = {each.name: each.observed for each in _readable(self._images, read_node_images)}
         models = {each.name: each.observed for each in _readable(self._models, read_node_models)}
         metrics = self._metrics
-        activity, services, advice = metrics.activity(), metrics.services(), metrics.recommendations()
+        activity, model_servers, advice = metrics.activity(), metrics.model_servers(), metrics.recommendations()
         contention = metrics.contention()
 
         def read() -> FleetView:
@@ -124,7 +124,7 @@ class Source:
                 contention=contention,
                 images=images,
                 models=models,
-                services=services,
+                model_servers=model_servers,
                 recommendations=advice,
             )
             return fleet_view(observed)

@@ -82,8 +82,8 @@ class _Metrics(AgentMetrics):
         super().__init__(_Usages(nodes, speed), logger(), every_s=_READ_S)
         self._workloads = workloads
 
-    def services(self) -> tuple[ModelServerHistory, ...]:
-        return self._workloads.services()
+    def model_servers(self) -> tuple[ModelServerHistory, ...]:
+        return self._workloads.model_servers()
 
 
 class Embedded:

@@ -136,7 +136,7 @@ class EmbeddedWorkloads:
         self._servers = {each.name: _Server(each, rng) for each in CASES if each.serving}
         self._busy: dict[PodKey, float] = {}
 
-    def services(self) -> tuple[ModelServerHistory, ...]:
+    def model_servers(self) -> tuple[ModelServerHistory, ...]:
         """Return the model servers."""
         return tuple(each.service() for each in self._servers.values())
 

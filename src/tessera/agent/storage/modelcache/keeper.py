@@ -50,7 +50,7 @@ from tessera.core.storage.models.cacheplan import (
     plan_cache,
 )
 from tessera.core.storage.models.peers import meeting_pause_s
-from tessera.core.usage.processmetrics import MODEL_BYTES, MODEL_BYTES_GIVEN, MODEL_BYTES_READ, MODELS, PEERS_DROPPED
+from tessera.core.usage.ownmetrics import MODEL_BYTES, MODEL_BYTES_GIVEN, MODEL_BYTES_READ, MODELS, PEERS_DROPPED
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Complaint, logger

@@ -1,7 +1,7 @@
 // The fleet as the server sent it, kept up to date by its changes. Nothing here touches the document.
 
 const NOTHING = {
-  pending: [], services: [], recommendations: [], namespaces: [], notes: [], pending_elsewhere: 0, partial: false,
+  pending: [], model_servers: [], recommendations: [], namespaces: [], notes: [], pending_elsewhere: 0, partial: false,
 };
 
 export class Fleet {
@@ -51,13 +51,13 @@ function complete(node) {
 }
 
 // What a pod is called together with others of its workload.
-export function workload(holder) {
-  return holder.workload || holder.pod;
+export function workload(pod) {
+  return pod.workload || pod.pod;
 }
 
-export function owner(holder, by) {
-  if (!holder.pod) return "";
-  return by === "workload" ? `${holder.namespace}/${workload(holder)}` : holder.namespace;
+export function owner(pod, by) {
+  if (!pod.pod) return "";
+  return by === "workload" ? `${pod.namespace}/${workload(pod)}` : pod.namespace;
 }
 
 // Memory by the rule of `gib` in core/workload/units.py.
@@ -93,7 +93,7 @@ export function matcher(filters) {
     (!name || node.name.includes(name)) &&
     (!model || gpu.model === model) &&
     (!state || (state === "problem" && (!node.ready || node.problem)) || (isState(state) && STATES[state](gpu))) &&
-    (!namespace || gpu.parts.some((part) => part.pods.some((holder) => holder.namespace === namespace)));
+    (!namespace || gpu.parts.some((part) => part.pods.some((pod) => pod.namespace === namespace)));
 }
 
 export function totals(fleet) {
@@ -108,7 +108,7 @@ export function totals(fleet) {
       if (gpu.slowdowns.length) sum.slow += 1;
       if (gpu.problems.length) sum.problems += 1;
       for (const part of gpu.parts) {
-        if (part.idle) sum.idle += part.pods.reduce((mib, holder) => mib + (holder.memory_mib ?? 0), 0);
+        if (part.idle) sum.idle += part.pods.reduce((mib, pod) => mib + (pod.memory_mib ?? 0), 0);
       }
     }
   }

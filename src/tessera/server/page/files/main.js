@@ -2,7 +2,7 @@
 
 import { Fleet, gib, isState, owner, totals } from "./fleet.js";
 import { Mosaic, Palette, element, link, renew } from "./mosaic.js";
-import { drawDetails, drawNotes, drawPending, drawServices, drawSizes, drawSlow } from "./panels.js";
+import { drawDetails, drawNotes, drawPending, drawModelServers, drawSizes, drawSlow } from "./panels.js";
 import { Refused, follow } from "./stream.js";
 
 const by = (id) => document.getElementById(id);
@@ -99,8 +99,8 @@ function drawLegend() {
       for (const part of gpu.parts) {
         idle ||= part.idle;
         planned ||= !part.exists;
-        for (const holder of part.pods) {
-          const name = owner(holder, filters.color);
+        for (const pod of part.pods) {
+          const name = owner(pod, filters.color);
           if (name) present.add(name);
           else others = true;
         }
@@ -148,7 +148,7 @@ function nothing() {
 function drawPanels() {
   drawPending(by("pending"), fleet.rest, filters);
   drawSlow(by("slow"), fleet.nodes.values(), filters);
-  drawServices(by("services"), fleet.rest, filters);
+  drawModelServers(by("model-servers"), fleet.rest, filters);
   drawSizes(by("sizes"), fleet.rest, filters);
   drawNotes(by("notes"), fleet.rest);
   const place = selected.lastIndexOf("/");

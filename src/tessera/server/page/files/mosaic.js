@@ -158,11 +158,11 @@ export class Mosaic {
     if (part.idle) drawn.classList.add("idle");
     const names = [];
     const shades = [];
-    for (const holder of part.pods) {
-      const color = this.palette.number(owner(holder, filters.color));
+    for (const pod of part.pods) {
+      const color = this.palette.number(owner(pod, filters.color));
       const strand = element("span", `strand c-${color}`);
-      if (filters.namespace && holder.namespace !== filters.namespace) strand.classList.add("aside");
-      names.push(holder.pod ? workload(holder) : HIDDEN);
+      if (filters.namespace && pod.namespace !== filters.namespace) strand.classList.add("aside");
+      names.push(pod.pod ? workload(pod) : HIDDEN);
       shades.push(`c-${color}`);
       drawn.append(strand);
     }
@@ -218,7 +218,7 @@ function label(text, shade) {
 // What a screen reader says of a GPU, and its tooltip.
 function describe(node, gpu) {
   const parts = gpu.parts.map((part) => {
-    const names = part.pods.map((holder) => (holder.pod ? `${holder.namespace}/${holder.pod}` : HIDDEN)).join(", ");
+    const names = part.pods.map((pod) => (pod.pod ? `${pod.namespace}/${pod.pod}` : HIDDEN)).join(", ");
     const state = part.state === "allocated" ? names : { unused: "unused", desired: "to be created", free: "free" }[part.state];
     return [part.label, state, part.idle && "idle", part.state === "allocated" && !part.exists && "to be created"]
       .filter(Boolean)

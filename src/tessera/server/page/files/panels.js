@@ -155,15 +155,15 @@ function duration(seconds) {
   return hours > 1 ? `${hours} hours` : `${minutes} min`;
 }
 
-export function drawServices(section, rest, filters) {
-  const shown = rest.services.filter((each) => !filters.namespace || each.namespace === filters.namespace);
+export function drawModelServers(section, rest, filters) {
+  const shown = rest.model_servers.filter((each) => !filters.namespace || each.namespace === filters.namespace);
   const content = shown.filter((each) => each.points.length > 1).map(timeline);
   fill(section, "Autoscaling", ...content);
 }
 
 // Replicas desired and ready over time, requests in flight behind them.
-function timeline(service) {
-  const points = service.points;
+function timeline(server) {
+  const points = server.points;
   const [width, height] = [320, 72];
   const [from, to] = [points[0][0], points[points.length - 1][0]];
   const last = points[points.length - 1];
@@ -180,7 +180,7 @@ function timeline(service) {
   drawing.setAttribute("preserveAspectRatio", "none");
   drawing.setAttribute("role", "img");
   const words = `${counted(last[1], "replica")} desired, ${last[2]} ready, ${counted(Math.round(last[3]), "request")} in flight`;
-  drawing.setAttribute("aria-label", `${service.namespace}/${service.name}: ${words}`);
+  drawing.setAttribute("aria-label", `${server.namespace}/${server.name}: ${words}`);
   for (const [kind, data] of [["load", `M0 ${height}${area}L${width} ${height}Z`], ["desired", steps(1)], ["ready", steps(2)]]) {
     const path = document.createElementNS(SVG, "path");
     path.setAttribute("class", kind);
@@ -188,7 +188,7 @@ function timeline(service) {
     drawing.append(path);
   }
   const caption = element("figcaption");
-  caption.append(element("b", "", `${service.namespace}/${service.name}`), element("span", "", words));
+  caption.append(element("b", "", `${server.namespace}/${server.name}`), element("span", "", words));
   const axis = element("p", "axis");
   axis.append(element("span", "", `${duration(to - from)} ago`), element("span", "", "now"));
   figure.append(caption, drawing, axis);
@@ -280,20 +280,20 @@ function table(gpu, activity, palette, filters) {
   for (const part of gpu.parts) {
     const label = part.label || gib(part.size > 64 ? part.size : (part.size * gpu.memory_mib) / gpu.width);
     const state = part.exists ? part.state : "to be created";
-    for (const holder of part.pods.length ? part.pods : [null]) {
+    for (const pod of part.pods.length ? part.pods : [null]) {
       const row = element("tr");
       row.append(element("td", "", label));
-      const pod = element("td");
-      if (holder) {
-        pod.append(element("i", `swatch c-${palette.number(owner(holder, filters.color))}`));
-        pod.append(holder.pod ? `${holder.namespace}/${holder.pod}` : "other namespaces");
-        const more = [holder.isolation && `${holder.isolation} isolation`, holder.phase !== "running" && holder.phase, !part.exists && state];
-        pod.append(element("small", "", more.filter(Boolean).join(", ")));
+      const cell = element("td");
+      if (pod) {
+        cell.append(element("i", `swatch c-${palette.number(owner(pod, filters.color))}`));
+        cell.append(pod.pod ? `${pod.namespace}/${pod.pod}` : "other namespaces");
+        const more = [pod.isolation && `${pod.isolation} isolation`, pod.phase !== "running" && pod.phase, !part.exists && state];
+        cell.append(element("small", "", more.filter(Boolean).join(", ")));
       } else {
-        pod.append(state);
+        cell.append(state);
       }
-      const active = holder?.pod ? activity[`${holder.namespace}/${holder.pod}`] : undefined;
-      row.append(pod, element("td", "", active === undefined ? (part.idle ? "idle" : "") : `${active} %`));
+      const active = pod?.pod ? activity[`${pod.namespace}/${pod.pod}`] : undefined;
+      row.append(cell, element("td", "", active === undefined ? (part.idle ? "idle" : "") : `${active} %`));
       made.tBodies[0].append(row);
     }
   }

@@ -13,7 +13,7 @@ __all__ = [
     "LOOP_AGE",
     "METRICS_RECONCILE_TIME",
     "METRICS_REQUESTS",
-    "METRICS_RULES_BAD",
+    "METRICS_RULES_INVALID",
     "METRICS_RULE_QUERIES",
     "METRICS_SAMPLES",
     "METRICS_WAKE_QUERIES",
@@ -22,16 +22,16 @@ __all__ = [
     "MODEL_BYTES_GIVEN",
     "MODEL_BYTES_READ",
     "MODEL_SERVER_DECISION_AGE",
-    "MODEL_SERVER_INPUT_BAD",
+    "MODEL_SERVER_INPUT_INVALID",
     "MODEL_SERVER_IN_FLIGHT",
     "MODEL_SERVER_PROPOSED",
     "MODEL_SERVER_QUEUE_TIME",
     "MODEL_SERVER_READY",
     "MODEL_SERVER_REPLICAS",
+    "OWN_METRICS",
     "PEERS_DROPPED",
     "PENDING",
     "PLAN_TIME",
-    "PROCESS_METRICS",
     "QUOTA_BORROWED",
     "QUOTA_GUARANTEED",
     "QUOTA_LEFT_OUT",
@@ -128,8 +128,8 @@ METRICS_RULE_QUERIES = Metric(
     "Queries of a Prometheus for the series of prometheus-adapter's rules, by result: done, failed.",
     ("result",),
 )
-METRICS_RULES_BAD = Metric(
-    "tessera_metrics_rules_bad",
+METRICS_RULES_INVALID = Metric(
+    "tessera_metrics_rules_invalid",
     "gauge",
     "Whether rules of prometheus-adapter are not served, because their file is broken or they are for too many series.",
 )
@@ -162,14 +162,14 @@ MODEL_SERVER_DECISION_AGE = Metric(
     "Age of the decision in force: above 0 where the last good one is kept. None where there is no decision.",
     _MODEL_SERVER,
 )
-MODEL_SERVER_INPUT_BAD = Metric(
-    "tessera_model_server_input_bad",
+MODEL_SERVER_INPUT_INVALID = Metric(
+    "tessera_model_server_input_invalid",
     "gauge",
     "Whether too few pods could be scraped, or an annotation is invalid.",
     _MODEL_SERVER,
 )
 
-PROCESS_METRICS: tuple[Metric, ...] = (
+OWN_METRICS: tuple[Metric, ...] = (
     EXPORTER_AGE,
     EXPORTER_TIME,
     EXPORTER_FAILURES,
@@ -198,7 +198,7 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     METRICS_SAMPLES,
     METRICS_WAKE_QUERIES,
     METRICS_RULE_QUERIES,
-    METRICS_RULES_BAD,
+    METRICS_RULES_INVALID,
     METRICS_REQUESTS,
     MODEL_SERVER_QUEUE_TIME,
     MODEL_SERVER_IN_FLIGHT,
@@ -206,5 +206,5 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     MODEL_SERVER_READY,
     MODEL_SERVER_PROPOSED,
     MODEL_SERVER_DECISION_AGE,
-    MODEL_SERVER_INPUT_BAD,
+    MODEL_SERVER_INPUT_INVALID,
 )
