@@ -16,6 +16,7 @@ from tessera.api.tessera.pods.clusterpods import LivePod, object_field
 from tessera.api.tessera.v1alpha1.gpunodes import read_gpu_node
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
+from tessera.core.cluster.shareunit import common_unit_mib, mixed_units
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.packing.ledger import Ledger, schedulable_node
 from tessera.core.storage.images.imagelocality import ImageLocality
@@ -233,16 +234,20 @@ class View:
         self._count_in(name, None)
 
     def _count_in(self, name: str, unit_mib: int | None) -> None:
-        """Take a node's unit of memory shares; parse the pods again if the smallest unit changed."""
+        """Take a node's unit of memory shares; parse the pods again if the unit of all changed."""
+        known = {*(+self._nodes_of_unit)}
         before = self._units.pop(name, None)
         if before is not None:
             self._nodes_of_unit[before] -= 1
         if unit_mib is not None:
             self._units[name] = unit_mib
             self._nodes_of_unit[unit_mib] += 1
-        if before == unit_mib:
+        present = {*(+self._nodes_of_unit)}
+        if present == known:
             return
-        self.pods.take_unit(min((+self._nodes_of_unit).keys(), default=1024))
+        if mixed := mixed_units(present):
+            self._log.warning("share_units_differ", reason=mixed)
+        self.pods.take_unit(common_unit_mib(present))
 
     def prepare(self) -> None:
         """Prepare for the first request: scores of a large fleet are compiled, which takes seconds."""

@@ -41,7 +41,7 @@ async def kube() -> MemoryKube:
     ("job", "want"),
     [
         (("team", "train"), "GPU 0: 7.9 GiB of 8 GiB, 90 % busy"),
-        (("web", "fine"), "GPU 2 1g.5gb@0: 2.9 GiB of 4.8 GiB"),
+        (("web", "fine"), "GPU 2 1g.5gb@0: 2.9 GiB of 4.7 GiB"),
     ],
 )
 async def test_the_first_line_says_all_of_it(kube: MemoryKube, job: tuple[str, str], want: str) -> None:
@@ -54,7 +54,7 @@ async def test_the_first_line_says_all_of_it(kube: MemoryKube, job: tuple[str, s
 CHANGES = {
     "memory by more than a tenth of what is allocated": (msgspec.structs.replace(BUSY, used_mib=7000), "6.8 GiB"),
     "compute by 20 points": (msgspec.structs.replace(BUSY, gpu_percent=70), "70 % busy"),
-    "another device": (msgspec.structs.replace(FINE, namespace="team", pod="train"), "2.9 GiB of 4.8 GiB"),
+    "another device": (msgspec.structs.replace(FINE, namespace="team", pod="train"), "2.9 GiB of 4.7 GiB"),
 }
 
 

@@ -12,6 +12,7 @@ from harness.servers import (
     Asked,
     Clock,
     hold,
+    make_node,
     make_pod,
     regrant,
     servers,
@@ -36,6 +37,19 @@ async def test_a_unit_of_one_mib_is_learned_from_the_nodes() -> None:
         waiting = await make_pod(kube, "p", {"aliyun.com/gpu-mem": 5000})
         assert await server.schedule(waiting, "a") == ""
     assert [each["memoryMiB"] for each in shares_of(await kube.get(PODS, "p", "ns") or {})] == [5000]
+
+
+async def test_one_node_s_unit_gives_pods_of_other_nodes_no_less_than_they_request() -> None:
+    kube = MemoryKube()
+    await make_node(kube, "a", gpu(0), gpu(1))
+    await make_node(kube, "b", gpu(0))
+    async with servers(kube) as (server,):
+        await kube.patch(GPU_NODES, "b", {"status": {"unitMiB": 1}}, subresource="status")  # as its own agent may
+        await settle()
+        for name in ("p", "q"):
+            assert await server.schedule(await make_pod(kube, name, {"aliyun.com/gpu-mem": 30}), "a") == ""
+    got = [shares_of(await kube.get(PODS, name, "ns") or {})[0] for name in ("p", "q")]
+    assert [(each["gpu"], each["memoryMiB"]) for each in got] == [(0, 30 * 1024), (1, 30 * 1024)]
 
 
 async def test_finished_and_deleted_pods_free_what_they_held(kube: MemoryKube, server: Asked) -> None:

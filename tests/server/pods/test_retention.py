@@ -113,11 +113,10 @@ def with_another_object(watched: Watched) -> None:
 
 
 def with_another_unit(watched: Watched) -> None:
-    amounts = {"aliyun.com/gpu-mem": "40960", "aliyun.com/gpu-count": "1"}
-    gone = "mib" in watched.view.nodes
-    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
-    watched.view.take_node(watched.versioned(node("mib", amounts, **labels)), gone=gone)
-    assert watched.view.pods.share_unit_mib == (1024 if gone else 1)
+    gone = "other" in watched.view.nodes
+    watched.view.take_gpu_node(watched.versioned(gpunode("other", gpu(0), unit_mib=2048)), gone=gone)
+    watched.view.take_node(watched.versioned(node("other")), gone=gone)
+    assert watched.view.pods.share_unit_mib == (1024 if gone else 2048)
 
 
 def without_gpu_node(watched: Watched) -> None:
@@ -148,7 +147,7 @@ CHANGED: dict[str, Callable[[Watched], None]] = {
     "the agent has another key alone": with_other_agent_key,
     "servers have another key too": with_server_key,
     "the servers' keys are written anew": with_another_object,
-    "a node counts in MiB": with_another_unit,
+    "a node counts in units of 2 GiB": with_another_unit,
     "the GPUNode is deleted and made again": without_gpu_node,
     "the Node is deleted and made again": without_node,
 }

@@ -187,12 +187,17 @@ def read_taints(fields: Iterable[Field]) -> list[Taint]:
     ]
 
 
-def share_unit_mib(field: Field, state: GpuNodeState | None = None) -> int:
-    """Return the MiB in one `aliyun.com/gpu-mem` of a node: from its agent, else 1 if a GPU has so many units."""
+def share_unit_mib(field: Field, state: GpuNodeState | None = None) -> int | None:
+    """Return the MiB in one `aliyun.com/gpu-mem` of a node: from its agent, else 1 if a GPU has so many units.
+
+    None for a node whose GPUs are not shared by amounts of memory.
+    """
     if state and state.reported:
-        return state.unit_mib
+        return state.unit_mib if any(Mode.MEMORY_SHARE in gpu.sharing.modes for gpu in state.gpus) else None
     allocatable = field.get("status", "allocatable")
     total = allocatable.get(SHARE_MEMORY).read(units.count, 0)
+    if not total:
+        return None
     counts = (field.get("metadata", "labels", key) for key in _GPU_COUNTS)
     count = next((each.read(units.count) for each in (allocatable.get(SHARE_COUNT), *counts) if each.present), 1)
     return 1 if total > _MOST_GIB * max(count, 1) else 1024
@@ -293,7 +298,7 @@ def _memory_mib(facts: _NodeFacts, known: LabeledGpus, count: int) -> int:
     memory_mib = label if near else known.memory_mib
     if not facts.allocatable.get(SHARE_MEMORY):
         return memory_mib
-    unit_mib = share_unit_mib(facts.field)
+    unit_mib = share_unit_mib(facts.field) or 1024
     shared_mib = facts.capacity[SHARE_MEMORY] * unit_mib // max(count, 1)
     return shared_mib if shared_mib + unit_mib <= memory_mib else memory_mib
 

@@ -160,8 +160,8 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
 
     """
     if given["filename"]:
-        unit = min((each.unit_mib for each in cluster.nodes), default=1024)
         documents = with_pods(document for path in given["filename"] for document in read_documents(path))
+        unit = cluster.share_unit_mib
         found: Sequence[Pod] = workloads.read(documents, share_unit_mib=unit, nodes=cluster.snapshot.nodes).pods
     elif given["resource"]:
         found = _described(cluster, given)
@@ -190,7 +190,6 @@ def _described(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Pod, ...]:
             raise InvalidInput("--resource", found=text, expected="NAME=AMOUNT", hint="nvidia.com/mig-3g.20gb=1")
         limits[name] = amount or "1"
     annotations = {ISOLATION: given["isolation"]} if given["isolation"] else {}
-    unit = min((each.unit_mib for each in cluster.nodes), default=1024)
     objects: list[dict[str, Any]] = [
         {
             "apiVersion": "v1",
@@ -201,7 +200,7 @@ def _described(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Pod, ...]:
         for number in range(given["count"])
     ]
     documents = [Document(source="--resource", number=1, data=each, first_line=1) for each in objects]
-    return workloads.read(with_pods(documents), share_unit_mib=unit).pods
+    return workloads.read(with_pods(documents), share_unit_mib=cluster.share_unit_mib).pods
 
 
 def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:

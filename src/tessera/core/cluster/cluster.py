@@ -47,8 +47,8 @@ class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool = True
     state: GpuNodeState | None = None
     """Its agent's report; None without an agent."""
-    unit_mib: int = 1024
-    """Memory of one `aliyun.com/gpu-mem`."""
+    unit_mib: int | None = None
+    """Memory of one `aliyun.com/gpu-mem` there; None where GPUs are not shared by amounts of memory."""
     enforcement: tuple[Enforcement, ...] = ()
     """The isolation enforced on each device, as reported by the agent; empty without a report."""
     advertised: tuple[tuple[str, int], ...] = ()
@@ -108,3 +108,5 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """The same as a planner takes it: free of contradictions."""
     notes: tuple[str, ...] = ()
     """What could not be parsed or is inconsistent, one sentence each."""
+    share_unit_mib: int = 1024
+    """MiB in one `aliyun.com/gpu-mem` of a pod (`core.cluster.shareunit`)."""

@@ -267,7 +267,7 @@ class _NodeUsage:
             ready=seen.ready,
             driver=state.driver if state else "",
             policy=state.policy if state else "",
-            unit_mib=seen.unit_mib,
+            unit_mib=seen.unit_mib or 1024,
             reported=bool(state and state.reported),
             gpus=tuple(self._gpu(gpu, free) for gpu, free in zip(seen.node.gpus, rest, strict=True)),
             unplaced=tuple(self._unplaced),

@@ -60,8 +60,7 @@ class ReplicaRoom:
         promised = tuple(self._promised)
 
         def counted() -> int | None:
-            unit_mib = min((each.unit_mib for each in cluster.nodes), default=None)
-            read = read_cluster(as_fields(more_pods(deployment, 1)), unit_mib=unit_mib).snapshot.pending
+            read = read_cluster(as_fields(more_pods(deployment, 1)), unit_mib=cluster.share_unit_mib).snapshot.pending
             if not read:
                 return None
             self._replicas[name_of(deployment)] = read[0]

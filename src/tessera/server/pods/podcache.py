@@ -36,7 +36,7 @@ class PodCache:
         self, ledger: Ledger, keys: KnownKeys, clock_s: Callable[[], float], leave_out: Callable[[str, str, str], None]
     ) -> None:
         self.share_unit_mib = 1024
-        """MiB in one `aliyun.com/gpu-mem`: the smallest unit of any node."""
+        """MiB in one `aliyun.com/gpu-mem`, see `core.cluster.shareunit`."""
         self._ledger = ledger
         self._keys = keys
         self._leave_out = leave_out

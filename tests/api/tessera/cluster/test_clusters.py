@@ -170,6 +170,14 @@ def test_the_unit_is_that_of_the_nodes_unless_it_is_given() -> None:
     assert read(*objects[:2], pod("p", {"aliyun.com/gpu-mem": 4}, node=None), unit_mib=1024).pods[0].pod.need.asks
 
 
+def test_where_nodes_differ_the_largest_unit_counts_and_a_note_says_so() -> None:
+    nodes = (node(), gpunode("a", gpu(0), unit_mib=1), node("b"), gpunode("b", gpu(0)))
+    got = read(*nodes, pod("p", {"aliyun.com/gpu-mem": 9}, node=None))
+    assert (got.share_unit_mib, got.snapshot.pending[0].need.asks[0].memory_mib) == (1024, 9 * 1024)
+    assert any("in units of 1 MiB and 1024 MiB" in each for each in got.notes)
+    assert read(*nodes, unit_mib=1).notes == ()
+
+
 def test_what_a_node_says_of_itself() -> None:
     silent, sad, odd = node("b"), node("c"), node("d")
     silent["status"] = {}

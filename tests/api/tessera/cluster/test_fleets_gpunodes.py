@@ -59,6 +59,13 @@ def test_the_unit_is_the_one_that_agents_report() -> None:
     assert read(*objects).running[0].pod.need.asks[0].memory_mib == 1024
 
 
+def test_where_nodes_differ_the_largest_unit_counts_and_a_note_says_so() -> None:
+    objects = [node("a"), gpunode("a", gpu(0), unit_mib=1), node("b"), gpunode("b", gpu(0)), node("c")]
+    got = read(*objects, pod("p", {"aliyun.com/gpu-mem": "9"}, node=None))
+    assert got.pending[0].need.asks[0].memory_mib == 9 * 1024
+    assert any("in units of 1 MiB and 1024 MiB" in each for each in got.notes)
+
+
 def test_a_claimed_place_is_held() -> None:
     claim = Claim(uid="uid-p", pod=PodKey("ns/p"), shares=(share(1, 4096),))
     got = read(node(), gpunode("a", gpu(0), gpu(1), claims=(claim,)), pod("p", NEED, node=None))

@@ -24,6 +24,7 @@ from tessera.api.tessera.v1alpha1.gpunodes import KIND, read_gpu_node
 from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.mps import Enforcement
+from tessera.core.cluster.shareunit import common_unit_mib, mixed_units
 from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload import units
@@ -73,7 +74,9 @@ def read_cluster(
     nodes = {
         name: _node(name, field, states.get(name), unread.get(name), notes) for name, field in kinds["Node"].items()
     }
-    unit = unit_mib or min((each.unit_mib for each in nodes.values()), default=1024)
+    counted = {each.unit_mib for each in nodes.values() if each.unit_mib is not None}
+    unit = unit_mib or common_unit_mib(counted)
+    notes += [note] if (note := mixed_units(counted)) and unit_mib is None else []
     known = {name: each.node for name, each in nodes.items()}
     claims = {claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims}
     pods = [field for field in kinds["Pod"].values() if not is_finished(field)]
@@ -90,6 +93,7 @@ def read_cluster(
             notes=(*notes, *observed.notes),
         ),
         notes=(*notes, *observed.misread),
+        share_unit_mib=unit,
     )
 
 

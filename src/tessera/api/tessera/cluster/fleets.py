@@ -33,6 +33,7 @@ from tessera.api.tessera.pods.runningpods import PodsOfCluster, read_pods
 from tessera.api.tessera.v1alpha1.gpunodes import KIND, read_gpu_node
 from tessera.core.cluster.closing import closed, without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.shareunit import common_unit_mib, mixed_units
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.sharing import Mode, Sharing, managed_sharing
@@ -57,15 +58,20 @@ def share_unit_mib(documents: Iterable[Document]) -> int:
 
 
 def _share_unit_mib(fields: Iterable[Field], states: Mapping[str, GpuNodeState]) -> int:
+    return common_unit_mib(_units(fields, states))
+
+
+def _units(fields: Iterable[Field], states: Mapping[str, GpuNodeState]) -> set[int]:
+    """Return the units of the nodes that share memory."""
     nodes = (field for field in fields if field.get("kind").value == "Node")
-    return min((_unit_mib(field, states.get(_name(field))) for field in nodes), default=_GIB)
+    return {unit for field in nodes if (unit := _unit_mib(field, states.get(_name(field)))) is not None}
 
 
-def _unit_mib(field: Field, state: GpuNodeState | None) -> int:
+def _unit_mib(field: Field, state: GpuNodeState | None) -> int | None:
     try:
         return unit_mib(field, state)
     except InvalidInput:
-        return _GIB  # the node is left out for the same reason, which is said there
+        return None  # the node is left out for the same reason, which is said there
 
 
 def _name(field: Field) -> str:
@@ -113,7 +119,8 @@ def read(
     fields = [field for document in documents for field in _objects(document)]
     states = read_states(fields)
     share_mib = share_unit_mib or _share_unit_mib(fields, states)
-    notes: list[str] = []
+    mixed = "" if share_unit_mib else mixed_units(_units(fields, states))
+    notes: list[str] = [mixed] if mixed else []
     configs = read_configs(fields)
     notes.extend(configs.notes)
     nodes = _nodes(fields, states, gpu_models, configs, notes)
