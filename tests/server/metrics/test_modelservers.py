@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -23,7 +24,7 @@ from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.metrics.modelservers import ModelServerMetrics
-from tessera.server.metrics.samples import PodName
+from tessera.server.metrics.samples import PodName, ScrapedSamples
 from tessera.server.metrics.sources import MetricAbsent
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +98,64 @@ async def test_bad_input_keeps_the_decision_for_five_minutes_and_says_so(case: s
         await one.reconcile(triton(ended=200), triton(ended=200))
         await one.reconcile(triton(ended=200), triton(ended=200))
         assert await one.replicas() == good, "and it goes on when it can"
+
+
+class Malformed:
+    """The pods' own samples, but from a moment on a text for a number of one server's pod."""
+
+    def __init__(self, samples: ScrapedSamples) -> None:
+        self.samples = samples
+        self.pod = ""
+
+    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
+        found = await self.samples.read(pods)
+        malformed: Any = "many"
+        return {
+            name: msgspec.structs.replace(each, completed=malformed)
+            if name[1] == self.pod and isinstance(each, Counters)
+            else each
+            for name, each in found.items()
+        }
+
+
+async def test_a_defect_about_one_server_leaves_the_others_measured_and_keeps_its_last_decision() -> None:
+    one, measures = Scene(), Measures()
+    source = Malformed(one.scraped())
+    one.servers = ModelServerMetrics(one.kube, source, logger(), measures=measures, now_s=lambda: one.now_s)
+    other = (DEPLOYMENTS, deployment("ocr", slots="4")), (AUTOSCALERS, autoscaler("ocr"))
+    pods = (PODS, model_pod("llm-1", address="10.0.0.1")), (PODS, model_pod("ocr-1", "ocr", address="10.0.0.2"))
+
+    async def replicas(server: str) -> float:
+        selector = read_selector(f"{SERVER}={server}", "s")
+        requested = External(metric="tessera_replicas", namespace="ns", selector=selector)
+        (series,) = await one.servers.series(requested)
+        return series.value
+
+    async with scene(*WHOLE[:2], *other, *pods, one=one):
+        for number in range(3):
+            await one.reconcile(triton(ended=100 + number), triton(ended=100 + number))
+        assert [await replicas("llm"), await replicas("ocr")] == [1, 1]
+        source.pod = "llm-1"
+        with capture_logs() as logs:
+            for number in range(21):
+                await one.reconcile(triton(ended=110 + number), triton(ended=110 + number))
+                assert await replicas("ocr") == 1
+                assert await one.pods(name="ocr-1") == {"ocr-1": 0.0}
+                if number < 19:
+                    assert await replicas("llm") == 1, "the last decision, for five minutes"
+        with pytest.raises(MetricAbsent, match="an error in `tessera metrics` itself, see its log"):
+            await replicas("llm")
+        with pytest.raises(MetricAbsent, match="an error in `tessera metrics` itself, see its log"):
+            await one.pods(name="llm-1")
+        (logged,) = [each for each in logs if each["event"] == "model_server_not_measured"]
+        assert (logged["namespace"], logged["server"]) == ("ns", "llm")
+        assert isinstance(logged["exc_info"], TypeError)
+        assert b'tessera_model_server_input_bad{namespace="ns",server="llm"} 1' in measures.render()
+        assert any("an error in `tessera metrics` itself" in message for _, message in await one.events())
+        source.pod = ""
+        for number in range(2):
+            await one.reconcile(triton(ended=200 + number), triton(ended=200 + number))
+        assert await replicas("llm") == 1
 
 
 async def turns() -> None:

@@ -8,7 +8,7 @@ import asyncio
 import datetime as dt
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -35,10 +35,11 @@ from tessera.clients.kube import (
     uid_of,
 )
 from tessera.core.serving.autoscaler import replicas_text
+from tessera.core.serving.decisions import decide
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
 from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
 from tessera.core.serving.passes import PASS_S
-from tessera.core.serving.queuetime import Missing, Window
+from tessera.core.serving.queuetime import Counters, Missing, Window
 from tessera.core.serving.render import KIND, SERVER_LABEL
 from tessera.core.serving.scaling import ScalingMemory, in_turn, scale, to_count
 from tessera.core.serving.serverfacts import (
@@ -94,6 +95,8 @@ class _ServerState(msgspec.Struct):
     """The last decision, and whether it was for lack of valid input."""
     reported: set[str] = set()
     """UIDs of those about which it is an event."""
+    defect: str = ""
+    """Why the last pass over it failed; empty if it did not."""
 
 
 class ModelServerMetrics:
@@ -173,28 +176,33 @@ class ModelServerMetrics:
         for server in sorted(pods.keys() | deployments.keys()):
             own, state = pods.get(server, {}), self._states.setdefault(server, _ServerState())
             _, deployment = deployments.get(server, (None, None))
-            state.started_s = start_times(state.started_s, own)
-            facts = server_facts(
-                deployment,
-                scalers.get((server[0], deployment.name)) if deployment else None,
-                own.values(),
-                started_s=state.started_s.values(),
-                pending=None if pending is None else pending.get(server, 0.0),
-            )
-            samples = {name: counted[server[0], name] for name in own if (server[0], name) in counted}
-            ready = {name for name, pod in own.items() if pod.ready}
-            state.observed, found = observe(state.observed, samples, at_s=now_s, replicas=facts.replicas, ready=ready)
-            self._count_samples(found)
-            scaling, measured[server] = _decided(state.scaling, facts, found, now_s)
-            if more := to_count(facts, measured[server].decision):
-                growing[server] = more, min(max(facts.replicas - len(own), 0), more)
-            else:
-                state.scaling = scaling
+            try:
+                state.started_s = start_times(state.started_s, own)
+                facts = server_facts(
+                    deployment,
+                    scalers.get((server[0], deployment.name)) if deployment else None,
+                    own.values(),
+                    started_s=state.started_s.values(),
+                    pending=None if pending is None else pending.get(server, 0.0),
+                )
+                samples = {name: counted[server[0], name] for name in own if (server[0], name) in counted}
+                found = self._observe(state, samples, own, replicas=facts.replicas, now_s=now_s)
+                scaling, measured[server] = _decided(state.scaling, facts, found, now_s)
+                if more := to_count(facts, measured[server].decision):
+                    growing[server] = more, min(max(facts.replicas - len(own), 0), more)
+                else:
+                    state.scaling = scaling
+                state.defect = ""
+            except Exception as error:  # noqa: BLE001 a defect about one server must not stop the others
+                measured[server] = self._failed(server, own, error, now_s)
         # 3. Decide again by the room that there is, for those that grow.
         room = ReplicaRoom(self._kube, self._now_s)
         for server in in_turn(growing, {each: self._states[each].counted_s for each in growing}):
             deployed, _ = deployments[server]
-            measured[server] = await self._bounded(room, server, deployed, measured[server], growing[server])
+            try:
+                measured[server] = await self._bounded(room, server, deployed, measured[server], growing[server])
+            except Exception as error:  # noqa: BLE001 as above
+                measured[server] = self._failed(server, pods.get(server, {}), error, now_s)
         publish(self._measures, measured)
         # 4. Forget deleted servers, and report changes.
         first, self._measured, self._measured_s = measured.keys() - self._measured.keys(), measured, now_s
@@ -202,20 +210,58 @@ class ModelServerMetrics:
         for server, (deployed, read) in sorted(deployments.items()):
             # The first sample of a server has no predecessor to compare with: not an error.
             if not (server in first and measured[server].decision.bad):
-                await self._report(server, deployed, read, measured[server])
+                try:
+                    await self._report(server, deployed, read, measured[server])
+                except Exception as error:  # noqa: BLE001 as above
+                    self._trouble(error)
         self.measured.set()
 
-    def _count_samples(self, found: ServerObservation) -> None:
+    def _observe(
+        self,
+        state: _ServerState,
+        samples: Mapping[str, Counters | Missing],
+        pods: Mapping[str, ModelPod],
+        *,
+        replicas: int,
+        now_s: float,
+    ) -> ServerObservation:
+        """Sum the samples of a server's pods."""
+        ready = {name for name, pod in pods.items() if pod.ready}
+        state.observed, found = observe(state.observed, samples, at_s=now_s, replicas=replicas, ready=ready)
         for window in found.pods.values():
             result = "counted" if isinstance(window, Window) else "early" if window.early else "failed"
             self._measures.count(METRICS_SAMPLES, result=result)
+        return found
+
+    def _failed(self, server: _Name, pods: Iterable[str], error: Exception, now_s: float) -> MeasuredServer:
+        """Log a defect about a server, and return its last decision while that counts, without measurements."""
+        state, former = self._states[server], self._measured.get(server)
+        missing = Missing(f"an error in `tessera metrics` itself, see its log ({type(error).__name__}: {error})")
+        if state.defect != missing.reason:
+            state.defect = missing.reason
+            self._log.error(
+                "model_server_not_measured",
+                namespace=server[0],
+                server=server[1],
+                reason=missing.reason,
+                exc_info=defect(error),
+            )
+        kept, decision = decide(state.scaling.decided, missing, now_s)
+        state.scaling = msgspec.structs.replace(state.scaling, decided=kept)
+        return MeasuredServer(
+            at_s=now_s,
+            facts=former.facts if former else ServerFacts(replicas=0),
+            observation=ServerObservation(pods=dict.fromkeys(pods, missing), load=missing),
+            decision=decision,
+            decided_s=None if kept is None else kept.at_s,
+        )
 
     def _pods(self) -> dict[_Name, dict[str, ModelPod]]:
         found: dict[_Name, dict[str, ModelPod]] = {}
         for (namespace, name), each in sorted(self._stores[PODS].objects.items()):
             try:
                 found.setdefault((namespace, labels_of(each)[SERVER_LABEL]), {})[name] = read_pod(each)
-            except TesseraError as error:
+            except Exception as error:  # noqa: BLE001 as in `reconcile`
                 self._trouble(error)
         return found
 
@@ -225,7 +271,7 @@ class ModelServerMetrics:
         for (namespace, _), each in objects.items():
             try:
                 read = read_deployment(each)
-            except TesseraError as error:
+            except Exception as error:  # noqa: BLE001 as in `reconcile`
                 self._trouble(error)
             else:
                 labeled.setdefault((namespace, labels_of(each)[SERVER_LABEL]), []).append(read)

@@ -78,6 +78,12 @@ class ScrapedSamples:
             return _LATE
         except TesseraError as error:
             return Missing(error.cause)
+        except Exception as error:  # noqa: BLE001 a defect about one pod must not stop the others
+            return _defect(error)
+
+
+def _defect(error: Exception) -> Missing:
+    return Missing(f"its metrics cannot be read, by an error of `tessera metrics` ({type(error).__name__}: {error})")
 
 
 def _order(
@@ -140,4 +146,6 @@ class PrometheusSamples:
                 found[name] = counters_of(f"pod {name[1]}", scrape.samples, at_s=scrape.at_s, started_s=pod.started_s)
             except TesseraError as error:
                 found[name] = Missing(error.cause)
+            except Exception as error:  # noqa: BLE001 as above
+                found[name] = _defect(error)
         return found
