@@ -346,6 +346,20 @@ def test_the_first_page_names_every_walk_through() -> None:
     assert len(walks) == 5
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/walkthroughs/*.md")), ids=lambda page: page.stem)
+def test_a_walk_through_has_all_sections_and_says_what_its_reader_replaces(page: Path) -> None:
+    text = page.read_text()
+    sections = ["What you need", "Steps", "What it costs", "Undo", "On GKE", "On one Linux machine", "What was run"]
+    found = re.findall("^## (.*)$", text, re.MULTILINE)
+    assert [each for each in found if each in sections] == sections
+    need = re.split("^## ", text, flags=re.MULTILINE)[1]
+    typed = "\n".join(block for block in BLOCK.findall(text.split("## Steps")[1]))
+    assert "save each YAML block under the name in its first line" in need
+    assert "`registry.example/tessera`" in need
+    for word in ("gpu-node-1", "KEY", "SECRET"):
+        assert (re.search(rf"\b{word}\b", typed) is None) or f"`{word}" in need or f"{word}=" in need, word
+
+
 def test_the_sizes_of_operations_are_those_of_the_pages_that_they_link() -> None:
     """Each figure of the column `measured` is in the linked page, in the same words or without what is only added."""
     table = (ROOT / "docs/operations.md").read_text().partition("## Size")[2].partition("\n## ")[0]

@@ -48,7 +48,9 @@ def uninstall(cluster: Cluster) -> subprocess.CompletedProcess[str]:
 
 def test_it_refuses_while_a_pod_has_a_share_and_leaves_nothing_after_it(two_nodes: Cluster, tmp_path: Path) -> None:
     """MIG, MPS, gpushare's counts and the marks of the disk agent; Tessera came by kubectl."""
-    before, node, other = there(two_nodes, tmp_path), *two_nodes.nodes
+    node, other = two_nodes.nodes
+    two_nodes.kubectl("label", "node", other.name, "nvidia.com/gpu.count=1")  # another system's, which stays
+    before = there(two_nodes, tmp_path)
     values = installed.values(scheduler=True, admission=True)
     installed.install(two_nodes, (node,), values, lambda _: None)
     two_nodes.apply(POLICY)

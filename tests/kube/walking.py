@@ -234,7 +234,7 @@ class Walk:
         for container in template.get("spec", {}).get("containers", ()):
             if "command" not in container:
                 container.update(_SLEEPS)
-            template["spec"]["terminationGracePeriodSeconds"] = 1
+                template["spec"]["terminationGracePeriodSeconds"] = 1  # `sleep` as a first process heeds no SIGTERM
         (self._folder / name[1]).write_text(yaml.safe_dump(content))
 
 
