@@ -18,7 +18,7 @@ import pytest
 from builders.usage import GPU, allocation
 from harness.prometheusserver import serving_history
 from tessera.api.prometheus.exposition import exposition
-from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads
+from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
 from tessera.core.gpu.readings import GpuReading, ProcessReading
 from tessera.core.usage.attribution import Owner, attributed
 from tessera.core.usage.neighbors import Contention
@@ -157,7 +157,7 @@ def test_series_of_no_container_get_no_pod(prometheus: str) -> None:
 
 
 def test_the_busy_pod_is_named_however_prometheus_labels_the_agent(prometheus: str) -> None:
-    answers = {name: answer(prometheus, *query) for name, query in page_queries(time.time()).items()}
+    answers = {name: answer(prometheus, "/api/v1/query", {"query": query}) for name, query in load_queries().items()}
     loads = read_loads(answers, "Prometheus")
     assert read_activity(loads) == {("n1", "team/busy"): 80, ("n1", "team/small"): 15}
     names: dict[str, Any] = {"drivers": ("team/busy/main",), "affected": ("team/small/main",)}

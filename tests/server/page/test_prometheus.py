@@ -14,7 +14,8 @@ from builders.kubeobjects import gpu
 from harness.refreshes import refreshed
 from harness.servers import make_node, make_pod
 from tessera.api.kubernetes.reviews import ReviewedUser
-from tessera.api.prometheus.pagehistory import page_queries
+from tessera.api.prometheus.gpuloads import load_queries
+from tessera.api.prometheus.modelserverhistory import model_server_queries
 from tessera.api.prometheus.usagehistory import history_queries
 from tessera.clients.kube import MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
@@ -78,8 +79,11 @@ class Scene:
         return await self.again()
 
     def answer_with(self, content: bytes) -> None:
-        requested = page_queries(self.now_s).values()
-        self.metrics.contents |= {f"{URL}{path}?{urlencode(parameters)}": content for path, parameters in requested}
+        requested = [
+            *(f"query?{urlencode({'query': query})}" for query in load_queries().values()),
+            *(f"query_range?{urlencode(each)}" for each in model_server_queries(self.now_s).values()),
+        ]
+        self.metrics.contents |= {f"{URL}/api/v1/{each}": content for each in requested}
 
     async def again(self) -> float | None:
         await refreshed(self.history)

@@ -3,17 +3,22 @@
 Source: prometheus.io, "HTTP API".
 """
 
+import math
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from tessera.core.usage.plausible import possible
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
-__all__ = ["Labeled", "Sampled", "Series", "read_labeled", "read_sampled", "read_series"]
+__all__ = ["Labeled", "Sampled", "Series", "numbers", "read_labeled", "read_sampled", "read_series"]
 
 Labeled: TypeAlias = tuple[str, frozenset[str]]
 """The name of series, and the names of their labels."""
 _NAME: Final = "__name__"
+_MOST: Final = 1e9
+"""Upper bound of plausible percentages, replicas and requests."""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -110,3 +115,14 @@ def read_labeled(answer: bytes, source: str) -> frozenset[Labeled]:
         return frozenset((one[_NAME], frozenset(one.keys() - {_NAME})) for one in found if _NAME in one)
     except UNDECODABLE as error:
         raise InvalidInput(source, found=f"it is not Prometheus' answer about series ({shown(error)})") from error
+
+
+def numbers(samples: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:
+    """Yield when each sample is, and its value, where that is a number from 0 to a billion."""
+    for at_s, text in samples:
+        try:
+            value = float(text)
+        except ValueError:
+            continue
+        if math.isfinite(at_s) and possible(value, _MOST):
+            yield at_s, value

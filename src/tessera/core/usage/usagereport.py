@@ -80,7 +80,7 @@ class GpuReport(_Record, frozen=True, kw_only=True):
     throttled: tuple[str, ...] = ()
     devices: tuple[DeviceReport, ...] = ()
     contention: tuple[Contention, ...] = msgspec.field(default=(), name="noise")
-    """`noise` in the JSON of every release; see docs/metrics.md."""
+    """`noise` in the JSON of every release; see docs/usage.md."""
 
 
 class UsageReport(_Record, frozen=True, kw_only=True):

@@ -7,13 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
-from tessera.api.prometheus.pagehistory import (
-    page_queries,
-    read_activity,
-    read_contention,
-    read_loads,
-    read_model_servers,
-)
+from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
+from tessera.api.prometheus.modelserverhistory import model_server_queries, read_model_servers
 from tessera.clients.nodeusage import PrometheusUsage
 from tessera.clients.prometheus import MetricsClient
 from tessera.core.explain.fleetview import ModelServerHistory
@@ -92,14 +87,17 @@ class PrometheusMetrics:
         self._advice.refresh(changed)
 
     async def _measure(self) -> _Measured:
-        queries, source = page_queries(self._now_s()), f"Prometheus {self._url}"
-        targets = (f"{self._url}{path}?{urlencode(parameters)}" for path, parameters in queries.values())
+        source = f"Prometheus {self._url}"
+        targets = {
+            **{name: f"query?{urlencode({'query': query})}" for name, query in load_queries().items()},
+            **{name: f"query_range?{urlencode(each)}" for name, each in model_server_queries(self._now_s()).items()},
+        }
         try:
             async with self._connect() as metrics:
-                found = await asyncio.gather(*map(metrics.get, targets))
+                found = await asyncio.gather(*(metrics.get(f"{self._url}/api/v1/{each}") for each in targets.values()))
         except Unavailable as error:
             raise Unavailable(source, found=error.found, hint="see Prometheus' log") from error
-        answers = dict(zip(queries, found, strict=True))
+        answers = dict(zip(targets, found, strict=True))
 
         def read() -> _Measured:
             loads = read_loads(answers, source)

@@ -1,62 +1,19 @@
-"""What Prometheus answers for the dashboard page, however it is broken."""
+"""How busy GPUs are by Prometheus' answers, however broken they are."""
 
-import json
 from typing import Any
 
 import pytest
 
-from tessera.api.prometheus import pagehistory
-from tessera.api.prometheus.pagehistory import (
-    page_queries,
-    read_activity,
-    read_contention,
-    read_loads,
-    read_model_servers,
-)
-from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
+from builders.prometheusanswers import BROKEN, GPU, OTHER, POD, answer, now
+from tessera.api.prometheus import gpuloads
+from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
 from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
-INSTANT = ("allocations", "utilization", "sm_active", "throttled")
-GPU = {"Hostname": "n", "UUID": "a", "modelName": "NVIDIA H100 80GB HBM3"}
-POD = {**GPU, "namespace": "ml", "pod": "p", "container": "c", "pod_uid": "u1"}
-OTHER = {**GPU, "namespace": "ml", "pod": "q", "container": "c", "pod_uid": "u2"}
-LOAD, OWN = {"namespace": "ml", "serving_tessera_dev_server": "llm"}, {"namespace": "ml", "deployment": "llm"}
-
-
-def answer(*series: dict[str, Any]) -> bytes:
-    return json.dumps({"status": "success", "data": {"resultType": "any", "result": series}}).encode()
-
-
-def now(value: str, labels: dict[str, str] = POD) -> dict[str, Any]:
-    return {"metric": labels, "value": [1.5, value]}
-
-
-def over_time(labels: dict[str, str], *values: str) -> dict[str, Any]:
-    return {"metric": labels, "values": [[60 * number, value] for number, value in enumerate(values)]}
-
-
-def model_servers(**given: bytes) -> tuple[ModelServerHistory, ...]:
-    usual = {
-        "in_flight": answer(over_time(LOAD, "3", "4.5", "9")),
-        "desired": answer(over_time(OWN, "1", "2", "2")),
-        "ready": answer(over_time(OWN, "1", "1", "2")),
-    }
-    return read_model_servers(usual | given, "Prometheus")
-
-
-def test_the_last_hour_is_asked_for_by_the_minute() -> None:
-    queries = page_queries(7290.5)
-    assert queries.keys() == {*INSTANT, "in_flight", "desired", "ready"}
-    assert {queries.pop(name)[0] for name in INSTANT} == {"/api/v1/query"}
-    for path, requested in queries.values():
-        assert path == "/api/v1/query_range"
-        assert (requested["start"], requested["end"], requested["step"]) == ("3660", "7260", "60")
-
 
 def loads(**given: bytes) -> dict[tuple[str, str], GpuLoad]:
-    return read_loads(dict.fromkeys(INSTANT, answer()) | given, "Prometheus")
+    return read_loads(dict.fromkeys(load_queries(), answer()) | given, "Prometheus")
 
 
 def devices(**given: bytes) -> dict[str, tuple[DeviceLoad, ...]]:
@@ -146,48 +103,16 @@ def test_what_cannot_be_is_left_out(case: str) -> None:
     assert loads(allocations=answer(UNBELIEVED[case])) == {}
 
 
-def test_a_service_is_a_load_with_replicas() -> None:
-    points = (ScalePoint(0, 1, 1, 3), ScalePoint(60, 2, 1, 4.5), ScalePoint(120, 2, 2, 9))
-    assert model_servers() == (ModelServerHistory(namespace="ml", name="llm", points=points),)
-
-
-def test_a_moment_counts_where_all_is_known_of_it() -> None:
-    (found,) = model_servers(ready=answer(over_time(OWN, "1", "NaN", "2", "2")))
-    assert [each.at_s for each in found.points] == [0, 120]
-
-
-@pytest.mark.parametrize("name", ["in_flight", "desired", "ready"])
-def test_what_is_of_no_server_or_without_replicas_is_left_out(name: str) -> None:
-    nobody = answer(over_time({"namespace": "ml"}, "1"), over_time({"deployment": "llm"}, "1"))
-    assert model_servers(**{name: nobody}) == ()
-
-
-BROKEN = {
-    "no JSON": b"<html>",
-    "an error": b'{"status":"error","error":"x"}',
-    "a number": b'{"data":{"result":3}}',
-    "deep": b"[" * 100_000,
-    "no text": b"\xff",
-}
-
-
 @pytest.mark.parametrize("case", BROKEN)
 def test_an_answer_that_is_none_is_refused(case: str) -> None:
     with pytest.raises(InvalidInput, match="an answer of Prometheus' HTTP API"):
         loads(utilization=BROKEN[case])
-    with pytest.raises(InvalidInput, match="an answer of Prometheus' HTTP API"):
-        model_servers(ready=BROKEN[case])
 
 
 def test_too_many_series_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pagehistory, "_MOST_LOADS", 1)
+    monkeypatch.setattr(gpuloads, "_MOST_LOADS", 1)
     with pytest.raises(InvalidInput, match="2 series are more than 1"):
         loads(allocations=answer(now("1"), now("2")))
-
-
-def test_too_many_services_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pagehistory, "_MOST_SERVERS", 0)
-    assert model_servers() == ()
 
 
 def test_a_gpu_is_throttled_for_causes_that_there_are() -> None:

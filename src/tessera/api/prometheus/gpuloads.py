@@ -1,39 +1,28 @@
-"""Prometheus' data for the dashboard page: how busy pods are, slow GPUs, and the last hour of model servers.
+"""How busy GPUs and their containers are, and why clocks are lowered, by Prometheus: its queries and their answers.
 
 Answers are untrusted: an implausible sample is left out.
-Source: prometheus.io, "HTTP API"; kubernetes/kube-state-metrics `docs/metrics/workload/deployment-metrics.md`.
+Source: prometheus.io, "HTTP API".
 """
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from tessera.api.prometheus.answers import Series, read_series
-from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
+from tessera.api.prometheus.answers import numbers, read_series
 from tessera.core.gpu.gpumodels import model
-from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
 from tessera.core.usage.activity import pod_activity
 from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, instance_part
 from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
-from tessera.core.usage.plausible import percentage, possible
+from tessera.core.usage.plausible import percentage
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["page_queries", "read_activity", "read_contention", "read_loads", "read_model_servers"]
+__all__ = ["load_queries", "read_activity", "read_contention", "read_loads"]
 
-_HOUR_S: Final = 3600
-_STEP_S: Final = 60
 _MOST_SERIES: Final = 20_000
 _MOST_LOADS: Final = 100_000
 """Containers and devices."""
-_MOST_SERVERS: Final = 200
-"""Model servers that are shown."""
-_MOST: Final = 1e9
-"""Upper bound of plausible replicas or requests."""
-_LOAD: Final = recorded_name(IN_FLIGHT, "server")
-_OF_SERVER: Final = f'and on (namespace, deployment) label_replace({_LOAD}, "deployment", "$1", "{SERVER}", "(.+)")'
 _GPU: Final = ("Hostname", "UUID")
 _DEVICE: Final = (*_GPU, "modelName", "GPU_I_ID", "GPU_I_PROFILE")
 _CONTAINER: Final = ("namespace", "pod", "container")
@@ -42,27 +31,16 @@ _UID: Final = "pod_uid"
 _LOADED: Final = ", ".join((*_DEVICE, *_CONTAINER, _UID))
 _Device: TypeAlias = tuple[str, ...]
 """The labels of `_DEVICE`."""
-_Values = Mapping[tuple[str, str], Mapping[float, float]]
-"""By namespace and name, then by time."""
 
 
-def page_queries(now_s: float) -> dict[str, tuple[str, dict[str, str]]]:
-    """Return the queries by purpose: path below Prometheus' address, and parameters."""
-    over_time = {
-        "in_flight": f"max by (namespace, {SERVER}) ({_LOAD})",
-        "desired": f"max by (namespace, deployment) (kube_deployment_spec_replicas {_OF_SERVER})",
-        "ready": f"max by (namespace, deployment) (kube_deployment_status_replicas_ready {_OF_SERVER})",
-    }
-    end_s = now_s - now_s % _STEP_S
-    span = {"start": f"{end_s - _HOUR_S:.0f}", "end": f"{end_s:.0f}", "step": str(_STEP_S)}
-    ranges = {name: ("/api/v1/query_range", {"query": query, **span}) for name, query in over_time.items()}
-    instant = {
+def load_queries() -> dict[str, str]:
+    """Return the queries by purpose."""
+    return {
         "allocations": f'group by ({_LOADED}) ({FB_USED.name}{{{_UID}!=""}} or {ALLOCATED.name})',
         "utilization": f"max by ({_LOADED}) (avg_over_time({GPU_UTIL.name}[2m]) and {GPU_UTIL.name})",
         "sm_active": f"max by ({_LOADED}) (avg_over_time({SM_ACTIVE.name}[2m]) and {SM_ACTIVE.name}) * 100",
         "throttled": f"max by (Hostname, UUID, cause) ({THROTTLED.name}) == 1",
     }
-    return {name: ("/api/v1/query", {"query": query}) for name, query in instant.items()} | ranges
 
 
 def read_loads(answers: Mapping[str, bytes], source: str) -> dict[tuple[str, str], GpuLoad]:
@@ -99,7 +77,7 @@ def _percentages(answer: bytes, source: str) -> dict[tuple[_Device, str], float]
         pod = tuple(each.metric.get(label, "") for label in _CONTAINER)
         whole = not each.metric.get(_UID)
         key = device, "" if whole else "/".join(pod)
-        for _, value in _plausible([each.value] if each.value else []):
+        for _, value in numbers([each.value] if each.value else []):
             percent = percentage(value)
             if percent is not None and device[1] and (whole or all(pod)):
                 found[key] = max(found.get(key, 0.0), percent)
@@ -146,48 +124,3 @@ def _causes(answer: bytes, source: str) -> dict[tuple[str, str], tuple[str, ...]
         node, uuid = (each.metric.get(label, "") for label in _GPU)
         found[node, uuid].add(each.metric.get("cause", ""))
     return {key: tuple(each.value for each in ThrottleCause if each.value in causes) for key, causes in found.items()}
-
-
-def read_model_servers(answers: Mapping[str, bytes], source: str) -> tuple[ModelServerHistory, ...]:
-    """Return the model servers with known load and replicas, ordered by name.
-
-    Raises:
-        InvalidInput: an answer is not Prometheus' JSON, or has too many series.
-
-    """
-    labels = {"in_flight": SERVER, "desired": "deployment", "ready": "deployment"}
-    series = {name: read_series(answers[name], source, most=_MOST_SERIES) for name in labels}
-    found = {name: _values(series[name], label) for name, label in labels.items()}
-    load, desired, ready = found["in_flight"], found["desired"], found["ready"]
-    return tuple(
-        ModelServerHistory(
-            namespace=each[0], name=each[1], points=tuple(_points(load[each], desired[each], ready[each]))
-        )
-        for each in sorted(load.keys() & desired.keys() & ready.keys())[:_MOST_SERVERS]
-    )
-
-
-def _points(
-    load: Mapping[float, float], desired: Mapping[float, float], ready: Mapping[float, float]
-) -> Iterator[ScalePoint]:
-    for at_s in sorted(load.keys() & desired.keys() & ready.keys()):
-        yield ScalePoint(at_s, round(desired[at_s]), round(ready[at_s]), load[at_s])
-
-
-def _values(series: Iterable[Series], label: str) -> _Values:
-    found: dict[tuple[str, str], dict[float, float]] = defaultdict(dict)
-    for each in series:
-        key = each.metric.get("namespace", ""), each.metric.get(label, "")
-        if all(key):
-            found[key].update(_plausible(each.values))
-    return found
-
-
-def _plausible(samples: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:
-    for at_s, text in samples:
-        try:
-            value = float(text)
-        except ValueError:
-            continue
-        if math.isfinite(at_s) and possible(value, _MOST):
-            yield at_s, value
