@@ -1,11 +1,14 @@
 """How devices are handed to a container."""
 
 import pytest
+from msgspec.structs import replace
 
+from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.containerresponse import ContainerResponse, DeviceNode
 from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
-from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, container_response, share_name
+from tessera.core.deviceplugin.injection import GPU_KIND, answered, by_cdi, container_response, share_name
 from tessera.core.node.liststrategies import DeviceInjection
+from tessera.core.node.nodesharing import ListStrategy
 
 EDITS = ShareEdits(
     env=(("A", "1"),),
@@ -102,3 +105,29 @@ def test_a_share_s_name_is_the_same_for_the_same_ids_alone() -> None:
     assert len({share_name("r", ["a", "b"]), share_name("r", ["ab"]), share_name("r2", ["a", "b"])}) == 3
     assert share_name("r/../x", ["../../etc"]).isalnum()
     assert by_cdi(DeviceInjection(), GPU_KIND, TWO) == ContainerResponse()
+
+
+ENTRY = Allocation(resource="r", ids=("a",), uid="u", pod="ns/p", container="c", started=True)
+# sentence: (what the record has, whether an answer that named devices is kept, the strategies where it is CDI now)
+ANSWERED: dict[str, tuple[tuple[Allocation, ...], bool, tuple[ListStrategy, ...]]] = {
+    "an unknown answer is as of now": ((), False, ("cdi-cri",)),
+    "an entry of a former version says nothing": ((ENTRY,), False, ("cdi-cri",)),
+    "an entry says it": ((replace(ENTRY, strategies=("volume-mounts",)),), False, ("volume-mounts",)),
+    "of other ids it says nothing": ((replace(ENTRY, ids=("b",), strategies=("envvar",)),), False, ("cdi-cri",)),
+    "of another pod it says nothing": ((replace(ENTRY, uid="v", strategies=("envvar",)),), False, ("cdi-cri",)),
+    "the answer itself says it": (
+        (replace(ENTRY, uid="", guessed=True, uses=(Use(gpu="g"),), strategies=("envvar", "cdi-cri")),),
+        True,
+        ("envvar", "cdi-cri"),
+    ),
+    "devices on record were named": ((replace(ENTRY, guessed=True, uses=(Use(gpu="g"),)),), False, ("envvar",)),
+    "devices that are kept were named": ((), True, ("envvar",)),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERED)
+def test_a_container_is_handed_what_it_was_answered(case: str) -> None:
+    record, told, strategies = ANSWERED[case]
+    present = DeviceInjection(strategies=("cdi-cri",), dev_root="/run/driver")
+    found = answered(record, replace(ENTRY, started=False), present, told=told)
+    assert found == replace(present, strategies=strategies)

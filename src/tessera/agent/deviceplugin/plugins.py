@@ -144,7 +144,7 @@ class Plugins:
         )
         self._maker.see(inventory)
         self._unwritten = ""
-        if self._injection.cdi:
+        if self._injection.cdi or self.gate.record.by_cdi:
             self._write_devices()
         self.shares.inject(self._injection, self._driver)
         await self.adopt(inventory)
@@ -204,7 +204,9 @@ class Plugins:
 
     def _plugin(self, resource: Resource) -> OfferedResource:
         policy = self._options.allocation_policy or "distributed"
-        return OfferedResource(resource, self._give, self.gate, self.shares, policy=policy)
+        return OfferedResource(
+            resource, self._give, self.gate, self.shares, policy=policy, injection=lambda: self._injection
+        )
 
     def _give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
         gpus = {facts.uuid: facts for facts in self._maker.inventory.gpus}

@@ -18,6 +18,7 @@ from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement, placement_at
 from tessera.core.gpu.sharing import MPS_MODES, Mode
+from tessera.core.node.nodesharing import ListStrategy
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import SHARE_RESOURCES
 
@@ -131,6 +132,9 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the key that signed it; without an assignment that key was revoked."""
     signature: str = ""
     """The text of its signature; empty in records of former versions."""
+    strategies: tuple[ListStrategy, ...] = ()
+    """The device list strategies by which `Allocate` answered: whatever is configured later, the container's runtime
+    is handed that answer. Empty while unknown."""
 
     @property
     def holder(self) -> str:

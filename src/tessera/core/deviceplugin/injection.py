@@ -6,11 +6,14 @@ Source: NVIDIA/k8s-device-plugin `internal/plugin/server.go`, and its page on CD
 import hashlib
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
+from tessera.core.deviceplugin.allocations import Allocation, replaces
 from tessera.core.deviceplugin.containerresponse import ContainerResponse, DeviceNode
 from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
 from tessera.core.node.liststrategies import DeviceInjection
 
-__all__ = ["GPU_KIND", "SHARE_KIND", "VOID", "by_cdi", "container_response", "driver_mount", "share_name"]
+__all__ = ["GPU_KIND", "SHARE_KIND", "VOID", "answered", "by_cdi", "container_response", "driver_mount", "share_name"]
 
 
 GPU_KIND = "tessera.dev/gpu"
@@ -41,6 +44,28 @@ def by_cdi(injection: DeviceInjection, kind: str, names: Sequence[str]) -> Conta
         key = f"{injection.annotation_prefix}tessera_{share_name(kind, names)}"
         annotations = ((key, ",".join(full)),)
     return ContainerResponse(annotations=annotations, cdi_devices=full if "cdi-cri" in injection.strategies else ())
+
+
+def answered(
+    record: Iterable[Allocation], holder: Allocation, present: DeviceInjection, *, told: bool
+) -> DeviceInjection:
+    """Return how `Allocate` answered for a container: as recorded, or as devices are handed over now.
+
+    The kubelet hands that answer to the runtime at each start, whatever the strategies are by then.
+
+    Args:
+        record: the allocations.
+        holder: the container.
+        present: this node's strategies now.
+        told: whether an answer that named the devices is kept for it.
+
+    """
+    own = [each for each in record if each.ids == holder.ids and replaces(holder, each)]
+    strategies = next((each.strategies for each in own if each.strategies), present.strategies)
+    found = msgspec.structs.replace(present, strategies=strategies)
+    # An answer by CDI alone is recorded without devices, so this one named them.
+    told = told or any(each.guessed and each.uses for each in own)
+    return found if found.fixed_at_allocate or not told else msgspec.structs.replace(present, strategies=("envvar",))
 
 
 def driver_mount(folder: str) -> ContainerMount:

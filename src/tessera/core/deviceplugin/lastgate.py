@@ -241,7 +241,9 @@ def named(entry: Allocation, observed: GateObservation) -> Allocation:
     found = next(iter(holders(entry.resource, entry.ids, observed)), None)
     if found is None:
         return entry
-    return msgspec.structs.replace(found, uses=entry.uses, at_ns=entry.at_ns, guessed=entry.guessed)
+    return msgspec.structs.replace(
+        found, uses=entry.uses, at_ns=entry.at_ns, guessed=entry.guessed, strategies=entry.strategies
+    )
 
 
 def holders(resource: str, ids: tuple[str, ...], observed: GateObservation) -> tuple[Allocation, ...]:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from tessera.core.deviceplugin.kubeletallocations import RequestKey
 from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Correction
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
+from tessera.core.node.nodesharing import ListStrategy
 from tessera.errors import InvalidInput
 
 NEED = "tessera.dev/gpu-memory"
@@ -48,6 +50,7 @@ ALLOCATIONS = st.builds(
     assignment=TEXT,
     key=TEXT,
     signature=TEXT,
+    strategies=st.lists(st.sampled_from(get_args(ListStrategy)), max_size=2).map(tuple),
 )
 ANSWERS = st.builds(
     Answers,
@@ -96,6 +99,7 @@ def test_version_1_has_these_names() -> None:
         "assignment": "",
         "key": "",
         "signature": "",
+        "strategies": [],
     }
     kept = json.loads(write_answers(read_answers(FORMER_ANSWERS, "shares.json")))
     (answer,), (exchange,) = kept["answers"], kept["exchanges"]
@@ -169,6 +173,7 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
     assert [each.started for each in found] == [number > 4] * 3 + [False]
     assert [each.guessed for each in found] == [False] * 3 + [number > 3]
     assert found[2].assignment == ("{}" if number > 5 else "")
+    assert [each.strategies for each in found] == [("envvar",) if number > 10 else ()] * 4
 
 
 @pytest.mark.parametrize("path", FILES["allocations"], ids=lambda path: path.stem)

@@ -39,6 +39,7 @@ from tessera.core.deviceplugin.formerentries import is_vague, supplemented
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import GateObservation, named
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Unavailable
 from tessera.log import Logger
@@ -132,6 +133,11 @@ class AllocationRecord:
         """The devices allocated by name, or being allocated, until the pod's last process has ended."""
         named = (each for each in self.allocated if each.resource not in SHARE_RESOURCES)
         return frozenset(use.device for each in named for use in each.uses)
+
+    @property
+    def by_cdi(self) -> bool:
+        """Whether the runtime is handed CDI names at the next start of some container."""
+        return any(DeviceInjection(strategies=each.strategies).cdi for each in self.allocated)
 
     @property
     def without_mps(self) -> frozenset[DeviceId]:

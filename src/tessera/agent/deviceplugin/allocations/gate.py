@@ -23,6 +23,7 @@ from tessera.core.deviceplugin.allocations import Allocation, Use, clashes, repl
 from tessera.core.deviceplugin.lastgate import GateDecision, GateObservation
 from tessera.core.deviceplugin.leftovers import DeviceProcess, leftovers
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.node.nodesharing import ListStrategy
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
@@ -75,8 +76,20 @@ class Gate:
         self._capacity = capacity
         self._log = log
 
-    async def admit(self, resource: str, ids: Iterable[str], uses: tuple[Use, ...] = ()) -> None:
+    async def admit(
+        self,
+        resource: str,
+        ids: Iterable[str],
+        uses: tuple[Use, ...] = (),
+        strategies: tuple[ListStrategy, ...] = (),
+    ) -> None:
         """Record the allocation that `Allocate` is about to return, or refuse it.
+
+        Args:
+            resource: of the ids.
+            ids: those that the kubelet chose.
+            uses: the devices that the answer names.
+            strategies: how it names them.
 
         Raises:
             Conflict: a living pod has one of the devices, or an overlapping one.
@@ -85,7 +98,12 @@ class Gate:
         """
         guessed = resource in SHARE_RESOURCES
         new = Allocation(
-            resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self.record.next_ns(), guessed=guessed
+            resource=resource,
+            ids=tuple(sorted(ids)),
+            uses=uses,
+            at_ns=self.record.next_ns(),
+            guessed=guessed,
+            strategies=strategies,
         )
         # 1. Count it from now on: observing pods takes time.
         with self.record.admitting(new):
@@ -141,8 +159,10 @@ class Gate:
             await self._require_known_uses(holder)
             await self._record_leftovers(msgspec.structs.replace(holder, uses=uses))
         # 1. A restarted container is not later than before.
-        before_ns = (each.at_ns for each in self.record.entries if replaces(holder, each))
-        new = msgspec.structs.replace(holder, uses=uses, at_ns=min(before_ns, default=self.record.next_ns()))
+        before = [each for each in self.record.entries if replaces(holder, each)]
+        at_ns = min((each.at_ns for each in before), default=self.record.next_ns())
+        strategies = next((each.strategies for each in before if each.ids == holder.ids), ())
+        new = msgspec.structs.replace(holder, uses=uses, at_ns=at_ns, strategies=strategies)
         # 2. Decide, a little later if a conflicting pod is terminating.
         loop = asyncio.get_running_loop()
         last_s = loop.time() + self.times.termination_s

@@ -127,7 +127,7 @@ class Exchanges:
         Containers of these are not started; the others go on.
         """
         # 1. Decide the exchanges, and keep them across restarts: two writes make one exchange.
-        found = reconcile(self.assigned_requests(), held, self.answers)
+        found = reconcile(self.assigned_requests(), held, [each for each in self.answers if each.fixed])
         for each in found.corrections:
             self._exchanges[each.request.key] = each
             self._log.info("assignment_exchanged", pod=str(each.request.key), gpus=[share.gpu for share in each.shares])

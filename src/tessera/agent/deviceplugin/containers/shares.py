@@ -25,7 +25,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, SignedAssignment, Use, device_mismatch, with_assignment
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.edits import ShareEdits
-from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, by_cdi, container_response, share_name
+from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, answered, by_cdi, container_response, share_name
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import ASSIGNED_HINT, Answer, AssignedRequest, pick, served
 from tessera.core.node.liststrategies import DeviceInjection
@@ -114,29 +114,31 @@ class ShareAllocator:
 
         Raises:
             Conflict: there is no unserved request of this size, or the ids are another pod's.
-            Unavailable: the kubelet's record cannot be read, or ours cannot be written.
+            Unavailable: the kubelet's record cannot be read, ours cannot be written, or GPUs are renumbered.
 
         """
         async with self._turn:
+            injection = self._injection  # it may change meanwhile: answer and record have this one
             # 1. Choose a pod: the one that has waited longest for this many units.
-            request = await self._pick(resource, frozenset(ids))
+            request = await self._pick(resource, frozenset(ids), fixed=injection.fixed_at_allocate)
             # 2. Record the allocation, or refuse it; with CDI its devices are decided in `pre_start`.
-            uses = self._maker.uses(request.shares) if self._injection.fixed_at_allocate else ()
-            await self._gate.admit(resource, ids, uses)
+            uses = self._maker.uses(request.shares) if injection.fixed_at_allocate else ()
+            await self._gate.admit(resource, ids, uses, injection.strategies)
             # 3. Without CDI the answer names the devices, so they must exist now.
             answer = Answer(
                 ids=frozenset(ids),
                 key=request.key,
                 specification=request.specification,
                 shares=request.shares,
-                fixed=self._injection.fixed_at_allocate,
+                fixed=injection.fixed_at_allocate,
             )
             name = share_name(resource, ids)
-            given = by_cdi(self._injection, SHARE_KIND, (name,))
-            if self._injection.fixed_at_allocate:
+            given = by_cdi(injection, SHARE_KIND, (name,))
+            if injection.fixed_at_allocate:
                 self._log.info("share_awaited", pod=str(request.key), resource=resource, call="Allocate")
                 prepared = await self._maker.prepare(request.shares)
-                given = container_response(self._injection, given, prepared.visible, prepared.edits)
+                self._require_same(request, uses)
+                given = container_response(injection, given, prepared.visible, prepared.edits)
             # 4. Remember the chosen pod until the kubelet's record shows the holder.
             self._exchanges.remember(answer)
             self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(request.key), share=name)
@@ -148,9 +150,9 @@ class ShareAllocator:
         Containers wait for their devices concurrently, and do not block `Allocate`.
 
         Raises:
-            Conflict: it was answered with another pod's share, has no assignment of these units, or another living pod
-                has what it was assigned.
-            Unavailable: the kubelet's record does not show the holder.
+            Conflict: it was answered with another pod's share, has no assignment of these units, another living pod
+                has what it was assigned, or another pod has these ids by now.
+            Unavailable: the kubelet's record does not show the holder, or GPUs are renumbered.
 
         """
         # 1. Find the container with these ids, and its assignment.
@@ -158,7 +160,9 @@ class ShareAllocator:
         request = await self._own(holder, len(ids))
         # 2. If `Allocate` named the devices, correct the assignments to match.
         answer = self._exchanges.answer_for(frozenset(ids))
-        fixed = self._injection.fixed_at_allocate or (answer is not None and answer.fixed)
+        told = answer is not None and answer.fixed
+        injection = answered(self._gate.record.entries, holder, self._injection, told=told)
+        fixed = injection.fixed_at_allocate
         if fixed:
             async with self._turn:
                 request = await self._exchange(request, holder)
@@ -166,13 +170,38 @@ class ShareAllocator:
         # 3. Record what the container is about to use; no other living pod may have it.
         self._log.info("share_awaited", pod=str(request.key), resource=resource, call="PreStartContainer")
         holder = with_assignment(holder, self._pods.assignments(holder.uid).get(holder.uid, SignedAssignment()))
-        await self._gate.start(holder, self._maker.uses(request.shares), ids=False)
-        # 4. Create the devices, and write what the container runtime reads next.
+        uses = self._maker.uses(request.shares)
+        await self._gate.start(holder, uses, ids=False)
+        # 4. Create the devices, and write what the container runtime reads next, without an await since the checks.
         prepared = await self._maker.prepare(request.shares)
-        if self._injection.cdi:
+        self._require_holder(holder, await self._gate.holder(resource, ids))
+        self._require_same(request, uses)
+        if injection.cdi:
             self._specify(share_name(resource, ids), prepared)
         self._exchanges.use(frozenset(ids))
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
+
+    def _require_holder(self, holder: Allocation, now: Allocation) -> None:
+        """Check that the ids are still the pod's: a kubelet may give them to the next one while this one waits.
+
+        Raises:
+            Conflict: another pod has them.
+
+        """
+        if now.uid != holder.uid:
+            found = f"the kubelet gave its devices of {holder.resource} to {now.pod} while they were created"
+            raise Conflict(f"pod {holder.pod}, container {holder.container}", found=found, hint="recreate the pod")
+
+    def _require_same(self, request: AssignedRequest, uses: tuple[Use, ...]) -> None:
+        """Check that the GPUs of a request are those that were recorded for it: it names them by index.
+
+        Raises:
+            Unavailable: they are others by now.
+
+        """
+        if self._maker.uses(request.shares) != uses:
+            found = "its GPUs were renumbered while they were prepared"
+            raise Unavailable(str(request.key), found=found, hint="the kubelet tries again")
 
     def _check(self, holder: Allocation, request: AssignedRequest, answer: Answer | None, *, fixed: bool) -> None:
         """Check that a container starts with what its pod requested, and with what `Allocate` answered.
@@ -259,28 +288,34 @@ class ShareAllocator:
             for each in self._gate.record.entries
         )
 
-    async def _pick(self, resource: str, ids: frozenset[str]) -> AssignedRequest:
+    async def _pick(self, resource: str, ids: frozenset[str], *, fixed: bool) -> AssignedRequest:
         """Return the request to answer; waits for a missing assignment.
 
         The kubelet admits one pod after the other. So a request that was answered and has no holder may be answered
         again: its first pod was rejected for another reason.
+
+        Args:
+            resource: of the ids.
+            ids: those that the kubelet chose.
+            fixed: whether the answer will name the devices.
+
         """
         held = await self._view.container_devices()
-        if self._injection.fixed_at_allocate and await self._exchanges.unseen():
+        if fixed and await self._exchanges.unseen():
             await self._refreshed_s()
             held = await self._view.container_devices()
         self._exchanges.forget(await self._exchanges.recorded(), ids)
-        if self._injection.fixed_at_allocate:
+        if fixed:
             # Shares answered to another pod than the chosen one must not count as free.
             await self._exchanges.mend(held)
             self._clear_guessed_uses(held)
         try:
-            return self._unserved(resource, len(ids), held)
+            return self._unserved(resource, len(ids), held, fixed=fixed)
         except Conflict:
             last_s = asyncio.get_running_loop().time() + await self._refreshed_s()
         while True:
             try:
-                return self._unserved(resource, len(ids), held)
+                return self._unserved(resource, len(ids), held, fixed=fixed)
             except Conflict as error:
                 if asyncio.get_running_loop().time() >= last_s:
                     raise self._with_refused(error) from None
@@ -303,10 +338,12 @@ class ShareAllocator:
         found = f"{error.found}; assignments not signed by Tessera: {'; '.join(reasons[:3])}"
         return Conflict(error.subject, found=found, hint=error.hint)
 
-    def _unserved(self, resource: str, units: int, held: tuple[KubeletAllocation, ...]) -> AssignedRequest:
+    def _unserved(
+        self, resource: str, units: int, held: tuple[KubeletAllocation, ...], *, fixed: bool
+    ) -> AssignedRequest:
         """Return the request of this size that was not answered yet; else one that was and has no holder."""
         requests, answers = self.assigned_requests(), self._exchanges.answers
-        if self._injection.fixed_at_allocate:
+        if fixed:
             requests = tuple(each for each in requests if not self._maker.misfit(each))
         with contextlib.suppress(Conflict):
             return pick(requests, resource, units, served(requests, held, answers))

@@ -14,6 +14,7 @@ from tessera.core.deviceplugin.allocations import Allocation, Use, uses_of_devic
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.workload.need import Isolation
 from tessera.errors import Conflict, InvalidInput, shown
 
@@ -46,8 +47,10 @@ class OfferedResource(ListedResource[Resource]):
         shares: Shares,
         *,
         policy: AllocationPolicy = "distributed",
+        injection: Callable[[], DeviceInjection] = DeviceInjection,
     ) -> None:
         self._give = give
+        self._injection = injection
         self._gate = gate
         self._shares = shares
         self._policy: AllocationPolicy = policy
@@ -139,8 +142,10 @@ class OfferedResource(ListedResource[Resource]):
             )
         if self.resource.by_assignment:
             return await self._shares.allocate(self.resource.name, ids)
-        await self._gate.admit(self.resource.name, ids, uses_of_devices(devices))
-        return self._give(self.resource, devices)
+        # The strategies may change while the gate looks at pods: answer and record have those of now.
+        given, strategies = self._give(self.resource, devices), self._injection().strategies
+        await self._gate.admit(self.resource.name, ids, uses_of_devices(devices), strategies)
+        return given
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """Prepare the devices of a container, unless another living pod has one.

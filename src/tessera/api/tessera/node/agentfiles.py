@@ -82,6 +82,7 @@ class _AllocationFields(msgspec.Struct, frozen=True, kw_only=True):
     assignment: str = ""
     key: str = ""
     signature: str = ""
+    strategies: tuple[str, ...] = ()
 
 
 class _ShareFields(msgspec.Struct, frozen=True, kw_only=True):
