@@ -38,6 +38,7 @@ def product(**more: Any) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a field of another type": ({"status": {"gpus": 3}}, "Expected `array`, got `int`"),
+    "half a character": ({"status": {"gpus": [GPU | {"sharing": {"modes": ["\ud800"]}}]}}, "surrogates not allowed"),
     "a GPU without memory": (
         {"status": {"gpus": [GPU | {"memoryMiB": 0}]}},
         "Expected `int` >= 1 - at `$.status.gpus[0].memoryMiB`: see `kubectl explain gpunode`",

@@ -20,7 +20,7 @@ from tessera.core.cluster.snapshot import Gpu, NodeName
 from tessera.core.gpu.gpumodels import GpuModel, Profile, model
 from tessera.core.gpu.mig import Layout, Placement, placement_at, why_illegal
 from tessera.core.gpu.sharing import Offer, Sharing
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["read_gpu_node"]
 
@@ -46,7 +46,7 @@ def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
     name = shown((each.get("metadata") or {}).get("name"))[1:-1]
     try:
         found = msgspec.convert(each, _Object)
-    except msgspec.ValidationError as error:
+    except UNDECODABLE as error:
         raise InvalidInput(f"GPUNode {name}", found=str(error), hint="see `kubectl explain gpunode`") from error
     for former in _former_fields(each):
         raise InvalidInput(
