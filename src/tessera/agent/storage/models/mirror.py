@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.plainfiles import PlainFiles
-from tessera.agent.storage.models.reading import Progress
+from tessera.agent.storage.models.reading import Progress, Source
 from tessera.agent.storage.models.sync import Synced, SyncOptions, clear_room, desired_objects, stage
 from tessera.agent.storage.models.verify import found_file
 from tessera.clients.store import ObjectStore
@@ -55,7 +55,7 @@ def sync_mirror(
         folder.clear_staging(fetch.identity)
         progress, staged = Progress(report, fetch.bytes_to_fetch), folder.staging / fetch.identity
         clear_room(folder, fetch, staged, options)
-        fetched = stage(store, folder, fetch, staged, (options.limits, progress))
+        fetched = stage(Source(store, options.limits, progress), folder, fetch, staged)
         # 4. Move it into place.
         manifest = Manifest(store.source, tuple(sorted((*kept.values(), *fetched), key=lambda file: file.path)))
         if fetched or plan.removed:

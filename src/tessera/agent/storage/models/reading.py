@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,7 +14,7 @@ from tessera.core.storage.models.retries import Attempts, BandwidthLimit, Patien
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.errors import Conflict, TesseraError, Unavailable
 
-__all__ = ["Progress", "Reader", "TransferLimits", "unavailable"]
+__all__ = ["Progress", "Reader", "Source", "TransferLimits", "unavailable"]
 
 _THREADS = 8
 _TICKS = 10
@@ -77,19 +78,19 @@ def unavailable(subject: str, found: str) -> Unavailable:
     return Unavailable(subject, found=found, hint="sync again: what was fetched is kept")
 
 
+class Source(NamedTuple):
+    """A store, the limits of its transfer, and what counts all bytes."""
+
+    store: ObjectStore
+    limits: TransferLimits
+    progress: Progress
+
+
 class Reader:
-    """Reads from one store, in several threads, until it is stopped.
+    """Reads from one store, in several threads, until it is stopped."""
 
-    Args:
-        store: the source.
-        limits: of the transfer.
-        progress: counts all bytes.
-
-    """
-
-    def __init__(self, store: ObjectStore, limits: TransferLimits, progress: Progress) -> None:
-        self.store = store
-        self.progress = progress
+    def __init__(self, source: Source) -> None:
+        self.store, limits, self.progress = source
         self.stop = threading.Event()
         self._patience = limits.patience
         self._lock = threading.Lock()

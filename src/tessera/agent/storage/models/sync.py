@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.packed import write_image
-from tessera.agent.storage.models.reading import Progress, TransferLimits
+from tessera.agent.storage.models.reading import Progress, Source, TransferLimits
 from tessera.agent.storage.models.transfer import Transfer, listed
 from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.multipart import proof_of
@@ -109,7 +109,7 @@ def sync(
         if not revision:
             staged = folder.staging / plan.identity
             clear_room(folder, plan, staged, options, copied=_copied(plan, folder, packed=packed))
-            fetched = stage(store, folder, plan, staged, (options.limits, progress), sharing)
+            fetched = stage(Source(store, options.limits, progress), folder, plan, staged, sharing)
             kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
             manifest = Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
             # 4. Publish it to readers.
@@ -227,11 +227,10 @@ def clear_room(
 
 
 def stage(
-    store: ObjectStore,
+    source: Source,
     folder: ModelFolder,
     plan: SyncPlan,
     staged: Path,
-    how: tuple[TransferLimits, Progress],
     sharing: "PeerChunks | None" = None,
 ) -> tuple[ModelFile, ...]:
     """Fetch and link all files of a plan into a folder of their own, `staged/files`; return the fetched ones."""
@@ -244,14 +243,14 @@ def stage(
             if sharing is not None and sharing.takes(each)
         )
         own = tuple(each for each in plan.fetched if sharing is None or not sharing.takes(each))
-        fetched = Transfer(store, staged, *how).run(own)
+        fetched = Transfer(source, staged).run(own)
         if sharing is not None:
-            sharing.read(how[1].fetched)
+            sharing.read(source.progress.fetched)
         if shared and sharing is not None:
             # Imported here because it is slow, and useless on a node without peers.
             from tessera.agent.storage.models.peers.shared import SharedTransfer  # noqa: PLC0415
 
-            fetched += SharedTransfer(store, staged, how, sharing).run(shared)
+            fetched += SharedTransfer(source, staged, sharing).run(shared)
         for path, (name, file) in plan.kept.items():
             target = files / path
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small, writing_back
 from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
 from tessera.agent.storage.models.journal import Journal
-from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits, unavailable
+from tessera.agent.storage.models.reading import Reader, Source, unavailable
 from tessera.clients.store import SMALL_BYTES, Changed, ObjectStore, Refused, Temporary
 from tessera.core.storage.models.retries import Attempts, Patience
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
@@ -71,20 +71,16 @@ class Transfer:
     """Fetches objects of one store below one folder.
 
     Args:
-        store: the source.
+        source: the store, with limits and progress.
         folder: the destination; its sub-folder `files` gets the files, `journal` lists their complete chunks.
-        limits: of the transfer.
-        progress: counts all bytes.
 
     """
 
-    def __init__(self, store: ObjectStore, folder: Path, limits: TransferLimits, progress: Progress) -> None:
-        self._store = store
+    def __init__(self, source: Source, folder: Path) -> None:
+        self._store, self._limits, self._progress = source
         self._folder = folder
-        self._limits = limits
-        self._progress = progress
         self._journal = Journal(folder / "journal")
-        self._reader = Reader(store, limits, progress)
+        self._reader = Reader(source)
         self._stop = self._reader.stop
         self._failure: BaseException | None = None
         self._lock = threading.Lock()

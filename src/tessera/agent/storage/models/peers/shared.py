@@ -15,8 +15,7 @@ from tessera.agent.storage.models.peers.chunksources import ChunkSources
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
 from tessera.agent.storage.models.peers.wrongobjects import WrongObjects
-from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits
-from tessera.clients.store import ObjectStore
+from tessera.agent.storage.models.reading import Reader, Source
 from tessera.core.storage.models.peers import asking_order
 from tessera.core.storage.models.provenance import STORE
 from tessera.core.storage.models.repairs import Chunk
@@ -37,19 +36,16 @@ class SharedTransfer:
     """Fetches objects with a checksum from one store below one folder.
 
     Args:
-        store: the source.
+        source: the store, with limits and progress.
         folder: the destination; its sub-folder `files` gets the files, `journal-shared` lists their complete chunks.
-        how: the limits, and the progress.
         sharing: the peers.
 
     """
 
-    def __init__(
-        self, store: ObjectStore, folder: Path, how: tuple[TransferLimits, Progress], sharing: PeerChunks
-    ) -> None:
+    def __init__(self, source: Source, folder: Path, sharing: PeerChunks) -> None:
         self._sharing = sharing
-        self._threads = how[0].threads
-        self._reader = Reader(store, *how)
+        self._threads = source.limits.threads
+        self._reader = Reader(source)
         self._chunks = SharedChunks(folder, self._reader, sharing)
         self._sources = ChunkSources(self._chunks, self._reader, sharing)
         self._changed = self._chunks.changed
