@@ -3,19 +3,19 @@
 `python bench/peers.py [--nodes N] [--mbit RATE] [--files MIB,MIB...] [--folder FOLDER]`
 
 Nodes and an S3 server are network namespaces on a bridge; each has a link of `--mbit` each way (tc, token bucket).
-Nodes give each other chunks over mutual TLS, as agents do. Needs root, ip and tc.
+Nodes share chunks over mutual TLS, as agents do. Needs root, ip and tc.
 
 alone     one node, without peers
 together  all nodes at once
 killed    the same; one node is killed when half of the model has left the bucket
-lying     the same; one node gives wrong chunks
+bad       the same; one node serves wrong chunks
 
-The content is the same each time, because who owns which chunk follows from it: of the 48 objects the node that lies
+The content is the same each time, because who owns which chunk follows from it: of the 48 objects the bad node
 owns 4 of 16 nodes', as many as one may; with other content it owns 0 to 4, and the run takes as much longer.
 
 Bucket is the bytes of objects that left the server, in copies of the model. Floors: together and killed at most 1.05
-copies, lying at most 1.25; together at most 2.5 times the time of one node alone, killed at most 3.5, lying at most 5;
-every node but the killed one has the right model; at least half of the nodes name the liar, and none anybody else.
+copies, bad at most 1.25; together at most 2.5 times the time of one node alone, killed at most 3.5, bad at most 5;
+every node but the killed one has the right model; at least half of the nodes name the bad node, and none anybody else.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from harness.certificates import make_certificates
 from harness.fasts3 import FastS3
-from harness.peernodes import LyingShelf, PeerNode
+from harness.peernodes import BadPeerContent, PeerNode
 from tessera.agent.storage.models.sync import SyncOptions
 from tessera.clients.store import open_store
 
@@ -79,10 +79,10 @@ def serve(folder: Path) -> None:
     os._exit(0)
 
 
-def be_node(number: int, top: Path, pki: Path, count: int, *, lies: bool) -> None:
+def be_node(number: int, top: Path, pki: Path, count: int, *, bad: bool) -> None:
     """Be a node: sync when the first line comes, serve until there are no more."""
-    shelf = LyingShelf(top.parent) if lies else None
-    node = PeerNode(top, pki, shelf=shelf, at=(address(number), PORT), patience=None)
+    served = BadPeerContent(top.parent) if bad else None
+    node = PeerNode(top, pki, served=served, at=(address(number), PORT), patience=None)
     node.sharing.meet(f"{address(each)}:{PORT}" for each in range(count))
     store = open_store("s3://models/m", {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://{address(SERVER)}"})
     tell(ready=True)
@@ -157,7 +157,7 @@ def ask(process: subprocess.Popen[str]) -> dict[str, object]:
 
 
 def run(
-    names: dict[int, str], work: Path, count: int, size: int, *, killed: int | None = None, liar: int | None = None
+    names: dict[int, str], work: Path, count: int, size: int, *, killed: int | None = None, bad_peer: int | None = None
 ) -> Run:
     """Let nodes fetch the model, and return what came of it."""
     with contextlib.ExitStack() as stack:
@@ -172,7 +172,7 @@ def run(
         nodes = []
         for number in range(count):
             words = ["--node", number, "--top", work / "nodes" / str(number), "--pki", work / "pki", "--nodes", count]
-            nodes.append(start(names[number], *words, *(["--lies"] if number == liar else [])))
+            nodes.append(start(names[number], *words, *(["--bad"] if number == bad_peer else [])))
         for process in (server, *nodes):
             heard(process)
         results: list[dict[str, object]] = [{}] * count
@@ -215,7 +215,7 @@ def judge(runs: dict[str, Run], count: int) -> list[str]:
     for name, each in runs.items():
         right = sum(result.get("revision") == want for result in each.results)
         print(f"{name:<10} {each.seconds:>8.1f} {each.seconds / alone.seconds:>6.2f} {each.copies:>7.3f} {right:>6}")
-    for name, copies, ratio in (("together", 1.05, 2.5), ("killed", 1.05, 3.5), ("lying", 1.25, 5.0)):
+    for name, copies, ratio in (("together", 1.05, 2.5), ("killed", 1.05, 3.5), ("bad", 1.25, 5.0)):
         if name not in runs:
             continue
         one = runs[name]
@@ -223,11 +223,11 @@ def judge(runs: dict[str, Run], count: int) -> list[str]:
         floor(failed, f"{name}: time / that of one node alone", one.seconds / alone.seconds, ratio)
         missing = count - (name == "killed") - sum(result.get("revision") == want for result in one.results)
         floor(failed, f"{name}: nodes without the right model", missing, 0)
-        liar = f"{address(0)}:{PORT}"
-        liars = [liar] if name == "lying" else []
+        bad_peer = f"{address(0)}:{PORT}"
+        expected = [bad_peer] if name == "bad" else []
         named = [result["named"] for result in one.results if result]
-        floor(failed, f"{name}: nodes that name who did not lie", sum(each not in ([], liars) for each in named), 0)
-        if liars:
+        floor(failed, f"{name}: nodes that ban a right node", sum(each not in ([], expected) for each in named), 0)
+        if expected:
             floor(failed, f"{name}: nodes that name nobody", sum(each == [] for each in named), count / 2)
     return failed
 
@@ -239,16 +239,16 @@ def main() -> int:
     parser.add_argument("--mbit", type=int, default=25, help="of each link, each way")
     parser.add_argument("--files", default=FILES, help="MiB of each file of the model")
     parser.add_argument("--folder", type=Path, help="on the disk to use")
-    parser.add_argument("--runs", default="together,killed,lying")
+    parser.add_argument("--runs", default="together,killed,bad")
     for name in ("--serve", "--top", "--pki"):
         parser.add_argument(name, type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--node", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--lies", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--bad", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve is not None:
         serve(given.serve)
     if given.node is not None:
-        be_node(given.node, given.top, given.pki, given.nodes, lies=given.lies)
+        be_node(given.node, given.top, given.pki, given.nodes, bad=given.bad)
     if os.geteuid() or not shutil.which("ip") or not shutil.which("tc"):
         print("not run: it needs root, ip and tc")
         return 1
@@ -267,7 +267,7 @@ def main() -> int:
         print(f"{total * 8 / given.mbit / 1e6:.1f} s for one copy over one link")
         with network(names, given.mbit):
             runs = {"alone": run(names, work, 1, total)}
-            cases: dict[str, dict[str, int]] = {"together": {}, "killed": {"killed": 1}, "lying": {"liar": 0}}
+            cases: dict[str, dict[str, int]] = {"together": {}, "killed": {"killed": 1}, "bad": {"bad_peer": 0}}
             for name in given.runs.split(","):
                 runs[name] = run(names, work, given.nodes, total, **cases[name])
         failed = judge(runs, given.nodes)

@@ -1,4 +1,4 @@
-"""Nodes on the loopback that give each other chunks of models, over real TLS; honest ones, and others."""
+"""Nodes on the loopback that share models, over real TLS; right ones, and bad ones."""
 
 import contextlib
 import os
@@ -11,16 +11,16 @@ from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.peerserver import PeerServer
-from tessera.agent.storage.models.peers.shelf import Given, OpenPiece, Piece, Shelf
+from tessera.agent.storage.models.peers.servedcontent import ChunkProvider, OpenChunk, ServedContent, StoredChunk
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.certificates import Tls, asking_context_of, context_of
 from tessera.clients.store import ObjectStore
 from tessera.clients.store.peers import PeerConnections
-from tessera.core.storage.models.peers import PeerPatience
+from tessera.core.storage.models.peers.owners import PeerPatience
 
-__all__ = ["PATIENCE", "BegunShelf", "LyingShelf", "PeerNode", "closing_all", "peer_tls", "synced_together"]
+__all__ = ["PATIENCE", "BadPeerContent", "BegunContent", "PeerNode", "closing_all", "peer_tls", "synced_together"]
 
-PATIENCE = PeerPatience(silent_s=30.0, held_s=0.5)
+PATIENCE = PeerPatience(silent_s=30.0, pending_s=0.5)
 """A busy machine is no peer that is gone."""
 
 
@@ -28,37 +28,37 @@ def peer_tls(pki: Path, name: str = "agent") -> Tls:
     return Tls(certificate=pki / f"{name}.crt", key=pki / f"{name}.key", client_authority=pki / "ca.crt")
 
 
-class LyingShelf(Shelf):
+class BadPeerContent(ServedContent):
     """Gives chunks in which a bit is wrong, as if they had always been so.
 
     Args:
         scratch: folder for them.
-        lies: says of which chunk.
+        wrong: says of which chunk.
 
     """
 
-    def __init__(self, scratch: Path, lies: Callable[[int], bool] = lambda _chunk: True) -> None:
+    def __init__(self, scratch: Path, wrong: Callable[[int], bool] = lambda _chunk: True) -> None:
         super().__init__()
         self._scratch = scratch
-        self.lies = lies
-        self.told = 0
+        self.wrong = wrong
+        self.sent_wrong = 0
 
-    def open(self, key: str, chunk: int, wait_s: float | None) -> OpenPiece:
+    def open(self, key: str, chunk: int, wait_s: float | None) -> OpenChunk:
         found = super().open(key, chunk, wait_s)
-        if not self.lies(chunk):
+        if not self.wrong(chunk):
             return found
         content = bytearray(os.pread(found.number, found.piece.size, found.piece.offset))
         os.close(found.number)
         content[len(content) // 2] ^= 1
-        self.told += 1
+        self.sent_wrong += 1
         path = self._scratch / f"{key}-{chunk}-{threading.get_ident()}"
         path.write_bytes(content)
         number = os.open(path, os.O_RDONLY)
         path.unlink()
-        return OpenPiece(number, Piece(path, 0, len(content), chunk_digest(bytes(content))))
+        return OpenChunk(number, StoredChunk(path, 0, len(content), chunk_digest(bytes(content))))
 
 
-class BegunShelf(Shelf):
+class BegunContent(ServedContent):
     """Answers once its own node has begun to fetch: who begins late on a busy machine has nothing read for it."""
 
     def __init__(self) -> None:
@@ -66,13 +66,13 @@ class BegunShelf(Shelf):
         self._begun = threading.Condition()
         self._keys: set[str] = set()
 
-    def offer(self, key: str, given: Given) -> None:
-        super().offer(key, given)
+    def offer(self, key: str, provider: ChunkProvider) -> None:
+        super().offer(key, provider)
         with self._begun:
             self._keys.add(key)
             self._begun.notify_all()
 
-    def open(self, key: str, chunk: int, wait_s: float | None) -> OpenPiece:
+    def open(self, key: str, chunk: int, wait_s: float | None) -> OpenChunk:
         with self._begun:
             assert self._begun.wait_for(lambda: key in self._keys, timeout=30.0)
         return super().open(key, chunk, wait_s)
@@ -86,7 +86,7 @@ class PeerNode:
         top: Path,
         pki: Path,
         *,
-        shelf: Shelf | None = None,
+        served: ServedContent | None = None,
         tls: str = "agent",
         at: tuple[str, int] = ("127.0.0.1", 0),
         patience: PeerPatience | None = PATIENCE,
@@ -97,10 +97,12 @@ class PeerNode:
         self.named: dict[str, str] = {}
         connections = PeerConnections(asking_context_of(peer_tls(pki)), patience or PeerPatience())
         self.sharing = PeerChunks(self.address, connections, patience, self.named.__setitem__)
-        if shelf is not None:
-            self.sharing.shelf = shelf
+        if served is not None:
+            self.sharing.served = served
         context = context_of(peer_tls(pki, tls))
-        self.server = PeerServer(listener, context, self.sharing.shelf, patience or PeerPatience(), self.sharing.gave)
+        self.server = PeerServer(
+            listener, context, self.sharing.served, patience or PeerPatience(), self.sharing.count_served
+        )
         self.server.start()
 
     def sync(self, store: ObjectStore, options: SyncOptions) -> Synced:

@@ -13,7 +13,7 @@ from tessera.agent.storage.models.sync import SyncOptions
 from tessera.certificates import asking_context_of
 from tessera.clients.store import ObjectStore
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
-from tessera.core.storage.models.peers import content_key
+from tessera.core.storage.models.peers.owners import content_key
 from tessera.core.storage.models.retries import Patience
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 

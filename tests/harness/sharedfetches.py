@@ -10,7 +10,7 @@ from harness.peernodes import PATIENCE, peer_tls
 from tessera.agent.storage.models.peers.chunksources import ChunkSources
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
-from tessera.agent.storage.models.reading import Progress, Reader, Source, TransferLimits
+from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits, TransferSource
 from tessera.certificates import asking_context_of
 from tessera.clients.store import MemoryStore
 from tessera.clients.store.peers import PeerConnections
@@ -23,7 +23,7 @@ SECOND = os.urandom(CHUNK_BYTES + 7)
 
 
 class SharedFetch(NamedTuple):
-    """Its parts, with the peers named as liars."""
+    """Its parts, with the peers named as bad."""
 
     store: MemoryStore
     reader: Reader
@@ -45,7 +45,7 @@ def shared_fetch(folder: Path, pki: Path) -> Iterator[SharedFetch]:
     """Begin to fetch `FIRST` and `SECOND`; all chunks are missing."""
     store = MemoryStore({"first.bin": FIRST, "second.bin": SECOND})
     progress = Progress(lambda _done, _total: None, len(FIRST) + len(SECOND))
-    reader = Reader(Source(store, TransferLimits(), progress))
+    reader = Reader(TransferSource(store, TransferLimits(), progress))
     named: dict[str, str] = {}
     connections = PeerConnections(asking_context_of(peer_tls(pki)), PATIENCE)
     sharing = PeerChunks("127.0.0.1:1", connections, PATIENCE, named.__setitem__)

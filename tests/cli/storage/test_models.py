@@ -125,7 +125,7 @@ def test_list_shows_the_revisions(top: Path, source: Path) -> None:
     assert {row["source"] for row in rows} == {f"file://{source}"}
     assert rows[0]["bytes"] == sum(map(len, CONTENTS.values())) + 1
     lines = run("list", top).stdout.splitlines()
-    assert lines[0].split() == ["REVISION", "FILES", "MiB", "STAYS", "BECAUSE", "SOURCE"]
+    assert lines[0].split() == ["REVISION", "FILES", "MiB", "PROTECTED", "SOURCE"]
     assert lines[1].split() == [rows[0]["revision"][:12], "3", "12.2", "current", f"file://{source}"]
     (top / "none").mkdir()
     assert document("list", top / "none") == []

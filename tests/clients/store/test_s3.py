@@ -17,7 +17,7 @@ from tessera.agent.storage.models.digests import start_checksum
 from tessera.clients.store import ObjectStore, open_store
 from tessera.clients.store.http1 import request_of
 from tessera.clients.store.s3 import S3Settings, SignedRequests, sign
-from tessera.core.storage.models.multipart import proof_of
+from tessera.core.storage.models.peers.multipart import proof_of
 
 MIB = 2**20
 PART = "/models/m/large?partNumber={}&uploadId={}"

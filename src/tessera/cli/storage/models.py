@@ -67,7 +67,7 @@ def sync_command(
     """Fetch what changed at SRC; DST/current is then the new revision.
 
     With --mirror the files lie in DST itself: each is replaced at once, those that SRC has no more are removed, and
-    files that no sync has brought stay. Programs that read several files while they change may get some of each state.
+    files that Tessera did not create are kept. Programs that read several files meanwhile may get some of each state.
 
     SRC is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, hf://OWNER/NAME@REVISION,
     https://HOST/FOLDER/, file:///FOLDER or a folder. The S3 endpoint and credentials are those of AWS_ENDPOINT_URL,
@@ -115,7 +115,7 @@ def list_command(folder: Path, output: str) -> None:
     if not revisions:
         click.echo(f"{folder} has no revision: `tessera models sync SRC {folder}` fetches one", err=True)
         return
-    table = headed_table("revision", "files", "MiB", "stays because", "source")
+    table = headed_table("revision", "files", "MiB", "protected", "source")
     for each in revisions:
         name = each.revision if output == "wide" else each.revision[:12]
         table.add_row(name, str(each.files), f"{each.bytes / 2**20:.1f}", each.protected, each.source)

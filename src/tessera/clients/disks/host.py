@@ -33,12 +33,12 @@ _STEP_S = 1800.0
 _NOTHING, _SEVERAL = 2, 8
 """Exit codes of `blkid -p`. Source: blkid(8)."""
 _READ_BYTES = 1 << 16
-_SAID = 400
+_SHOWN = 400
 _PACKAGES = {"mdadm": "mdadm", "mkfs.xfs": "xfsprogs", "mkfs.ext4": "e2fsprogs"}
 """Debian's and Red Hat's packages of possibly missing programs."""
 
 
-class _Said(NamedTuple):
+class _Result(NamedTuple):
     code: int
     output: bytes
     error: str
@@ -82,9 +82,9 @@ class HostDisks:
             if isinstance(step, MountFilesystem):
                 await asyncio.to_thread(Path(step.path).mkdir, parents=True, exist_ok=True)
             arguments = command(step)
-            said = await self._run(arguments, _STEP_S)
-            if said.code:
-                found = f"exit status {said.code}: {said.error or said.output.decode(errors='replace')[:_SAID]}"
+            result = await self._run(arguments, _STEP_S)
+            if result.code:
+                found = f"exit status {result.code}: {result.error or result.output.decode(errors='replace')[:_SHOWN]}"
                 raise Unavailable(" ".join(arguments), found=found, hint="correct that, then apply again")
             if isinstance(step, MakeFilesystem):
                 self._forget()
@@ -122,10 +122,10 @@ class HostDisks:
             signature = await self._signature(device)
             if signature is None or signature.kind != "linux_raid_member":
                 return msgspec.structs.replace(device, probed=True, signature=signature)
-            said = await self._run(("mdadm", "--examine", "--export", device.path), _PROBE_S)
-            if said.code:
-                return msgspec.structs.replace(device, problem=f"mdadm: {said.error}")
-            member = read_member(device.path, said.output, signature)
+            result = await self._run(("mdadm", "--examine", "--export", device.path), _PROBE_S)
+            if result.code:
+                return msgspec.structs.replace(device, problem=f"mdadm: {result.error}")
+            member = read_member(device.path, result.output, signature)
         except (OSError, InvalidInput, Unavailable) as error:
             reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             return msgspec.structs.replace(device, problem=reason)
@@ -133,17 +133,17 @@ class HostDisks:
 
     async def _signature(self, device: BlockDevice) -> Signature | None:
         # -p reads the device itself: not blkid's cache or udev's database, which may be outdated.
-        said = await self._run(("blkid", "-p", "-o", "export", device.path), _PROBE_S)
-        if said.code == _NOTHING and not said.output and not said.error:
+        result = await self._run(("blkid", "-p", "-o", "export", device.path), _PROBE_S)
+        if result.code == _NOTHING and not result.output and not result.error:
             return None
-        if said.code == _SEVERAL:
+        if result.code == _SEVERAL:
             return Signature(kind="several")
-        if said.code:
-            found = f"exit status {said.code}: {said.error}"
+        if result.code:
+            found = f"exit status {result.code}: {result.error}"
             raise Unavailable(f"blkid {device.path}", found=found, hint="see what is on the disk")
-        return read_signature(f"blkid {device.path}", said.output)
+        return read_signature(f"blkid {device.path}", result.output)
 
-    async def _run(self, arguments: tuple[str, ...], timeout_s: float) -> _Said:
+    async def _run(self, arguments: tuple[str, ...], timeout_s: float) -> _Result:
         """Return the output of a program, in English.
 
         Raises:
@@ -175,8 +175,8 @@ class HostDisks:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        error_line = " ".join(error_text.decode(errors="replace").split())[:_SAID]
-        return _Said(process.returncode or 0, output, error_line)
+        error_line = " ".join(error_text.decode(errors="replace").split())[:_SHOWN]
+        return _Result(process.returncode or 0, output, error_line)
 
     @property
     def _file(self) -> Path:

@@ -12,7 +12,7 @@ from tessera.errors import Unavailable, Unsupported
 __all__ = ["HostImages", "Images", "MemoryImages"]
 
 _TIMEOUT_S = 60.0
-_SAID = 400
+_SHOWN = 400
 _MODULES = ("modules.dep", "modules.builtin")
 """depmod's lists of a kernel's modules, loaded or not."""
 _BUSY = 32
@@ -84,17 +84,19 @@ class HostImages:
             raise Unsupported(
                 f"image {image.name}", found=problem, hint="use a kernel that mounts EROFS images, or do not pack"
             )
-        said = self._run("mount", "-t", "erofs", "-o", "loop,ro,nodev,nosuid", self._named(image), self._named(folder))
-        if said.returncode:
-            raise Unavailable(str(image), found=_words(said), hint="sync again")
+        result = self._run(
+            "mount", "-t", "erofs", "-o", "loop,ro,nodev,nosuid", self._named(image), self._named(folder)
+        )
+        if result.returncode:
+            raise Unavailable(str(image), found=_words(result), hint="sync again")
 
     def unmount(self, folder: Path) -> bool:
         """Unmount it; return whether nothing is mounted there any more."""
         if not self.is_mounted(folder):
             return True
-        said = self._run("umount", self._named(folder))
-        if said.returncode not in {0, _BUSY}:
-            raise Unavailable(str(folder), found=_words(said), hint="end the processes that use it")
+        result = self._run("umount", self._named(folder))
+        if result.returncode not in {0, _BUSY}:
+            raise Unavailable(str(folder), found=_words(result), hint="end the processes that use it")
         return not self.is_mounted(folder)
 
     def _named(self, path: Path) -> str:
@@ -116,9 +118,9 @@ class HostImages:
             raise Unavailable(" ".join(command), found=found, hint="look for disk errors in the kernel log") from error
 
 
-def _words(said: subprocess.CompletedProcess[bytes]) -> str:
-    text = " ".join(said.stderr.decode(errors="replace").split())[:_SAID]
-    return f"exit status {said.returncode}: {text}"
+def _words(result: subprocess.CompletedProcess[bytes]) -> str:
+    text = " ".join(result.stderr.decode(errors="replace").split())[:_SHOWN]
+    return f"exit status {result.returncode}: {text}"
 
 
 class MemoryImages:

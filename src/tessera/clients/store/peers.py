@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tessera.clients.store.http1 import Endpoint, Response
 from tessera.clients.store.protocol import Refused, Temporary
-from tessera.core.storage.models.peers import PeerPatience
+from tessera.core.storage.models.peers.owners import PeerPatience
 
 __all__ = ["PEER_NAME", "ChunkAbsent", "PeerConnections", "Pending"]
 
@@ -51,7 +51,7 @@ class PeerConnections:
             is_done: returns whether it is no longer needed.
 
         Raises:
-            Absent: it has nothing of it.
+            ChunkAbsent: it has nothing of it.
             Pending: it has it not yet.
             Temporary: it is gone, too slow, or answers something else.
 

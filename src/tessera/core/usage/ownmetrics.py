@@ -19,8 +19,8 @@ __all__ = [
     "METRICS_WAKE_QUERIES",
     "MODELS",
     "MODEL_BYTES",
-    "MODEL_BYTES_GIVEN",
     "MODEL_BYTES_READ",
+    "MODEL_BYTES_SERVED",
     "MODEL_SERVER_DECISION_AGE",
     "MODEL_SERVER_INPUT_INVALID",
     "MODEL_SERVER_IN_FLIGHT",
@@ -29,7 +29,7 @@ __all__ = [
     "MODEL_SERVER_READY",
     "MODEL_SERVER_REPLICAS",
     "OWN_METRICS",
-    "PEERS_DROPPED",
+    "PEERS_BANNED",
     "PENDING",
     "PLAN_TIME",
     "QUOTA_BORROWED",
@@ -64,9 +64,9 @@ MODEL_BYTES_READ = Metric(
     "Bytes of models received, by source: peers or stores.",
     ("source",),
 )
-MODEL_BYTES_GIVEN = Metric("tessera_node_models_given_bytes_total", "counter", "Bytes of models sent to peers.")
-PEERS_DROPPED = Metric(
-    "tessera_node_models_peers_dropped",
+MODEL_BYTES_SERVED = Metric("tessera_node_models_served_bytes_total", "counter", "Bytes of models sent to peers.")
+PEERS_BANNED = Metric(
+    "tessera_node_models_peers_banned",
     "gauge",
     "Peers excluded after a bad chunk.",
 )
@@ -179,8 +179,8 @@ OWN_METRICS: tuple[Metric, ...] = (
     MODELS,
     MODEL_BYTES,
     MODEL_BYTES_READ,
-    MODEL_BYTES_GIVEN,
-    PEERS_DROPPED,
+    MODEL_BYTES_SERVED,
+    PEERS_BANNED,
     REQUESTS,
     REQUEST_TIME,
     BINDINGS,

@@ -44,7 +44,7 @@ from tessera.clients.store.peers import ChunkAbsent, PeerConnections
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.modeloffers import CLIENTS
 from tessera.core.storage.models.cache import DesiredModel, NodeModels, ObservedModel
-from tessera.core.storage.models.peers import PeerPatience, content_key
+from tessera.core.storage.models.peers.owners import PeerPatience, content_key
 from tessera.core.storage.models.retention import Kept
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import Unavailable
@@ -483,7 +483,7 @@ async def test_a_packed_model_is_an_image_that_is_mounted_before_a_pod_gets_it_a
         ModelFolder(node.folder / "llama").unmount_images()  # a reboot
         keeper = ModelKeeper("n1", node.kube, Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins))
         with pytest.raises(Unavailable, match="not on this node's disk any more"):
-            keeper._give(LLAMA, f"{Path(old.mounts[0].host_path).name[:48]}-1")
+            keeper._response(LLAMA, f"{Path(old.mounts[0].host_path).name[:48]}-1")
         async with node.running():
             first = (await node.model(lambda each: each.containers == 1)).revision
             assert mounted(old) == b"1"
@@ -521,7 +521,7 @@ async def test_a_revision_that_is_not_on_the_disk_is_mounted_into_no_pod(node: N
     places = Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins)
     keeper = ModelKeeper("n1", node.kube, places)
     with pytest.raises(Unavailable, match="not on this node's disk any more"):
-        keeper._give(LLAMA, f"{'0' * 48}-1")
+        keeper._response(LLAMA, f"{'0' * 48}-1")
 
 
 async def test_a_broken_manifest_is_said_and_the_model_stays(node: Node) -> None:
@@ -631,7 +631,7 @@ async def test_a_node_fetches_from_the_peers_that_its_nodemodels_name_and_says_w
             assert {
                 f'tessera_node_models_read_bytes_total{{source="peers"}} {MIB}',
                 'tessera_node_models_read_bytes_total{source="stores"} 2',
-                "tessera_node_models_peers_dropped 0",
+                "tessera_node_models_peers_banned 0",
             } <= lines
             # What is there is given: by an agent that knows the certificate, at the address that was reported.
             key = content_key(f"md5:{hashlib.md5(content['large']).hexdigest()}", MIB)

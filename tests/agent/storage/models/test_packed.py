@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.packed import damaged_in_image, read_ahead, write_image
-from tessera.agent.storage.models.readers import revisions_in_use
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.clients.disks import HostImages, Images, MemoryImages
 from tessera.clients.store import MemoryStore

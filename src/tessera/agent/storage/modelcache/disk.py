@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
-from tessera.agent.storage.models.readers import revisions_in_use
-from tessera.agent.storage.models.sync import hold
+from tessera.agent.storage.models.sync import serve_revisions
 from tessera.clients.disks import HostImages, Images
 from tessera.core.storage.models.cacheplan import OnDisk
 from tessera.core.storage.models.paths import NOTES
@@ -53,7 +53,7 @@ class ModelDisk:
         self._most_percent = most_percent
         self._facts: dict[tuple[str, str], tuple[int, int]] = {}
         self.sharing = sharing
-        self._given: dict[str, tuple[str, ...]] = {}
+        self._shared: dict[str, tuple[str, ...]] = {}
         """The revisions of each model that are shared with peers."""
 
     def problem(self) -> str:
@@ -112,19 +112,19 @@ class ModelDisk:
                 revisions = tuple(each for each in manifests if self.has(path.name, each))
                 current = self.model(path.name).current()
                 found[path.name] = OnDisk(current if current in revisions else "", revisions)
-        self._give(found)
+        self._share(found)
         return found
 
-    def _give(self, there: Mapping[str, OnDisk]) -> None:
+    def _share(self, there: Mapping[str, OnDisk]) -> None:
         """Share exactly the present revisions with peers."""
         if self.sharing is None:
             return
-        for name in self._given.keys() | there.keys():
+        for name in self._shared.keys() | there.keys():
             revisions = there[name].revisions if name in there else ()
-            if revisions != self._given.get(name):
+            if revisions != self._shared.get(name):
                 with contextlib.suppress(TesseraError, OSError):  # the next sync reports a broken manifest
-                    hold(self.sharing, self.model(name))
-        self._given = {name: each.revisions for name, each in there.items()}
+                    serve_revisions(self.sharing, self.model(name))
+        self._shared = {name: each.revisions for name, each in there.items()}
 
     def _mount(self, name: str) -> None:
         """Mount the images of a model, as after a reboot; pods do not get one that cannot be mounted."""

@@ -49,8 +49,8 @@ from tessera.core.storage.models.cacheplan import (
     RemoveSuperseded,
     plan_cache,
 )
-from tessera.core.storage.models.peers import meeting_pause_s
-from tessera.core.usage.ownmetrics import MODEL_BYTES, MODEL_BYTES_GIVEN, MODEL_BYTES_READ, MODELS, PEERS_DROPPED
+from tessera.core.storage.models.peers.owners import meeting_pause_s
+from tessera.core.usage.ownmetrics import MODEL_BYTES, MODEL_BYTES_READ, MODEL_BYTES_SERVED, MODELS, PEERS_BANNED
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Complaint, logger
@@ -149,11 +149,11 @@ class ModelKeeper:
             if self._sharing is not None:
                 read = {"peers": self._sharing.bytes_from_peers, "stores": self._sharing.bytes_from_stores}
                 measures.set(MODEL_BYTES_READ, {(("source", each),): count for each, count in read.items()})
-                measures.set(MODEL_BYTES_GIVEN, {(): self._sharing.bytes_given})
-                measures.set(PEERS_DROPPED, {(): len(self._sharing.liars)})
+                measures.set(MODEL_BYTES_SERVED, {(): self._sharing.bytes_served})
+                measures.set(PEERS_BANNED, {(): len(self._sharing.banned)})
 
         servers = PluginServers[ModelOffer](
-            self._plugins, lambda offer: OfferedModel(offer, self._give), view.allocatable, self._log
+            self._plugins, lambda offer: OfferedModel(offer, self._response), view.allocatable, self._log
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -233,7 +233,7 @@ class ModelKeeper:
                 found.setdefault(each.resource, []).append(each.device_ids[0])
         return found
 
-    def _give(self, resource: str, device: str) -> ContainerResponse:
+    def _response(self, resource: str, device: str) -> ContainerResponse:
         """Return the mount that a container gets with a device."""
         name = resource.removeprefix(MODEL_RESOURCE)
         there = self._found.get(name, _ABSENT).there
@@ -372,6 +372,6 @@ class ModelKeeper:
 def _readers(
     resource: str, there: OnDisk, listed: Mapping[str, frozenset[str]], ids: Mapping[str, list[str]]
 ) -> ModelOnNode:
-    """Return a model on the disk, with what the kubelet may give to pods of it, and what it gave them."""
+    """Return a model on the disk, with what the kubelet may allocate to pods of it, and what it has allocated."""
     choosable = allocated_revisions(listed[resource], there.revisions) if resource in listed else None
     return ModelOnNode(there, allocated_revisions(ids.get(resource, ()), there.revisions), choosable)

@@ -11,7 +11,7 @@ from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.peerserver import PeerServer
 from tessera.certificates import Certificates, Tls, asking_context_of, context_of
 from tessera.clients.store.peers import PeerConnections
-from tessera.core.storage.models.peers import PeerPatience
+from tessera.core.storage.models.peers.owners import PeerPatience
 from tessera.errors import Unavailable
 from tessera.log import Logger
 from tessera.measures import Measures
@@ -62,7 +62,7 @@ class PeerService:
         self.sharing = PeerChunks(settings.address, connections, patience, self._dropped)
 
     def _dropped(self, peer: str, what: str) -> None:
-        self._log.error("peer_dropped", peer=peer, gave_wrong=what)
+        self._log.error("peer_banned", peer=peer, wrong=what)
 
     async def run(self, measures: Measures | None = None) -> None:
         """Serve chunks until canceled; while the port cannot be opened, that is logged and retried.
@@ -90,7 +90,9 @@ class PeerService:
         except OSError as error:
             found, fix = error.strerror or str(error), "free it, or choose another with --peer-port"
             raise Unavailable(f"port of peers {settings.address}", found=found, hint=fix) from error
-        server = PeerServer(listener, self._answering, self.sharing.shelf, self.sharing.patience, self.sharing.gave)
+        server = PeerServer(
+            listener, self._answering, self.sharing.served, self.sharing.patience, self.sharing.count_served
+        )
         server.start()
         try:
             async with asyncio.TaskGroup() as tasks:

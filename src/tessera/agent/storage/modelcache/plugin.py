@@ -20,13 +20,13 @@ class OfferedModel(ListedResource[ModelOffer]):
 
     Args:
         offer: offered at first.
-        give: returns what a container with a device of this id gets.
+        respond: returns what a container with a device of this id gets.
 
     """
 
-    def __init__(self, offer: ModelOffer, give: Callable[[str, str], ContainerResponse]) -> None:
+    def __init__(self, offer: ModelOffer, respond: Callable[[str, str], ContainerResponse]) -> None:
         super().__init__(offer)
-        self._give = give
+        self._respond = respond
 
     @property
     def options(self) -> OptionalCalls:
@@ -54,7 +54,7 @@ class OfferedModel(ListedResource[ModelOffer]):
                     found=("none" if unknown is None else shown(unknown)) + " is not offered",
                     hint="name one that the kubelet was offered",
                 )
-            return self._give(self.resource.name, ids[0])
+            return self._respond(self.resource.name, ids[0])
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """Do nothing."""

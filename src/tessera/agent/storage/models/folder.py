@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.storage.models.chunkfiles import sync_file_system
+from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.packed import copy_out, damaged_in_image, layout_of
-from tessera.agent.storage.models.readers import revisions_in_use
 from tessera.agent.storage.models.verify import damaged_files
 from tessera.api.tessera.storage.modelmanifests import read_manifest, write_manifest
 from tessera.clients.disks import HostImages, Images

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.plainfiles import PlainFiles
-from tessera.agent.storage.models.reading import Progress, Source
+from tessera.agent.storage.models.reading import Progress, TransferSource
 from tessera.agent.storage.models.sync import Synced, SyncOptions, clear_room, desired_objects, stage
 from tessera.agent.storage.models.verify import found_file
 from tessera.clients.store import ObjectStore
@@ -48,14 +48,14 @@ def sync_mirror(
         # 2. Find the files that are present, from us or others.
         before = files.manifest()
         plan = plan_mirror(objects, store.source, before, files.damaged(content=options.check))
-        files.refuse_obstacles((each.path for each in plan.fetched.fetched), plan.removed)
-        kept = {**plan.kept, **_found(top, plan.fetched.fetched, before)}
+        files.refuse_obstacles((each.path for each in plan.fetched), plan.removed)
+        kept = {**plan.kept, **_found(top, plan.fetched, before)}
         fetch = SyncPlan({}, tuple(each for each in objects if each.path not in kept))
         # 3. Fetch the rest, if there is room.
         folder.clear_staging(fetch.identity)
         progress, staged = Progress(report, fetch.bytes_to_fetch), folder.staging / fetch.identity
         clear_room(folder, fetch, staged, options)
-        fetched = stage(Source(store, options.limits, progress), folder, fetch, staged)
+        fetched = stage(TransferSource(store, options.limits, progress), folder, fetch, staged)
         # 4. Move it into place.
         manifest = Manifest(store.source, tuple(sorted((*kept.values(), *fetched), key=lambda file: file.path)))
         if fetched or plan.removed:

@@ -14,7 +14,7 @@ from tessera.core.storage.models.retries import Attempts, BandwidthLimit, Patien
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.errors import Conflict, TesseraError, Unavailable
 
-__all__ = ["Progress", "Reader", "Source", "TransferLimits", "unavailable"]
+__all__ = ["Progress", "Reader", "TransferLimits", "TransferSource", "unavailable"]
 
 _THREADS = 8
 _TICKS = 10
@@ -78,7 +78,7 @@ def unavailable(subject: str, found: str) -> Unavailable:
     return Unavailable(subject, found=found, hint="sync again: what was fetched is kept")
 
 
-class Source(NamedTuple):
+class TransferSource(NamedTuple):
     """A store, the limits of its transfer, and what counts all bytes."""
 
     store: ObjectStore
@@ -89,7 +89,7 @@ class Source(NamedTuple):
 class Reader:
     """Reads from one store, in several threads, until it is stopped."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TransferSource) -> None:
         self.store, limits, self.progress = source
         self.stop = threading.Event()
         self._patience = limits.patience

@@ -12,12 +12,12 @@ import msgspec
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.packed import write_image
-from tessera.agent.storage.models.reading import Progress, Source, TransferLimits
+from tessera.agent.storage.models.reading import Progress, TransferLimits, TransferSource
 from tessera.agent.storage.models.transfer import Transfer, listed
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.multipart import proof_of
-from tessera.core.storage.models.packing import Pack, is_packed
+from tessera.core.storage.models.packed import Pack, is_packed
 from tessera.core.storage.models.paths import NOTES, checked_objects, selected
+from tessera.core.storage.models.peers.multipart import proof_of
 from tessera.core.storage.models.retention import make_room, superseded
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_empty
@@ -26,7 +26,7 @@ from tessera.errors import Conflict, Unavailable, Unsupported
 if TYPE_CHECKING:
     from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 
-__all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "hold", "stage", "sync"]
+__all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "serve_revisions", "stage", "sync"]
 
 _RESERVE = 64 * 2**20
 
@@ -92,7 +92,7 @@ def sync(
     begun = time.monotonic()
     if (folder.top / NOTES / "mirror.json").exists():
         raise Conflict(str(folder.top), found="it is a mirror", hint="use --mirror there")
-    with folder.locked(), sharing.shelf if sharing is not None else contextlib.nullcontext():
+    with folder.locked(), sharing.served if sharing is not None else contextlib.nullcontext():
         # 1. List the store.
         objects = desired_objects(store, options)
         if sharing is not None:
@@ -109,13 +109,13 @@ def sync(
         if not revision:
             staged = folder.staging / plan.identity
             clear_room(folder, plan, staged, options, copied=_copied(plan, folder, packed=packed))
-            fetched = stage(Source(store, options.limits, progress), folder, plan, staged, sharing)
+            fetched = stage(TransferSource(store, options.limits, progress), folder, plan, staged, sharing)
             kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
             manifest = Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
             # 4. Publish it to readers.
             _publish(manifest, folder, staged, packed=packed)
             if sharing is not None:
-                hold(sharing, folder)
+                serve_revisions(sharing, folder)
             shutil.rmtree(staged)
             revision = manifest.revision
         is_desired = options.revision in {"", revision}
@@ -147,10 +147,10 @@ def _publish(manifest: Manifest, folder: ModelFolder, staged: Path, *, packed: b
         folder.publish(manifest, staged / "files")
 
 
-def hold(sharing: "PeerChunks", folder: ModelFolder) -> None:
+def serve_revisions(sharing: "PeerChunks", folder: ModelFolder) -> None:
     """Serve the revisions of a folder to peers, except packed ones."""
     plain = [each for name, each in folder.manifests().items() if folder.image(name) is None]
-    sharing.shelf.hold(folder.versions, plain)
+    sharing.served.serve(folder.versions, plain)
 
 
 def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) -> bool:
@@ -227,7 +227,7 @@ def clear_room(
 
 
 def stage(
-    source: Source,
+    source: TransferSource,
     folder: ModelFolder,
     plan: SyncPlan,
     staged: Path,

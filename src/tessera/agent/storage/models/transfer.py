@@ -10,7 +10,7 @@ from pathlib import Path
 from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small, writing_back
 from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
 from tessera.agent.storage.models.journal import Journal
-from tessera.agent.storage.models.reading import Reader, Source, unavailable
+from tessera.agent.storage.models.reading import Reader, TransferSource, unavailable
 from tessera.clients.store import SMALL_BYTES, Changed, ObjectStore, Refused, Temporary
 from tessera.core.storage.models.retries import Attempts, Patience
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
@@ -76,7 +76,7 @@ class Transfer:
 
     """
 
-    def __init__(self, source: Source, folder: Path) -> None:
+    def __init__(self, source: TransferSource, folder: Path) -> None:
         self._store, self._limits, self._progress = source
         self._folder = folder
         self._journal = Journal(folder / "journal")
@@ -219,7 +219,7 @@ class Transfer:
                         self._store_chunk(span.object, chunk, buffer[:done])
                         chunk, done = chunk + 1, 0
             except (Temporary, Refused, Changed) as error:
-                if not file.found.is_told and (chunk, done) != (span.first, 0):
+                if not file.found.has_validator and (chunk, done) != (span.first, 0):
                     found = f"{error}, and nothing says whether what follows is of the same state"
                     raise unavailable(self._reader.subject(file.found), found) from error
                 if problem := self._reader.failed(file.found, error, attempts):
@@ -228,7 +228,7 @@ class Transfer:
     def _has(self, index: int, chunk: int, buffer: memoryview) -> bool:
         """Reuse a chunk of an earlier attempt, if it matches the journal."""
         digest, file = self._journal.known.get((index, chunk)), self._files[index]
-        if digest is None or not file.found.is_told:
+        if digest is None or not file.found.has_validator:
             return False
         first, last = chunk_range(file.found.size, chunk)
         view = buffer[: last - first]

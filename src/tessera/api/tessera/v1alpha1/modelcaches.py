@@ -29,7 +29,7 @@ from tessera.api.tessera.v1alpha1.objects import (
     subject_of,
 )
 from tessera.core.storage.models import cache as core
-from tessera.core.storage.models.packing import Pack
+from tessera.core.storage.models.packed import Pack
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput
 

@@ -115,7 +115,7 @@ class DiskPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Notes that stop nothing."""
 
 
-class _Scene(NamedTuple):
+class _Inputs(NamedTuple):
     """The input of a plan."""
 
     observed: ObservedDisks
@@ -169,27 +169,27 @@ def plan_disks(observed: ObservedDisks, spec: DiskSpec, fresh: Creation) -> Disk
         fresh: unused UUIDs, for what may have to be created.
 
     """
-    scene = _Scene(observed, spec, selected(observed.devices, spec.select), fresh)
-    disks = tuple(_finding(disk, scene) for disk in scene.disks)
+    inputs = _Inputs(observed, spec, selected(observed.devices, spec.select), fresh)
+    disks = tuple(_finding(disk, inputs) for disk in inputs.disks)
     foreign = tuple(f"{each.device} {each.found}" for each in disks if each.content is DiskContent.FOREIGN)
-    members = [disk for disk, each in zip(scene.disks, disks, strict=True) if each.content is DiskContent.MEMBER]
-    made = [disk for disk, each in zip(scene.disks, disks, strict=True) if each.content is DiskContent.FILESYSTEM]
+    members = [disk for disk, each in zip(inputs.disks, disks, strict=True) if each.content is DiskContent.MEMBER]
+    made = [disk for disk, each in zip(inputs.disks, disks, strict=True) if each.content is DiskContent.FILESYSTEM]
     unused = [each.device for each in disks if each.content in {DiskContent.BLANK, DiskContent.UNFINISHED}]
     if not disks:
-        plan = _none(scene)
+        plan = _none(inputs)
     elif foreign:
         advice = "select other disks, or, if nothing on these is needed, `wipefs --all` each device and its partitions"
         plan = DiskPlan(state=DiskState.REFUSED, reasons=foreign, advice=advice)
     elif members and made:
         plan = _refuse(f"{_names(made)} has the filesystem and {_names(members)} the array called {spec.name}")
     elif members:
-        plan = _plan_array(scene, members, unused)
+        plan = _plan_array(inputs, members, unused)
     elif len(made) > 1:
         plan = _refuse(f"{_names(made)} have a filesystem called {spec.name} each")
     elif made:
-        plan = _plan_use(scene, made[0])
+        plan = _plan_use(inputs, made[0])
     else:
-        plan = _plan_creation(scene)
+        plan = _plan_creation(inputs)
     if unused and (members or made) and plan.state in {DiskState.READY, DiskState.PENDING}:
         note = f"{', '.join(unused)} not used: {'the array' if members else 'the filesystem'} was made without"
         plan = msgspec.structs.replace(plan, notes=(*plan.notes, note))
@@ -201,9 +201,9 @@ def plan_disks(observed: ObservedDisks, spec: DiskSpec, fresh: Creation) -> Disk
     return msgspec.structs.replace(plan, disks=disks)
 
 
-def _none(scene: _Scene) -> DiskPlan:
-    others = [each.path for each in scene.observed.devices if each.kind == "disk" and each.size_bytes]
-    reason = f"no disk matches {', '.join(scene.spec.select)}"
+def _none(inputs: _Inputs) -> DiskPlan:
+    others = [each.path for each in inputs.observed.devices if each.kind == "disk" and each.size_bytes]
+    reason = f"no disk matches {', '.join(inputs.spec.select)}"
     there = f"disks of this node: {', '.join(others)}; name them by --select" if others else "this node has no disk"
     return DiskPlan(state=DiskState.NONE, reasons=(reason,), advice=there)
 
@@ -218,8 +218,8 @@ def _names(devices: Sequence[BlockDevice]) -> str:
     return ", ".join(each.name for each in devices)
 
 
-def _finding(disk: BlockDevice, scene: _Scene) -> DiskFinding:
-    content, found = _content(disk, scene)
+def _finding(disk: BlockDevice, inputs: _Inputs) -> DiskFinding:
+    content, found = _content(disk, inputs)
     return DiskFinding(
         device=disk.name,
         size_bytes=disk.size_bytes,
@@ -230,23 +230,23 @@ def _finding(disk: BlockDevice, scene: _Scene) -> DiskFinding:
     )
 
 
-def _content(disk: BlockDevice, scene: _Scene) -> tuple[DiskContent, str]:
+def _content(disk: BlockDevice, inputs: _Inputs) -> tuple[DiskContent, str]:
     """Return the content of a disk, and the same in words."""
     if reason := _claimed(disk):
         return DiskContent.FOREIGN, reason
-    arrays = {each.name: each for each in scene.arrays}
+    arrays = {each.name: each for each in inputs.arrays}
     builders = [name for name in disk.holders if disk.member is None or name not in arrays]
     if builders:
         return DiskContent.FOREIGN, f"is in use by {', '.join(builders)}"
     if disk.member is not None:
         used = any(arrays[name].mounts for name in disk.holders)
-        return _member_content(disk, disk.member, scene, used=used)
-    return _plain_content(disk, scene)
+        return _member_content(disk, disk.member, inputs, used=used)
+    return _plain_content(disk, inputs)
 
 
-def _member_content(disk: BlockDevice, member: ArrayMember, scene: _Scene, *, used: bool) -> tuple[DiskContent, str]:
+def _member_content(disk: BlockDevice, member: ArrayMember, inputs: _Inputs, *, used: bool) -> tuple[DiskContent, str]:
     """Return the content of an array's member; `used` is whether the array is mounted."""
-    name, unfinished = scene.spec.name, scene.observed.unfinished
+    name, unfinished = inputs.spec.name, inputs.observed.unfinished
     begun = unfinished is not None and member.array == unfinished.array
     if reason := _mounted(disk):
         return DiskContent.FOREIGN, reason
@@ -257,13 +257,13 @@ def _member_content(disk: BlockDevice, member: ArrayMember, scene: _Scene, *, us
     return DiskContent.MEMBER, f"part of array {name}"
 
 
-def _plain_content(disk: BlockDevice, scene: _Scene) -> tuple[DiskContent, str]:
+def _plain_content(disk: BlockDevice, inputs: _Inputs) -> tuple[DiskContent, str]:
     """Return the content of a disk that is no member of an array."""
-    signature, unfinished = disk.signature, scene.observed.unfinished
-    if signature is not None and signature.kind in _FILESYSTEMS and signature.label == scene.spec.name:
+    signature, unfinished = disk.signature, inputs.observed.unfinished
+    if signature is not None and signature.kind in _FILESYSTEMS and signature.label == inputs.spec.name:
         begun = unfinished is not None and signature.uuid == unfinished.filesystem and not disk.mounts
         if not begun:
-            return DiskContent.FILESYSTEM, f"{signature.kind} filesystem {scene.spec.name}"
+            return DiskContent.FILESYSTEM, f"{signature.kind} filesystem {inputs.spec.name}"
     if reason := _mounted(disk):
         return DiskContent.FOREIGN, reason
     if signature is None:
@@ -296,31 +296,31 @@ def _signed(signature: Signature) -> str:
     return f"has a signature of {shown(signature.kind)}{label}"
 
 
-def _plan_array(scene: _Scene, members: list[BlockDevice], unused: list[str]) -> DiskPlan:
+def _plan_array(inputs: _Inputs, members: list[BlockDevice], unused: list[str]) -> DiskPlan:
     """Return the plan for an array of this name: none of it is ever overwritten."""
-    name = scene.spec.name
+    name = inputs.spec.name
     facts = [each.member for each in members if each.member is not None]
     uuid, expected = facts[0].array, facts[0].devices
-    active = [each for each in scene.arrays if each.array_state not in _IDLE]
-    if refusal := _array_refusal(scene, members, len({(each.array, each.devices) for each in facts}), expected):
+    active = [each for each in inputs.arrays if each.array_state not in _IDLE]
+    if refusal := _array_refusal(inputs, members, len({(each.array, each.devices) for each in facts}), expected):
         return refusal
     if len(members) < expected or any(each.array_state == "broken" for each in active):
-        return _lost(scene, members, expected, unused)
+        return _lost(inputs, members, expected, unused)
     if active:
-        return _plan_use(scene, active[0], uuid)
-    if refusal := _occupied(scene):
+        return _plan_use(inputs, active[0], uuid)
+    if refusal := _occupied(inputs):
         return refusal
-    stops = tuple(StopArray(device=each.path) for each in scene.arrays)
+    stops = tuple(StopArray(device=each.path) for each in inputs.arrays)
     assemble = AssembleArray(name=name, uuid=uuid, devices=tuple(each.path for each in members))
-    mount = MountFilesystem(device=f"/dev/md/{name}", path=scene.spec.mount)
+    mount = MountFilesystem(device=f"/dev/md/{name}", path=inputs.spec.mount)
     return DiskPlan(state=DiskState.PENDING, steps=(*stops, assemble, mount))
 
 
-def _array_refusal(scene: _Scene, members: list[BlockDevice], arrays: int, expected: int) -> DiskPlan | None:
+def _array_refusal(inputs: _Inputs, members: list[BlockDevice], arrays: int, expected: int) -> DiskPlan | None:
     """Return the refusal of members of different arrays."""
-    name, names = scene.spec.name, {disk.name for disk in scene.disks}
-    there = {each.name for each in scene.observed.devices}
-    more = sorted({slave for array in scene.arrays for slave in array.slaves if slave in there} - names)
+    name, names = inputs.spec.name, {disk.name for disk in inputs.disks}
+    there = {each.name for each in inputs.observed.devices}
+    more = sorted({slave for array in inputs.arrays for slave in array.slaves if slave in there} - names)
     if arrays > 1:
         return _refuse(f"{_names(members)} are parts of different arrays called {name}")
     if more:
@@ -330,72 +330,75 @@ def _array_refusal(scene: _Scene, members: list[BlockDevice], arrays: int, expec
     return None
 
 
-def _lost(scene: _Scene, members: list[BlockDevice], expected: int, unused: list[str]) -> DiskPlan:
+def _lost(inputs: _Inputs, members: list[BlockDevice], expected: int, unused: list[str]) -> DiskPlan:
     missing = expected - len(members)
     what = (
         f"{missing} of its {expected} disks {'is' if missing == 1 else 'are'} missing" if missing else "a disk failed"
     )
     blank = f"; {', '.join(unused)} blank, as a replaced disk is" if unused else ""
-    reason = f"array {scene.spec.name} on {_names(members)}: {what}{blank}; RAID 0 has no copy of what was on it"
-    umount = "".join(f"`umount {each.path}` for each mount, " for each in scene.arrays if each.mounts)
-    stop = umount + "".join(f"`mdadm --stop {each.path}`, " for each in scene.arrays)
+    reason = f"array {inputs.spec.name} on {_names(members)}: {what}{blank}; RAID 0 has no copy of what was on it"
+    umount = "".join(f"`umount {each.path}` for each mount, " for each in inputs.arrays if each.mounts)
+    stop = umount + "".join(f"`mdadm --stop {each.path}`, " for each in inputs.arrays)
     devices = " ".join(each.path for each in members)
     advice = f"to start over, end what uses it, then {stop}`wipefs --all {devices}`, and apply again"
     return DiskPlan(
-        state=DiskState.LOST, reasons=(reason,), advice=advice, device="".join(array.path for array in scene.arrays[:1])
+        state=DiskState.LOST,
+        reasons=(reason,),
+        advice=advice,
+        device="".join(array.path for array in inputs.arrays[:1]),
     )
 
 
-def _plan_use(scene: _Scene, device: BlockDevice, array: str = "") -> DiskPlan:
+def _plan_use(inputs: _Inputs, device: BlockDevice, array: str = "") -> DiskPlan:
     """Return the plan for the device of this name: it is mounted.
 
     Args:
-        scene: the input of the plan.
+        inputs: the input of the plan.
         device: the array, or the disk with the filesystem.
         array: UUID of the array.
 
     """
-    spec, unfinished, signature = scene.spec, scene.observed.unfinished, device.signature
-    if (refusal := _use_refusal(scene, device)) or signature is None:
-        return refusal or _refuse_without_filesystem(scene, device)
+    spec, unfinished, signature = inputs.spec, inputs.observed.unfinished, device.signature
+    if (refusal := _use_refusal(inputs, device)) or signature is None:
+        return refusal or _refuse_without_filesystem(inputs, device)
     notes: tuple[str, ...] = ()
     if signature.kind != spec.filesystem:
         notes = (f"{device.name} has {signature.kind}, which is kept; {spec.filesystem} is for a new filesystem",)
     stale = unfinished is not None and (unfinished.array == array or unfinished.filesystem == signature.uuid)
     forget: tuple[Step, ...] = (ForgetCreation(),) if stale else ()
-    done = scene.observed.target.source == device.name
+    done = inputs.observed.target.source == device.name
     mount: tuple[Step, ...] = () if done else (MountFilesystem(device=device.path, path=spec.mount),)
     state = DiskState.PENDING if forget or mount else DiskState.READY
     return DiskPlan(state=state, steps=(*forget, *mount), notes=notes, device=device.path)
 
 
-def _use_refusal(scene: _Scene, device: BlockDevice) -> DiskPlan | None:
+def _use_refusal(inputs: _Inputs, device: BlockDevice) -> DiskPlan | None:
     """Return why a device of this name cannot be used as it is."""
-    target, signature = scene.observed.target, device.signature
+    target, signature = inputs.observed.target, device.signature
     holders = f"is in use by {', '.join(device.holders)}" if device.holders else ""
     if reason := _claimed(device) or holders:
         return _refuse(f"{device.name} {reason}", "see what uses it, and end that")
     if signature is not None and signature.kind not in _FILESYSTEMS:
         return _refuse(f"{device.name} {_signed(signature)}", f"expected is {' or '.join(_FILESYSTEMS)}")
     if target.source != device.name:
-        return _occupied(scene)
+        return _occupied(inputs)
     if target.read_only:
-        reason = f"{device.name} is mounted read-only at {scene.spec.mount}, as the kernel does after errors"
+        reason = f"{device.name} is mounted read-only at {inputs.spec.mount}, as the kernel does after errors"
         return _refuse(reason, "read the kernel's log; unmount it, check the filesystem, apply again")
     return None
 
 
-def _refuse_without_filesystem(scene: _Scene, device: BlockDevice) -> DiskPlan:
+def _refuse_without_filesystem(inputs: _Inputs, device: BlockDevice) -> DiskPlan:
     """Return the refusal of an array of this name without content: no creation ends like that."""
-    reason = f"array {scene.spec.name} ({device.name}) has no filesystem: it was overwritten or never created"
-    disks = " ".join(disk.path for disk in scene.disks)
+    reason = f"array {inputs.spec.name} ({device.name}) has no filesystem: it was overwritten or never created"
+    disks = " ".join(disk.path for disk in inputs.disks)
     anew = f"`mdadm --stop {device.path}`, `wipefs --all {disks}`, apply again"
     return _refuse(reason, f"repair it, or, if nothing on it is needed: {anew}")
 
 
-def _occupied(scene: _Scene) -> DiskPlan | None:
+def _occupied(inputs: _Inputs) -> DiskPlan | None:
     """Return the refusal of a path where a mount would hide something."""
-    target, path = scene.observed.target, scene.spec.mount
+    target, path = inputs.observed.target, inputs.spec.mount
     if target.source:
         return _refuse(f"{shown(target.source)} is mounted at {path}", "unmount it, or choose another path")
     if not target.empty:
@@ -403,11 +406,11 @@ def _occupied(scene: _Scene) -> DiskPlan | None:
     return None
 
 
-def _plan_creation(scene: _Scene) -> DiskPlan:
+def _plan_creation(inputs: _Inputs) -> DiskPlan:
     """Return the steps from empty disks to a mounted filesystem; finished ones are skipped."""
-    if refusal := _occupied(scene):
+    if refusal := _occupied(inputs):
         return refusal
-    disks, arrays = scene.disks, scene.arrays
+    disks, arrays = inputs.disks, inputs.arrays
     for each in arrays:
         if each.holders or each.mounts:
             return _refuse(f"{each.name}, left by an interrupted creation, is in use", "see what uses it, and end that")
@@ -415,35 +418,37 @@ def _plan_creation(scene: _Scene) -> DiskPlan:
     complete = [
         each for each in arrays if each.array_state not in _IDLE and {*each.slaves} == {disk.name for disk in disks}
     ]
-    if complete and scene.observed.unfinished:
+    if complete and inputs.observed.unfinished:
         array = complete[0]
         if array.problem or not array.probed:
             return _refuse(f"{array.name}, left by an interrupted creation, {_claimed(array)}", "see the kernel's log")
         # Blank disks may have remains of a former array where the data of an array begins: it is still no data.
         wipe = (WipeSignatures(devices=(array.path,)),) if array.signature or array.partitions else ()
-        return DiskPlan(state=DiskState.PENDING, steps=(*wipe, *_format(scene, array.path, scene.observed.unfinished)))
+        return DiskPlan(
+            state=DiskState.PENDING, steps=(*wipe, *_format(inputs, array.path, inputs.observed.unfinished))
+        )
     # 2. Remove what an interrupted creation left, by the record; only then record what is written next.
     steps: list[Step] = [StopArray(device=each.path) for each in arrays]
     marked = tuple(disk.path for disk in disks if disk.signature or disk.member)
     steps += [WipeSignatures(devices=marked)] if marked else []
-    creation = scene.begun or msgspec.structs.replace(scene.fresh, disks=scene.names)
-    steps += [] if scene.begun else [RecordCreation(creation=creation)]
+    creation = inputs.begun or msgspec.structs.replace(inputs.fresh, disks=inputs.names)
+    steps += [] if inputs.begun else [RecordCreation(creation=creation)]
     # 3. Create.
     if len(disks) == 1:
-        return DiskPlan(state=DiskState.PENDING, steps=(*steps, *_format(scene, disks[0].path, creation)))
+        return DiskPlan(state=DiskState.PENDING, steps=(*steps, *_format(inputs, disks[0].path, creation)))
     paths = tuple(disk.path for disk in disks)
-    steps.append(CreateArray(name=scene.spec.name, uuid=creation.array, devices=paths))
-    device = f"/dev/md/{scene.spec.name}"
-    return DiskPlan(state=DiskState.PENDING, steps=(*steps, *_format(scene, device, creation)))
+    steps.append(CreateArray(name=inputs.spec.name, uuid=creation.array, devices=paths))
+    device = f"/dev/md/{inputs.spec.name}"
+    return DiskPlan(state=DiskState.PENDING, steps=(*steps, *_format(inputs, device, creation)))
 
 
-def _format(scene: _Scene, device: str, creation: Creation) -> tuple[Step, ...]:
-    spec = scene.spec
+def _format(inputs: _Inputs, device: str, creation: Creation) -> tuple[Step, ...]:
+    spec = inputs.spec
     make = MakeFilesystem(
         device=device,
         filesystem=spec.filesystem,
         label=spec.name,
         uuid=creation.filesystem,
-        striped=len(scene.disks) > 1,
+        striped=len(inputs.disks) > 1,
     )
     return make, MountFilesystem(device=device, path=spec.mount)

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from tessera.core.storage.backoff import back_off_s
-from tessera.core.storage.models.packing import Pack
+from tessera.core.storage.models.packed import Pack
 
 __all__ = [
     "MOST_OF_NODE",

@@ -1,7 +1,7 @@
 """What a node does next with the models on its disk: what it offers to pods, protects, removes and fetches.
 
-A revision that a pod has, or that the kubelet may still give to one, stays. What is to go is offered no more first, and
-goes when the kubelet cannot choose it any longer and no pod has it.
+A revision that a pod uses, or that the kubelet may still allocate to one, stays. What must go is withdrawn first, and
+is removed when the kubelet cannot allocate it any longer and no pod uses it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,8 +38,8 @@ class ModelOnNode(msgspec.Struct, frozen=True):
     Args:
         there: its revisions.
         used: those that pods have.
-        listed: those that the kubelet may give to a pod, or may have given; None where it knows no resource of the
-            model.
+        listed: those that the kubelet may allocate to a pod, or may have allocated; None where it knows no resource of
+            the model.
         kept: its revisions with what they free, where room is to be made; protected are those that a process reads.
 
     """

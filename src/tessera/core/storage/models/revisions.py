@@ -30,8 +30,8 @@ class StoredObject(msgspec.Struct, frozen=True):
     ranges: bool = True
 
     @property
-    def is_told(self) -> bool:
-        """Whether a change is noticed: parts of any other may be of several states, so that it comes in one piece."""
+    def has_validator(self) -> bool:
+        """Whether a change is noticed; if not, the object is read by one request."""
         return bool(self.etag or self.checksum)
 
 

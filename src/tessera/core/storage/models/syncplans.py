@@ -50,7 +50,7 @@ class MirrorPlan(msgspec.Struct, frozen=True):
     """
 
     kept: dict[str, ModelFile]
-    fetched: SyncPlan
+    fetched: tuple[StoredObject, ...]
     removed: tuple[str, ...]
 
 
@@ -128,7 +128,7 @@ def plan_mirror(
         else:
             kept[each.path] = _renewed(file, each)
     removed = here.keys() - {each.path for each in objects}
-    return MirrorPlan(kept, SyncPlan({}, tuple(fetched)), tuple(sorted(removed)))
+    return MirrorPlan(kept, tuple(fetched), tuple(sorted(removed)))
 
 
 def parents_of(path: str) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ def spans(objects: tuple[StoredObject, ...]) -> Iterator[Span]:
         index = row.popleft()
         count = chunk_count(objects[index].size)
         first = going[index]
-        stop = first + 1 if objects[index].ranges and objects[index].is_told else count
+        stop = first + 1 if objects[index].ranges and objects[index].has_validator else count
         yield Span(index, first, stop)
         if stop < count:
             going[index] = stop

@@ -7,7 +7,7 @@ import pytest
 
 from harness.sharedfetches import FIRST, SECOND, SharedFetch, part, shared_fetch
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
-from tessera.core.storage.models.provenance import EARLIER, STORE
+from tessera.core.storage.models.peers.provenance import EARLIER, STORE
 from tessera.errors import TesseraError
 
 GONE = "127.0.0.1:9"
@@ -20,14 +20,14 @@ def test_without_peers_a_node_owns_all_and_reads_it_from_the_store_once(fetch: S
         fetch.sources.fetch_own((0, 1), aligned_buffer())
     assert fetch.store.requests == requests + 1
     assert fetch.sharing.bytes_from_stores == len(part(FIRST, 1))
-    assert fetch.chunks.files[0].givers == {1: STORE}
+    assert fetch.chunks.files[0].origins == {1: STORE}
 
 
 def test_a_chunk_whose_peers_are_gone_comes_from_the_store(fetch: SharedFetch) -> None:
     fetch.sharing.meet([GONE])
     task = next(each for each in sorted(fetch.missing()) if fetch.sources.owner(each) == GONE)
     assert fetch.sources.fetch_others(task, 0.0, aligned_buffer()) is None
-    assert fetch.chunks.files[task[0]].givers == {task[1]: STORE}
+    assert fetch.chunks.files[task[0]].origins == {task[1]: STORE}
     assert task not in fetch.missing()
 
 
@@ -36,7 +36,7 @@ def test_an_object_that_no_peer_is_asked_for_has_the_store_as_owner(fetch: Share
     fetch.chunks.files[1].alone = True
     assert {fetch.sources.owner((1, chunk)) for chunk in range(2)} == {STORE}
     fetch.sources.fetch_own((1, 0), aligned_buffer())
-    assert fetch.chunks.files[1].givers == {0: STORE}
+    assert fetch.chunks.files[1].origins == {0: STORE}
 
 
 def test_an_earlier_attempts_chunk_is_fetched_from_nobody(tmp_path: Path, pki: Path) -> None:
@@ -48,7 +48,7 @@ def test_an_earlier_attempts_chunk_is_fetched_from_nobody(tmp_path: Path, pki: P
         second.sources.fetch_own((1, 0), aligned_buffer())
         assert second.sources.fetch_others((1, 1), time.monotonic(), aligned_buffer()) is None
         assert second.store.requests == requests
-        assert second.chunks.files[1].givers == {0: EARLIER, 1: EARLIER}
+        assert second.chunks.files[1].origins == {0: EARLIER, 1: EARLIER}
 
 
 def test_another_version_of_a_chunk_comes_from_no_peer_when_all_are_gone(fetch: SharedFetch) -> None:

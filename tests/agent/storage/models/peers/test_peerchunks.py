@@ -8,54 +8,54 @@ from pathlib import Path
 import pytest
 
 from harness.flakys3 import FlakyS3
-from harness.peernodes import LyingShelf, PeerNode, closing_all, synced_together
+from harness.peernodes import BadPeerContent, PeerNode, closing_all, synced_together
 from harness.peersyncs import CHUNKS, CONTENTS, QUICK, SIZE, SMALL, content, from_store, s3
 from tessera.agent.storage.models.sync import Synced
-from tessera.core.storage.models.multipart import proof_of
-from tessera.core.storage.models.peers import Owners, PeerPatience, content_key
+from tessera.core.storage.models.peers.multipart import proof_of
+from tessera.core.storage.models.peers.owners import Owners, PeerPatience, content_key
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 
 
 @pytest.mark.parametrize("part_bytes", [0, CHUNK_BYTES], ids=["whole", "parts"])
-@pytest.mark.parametrize("lies", [lambda _chunk: True, lambda chunk: chunk == 3], ids=["always", "once"])
+@pytest.mark.parametrize("wrong", [lambda _chunk: True, lambda chunk: chunk == 3], ids=["always", "once"])
 def test_a_peer_that_lies_is_named_by_those_whom_it_lied_to_and_all_get_what_the_store_has(
-    lies: Callable[[int], bool], part_bytes: int, tmp_path: Path, pki: Path, server: FlakyS3
+    wrong: Callable[[int], bool], part_bytes: int, tmp_path: Path, pki: Path, server: FlakyS3
 ) -> None:
     server.part_bytes = part_bytes
-    shelves = [LyingShelf(tmp_path, lambda _chunk: False) for _ in range(4)]
-    made = [PeerNode(tmp_path / str(number), pki, shelf=shelf) for number, shelf in enumerate(shelves)]
+    contents = [BadPeerContent(tmp_path, lambda _chunk: False) for _ in range(4)]
+    made = [PeerNode(tmp_path / str(number), pki, served=served) for number, served in enumerate(contents)]
     with closing_all(made) as nodes:
         with contextlib.closing(s3(server)()) as store:
             listed = {each.path: each for each in store.objects()}
         key, other = (content_key(proof_of(listed[name]), listed[name].size) for name in ("weights.bin", "one.bin"))
         owners = Owners({key: CHUNKS, other: 1}, [node.address for node in nodes])
-        liar = next(number for number, node in enumerate(nodes) if owners.owner(key, 3) == node.address)
-        shelves[liar].lies = lies
+        bad_peer = next(number for number, node in enumerate(nodes) if owners.owner(key, 3) == node.address)
+        contents[bad_peer].wrong = wrong
         results = synced_together(nodes, s3(server), QUICK)
         assert all(isinstance(each, Synced) for each in results), results
         assert all(content(node) == CONTENTS for node in nodes)
-        assert shelves[liar].told
-        honest = [node for number, node in enumerate(nodes) if number != liar]
+        assert contents[bad_peer].sent_wrong
+        honest = [node for number, node in enumerate(nodes) if number != bad_peer]
         named = [node.named for node in honest if node.named]
         assert named, "whoever it lied to knows it"
-        assert all(set(each) == {nodes[liar].address} for each in named)
-        assert "object " in named[0][nodes[liar].address]
-        assert nodes[liar].named == {}
+        assert all(set(each) == {nodes[bad_peer].address} for each in named)
+        assert "object " in named[0][nodes[bad_peer].address]
+        assert nodes[bad_peer].named == {}
 
 
 def test_where_all_peers_lie_all_comes_from_the_store(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
-    liars = [PeerNode(tmp_path / f"liar{number}", pki, shelf=LyingShelf(tmp_path)) for number in range(3)]
-    with closing_all([PeerNode(tmp_path / "honest", pki), *liars]) as nodes:
-        synced_together(liars, s3(server), QUICK, members=liars[:0])  # each alone: they have it
+    bad = [PeerNode(tmp_path / f"bad_peer{number}", pki, served=BadPeerContent(tmp_path)) for number in range(3)]
+    with closing_all([PeerNode(tmp_path / "honest", pki), *bad]) as nodes:
+        synced_together(bad, s3(server), QUICK, members=bad[:0])  # each alone: they have it
         (done,) = synced_together(nodes[:1], s3(server), QUICK, members=nodes)
         assert isinstance(done, Synced)
         assert content(nodes[0]) == CONTENTS
-        assert set(nodes[0].named) == {liar.address for liar in liars}
+        assert set(nodes[0].named) == {bad_peer.address for bad_peer in bad}
         assert from_store(nodes[:1]) == SIZE - SMALL
 
 
 def test_peers_that_are_gone_silent_or_closed_are_done_without(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
-    quick = PeerPatience(silent_s=1.0, held_s=0.5)
+    quick = PeerPatience(silent_s=1.0, pending_s=0.5)
     with closing_all([PeerNode(tmp_path / str(number), pki, patience=quick) for number in range(4)]) as nodes:
         nodes[3].close()  # nobody listens there
         with socket.create_server(("127.0.0.1", 0)) as silent:

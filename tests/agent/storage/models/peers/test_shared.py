@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from harness.flakys3 import FlakyS3
-from harness.peernodes import BegunShelf, PeerNode, closing_all, peer_tls, synced_together
+from harness.peernodes import BegunContent, PeerNode, closing_all, peer_tls, synced_together
 from harness.peersyncs import CONTENTS, KEY, QUICK, SIZE, SMALL, content, from_store, s3, showing
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import Synced
 from tessera.certificates import context_of
 from tessera.clients.store import Temporary
 from tessera.clients.store.peers import PeerConnections
-from tessera.core.storage.models.peers import PeerPatience
+from tessera.core.storage.models.peers.owners import PeerPatience
 from tessera.core.storage.models.retries import Patience
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 from tessera.errors import Unavailable
@@ -25,13 +25,13 @@ from tessera.errors import Unavailable
 @pytest.mark.parametrize("part_bytes", [0, CHUNK_BYTES, 5 * 2**20], ids=["whole", "chunks", "parts"])
 def test_nodes_read_a_model_from_the_store_once(part_bytes: int, tmp_path: Path, pki: Path, server: FlakyS3) -> None:
     server.part_bytes = part_bytes
-    with closing_all([PeerNode(tmp_path / str(number), pki, shelf=BegunShelf()) for number in range(4)]) as nodes:
+    with closing_all([PeerNode(tmp_path / str(number), pki, served=BegunContent()) for number in range(4)]) as nodes:
         results = synced_together(nodes, s3(server), QUICK)
         assert all(isinstance(each, Synced) for each in results), results
         assert all(content(node) == CONTENTS for node in nodes)
         assert from_store(nodes) == SIZE - SMALL
         assert sum(node.sharing.bytes_from_peers for node in nodes) == 3 * (SIZE - SMALL)
-        assert sum(node.sharing.bytes_given for node in nodes) == 3 * (SIZE - SMALL)
+        assert sum(node.sharing.bytes_served for node in nodes) == 3 * (SIZE - SMALL)
         assert [node.named for node in nodes] == [{}] * 4
         late = PeerNode(tmp_path / "late", pki)
         nodes.append(late)

@@ -7,7 +7,7 @@ import pytest
 from harness.sharedfetches import FIRST, SECOND, SharedFetch, part, shared_fetch
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.clients.store.peers import ChunkAbsent, Pending
-from tessera.core.storage.models.provenance import EARLIER, STORE
+from tessera.core.storage.models.peers.provenance import EARLIER, STORE
 from tessera.errors import Unavailable
 
 
@@ -62,10 +62,10 @@ def test_the_first_failure_stays(fetch: SharedFetch) -> None:
 
 def test_the_stores_chunk_replaces_a_peers_that_differs_and_names_the_peer(fetch: SharedFetch) -> None:
     wrong = bytes(part(SECOND, 1)[:-1]) + b"?"
-    fetch.chunks.keep((1, 1), memoryview(wrong), "liar")
+    fetch.chunks.keep((1, 1), memoryview(wrong), "bad_peer")
     fetch.chunks.keep((1, 1), part(SECOND, 1), STORE)
-    assert fetch.named == {"liar": "chunk 1 of memory://models: object second.bin"}
-    fetch.chunks.keep((1, 1), memoryview(wrong), "liar")
+    assert fetch.named == {"bad_peer": "chunk 1 of memory://models: object second.bin"}
+    fetch.chunks.keep((1, 1), memoryview(wrong), "bad_peer")
     assert fetch.chunks.take((1, 1), 0.0).path.read_bytes().endswith(SECOND[-7:])
 
 
@@ -91,7 +91,7 @@ def test_a_later_attempt_reuses_what_matches_the_journal(tmp_path: Path, pki: Pa
     with shared_fetch(tmp_path, pki) as second:
         resumed = [second.chunks.resume((0, chunk), aligned_buffer()) for chunk in range(3)]
         assert resumed == [False, True, True]
-        assert second.chunks.files[0].givers == {1: EARLIER, 2: EARLIER}
+        assert second.chunks.files[0].origins == {1: EARLIER, 2: EARLIER}
         assert (second.reader.progress.fetched, second.reader.progress.done) == (0, len(FIRST) - len(part(FIRST, 0)))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.peers.sharedfiles import SharedFile
-from tessera.core.storage.models.provenance import EARLIER, STORE
+from tessera.core.storage.models.peers.provenance import EARLIER, STORE
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 
 CONTENT = bytes(CHUNK_BYTES) + b"x" * CHUNK_BYTES + b"end"
@@ -20,10 +20,10 @@ def file(tmp_path: Path) -> SharedFile:
     return SharedFile(0, StoredObject("w.bin", len(CONTENT), "etag", SUM), str(tmp_path / "w.bin"))
 
 
-def take(file: SharedFile, chunk: int, giver: str, content: bytes | None = None) -> None:
+def take(file: SharedFile, chunk: int, origin: str, content: bytes | None = None) -> None:
     """Let a chunk have come, and be in the checksum."""
     content = PARTS[chunk] if content is None else content
-    file.givers[chunk], file.digests[chunk] = giver, chunk_digest(content)
+    file.origins[chunk], file.digests[chunk] = origin, chunk_digest(content)
     assert file.checksum
     file.checksum.update(memoryview(content))
     file.summed += 1
@@ -31,8 +31,8 @@ def take(file: SharedFile, chunk: int, giver: str, content: bytes | None = None)
 
 def test_it_is_right_when_all_of_it_has_the_stores_checksum(file: SharedFile) -> None:
     seen = []
-    for chunk, giver in enumerate(("a", STORE, EARLIER)):
-        take(file, chunk, giver)
+    for chunk, origin in enumerate(("a", STORE, EARLIER)):
+        take(file, chunk, origin)
         seen.append(file.is_right)
     assert seen == [False, False, True]
     assert file.unproven == {0: "a", 2: EARLIER}
@@ -50,7 +50,7 @@ def test_a_wrong_chunk_is_dropped_with_all_of_its_giver_and_only_a_wrong_one_is_
     for chunk in (0, 1, 2):
         take(file, chunk, STORE if chunk < 2 else "b")
     assert [*seen, file.is_right] == [False, True]
-    assert file.lies == {"a": 0}, "what it gave of the second chunk is right"
+    assert file.wrong_peers == {"a": 0}, "what it gave of the second chunk is right"
 
 
 def test_where_the_store_has_no_checksum_only_what_came_from_it_is_right(file: SharedFile) -> None:
@@ -59,7 +59,7 @@ def test_where_the_store_has_no_checksum_only_what_came_from_it_is_right(file: S
         take(file, chunk, STORE)
     seen = [file.is_right]
     assert file.as_model_file().checksum == ""
-    file.givers[1] = "a"
+    file.origins[1] = "a"
     assert [*seen, file.is_right] == [True, False]
 
 

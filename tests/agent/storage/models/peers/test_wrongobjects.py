@@ -5,7 +5,7 @@ import pytest
 from harness.sharedfetches import FIRST, SECOND, SharedFetch, part
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.peers.wrongobjects import WrongObjects
-from tessera.core.storage.models.provenance import STORE
+from tessera.core.storage.models.peers.provenance import STORE
 
 WRONG = bytes(part(SECOND, 0)[:-1]) + bytes([SECOND[len(part(SECOND, 0)) - 1] ^ 1])
 
@@ -16,11 +16,11 @@ def repairs(fetch: SharedFetch) -> WrongObjects:
 
 
 def test_chunks_of_a_peer_that_was_wrong_before_are_fetched_again(fetch: SharedFetch, repairs: WrongObjects) -> None:
-    fetch.sharing.lied("liar", "chunk 0 of another")
-    fetch.chunks.keep((1, 0), memoryview(WRONG), "liar")
+    fetch.sharing.ban("bad_peer", "chunk 0 of another")
+    fetch.chunks.keep((1, 0), memoryview(WRONG), "bad_peer")
     fetch.chunks.keep((1, 1), part(SECOND, 1), STORE)
     assert repairs.chunks_to_repeat([1], aligned_buffer()) == [(1, 0)]
-    assert fetch.chunks.files[1].givers == {1: STORE}
+    assert fetch.chunks.files[1].origins == {1: STORE}
 
 
 def test_where_no_other_peer_has_it_the_stores_chunk_shows_who_is_wrong(
@@ -30,7 +30,7 @@ def test_where_no_other_peer_has_it_the_stores_chunk_shows_who_is_wrong(
     fetch.chunks.keep((1, 1), part(SECOND, 1), "peer")
     assert repairs.chunks_to_repeat([1], aligned_buffer()) == [(1, 1)]
     assert set(fetch.named) == {"peer"}
-    assert fetch.chunks.files[1].givers == {0: STORE}, "all else of that peer goes too"
+    assert fetch.chunks.files[1].origins == {0: STORE}, "all else of that peer goes too"
 
 
 def test_what_the_store_itself_has_wrong_is_repeated_no_more(fetch: SharedFetch, repairs: WrongObjects) -> None:

@@ -7,8 +7,8 @@ from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
 from tessera.agent.storage.models.reading import Reader
 from tessera.clients.store.peers import Pending
-from tessera.core.storage.models.provenance import STORE
-from tessera.core.storage.models.repairs import Chunk
+from tessera.core.storage.models.peers.provenance import STORE
+from tessera.core.storage.models.peers.repairs import Chunk
 
 __all__ = ["ChunkSources"]
 
@@ -53,7 +53,7 @@ class ChunkSources:
         if self._chunks.resume(task, buffer):
             return None
         file, _, view = self._chunks.span(task, buffer)
-        tried = sorted(file.doubted)
+        tried = sorted(file.excluded)
         while not file.alone and (peer := self._sharing.whom(file.key, task[1], tried)):
             try:
                 if self._sharing.ask(peer, file.key, task[1], view, lambda: self._is_done(task)):
@@ -81,7 +81,7 @@ class ChunkSources:
         file, first, view = chunks.span(task, buffer)
         with chunks.changed:
             chunks.changed.wait_for(lambda: task not in chunks.reading or self._reader.stop.is_set())
-            if file.givers.get(task[1]) == STORE or self._reader.stop.is_set():
+            if file.origins.get(task[1]) == STORE or self._reader.stop.is_set():
                 chunks.missing.discard(task)
                 chunks.changed.notify_all()
                 return

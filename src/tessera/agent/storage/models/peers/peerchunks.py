@@ -4,11 +4,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from tessera.agent.storage.models.peers.shelf import Shelf
+from tessera.agent.storage.models.peers.servedcontent import ServedContent
 from tessera.clients.store import Temporary
 from tessera.clients.store.peers import ChunkAbsent, PeerConnections, Pending
-from tessera.core.storage.models.multipart import proof_of
-from tessera.core.storage.models.peers import LEAST_BYTES, Owners, PeerPatience, Peers, content_key
+from tessera.core.storage.models.peers.multipart import proof_of
+from tessera.core.storage.models.peers.owners import LEAST_BYTES, Owners, PeerPatience, Peers, content_key
 from tessera.core.storage.models.revisions import StoredObject, chunk_count
 
 __all__ = ["PeerChunks"]
@@ -33,7 +33,7 @@ class PeerChunks:
         report: Callable[[str, str], None] = lambda _peer, _what: None,
     ) -> None:
         self.me = me
-        self.shelf = Shelf()
+        self.served = ServedContent()
         self.patience = patience or PeerPatience()
         self._connections = connections
         self._report = report
@@ -44,7 +44,7 @@ class PeerChunks:
         self._owners = Owners({}, [me])
         self.bytes_from_peers = 0
         self.bytes_from_stores = 0
-        self.bytes_given = 0
+        self.bytes_served = 0
 
     def meet(self, members: Iterable[str]) -> None:
         """Set the peers; whether the node itself is among them does not matter."""
@@ -67,10 +67,10 @@ class PeerChunks:
         return len(self._members)
 
     @property
-    def liars(self) -> Mapping[str, str]:
-        """The peers dropped for good, each with the wrong data."""
+    def banned(self) -> Mapping[str, str]:
+        """The banned peers, each with the wrong data."""
         with self._lock:
-            return dict(self._peers.liars)
+            return dict(self._peers.banned)
 
     def takes(self, found: StoredObject) -> bool:
         """Return whether an object comes from peers: the store's checksum can verify it, and it is not small."""
@@ -111,7 +111,7 @@ class PeerChunks:
             return self._filled(peer, f"held/{key}/{chunk}", view, is_done)
         except (ChunkAbsent, Pending):  # pending: it was just published and is being moved
             with self._lock:
-                self._peers.holds_not(peer, key, time.monotonic())
+                self._peers.lacks_verified(peer, key, time.monotonic())
             return False
 
     def _filled(self, peer: str, target: str, view: memoryview, is_done: Callable[[], bool]) -> bool:
@@ -131,10 +131,10 @@ class PeerChunks:
         with self._lock:
             self._peers.failed(peer, time.monotonic())
 
-    def lied(self, peer: str, what: str) -> None:
-        """Drop a peer that served wrong data."""
+    def ban(self, peer: str, what: str) -> None:
+        """Ban a peer that served wrong data."""
         with self._lock:
-            new = self._peers.lied(peer, what)
+            new = self._peers.ban(peer, what)
         if new:
             self._report(peer, what)
 
@@ -143,10 +143,10 @@ class PeerChunks:
         with self._lock:
             self.bytes_from_stores += size
 
-    def gave(self, size: int) -> None:
+    def count_served(self, size: int) -> None:
         """Count bytes served to peers."""
         with self._lock:
-            self.bytes_given += size
+            self.bytes_served += size
 
     def close(self) -> None:
         """Close connections to peers."""

@@ -1,4 +1,4 @@
-"""Serves chunks to agents of other nodes: over TLS, to clients with an agent's certificate, from the shelf only.
+"""Serves chunks to agents of other nodes: over TLS, to clients with an agent's certificate, from the served only.
 
 A request is `GET /chunks/KEY/NUMBER`, where KEY is the `content_key` of the content: no path leads anywhere. Answers
 are 200 with the chunk, 202 where it is not there yet, 404 where it is not fetched here, and a closed connection
@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from tessera.agent.storage.models.digests import start_chunk
-from tessera.agent.storage.models.peers.shelf import Piece, Shelf
+from tessera.agent.storage.models.peers.servedcontent import ServedContent, StoredChunk
 from tessera.clients.store.peers import PEER_NAME, ChunkAbsent, Pending
-from tessera.core.storage.models.peers import PeerPatience
+from tessera.core.storage.models.peers.owners import PeerPatience
 
 __all__ = ["PeerServer"]
 
@@ -34,9 +34,9 @@ class PeerServer:
     Args:
         listener: a listening socket; closed at the end.
         context: requires certificates of the cluster's CA.
-        shelf: the content to serve.
+        served: the content to serve.
         patience: how long a request waits for a chunk that is not there yet.
-        given: called with the bytes of each served chunk.
+        count: called with the bytes of each served chunk.
 
     """
 
@@ -44,15 +44,15 @@ class PeerServer:
         self,
         listener: socket.socket,
         context: ssl.SSLContext,
-        shelf: Shelf,
+        served: ServedContent,
         patience: PeerPatience,
-        given: Callable[[int], None] = lambda _bytes: None,
+        count: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
         self._listener = listener
         self._context = context
-        self._shelf = shelf
-        self._held_s = patience.held_s
-        self._given = given
+        self._served = served
+        self._pending_s = patience.pending_s
+        self._count = count
         self._lock = threading.Lock()
         self._open: dict[socket.socket, str] = {}
         self._closed = threading.Event()
@@ -134,8 +134,8 @@ class PeerServer:
                 return
             head = head[end + 4 :]
             try:
-                number, piece = self._shelf.open(
-                    found[2].decode(), int(found[3]), self._held_s if found[1] == b"chunks" else None
+                number, piece = self._served.open(
+                    found[2].decode(), int(found[3]), self._pending_s if found[1] == b"chunks" else None
                 )
             except ChunkAbsent:
                 tls.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
@@ -147,10 +147,10 @@ class PeerServer:
                 _send(tls, number, piece, buffer)
             finally:
                 os.close(number)
-            self._given(piece.size)
+            self._count(piece.size)
 
 
-def _send(tls: ssl.SSLSocket, number: int, piece: Piece, buffer: memoryview) -> None:
+def _send(tls: ssl.SSLSocket, number: int, piece: StoredChunk, buffer: memoryview) -> None:
     """Send a chunk; the last bytes of a chunk damaged on disk are not sent."""
     tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % piece.size)
     digest, done = start_chunk(), 0

@@ -15,10 +15,10 @@ from tessera.agent.storage.models.peers.chunksources import ChunkSources
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
 from tessera.agent.storage.models.peers.wrongobjects import WrongObjects
-from tessera.agent.storage.models.reading import Reader, Source
-from tessera.core.storage.models.peers import asking_order
-from tessera.core.storage.models.provenance import STORE
-from tessera.core.storage.models.repairs import Chunk
+from tessera.agent.storage.models.reading import Reader, TransferSource
+from tessera.core.storage.models.peers.owners import asking_order
+from tessera.core.storage.models.peers.provenance import STORE
+from tessera.core.storage.models.peers.repairs import Chunk
 from tessera.core.storage.models.revisions import ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import spans
 from tessera.errors import TesseraError, Unavailable
@@ -42,7 +42,7 @@ class SharedTransfer:
 
     """
 
-    def __init__(self, source: Source, folder: Path, sharing: PeerChunks) -> None:
+    def __init__(self, source: TransferSource, folder: Path, sharing: PeerChunks) -> None:
         self._sharing = sharing
         self._threads = source.limits.threads
         self._reader = Reader(source)

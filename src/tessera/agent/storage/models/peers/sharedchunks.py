@@ -11,12 +11,12 @@ from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
-from tessera.agent.storage.models.peers.sharedfiles import Gift, SharedFile
-from tessera.agent.storage.models.peers.shelf import Piece
+from tessera.agent.storage.models.peers.servedcontent import StoredChunk
+from tessera.agent.storage.models.peers.sharedfiles import ServedObject, SharedFile
 from tessera.agent.storage.models.reading import Reader
 from tessera.clients.store.peers import ChunkAbsent, Pending
-from tessera.core.storage.models.provenance import EARLIER, STORE
-from tessera.core.storage.models.repairs import Chunk
+from tessera.core.storage.models.peers.provenance import EARLIER, STORE
+from tessera.core.storage.models.peers.repairs import Chunk
 from tessera.core.storage.models.revisions import StoredObject, chunk_range
 
 __all__ = ["SharedChunks"]
@@ -63,7 +63,7 @@ class SharedChunks:
         for index, each in enumerate(objects):
             self.files.append(SharedFile(index, each, str(files / each.path)))
         for file in self.files:
-            self._sharing.shelf.offer(file.key, Gift(self.take, file.index))
+            self._sharing.served.offer(file.key, ServedObject(self.take, file.index))
 
     def end(self) -> None:
         """Serve nothing that is not here, and wake everyone who waits."""
@@ -96,23 +96,23 @@ class SharedChunks:
         if digest is None or not file.chunks.read(view, first) or chunk_digest(view) != digest:
             return False
         with self.changed:
-            if task[1] in file.givers:
+            if task[1] in file.origins:
                 return False
-            file.digests[task[1]], file.givers[task[1]] = digest, EARLIER
+            file.digests[task[1]], file.origins[task[1]] = digest, EARLIER
         self._reader.progress.add(len(view), fetched=False)
         self._counted.add(task)
         self._arrived(task, buffer)
         return True
 
-    def keep(self, task: Chunk, view: memoryview, giver: str) -> None:
+    def keep(self, task: Chunk, view: memoryview, origin: str) -> None:
         """Write a chunk, unless it is present; the store's replaces a peer's, which is logged."""
         file, chunk = self.files[task[0]], task[1]
         digest = chunk_digest(view)
         with self.changed:
             self.changed.wait_for(lambda: task not in self._writing)
-            write, wrong = file.receive(chunk, digest, giver)
+            write, wrong = file.receive(chunk, digest, origin)
             if wrong:
-                self._name_liar(file, chunk, wrong)
+                self._ban(file, chunk, wrong)
             if write:
                 self._writing.add(task)
         if write:
@@ -122,7 +122,7 @@ class SharedChunks:
             finally:
                 with self.changed:
                     self._writing.discard(task)
-                    file.put(chunk, digest, giver)
+                    file.put(chunk, digest, origin)
                     self.changed.notify_all()
             if task not in self._counted:
                 self._counted.add(task)
@@ -140,13 +140,13 @@ class SharedChunks:
         file = self.files[task[0]]
         self._sum(file, buffer, task[1] if in_hand else -1)
         with self.changed:
-            if not file.alone or file.givers.get(task[1]) == STORE:
+            if not file.alone or file.origins.get(task[1]) == STORE:
                 self.missing.discard(task)
             self.changed.notify_all()
 
-    def _name_liar(self, file: SharedFile, chunk: int, peer: str) -> None:
+    def _ban(self, file: SharedFile, chunk: int, peer: str) -> None:
         if peer not in {STORE, EARLIER}:
-            self._sharing.lied(peer, f"chunk {chunk} of {self._reader.subject(file.found)}")
+            self._sharing.ban(peer, f"chunk {chunk} of {self._reader.subject(file.found)}")
 
     # Verifying
 
@@ -161,8 +161,8 @@ class SharedChunks:
                     file.proven = file.is_right
                     self.changed.notify_all()
                     if file.proven:
-                        for peer, chunk in file.lies.items():
-                            self._name_liar(file, chunk, peer)
+                        for peer, chunk in file.wrong_peers.items():
+                            self._ban(file, chunk, peer)
                     if file.is_summed and not file.proven:
                         wrong.append(index)
                         break
@@ -188,7 +188,7 @@ class SharedChunks:
         while True:
             with self.changed:
                 chunk = file.summed
-                there = chunk in file.givers and (file.index, chunk) not in self._writing
+                there = chunk in file.origins and (file.index, chunk) not in self._writing
                 if not there or file.is_summed or file.checksum is None:
                     file.summing = False
                     self.changed.notify_all()
@@ -209,7 +209,7 @@ class SharedChunks:
 
     # Serving peers
 
-    def take(self, task: Chunk, wait_s: float | None) -> Piece:
+    def take(self, task: Chunk, wait_s: float | None) -> StoredChunk:
         """Return a chunk that is verified or from the store; have it read if it is missing.
 
         Args:
@@ -217,7 +217,7 @@ class SharedChunks:
             wait_s: how long to wait for it; None to return it only if the whole object is verified.
 
         Raises:
-            Absent: there is no such chunk, or the transfer has failed.
+            ChunkAbsent: there is no such chunk, or the transfer has failed.
             Pending: it is not there after so many seconds.
 
         """
@@ -229,7 +229,7 @@ class SharedChunks:
         until = time.monotonic() + wait_s
         with self.changed:
             while True:
-                if file.proven or (file.givers.get(chunk) == STORE and task not in self._writing):
+                if file.proven or (file.origins.get(chunk) == STORE and task not in self._writing):
                     return file.piece(chunk)
                 if self.ended or self.failure is not None:
                     raise ChunkAbsent

@@ -5,17 +5,17 @@ from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import ChunkFile
 from tessera.agent.storage.models.digests import start_checksum
-from tessera.agent.storage.models.peers.shelf import Piece
-from tessera.core.storage.models.multipart import is_assumed
-from tessera.core.storage.models.peers import content_key
-from tessera.core.storage.models.provenance import Provenance
+from tessera.agent.storage.models.peers.servedcontent import StoredChunk
+from tessera.core.storage.models.peers.multipart import is_assumed
+from tessera.core.storage.models.peers.owners import content_key
+from tessera.core.storage.models.peers.provenance import Provenance
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_range
 
-__all__ = ["Gift", "SharedFile"]
+__all__ = ["ServedObject", "SharedFile"]
 
 
-class Gift:
-    """An object of a transfer, for the shelf.
+class ServedObject:
+    """An object of a transfer, for the served.
 
     Args:
         take: returns a chunk of one of its objects.
@@ -23,11 +23,11 @@ class Gift:
 
     """
 
-    def __init__(self, take: Callable[[tuple[int, int], float | None], Piece], index: int) -> None:
+    def __init__(self, take: Callable[[tuple[int, int], float | None], StoredChunk], index: int) -> None:
         self._take = take
         self._index = index
 
-    def take(self, chunk: int, wait_s: float | None) -> Piece:
+    def take(self, chunk: int, wait_s: float | None) -> StoredChunk:
         """Return a chunk."""
         return self._take((self._index, chunk), wait_s)
 
@@ -67,10 +67,10 @@ class SharedFile(Provenance):
         """The checksum so far."""
         return self.checksum.hexdigest() if self.checksum else ""
 
-    def piece(self, chunk: int) -> Piece:
+    def piece(self, chunk: int) -> StoredChunk:
         """Return a chunk that may be served to peers."""
         first, last = chunk_range(self.found.size, chunk)
-        return Piece(Path(self.path), first, last - first, self.digests[chunk])
+        return StoredChunk(Path(self.path), first, last - first, self.digests[chunk])
 
     def as_model_file(self) -> ModelFile:
         """Return it as a file of a revision."""

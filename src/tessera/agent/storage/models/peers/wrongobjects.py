@@ -7,7 +7,7 @@ from tessera.agent.storage.models.peers.chunksources import ChunkSources
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
 from tessera.agent.storage.models.peers.sharedfiles import SharedFile
-from tessera.core.storage.models.repairs import Chunk, discarded, from_store_alone, is_stale, suspects
+from tessera.core.storage.models.peers.repairs import Chunk, discarded, from_store_alone, is_stale, suspects
 
 __all__ = ["WrongObjects"]
 
@@ -18,7 +18,7 @@ class WrongObjects:
     Args:
         chunks: of the transfer.
         sources: other peers, and the store.
-        sharing: knows which peers served wrong chunks before.
+        sharing: knows which peers are banned.
 
     """
 
@@ -32,38 +32,38 @@ class WrongObjects:
         files = {index: self._chunks.files[index] for index in wrong}
         # 1. Discard what peers served that were wrong before.
         with self._chunks.changed:
-            tasks = discarded(files, self._sharing.liars)
+            tasks = discarded(files, self._sharing.banned)
         # 2. Ask other peers for the same chunks until one differs.
         if not tasks and not is_stale(files):
-            doubted = self._doubt({index: each for index, each in files.items() if not each.alone}, buffer)
+            repeated = self._recheck({index: each for index, each in files.items() if not each.alone}, buffer)
             # 3. Where none differs, read everything from the store, unless it has delivered all of it meanwhile.
-            if doubted is None and not is_stale(files):
+            if repeated is None and not is_stale(files):
                 with self._chunks.changed:
-                    doubted = from_store_alone(files)
-                if not doubted:
+                    repeated = from_store_alone(files)
+                if not repeated:
                     return [] if any(file.is_right for file in files.values()) else None
-            tasks = doubted or []
+            tasks = repeated or []
         # 4. Compute the checksums again.
         self._chunks.sum_again(files.values())
         return tasks
 
-    def _doubt(self, wrong: Mapping[int, SharedFile], buffer: memoryview) -> list[Chunk] | None:
+    def _recheck(self, wrong: Mapping[int, SharedFile], buffer: memoryview) -> list[Chunk] | None:
         """Fetch chunks of wrong files from other peers until one differs; return what to fetch again, None for nothing.
 
         All chunks of the first peer in wrong files are discarded: it is the likeliest to be wrong.
         """
-        for index, chunk, giver in suspects(wrong):
+        for index, chunk, peer in suspects(wrong):
             file, task = wrong[index], (index, chunk)
             _, _, view = self._chunks.span(task, buffer)
-            other = self._sources.from_another(task, {giver, *file.doubted}, view)
+            other = self._sources.from_another(task, {peer, *file.excluded}, view)
             if not other:
                 self._sources.from_store(task, buffer)
-                if giver in self._sharing.liars:
+                if peer in self._sharing.banned:
                     with self._chunks.changed:
-                        return discarded(wrong, [giver])
+                        return discarded(wrong, [peer])
             elif chunk_digest(view) != file.digests[chunk]:
                 with self._chunks.changed:
-                    tasks = discarded(wrong, [giver])
+                    tasks = discarded(wrong, [peer])
                 self._chunks.keep(task, view, other)
                 return [each for each in tasks if each != task]
         return None

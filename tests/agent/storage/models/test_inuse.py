@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.storage.models.readers import revisions_in_use
+from tessera.agent.storage.models.inuse import revisions_in_use
 
 ONE, TWO = "1" * 64, "2" * 64
 

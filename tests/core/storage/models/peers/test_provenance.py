@@ -4,19 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.storage.models.provenance import EARLIER, STORE, Provenance
+from tessera.core.storage.models.peers.provenance import EARLIER, STORE, Provenance
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 
 COUNT = 4
 RIGHT = ["a", "b", "c", "d"]
 
 
-def of(givers: str, digests: list[str] | None = None, listed: str = "md5:sum") -> Provenance:
+def of(origins: str, digests: list[str] | None = None, listed: str = "md5:sum") -> Provenance:
     """Return what is known where each chunk came from one of these: a letter is a peer, `-` the store."""
     made = Provenance(listed, (COUNT - 1) * CHUNK_BYTES + 1)
-    made.givers = {chunk: STORE if giver == "-" else giver for chunk, giver in enumerate(givers)}
+    made.origins = {chunk: STORE if origin == "-" else origin for chunk, origin in enumerate(origins)}
     made.digests = list(digests or RIGHT)
-    made.summed = len(givers)
+    made.summed = len(origins)
     return made
 
 
@@ -44,21 +44,21 @@ def test_all_that_a_peer_gave_is_dropped_and_nothing_of_others() -> None:
     assert made.unproven == {0: "x", 1: "y", 3: "x"}
     assert made.drop("x") == [0, 3]
     assert made.drop("x") == []
-    assert made.givers == {1: "y", 2: STORE}
+    assert made.origins == {1: "y", 2: STORE}
 
 
 @given(
     st.lists(st.sampled_from(["x", "y", STORE, EARLIER]), min_size=COUNT, max_size=COUNT), st.sets(st.integers(0, 3))
 )
-def test_whoever_lied_is_named_and_nobody_else(givers: list[str], wrong: set[int]) -> None:
+def test_whoever_lied_is_named_and_nobody_else(origins: list[str], wrong: set[int]) -> None:
     made = of("----", [f"wrong {each}" if at in wrong else each for at, each in enumerate(RIGHT)])
-    made.givers = dict(enumerate(givers))
+    made.origins = dict(enumerate(origins))
     for peer in ("x", "y", EARLIER):
         made.drop(peer)
     made.digests = list(RIGHT)
-    want = {giver for chunk, giver in enumerate(givers) if giver != STORE and chunk in wrong}
-    assert set(made.lies) == want
-    assert all(givers[chunk] == peer and chunk in wrong for peer, chunk in made.lies.items())
+    want = {origin for chunk, origin in enumerate(origins) if origin != STORE and chunk in wrong}
+    assert set(made.wrong_peers) == want
+    assert all(origins[chunk] == peer and chunk in wrong for peer, chunk in made.wrong_peers.items())
 
 
 # what is there, who gives it again, whether that is the same: (whether it is written, who was wrong, whose it is then)
@@ -81,13 +81,13 @@ RECEIVED: dict[tuple[str | None, str, bool], tuple[bool, str, str | None]] = {
 
 @pytest.mark.parametrize("case", RECEIVED)
 def test_the_stores_chunk_replaces_a_peers_which_replaces_nothing(case: tuple[str | None, str, bool]) -> None:
-    former, giver, same = case
+    former, origin, same = case
     made = of("")
     if former is not None:
         made.put(0, "there", former)
     write, wrong, want = RECEIVED[case]
-    assert made.receive(0, "there" if same else "another", giver) == (write, wrong)
-    assert made.givers.get(0) == want
+    assert made.receive(0, "there" if same else "another", origin) == (write, wrong)
+    assert made.origins.get(0) == want
     if write:
-        made.put(0, "another", giver)
-        assert (made.digests[0], made.givers[0], made.stale) == ("another", giver, former is not None)
+        made.put(0, "another", origin)
+        assert (made.digests[0], made.origins[0], made.stale) == ("another", origin, former is not None)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.storage.models.packing import is_packed
+from tessera.core.storage.models.packed import is_packed
 
 KIB = 1024
 CASES = {

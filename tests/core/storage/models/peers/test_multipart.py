@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tessera.core.storage.models.multipart import is_assumed, part_bytes, proof_of
+from tessera.core.storage.models.peers.multipart import is_assumed, part_bytes, proof_of
 from tessera.core.storage.models.revisions import ModelFile, StoredObject
 
 MIB = 2**20

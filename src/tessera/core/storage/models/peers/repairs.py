@@ -1,15 +1,15 @@
 """Which chunks of wrong objects are fetched again, and from whom.
 
-An object is wrong whose checksum is not the store's. First goes what peers served that were wrong before. Then other
-other peers send the same chunks until one differs: the first one's chunks of all wrong objects go. Where none
-differs, everything that peers served is read from the store.
+An object is wrong if its checksum is not the store's. First, chunks from banned peers are discarded. Then other peers
+are asked for the same chunks until one differs; all chunks from the first peer are then discarded. Where none differs,
+everything that peers served is read from the store.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from tessera.core.storage.models.peers import order_of_doubt
-from tessera.core.storage.models.provenance import EARLIER, Provenance
+from tessera.core.storage.models.peers.owners import recheck_order
+from tessera.core.storage.models.peers.provenance import EARLIER, Provenance
 
 __all__ = ["Chunk", "Suspect", "discarded", "from_store_alone", "is_stale", "suspects"]
 
@@ -22,7 +22,7 @@ class Suspect(NamedTuple):
 
     object_index: int
     chunk: int
-    giver: str
+    peer: str
     """The peer that served it."""
 
 
@@ -32,8 +32,8 @@ def suspects(wrong: Mapping[int, Provenance]) -> Iterator[Suspect]:
     An object is checked at its turn: chunks that the store has replaced by then are not requested.
     """
     for index in sorted(wrong, key=lambda index: (len(set(wrong[index].unproven.values())), index)):
-        heard = {chunk: giver for chunk, giver in wrong[index].unproven.items() if giver != EARLIER}
-        yield from (Suspect(index, chunk, heard[chunk]) for chunk in order_of_doubt(heard))
+        served = {chunk: peer for chunk, peer in wrong[index].unproven.items() if peer != EARLIER}
+        yield from (Suspect(index, chunk, served[chunk]) for chunk in recheck_order(served))
 
 
 def discarded(wrong: Mapping[int, Provenance], peers: Iterable[str]) -> list[Chunk]:
@@ -41,7 +41,7 @@ def discarded(wrong: Mapping[int, Provenance], peers: Iterable[str]) -> list[Chu
     peers, found = tuple(peers), []
     for index, each in wrong.items():
         for peer in peers:
-            each.doubted.add(peer)
+            each.excluded.add(peer)
             found += [(index, chunk) for chunk in each.drop(peer)]
     return found
 

@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.storage.models.provenance import EARLIER, STORE, Provenance
-from tessera.core.storage.models.repairs import Suspect, discarded, from_store_alone, is_stale, suspects
+from tessera.core.storage.models.peers.provenance import EARLIER, STORE, Provenance
+from tessera.core.storage.models.peers.repairs import Suspect, discarded, from_store_alone, is_stale, suspects
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 
 
-def of(givers: str) -> Provenance:
+def of(origins: str) -> Provenance:
     """Return an object whose chunks came from these: a letter is a peer, `-` the store, a space nobody yet."""
-    made = Provenance("md5:sum", (len(givers) - 1) * CHUNK_BYTES + 1)
-    for chunk, giver in enumerate(givers):
-        if giver != " ":
-            made.put(chunk, "digest", STORE if giver == "-" else giver)
+    made = Provenance("md5:sum", (len(origins) - 1) * CHUNK_BYTES + 1)
+    for chunk, origin in enumerate(origins):
+        if origin != " ":
+            made.put(chunk, "digest", STORE if origin == "-" else origin)
     return made
 
 
@@ -42,8 +42,8 @@ def test_all_that_a_peer_served_of_wrong_objects_goes_and_it_is_asked_no_more() 
     wrong = {0: of("xy"), 3: of("-x")}
     assert discarded(wrong, ["x", "z"]) == [(0, 0), (3, 1)]
     assert discarded(wrong, ["x"]) == []
-    assert [sorted(each.doubted) for each in wrong.values()] == [["x", "z"], ["x", "z"]]
-    assert wrong[0].givers == {1: "y"}
+    assert [sorted(each.excluded) for each in wrong.values()] == [["x", "z"], ["x", "z"]]
+    assert wrong[0].origins == {1: "y"}
 
 
 def test_in_the_end_the_store_is_asked_for_all_that_is_not_its_own() -> None:
@@ -65,20 +65,20 @@ PEERS = "xyz"
 def test_the_peer_that_is_found_first_served_a_wrong_chunk(served: list[list[str]], data: st.DataObject) -> None:
     """Where the peers that are asked are right, whoever differs from them was wrong; nothing of others goes."""
     objects = {index: Provenance("md5:sum", (len(each) - 1) * CHUNK_BYTES + 1) for index, each in enumerate(served)}
-    liars = data.draw(st.sets(st.sampled_from(PEERS)))
-    for index, givers in enumerate(served):
-        for chunk, giver in enumerate(givers):
-            false = giver in liars and data.draw(st.booleans())
-            objects[index].put(chunk, "wrong" if false else "right", giver)
+    bad = data.draw(st.sets(st.sampled_from(PEERS)))
+    for index, origins in enumerate(served):
+        for chunk, origin in enumerate(origins):
+            false = origin in bad and data.draw(st.booleans())
+            objects[index].put(chunk, "wrong" if false else "right", origin)
     found = next(
         (each for each in suspects(objects) if objects[each.object_index].digests[each.chunk] == "wrong"), None
     )
     wrong = {
-        (index, chunk) for index, each in objects.items() for chunk in each.givers if each.digests[chunk] == "wrong"
+        (index, chunk) for index, each in objects.items() for chunk in each.origins if each.digests[chunk] == "wrong"
     }
     assert (found is None) == (not wrong), "every wrong chunk is asked for"
     if found is not None:
-        gone = discarded(objects, [found.giver])
-        assert found.giver in liars
-        assert all(served[index][chunk] == found.giver for index, chunk in gone)
-        assert {each for each in wrong if served[each[0]][each[1]] == found.giver} <= set(gone)
+        gone = discarded(objects, [found.peer])
+        assert found.peer in bad
+        assert all(served[index][chunk] == found.peer for index, chunk in gone)
+        assert {each for each in wrong if served[each[0]][each[1]] == found.peer} <= set(gone)

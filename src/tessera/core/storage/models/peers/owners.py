@@ -2,7 +2,7 @@
 
 A node accepts from peers only what the store's own checksum of the whole object verifies in the end, and serves
 only what it has read from the store itself, or what is verified: so a peer that served a wrong chunk made it wrong, and
-is reported (docs/decisions/0034-nodes-give-each-other-chunks.md).
+is reported (docs/decisions/0034-nodes-share-models.md).
 """
 
 import hashlib
@@ -23,7 +23,7 @@ __all__ = [
     "asking_order",
     "content_key",
     "meeting_pause_s",
-    "order_of_doubt",
+    "recheck_order",
 ]
 
 LEAST_BYTES = 64 * 1024
@@ -35,7 +35,7 @@ what others own, with 10 % a fiftieth."""
 _TRIES = 3
 _LISTED_PER_S = 5_000
 """Objects that the API server lists in a second for all nodes together: half of what one of its processors can
-(docs/decisions/0034-nodes-give-each-other-chunks.md)."""
+(docs/decisions/0034-nodes-share-models.md)."""
 _GOLDEN, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 _Words = npt.NDArray[np.uint64]
@@ -48,7 +48,7 @@ class PeerPatience(msgspec.Struct, frozen=True):
     Args:
         silent_s: a peer that sends nothing for this long, or does not accept a connection, is gone.
         chunk_s: a chunk that takes longer in all is requested from the next one.
-        held_s: how long a peer keeps a request that it cannot answer yet; less than `silent_s`.
+        pending_s: how long a peer keeps a request that it cannot answer yet; less than `silent_s`.
         first_away_s: how long a failed peer is avoided, which doubles with each failure.
         longest_away_s: no pause is longer.
         absent_s: how long a peer without an object is excluded for it.
@@ -57,7 +57,7 @@ class PeerPatience(msgspec.Struct, frozen=True):
 
     silent_s: float = 6.0
     chunk_s: float = 60.0
-    held_s: float = 3.0
+    pending_s: float = 3.0
     first_away_s: float = 2.0
     longest_away_s: float = 60.0
     absent_s: float = 5.0
@@ -145,14 +145,14 @@ class Peers:
         self._failures: defaultdict[str, int] = defaultdict(int)
         self._away_until: dict[str, float] = {}
         self._absent_until: dict[tuple[str, str], float] = {}
-        self._unheld_until: dict[tuple[str, str], float] = {}
-        self.liars: dict[str, str] = {}
+        self._unverified_until: dict[tuple[str, str], float] = {}
+        self.banned: dict[str, str] = {}
         """Peers that served wrong data, and what it was."""
 
     def begin(self) -> None:
         """Forget which peers lack what, when another fetch begins; absent and dropped peers stay so."""
         self._absent_until.clear()
-        self._unheld_until.clear()
+        self._unverified_until.clear()
 
     def whom(self, owners: Owners, key: str, chunk: int, now: float, besides: Collection[str] = ()) -> str:
         """Return the peer to request a chunk from; empty if the node should read it from the store.
@@ -183,12 +183,12 @@ class Peers:
         """
         row = owners.row(key, chunk)
         peer = next((each for each in row if each != self._me), "")
-        away = not peer or self._is_away(peer, key, now) or now < self._unheld_until.get((peer, key), now)
+        away = not peer or self._is_away(peer, key, now) or now < self._unverified_until.get((peer, key), now)
         return "" if away else peer
 
     def _is_away(self, peer: str, key: str, now: float) -> bool:
         return (
-            peer in self.liars
+            peer in self.banned
             or now < self._away_until.get(peer, now)
             or now < self._absent_until.get((peer, key), now)
         )
@@ -207,14 +207,14 @@ class Peers:
         """Note that a peer has nothing of an object, and does not fetch it."""
         self._absent_until[peer, key] = now + self._patience.absent_s
 
-    def holds_not(self, peer: str, key: str, now: float) -> None:
+    def lacks_verified(self, peer: str, key: str, now: float) -> None:
         """Note that a peer does not have all of an object yet."""
-        self._unheld_until[peer, key] = now + self._patience.absent_s
+        self._unverified_until[peer, key] = now + self._patience.absent_s
 
-    def lied(self, peer: str, what: str) -> bool:
-        """Drop a peer for good; return whether it was not dropped before."""
-        known = peer in self.liars
-        self.liars.setdefault(peer, what)
+    def ban(self, peer: str, what: str) -> bool:
+        """Ban a peer until the agent restarts; return whether it was not banned before."""
+        known = peer in self.banned
+        self.banned.setdefault(peer, what)
         return not known
 
 
@@ -229,20 +229,20 @@ def meeting_pause_s(pause_s: float, listed: int) -> float:
     return max(pause_s, listed * listed / _LISTED_PER_S)
 
 
-def order_of_doubt(givers: Mapping[_Chunk, str]) -> tuple[_Chunk, ...]:
+def recheck_order(origins: Mapping[_Chunk, str]) -> tuple[_Chunk, ...]:
     """Return chunks of a wrong object in the order in which they are requested from others.
 
     One of each peer first, so that a peer with many wrong ones is found with the fewest requests.
 
     Args:
-        givers: the peer of each chunk, in an order that is the same on all nodes.
+        origins: the peer of each chunk, in an order that is the same on all nodes.
 
     """
     rounds: defaultdict[str, int] = defaultdict(int)
     ranked = []
-    for place, (chunk, giver) in enumerate(givers.items()):
-        ranked.append((rounds[giver], place, chunk))
-        rounds[giver] += 1
+    for place, (chunk, origin) in enumerate(origins.items()):
+        ranked.append((rounds[origin], place, chunk))
+        rounds[origin] += 1
     return tuple(chunk for _, _, chunk in sorted(ranked, key=lambda each: each[:2]))
 
 

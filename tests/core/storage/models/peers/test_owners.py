@@ -5,14 +5,14 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.storage.models.peers import (
+from tessera.core.storage.models.peers.owners import (
     Owners,
     PeerPatience,
     Peers,
     asking_order,
     content_key,
     meeting_pause_s,
-    order_of_doubt,
+    recheck_order,
 )
 
 ADDRESSES = [f"10.0.{net}.{host}:9443" for net in range(4) for host in range(16)]
@@ -88,12 +88,12 @@ def test_whoever_lied_is_asked_nothing_and_where_all_lie_the_store_is_read(
     key: str, chunks: int, members: list[str]
 ) -> None:
     owners, peers = Owners({key: chunks}, members), Peers("me")
-    for count, liar in enumerate(members):
-        assert peers.lied(liar, f"chunk 1 of {key}")
-        assert not peers.lied(liar, "chunk 2")
+    for count, bad_peer in enumerate(members):
+        assert peers.ban(bad_peer, f"chunk 1 of {key}")
+        assert not peers.ban(bad_peer, "chunk 2")
         assert {peers.whom(owners, key, chunk, 1e9) for chunk in range(chunks)}.isdisjoint(members[: count + 1])
     assert {peers.whom(owners, key, chunk, 1e9) for chunk in range(chunks)} == {""}
-    assert set(peers.liars) == set(members)
+    assert set(peers.banned) == set(members)
 
 
 @given(KEYS, MEMBERS)
@@ -137,11 +137,11 @@ def test_content_has_a_key_where_its_checksum_is_a_digest_of_all_of_it() -> None
 
 
 @given(st.dictionaries(st.integers(0, 99), st.sampled_from("abcd")))
-def test_doubt_begins_with_one_chunk_of_each_giver(givers: dict[int, str]) -> None:
-    order = order_of_doubt(givers)
-    assert sorted(order) == sorted(givers)
-    count = len(set(givers.values()))
-    assert {givers[chunk] for chunk in order[:count]} == set(givers.values())
+def test_doubt_begins_with_one_chunk_of_each_giver(origins: dict[int, str]) -> None:
+    order = recheck_order(origins)
+    assert sorted(order) == sorted(origins)
+    count = len(set(origins.values()))
+    assert {origins[chunk] for chunk in order[:count]} == set(origins.values())
 
 
 @given(CHUNKS, st.sampled_from(ADDRESSES), st.integers(1, 20))
@@ -156,14 +156,14 @@ def test_who_holds_a_chunk_is_asked_before_the_store_unless_it_said_that_it_does
     alone = Owners({"key": 1, "other": 1}, ["a"])
     assert peers.holder(alone, "key", 0, 0.0) == ""
     assert peers.holder(owners, "key", 0, 0.0) == "b"
-    peers.holds_not("b", "key", 0.0)
+    peers.lacks_verified("b", "key", 0.0)
     assert [peers.holder(owners, "key", 0, now) for now in (4.9, 5.0)] == ["", "b"]
     assert peers.holder(owners, "other", 0, 0.0) == "b"
-    peers.holds_not("b", "key", 0.0)
+    peers.lacks_verified("b", "key", 0.0)
     peers.has_not("b", "other", 0.0)
     peers.begin()
     assert [peers.holder(owners, key, 0, 0.0) for key in ("key", "other")] == ["b", "b"]
-    peers.lied("b", "chunk 0")
+    peers.ban("b", "chunk 0")
     assert peers.holder(owners, "key", 0, 9.0) == ""
 
 

@@ -9,14 +9,14 @@ from typing import NamedTuple, Protocol, Self
 import msgspec
 
 from tessera.clients.store.peers import ChunkAbsent, Pending
-from tessera.core.storage.models.multipart import proof_of
-from tessera.core.storage.models.peers import LEAST_BYTES, content_key
+from tessera.core.storage.models.peers.multipart import proof_of
+from tessera.core.storage.models.peers.owners import LEAST_BYTES, content_key
 from tessera.core.storage.models.revisions import Manifest, chunk_range
 
-__all__ = ["Given", "OpenPiece", "Piece", "Shelf"]
+__all__ = ["ChunkProvider", "OpenChunk", "ServedContent", "StoredChunk"]
 
 
-class Piece(msgspec.Struct, frozen=True):
+class StoredChunk(msgspec.Struct, frozen=True):
     """A chunk on the disk, and its digest when it was written."""
 
     path: Path
@@ -25,17 +25,17 @@ class Piece(msgspec.Struct, frozen=True):
     digest: str
 
 
-class OpenPiece(NamedTuple):
+class OpenChunk(NamedTuple):
     """A chunk, and the descriptor of its open file; the caller closes it."""
 
     number: int
-    piece: Piece
+    piece: StoredChunk
 
 
-class Given(Protocol):
+class ChunkProvider(Protocol):
     """Content that is being fetched."""
 
-    def take(self, chunk: int, wait_s: float | None) -> Piece:
+    def take(self, chunk: int, wait_s: float | None) -> StoredChunk:
         """Return a chunk, fetching it first if it is missing.
 
         Args:
@@ -43,13 +43,13 @@ class Given(Protocol):
             wait_s: how long to wait for it; None to fetch nothing, and return only verified content.
 
         Raises:
-            Absent: there is no such chunk, or the fetch has ended.
+            ChunkAbsent: there is no such chunk, or the fetch has ended.
             Pending: it is not there after so many seconds.
 
         """
 
 
-class Shelf:
+class ServedContent:
     """The content served to peers, by content keys: no file name comes from a peer.
 
     As a context manager it is one fetch.
@@ -57,8 +57,8 @@ class Shelf:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._fetched: dict[str, Given] = {}
-        self._held: dict[str, dict[str, tuple[Path, tuple[str, ...], int]]] = {}
+        self._fetched: dict[str, ChunkProvider] = {}
+        self._revisions: dict[str, dict[str, tuple[Path, tuple[str, ...], int]]] = {}
         """By folder: key, path, digests of chunks and size of each file of its revisions."""
 
     def __enter__(self) -> Self:
@@ -66,27 +66,27 @@ class Shelf:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """End it: its content is a revision now, or was given up."""
+        """End it: its content is a revision now, or was abandoned."""
         with self._lock:
             self._fetched.clear()
 
-    def offer(self, key: str, given: Given) -> None:
+    def offer(self, key: str, provider: ChunkProvider) -> None:
         """Serve content that is being fetched."""
         with self._lock:
-            self._fetched[key] = given
+            self._fetched[key] = provider
 
-    def hold(self, versions: Path, manifests: Iterable[Manifest]) -> None:
+    def serve(self, versions: Path, manifests: Iterable[Manifest]) -> None:
         """Serve exactly the files of a folder's revisions; packed revisions have no files."""
-        held = {}
+        files = {}
         for manifest in manifests:
             for file in manifest.files:
                 key = content_key(proof_of(file), file.size) if file.size > LEAST_BYTES else ""
                 if key:
-                    held[key] = (versions / manifest.revision / file.path, file.chunks, file.size)
+                    files[key] = (versions / manifest.revision / file.path, file.chunks, file.size)
         with self._lock:
-            self._held[str(versions)] = held
+            self._revisions[str(versions)] = files
 
-    def open(self, key: str, chunk: int, wait_s: float | None) -> OpenPiece:
+    def open(self, key: str, chunk: int, wait_s: float | None) -> OpenChunk:
         """Return a chunk of content.
 
         Args:
@@ -95,24 +95,24 @@ class Shelf:
             wait_s: how long to wait for it; None to return only verified content.
 
         Raises:
-            Absent: it is not here.
+            ChunkAbsent: it is not here.
             Pending: it is not there after so many seconds.
 
         """
         with self._lock:
-            given = self._fetched.get(key)
-            held = next((folder[key] for folder in self._held.values() if key in folder), None)
-        if held is not None and chunk < len(held[1]):
-            path, digests, size = held
+            provider = self._fetched.get(key)
+            file = next((folder[key] for folder in self._revisions.values() if key in folder), None)
+        if file is not None and chunk < len(file[1]):
+            path, digests, size = file
             first, last = chunk_range(size, chunk)
-            return _opened(Piece(path, first, last - first, digests[chunk]), ChunkAbsent)
-        if given is not None:
-            return _opened(given.take(chunk, wait_s), Pending)  # it was just published, and is a revision soon
+            return _opened(StoredChunk(path, first, last - first, digests[chunk]), ChunkAbsent)
+        if provider is not None:
+            return _opened(provider.take(chunk, wait_s), Pending)  # it was just published, and is a revision soon
         raise ChunkAbsent
 
 
-def _opened(piece: Piece, missing: type[Exception]) -> OpenPiece:
+def _opened(piece: StoredChunk, missing: type[Exception]) -> OpenChunk:
     try:
-        return OpenPiece(os.open(piece.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), piece)
+        return OpenChunk(os.open(piece.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), piece)
     except OSError as error:
         raise missing from error
