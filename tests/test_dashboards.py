@@ -71,7 +71,7 @@ NOT_WITH_VLLM = {
     "Wake-up queries, by result",
 }
 """Panels that docs/walkthroughs/vllm-on-3g40gb.md leaves empty: it has no quota, pending pod, ImageWarmup, autoscaler
-or rules of a prometheus-adapter, and its nodes give each other no models.
+or rules of a prometheus-adapter, and its nodes share no models.
 """
 NVIDIA_DASHBOARD = {
     "GPU Temperature": f"DCGM_FI_DEV_GPU_TEMP{CHOSEN}",

@@ -259,7 +259,7 @@ def test_admission_policies_are_in_force_unless_refused() -> None:
 
 PEERS = {**ANY, "agent": {"modelPeers": "tessera-peers"}}
 LISTENS = {
-    "agents that give each other models": (PEERS, {9443}),
+    "agents that share models": (PEERS, {9443}),
     "routing by the API server": (ANY, set()),
     "routing by the webhook": (WEBHOOK, {8443}),
 }
@@ -311,7 +311,7 @@ def test_a_list_of_no_ports_lets_nothing_out() -> None:
     ]
 
 
-def test_agents_reach_each_other_and_nobody_else_reaches_them_where_they_give_each_other_models() -> None:
+def test_agents_reach_each_other_and_nobody_else_reaches_them_where_they_share_models() -> None:
     policy = next(each for each in rendered(PEERS) if each["metadata"]["name"] == "tessera-peers")
     agents = {"matchLabels": {"app.kubernetes.io/name": "tessera", "app.kubernetes.io/component": "agent"}}
     ports = [{"protocol": "TCP", "port": 9443}]

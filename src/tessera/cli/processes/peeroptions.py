@@ -23,7 +23,7 @@ peer_options = with_options(
         "--peer-address",
         default="",
         metavar="ADDRESS",
-        help="Address of this pod, at which it gives chunks of models to agents of other nodes.  [default: none]",
+        help="Address of this pod, at which it serves chunks of models to agents of other nodes.  [default: none]",
     ),
     click.option("--peer-port", type=click.IntRange(1, 65535), default=_PORT, show_default=True, help="Its port."),
     click.option(

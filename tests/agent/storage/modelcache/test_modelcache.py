@@ -594,7 +594,7 @@ async def test_an_agent_that_ends_leaves_the_kubelet_no_device_to_choose(node: N
     await node.kubelet.until_allocatable(LLAMA, 0)
 
 
-async def test_a_node_fetches_from_the_peers_that_its_nodemodels_name_and_says_where_it_gives(
+async def test_a_node_fetches_from_the_peers_that_its_nodemodels_name_and_reports_where_it_serves(
     node: Node, pki: Path, tmp_path: Path
 ) -> None:
     content = {"large": os.urandom(MIB), "small": b"{}"}

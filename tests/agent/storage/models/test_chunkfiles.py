@@ -1,7 +1,8 @@
 """Chunks of files on a disk, in any order, whatever lay there before."""
 
+import errno
 import os
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -61,10 +62,60 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere").read_bytes() == b"theirs"
 
 
-def test_what_cannot_be_written_back_is_reported_at_the_end(tmp_path: Path) -> None:
+class Opens:
+    """What files are opened with; direct writes may fail as on other file systems."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, direct: int = 0) -> None:
+        self.flags: list[int] = []
+        self.folder_opened = threading.Event()
+        self._direct = direct
+        self._open = os.open
+        monkeypatch.setattr(os, "open", self)
+
+    def __call__(self, path: str, flags: int, mode: int = 0o777) -> int:
+        self.flags.append(flags)
+        if flags & os.O_DIRECTORY:
+            self.folder_opened.set()
+        if self._direct and flags & os.O_DIRECT:
+            raise OSError(self._direct, os.strerror(self._direct))
+        return self._open(path, flags, mode)
+
+
+def write_chunk(path: Path) -> bytes:
+    """Write a chunk that ends within a block; return it."""
+    content = os.urandom(3 * 4096 + 5)
+    ChunkFile(str(path), len(content)).write(filled(content), 0)
+    return content
+
+
+def test_whole_blocks_are_written_past_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens = Opens(monkeypatch)
+    content = write_chunk(tmp_path / "f")
+    assert [bool(flags & os.O_DIRECT) for flags in opens.flags] == [False, True, False], "made, its blocks, the rest"
+    assert (tmp_path / "f").read_bytes() == content
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP])
+def test_where_the_file_system_has_no_direct_writes_all_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    Opens(monkeypatch, code)
+    content = write_chunk(tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == content
+
+
+def test_a_disk_that_fails_at_a_direct_write_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Opens(monkeypatch, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_chunk(tmp_path / "f")
+
+
+def test_what_cannot_be_written_back_is_reported_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens = Opens(monkeypatch)
     with writing_back(tmp_path):
-        time.sleep(0.5)  # it syncs meanwhile
+        assert opens.folder_opened.wait(10), "it syncs meanwhile"
+    opens.folder_opened.clear()
     with pytest.raises(FileNotFoundError, match="gone"), writing_back(tmp_path / "gone"):
-        time.sleep(0.5)
+        assert opens.folder_opened.wait(10)
     with pytest.raises(IsADirectoryError), writing_back(tmp_path / "gone"):
         tmp_path.read_bytes()  # what happens inside is told, not what follows

@@ -43,13 +43,13 @@ def test_nodes_have_the_models_that_select_them_in_the_order_of_priority_and_dem
     assert found["n1"][0] == model("b", priority=1)
 
 
-def test_peers_are_the_nodes_that_shall_have_the_same_source_and_give_it() -> None:
+def test_peers_are_the_nodes_that_shall_have_the_same_source_and_serve_it() -> None:
     nodes = [
         NodeModels(name="same", desired=(model("b"), model("a")), peer="10.0.0.1:9443"),
         NodeModels(name="another name", desired=(DesiredModel(name="c", source="s3://b/a"),), peer="10.0.0.2:9443"),
         NodeModels(name="another endpoint", desired=(model("a", endpoint="https://rgw"),), peer="10.0.0.3:9443"),
         NodeModels(name="another source", desired=(model("b"),), peer="10.0.0.4:9443"),
-        NodeModels(name="gives nothing", desired=(model("a"),)),
+        NodeModels(name="serves nothing", desired=(model("a"),)),
         NodeModels(name="was assigned nothing", peer="10.0.0.5:9443"),
     ]
     assert peers_of(model("a"), nodes) == ("10.0.0.1:9443", "10.0.0.2:9443")

@@ -18,7 +18,7 @@ from tessera.core.storage.models.revisions import CHUNK_BYTES
 
 @pytest.mark.parametrize("part_bytes", [0, CHUNK_BYTES], ids=["whole", "parts"])
 @pytest.mark.parametrize("wrong", [lambda _chunk: True, lambda chunk: chunk == 3], ids=["always", "once"])
-def test_a_peer_that_lies_is_named_by_those_whom_it_lied_to_and_all_get_what_the_store_has(
+def test_a_bad_peer_is_banned_by_those_whom_it_served_and_all_get_what_the_store_has(
     wrong: Callable[[int], bool], part_bytes: int, tmp_path: Path, pki: Path, server: FlakyS3
 ) -> None:
     server.part_bytes = part_bytes
@@ -43,7 +43,7 @@ def test_a_peer_that_lies_is_named_by_those_whom_it_lied_to_and_all_get_what_the
         assert nodes[bad_peer].named == {}
 
 
-def test_where_all_peers_lie_all_comes_from_the_store(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+def test_where_all_peers_are_bad_all_comes_from_the_store(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
     bad = [PeerNode(tmp_path / f"bad_peer{number}", pki, served=BadPeerContent(tmp_path)) for number in range(3)]
     with closing_all([PeerNode(tmp_path / "honest", pki), *bad]) as nodes:
         synced_together(bad, s3(server), QUICK, members=bad[:0])  # each alone: they have it

@@ -19,7 +19,7 @@ CONTENTS = peersyncs.CONTENTS
 
 
 @pytest.mark.parametrize("certificate", ["", "stranger", "client", "agent-stranger", "agent-expired"])
-def test_strangers_are_given_nothing(certificate: str, tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+def test_strangers_are_served_nothing(certificate: str, tmp_path: Path, pki: Path, server: FlakyS3) -> None:
     with closing_all([PeerNode(tmp_path, pki)]) as nodes:
         synced_together(nodes, s3(server), QUICK)
         assert asked(nodes[0], f"chunks/{KEY}/0", CHUNK_BYTES, showing(pki, "agent")) == LARGE[:CHUNK_BYTES]

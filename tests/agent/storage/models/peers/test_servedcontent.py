@@ -1,4 +1,4 @@
-"""What a node gives of what it has."""
+"""What a node serves of what it has."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tessera.clients.store.peers import Pending
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 
 
-def test_a_chunk_that_the_disk_has_damaged_is_not_given_and_its_node_is_not_called_a_liar(
+def test_a_chunk_that_the_disk_has_damaged_is_not_served_and_its_node_is_not_banned(
     tmp_path: Path, pki: Path, server: FlakyS3
 ) -> None:
     with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(2)]) as nodes:

@@ -1,4 +1,4 @@
-"""Nodes that fetch a model together: over real TLS, with peers that leave, lie, are slow or are strangers."""
+"""Nodes that fetch a model together: over real TLS, with peers that leave, are bad, slow or strangers."""
 
 import contextlib
 import socket
@@ -136,7 +136,7 @@ def test_a_peer_whose_answer_comes_byte_by_byte_is_given_up_after_the_time_of_a_
             connections.close()
 
 
-def test_a_part_of_another_size_than_it_seems_makes_nobody_a_liar_and_no_error(
+def test_a_part_of_another_size_than_it_seems_bans_nobody_and_is_no_error(
     tmp_path: Path, pki: Path, server: FlakyS3
 ) -> None:
     server.part_bytes = CHUNK_BYTES + 1  # six of them, as of 8 MiB

@@ -1,4 +1,4 @@
-"""What is known of an object that comes from a store and from peers: who gave what, and whether it is right."""
+"""What is known of an object that comes from a store and from peers: who served what, and whether it is right."""
 
 import hashlib
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_it_is_right_when_all_of_it_has_the_stores_checksum(file: SharedFile) ->
     assert file.as_model_file().checksum == SUM
 
 
-def test_a_wrong_chunk_is_dropped_with_all_of_its_giver_and_only_a_wrong_one_is_a_lie(file: SharedFile) -> None:
+def test_a_wrong_chunk_is_discarded_with_all_of_its_peer_and_only_a_wrong_one_counts(file: SharedFile) -> None:
     take(file, 0, "a", b"wrong")
     take(file, 1, "a")
     take(file, 2, "b")
@@ -50,7 +50,7 @@ def test_a_wrong_chunk_is_dropped_with_all_of_its_giver_and_only_a_wrong_one_is_
     for chunk in (0, 1, 2):
         take(file, chunk, STORE if chunk < 2 else "b")
     assert [*seen, file.is_right] == [False, True]
-    assert file.wrong_peers == {"a": 0}, "what it gave of the second chunk is right"
+    assert file.wrong_peers == {"a": 0}, "what it served of the second chunk is right"
 
 
 def test_where_the_store_has_no_checksum_only_what_came_from_it_is_right(file: SharedFile) -> None:

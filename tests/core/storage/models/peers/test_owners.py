@@ -1,4 +1,4 @@
-"""Who owns which chunk, whom a node asks for it, and when it gives a peer up."""
+"""Who owns which chunk, whom a node asks for it, and when it bans a peer."""
 
 from collections import Counter
 
@@ -84,7 +84,7 @@ def test_where_it_is_the_nodes_turn_it_reads_the_store(
 
 
 @given(KEYS, CHUNKS, MEMBERS)
-def test_whoever_lied_is_asked_nothing_and_where_all_lie_the_store_is_read(
+def test_a_banned_peer_is_asked_nothing_and_where_all_are_banned_the_store_is_read(
     key: str, chunks: int, members: list[str]
 ) -> None:
     owners, peers = Owners({key: chunks}, members), Peers("me")
@@ -106,7 +106,7 @@ def test_after_three_the_store_is_read(key: str, members: list[str]) -> None:
     assert tried == list(owners.row(key, 0)[:3])
 
 
-def test_a_peer_that_failed_comes_back_each_time_later_and_one_that_gave_something_sooner() -> None:
+def test_a_peer_that_failed_comes_back_each_time_later_and_one_that_served_something_sooner() -> None:
     patience = PeerPatience(first_away_s=2.0, longest_away_s=5.0)
     peers, owners, key = Peers("me", patience), Owners({"key": 1, "other": 1}, ["a"]), "key"
     peers.failed("a", 10.0)
@@ -137,7 +137,7 @@ def test_content_has_a_key_where_its_checksum_is_a_digest_of_all_of_it() -> None
 
 
 @given(st.dictionaries(st.integers(0, 99), st.sampled_from("abcd")))
-def test_doubt_begins_with_one_chunk_of_each_giver(origins: dict[int, str]) -> None:
+def test_a_recheck_begins_with_one_chunk_of_each_peer(origins: dict[int, str]) -> None:
     order = recheck_order(origins)
     assert sorted(order) == sorted(origins)
     count = len(set(origins.values()))

@@ -1,4 +1,4 @@
-"""Who gave which chunk of an object, whether all of it is right, and who lied."""
+"""Who served which chunk of an object, whether all of it is right, and which peer was wrong."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_where_nothing_proves_it_all_must_be_from_the_store() -> None:
     assert not of("x---", listed="md5-4:sum").is_right_with("other")
 
 
-def test_all_that_a_peer_gave_is_dropped_and_nothing_of_others() -> None:
+def test_all_that_a_peer_served_is_discarded_and_nothing_of_others() -> None:
     made = of("xy-x")
     assert made.unproven == {0: "x", 1: "y", 3: "x"}
     assert made.drop("x") == [0, 3]
@@ -50,7 +50,7 @@ def test_all_that_a_peer_gave_is_dropped_and_nothing_of_others() -> None:
 @given(
     st.lists(st.sampled_from(["x", "y", STORE, EARLIER]), min_size=COUNT, max_size=COUNT), st.sets(st.integers(0, 3))
 )
-def test_whoever_lied_is_named_and_nobody_else(origins: list[str], wrong: set[int]) -> None:
+def test_whoever_served_wrong_chunks_is_named_and_nobody_else(origins: list[str], wrong: set[int]) -> None:
     made = of("----", [f"wrong {each}" if at in wrong else each for at, each in enumerate(RIGHT)])
     made.origins = dict(enumerate(origins))
     for peer in ("x", "y", EARLIER):
@@ -61,7 +61,7 @@ def test_whoever_lied_is_named_and_nobody_else(origins: list[str], wrong: set[in
     assert all(origins[chunk] == peer and chunk in wrong for peer, chunk in made.wrong_peers.items())
 
 
-# what is there, who gives it again, whether that is the same: (whether it is written, who was wrong, whose it is then)
+# what is there, who serves it again, whether that is the same: (whether it is written, who was wrong, whose it is then)
 RECEIVED: dict[tuple[str | None, str, bool], tuple[bool, str, str | None]] = {
     (None, "x", True): (True, "", None),
     (None, STORE, True): (True, "", None),
