@@ -421,7 +421,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         [],
-        ["the node is not ready"],
+        ["the pod does not tolerate the taint node.kubernetes.io/unreachable=:NoSchedule"],
     ),
     "a node whose GPUs cannot be told": (
         [node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "GeForce-9999"}), me({NEED: 4})],

@@ -117,6 +117,9 @@ def with_gpus(
         InvalidInput: a GPU model Tessera does not know, labels or quantities that make no sense.
 
     """
+    impaired = state.impaired if state else ()
+    withheld = tuple((each.subject, each.message) for each in impaired if each.kind == "Withheld")
+    node = msgspec.structs.replace(node, reported=state is None or state.reported, withheld=withheld)
     if state and state.reported:
         count = field.get("status", "allocatable").get(GPU_MEMORY).read(units.count, 0)
         advertised = MemoryUnits(count, state.unit_mib) if count else None
@@ -129,7 +132,9 @@ def with_gpus(
     facts = _NodeFacts(field, dict(node.labels), allocatable, most, capacity.present, [])
     gpus, lost = _gpus(facts, gpu_model)
     ordered = facts.field.get("metadata", "annotations", REGISTERED).present or len({gpu.sharing for gpu in gpus}) <= 1
-    return msgspec.structs.replace(node, gpus=gpus, lost=lost, ordered=ordered), tuple(
+    named = tuple(sorted(name for name, count in allocatable.items() if count and names_device(name)))
+    by_name = named if state is None and capacity.present and gpus else None
+    return msgspec.structs.replace(node, gpus=gpus, lost=lost, ordered=ordered, advertised=by_name), tuple(
         f"node {node.name}: {note}" for note in facts.notes
     )
 

@@ -121,6 +121,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """ModelCaches whose model it offers; None where unknown, so that none counts as missing."""
     units: MemoryUnits | None = None
     """None where it advertises none, or the size of each is unknown."""
+    reported: bool = True
+    """False where it has an agent that has not reported the GPUs yet: until then nothing of them is allocated."""
+    withheld: tuple[tuple[str, str], ...] = ()
+    """Resources that its agent does not advertise though its GPUs could provide them, each with the reason."""
+    advertised: tuple[str, ...] | None = None
+    """Devices by name that a node without agent advertises, which nobody creates there; None where unknown."""
     ordered: bool = True
     """Whether the GPUs are in the driver's order; labels of a node with different GPUs do not tell."""
 

@@ -15,12 +15,12 @@ from tessera.core.cluster.occupancy import Occupancy, occupancy
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.explain.explain import RequestOption, ways
 from tessera.core.explain.inspection import inspect
-from tessera.core.gpu.sharing import Mode, names_device, of_other_allocator
+from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable_node
-from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, first_obstacle
+from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name
 from tessera.core.packing.preempt import victims
-from tessera.core.packing.reasons import NodeFit, describe_need
+from tessera.core.packing.reasons import NodeFit, describe_need, verdicts_by_ledger
 from tessera.core.storage.images.imagelocality import ImageLocality
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
@@ -107,23 +107,6 @@ def explain_finished(pod: FinishedPod) -> PodExplanation:
     )
 
 
-def _withheld(each: ObservedNode, asks: Iterable[Ask]) -> Iterator[str]:
-    """Yield why a node's agent does not advertise requested resources, though its GPUs could provide them."""
-    resources = {ask.resource for ask in asks}
-    impaired = each.state.impaired if each.state is not None else ()
-    yield from (one.message for one in impaired if one.kind == "Withheld" and one.subject in resources)
-
-
-def _without_agent(each: ObservedNode, asks: Iterable[Ask]) -> Obstacle | None:
-    """Return the device requested by name that a node without an agent does not advertise: nobody creates it there."""
-    if each.state is not None:
-        return None
-    for ask in asks:
-        if ask.form is Form.EXACT and names_device(ask.resource) and not _advertises(each, (ask,)):
-            return Obstacle(Cause.NO_AGENT, f"the node does not advertise {ask.resource} and has no agent")
-    return None
-
-
 def _advertises(each: ObservedNode, asks: Iterable[Ask]) -> bool:
     return {ask.resource for ask in asks} <= {name for name, _ in each.advertised}
 
@@ -148,24 +131,7 @@ class _WithoutPod:
         if self.pod.unread:
             unread = Obstacle(Cause.REQUEST, self.pod.unread)
             return tuple(NodeFit(node=each.node.name, obstacle=unread) for each in self.cluster.nodes)
-        names = [each.node.name for each in self.cluster.nodes]
-        obstacles = self.ledger.obstacles(self.need, names) | self.ledger.unsuited(self.need, names)
-        return tuple(
-            NodeFit(node=each.node.name, obstacle=self._obstacle(each, obstacles.get(each.node.name)))
-            for each in self.cluster.nodes
-        )
-
-    def _obstacle(self, each: ObservedNode, devices: Obstacle | None) -> Obstacle | None:
-        if devices is None or not devices.cause.lasting:
-            devices = _without_agent(each, self.need.asks) or devices
-        return first_obstacle(
-            self.need,
-            each.node,
-            devices=devices,
-            left=self.ledger.left(each.node.name),
-            withheld=next(_withheld(each, self.need.asks), ""),
-            ready=each.ready,
-        )
+        return verdicts_by_ledger(self.ledger, self.need, [each.node for each in self.cluster.nodes])
 
     def choice(self, names: Sequence[str]) -> tuple[str, tuple[Share, ...]] | None:
         """Return the node that the scheduler would choose of these, and the shares; None where none fits."""
@@ -289,7 +255,12 @@ def _unadvertised(rest: _WithoutPod) -> Iterator[str]:
 
 
 def _who_would(rest: _WithoutPod, ask: Ask) -> str:
-    withheld = {each.node.name: reason for each in rest.cluster.nodes for reason in _withheld(each, (ask,))}
+    withheld = {
+        each.node.name: reason
+        for each in rest.cluster.nodes
+        for resource, reason in each.node.withheld
+        if resource == ask.resource
+    }
     for reason in dict.fromkeys(withheld.values()):
         return f"; on {_named([name for name in withheld if withheld[name] == reason])}: {reason}"
     if ask.form is not Form.EXACT:
@@ -403,7 +374,7 @@ def _admitted(rest: _WithoutPod) -> Iterator[str]:
     cures: dict[str, list[str]] = {}
     for each in rest.cluster.nodes:
         name, rule = each.node.name, refusal(rest.need, each.node)
-        if rule is not None and rest.ledger.fits(bare, name) and rest.ledger.roomy(rest.need, name):
+        if each.ready and rule is not None and rest.ledger.fits(bare, name) and rest.ledger.roomy(rest.need, name):
             cures.setdefault(_CURES[rule[0]].format(rule[1]), []).append(name)
     for cure, names in sorted(cures.items(), key=lambda item: -len(item[1]))[:_MOST_REMEDIES]:
         yield f"{cure}: {_named(names)}"

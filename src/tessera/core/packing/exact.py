@@ -19,7 +19,8 @@ from tessera.core.cluster.occupancy import occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Share, Snapshot
 from tessera.core.gpu.mig import ALL_MEDIA, Placement, placement_at, placements
 from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Option
-from tessera.core.packing.fit.admission import refusal
+from tessera.core.packing.fit.admission import admits
+from tessera.core.packing.fit.byname import is_mixed
 from tessera.core.packing.linear import LinearProgram, Solution, TimeBudget
 from tessera.core.workload.need import Ask, Form, Need
 
@@ -155,8 +156,9 @@ class _Model:
         )
         taken: tuple[dict[int, float], ...] = ({}, {}, {})
         for k, (priority, need) in enumerate(self.kinds):
+            able = admits(need, node) and not is_mixed(need, node.gpus)
             takes = (need.cpu_milli, need.memory_mib, 1)
-            if refusal(need, node) is None and all(take <= free for take, free in zip(takes, room, strict=True)):
+            if able and all(take <= free for take, free in zip(takes, room, strict=True)):
                 pods = self.program.variable(high=self.requested[priority, need], integer=True)
                 self.pods[k, n] = pods
                 for terms, take in zip(taken, takes, strict=True):

@@ -21,10 +21,10 @@ from tessera.core.gpu.mig import placements, placements_of
 from tessera.core.gpu.sharing import MPS_MODES, Device, Mode, mig_resource, of_other_allocator
 from tessera.core.gpu.sharing import devices as devices_of
 from tessera.core.packing.fit import Demand, Fleet
-from tessera.core.packing.fit.admission import Refusal, refusal
+from tessera.core.packing.fit.admission import Refusal, refusal, unadvertised, withheld
 from tessera.core.packing.fit.demand import Devices
 from tessera.core.packing.fit.ways import Amount, NewInstance, Way, Whole
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import Ask, Form, Isolation, Need
 from tessera.core.workload.resources import GPU_MEMORY, MODEL_RESOURCE
 from tessera.core.workload.units import gib
 
@@ -36,6 +36,7 @@ __all__ = [
     "describe",
     "first_obstacle",
     "lasting",
+    "mixed",
     "offer_of",
     "refused",
 ]
@@ -54,7 +55,7 @@ class Cause(enum.StrEnum):
     MEMORY = "memory"
     PODS = "pods"
     NOT_KNOWN = "not-known"
-    NOT_READY = "not-ready"
+    UNREPORTED = "unreported"
     DEVICES_FEW = "devices-few"
     BY_NAME = "allocated-by-name"
     BY_SCHEDULER = "allocated-by-scheduler"
@@ -71,7 +72,7 @@ class Cause(enum.StrEnum):
     @property
     def lasting(self) -> bool:
         """Whether it remains even on an empty node."""
-        return _ORDER[self] > _ORDER[Cause.NOT_READY]
+        return _ORDER[self] > _ORDER[Cause.UNREPORTED]
 
     @property
     def rank(self) -> int:
@@ -83,6 +84,7 @@ _ORDER: Final = {cause: rank for rank, cause in enumerate(Cause)}
 _CAUSES: Final = tuple(Cause)
 _TEXTS: Final = {
     Cause.TOGETHER: "room for each request of the pod alone, but not for all of them together",
+    Cause.UNREPORTED: "the node's agent has not reported its GPUs yet: look at the agent there if this lasts",
     Cause.NO_GPU: "the node has no GPU",
     Cause.NO_MODEL: "the node has no GPU of model {models}",
     Cause.NO_DEVICE: "no GPU of the node can provide {one}{alone}",
@@ -146,43 +148,60 @@ def _node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Ob
     return None if pods > 0 else Obstacle(Cause.PODS, "the node has its maximum number of pods")
 
 
+def mixed(ask: Ask, models: tuple[str, ...]) -> Obstacle:
+    """Return the obstacle of a node that has other devices too by the name of an ask that says which (see `byname`)."""
+    grade = f" with {ask.isolation} isolation" if ask.isolation is not Isolation.NONE else ""
+    model = f" of model {' or '.join(models)}" if models else ""
+    return Obstacle(
+        Cause.MIXED,
+        f"not every {ask.resource} of the node is one{grade}{model}, and the kubelet chooses by name alone: request "
+        "an amount, or give these devices a name of their own in the node's GPUPolicy",
+    )
+
+
 def first_obstacle(
     need: Need,
     node: Node,
     *,
     devices: Obstacle | None,
     left: tuple[int, int, int],
-    withheld: str = "",
-    ready: bool = True,
 ) -> Obstacle | None:
     """Return the first obstacle of a node, in the order of kube-scheduler and the extender; None if the pod fits.
 
     Args:
         need: of the pod.
         node: as in the snapshot.
-        devices: the obstacle that `Obstacles` found.
+        devices: the obstacle that `Obstacles` found, or that its devices are `mixed`.
         left: milli cpu, MiB of memory and pods.
-        withheld: why its agent does not advertise a requested resource.
-        ready: whether the node is ready.
 
     """
     rule = refusal(need, node)
     if rule is not None:
         return refused(*rule)
+    lasting_one = devices if devices is not None and devices.cause.lasting else None
+    return _unknown(need, node) or lasting_one or _unadvertised(need, node) or _node_obstacle(need, *left) or devices
+
+
+def _unknown(need: Need, node: Node) -> Obstacle | None:
+    """Return why a node's GPUs are unknown, or a requested resource is withheld; None where neither is."""
     if need.asks and node.problem:
         return Obstacle(Cause.UNREADABLE, f"the node's GPUs are unknown: {node.problem}")
-    if withheld:
-        return Obstacle(Cause.WITHHELD, withheld)
-    if devices is not None and devices.cause.lasting:
-        return devices
-    if not ready:
-        return Obstacle(Cause.NOT_READY, "the node is not ready")
-    return _node_obstacle(need, *left) or devices
+    if need.asks and not node.reported:
+        return Obstacle(Cause.UNREPORTED, _TEXTS[Cause.UNREPORTED])
+    reason = withheld(need, node)
+    return Obstacle(Cause.WITHHELD, reason) if reason else None
+
+
+def _unadvertised(need: Need, node: Node) -> Obstacle | None:
+    """Return the device by name that a node without agent does not advertise; None for none."""
+    resource = unadvertised(need, node)
+    text = f"the node does not advertise {resource} and has no agent"
+    return Obstacle(Cause.NO_AGENT, text) if resource else None
 
 
 def lasting(codes: Ints) -> NDArray[np.bool_]:
     """Return which codes of `Obstacles.codes` remain even on an empty node."""
-    return np.asarray(codes >> (_VALUE_BITS + _REST_BITS + _GPU_BITS + _ASK_BITS) > Cause.NOT_READY.rank)
+    return np.asarray(codes >> (_VALUE_BITS + _REST_BITS + _GPU_BITS + _ASK_BITS) > Cause.UNREPORTED.rank)
 
 
 class Obstacles:
@@ -213,6 +232,8 @@ class Obstacles:
         """Return a code for each of `nodes`, on which the pod does not fit; the first ask that is short decides."""
         kinds = self._fleet.kind.take(nodes, 1)
         codes = np.full(len(nodes), -1, dtype=np.int64)
+        if self._fleet.unreported:
+            _put(codes, np.isin(nodes, list(self._fleet.unreported)), _code(Cause.UNREPORTED))
         _put(codes, np.logical_and.reduce(kinds == 0), _code(Cause.NO_GPU))
         _put(codes, np.logical_and.reduce(~self._models[kinds]), _code(Cause.NO_MODEL))
         for number, (devices, most) in enumerate(zip(self._demand.devices, self._most, strict=True)):

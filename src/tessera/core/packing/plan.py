@@ -15,6 +15,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound, assign
 from tessera.core.packing.fit import Fleet
+from tessera.core.packing.fit.admission import unadvertised
 from tessera.core.packing.linear import TimeBudget
 from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.pack import POLICIES, Packer
@@ -151,6 +152,7 @@ def plan(
         warnings=(
             *(f"{node.name} is left out, because its GPUs are not known: {node.problem}" for node in skipped),
             *_guess_warnings(guessed),
+            *_agent_warnings(snapshot, assignments),
             *_warnings(layouts),
         ),
         notes=snapshot.notes,
@@ -348,6 +350,19 @@ def _guess_warnings(guessed: Mapping[NodeName, Guess]) -> Iterator[str]:
                 f"{', '.join(nodes[:_NAMED_NODES])}{more}: {cause}, so GPU indices in this plan are guesses; run "
                 "`tessera agent` there, and save gpunodes with nodes and pods where it runs"
             )
+
+
+def _agent_warnings(snapshot: Snapshot, assignments: Iterable[Assignment]) -> Iterator[str]:
+    """Yield the nodes without agent for which devices are planned that nobody creates there yet."""
+    nodes = {node.name: node for node in snapshot.nodes}
+    needs = {pod.key: pod.need for pod in snapshot.pending}
+    found: dict[tuple[NodeName, str], list[PodKey]] = {}
+    for each in assignments:
+        resource = unadvertised(needs[each.pod], nodes[each.node])
+        if resource:
+            found.setdefault((each.node, resource), []).append(each.pod)
+    for (node, resource), pods in found.items():
+        yield f"{node} has no agent and does not advertise {resource}: {', '.join(pods)} cannot start there before both"
 
 
 def _warnings(layouts: Iterable[GpuLayout]) -> Iterator[str]:

@@ -4,10 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from tessera.core.cluster.snapshot import Node, NodeName, Snapshot
 from tessera.core.packing.fit import Fleet
-from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, describe, first_obstacle, offer_of
+from tessera.core.packing.fit.byname import mixtures
+from tessera.core.packing.ledger import Ledger
+from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, describe, first_obstacle, mixed, offer_of
 from tessera.core.packing.pack import UNFIT
 from tessera.core.packing.pack.policies import make_policy
 from tessera.core.packing.pack.scores import Scores
@@ -15,7 +18,7 @@ from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Need
 from tessera.core.workload.resources import MODEL_RESOURCE
 
-__all__ = ["NodeFit", "Reasons", "describe_need", "summarize"]
+__all__ = ["NodeFit", "Reasons", "describe_need", "summarize", "verdicts_by_ledger"]
 
 _BY_TEXT = frozenset(cause for cause in Cause if cause.rank > Cause.DEVICES_FEW.rank) - {Cause.UNREADABLE}
 """Causes of which each text is an obstacle of its own; of the others the nearest miss is named."""
@@ -59,6 +62,9 @@ class Reasons:
         short = (self._scores.row(kind) == UNFIT).nonzero()[0]
         codes = dict(zip(short.tolist(), obstacles.codes(short).tolist(), strict=True)) if len(short) else {}
         found = {column: obstacles.of_code(code) for column, code in codes.items()}
+        for column, ask in mixtures(need, self._fleet, np.arange(len(self._fleet.nodes))).items():
+            if column not in found or not found[column].cause.lasting:
+                found[column] = mixed(ask, need.models)
         return tuple(self._verdict(need, column, found.get(column)) for column in range(len(self._fleet.nodes)))
 
     def why(self, need: Need) -> tuple[Cause, str]:
@@ -67,11 +73,22 @@ class Reasons:
         return cause, "; ".join((f"needs {describe_need(need)}", summary, *foreign_names(need.asks)))
 
     def _verdict(self, need: Need, column: int, devices: Obstacle | None) -> NodeFit:
-        node = self._fleet.nodes[column]
         cpu_milli, memory_mib, pods = self._fleet.room[:, column].tolist()
-        first = first_obstacle(need, node, devices=devices, left=(cpu_milli, memory_mib, pods))
-        detail = _offers(need, node) if first is not None and first.cause is Cause.NO_DEVICE else ""
-        return NodeFit(node=node.name, obstacle=first, detail=detail)
+        planned = msgspec.structs.replace(self._fleet.nodes[column], advertised=None)  # agents may be yet to come
+        return _verdict(need, planned, devices, (cpu_milli, memory_mib, pods))
+
+
+def verdicts_by_ledger(ledger: Ledger, need: Need, nodes: Sequence[Node]) -> tuple[NodeFit, ...]:
+    """Return for each of these nodes of a ledger whether a pod could run there, or the scheduler's first obstacle."""
+    names = [node.name for node in nodes]
+    devices = ledger.obstacles(need, names) | ledger.unsuited(need, names)
+    return tuple(_verdict(need, node, devices.get(node.name), ledger.left(node.name)) for node in nodes)
+
+
+def _verdict(need: Need, node: Node, devices: Obstacle | None, left: tuple[int, int, int]) -> NodeFit:
+    first = first_obstacle(need, node, devices=devices, left=left)
+    detail = _offers(need, node) if first is not None and first.cause is Cause.NO_DEVICE else ""
+    return NodeFit(node=node.name, obstacle=first, detail=detail)
 
 
 def summarize(verdicts: Sequence[NodeFit]) -> tuple[Cause, str]:

@@ -248,7 +248,7 @@ STUCK: dict[str, tuple[list[ObservedPod], dict[PodKey, Evictable], Asker, str]] 
         two_halves(),
         free(*two_halves()),
         asker(msgspec.structs.replace(WHOLE, node_selector=(("zone", "z"),))),
-        "no ready node admits it",
+        "no node admits it: the node has no label zone=z, which the pod selects (n)",
     ),
     "too little cpu": (
         two_halves(),

@@ -13,9 +13,9 @@ import msgspec
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.kubernetes.images import pod_images, reported_images
-from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
+from tessera.api.kubernetes.nodes import node_without_gpus, not_ready_taints, read_node, share_unit_mib
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
-from tessera.api.tessera.cluster.fleets import close_gpus
+from tessera.api.tessera.cluster.fleets import close_gpus, desired_notes
 from tessera.api.tessera.node.nodereports import ENFORCEMENT
 from tessera.api.tessera.pods.assignments import read_shares
 from tessera.api.tessera.pods.runningpods import PodMemory, PodsOfCluster, read_pods
@@ -25,7 +25,7 @@ from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Pha
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.mps import Enforcement
 from tessera.core.cluster.shareunit import common_unit_mib, mixed_units
-from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot
+from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot, Taint
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload import units
 from tessera.core.workload.need import Need, Pod, PodKey
@@ -90,7 +90,7 @@ def read_cluster(
             nodes=close_gpus(known, states, observed),
             running=observed.running,
             pending=observed.pending,
-            notes=(*notes, *observed.notes),
+            notes=(*notes, *observed.notes, *desired_notes(known, states, observed)),
         ),
         notes=(*notes, *observed.misread),
         share_unit_mib=unit,
@@ -155,7 +155,8 @@ def _node(
         except InvalidInput:
             bare = Node(name=NodeName(name), cpu_milli=_NO_LIMIT, memory_mib=_NO_LIMIT)
         problem = str(unread or error)
-        bare = msgspec.structs.replace(bare, problem=problem)
+        taints = (*bare.taints, *_not_ready_taints(field))
+        bare = msgspec.structs.replace(bare, problem=problem, taints=taints)
         return ObservedNode(
             node=bare,
             address=_address(field),
@@ -165,7 +166,7 @@ def _node(
         )
     notes.extend(found)
     return ObservedNode(
-        node=node,
+        node=msgspec.structs.replace(node, taints=(*node.taints, *_not_ready_taints(field))),
         address=_address(field),
         ready=_ready(field),
         state=state,
@@ -180,6 +181,13 @@ def _address(field: Field) -> str:
     """Return the first internal address, as gpushare's inspection does."""
     listed = _dicts(field.get("status", "addresses"))
     return next((str(each.get("address", "")) for each in listed if each.get("type") == "InternalIP"), "")
+
+
+def _not_ready_taints(field: Field) -> tuple[Taint, ...]:
+    try:
+        return not_ready_taints(field)
+    except InvalidInput:
+        return ()
 
 
 def _ready(field: Field) -> bool:

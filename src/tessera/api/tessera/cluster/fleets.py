@@ -39,7 +39,7 @@ from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.sharing import Mode, Sharing, managed_sharing
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["close_gpus", "read", "read_states", "share_unit_mib", "short"]
+__all__ = ["close_gpus", "desired_notes", "read", "read_states", "share_unit_mib", "short"]
 
 _MAX_NODES = 100_000
 _EXAMPLES = 5
@@ -145,8 +145,33 @@ def read(
         nodes=close_gpus(nodes, states, pods),
         running=pods.running,
         pending=pods.pending,
-        notes=(*notes, *pods.notes),
+        notes=(*notes, *pods.notes, *desired_notes(nodes, states, pods)),
     )
+
+
+def desired_notes(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: PodsOfCluster) -> Iterator[str]:
+    """Yield the GPUs with idle devices for pods that request them by name, which a plan may use otherwise."""
+    used = {
+        (running.assignment.node, share.gpu, share.start)
+        for running in pods.running
+        for share in running.assignment.shares
+    }
+    for name, state in states.items():
+        index = {gpu.uuid: gpu.index for gpu in state.gpus}
+        idle = sorted(
+            {
+                index[gpu]
+                for each in state.desired
+                for gpu, place in each.devices
+                if gpu in index and (name, index[gpu], place and place.start) not in used
+            }
+        )
+        if idle and name in nodes:
+            which = f"GPU {idle[0]}" if len(idle) == 1 else f"GPUs {', '.join(map(str, idle))}"
+            yield (
+                f"{which} of {name}: the controller keeps idle devices for pods that request them by name; "
+                "here they count as free"
+            )
 
 
 def _is_read(field: Field, plugins: set[Plain]) -> bool:
@@ -204,7 +229,7 @@ def close_gpus(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], po
     Of lost GPUs the last that no pod uses are closed.
     """
     unhealthy = {name: state.unhealthy for name, state in states.items() if state.reported and state.unhealthy}
-    concerned = {*unhealthy, *pods.conflicts, *(name for name, node in nodes.items() if node.lost)}
+    concerned = {*unhealthy, *pods.conflicts, *(name for name, node in nodes.items() if node.lost or not node.reported)}
     held: dict[tuple[str, int], list[Share]] = {}
     for running in pods.running:
         if running.assignment.node in concerned:
@@ -217,7 +242,7 @@ def close_gpus(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], po
             continue
         used = {gpu.index: held.get((name, gpu.index), []) for gpu in node.gpus}
         lost = sorted(used, key=lambda index: (bool(used[index]), -index))[: node.lost]
-        shut = {*lost, *pods.conflicts.get(name, ())}
+        shut = {*lost, *pods.conflicts.get(name, ())} if node.reported else used.keys()
         gpus = tuple(
             closed(gpu, used[gpu.index])
             if gpu.index in shut

@@ -7,7 +7,6 @@ are served one after another; then every smaller set is tried for all of them to
 """
 
 import itertools
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -17,9 +16,8 @@ from tessera.core.packing.defrag.evictable import Evictable
 from tessera.core.packing.defrag.records import Asker, DefragProposal, Move, NodeShares, Placed, Stuck
 from tessera.core.packing.defrag.trial import Room, free_need
 from tessera.core.packing.ledger import holder_id
-from tessera.core.packing.obstacles import first_obstacle
 from tessera.core.packing.preempt import victims
-from tessera.core.packing.reasons import NodeFit, summarize
+from tessera.core.packing.reasons import NodeFit, summarize, verdicts_by_ledger
 from tessera.core.workload.need import Need, PodKey
 
 __all__ = ["MOST_MOVES", "propose"]
@@ -238,16 +236,20 @@ class _Search:
         """Return why no allowed moves place the asker."""
         admitting = self.room.admitting(asker.need)
         if not admitting:
-            return ("no ready node admits it: `tessera explain` shows the rule",)
+            return (f"no node admits it: {self._obstacles(asker.need, self.room.nodes)}",)
         never = self.room.ledger.filter(asker.need, admitting).hopeless
         open_nodes = [name for name in admitting if name not in never]
         if not open_nodes:
-            reasons = Counter(never.values()).most_common(_MOST_SHOWN)
-            return tuple(f"it fits no node, even an empty one: {reason} ({count} nodes)" for reason, count in reasons)
+            return (f"it fits no node, even an empty one: {self._obstacles(asker.need, admitting)}",)
         ordered = sorted(open_nodes, key=lambda name: len(self.room.ledger.pods_on(name)))[:_MOST_WHYS]
         found = (self._in_the_way(asker, name) for name in ordered)
         known = [sentence for _, sentence in sorted(each for each in found if each is not None)[:_MOST_SHOWN]]
         return tuple(known) or (f"moving pods does not help: {self._emptied(asker.need, ordered)}",)
+
+    def _obstacles(self, need: Need, names: Iterable[NodeName]) -> str:
+        """Return in one sentence the obstacles of nodes now."""
+        nodes = [self.room.nodes[name].node for name in names]
+        return summarize(verdicts_by_ledger(self.room.ledger, need, nodes))[1]
 
     def _emptied(self, need: Need, names: Iterable[NodeName]) -> str:
         """Return in one sentence the obstacles of nodes from which all pods are gone."""
@@ -256,9 +258,7 @@ class _Search:
             trial = self.room.ledger.alone(name)
             for pod in trial.pods_on(name):
                 trial.drop_pod(pod.id)
-            devices = trial.obstacles(need, (name,)).get(name)
-            first = first_obstacle(need, self.room.nodes[name].node, devices=devices, left=trial.left(name))
-            verdicts.append(NodeFit(node=name, obstacle=first))
+            verdicts += verdicts_by_ledger(trial, need, [self.room.nodes[name].node])
         return summarize(verdicts)[1]
 
     def _in_the_way(self, asker: Asker, name: NodeName) -> tuple[int, str] | None:

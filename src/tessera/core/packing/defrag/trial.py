@@ -11,7 +11,7 @@ from tessera.core.cluster.cluster import Cluster, ObservedPod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode
 from tessera.core.packing.defrag.records import NodeShares
-from tessera.core.packing.fit.admission import refusal
+from tessera.core.packing.fit.admission import admits, unadvertised
 from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose, holder_id, schedulable_node
 from tessera.core.workload.need import Isolation, Need, PodKey
 
@@ -42,11 +42,13 @@ class Room:
         self._alone: dict[str, Ledger] = {}
 
     def admitting(self, need: Need) -> tuple[NodeName, ...]:
-        """Return the nodes that admit a pod, ignoring free resources."""
+        """Return the nodes on which the scheduler would place a pod, ignoring what is free."""
         known = self._admitting.get(need)
         if known is None:
-            able = (each for each in self.nodes.values() if each.ready and not each.problem)
-            known = self._admitting[need] = tuple(each.node.name for each in able if refusal(need, each.node) is None)
+            nodes = (each.node for each in self.nodes.values() if not each.problem)
+            able = [node.name for node in nodes if admits(need, node) and not unadvertised(need, node)]
+            unsuited = self.ledger.unsuited(need, able)
+            known = self._admitting[need] = tuple(name for name in able if name not in unsuited)
         return known
 
     def place(self, need: Need) -> NodeShares | None:

@@ -1,6 +1,6 @@
 """Whether a node admits a pod: name, labels, affinity, taints, cached models, units, with kube-scheduler's semantics.
 
-Free resources and GPUs are ignored here: everything in this module is fixed for a pair of need and node.
+Free resources and the kinds of GPUs are ignored here: everything in this module is fixed for a pair of need and node.
 """
 
 import enum
@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping
 
 from tessera.core.cluster.snapshot import MemoryUnits, Node, Taint
+from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.need import Form, Need, Requirement, SelectorTerm, Toleration
 
-__all__ = ["Refusal", "matches", "refusal"]
+__all__ = ["Refusal", "admits", "matches", "refusal", "unadvertised", "withheld"]
 
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """The taint that stands for `spec.unschedulable`. Source: kube-scheduler plugin NodeUnschedulable."""
@@ -57,6 +58,29 @@ def refusal(need: Need, node: Node) -> tuple[Refusal, str] | None:
     if need.affinity is not None and not any(matches(term, labels, node.name) for term in need.affinity):
         return Refusal.AFFINITY, ""
     return _not_offered(need, node)
+
+
+def admits(need: Need, node: Node) -> bool:
+    """Return whether a node admits a pod, and gives devices to such pods at all.
+
+    What a node without agent does not advertise is no matter here: a plan may be for agents yet to come.
+    """
+    known = not need.asks or (node.reported and not node.problem)
+    return known and refusal(need, node) is None and not withheld(need, node)
+
+
+def withheld(need: Need, node: Node) -> str:
+    """Return why a node's agent does not advertise a requested resource; empty where it does."""
+    resources = {ask.resource for ask in need.asks} if node.withheld else set[str]()
+    return next((reason for resource, reason in node.withheld if resource in resources), "")
+
+
+def unadvertised(need: Need, node: Node) -> str:
+    """Return the device requested by name that a node without agent does not advertise; empty for none."""
+    if node.advertised is None:
+        return ""
+    named = (ask.resource for ask in need.asks if ask.form is Form.EXACT and names_device(ask.resource))
+    return next((resource for resource in named if resource not in node.advertised), "")
 
 
 def _not_offered(need: Need, node: Node) -> tuple[Refusal, str] | None:

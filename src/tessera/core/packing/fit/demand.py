@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from tessera.core.cluster.gputypes import Counts, Ints
 from tessera.core.cluster.snapshot import Node
-from tessera.core.packing.fit.admission import Refusal, refusal
+from tessera.core.packing.fit.admission import admits
+from tessera.core.packing.fit.byname import mixtures
 from tessera.core.packing.fit.fleet import Fleet
 from tessera.core.packing.fit.ways import Amount, Way, Whole, ways_of
 from tessera.core.workload.need import Ask, Form, Need
@@ -81,8 +82,7 @@ class Demand:
     def __init__(self, need: Need, fleet: Fleet, *, devices_only: bool = False) -> None:
         self.need = need
         self.request: Ints = np.array([[need.cpu_milli], [need.memory_mib], [1]], dtype=np.int64)
-        refused = [] if devices_only else refusals(need, fleet)
-        self.admits: NDArray[np.bool_] = np.array([r is None for r in refused], dtype=np.bool_)
+        self.admits: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_) if devices_only else admitting(need, fleet)
         self.devices = tuple(Devices(ask, ways_of(ask, fleet, need.models)) for ask in need.asks if ask.count)
         self.exact = not self.devices[1:] and all(devices.exact for devices in self.devices)
         self._devices_only = devices_only
@@ -123,21 +123,23 @@ class Demand:
         return sum(ranked[1:], start=ranked[0])
 
 
-def refusals(need: Need, fleet: Fleet) -> list[tuple[Refusal, str] | None]:
-    """Return `refusal` for every node, computed once for nodes that are alike for this need."""
+def admitting(need: Need, fleet: Fleet) -> NDArray[np.bool_]:
+    """Return which nodes admit a pod, ignoring what is free; computed once for nodes that are alike for this need."""
     labeled = bool(need.node_selector) or need.affinity is not None
     named = bool(need.node_name) or need.affinity is not None
 
     def looks(node: Node) -> tuple[object, ...]:
         counted = node.units is not None and need.unit_mib < node.units.mib
         units, models = counted and node.units, bool(need.cached_models) and node.cached_models
-        return node.taints, node.unschedulable, labeled and node.labels, named and node.name, units, models
+        gpus = bool(need.asks) and (node.problem, node.reported, node.withheld)
+        return node.taints, node.unschedulable, labeled and node.labels, named and node.name, units, models, gpus
 
-    alike: dict[tuple[object, ...], tuple[Refusal, str] | None] = {}
-    found = []
-    for node in fleet.nodes:
+    alike: dict[tuple[object, ...], bool] = {}
+    found = np.zeros(len(fleet.nodes), dtype=np.bool_)
+    for column, node in enumerate(fleet.nodes):
         key = looks(node)
         if key not in alike:
-            alike[key] = refusal(need, node)
-        found.append(alike[key])
+            alike[key] = admits(need, node)
+        found[column] = alike[key]
+    found[list(mixtures(need, fleet, np.arange(len(found))))] = False
     return found

@@ -46,6 +46,7 @@ class Fleet:
         gpu_index: by column, the index of each GPU in its node.
         size: what nodes have: cpu (milli), memory (MiB), pods, in rows CPU, MEMORY, PODS; `(3, nodes) int64`.
         room: what nodes have left of it.
+        unreported: columns of nodes whose agents have not reported their GPUs yet.
         types: distinct GPU configurations; 0 is the absent GPU, and a type whose last GPU is gone stays.
         shape: how often types were added or arrays reallocated; anything compiled for another shape is invalid.
         rewired: columns whose GPUs changed, in order; see `fit.spread`.
@@ -73,6 +74,7 @@ class Fleet:
         sizes = [_size(node) for node in self.nodes]
         self.size: Ints = np.array(sizes, dtype=np.int64).reshape(-1, 3).T.copy()
         self.room: Ints = self.size.copy()
+        self.unreported = {i for i, node in enumerate(self.nodes) if not node.reported}
         self.shape = 0
         self.rewired: list[int] = []
         self._vacant: list[int] = []
@@ -119,6 +121,7 @@ class Fleet:
         self.room[:, column] += size - self.size[:, column]
         self.size[:, column] = size
         self.nodes[column] = node
+        (self.unreported.discard if node.reported else self.unreported.add)(column)
         kinds += [0] * (len(self.kind) - len(kinds))
         index = tuple(gpu.index for gpu in gpus)
         if self.gpu_index[column] == index and self.kind[:, column].tolist() == kinds:
@@ -130,6 +133,7 @@ class Fleet:
         """Remove a node with all its shares, and return its column."""
         column = self.index.pop(name)
         self.nodes[column] = VACANT
+        self.unreported.discard(column)
         self.room[:, column] = self.size[:, column] = 0
         self._rewire(column, (), [0] * len(self.kind))
         self._vacant.append(column)

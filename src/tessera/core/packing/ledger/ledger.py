@@ -13,13 +13,13 @@ from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
-from tessera.core.packing.byname import mixtures, restricts
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
+from tessera.core.packing.fit.byname import mixtures, restricts
 from tessera.core.packing.ledger.cached import NO_CODE, UNKNOWN_NODE, KnownObstacles, ReservedNode
 from tessera.core.packing.ledger.gpuusage import by_gpu, with_reservations
 from tessera.core.packing.ledger.records import Filtered, Hold, Holder, HolderId, ImpossibleUse, Purpose, holder_id
 from tessera.core.packing.ledger.schedulable import MOST, bounded_node, schedulable_node
-from tessera.core.packing.obstacles import Obstacle, Obstacles, lasting
+from tessera.core.packing.obstacles import Obstacle, Obstacles, lasting, mixed
 from tessera.core.packing.pack import UNFIT, Mix
 from tessera.core.packing.pack.policies import make_policy
 from tessera.core.packing.pack.scores import Scores
@@ -214,11 +214,11 @@ class Ledger:
         found = self.obstacles(need, names).items()
         lasting_ones = {name: each for name, each in found if each.cause.lasting or each is UNKNOWN_NODE}
         columns = self._columns(names)
-        mixed = mixtures(need, self._fleet, columns)
+        others = mixtures(need, self._fleet, columns)
         return {
-            name: lasting_ones.get(name) or mixed[column]
+            name: lasting_ones.get(name) or mixed(others[column], need.models)
             for name, column in zip(names, columns.tolist(), strict=True)
-            if name in lasting_ones or column in mixed
+            if name in lasting_ones or column in others
         }
 
     def scores(self, need: Need, names: Sequence[str], image_bytes: Mapping[str, int] = _NOTHING) -> tuple[int, ...]:

@@ -39,11 +39,12 @@ def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tupl
         return node, tuple(named_share(gpu, None) for gpu in node.gpus[len(node.gpus) - node.lost :])
     if not state.reported:
         closed = tuple(msgspec.structs.replace(gpu, sharing=_NOTHING) for gpu in node.gpus)
-        return msgspec.structs.replace(node, gpus=closed), ()
+        return msgspec.structs.replace(node, gpus=closed, reported=False), ()
     gpus = {gpu.uuid: gpu for gpu in state.gpus}
     unhealthy = (share for gpu in state.gpus for share in reserved_shares(gpu, state.unhealthy))
     reserved = (*unhealthy, *_by_name(state, gpus))
-    return msgspec.structs.replace(node, gpus=tuple(map(_without_layout, state.gpus))), reserved
+    seen = msgspec.structs.replace(node, gpus=tuple(map(_without_layout, state.gpus)), reported=True)
+    return seen, reserved
 
 
 def _without_layout(gpu: Gpu) -> Gpu:

@@ -4,7 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Share, Snapshot
-from tessera.core.packing.fit.admission import refusal
+from tessera.core.packing.fit.admission import admits
+from tessera.core.packing.fit.byname import is_mixed
 from tessera.core.packing.partitioning.managedgpus import ManagedGpu, reserved
 from tessera.core.workload.need import Form, Need, Pod
 
@@ -58,7 +59,7 @@ class _Matching:
             return False
         key = need, node.name
         if key not in self._admits:
-            self._admits[key] = refusal(need, node) is None
+            self._admits[key] = admits(need, node) and not is_mixed(need, node.gpus)
         cpu_milli, memory_mib, pods = self._room[node.name]
         return self._admits[key] and cpu_milli >= need.cpu_milli and memory_mib >= need.memory_mib and pods >= 1
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tessera.core.cluster.snapshot import Node, NodeName
-from tessera.core.packing.fit.admission import matches, refusal
+from tessera.core.packing.fit.admission import admits, matches
 from tessera.core.packing.partitioning.records import (
     PartitioningDecision,
     PartitioningLimits,
@@ -98,5 +98,5 @@ def _admitted(pending: tuple[Pod, ...], nodes: tuple[Node, ...]) -> tuple[tuple[
     known: dict[Need, bool] = {}
     for pod in pending:
         if pod.need not in known:
-            known[pod.need] = any(refusal(pod.need, node) is None for node in nodes)
+            known[pod.need] = any(admits(pod.need, node) for node in nodes)
     return tuple(pod for pod in pending if known[pod.need]), tuple(pod for pod in pending if not known[pod.need])

@@ -272,15 +272,15 @@ class _Pass:
         A GPU that is unhealthy, skipped, or whose shares in use conflict offers nothing; unhealthy instances are
         reserved.
         """
-        unmanaged = gpu.uuid not in self.managed and creates_by_name(gpu)
-        if unmanaged or gpu.uuid in closed_gpus(unhealthy) or gpu.uuid in self.left_alone:
-            return msgspec.structs.replace(gpu, sharing=_CLOSED)
         sharing = gpu.sharing
         if gpu.uuid in self.managed:
             sharing = msgspec.structs.replace(sharing, layout=None)
         planned = msgspec.structs.replace(gpu, sharing=sharing, reserved=tuple(reserved_shares(gpu, unhealthy)))
-        impossible = bool(held) and any(faults(GpuType.of(planned), held))
-        return msgspec.structs.replace(planned, sharing=_CLOSED, healthy=planned) if impossible else planned
+        unmanaged = gpu.uuid not in self.managed and creates_by_name(gpu)
+        skipped = unmanaged or gpu.uuid in closed_gpus(unhealthy) or gpu.uuid in self.left_alone
+        if skipped or (held and any(faults(GpuType.of(planned), held))):
+            return msgspec.structs.replace(planned, sharing=_CLOSED, healthy=planned, reserved=())
+        return planned
 
     def _starves(self, pod: PodKey) -> bool:
         return self.now_s - self.arrived[pod] >= self.limits.starving_s

@@ -7,8 +7,8 @@ import pytest
 from builders.kubeobjects import gpu
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.packing.byname import mixtures, restricts
 from tessera.core.packing.fit import Fleet
+from tessera.core.packing.fit.byname import is_mixed, mixtures, restricts
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 
 WHOLE = Sharing(modes=(Mode.WHOLE,))
@@ -55,7 +55,17 @@ def test_nodes_are_found_on_which_the_kubelet_could_choose_another_device() -> N
     assert list(mixtures(Need(asks=(OWN, OWN)), fleet, every)) == [2], "each node once, by the first ask"
     found = mixtures(Need(asks=(OWN,), models=("A100-40GB",)), fleet, every)
     assert sorted(found) == [2, 3]
-    assert "one with hardware isolation of model A100-40GB, and" in found[3].text
+    assert found[3] is OWN
+    needs = (
+        Need(asks=(Ask(resource="nvidia.com/gpu"),)),
+        Need(asks=(OWN, SLICE)),
+        Need(asks=(OWN,), models=("A100-40GB",)),
+    )
+    assert [[n for n, each in enumerate(fleet.nodes) if is_mixed(need, each.gpus)] for need in needs] == [
+        [],
+        [2],
+        [2, 3],
+    ]
 
 
 def test_a_gpu_that_is_unhealthy_now_counts_as_what_it_is() -> None:

@@ -1,0 +1,142 @@
+"""Random clusters as Kubernetes objects: nodes with and without agent, in every state, and a pending pod."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from builders.kubeobjects import gpu, gpunode, node, place, pod
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
+from tessera.api.tessera.pods.clusterpods import read_live_pod
+from tessera.core.cluster.gpunodestate import DesiredDevices, Impairment, UnhealthyDevice
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.mig import Layout
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.ledger import Ledger
+from tessera.core.workload.need import PodKey
+
+Object = dict[str, Any]
+
+WANT = PodKey("ns/want")
+MODELS = ("A100-40GB", "A30-24GB", "T4", "L4")
+LAYOUTS = {
+    "A100-40GB": ((("3g.20gb", 0), ("3g.20gb", 4)), (("2g.10gb", 0), ("1g.5gb", 2), ("3g.20gb", 4)), ()),
+    "A30-24GB": ((("2g.12gb", 0), ("1g.6gb", 2)), tuple(("1g.6gb", start) for start in range(4)), ()),
+}
+PROFILES = {"A100-40GB": ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"), "A30-24GB": ("1g.6gb", "2g.12gb", "4g.24gb")}
+MODES = (Mode.WHOLE, Mode.MIG, Mode.MPS, Mode.MEMORY_SHARE)
+PRODUCTS = {
+    "A100-40GB": "NVIDIA-A100-SXM4-40GB",
+    "A30-24GB": "NVIDIA-A30",
+    "T4": "Tesla-T4",
+    "L4": "NVIDIA-L4",
+}
+UNITS = {"nvidia.com/gpu": 4, "tessera.dev/gpu-memory": 80, "aliyun.com/gpu-mem": 80, "nvidia.com/mig-1g.5gb": 7}
+
+
+def sharing_of(rng: random.Random, model: str) -> Sharing:
+    layout: Layout | None = None
+    if model in LAYOUTS:
+        layout = tuple(place(model, profile, start) for profile, start in rng.choice(LAYOUTS[model]))
+    modes = MODES if model in LAYOUTS else (Mode.WHOLE, Mode.MPS, Mode.MEMORY_SHARE)
+    kinds = [
+        Sharing(modes=modes),
+        Sharing(modes=modes),
+        Sharing(modes=modes, layout=layout),
+        Sharing(modes=tuple(rng.sample(modes, 2))),
+        Sharing(modes=(Mode.WHOLE,)),
+        Sharing(modes=()),
+        Sharing(modes=(Mode.MEMORY_SHARE,)),
+        Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),), renamed=rng.random() < 0.5),
+        Sharing(modes=(Mode.MPS,), replicas=(("", 4),), allocator=rng.choice(("kubelet", "scheduler"))),
+    ]
+    if layout:
+        clients = tuple((profile, 2) for profile in sorted({each.profile for each in layout}))
+        both = (Mode.MIG, Mode.MIG_TIME_SLICING)
+        kinds.append(Sharing(modes=(Mode.MIG,), layout=layout, allow_repartition=False))
+        kinds.append(Sharing(modes=both, layout=layout, allow_repartition=False, replicas=clients))
+    return rng.choice(kinds)
+
+
+def random_cluster(rng: random.Random, *, desired: bool, running: int) -> list[Object]:
+    """Return the objects of a cluster with a pending pod `WANT`; whether devices may be desired; the running pods."""
+    objects: list[Object] = []
+    models: list[str] = []
+    for number in range(rng.choice((1, 1, 2, 3))):
+        first = rng.choice(MODELS)
+        own = [first] * rng.choice((1, 2)) if rng.random() < 0.7 else [first, rng.choice(MODELS)]
+        models += own
+        objects += _node(rng, f"n{number}", own, desired=desired)
+    want = _pod(rng, "want", models)
+    placed: list[Object] = []
+    for number in range(running):
+        placed += _placed([*objects, *placed], _pod(rng, f"r{number}", models))
+    return [*objects, *placed, want]
+
+
+def _node(rng: random.Random, name: str, models: Sequence[str], *, desired: bool) -> list[Object]:
+    agent = rng.random() < 0.85
+    units = {name: count for name, count in UNITS.items() if rng.random() < 0.7}
+    if not agent:
+        units["nvidia.com/gpu"] = len(models)
+    room = {"cpu": rng.choice(("64", "2")), "memory": rng.choice(("256Gi", "4Gi")), "pods": rng.choice(("110", "1"))}
+    labels = {} if agent else {"nvidia.com/gpu.product": PRODUCTS[models[0]], "nvidia.com/gpu.count": str(len(models))}
+    made = node(name, {**{key: str(count) for key, count in units.items()}, **room}, **labels)
+    made["status"]["conditions"][0]["status"] = "True" if rng.random() < 0.9 else "False"
+    made["spec"] = {"unschedulable": rng.random() < 0.08}
+    if rng.random() < 0.08:
+        made["spec"]["taints"] = [{"key": "k", "effect": "NoSchedule"}]
+    if not agent:
+        return [made]
+    gpus: list[Gpu] = []
+    unhealthy: list[UnhealthyDevice] = []
+    wanted: list[DesiredDevices] = []
+    for index, model in enumerate(models):
+        each = msgspec.structs.replace(gpu(index, model, sharing=sharing_of(rng, model)), uuid=f"GPU-{name}-{index}")
+        gpus.append(each)
+        if rng.random() < 0.15:
+            unhealthy.append(UnhealthyDevice(gpu=each.uuid, reason="Xid 79"))
+        elif each.sharing.layout and rng.random() < 0.15:
+            unhealthy.append(UnhealthyDevice(gpu=each.uuid, placement=each.sharing.layout[0], reason="Xid 94"))
+        if desired and each.sharing.managed and rng.random() < 0.2:
+            wanted.append(DesiredDevices(gpu=each.uuid, whole=True))
+    impaired: tuple[Impairment, ...] = ()
+    if rng.random() < 0.15:
+        subject = rng.choice(("tessera.dev/gpu-memory", "nvidia.com/gpu"))
+        impaired = (Impairment(kind="Withheld", subject=subject, message="the resource is not advertised: reasons"),)
+    report = gpunode(
+        name, *gpus, reported=True, unhealthy=tuple(unhealthy), desired=tuple(wanted), impaired=impaired, driver="580.1"
+    )
+    if rng.random() < 0.08:
+        del report["status"]
+    return [made, report]
+
+
+def _pod(rng: random.Random, name: str, models: Sequence[str]) -> Object:
+    profiles = PROFILES.get(rng.choice(models), ())
+    named = ["nvidia.com/gpu", "nvidia.com/gpu.shared", *(f"nvidia.com/mig-{profile}" for profile in profiles)]
+    resource = rng.choice(["tessera.dev/gpu-memory", "tessera.dev/gpu-memory", "aliyun.com/gpu-mem", *named])
+    limits: dict[str, str | int] = {resource: rng.choice((1, 2) if resource in named else (1, 4, 10, 20, 39))}
+    if resource == "tessera.dev/gpu-memory":
+        limits |= {"tessera.dev/gpu-compute": rng.choice((10, 50, 100))} if rng.random() < 0.3 else {}
+        limits |= {"tessera.dev/gpu-count": rng.choice((1, 2, 3))} if rng.random() < 0.3 else {}
+    annotations = {"tessera.dev/isolation": rng.choice(("hardware", "driver", "none"))} if rng.random() < 0.3 else {}
+    annotations |= {"tessera.dev/gpu-model": rng.choice(models)} if rng.random() < 0.25 else {}
+    limits |= {"cpu": rng.choice(("1", "10")), "memory": rng.choice(("1Gi", "20Gi"))}
+    return pod(name, limits, node=None, annotations=annotations)
+
+
+def _placed(objects: Sequence[Object], waiting: Object) -> list[Object]:
+    """Return the pod where the scheduler would place it; none where it fits nowhere."""
+    cluster, live = read_cluster(as_fields(objects)), read_live_pod(waiting)
+    ledger = Ledger.of(cluster)
+    names = [each.node.name for each in cluster.nodes if not each.problem]
+    names = [name for name in names if name not in ledger.unsuited(live.need, names)]
+    best = ledger.best(live.need, names) if live.need.asks and not live.wrong else None
+    shares = ledger.choose(live.need, best) if best else ""
+    if best is None or isinstance(shares, str):
+        return []
+    limits = waiting["spec"]["containers"][0]["resources"]["limits"]
+    metadata = waiting["metadata"]
+    return [pod(metadata["name"], limits, *shares, node=best, annotations=metadata["annotations"])]
