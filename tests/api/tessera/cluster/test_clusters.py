@@ -216,3 +216,12 @@ def test_no_object_stops_the_reading(kind: str, metadata: Any, spec: Any, status
     named = strange | {"metadata": {"name": "z", "namespace": "ns", "annotations": metadata, "labels": metadata}}
     got = read(*GOOD, strange, named)
     assert next(each.pods[0].pod for each in inspect(got).nodes[0].gpus if each.pods) == "ns/p"
+
+
+def test_a_node_that_is_not_ready_has_its_taint_before_the_control_plane_has_set_it() -> None:
+    lost = node("a", {"cpu": "1"})
+    lost["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    strange = node("b", {"cpu": "1"})
+    strange["status"]["conditions"] = "none"
+    taints = {each.node.name: [taint.key for taint in each.node.taints] for each in read(lost, strange).nodes}
+    assert taints == {"a": ["node.kubernetes.io/unreachable"], "b": []}
