@@ -84,7 +84,7 @@ _ORDER: Final = {cause: rank for rank, cause in enumerate(Cause)}
 _CAUSES: Final = tuple(Cause)
 _TEXTS: Final = {
     Cause.TOGETHER: "room for each request of the pod alone, but not for all of them together",
-    Cause.UNREPORTED: "the node's agent has not reported its GPUs yet: look at the agent there if this lasts",
+    Cause.UNREPORTED: "the node's agent has not reported its GPUs yet: check the agent there if this lasts",
     Cause.NO_GPU: "the node has no GPU",
     Cause.NO_MODEL: "the node has no GPU of model {models}",
     Cause.NO_DEVICE: "no GPU of the node can provide {one}{alone}",

@@ -48,7 +48,7 @@ def test_a_managed_gpu_is_scheduled_without_its_layout() -> None:
 
 def test_before_the_agent_has_reported_nothing_can_be_granted() -> None:
     ledger = ledger_of(state(reported=False))
-    reason = "the node's agent has not reported its GPUs yet: look at the agent there if this lasts"
+    reason = "the node's agent has not reported its GPUs yet: check the agent there if this lasts"
     assert ledger.filter(amount(1), ["n"]).failed == {"n": reason}
     ledger.put_node(schedulable_node(msgspec.structs.replace(node("n", gpu(0, T4)), reported=False), state(card()))[0])
     assert ledger.filter(amount(1), ["n"]).fitting == ("n",)
