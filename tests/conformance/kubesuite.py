@@ -133,7 +133,7 @@ class KubeSuite:
 
     async def test_a_pod_that_is_not_there_answers_nothing(self, kube: Kube) -> None:
         with pytest.raises(Unavailable, match="Pod default/absent at port 80"):
-            await kube.ask_pod("absent", NAMESPACE, port=80, path="usage")
+            await kube.ask_pod("absent", NAMESPACE, port=80, path="usage", most=99)
 
     async def test_a_pod_that_is_not_there_has_no_log(self, kube: Kube) -> None:
         with pytest.raises(Unavailable, match="log of Pod default/absent"):

@@ -135,17 +135,22 @@ class Connections:
         self._made: aiohttp.ClientSession | None = None
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> HttpResponse:
-        """Return the whole response to a request. A read lost with a kept connection is repeated.
+    async def ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"", *, most: int | None = None
+    ) -> HttpResponse:
+        """Return the whole response to a request, of at most `most` bytes.
+
+        A read lost with a kept connection is repeated.
 
         Raises:
             Unreachable: there is no connection.
-            Broken: it ended before the response did.
+            Broken: it ended before the response did, or the response is larger.
             InvalidInput: a header that is none.
 
         """
         async with self._turns, self._sent(method, target, headers, body) as response:
-            return HttpResponse(response.status, await response.read())
+            content = await response.read() if most is None else await _at_most(response, most)
+            return HttpResponse(response.status, content)
 
     async def read(self, target: str, headers: Mapping[str, str], *, most: int) -> HttpResponse:
         """Return the response to GET with its headers, from an untrusted server, of at most `most` bytes.
@@ -156,14 +161,8 @@ class Connections:
 
         """
         async with self._turns, self._sent("GET", target, headers, b"") as response:
-            content = bytearray()
-            async for piece in response.content.iter_any():
-                content += piece
-                if len(content) > most:
-                    raise Broken(f"an answer of more than {most} bytes")
-            return HttpResponse(
-                response.status, bytes(content), {name.lower(): value for name, value in response.headers.items()}
-            )
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return HttpResponse(response.status, await _at_most(response, most), headers)
 
     @asynccontextmanager
     async def stream(
@@ -236,6 +235,15 @@ class Connections:
                 headers={"Accept-Encoding": "identity", "Accept": "application/json", "User-Agent": "tessera"},
             )
         return self._made
+
+
+async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
+    content = bytearray()
+    async for piece in response.content.iter_any():
+        content += piece
+        if len(content) > most:
+            raise Broken(f"an answer of more than {most} bytes")
+    return bytes(content)
 
 
 async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

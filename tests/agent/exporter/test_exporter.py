@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from builders.gpunodes import shared
 from builders.nodepods import ListedPods
 from builders.nodeviews import SaidPods, of_the_host
+from harness.agentmachine import WatchedDriver
 from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.usage.usagereports import read_usage
-from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
@@ -42,7 +42,7 @@ class Node:
     """A node with a T4 and an A100-40GB, and what containers were allocated."""
 
     def __init__(self, folder: Path) -> None:
-        self.driver = MemoryDriver.of("T4", "A100-40GB")
+        self.driver = WatchedDriver.of("T4", "A100-40GB")
         self.view = SaidPods()
         self.entries: list[Allocation] = []
         self.gpus: tuple[Gpu, ...] = ()
@@ -240,6 +240,13 @@ async def test_a_gpu_that_vanishes_while_it_is_measured_has_no_values_and_the_ot
     assert values("tessera_gpu_lost", "gpu") == {("0",): 1, ("1",): 0}
     assert values("tessera_device_healthy", "gpu") == {("0",): 0, ("1",): 1}
     assert values("DCGM_FI_DEV_FB_USED", "gpu") == {("1",): 0}
+
+
+async def test_a_gpu_that_was_lost_before_the_agent_started_is_still_counted_and_lost(node: Node) -> None:
+    node.driver.unseen = (2,)
+    values = await node.scrape()
+    assert values("tessera_gpu_lost", "gpu", "hostname") == {("0", "n1"): 0, ("1", "n1"): 0, ("2", "n1"): 1}
+    assert values("tessera_device_healthy", "gpu", "hostname") == {("0", "n1"): 1, ("1", "n1"): 1, ("2", "n1"): 0}
 
 
 async def test_a_gpu_that_a_pod_left_processes_on_is_counted_and_not_healthy(node: Node) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console, Group
@@ -231,11 +230,11 @@ async def test_the_agent_of_the_pod_s_node_is_asked_by_way_of_the_api_by_those_w
     for name, on in (("a", "n1"), ("b", "n2"), ("c", "n4")):
         metadata = {"name": name, "namespace": here, "labels": labels}
         await kube.create(PODS, {"metadata": metadata, "spec": {"nodeName": on}, "status": status})
-    kube.answers[here, "a"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
+    kube.answers[here, "a"] = {(9400, "usage"): write_usage(REPORT)}
     (contention,) = await observe_contention(kube, "n1", "team/train")
     assert (contention.cause, contention.drivers) == ("thermal", ("team/train/main",))
     assert await observe_contention(kube, "n1", "team/calm") == ()
-    kube.answers[here, "c"] = {(9400, "usage"): msgspec.json.decode(write_usage(UsageReport(node="n4")))}
+    kube.answers[here, "c"] = {(9400, "usage"): write_usage(UsageReport(node="n4"))}
     for asked, want in (
         ("n2", "agent tessera-system/b: "),
         ("n3", "there is no agent's pod"),

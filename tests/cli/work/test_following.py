@@ -51,7 +51,7 @@ async def test_gpu_usage_is_followed_of_a_job_that_asks_for_gpus(
     await one.kube.create(PODS, {"metadata": metadata, "spec": {"nodeName": "n"}, "status": status})
     device = DeviceReport(containers=(msgspec.structs.replace(BUSY, namespace="ns", pod="j-1"),))
     report = UsageReport(node="n", gpus=(GpuReport(index=3, devices=(device,)),))
-    one.kube.answers["tessera-system", "agent"] = {(9400, "usage"): msgspec.json.decode(write_usage(report))}
+    one.kube.answers["tessera-system", "agent"] = {(9400, "usage"): write_usage(report)}
     await one.pod(RUNS, "n")
     task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
     if "tessera.dev/gpu-memory" in limits:

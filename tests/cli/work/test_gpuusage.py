@@ -18,7 +18,7 @@ TRAIN = JobState(name="train", namespace="team", stage=JobStage.RUNNING, pod="tr
 
 
 def reports(kube: MemoryKube, report: UsageReport) -> None:
-    kube.answers[HERE, "agent"] = {(9400, "usage"): msgspec.json.decode(write_usage(report))}
+    kube.answers[HERE, "agent"] = {(9400, "usage"): write_usage(report)}
 
 
 def with_use(container: ContainerReport) -> UsageReport:

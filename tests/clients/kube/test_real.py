@@ -148,13 +148,20 @@ async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
 
 async def test_a_pod_is_asked_by_way_of_the_api_server(tmp_path: Path) -> None:
     absent = answer(b"no such page", "404 Not Found", "text/plain")
-    answers = [shown(a=1), absent, answer(b"<html>")]
+    answers = [answer(b"<html>"), absent]
     async with connected(tmp_path, lambda _: answers.pop(0), {}) as (server, kube):
-        assert await kube.ask_pod("p", "ns", port=9400, path="usage") == {"a": 1}
-        for _ in range(2):
-            with pytest.raises(Unavailable, match="Pod ns/p at port 9400"):
-                await kube.ask_pod("p", "ns", port=9400, path="usage")
+        assert await kube.ask_pod("p", "ns", port=9400, path="usage", most=6) == b"<html>"
+        with pytest.raises(Unavailable, match="Pod ns/p at port 9400"):
+            await kube.ask_pod("p", "ns", port=9400, path="usage", most=6)
         assert {each.target for each in server.requested} == {"/api/v1/namespaces/ns/pods/p:9400/proxy/usage"}
+
+
+@pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])
+async def test_an_endless_answer_of_a_pod_is_not_read_to_its_end(tmp_path: Path, status: str) -> None:
+    endless = answer(b"a" * (1 << 16), status).replace(b"Content-Length: 65536", b"Content-Length: 99000000")
+    async with connected(tmp_path, lambda _: endless, {}) as (_, kube):
+        with pytest.raises(Unavailable, match="Pod ns/p at port 9400: 'an answer of more than 1000 bytes'"):
+            await kube.ask_pod("p", "ns", port=9400, path="usage", most=1000)
 
 
 async def test_names_that_lead_elsewhere_never_leave(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from builders.usagereports import REPORT
@@ -10,6 +9,7 @@ from conformance.nodeusagesuite import NodeUsageSuite
 from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.clients.kube import PODS, MemoryKube, Object
 from tessera.clients.nodeusage import NodeReports, ProxiedUsage
+from tessera.clients.nodeusage.protocol import MOST_BYTES
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ async def kube() -> MemoryKube:
     kube = MemoryKube()
     for each in (agent_pod("a"), agent_pod("server", component="server")):
         await kube.create(PODS, each)
-    kube.answers[HERE, "a"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
+    kube.answers[HERE, "a"] = {(9400, "usage"): write_usage(REPORT)}
     return kube
 
 
@@ -50,7 +50,7 @@ async def test_an_agent_whose_metrics_are_answered_over_tls(kube: MemoryKube) ->
     pod["metadata"]["annotations"] = {"prometheus.io/scheme": "https"}
     await kube.delete(PODS, "a", namespace=HERE)
     await kube.create(PODS, pod)
-    kube.answers[HERE, "https:b"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
+    kube.answers[HERE, "https:b"] = {(9400, "usage"): write_usage(REPORT)}
     assert await ProxiedUsage(kube).read() == NodeReports((REPORT,))
 
 
@@ -81,9 +81,15 @@ async def test_an_agent_that_ends_is_not_missed(kube: MemoryKube) -> None:
     assert await ProxiedUsage(kube).read() == NodeReports((REPORT,))
 
 
+async def test_a_report_that_is_too_large_is_not_read(kube: MemoryKube) -> None:
+    kube.answers[HERE, "a"] = {(9400, "usage"): write_usage(REPORT) + b" " * MOST_BYTES}
+    with pytest.raises(Unavailable, match=f"agent tessera-system/a: an answer of more than {MOST_BYTES} bytes"):
+        (await ProxiedUsage(kube).read()).some()
+
+
 async def test_what_is_no_report_and_who_may_not_ask_are_reported(kube: MemoryKube) -> None:
     usages = ProxiedUsage(kube)
-    kube.answers[HERE, "a"] = {(9400, "usage"): {"node": 3}}
+    kube.answers[HERE, "a"] = {(9400, "usage"): b'{"node": 3}'}
     with pytest.raises(Unavailable, match=r"agent tessera-system/a: it is not a report: Expected"):
         (await usages.read()).some()
     await kube.delete(PODS, "a", namespace=HERE)

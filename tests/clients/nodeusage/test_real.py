@@ -43,7 +43,7 @@ async def test_what_is_no_agent_is_distinguished_from_one_that_is_away(monkeypat
         assert "HTTP 404" in await failed(f"http://127.0.0.1:{port}/")
     assert "127.0.0.1" in await failed(f"127.0.0.1:{port}")
     async with exposing(MetricsPort(port=0), bytes, lambda: b" " * 100) as port:
-        monkeypatch.setattr(real, "_MOST_BYTES", 10)
+        monkeypatch.setattr(real, "MOST_BYTES", 10)
         assert "more than 10 bytes" in await failed(f"127.0.0.1:{port}")
         assert "no answer in 0 s" in await failed(f"127.0.0.1:{port}", deadline_s=0)
 

@@ -221,6 +221,15 @@ def test_the_page_about_metrics_says_the_bound_of_series() -> None:
     assert said in " ".join((Path(__file__).parents[3] / "docs/metrics.md").read_text().split())
 
 
+def test_a_gpu_that_the_driver_never_showed_is_lost_and_nothing_else_is_said_of_it() -> None:
+    families = node_families(NodeUsage(node="n1", unseen=(3,)))
+    labels = (("gpu", "3"), ("Hostname", "n1"), ("hostname", "n1"))
+    found = {each.metric.name: [(sample.labels, sample.value) for sample in each.samples] for each in families}
+    assert found.pop("tessera_gpu_lost") == [(labels, 1)]
+    assert found.pop("tessera_device_healthy") == [(labels, 0)]
+    assert found.keys() == {"tessera_exporter_containers_left_out", "tessera_exporter_process_attribution"}
+
+
 def test_a_lost_gpu_says_so_and_has_no_measurements() -> None:
     gone = msgspec.structs.replace(GPU, lost=True)
     states = (DeviceFacts(device=WHOLE, healthy=False), DeviceFacts(device=WHOLE, mode="mps", isolation="driver-mps"))

@@ -1,6 +1,5 @@
 """What the page knows by the nodes' agents: asked while somebody looks, kept for a while, and trouble said once."""
 
-import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -70,7 +69,7 @@ def agent_pod(name: str, node: str) -> Object:
 async def test_while_no_agent_can_be_asked_the_last_answer_is_kept_for_three_minutes() -> None:
     kube, now_s = MemoryKube(), 0.0
     await kube.create(PODS, agent_pod("a", "n1"))
-    kube.answers["tessera-system", "a"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
+    kube.answers["tessera-system", "a"] = {(9400, "usage"): write_usage(REPORT)}
     memory = AgentMetrics(ProxiedUsage(kube), logger(), lambda: now_s)
     found = []
     with capture_logs() as logs:
@@ -87,7 +86,7 @@ async def test_each_agent_that_does_not_answer_is_left_out_and_logged_once_until
     kube = MemoryKube()
     for name, node in (("a", "n1"), ("b", "n2"), ("c", "n3")):
         await kube.create(PODS, agent_pod(name, node))
-    answer = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
+    answer = {(9400, "usage"): write_usage(REPORT)}
     kube.answers["tessera-system", "a"] = answer
     now_s = 0.0
     memory = AgentMetrics(ProxiedUsage(kube), logger(), lambda: now_s)
@@ -104,7 +103,7 @@ async def test_each_agent_that_does_not_answer_is_left_out_and_logged_once_until
     assert await complaints() == ["b", "c"]
     assert memory.activity() == {("n1", "team/train"): 90, ("n1", "web/serve"): 12}
     assert await complaints() == [], "nothing has changed"
-    other = msgspec.json.decode(write_usage(UsageReport(node="n2")))
+    other = write_usage(UsageReport(node="n2"))
     kube.answers["tessera-system", "b"] = {(9400, "usage"): other}
     assert await complaints() == []
     del kube.answers["tessera-system", "b"]

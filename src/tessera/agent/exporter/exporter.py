@@ -147,6 +147,7 @@ class Exporter:
             gpus=uses,
             states=tuple(self._states(inventory, gpus)),
             counts=tuple(self._counts(facts.uuid) for facts in inventory.gpus),
+            unseen=inventory.unseen,
             blind=self._containers.blind,
         )
         self._observed_s = loop.time()

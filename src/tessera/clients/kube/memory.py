@@ -59,7 +59,7 @@ class MemoryKube:
         self._outage: Unavailable | None = None
         self._lost_answers = 0
         self._withheld: frozenset[tuple[Kind, str]] = frozenset()
-        self.answers: dict[Key, dict[tuple[int, str], Object]] = {}
+        self.answers: dict[Key, dict[tuple[int, str], bytes]] = {}
         """Answers of pods, by namespace and name, then by port and path."""
         self.written: dict[Key, list[bytes]] = {}
         """Logs of containers, by the namespace and name of their pods."""
@@ -237,13 +237,15 @@ class MemoryKube:
         self._remove(PODS, (namespace, name))
         self._confirm()
 
-    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, tls: bool = False) -> Object:
+    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, most: int, tls: bool = False) -> bytes:
         """Return the entry of `answers` for a pod; with TLS for `https:` and its name."""
         await self._reach(PODS, namespace)
+        subject = f"request to {_subject(PODS, (namespace, name))} at port {port}"
         answer = self.answers.get((namespace, f"https:{name}" if tls else name), {}).get((port, path))
         if answer is None or self._storage.get(PODS, (namespace, name)) is None:
-            subject = f"request to {_subject(PODS, (namespace, name))} at port {port}"
             raise Unavailable(subject, found=f"no answer to /{path}", hint="try again")
+        if len(answer) > most:
+            raise Unavailable(subject, found=f"an answer of more than {most} bytes", hint="try again")
         return answer
 
     async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:

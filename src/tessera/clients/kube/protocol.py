@@ -319,19 +319,20 @@ class Kube(Protocol):
         """
         ...
 
-    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, tls: bool = False) -> Object:
-        """Return the JSON object of a pod's HTTP endpoint, through the API server.
+    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, most: int, tls: bool = False) -> bytes:
+        """Return the answer of a pod's HTTP endpoint, through the API server.
 
         Args:
             name: of the pod.
             namespace: its namespace.
             port: of the pod, for HTTP.
             path: one segment, `usage` for `/usage`.
+            most: largest answer in bytes; the pod is untrusted.
             tls: whether it is HTTPS; the API server does not verify its certificate.
 
         Raises:
             Forbidden: the caller may not get `pods/proxy` there.
-            Unavailable: the pod does not exist, does not answer, or answers something else.
+            Unavailable: the pod does not exist, does not answer, or its answer is larger.
 
         """
         ...

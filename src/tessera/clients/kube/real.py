@@ -182,13 +182,14 @@ class HttpKube:
         except _Absent:
             return
 
-    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, tls: bool = False) -> Object:
-        """Return the JSON object of a pod's HTTP endpoint, through the API server."""
+    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, most: int, tls: bool = False) -> bytes:
+        """Return the answer of a pod's HTTP endpoint, of at most `most` bytes, through the API server."""
         subject = f"request to {_subject(PODS, name, namespace)} at port {port}"
         at = f"https:{name}:{port}" if tls else f"{name}:{port}"
         requested = _Request(subject, PODS, at, namespace, "proxy", path)
         try:
-            return await self._ask("GET", requested)
+            async with _translated(subject, self._deadline_s):
+                return (await self._answer("GET", requested, most=most)).content
         except (_Absent, Unsupported) as error:
             raise Unavailable(subject, found=error.found, hint="try again") from error
 
@@ -237,22 +238,37 @@ class HttpKube:
         content_type: str = _JSON,
         parameters: Mapping[str, str] | None = None,
     ) -> Object:
-        """Return the server's response, with its errors as ours."""
+        """Return the object in the server's response, with its errors as ours."""
         content = b"" if body is None else msgspec.json.encode(body)
+        async with _translated(requested.subject, self._deadline_s):
+            answer = await self._answer(method, requested, content, content_type=content_type, parameters=parameters)
+            return _without_managers(msgspec.json.decode(answer.content, type=dict))
+
+    async def _answer(
+        self,
+        method: str,
+        requested: "_Request",
+        content: bytes = b"",
+        *,
+        content_type: str = _JSON,
+        parameters: Mapping[str, str] | None = None,
+        most: int | None = None,
+    ) -> HttpResponse:
+        """Return the server's successful response, of at most `most` bytes."""
         target = requested.target(parameters or {})
         loop = asyncio.get_running_loop()
         last_s = loop.time() + self._deadline_s
-        async with _translated(requested.subject, self._deadline_s):
+        headers = await self._headers()
+        typed = {"Content-Type": content_type}
+        answer = await self._connections.ask(method, target, headers | typed, content, most=most)
+        if answer.status == _UNAUTHORIZED and await self._credentials.renew(headers.get(_WHO, "")):
             headers = await self._headers()
-            answer = await self._connections.ask(method, target, headers | {"Content-Type": content_type}, content)
-            if answer.status == _UNAUTHORIZED and await self._credentials.renew(headers.get(_WHO, "")):
-                headers = await self._headers()
-                if loop.time() >= last_s:
-                    # A token's file that is slow to read holds the loop, and its timers. Who asked has given up.
-                    raise TimeoutError
-                answer = await self._connections.ask(method, target, headers | {"Content-Type": content_type}, content)
-            _check(answer, requested)
-            return _without_managers(msgspec.json.decode(answer.content, type=dict))
+            if loop.time() >= last_s:
+                # A token's file that is slow to read holds the loop, and its timers. Who asked has given up.
+                raise TimeoutError
+            answer = await self._connections.ask(method, target, headers | typed, content, most=most)
+        _check(answer, requested)
+        return answer
 
     async def _headers(self) -> dict[str, str]:
         who = await self._credentials.header()

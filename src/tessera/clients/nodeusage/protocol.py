@@ -9,7 +9,10 @@ import msgspec
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
 
-__all__ = ["NodeReports", "NodeUsages"]
+__all__ = ["MOST_BYTES", "NodeReports", "NodeUsages"]
+
+MOST_BYTES = 8 << 20
+"""Largest report; one of 224 containers has 60 kB."""
 
 
 class NodeReports(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from tessera.api.kubernetes.podstates import is_terminating
 from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import PODS, Forbidden, Kube, Object, Selection, annotations_of, name_of
-from tessera.clients.nodeusage.protocol import NodeReports
+from tessera.clients.nodeusage.protocol import MOST_BYTES, NodeReports
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable, shown
 
@@ -65,8 +65,8 @@ class ProxiedUsage:
         try:
             async with self._turns:
                 tls = annotations_of(pod).get(_SCHEME) == "https"
-                answer = await self._kube.ask_pod(name, namespace, port=_PORT, path="usage", tls=tls)
-            report = read_usage(msgspec.json.encode(answer), subject)
+                answer = await self._kube.ask_pod(name, namespace, port=_PORT, path="usage", most=MOST_BYTES, tls=tls)
+                report = read_usage(answer, subject)
         except Forbidden as error:
             raise _lacking(subject, error) from error
         except (InvalidInput, Unavailable) as error:

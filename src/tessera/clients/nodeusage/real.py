@@ -6,14 +6,12 @@ from urllib.parse import urlsplit
 
 from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.clients.connections import Broken, Connections, Unreachable, reached
-from tessera.clients.nodeusage.protocol import NodeReports
+from tessera.clients.nodeusage.protocol import MOST_BYTES, NodeReports
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["HttpUsage"]
 
-_MOST_BYTES = 8 << 20
-"""Largest report; one of 224 containers has 60 kB."""
 _PORT = 9400
 _HINT = "check the address, or run kubectl -n tessera-system port-forward POD 9400, and --agent http://127.0.0.1:9400"
 
@@ -42,7 +40,7 @@ class HttpUsage:
         subject = f"agent {address}"
         try:
             async with asyncio.timeout(self._deadline_s):
-                answer = await connections.read("/usage", {"Accept": "application/json"}, most=_MOST_BYTES)
+                answer = await connections.read("/usage", {"Accept": "application/json"}, most=MOST_BYTES)
         except TimeoutError as error:
             found = f"no answer in {self._deadline_s:g} s"
             raise Unavailable(subject, found=found, hint=_HINT) from error

@@ -195,6 +195,8 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuUse, ...] = ()
     states: tuple[DeviceFacts, ...] = ()
     counts: tuple[GpuCounts, ...] = ()
+    unseen: tuple[int, ...] = ()
+    """Indices of GPUs that were lost before the agent started, of which nothing else is known."""
     blind: bool = False
 
 
@@ -233,6 +235,10 @@ def node_families(usage: NodeUsage) -> tuple[Family, ...]:
             _add_device(samples, device, shown, labels)
             containers += len(device.containers)
     _add_states(samples, usage)
+    for index in usage.unseen:
+        nameless = (("gpu", str(index)), *_of_node(usage.node))
+        _add(samples, _LOST, nameless, 1)
+        _add(samples, _HEALTHY, nameless, 0)
     left_out = max(containers - _MOST_CONTAINERS, 0)
     samples[_LEFT_OUT.name].append(MetricSample((("hostname", usage.node),), left_out))
     samples[_ATTRIBUTION.name].append(MetricSample((("hostname", usage.node),), int(not usage.blind)))
@@ -245,16 +251,20 @@ def _each_once(samples: Iterable[MetricSample]) -> tuple[MetricSample, ...]:
 
 
 def _labels(facts: GpuFacts, node: str) -> Labels:
-    """Return DCGM exporter's labels of a GPU; some dashboards have `Hostname`, others `hostname`."""
+    """Return DCGM exporter's labels of a GPU."""
     return (
         ("gpu", str(facts.index)),
         ("UUID", facts.uuid[:_LONGEST]),
         ("pci_bus_id", facts.pci_bus_id[:_LONGEST]),
         ("device", f"nvidia{facts.minor}"),
         ("modelName", facts.product[:_LONGEST]),
-        ("Hostname", node),
-        ("hostname", node),
+        *_of_node(node),
     )
+
+
+def _of_node(node: str) -> Labels:
+    """Return a node's labels: some dashboards have `Hostname`, others `hostname`."""
+    return (("Hostname", node), ("hostname", node))
 
 
 def _device_labels(device: DeviceUse, labels: Labels) -> Labels:
