@@ -64,9 +64,11 @@ class Node:
 
     def run(self, gpu: str, pid: int, pod: str, memory_mib: int, sm_percent: int = 0) -> None:
         self.driver.start_process(gpu, pid, memory_mib=memory_mib, sm_percent=sm_percent)
-        folder = self.proc / str(pid)
-        folder.mkdir()
-        (folder / "cgroup").write_text(f"0::/kubepods/besteffort/poduid-{pod}/{ID}\n")
+        self.group(pid, f"/kubepods/besteffort/poduid-{pod}/{ID}")
+
+    def group(self, pid: int, path: str) -> None:
+        (self.proc / str(pid)).mkdir(exist_ok=True)
+        (self.proc / str(pid) / "cgroup").write_text(f"0::{path}\n")
 
     async def scrape(self) -> Callable[..., Mapping[tuple[str, ...], float]]:
         await self.exporter.observe()
@@ -95,6 +97,7 @@ async def test_three_pods_on_a_shared_gpu_are_distinguished(node: Node) -> None:
     node.run(t4, 101, "a", 3000, 60)
     node.run(t4, 102, "b", 500, 20)
     node.driver.start_process(t4, 103, memory_mib=77)
+    node.group(103, "/system.slice/display.service")
     values = await node.scrape()
     assert values("DCGM_FI_DEV_FB_USED", "gpu", "pod") == {
         ("0", ""): 77,
@@ -112,6 +115,26 @@ async def test_three_pods_on_a_shared_gpu_are_distinguished(node: Node) -> None:
     }
     allocated = values("tessera_container_memory_allocated_bytes", "namespace", "pod", "container")
     assert allocated == {("team", name, "c"): 4096 << 20 for name in "abc"}
+
+
+@pytest.mark.parametrize("how", ["of an unknown form", "not there", "not readable"])
+async def test_usage_of_a_process_whose_container_is_unknown_is_absent_not_zero(node: Node, how: str) -> None:
+    t4, _ = await node.uuids()
+    for name in "ab":
+        node.allocate(name, Use(gpu=t4, exclusivity=Exclusivity.MEMORY, memory_mib=8192))
+    node.run(t4, 101, "a", 7000, 90)
+    node.group(101, "/kubepods/of/another/form")
+    if how != "of an unknown form":
+        (node.proc / "101/cgroup").unlink()
+    if how == "not readable":
+        (node.proc / "101/cgroup").mkdir()
+    values = await node.scrape()
+    assert values("DCGM_FI_DEV_FB_USED", "gpu", "pod") == {("1", ""): 0}
+    assert values("DCGM_FI_DEV_GPU_UTIL", "gpu", "pod") == {("0", ""): 90, ("1", ""): 0}
+    assert values("tessera_device_memory_used_bytes", "gpu")[("0",)] == 7000 << 20
+    report = read_usage(node.exporter.report(), "agent")
+    found = [each for gpu in report.gpus for device in gpu.devices for each in device.containers]
+    assert [(each.used_mib, each.peak_mib, each.mean_percent) for each in found] == [(None, None, None)] * 2
 
 
 async def test_processes_have_their_pods_also_when_these_were_just_read_anew(node: Node, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def process(pid: int, memory_mib: int | None, percent: int | None = None, on: in
 
 
 def device_of(
-    reading: GpuReading, allocations: list[ContainerAllocation], owners: dict[int, Owner] | None
+    reading: GpuReading, allocations: list[ContainerAllocation], owners: dict[int, Owner | None] | None
 ) -> DeviceUse:
     (device,) = attributed(GPU, reading, allocations, owners).devices
     return device
@@ -38,7 +38,7 @@ def test_three_pods_on_a_shared_gpu_have_what_their_processes_use() -> None:
         gpu_percent=90,
         processes=(process(1, 300, 50), process(2, 100, 20), process(3, 200, 20), process(9, 150, 5)),
     )
-    owners = {1: owner("a"), 2: owner("a"), 3: owner("b")}
+    owners = {1: owner("a"), 2: owner("a"), 3: owner("b"), 9: None}
     device = device_of(reading, [C, A, B], owners)
     assert uses(device) == {"a": (400, 70), "b": (200, 20), "c": (0, 0)}
     assert (device.used_mib, device.left_mib, device.alone) == (1000, 400, None)
@@ -69,7 +69,9 @@ def test_where_processes_cannot_be_seen_only_idle_devices_are_known() -> None:
 
 
 @pytest.mark.parametrize("owners", [None, {}])
-def test_where_it_is_unknown_which_processes_there_are_no_container_is_idle(owners: dict[int, Owner] | None) -> None:
+def test_where_it_is_unknown_which_processes_there_are_no_container_is_idle(
+    owners: dict[int, Owner | None] | None,
+) -> None:
     device = device_of(GpuReading(memory_used_mib=500, gpu_percent=90), [A, B], owners)
     assert uses(device) == {"a": (None, None), "b": (None, None)}
     assert device.left_mib is None
@@ -127,6 +129,20 @@ def test_the_rounding_of_processes_is_no_impossible_memory() -> None:
         assert [each.memory_mib for each in first.containers] == [want]
 
 
+def test_a_process_whose_container_is_unknown_may_be_of_each_of_the_device() -> None:
+    reading = GpuReading(memory_used_mib=500, processes=(process(1, 300, 50), process(2, 100, 5)))
+    device = device_of(reading, [A, B], {1: owner("a")})
+    assert (uses(device), device.left_mib) == ({"a": (None, None), "b": (None, None)}, None)
+    assert device_of(reading, [], {1: None}).left_mib == 500, "nobody has a part of it"
+    small, large = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
+    processes = (process(1, 40, on=7), process(2, 5, on=2))
+    reading = GpuReading(
+        instances=(InstanceReading(placement=SMALL), InstanceReading(placement=LARGE)), processes=processes
+    )
+    on_both = attributed(PARTITIONED, reading, [allocation("a", small), allocation("b", large)], {1: owner("a")})
+    assert [uses(each) for each in on_both.devices] == [{"a": (40, None)}, {"b": (None, None)}], "not of another"
+
+
 def test_a_process_of_which_only_the_pod_is_known_is_its_one_container_s() -> None:
     other = allocation("b", container="side")
     reading = GpuReading(memory_used_mib=10, processes=(process(1, 3, 1), process(2, 4, 1)))
@@ -180,12 +196,12 @@ PROCESSES = st.lists(
     unique_by=lambda each: each.pid,
     max_size=9,
 )
-OWNERS = st.dictionaries(st.integers(1, 9), st.sampled_from([owner(each) for each in "abcx"]))
+OWNERS = st.dictionaries(st.integers(1, 9), st.sampled_from([*(owner(each) for each in "abcx"), None]))
 
 
 @given(PROCESSES, OWNERS, st.one_of(st.none(), st.integers(0, 40000)))
 def test_containers_never_use_more_than_all_processes_do_and_all_memory_is_somebody_s(
-    processes: list[ProcessReading], owners: dict[int, Owner], used_mib: int | None
+    processes: list[ProcessReading], owners: dict[int, Owner | None], used_mib: int | None
 ) -> None:
     device = device_of(GpuReading(memory_used_mib=used_mib, processes=tuple(processes)), [A, B, C], owners)
     known = [each.memory_mib for each in device.containers if each.memory_mib is not None]

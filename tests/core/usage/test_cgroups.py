@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.core.usage.attribution import Owner
-from tessera.core.usage.cgroups import owner_of
+from tessera.core.usage.cgroups import outside_pods, owner_of
 
 UID, OTHER = "0f0f0f0f-1111-2222-3333-444444444444", "9f0f0f0f-1111-2222-3333-444444444444"
 ID = "ab" * 32
@@ -24,6 +24,19 @@ CASES = {
         f"{SYSTEMD}/cri-containerd-{ID}.scope/kubepods/pod{OTHER}/{'cd' * 32}\n",
         MAIN,
     ),
+    "containerd without systemd, under a kubelet with it": (
+        f"0::/system.slice/containerd.service/{SYSTEMD.rpartition('/')[2]}:cri-containerd:{ID}\n",
+        MAIN,
+    ),
+    "the same, version 1, guaranteed": (
+        f"4:memory:/system.slice/containerd.service/kubepods-pod{UID.replace('-', '_')}.slice:cri-containerd:{ID}\n",
+        MAIN,
+    ),
+    "seen from a group beside it": (f"0::/../../{SYSTEMD.rpartition('/')[2]}/cri-containerd-{ID}.scope\n", MAIN),
+    "seen from a group beside it, nested by the container": (
+        f"0::/../{SYSTEMD.rpartition('/')[2]}/cri-containerd-{ID}.scope/kubepods/pod{OTHER}/{'cd' * 32}\n",
+        MAIN,
+    ),
     "the pod's own group": (f"{SYSTEMD}\n", POD),
     "a container that is not known": (f"{SYSTEMD}/cri-containerd-{'cd' * 32}.scope\n", POD),
     "a group that is no container": (f"{SYSTEMD}/something\n", POD),
@@ -37,3 +50,17 @@ CASES = {
 def test_a_process_is_its_container_s(case: str) -> None:
     text, want = CASES[case]
     assert owner_of(text, {ID: "main"}, [UID, OTHER]) == want
+
+
+@pytest.mark.parametrize(
+    ("text", "outside"),
+    [
+        (CASES["the machine's"][0], True),
+        ("12:pids:/user.slice\n0::/\n", True),
+        ("", False),
+        ("0::/kubepods/of/a/form/that/nobody/knows\n", False),
+        (CASES["CRI-O"][0], False),
+    ],
+)
+def test_only_a_process_of_known_groups_is_outside_of_pods(text: str, outside: bool) -> None:
+    assert outside_pods(text) is outside

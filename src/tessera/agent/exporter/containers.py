@@ -12,7 +12,7 @@ from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.usage.attribution import ContainerAllocation, Owner
-from tessera.core.usage.cgroups import owner_of
+from tessera.core.usage.cgroups import outside_pods, owner_of
 
 __all__ = ["NodeContainers"]
 
@@ -82,17 +82,21 @@ class NodeContainers:
             for use in entry.uses
         )
 
-    async def owners(self, pids: Iterable[int]) -> Mapping[int, Owner] | None:
-        """Return the containers of processes, without processes outside of pods; None if none can be observed."""
+    async def owners(self, pids: Iterable[int]) -> Mapping[int, Owner | None] | None:
+        """Return the containers of processes: None for one outside of pods, and none where it is unknown.
+
+        None if processes of other pods cannot be observed.
+        """
         if self._view.blind:
             return None
         return await asyncio.to_thread(self._owners, frozenset(pids), tuple(self._view.pods()))
 
-    def _owners(self, pids: Iterable[int], pods: Iterable[Object]) -> Mapping[int, Owner]:
+    def _owners(self, pids: Iterable[int], pods: Iterable[Object]) -> Mapping[int, Owner | None]:
         containers = dict(_container_ids(pods))
         uids = [str((each.get("metadata") or {}).get("uid", "")) for each in pods]
-        found = {pid: owner_of(self._cgroups(pid), containers, uids) for pid in pids}
-        return {pid: owner for pid, owner in found.items() if owner is not None}
+        texts = {pid: self._cgroups(pid) for pid in pids}
+        found = {pid: owner_of(text, containers, uids) for pid, text in texts.items()}
+        return {pid: owner for pid, owner in found.items() if owner is not None or outside_pods(texts[pid])}
 
     @property
     def blind(self) -> bool:
@@ -104,7 +108,7 @@ class NodeContainers:
             with (self._proc / str(pid) / "cgroup").open("rb") as file:
                 return file.read(_MOST_READ).decode(errors="replace")
         except OSError:
-            return ""  # it has ended meanwhile
+            return ""  # it has ended meanwhile, or cannot be read now: in both cases its container is unknown
 
 
 def _memory_mib(inventory: Inventory) -> Iterator[tuple[DeviceId, int]]:

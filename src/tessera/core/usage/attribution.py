@@ -111,7 +111,7 @@ def attributed(
     facts: GpuFacts,
     reading: GpuReading,
     allocations: Iterable[ContainerAllocation],
-    owners: Mapping[int, Owner] | None,
+    owners: Mapping[int, Owner | None] | None,
 ) -> GpuUse:
     """Return the usage of a GPU, by container.
 
@@ -119,8 +119,8 @@ def attributed(
         facts: the GPU in the inventory.
         reading: the driver's measurements, plausible or not.
         allocations: of its devices; those of missing devices are left out.
-        owners: the containers of processes by pid, without those that are in no pod or have ended; None where
-            processes of other pods cannot be observed.
+        owners: the containers of processes by pid: None for one in no pod, and none for one whose container is
+            unknown, which may be any; None where processes of other pods cannot be observed.
 
     """
     reading = plausible(reading, facts)
@@ -179,7 +179,7 @@ def _shared_out(
     device: DeviceUse,
     allocations: list[ContainerAllocation],
     processes: tuple[ProcessReading, ...] | None,
-    owners: Mapping[int, Owner] | None,
+    owners: Mapping[int, Owner | None] | None,
     most_mib: int,
 ) -> DeviceUse:
     """Return a device with the usage of each of its containers."""
@@ -191,12 +191,12 @@ def _shared_out(
             activity=device.activity,
         )
         return msgspec.structs.replace(device, containers=(alone,), left_mib=0)
-    if processes is None or (owners is None and processes):
+    if processes is None or any(owners is None or each.pid not in owners for each in processes):
         unknown = tuple(ContainerUse(allocation=each) for each in allocations)
         return msgspec.structs.replace(device, containers=unknown, left_mib=None if allocations else device.used_mib)
     own = defaultdict[tuple[str, str], list[ProcessReading]](list)
     for process in processes:
-        owner = (owners or {}).get(process.pid)
+        owner = None if owners is None else owners[process.pid]
         if owner is not None:
             own[owner.uid, owner.container].append(process)
     containers = tuple(_use_of(allocation, allocations, own, most_mib) for allocation in allocations)

@@ -5,20 +5,24 @@ from collections.abc import Iterable, Mapping
 
 from tessera.core.usage.attribution import Owner
 
-__all__ = ["owner_of"]
+__all__ = ["outside_pods", "owner_of"]
 
+_PODS = "kubepods"
 _POD = re.compile(
-    r"kubepods[^\n]*?/(?:[\w.-]*-)?pod(?P<uid>[0-9a-zA-Z_-]{4,253}?)(?:\.slice)?(?:/(?P<rest>[^\n]*))?(?:\n|$)"
+    r"kubepods(?:-(?:\w+-)?|[^\n]*?/(?:[\w.-]*-)?)"
+    r"pod(?P<uid>[0-9a-zA-Z_-]{4,253}?)(?:\.slice)?(?:[/:](?P<rest>[^\n]*))?(?:\n|$)"
 )
 """A pod's control group below the kubelet's, the outermost: a container may name nested ones as it likes.
 
+Below another group than the machine's, the path begins at the pod's: `/../../kubepods-burstable-podUID.slice/...`.
 Source: kubernetes/kubernetes `pkg/kubelet/cm/{cgroup_manager_linux,pod_container_manager_linux}.go`."""
-_CONTAINER = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*-)?(?P<id>[0-9a-f]{64})(?:\.scope)?(?:/|$)")
-"""`cri-containerd-ID.scope`, `crio-ID.scope`, `ID`."""
+_CONTAINER = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*[-:])?(?P<id>[0-9a-f]{64})(?:\.scope)?(?:/|$)")
+"""`cri-containerd-ID.scope`, `crio-ID.scope`, `ID`; after `:` that of a containerd that does not use systemd under a
+kubelet that does: `/system.slice/containerd.service/kubepods-burstable-podUID.slice:cri-containerd:ID`."""
 
 
 def owner_of(text: str, containers: Mapping[str, str], uids: Iterable[str]) -> Owner | None:
-    """Return the pod and container of a process; None for one in no pod.
+    """Return the pod and container of a process; None for one in no pod, or in a control group of unknown form.
 
     Args:
         text: its `/proc/PID/cgroup`.
@@ -34,3 +38,8 @@ def owner_of(text: str, containers: Mapping[str, str], uids: Iterable[str]) -> O
     container = _CONTAINER.match(found["rest"] or "")
     name = containers.get(container["id"], "") if container else ""
     return Owner(uid=spelled.get(written, found["uid"]), container=name)
+
+
+def outside_pods(text: str) -> bool:
+    """Return whether a process is in no pod: its control groups are known, and none is the kubelet's of pods."""
+    return bool(text.strip()) and _PODS not in text
