@@ -1,9 +1,13 @@
 """What Prometheus answers about the use of GPUs, however it is broken."""
 
 import json
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from builders.usage import GPU, WHOLE, allocation
 from tessera.api.prometheus import usagehistory
@@ -37,6 +41,49 @@ def vector(*series: tuple[dict[str, str], str]) -> bytes:
 
 def answers(**given: bytes) -> dict[str, bytes]:
     return dict.fromkeys(history_queries("1d"), vector()) | given
+
+
+def test_history_goes_on_when_agents_are_replaced(tmp_path: Path) -> None:
+    """Three agents one after the other, for 120, 60 and 10 minutes; only the last saw the container busy."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool, by which Prometheus answers queries, is not on PATH")
+    labels = CUT | {"pod_uid": "u", "Hostname": "n1"}
+    owner = {name: value for name, value in labels.items() if name not in {"exclusive", "part", "Hostname"}}
+    series, began = [], 0
+    for agent, (minutes, percent) in enumerate(((120, 2), (60, 2), (10, 100))):
+        for name, value in (
+            ("tessera_container_memory_allocated_bytes", 4864 << 20),
+            ("DCGM_FI_DEV_GPU_UTIL", percent),
+            ("DCGM_FI_DEV_FB_USED", 4000 - percent),
+        ):
+            before = f"_x{began} " if began else ""
+            of_agent = written(name, labels | {"instance": f"10.0.0.{agent}:9400"})
+            series.append({"series": of_agent, "values": f"{before}{value}x{minutes - 1} stale"})
+        began += minutes
+    kind = {"exclusive": "true", "part": ""}
+    wanted = {
+        "allocated_mib": (owner | kind, 4864),
+        "peak_mib": (owner, 3998),
+        "mean_percent": (owner, (180 * 2 + 10 * 100) / 190),
+        "observed_s": (owner, 38 * 300),
+    }
+    queries = history_queries("7d")
+    assert queries.keys() == wanted.keys()
+    asked = [
+        {"expr": query, "eval_time": "189m", "exp_samples": [{"labels": written("", labels), "value": value}]}
+        for query, (labels, value) in ((queries[name], each) for name, each in wanted.items())
+    ]
+    case = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
+    (tmp_path / "case.yaml").write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [case]}))
+    command = [promtool, "test", "rules", "case.yaml"]
+    result = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def written(name: str, labels: dict[str, str]) -> str:
+    """Return a series as Prometheus writes it; an empty label is none."""
+    return name + "{" + ",".join(f'{label}="{value}"' for label, value in labels.items() if value) + "}"
 
 
 def container(**given: Any) -> ContainerReport:

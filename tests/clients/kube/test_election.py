@@ -87,7 +87,7 @@ class BadNetwork:
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
         raise NotImplementedError
 
-    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, tls: bool = False) -> Object:
+    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, most: int, tls: bool = False) -> bytes:
         raise NotImplementedError
 
     def tunnel(self, name: str, namespace: str, *, port: int) -> AbstractAsyncContextManager[Tunnel]:

@@ -1,5 +1,7 @@
 """Whose memory and load it is."""
 
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -22,7 +24,7 @@ def process(pid: int, memory_mib: int | None, percent: int | None = None, on: in
 
 
 def device_of(
-    reading: GpuReading, allocations: list[ContainerAllocation], owners: dict[int, Owner | None] | None
+    reading: GpuReading, allocations: list[ContainerAllocation], owners: Mapping[int, Owner | None] | None
 ) -> DeviceUse:
     (device,) = attributed(GPU, reading, allocations, owners).devices
     return device
@@ -70,7 +72,7 @@ def test_where_processes_cannot_be_seen_only_idle_devices_are_known() -> None:
 
 @pytest.mark.parametrize("owners", [None, {}])
 def test_where_it_is_unknown_which_processes_there_are_no_container_is_idle(
-    owners: dict[int, Owner | None] | None,
+    owners: Mapping[int, Owner | None] | None,
 ) -> None:
     device = device_of(GpuReading(memory_used_mib=500, gpu_percent=90), [A, B], owners)
     assert uses(device) == {"a": (None, None), "b": (None, None)}
@@ -201,7 +203,7 @@ OWNERS = st.dictionaries(st.integers(1, 9), st.sampled_from([*(owner(each) for e
 
 @given(PROCESSES, OWNERS, st.one_of(st.none(), st.integers(0, 40000)))
 def test_containers_never_use_more_than_all_processes_do_and_all_memory_is_somebody_s(
-    processes: list[ProcessReading], owners: dict[int, Owner | None], used_mib: int | None
+    processes: list[ProcessReading], owners: Mapping[int, Owner | None], used_mib: int | None
 ) -> None:
     device = device_of(GpuReading(memory_used_mib=used_mib, processes=tuple(processes)), [A, B, C], owners)
     known = [each.memory_mib for each in device.containers if each.memory_mib is not None]

@@ -36,17 +36,25 @@ _KINDS: Final = {("true", ""): "exclusive", ("false", "replica"): "replica", ("f
 
 
 def history_queries(window: str) -> dict[str, str]:
-    """Return the queries by purpose, over a window such as `14d`: for existing containers."""
-    load = f'avg_over_time({GPU_UTIL.name}{{pod_uid!=""}}[{window}])'
-    activity = f'avg_over_time({SM_ACTIVE.name}{{pod_uid!=""}}[{window}]) * 100'
-    observed = f"count_over_time({ALLOCATED.name}[{window}:{_STEP_S}s])"
+    """Return the queries by purpose, over a window such as `14d`: for existing containers.
+
+    An agent that is replaced has another `instance`, and its series are others: a mean is of the samples of all of
+    them, and a time counts once, however many agents there were.
+    """
+    load = _mean(f'{GPU_UTIL.name}{{pod_uid!=""}}[{window}]')
+    activity = _mean(f'{SM_ACTIVE.name}{{pod_uid!=""}}[{window}]')
+    observed = f"count_over_time((max by ({_OWNER}) ({ALLOCATED.name}))[{window}:{_STEP_S}s])"
     present = f"and on ({_OWNER}) {ALLOCATED.name}"
     return {
         "allocated_mib": f"max by ({_OWNER}, {EXCLUSIVE}, {PART}) ({ALLOCATED.name}) / 2^20",
         "peak_mib": f"max by ({_OWNER}) (max_over_time({_USED}[{window}])) {present}",
-        "mean_percent": f"max by ({_OWNER}) ({activity} or {load}) {present}",
-        "observed_s": f"max by ({_OWNER}) ({observed}) * {_STEP_S} {present}",
+        "mean_percent": f"({activity} * 100 or {load}) {present}",
+        "observed_s": f"{observed} * {_STEP_S} {present}",
     }
+
+
+def _mean(samples: str) -> str:
+    return f"sum by ({_OWNER}) (sum_over_time({samples})) / sum by ({_OWNER}) (count_over_time({samples}))"
 
 
 def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport, ...]:
