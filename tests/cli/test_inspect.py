@@ -89,7 +89,7 @@ NARROW = """\
 GPU LAYOUT                              MODE          ALLOCATED    HEALTH
     PODS                                ISOLATION     USED         FRAGMENTED
 gpu-a  10.0.0.5  4 x A100-40GB  driver 580.95.05  policy batch
-0   │2g.10gb│- 2g   │?  │░░░│1g │░░░│   MIG           14.4/40 GiB  healthy
+0   │2g.10gb│- 2g   │?  │░░░│1g │░░░│   MIG           14.3/40 GiB  healthy
     ns/embed-7d9f-x2x4, ns/train-0      hardware      3 GiB        43 %
 1   │16 GiB      │8 GiB │░░░░░░░░░░░░░│ MPS           24/40 GiB    healthy
     ns/vllm-0, ns/vllm-1 (starting)     MPS           19 GiB       57 %
@@ -98,7 +98,7 @@ gpu-a  10.0.0.5  4 x A100-40GB  driver 580.95.05  policy batch
 3   │4 │░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░│ memory share  4/40 GiB     Xid 79
     ns/old (ending)                     none          -            -
 gke-cluster-europe-west4-pool-2-a1b2c3d4-x7k2  10.0.0.45  2 x T4
-0   │3.8 GiB│3.8 GiB │░░░░░░░░░░░░░░░░│ time-sliced   7.5/15 GiB   healthy
+0   │3.7 GiB│3.7 GiB │░░░░░░░░░░░░░░░░│ time-sliced   7.5/15 GiB   healthy
     ns/nb-0, ns/nb-1                    none          -            0 %
 1   │░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░│ (time-sliced) 0/15 GiB     healthy
                                         -             -            0 %
@@ -110,7 +110,7 @@ def test_every_gpu_drawn_on_80_columns() -> None:
     got = lines(run(columns=80))
     assert got[: len(NARROW.splitlines())] == NARROW.splitlines()
     assert " ".join(got[len(NARROW.splitlines()) :]).startswith(
-        "5 of 6 GPUs in use; 89.9 GiB of 190 GiB allocated (47 %)"
+        "5 of 6 GPUs in use; 89.8 GiB of 190 GiB allocated (47 %)"
     )
 
 

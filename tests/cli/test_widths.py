@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZED = ("--parameters", "8.03B", "--layers", "32", "--kv-heads", "8", "--head-dim", "128")
 
 CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "all GPU models": (("profiles",), ("ARCHITECTURE", "PLACEMENTS", "RTX-PRO-6000-Blackwell-96GB", "published")),
+    "all GPU models": (("profiles",), ("ARCHITECTURE", "PLACEMENTS", "RTX-PRO-6000-Blackwell-96GB", "inferred")),
     "one GPU model": (("profiles", "A100-40GB"), ("MEMORY MiB", "PLACEMENTS", "profile names and maximum")),
     "a language model": (("size", *SIZED), ("H100-80GB", "13.5 GiB short", "1024x8192")),
     "a plan": (
