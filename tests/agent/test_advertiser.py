@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 
 import msgspec
@@ -252,3 +253,28 @@ async def test_where_allocations_cannot_be_recorded_nothing_is_offered_until_the
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+
+
+async def test_where_the_record_of_a_pod_s_devices_is_lost_nothing_more_is_offered_and_the_node_says_why(
+    machine: Machine,
+) -> None:
+    """It was deleted by force while no agent ran, and a process of it does not end."""
+    record, process = machine.settings.paths.state / "allocations.json", machine.folder / "proc/77"
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        await machine.pod("p", {"nvidia.com/gpu": 1})
+        await machine.start("p", "nvidia.com/gpu")
+        uid = (await machine.kube.get(PODS, "p", "default") or {})["metadata"]["uid"]
+        process.mkdir()
+        (process / "cgroup").write_text(f"0::/kubepods/pod{uid}/abc\n")
+    record.write_bytes(record.read_bytes()[:-9])
+    await machine.kube.delete(PODS, "p", namespace="default")
+    machine.kubelet.remove("default", "p")
+    async with machine.agent():
+        why = f"pod {uid}: it was deleted, its processes run, and the record of what it uses was unreadable"
+        assert why in await machine.event("ResourceNotAdvertised")
+        await machine.until(lambda node: why in str((node.get("status") or {}).get("conditions")))
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 0)
+        assert machine.kubelet.capacity("nvidia.com/gpu") == 2
+        shutil.rmtree(process)
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)

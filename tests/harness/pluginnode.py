@@ -214,9 +214,13 @@ class Node:
         return [resource.name for resource in self.offered(*pairs, options=options).resources]
 
     async def offer(
-        self, *pairs: tuple[GpuFacts, Sharing], how: PluginOptions | None = None, options: OfferOptions | None = None
+        self,
+        *pairs: tuple[GpuFacts, Sharing],
+        how: PluginOptions | None = None,
+        options: OfferOptions | None = None,
+        withheld: int = 0,
     ) -> None:
-        """Offer GPUs and start the task that keeps them advertised."""
+        """Offer GPUs, of which so many devices are withheld, and start the task that keeps them advertised."""
         if self.task is None:
             self.task = asyncio.create_task(self.plugins.run(Measures()))
         found = self.offered(*pairs, options=options)
@@ -224,7 +228,7 @@ class Node:
         assert self.plugins.problems == () or self.impaired
         for resource in found.resources:
             healthy = sum(device.healthy for device in resource.devices)
-            await self.kubelet.until_allocatable(resource.name, healthy)
+            await self.kubelet.until_allocatable(resource.name, healthy - withheld)
 
     async def kill(self) -> None:
         """End the agent as a signal does."""

@@ -182,19 +182,19 @@ class Advertiser:
         record.note("plugins", plugins.problems)
         record.note("processes", (_BLIND,) if self._sources.view.blind else ())
         # 5. Keep what the report needs.
-        unwritten += await self._unkept(offered)
+        unwritten += await self._closed(offered)
         self.advertised = offered
         self._unwritten = "; ".join(each.message for each in unwritten)
         self.impaired = (*declared.impaired, *withheld_resources(offered.impossible), *unwritten)
         self.enforced = Enforced(declared, node_sharing, gpus)
         return done.withdrawn
 
-    async def _unkept(self, offered: NodeOffer) -> tuple[Impairment, ...]:
-        """Return the resources of which nothing is offered, because the allocation could not be recorded.
+    async def _closed(self, offered: NodeOffer) -> tuple[Impairment, ...]:
+        """Return the resources of which nothing is offered, because the record cannot be written, or lacks something.
 
         The Node shows it at once: until the kubelet does, each pod that is bound here fails.
         """
-        problem, names = self._gate.record.unkept, [resource.name for resource in offered.resources]
+        problem, names = self._gate.record.closed, [resource.name for resource in offered.resources]
         if problem:
             left = {name: len(self._gate.record.allocated_ids(name)) for name in names}
             try:

@@ -112,7 +112,7 @@ class Agent:
         """GPU changes for containers that are about to start."""
         self._plugins = self._own_plugins()
         self._gate, self._shares = self._plugins.gate, self._plugins.shares
-        self._gate.record.on_unkept = self._offer_wakeup.set
+        self._gate.record.on_closed = self._offer_wakeup.set
         self._pods = NodePods(self._view, self._gate.record, self._shares, self._watched, clock_s=times.clock_s)
         self._advertiser = self._own_advertiser()
         gpus = NodeGpus(driver=driver, users=self._pods, advertised=self._advertiser)

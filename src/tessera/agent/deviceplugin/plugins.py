@@ -93,7 +93,7 @@ class Plugins:
     @property
     def problems(self) -> tuple[str, ...]:
         """What keeps resources from being advertised, or containers from getting devices; one sentence each."""
-        return (*self._servers.problems, *filter(None, (self._unwritten, self.gate.record.unkept)))
+        return (*self._servers.problems, *filter(None, (self._unwritten, self.gate.record.closed)))
 
     @property
     def unit_mib(self) -> int:
@@ -149,7 +149,8 @@ class Plugins:
         self.shares.inject(self._injection, self._driver)
         await self.adopt(inventory)
         self.gate.record.retry()
-        resources = tuple(map(self._closed, offered.resources)) if self.gate.record.unkept else offered.resources
+        await self.gate.record.lost()
+        resources = tuple(map(self._closed, offered.resources)) if self.gate.record.closed else offered.resources
         policy = options.allocation_policy or "distributed"
         # The kubelet calls before each start of a container, also of a resource without devices by now.
         names = self.gate.record.resources - {resource.name for resource in offered.resources}
@@ -193,7 +194,7 @@ class Plugins:
         self.gate.on_devices = DeviceProcesses(listed, self._view, lambda: self._maker.inventory).on
 
     def _closed(self, resource: Resource) -> Resource:
-        """Return a resource of which no device is free: what is allocated stays, and nothing more can be recorded."""
+        """Return a resource of which no device is free: what is allocated stays, and nothing more can be allocated."""
         allocated = self.gate.record.allocated_ids(resource.name)
         devices = tuple(
             each if each.id in allocated else msgspec.structs.replace(each, healthy=False) for each in resource.devices

@@ -1,6 +1,7 @@
 """The last gate: no device to two pods, whatever the kubelet has forgotten."""
 
 import asyncio
+import json
 import shutil
 from collections.abc import Callable
 
@@ -71,6 +72,7 @@ def left(node: Node) -> list[tuple[DeviceId, str]]:
     return [(each.device, each.reason) for each in node.plugins.gate.refusals.devices_of_orphans]
 
 
+REMEDY = ": end them, or restart the node; no device is allocated before"
 SPOILED: dict[str, Callable[[bytes], bytes]] = {
     "of a version to come": lambda content: content.replace(b'"version":1', b'"version":2'),
     "torn": lambda content: content[:-9],
@@ -84,13 +86,16 @@ async def test_where_the_record_is_spoiled_nobody_starts_beside_a_pod_that_was_d
 ) -> None:
     """While no agent ran it was deleted; only its processes tell that it has a device, and nothing tells which.
 
-    A further agent starts from the record that the first one wrote, and from the damaged file that it kept.
+    A further agent starts from the record that the first one wrote, and from the damaged file that it kept. Nothing
+    more is offered meanwhile: each pod that is sent here would wait. One that was sent before is evicted.
     """
     node.impaired = True
-    gpus = (facts(0), WHOLE), (facts(1), WHOLE)
+    gpus = tuple((facts(number), WHOLE) for number in range(3))
     await node.offer(*gpus)
     await node.run("ended")
     await node.run("kept")
+    node.ask("next")
+    await node.kubelet.admit("default", "next", Container(name="main", limits=((GPU, 1),)))
     processes = {name: node.process_of(name, number) for number, name in enumerate(("ended", "kept"), 100)}
     await node.kill()
     file = node.root / "allocations.json"
@@ -100,15 +105,78 @@ async def test_where_the_record_is_spoiled_nobody_starts_beside_a_pod_that_was_d
         if number:
             await node.kill()
         node.plugins = node.started()
-        await node.offer(*gpus)
+        await node.offer(*gpus, withheld=1)
         await node.plugins._tidy()  # takes in what the living one has
-    with pytest.raises(Conflict, match="pod uid-ended was deleted, its processes run, and the record of what it uses"):
-        await node.run("next")
+    why = "pod uid-ended was deleted, its processes run, and the record of what it uses was unreadable"
+    (problem,) = node.plugins.problems
+    assert problem == why.replace("ended was", "ended: it was") + REMEDY
+    with pytest.raises(Conflict, match=why):
+        await node.kubelet.create("default", "next", "main")
+    assert node.plugins.gate.refusals.blocked_pods() == {}
+    node.passed_s += 61
+    assert node.plugins.gate.refusals.blocked_pods() == {"uid-next": ("default/next", why)}
     shutil.rmtree(processes["ended"])
     await node.kubelet.create("default", "next", "main")
+    assert node.plugins.gate.refusals.blocked_pods() == {}
+    assert not node.plugins.problems
+    await node.offer(*gpus)
+    await node.run("free")
     node.end("kept")
     with pytest.raises(Conflict, match="container main of pod default/kept uses device"):
         await node.run("last")
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+async def test_a_pod_of_which_one_entry_was_spoiled_is_not_known_by_another(node: Node, restarts: int) -> None:
+    """Its two containers have a GPU each; it was deleted by force while no agent ran."""
+    node.impaired = True
+    gpus = tuple((facts(number), WHOLE) for number in range(3))
+    await node.offer(*gpus)
+    node.ask("p")
+    spec = node.pods["default", "p"]["spec"]
+    spec["containers"].append({**spec["containers"][0], "name": "second"})
+    await node.kubelet.admit("default", "p", *(Container(name=n, limits=((GPU, 1),)) for n in ("main", "second")))
+    for name in ("main", "second"):
+        await node.kubelet.create("default", "p", name)
+    process = node.process_of("p")
+    node.ask("q")
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
+    await node.kill()
+    file = node.root / "allocations.json"
+    entries = json.loads(file.read_bytes())
+    next(each for each in entries if each["container"] == "second")["uses"] = "?"
+    file.write_text(json.dumps(entries))
+    node.end("p")
+    for number in range(restarts):
+        if number:
+            await node.kill()
+        node.plugins = node.started()
+        await node.offer(*gpus, withheld=1)
+    with pytest.raises(Conflict, match="pod uid-p was deleted, its processes run, and the record of what it uses"):
+        await node.kubelet.create("default", "q", "main")
+    shutil.rmtree(process)
+    await node.kubelet.create("default", "q", "main")
+
+
+async def test_a_pod_that_lived_when_its_entry_was_found_spoiled_is_known_from_then_on(node: Node) -> None:
+    node.impaired = True
+    node.hurry(termination_s=0.0)
+    gpus = tuple((facts(number), WHOLE) for number in range(2))
+    await node.offer(*gpus)
+    had = dict((await node.run("p")).env)["NVIDIA_VISIBLE_DEVICES"]
+    node.process_of("p")
+    await node.kill()
+    file = node.root / "allocations.json"
+    file.write_bytes(file.read_bytes().replace(b'"version":1', b'"version":2'))
+    node.plugins = node.started()
+    await node.offer(*gpus)
+    await node.kill()
+    node.end("p")  # by force, while no agent runs
+    node.plugins = node.started()
+    await node.offer(*gpus)
+    assert dict((await node.run("q")).env)["NVIDIA_VISIBLE_DEVICES"] != had
+    with pytest.raises(Conflict, match="container main of pod default/p uses device"):
+        await node.run("r")
 
 
 async def test_a_late_watch_hides_no_process_of_a_pod_that_was_deleted(node: Node) -> None:

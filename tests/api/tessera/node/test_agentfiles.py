@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from builders.shares import share
 from tessera.api.tessera.node.agentfiles import (
     Answers,
-    pods_named,
+    lost_entries,
     read_allocations,
     read_answers,
     write_allocations,
@@ -21,6 +21,7 @@ from tessera.api.tessera.node.agentfiles import (
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.kubeletallocations import RequestKey
+from tessera.core.deviceplugin.lostentries import LostEntry
 from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Correction
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
@@ -180,8 +181,16 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
 def test_a_damaged_record_still_names_its_pods(path: Path) -> None:
     content = path.read_bytes()
     uids = frozenset(each.uid for each in read_allocations(content)[0] if each.uid)
-    assert pods_named(content) == pods_named(b"\xff" + content[:-2]) == uids
-    assert pods_named(b"") == frozenset()
+    assert lost_entries(b"\xff" + content[:-2]) == {LostEntry(uid) for uid in uids}
+    assert lost_entries(content) == lost_entries(b"") == frozenset()
+
+
+def test_of_a_damaged_entry_it_is_known_which_container_of_which_pod_it_was() -> None:
+    whole = FILES["allocations"][-1].read_bytes()
+    damaged = whole.replace(b'"gpu":"GPU-00000000"', b'"gpu":7').replace(b'"gpu":"GPU-00000001"', b'"gpu":"\xff"')
+    found = {LostEntry("uid-slice", "main", "nvidia.com/mig-1g.5gb"), LostEntry("uid-turns", "main", "nvidia.com/gpu")}
+    assert lost_entries(damaged) == found
+    assert lost_entries(b'[{"uid": "u", "container": 5, "resource": "r"}, 7]') == {LostEntry("u", "", "r")}
 
 
 @pytest.mark.parametrize("path", FILES["shares"], ids=lambda path: path.stem)

@@ -38,6 +38,7 @@ from tessera.core.deviceplugin.allocations import (
 from tessera.core.deviceplugin.formerentries import is_vague, supplemented
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import GateObservation, named
+from tessera.core.deviceplugin.lostentries import still_lost
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.workload.resources import SHARE_RESOURCES
@@ -62,7 +63,7 @@ class AllocationRecord:
         clock_s: a monotonic clock for durations: the wall clock may jump.
 
     Attributes:
-        on_unkept: called when the record cannot be written any more, so that nothing more is offered.
+        on_closed: called when nothing more is offered, for the reason in `closed`, or everything again.
 
     """
 
@@ -83,14 +84,15 @@ class AllocationRecord:
         self._file = file
         self._now_ns = now_ns
         self._clock_s = clock_s
-        self.on_unkept: Callable[[], None] = lambda: None
+        self.on_closed: Callable[[], None] = lambda: None
         self._unkept = ""
+        self._unknown = ""
         self._unclaimed_s: dict[Allocation, float] = {}
         """Answers without a known pod, and when they were first observed."""
         read = ReadAllocations(()) if file is None else read_allocations(file, log)
         self._entries = read.entries
         self._lost = read.lost
-        """Pods with unreadable entries, and with processes when that was last observed."""
+        """Unreadable entries of pods with processes when that was last observed."""
         self._on_disk = frozenset(self._entries)
         """What the file has at least."""
         self._admitting: list[Allocation] = []
@@ -102,6 +104,11 @@ class AllocationRecord:
     def unkept(self) -> str:
         """Why the record could not be written, so that nothing is offered until `retry` finds room; empty else."""
         return self._unkept
+
+    @property
+    def closed(self) -> str:
+        """Why nothing more is offered: the record cannot be written, or what a pod uses is lost; empty else."""
+        return self._unkept or self._unknown
 
     @property
     def entries(self) -> tuple[Allocation, ...]:
@@ -204,14 +211,19 @@ class AllocationRecord:
     async def lost(self) -> frozenset[str]:
         """Return the pods whose entries were unreadable when this agent started, as long as their processes run.
 
-        Not those with entries by now, nor those that the API server still has: what they use is adopted from the
-        kubelet's record.
+        Not those whose entries were recorded anew, nor those that the API server still has: what they use is adopted
+        from the kubelet's record.
         """
-        if not self._lost:
-            return frozenset()
-        self._lost = await self._observer.running(self._lost)
-        living = {uid for uid, pod in self._observer.pods(self._lost).items() if not pod.ended}
-        return self._lost - living - {each.uid for each in self._entries if each.pod}
+        self._lost = still_lost(self._lost, self._entries)
+        uids = frozenset(each.uid for each in self._lost)
+        running = await self._observer.running(uids) if uids else uids
+        self._lost = frozenset(each for each in self._lost if each.uid in running)
+        lost = running - {uid for uid, pod in self._observer.pods(running).items() if not pod.ended}
+        before, self._unknown = self._unknown, _unknown(lost)
+        if self._unknown != before:
+            self._log.warning("allocations_unknown", reason=self._unknown, pods=sorted(lost))
+            self.on_closed()
+        return lost
 
     def next_ns(self) -> int:
         """Return the time of an allocation: later than all on record, even if the clock was set back."""
@@ -265,7 +277,7 @@ class AllocationRecord:
             before, self._unkept = self._unkept, str(error)
             if not before:
                 self._log.error("allocations_not_kept", reason=self._unkept)
-                self.on_unkept()
+                self.on_closed()
             raise
         self._on_disk = frozenset(record)
 
@@ -407,6 +419,15 @@ class AllocationRecord:
                 late = any(clashes(record, entry, self._capacity(), ids=each.resource not in SHARE_RESOURCES))
                 at_ns = max(entry.at_ns, self.next_ns()) if late else entry.at_ns
                 yield msgspec.structs.replace(entry, at_ns=at_ns)
+
+
+def _unknown(lost: Iterable[str]) -> str:
+    """Return why nothing is offered while lost pods run; empty where there are none."""
+    return "; ".join(
+        f"pod {uid}: it was deleted, its processes run, and the record of what it uses was unreadable: end them, or "
+        "restart the node; no device is allocated before"
+        for uid in sorted(lost)
+    )
 
 
 def _assigned_uses(

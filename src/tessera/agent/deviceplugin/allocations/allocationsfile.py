@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tessera.agent.nodefiles import require_room, write_through
 from tessera.api.tessera.node import agentfiles
 from tessera.core.deviceplugin.allocations import Allocation
+from tessera.core.deviceplugin.lostentries import LostEntry, still_lost
 from tessera.errors import Unavailable
 from tessera.log import Logger
 
@@ -29,8 +30,8 @@ class ReadAllocations(NamedTuple):
     """What was read of the record."""
 
     entries: tuple[Allocation, ...]
-    lost: frozenset[str] = frozenset()
-    """UIDs of the pods that unreadable entries name, here or in files kept before: it is not known what they use."""
+    lost: frozenset[LostEntry] = frozenset()
+    """Unreadable entries, here or in files kept before: it is not known what their pods use."""
 
 
 def read_allocations(path: Path, log: Logger) -> ReadAllocations:
@@ -43,7 +44,7 @@ def read_allocations(path: Path, log: Logger) -> ReadAllocations:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return ReadAllocations((), _named_in_kept(path))
+        return ReadAllocations((), _lost_in_kept(path))
     except OSError as error:
         raise Unavailable(
             f"record of allocations {path}",
@@ -54,16 +55,16 @@ def read_allocations(path: Path, log: Logger) -> ReadAllocations:
     if problem:
         aside = _keep_aside(path, content)
         log.warning("allocations_unreadable", reason=f"{path}: {problem}", left=len(found), kept=str(aside))
-    return ReadAllocations(found, _named_in_kept(path) - {each.uid for each in found})
+    return ReadAllocations(found, still_lost(_lost_in_kept(path), found))
 
 
-def _named_in_kept(path: Path) -> frozenset[str]:
-    """Return the pods that damaged files name, this one and those of agents before: their processes may still run."""
-    named = frozenset[str]()
+def _lost_in_kept(path: Path) -> frozenset[LostEntry]:
+    """Return the unreadable entries of damaged files, this one and those of agents before: their pods may still run."""
+    lost = frozenset[LostEntry]()
     for each in path.parent.glob(f"{path.name}.*.bad"):
         with contextlib.suppress(OSError):
-            named |= agentfiles.pods_named(each.read_bytes())
-    return named
+            lost |= agentfiles.lost_entries(each.read_bytes())
+    return lost
 
 
 def write_allocations(path: Path, record: tuple[Allocation, ...]) -> None:

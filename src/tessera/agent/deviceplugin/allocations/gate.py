@@ -188,6 +188,7 @@ class Gate:
         """
         if lost := await self.record.lost():
             found = f"pod {min(lost)} was deleted, its processes run, and the record of what it uses was unreadable"
+            self.refusals.refuse(holder, found)
             raise Unavailable(
                 f"{holder.resource} for {holder.pod}", found=found, hint="the kubelet retries; it starts when they end"
             )

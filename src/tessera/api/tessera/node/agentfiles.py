@@ -13,18 +13,19 @@ without a version are read as version 1.
 import contextlib
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from tessera.core.deviceplugin.allocations import Allocation
+from tessera.core.deviceplugin.lostentries import LostEntry
 from tessera.core.deviceplugin.matching import Answer, Correction
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
 from tessera.errors import UNDECODABLE, InvalidInput
 
-__all__ = ["Answers", "pods_named", "read_allocations", "read_answers", "write_allocations", "write_answers"]
+__all__ = ["Answers", "lost_entries", "read_allocations", "read_answers", "write_allocations", "write_answers"]
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +151,7 @@ class _FormerAnswersFields(_AnswersFields, frozen=True, kw_only=True):
     exchanges: tuple[_FormerCorrectionFields, ...] = ()  # type: ignore[assignment]
 
 
-_UIDS = re.compile(rb'"uid": ?"([^"]+)"')
+_NAMED = {name: re.compile(rb'"%s": ?"([^"]+)"' % name.encode()) for name in ("uid", "container", "resource")}
 _ENTRIES = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
 _ENTRY = msgspec.json.Decoder(_AllocationFields)
 _ANSWERS = msgspec.json.Decoder(_AnswersFields)
@@ -177,9 +178,26 @@ def read_allocations(content: bytes) -> tuple[tuple[Allocation, ...], str]:
     return tuple(found), problem
 
 
-def pods_named(content: bytes) -> frozenset[str]:
-    """Return the UIDs of the pods that an `allocations.json` names, however damaged it is."""
-    return frozenset(each.decode(errors="replace") for each in _UIDS.findall(content))
+def lost_entries(content: bytes) -> frozenset[LostEntry]:
+    """Return what is left of the unreadable entries of pods in an `allocations.json`, however damaged it is."""
+    try:
+        entries = _ENTRIES.decode(content)
+    except UNDECODABLE:
+        return frozenset(LostEntry(uid) for uid in _named("uid", content))
+    return frozenset(each for entry in entries for each in _lost(bytes(entry)))
+
+
+def _lost(entry: bytes) -> Iterator[LostEntry]:
+    try:
+        msgspec.convert(_ENTRY.decode(entry), Allocation, from_attributes=True)
+    except UNDECODABLE:
+        for uid in _named("uid", entry):
+            container, resource = ("".join(_named(name, entry)[:1]) for name in ("container", "resource"))
+            yield LostEntry(uid, container, resource)
+
+
+def _named(name: str, content: bytes) -> list[str]:
+    return [each.decode(errors="replace") for each in _NAMED[name].findall(content)]
 
 
 def write_answers(kept: Answers) -> bytes:
