@@ -33,7 +33,7 @@ class SharedFetch(NamedTuple):
     named: dict[str, str]
 
     def missing(self) -> set[tuple[int, int]]:
-        return set(self.chunks.missing)
+        return set(self.chunks._missing)
 
 
 def part(content: bytes, chunk: int) -> memoryview:
@@ -52,7 +52,7 @@ def shared_fetch(folder: Path, pki: Path) -> Iterator[SharedFetch]:
     sharing.begin(store.objects())
     chunks = SharedChunks(folder, reader, sharing)
     chunks.open(store.objects())
-    chunks.missing = {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)}
+    chunks.expect({(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)})
     try:
         yield SharedFetch(store, reader, chunks, ChunkSources(chunks, reader, sharing), sharing, named)
     finally:

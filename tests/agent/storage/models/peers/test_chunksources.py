@@ -61,4 +61,4 @@ def test_what_the_store_refuses_is_an_error_and_is_still_missing(fetch: SharedFe
     with pytest.raises(TesseraError, match=r"first\.bin"):
         fetch.sources.from_store((0, 0), aligned_buffer())
     assert (0, 0) in fetch.missing()
-    assert not fetch.chunks.reading
+    assert not fetch.chunks._reading

@@ -30,13 +30,13 @@ def test_a_peers_chunk_is_served_once_the_whole_object_is_verified(fetch: Shared
 def test_the_stores_chunk_is_served_at_once_to_those_who_wait_for_it(fetch: SharedFetch) -> None:
     fetch.chunks.keep((0, 1), part(FIRST, 1), STORE)
     assert fetch.chunks.take((0, 1), 0.0).size == len(part(FIRST, 1))
-    assert not fetch.chunks.wanted
+    assert not fetch.chunks._wanted
 
 
 def test_a_requested_chunk_is_read_next_and_one_past_the_end_is_absent(fetch: SharedFetch) -> None:
     with pytest.raises(Pending):
         fetch.chunks.take((1, 1), 0.0)
-    assert list(fetch.chunks.wanted) == [(1, 1)]
+    assert list(fetch.chunks._wanted) == [(1, 1)]
     with pytest.raises(ChunkAbsent):
         fetch.chunks.take((1, 2), 0.0)
 
@@ -57,7 +57,7 @@ def test_the_first_failure_stays(fetch: SharedFetch) -> None:
     first, second = Unavailable("a", found="b", hint="c"), Unavailable("d", found="e", hint="f")
     fetch.chunks.fail(first)
     fetch.chunks.fail(second)
-    assert fetch.chunks.failure is first
+    assert fetch.chunks._failure is first
 
 
 def test_the_stores_chunk_replaces_a_peers_that_differs_and_names_the_peer(fetch: SharedFetch) -> None:

@@ -79,13 +79,8 @@ class ChunkSources:
         """
         chunks = self._chunks
         file, first, view = chunks.span(task, buffer)
-        with chunks.changed:
-            chunks.changed.wait_for(lambda: task not in chunks.reading or self._reader.stop.is_set())
-            if file.origins.get(task[1]) == STORE or self._reader.stop.is_set():
-                chunks.missing.discard(task)
-                chunks.changed.notify_all()
-                return
-            chunks.reading.add(task)
+        if not chunks.begin_reading(task):
+            return
         try:
             is_checksum = self._reader.fill(file.found, first, view)
             if not is_checksum:
@@ -93,9 +88,7 @@ class ChunkSources:
             self._sharing.read(len(view))
             chunks.keep(task, view, STORE)
         finally:
-            with chunks.changed:
-                chunks.reading.discard(task)
-                chunks.changed.notify_all()
+            chunks.end_reading(task)
 
     def from_another(self, task: Chunk, not_from: Collection[str], view: memoryview) -> str:
         """Fill the view with another peer's version of a chunk; return the peer, or nothing if none has it."""
@@ -120,4 +113,4 @@ class ChunkSources:
         return not file.alone
 
     def _is_done(self, task: Chunk) -> bool:
-        return self._reader.stop.is_set() or task not in self._chunks.missing
+        return self._reader.stop.is_set() or not self._chunks.is_missing(task)

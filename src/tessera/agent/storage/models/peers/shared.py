@@ -48,7 +48,7 @@ class SharedTransfer:
         self._reader = Reader(source)
         self._chunks = SharedChunks(folder, self._reader, sharing)
         self._sources = ChunkSources(self._chunks, self._reader, sharing)
-        self._changed = self._chunks.changed
+        self._lock = threading.Lock()
         self._own: deque[Chunk] = deque()
         self._others: deque[tuple[Chunk, float]] = deque()
         """With the time of the first vain request to a peer, or 0."""
@@ -92,24 +92,22 @@ class SharedTransfer:
         me, chunks = self._sharing.me, self._chunks
         own = [each for each in tasks if self._sources.owner(each) in {me, STORE}]
         others = [each for each in tasks if self._sources.owner(each) not in {me, STORE}]
-        with self._changed:
-            chunks.missing = set(tasks)
-            self._own = deque(own)
-            order = asking_order(len(others), me, self._sharing.members)
-            self._others = deque((others[place], 0.0) for place in order)
+        chunks.expect(tasks)
+        self._own = deque(own)
+        order = asking_order(len(others), me, self._sharing.members)
+        self._others = deque((others[place], 0.0) for place in order)
         readers = max(1, min(self._threads, _READERS // max(1, self._sharing.members)))
         workers = self._started(readers, self._read_own)
         workers += self._started(max(_LEAST_ASKERS, self._threads - readers), self._ask_others)
+        is_complete = False
         try:
-            with self._changed:
-                self._changed.wait_for(lambda: not chunks.missing or chunks.failure is not None)
+            is_complete = chunks.wait()
         finally:
-            if chunks.failure is not None or chunks.missing:
+            if not is_complete:
                 self._reader.stop.set()
             for worker in workers:
                 worker.join()
-        if chunks.failure is not None:
-            raise chunks.failure
+        chunks.raise_failure()
 
     def _started(self, count: int, work: Callable[[memoryview], None]) -> list[threading.Thread]:
         def until_failure() -> None:
@@ -127,38 +125,32 @@ class SharedTransfer:
     def _read_own(self, buffer: memoryview) -> None:
         """Read the node's own chunks from the store, then help with others."""
         while not self._reader.stop.is_set():
-            with self._changed:
+            with self._lock:
                 task = self._own.popleft() if self._own else None
             if task is None:
                 self._ask_others(buffer)
                 return
             if self._sources.owner(task) not in {self._sharing.me, STORE}:  # a new peer owns it
-                with self._changed:
+                with self._lock:
                     self._others.append((task, 0.0))
             else:
                 self._sources.fetch_own(task, buffer)
 
     def _ask_others(self, buffer: memoryview) -> None:
         while not self._reader.stop.is_set():
-            with self._changed:
+            with self._lock:
                 task, since = self._others.popleft() if self._others else (None, 0.0)
             if task is None:
                 return
             asked_since = self._sources.fetch_others(task, since, buffer)
             if asked_since is not None:
-                with self._changed:
+                with self._lock:
                     self._others.append((task, asked_since))
                 self._reader.stop.wait(_PAUSE_S)
 
     def _read_wanted(self, buffer: memoryview) -> None:
         """Read chunks requested by peers from the store. It waits for no peer, so no two nodes wait for each other."""
-        chunks = self._chunks
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: chunks.wanted or chunks.ended or chunks.failure is not None)
-                if chunks.ended or chunks.failure is not None:
-                    return
-                task = chunks.wanted.popleft()
+        while (task := self._chunks.next_wanted()) is not None:
             try:
                 self._sources.from_store(task, buffer)
             except TesseraError:

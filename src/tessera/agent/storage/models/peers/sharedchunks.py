@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tessera.agent.storage.models.peers.sharedfiles import ServedObject, SharedF
 from tessera.agent.storage.models.reading import Reader
 from tessera.clients.store.peers import ChunkAbsent, Pending
 from tessera.core.storage.models.peers.provenance import EARLIER, STORE
-from tessera.core.storage.models.peers.repairs import Chunk
+from tessera.core.storage.models.peers.repairs import Chunk, discarded, from_store_alone
 from tessera.core.storage.models.revisions import StoredObject, chunk_range
 
 __all__ = ["SharedChunks"]
@@ -38,17 +38,17 @@ class SharedChunks:
         self._folder = folder
         self._reader = reader
         self._sharing = sharing
-        self.changed = threading.Condition()
+        self._changed = threading.Condition()
         """Guards all of this, and wakes those who wait for any of it."""
         self.files: list[SharedFile] = []
-        self.missing: set[Chunk] = set()
+        self._missing: set[Chunk] = set()
         """What this pass still has to fetch."""
-        self.wanted: deque[Chunk] = deque()
+        self._wanted: deque[Chunk] = deque()
         """Missing chunks that peers request."""
-        self.reading: set[Chunk] = set()
+        self._reading: set[Chunk] = set()
         """Chunks that are being read from the store."""
-        self.ended = False
-        self.failure: BaseException | None = None
+        self._ended = False
+        self._failure: BaseException | None = None
         self._writing: set[Chunk] = set()
         self._counted: set[Chunk] = set()
         """Reported progress."""
@@ -67,15 +67,35 @@ class SharedChunks:
 
     def end(self) -> None:
         """Serve nothing that is not here, and wake everyone who waits."""
-        with self.changed:
-            self.ended = True
-            self.changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
         """End with the first error, and wake everyone who waits."""
-        with self.changed:
-            self.failure = self.failure or error
-            self.changed.notify_all()
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+
+    def expect(self, tasks: Iterable[Chunk]) -> None:
+        """Begin a pass: these chunks are to be fetched."""
+        with self._changed:
+            self._missing = set(tasks)
+
+    def is_missing(self, task: Chunk) -> bool:
+        """Return whether a chunk of this pass is still to be fetched."""
+        return task in self._missing
+
+    def wait(self) -> bool:
+        """Wait until all chunks of the pass are there, or the transfer has failed; return whether they are there."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._missing or self._failure is not None)
+            return self._failure is None
+
+    def raise_failure(self) -> None:
+        """Raise the first error, if there was one."""
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
         """Close the journal; nothing may arrive any more."""
@@ -95,7 +115,7 @@ class SharedChunks:
         digest = self._journal.known.pop(task, None)
         if digest is None or not file.chunks.read(view, first) or chunk_digest(view) != digest:
             return False
-        with self.changed:
+        with self._changed:
             if task[1] in file.origins:
                 return False
             file.digests[task[1]], file.origins[task[1]] = digest, EARLIER
@@ -108,8 +128,8 @@ class SharedChunks:
         """Write a chunk, unless it is present; the store's replaces a peer's, which is logged."""
         file, chunk = self.files[task[0]], task[1]
         digest = chunk_digest(view)
-        with self.changed:
-            self.changed.wait_for(lambda: task not in self._writing)
+        with self._changed:
+            self._changed.wait_for(lambda: task not in self._writing)
             write, wrong = file.receive(chunk, digest, origin)
             if wrong:
                 self._ban(file, chunk, wrong)
@@ -120,10 +140,10 @@ class SharedChunks:
                 file.chunks.write(view, chunk_range(file.found.size, chunk)[0])
                 self._journal.add((*task, digest))
             finally:
-                with self.changed:
+                with self._changed:
                     self._writing.discard(task)
                     file.put(chunk, digest, origin)
-                    self.changed.notify_all()
+                    self._changed.notify_all()
             if task not in self._counted:
                 self._counted.add(task)
                 self._reader.progress.add(len(view), fetched=True)
@@ -131,7 +151,7 @@ class SharedChunks:
 
     def trust_no_etag(self) -> None:
         """Fetch without peers an object whose ETag is no checksum: the store encrypts it with a key of its own."""
-        with self.changed:
+        with self._changed:
             for file in self.files:
                 if file.found.checksum.partition(":")[2] == file.found.etag:
                     file.provable, file.alone = False, True
@@ -139,10 +159,10 @@ class SharedChunks:
     def _arrived(self, task: Chunk, buffer: memoryview, *, in_hand: bool = True) -> None:
         file = self.files[task[0]]
         self._sum(file, buffer, task[1] if in_hand else -1)
-        with self.changed:
+        with self._changed:
             if not file.alone or file.origins.get(task[1]) == STORE:
-                self.missing.discard(task)
-            self.changed.notify_all()
+                self._missing.discard(task)
+            self._changed.notify_all()
 
     def _ban(self, file: SharedFile, chunk: int, peer: str) -> None:
         if peer not in {STORE, EARLIER}:
@@ -156,10 +176,10 @@ class SharedChunks:
         for index, file in enumerate(self.files):
             while not file.proven:
                 self._sum(file, buffer)
-                with self.changed:
-                    self.changed.wait_for(partial(self._rests, file))
+                with self._changed:
+                    self._changed.wait_for(partial(self._rests, file))
                     file.proven = file.is_right
-                    self.changed.notify_all()
+                    self._changed.notify_all()
                     if file.proven:
                         for peer, chunk in file.wrong_peers.items():
                             self._ban(file, chunk, peer)
@@ -170,9 +190,9 @@ class SharedChunks:
 
     def sum_again(self, files: Iterable[SharedFile]) -> None:
         """Start the checksums of objects from their first chunk."""
-        with self.changed:
+        with self._changed:
             for file in files:
-                self.changed.wait_for(partial(self._rests, file))
+                self._changed.wait_for(partial(self._rests, file))
                 file.restart()
 
     def forget(self, wrong: list[int]) -> None:
@@ -181,17 +201,17 @@ class SharedChunks:
 
     def _sum(self, file: SharedFile, buffer: memoryview, in_hand: int = -1) -> None:
         """Add the next chunks to the checksum, in order: the one in hand, and those on disk."""
-        with self.changed:
+        with self._changed:
             if file.summing:
                 return  # the thread that adds them checks again at the end
             file.summing = True
         while True:
-            with self.changed:
+            with self._changed:
                 chunk = file.summed
                 there = chunk in file.origins and (file.index, chunk) not in self._writing
                 if not there or file.is_summed or file.checksum is None:
                     file.summing = False
-                    self.changed.notify_all()
+                    self._changed.notify_all()
                     return
             first, last = chunk_range(file.found.size, chunk)
             if chunk != in_hand:
@@ -200,12 +220,51 @@ class SharedChunks:
                 if not file.chunks.read(buffer[: last - first], first):
                     raise OSError(f"{file.path}: shorter than what was written")
             file.checksum.update(buffer[: last - first])
-            with self.changed:
+            with self._changed:
                 file.summed += 1
 
     def _rests(self, file: SharedFile) -> bool:
         """Return whether no helper works on it."""
         return not file.summing and all(index != file.index for index, _ in self._writing)
+
+    def discard(self, wrong: Mapping[int, SharedFile], peers: Iterable[str]) -> list[Chunk]:
+        """Discard the chunks that peers served of wrong objects, for which they are not asked again; return these."""
+        with self._changed:
+            return discarded(wrong, peers)
+
+    def discard_all(self, wrong: Mapping[int, SharedFile]) -> list[Chunk]:
+        """Ask no peer for wrong objects any more; return what is to be read from the store."""
+        with self._changed:
+            return from_store_alone(wrong)
+
+    # Reading from the store
+
+    def next_wanted(self) -> Chunk | None:
+        """Wait for a chunk that peers request; None once the transfer has ended or failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted or self._ended or self._failure is not None)
+            return None if self._ended or self._failure is not None else self._wanted.popleft()
+
+    def begin_reading(self, task: Chunk) -> bool:
+        """Return whether a chunk is to be read from the store, after waiting for others that read it.
+
+        Whoever gets True calls `end_reading`. It is not to be read if the store's is there, or the transfer ends.
+        """
+        stop = self._reader.stop
+        with self._changed:
+            self._changed.wait_for(lambda: task not in self._reading or stop.is_set())
+            if self.files[task[0]].origins.get(task[1]) == STORE or stop.is_set():
+                self._missing.discard(task)
+                self._changed.notify_all()
+                return False
+            self._reading.add(task)
+            return True
+
+    def end_reading(self, task: Chunk) -> None:
+        """Let others read the chunk, if it is not there."""
+        with self._changed:
+            self._reading.discard(task)
+            self._changed.notify_all()
 
     # Serving peers
 
@@ -227,16 +286,16 @@ class SharedChunks:
         if wait_s is None:
             return file.piece(chunk)
         until = time.monotonic() + wait_s
-        with self.changed:
+        with self._changed:
             while True:
                 if file.proven or (file.origins.get(chunk) == STORE and task not in self._writing):
                     return file.piece(chunk)
-                if self.ended or self.failure is not None:
+                if self._ended or self._failure is not None:
                     raise ChunkAbsent
-                if task not in self.wanted and task not in self.reading:
-                    self.wanted.append(task)
-                    self.changed.notify_all()
+                if task not in self._wanted and task not in self._reading:
+                    self._wanted.append(task)
+                    self._changed.notify_all()
                 left = until - time.monotonic()
                 if left <= 0:
                     raise Pending
-                self.changed.wait(left)
+                self._changed.wait(left)

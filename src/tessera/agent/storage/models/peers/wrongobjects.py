@@ -7,7 +7,7 @@ from tessera.agent.storage.models.peers.chunksources import ChunkSources
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
 from tessera.agent.storage.models.peers.sharedfiles import SharedFile
-from tessera.core.storage.models.peers.repairs import Chunk, discarded, from_store_alone, is_stale, suspects
+from tessera.core.storage.models.peers.repairs import Chunk, is_stale, suspects
 
 __all__ = ["WrongObjects"]
 
@@ -31,15 +31,13 @@ class WrongObjects:
         """Return what to fetch again; None where the store's own content does not match its checksum."""
         files = {index: self._chunks.files[index] for index in wrong}
         # 1. Discard what peers served that were wrong before.
-        with self._chunks.changed:
-            tasks = discarded(files, self._sharing.banned)
+        tasks = self._chunks.discard(files, self._sharing.banned)
         # 2. Ask other peers for the same chunks until one differs.
         if not tasks and not is_stale(files):
             repeated = self._recheck({index: each for index, each in files.items() if not each.alone}, buffer)
             # 3. Where none differs, read everything from the store, unless it has delivered all of it meanwhile.
             if repeated is None and not is_stale(files):
-                with self._chunks.changed:
-                    repeated = from_store_alone(files)
+                repeated = self._chunks.discard_all(files)
                 if not repeated:
                     return [] if any(file.is_right for file in files.values()) else None
             tasks = repeated or []
@@ -59,11 +57,9 @@ class WrongObjects:
             if not other:
                 self._sources.from_store(task, buffer)
                 if peer in self._sharing.banned:
-                    with self._chunks.changed:
-                        return discarded(wrong, [peer])
+                    return self._chunks.discard(wrong, [peer])
             elif chunk_digest(view) != file.digests[chunk]:
-                with self._chunks.changed:
-                    tasks = discarded(wrong, [peer])
+                tasks = self._chunks.discard(wrong, [peer])
                 self._chunks.keep(task, view, other)
                 return [each for each in tasks if each != task]
         return None
