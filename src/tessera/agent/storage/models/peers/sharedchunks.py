@@ -248,7 +248,7 @@ class SharedChunks:
     def begin_reading(self, task: Chunk) -> bool:
         """Return whether a chunk is to be read from the store, after waiting for others that read it.
 
-        Whoever gets True calls `end_reading`. It is not to be read if the store's is there, or the transfer ends.
+        A caller that gets True calls `end_reading`. It is not to be read if the store's is there, or the transfer ends.
         """
         stop = self._reader.stop
         with self._changed:
