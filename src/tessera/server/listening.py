@@ -16,12 +16,14 @@ from tessera.errors import InvalidInput, Unavailable, shown
 from tessera.listeners import BoundedListener
 from tessera.server.settings import is_loopback
 
-__all__ = ["PEER", "App", "HttpServer", "listening"]
+__all__ = ["ABORT", "PEER", "App", "HttpServer", "listening"]
 
 App = Callable[..., Awaitable[Any]]
 """An ASGI application."""
 PEER = "tessera.peer"
 """Key in a request's scope: the client's verified certificate, as `ssl` describes it; or None."""
+ABORT = "tessera.abort"
+"""Key in a request's scope: ends its connection at once, with what was not read yet."""
 _KEEP_ALIVE_S = 600
 """Longer than kube-scheduler keeps an idle connection, so that the server is never the one to close it."""
 
@@ -101,14 +103,14 @@ class HttpServer(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """Adds the client's certificate to each request's scope."""
+    """Adds the client's certificate, and how to end its connection, to each request's scope."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
         app, peer = self.app, transport.get_extra_info("peercert") or None
 
         async def with_peer(scope: dict[str, Any], receive: Any, send: Any) -> None:
-            await app({**scope, PEER: peer}, receive, send)
+            await app({**scope, PEER: peer, ABORT: transport.abort}, receive, send)
 
         self.app = with_peer
 

@@ -54,15 +54,19 @@ class PageLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on the viewers of the page."""
 
     streams: int = 64
-    """Live connections at once, of all viewers."""
+    """Live connections at once, of all viewers; and requests for the fleet at once."""
     streams_per_viewer: int = 8
-    """Of them one who signed in may have so many."""
+    """Of them one who signed in may have so many; of both."""
     stream_s: float = 600.0
     """A stream ends after this; the page reconnects and misses nothing."""
     heartbeat_s: float = 15.0
     """Longest silence of a stream; and interval at which a viewer's permissions are checked."""
+    replace_s: float = 30.0
+    """A viewer with all the streams that one may have gets another in place of the oldest, if it is older than this:
+    a connection that broke without a word counts until then. A page whose stream is silent asks for another after
+    40 s."""
     send_s: float = 20.0
-    """A viewer who reads no event for this long is disconnected."""
+    """A viewer who reads nothing of what is sent for this long is disconnected."""
     refresh_s: float = 30.0
     """Longest wait for a refresh of the fleet."""
 

@@ -1,12 +1,19 @@
 """The page's routes: its files, what they answer to whom, and how streams of updates end."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 
 from harness.pageserver import cluster, served
 from tessera.clients.kube import MemoryKube
+from tessera.core.explain.fleetview import FleetView
+from tessera.log import logger
+from tessera.measures import Measures
+from tessera.server.listening import HttpServer, listening
+from tessera.server.page.app import make_page_app
+from tessera.server.page.feed import FleetFeed
+from tessera.server.settings import PageLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -119,6 +126,61 @@ async def test_one_viewer_cannot_take_the_streams_of_all() -> None:
         assert refused.json() == {"error": "viewer has the page open in 2 tabs, the most for one viewer: close one"}
         for _ in range(2):
             assert (await held.enter_async_context(page.events("token-of-admin"))).status == 200
+
+
+async def test_a_viewer_whose_connections_broke_unnoticed_gets_another_in_place_of_the_oldest() -> None:
+    """A page whose stream is silent asks for another, while the server still counts the former one."""
+    limits = {"streams": 9, "streams_per_viewer": 2, "replace_s": 0.5}
+    async with served(await cluster(), sign_in=True, **limits) as page, AsyncExitStack() as held:
+        first = await held.enter_async_context(page.events("token-of-viewer"))
+        await first.next()
+        await asyncio.sleep(0.6)
+        second = await held.enter_async_context(page.events("token-of-viewer"))
+        third = await held.enter_async_context(page.events("token-of-viewer"))
+        fourth = await held.enter_async_context(page.events("token-of-viewer"))
+        assert (second.status, third.status, fourth.status) == (200, 200, 503), "the others are new"
+        while (await first.next())[0]:
+            pass
+        assert (await third.next())[0] == "viewer"
+
+
+async def test_whoever_does_not_read_the_fleet_is_disconnected_and_no_viewer_has_more_than_some_requests() -> None:
+    async def observe() -> FleetView:
+        return FleetView(nodes=(), notes=("x" * (16 << 20),))
+
+    feed = FleetFeed(observe, Measures(), logger())
+    limits = PageLimits(streams=2, send_s=0.5)
+    app = make_page_app(feed, None, waiting_for=str, limits=limits, log=logger())
+    server, requested = HttpServer(app, None, stop_s=1), b"GET /api/fleet HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with listening("127.0.0.1", 0, 99) as socket:
+        port = socket.getsockname()[1]
+        tasks = [asyncio.create_task(each) for each in (server.serve([socket]), feed.run())]
+
+        async def begin() -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(requested)
+            line = await reader.readline()
+            writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's
+            return line, reader, writer
+
+        async with asyncio.timeout(60):
+            found = [*await asyncio.gather(begin(), begin()), await begin()]
+            assert [line.split()[1] for line, _, _ in found] == [b"200", b"200", b"503"]
+            while (again := await begin())[0].split()[1] != b"200":
+                again[2].close()
+                await asyncio.sleep(0.1)
+            _, reader, writer = found[0]
+            writer.transport.resume_reading()  # type: ignore[attr-defined]  # a socket's
+            got = 0
+            with suppress(ConnectionResetError):
+                while piece := await reader.read(1 << 20):
+                    got += len(piece)
+            assert 0 < got < 16 << 20, "what was not read in time is not kept"
+        for _, _, writer in (*found, again):
+            writer.close()
+        server.should_exit = True
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_hundreds_that_come_at_once_get_no_more_streams_than_one_after_the_other() -> None:

@@ -66,6 +66,33 @@ def test_whoever_missed_more_changes_than_are_kept_gets_the_whole_fleet() -> Non
     assert channel.since("c-2")[0][0].startswith(b"event: change")
 
 
+def test_changes_of_many_bytes_are_not_kept_for_those_who_missed_them() -> None:
+    channel = Channel(EVERYTHING, "c")
+    for number in range(5):
+        changed(channel, str(number) * 400_000)
+    whole, last = channel.since("c-2")
+    assert ([each[:12] for each in whole], last) == ([b"event: fleet"], "c-5"), "three changes have more than 1 MiB"
+    assert [each[:13] for each in channel.since("c-3")[0]] == [b"event: change"] * 2
+    changed(channel, "6" * 2_000_000)
+    assert [each[:13] for each in channel.since("c-5")[0]] == [b"event: change"], "the last one is kept in any case"
+    assert channel.since("c-4")[0][0].startswith(b"event: fleet")
+
+
+@pytest.mark.anyio
+async def test_a_channel_without_viewers_keeps_what_is_small_and_goes_on_where_it_was() -> None:
+    feed = FleetFeed(never, Measures(), logger())
+    with feed.joined(ML) as channel:
+        changed(channel, "first")
+        changed(channel, "second")
+        assert await channel.fleet() is await channel.fleet() != b"", "it is written once for all who ask"
+    last = channel.since("")[1]
+    with feed.joined(ML) as channel:
+        assert [each[:13] for each in channel.since(last.replace("-2", "-1"))[0]] == [b"event: change"]
+        changed(channel, "6" * 2_000_000)
+    with feed.joined(ML) as channel:
+        assert channel.since(last)[0][0].startswith(b"event: fleet"), "nobody was there who needed the change"
+
+
 @pytest.mark.anyio
 async def test_a_channel_is_that_of_all_viewers_with_the_same_permissions() -> None:
     feed = FleetFeed(never, Measures(), logger())

@@ -4,8 +4,8 @@ Source: WHATWG HTML, "Server-sent events"; Content Security Policy Level 3.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
 
@@ -17,10 +17,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from tessera.api.tessera.cluster.fleetviews import write_event, write_fleet
+from tessera.api.tessera.cluster.fleetviews import write_event
 from tessera.core.explain.fleetscope import EVERYTHING
 from tessera.errors import TesseraError
 from tessera.log import Logger
+from tessera.server.listening import ABORT
 from tessera.server.page.feed import Channel, FleetFeed
 from tessera.server.page.signin import SignIn, Viewer
 from tessera.server.settings import PageLimits
@@ -37,7 +38,10 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_EVENTS = "text/event-stream"
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_PIECE = 1 << 16
+"""Bytes of an answer that are sent at once."""
 _EVERYBODY = Viewer(name="", scope=EVERYTHING, welcome=True)
 _Handler = Callable[[Request], Awaitable[Response]]
 
@@ -68,36 +72,57 @@ class _Handlers:
         self._sign_in = sign_in
         self._waiting_for = waiting_for
         self._limits = limits
-        self._streams = Counter[str]()
-        """By the viewer's name."""
+        self._streams = _Places(limits, limits.replace_s)
+        self._fleets = _Places(limits, math.inf)
+
+    def _place(self, places: "_Places", viewer: Viewer, own: str, total: str) -> "_Place":
+        """Return a place for an answer, before the next await: many requests may arrive at once.
+
+        Raises:
+            _Refused: there is none.
+
+        """
+        try:
+            return places.take(viewer.name, signed_in=self._sign_in is not None)
+        except _TooMany as error:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, own if error.own else total) from None
 
     async def fleet(self, request: Request) -> Response:
-        viewer = await self._viewer(request)
+        viewer, most = await self._viewer(request), self._limits
+        own = f"{viewer.name} has {most.streams_per_viewer} requests for the fleet, the most for one viewer; try again"
+        place = self._place(self._fleets, viewer, own, f"there are {most.streams} requests for the fleet; try again")
+        try:
+            content = await self._content(viewer)
+        except BaseException:
+            place.leave()
+            raise
+        return _Sending(_pieces(content), "application/json", most.send_s, place)
+
+    async def _content(self, viewer: Viewer) -> bytes:
+        """Return the viewer's fleet after the next refresh.
+
+        Raises:
+            _Refused: it takes too long, or the server stops.
+
+        """
         with self._feed.joined(viewer.scope) as channel:
             await self._until(channel.refreshed())
-            if channel.view is None:
-                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping")
-            return Response(await asyncio.to_thread(write_fleet, channel.view), media_type="application/json")
+            content = await channel.fleet()
+        if not content:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping")
+        return content
 
     async def events(self, request: Request) -> Response:
         viewer = await self._viewer(request)
         if request.method == "HEAD":
-            return Response(media_type=_EventStream.media_type)
-        limits, own = self._limits, self._streams[viewer.name]
-        if self._sign_in is not None and own >= limits.streams_per_viewer:
-            reason = f"{viewer.name} has the page open in {own} tabs, the most for one viewer: close one"
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        if self._streams.total() >= limits.streams:
-            reason = f"all {limits.streams} live connections are in use; try again later"
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        self._streams[viewer.name] += 1  # before the next await: many requests may arrive at once
+            return Response(media_type=_EVENTS)
+        most = self._limits
+        own = f"{viewer.name} has the page open in {most.streams_per_viewer} tabs, the most for one viewer: close one"
+        total = f"all {most.streams} live connections are in use; try again later"
+        place = self._place(self._streams, viewer, own, total)
+        return _Sending(self._stream(request, viewer), _EVENTS, most.send_s, place)
 
-        def ended() -> None:
-            self._streams -= Counter({viewer.name: 1})  # which keeps no name without a stream
-
-        return _EventStream(self._stream(request, viewer), limits.send_s, ended)
-
-    async def _stream(self, request: Request, viewer: Viewer) -> AsyncIterator[bytes]:
+    async def _stream(self, request: Request, viewer: Viewer) -> AsyncGenerator[bytes]:
         """Yield events until the stream's time is over, or the viewer's permissions change."""
         loop, last = asyncio.get_running_loop(), request.headers.get("Last-Event-ID", "")
         end_s = loop.time() + self._limits.stream_s
@@ -109,7 +134,8 @@ class _Handlers:
                 if refreshed and not events and not current:
                     events = [write_event("current", b"{}")]
                 current = current or bool(events)
-                yield b"".join(events) or b": \n\n"
+                for each in events or [b": \n\n"]:
+                    yield each
                 refreshed = await self._next(channel, last, any_refresh=not current)
                 if not await self._still(request, viewer):
                     return
@@ -164,45 +190,135 @@ class _Handlers:
         return viewer
 
 
-class _EventStream(Response):
-    """A response with server-sent events."""
+class _Place:
+    """The place of an answer that is being sent.
 
-    media_type = "text/event-stream"
+    Args:
+        places: all of them; the viewer's own.
+        began_s: when it was taken.
 
-    def __init__(self, events: AsyncIterator[bytes], send_s: float, ended: Callable[[], None]) -> None:
-        super().__init__(headers={"Cache-Control": "no-store"})
-        self._events = events
+    """
+
+    def __init__(self, places: "list[_Place]", began_s: float) -> None:
+        self._places = places
+        self.began_s = began_s
+        self.replaced = asyncio.Event()
+        """Set when another answer has taken it."""
+
+    def leave(self) -> None:
+        """Leave it to others; again is nothing."""
+        if self in self._places:
+            self._places.remove(self)
+
+
+class _TooMany(Exception):
+    """No answer can be sent: the viewer has as many (`own`), or all together have."""
+
+    def __init__(self, *, own: bool) -> None:
+        super().__init__()
+        self.own = own
+
+
+class _Places:
+    """Places for answers that are being sent, of each viewer and of all.
+
+    Args:
+        limits: how many.
+        replace_s: a viewer's oldest that is older than this gives way to another.
+
+    """
+
+    def __init__(self, limits: PageLimits, replace_s: float) -> None:
+        self._limits = limits
+        self._replace_s = replace_s
+        self._taken: dict[str, list[_Place]] = {}
+        """By the viewer's name, oldest first."""
+
+    def take(self, name: str, *, signed_in: bool) -> _Place:
+        """Return a place of a viewer.
+
+        Raises:
+            _TooMany: there is none.
+
+        """
+        now_s = asyncio.get_running_loop().time()
+        self._taken = {name: places for name, places in self._taken.items() if places}
+        own = self._taken.setdefault(name, [])
+        most = self._limits.streams_per_viewer if signed_in else self._limits.streams
+        if len(own) >= most and now_s - own[0].began_s > self._replace_s:
+            own.pop(0).replaced.set()
+        if signed_in and len(own) >= most:
+            raise _TooMany(own=True)
+        if sum(map(len, self._taken.values())) >= self._limits.streams:
+            raise _TooMany(own=False)
+        place = _Place(own, now_s)
+        own.append(place)
+        return place
+
+
+class _Sending(Response):
+    """A response in pieces, which ends where its reader stops reading: nothing of it is kept then.
+
+    Args:
+        pieces: a generator.
+        media_type: what they are.
+        send_s: longest time until a piece is taken.
+        place: left at the end.
+
+    """
+
+    def __init__(self, pieces: AsyncGenerator[bytes], media_type: str, send_s: float, place: _Place) -> None:
+        super().__init__(headers={"Cache-Control": "no-store"}, media_type=media_type)
+        self._pieces = pieces
         self._send_s = send_s
-        self._ended = ended
+        self._place = place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the stream ends, or the viewer disconnects or stops reading."""
-        del scope
-        try:
-            await self._answer(receive, send)
-        finally:
-            self._ended()
-
-    async def _answer(self, receive: Receive, send: Send) -> None:
+        """Send the pieces until they end, or the viewer disconnects, stops reading, or needs the place for another."""
         headers = [each for each in self.raw_headers if each[0] != b"content-length"]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        sending = asyncio.ensure_future(self._send(send))
-        gone = asyncio.ensure_future(_until_gone(receive))
         try:
-            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            complete = await self._sent(receive, send)
         finally:
-            for task in (sending, gone):
+            self._place.leave()
+        if not complete:
+            scope[ABORT]()
+            await asyncio.sleep(0)  # the server is told that the connection has ended
+
+    async def _sent(self, receive: Receive, send: Send) -> bool:
+        """Return whether the response was sent to its end."""
+        sending = asyncio.ensure_future(self._send(send))
+        others = asyncio.ensure_future(_until_gone(receive)), asyncio.ensure_future(self._place.replaced.wait())
+        try:
+            await asyncio.wait((sending, *others), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, *others):
                 task.cancel()
-            await asyncio.gather(sending, gone, return_exceptions=True)
+            result, *_ = await asyncio.gather(sending, *others, return_exceptions=True)
+        if not self._place.replaced.is_set():
+            return result is None
+        try:
+            await self._piece(send, b"", more=False)
+        except TimeoutError:
+            return False
+        return True
 
     async def _send(self, send: Send) -> None:
         try:
-            async for each in self._events:
-                async with asyncio.timeout(self._send_s):
-                    await send({"type": "http.response.body", "body": each, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            async for each in self._pieces:
+                await self._piece(send, each, more=True)
+            await self._piece(send, b"", more=False)
         finally:
-            await self._events.aclose()  # type: ignore[attr-defined]  # a generator
+            await self._pieces.aclose()
+
+    async def _piece(self, send: Send, content: bytes, *, more: bool) -> None:
+        async with asyncio.timeout(self._send_s):
+            await send({"type": "http.response.body", "body": content, "more_body": more})
+
+
+async def _pieces(content: bytes) -> AsyncGenerator[bytes]:
+    for begin in range(0, len(content), _PIECE):
+        yield content[begin : begin + _PIECE]
 
 
 async def _until_gone(receive: Receive) -> None:

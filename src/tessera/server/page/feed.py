@@ -17,6 +17,9 @@ __all__ = ["Channel", "FleetFeed"]
 
 _KEPT = 64
 """Changes that a viewer may have missed; a viewer who missed more gets the whole fleet again."""
+_KEPT_BYTES = 1 << 20
+"""Of all of them together: a change has all pending pods, where one of them changed, and the whole fleet is one piece
+for all viewers. The last change is kept while there are viewers, however large it is."""
 _CHANNELS = 64
 """Channels that are kept; the least recently used is dropped first."""
 _DIGITS = 16
@@ -43,18 +46,43 @@ class Channel:
         self._name = name
         self._revision = 0
         self._events: deque[tuple[int, bytes]] = deque(maxlen=_KEPT)
+        self._fleet = b""
+        """The whole view as JSON, once it was requested."""
         self._whole = b""
-        """The event with the whole view, once one was requested."""
+        """The event with it, once one was requested."""
         self._refreshed = asyncio.Event()
+        self._writing = asyncio.Lock()
 
     def take(self, view: FleetView, change: bytes) -> None:
         """Take the current view and the change that leads to it; empty for no change."""
         if change or self.view is None:
             self._revision += 1
             self._events.append((self._revision, write_event("change", change, self._id)))
-            self._whole = b""
+            self._trim(1)
+            self._fleet = self._whole = b""
         self.view = view
         self.wake()
+
+    def _trim(self, least: int) -> None:
+        """Drop the oldest changes until the others have few bytes, or until there are so many left."""
+        while len(self._events) > least and sum(len(event) for _, event in self._events) > _KEPT_BYTES:
+            self._events.popleft()
+
+    def rest(self) -> None:
+        """Keep only what one who reconnects needs: the last viewer has left."""
+        self._trim(0)
+        self._fleet = self._whole = b""
+
+    async def fleet(self) -> bytes:
+        """Return the whole view as JSON, written once for all who ask; empty where there is none."""
+        async with self._writing:
+            if self._fleet or self.view is None:
+                return self._fleet
+            view = self.view
+            content = await asyncio.to_thread(write_fleet, view)
+            if self.view is view and self.viewers:
+                self._fleet = content
+            return content
 
     def wake(self) -> None:
         """Wake everything that waits for a refresh."""
@@ -82,7 +110,7 @@ class Channel:
         if 0 < seen < self._revision and len(missed) == self._revision - seen:
             return missed, self._id
         if not self._whole:
-            self._whole = write_event("fleet", write_fleet(self.view), self._id)
+            self._whole = write_event("fleet", self._fleet or write_fleet(self.view), self._id)
         return [self._whole], self._id
 
 
@@ -138,6 +166,8 @@ class FleetFeed:
             yield channel
         finally:
             channel.viewers -= 1
+            if not channel.viewers:
+                channel.rest()
             self.changed()  # the last viewer left: refreshing stops
 
     async def run(self) -> None:
