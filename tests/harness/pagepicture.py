@@ -29,6 +29,7 @@ async def take() -> tuple[bytes, bytes]:
     try:
         url = f"http://127.0.0.1:{await port}/"
         async with browser(program) as tab:
+            await tab.ask("Emulation.setScrollbarsHidden", hidden=True)
             await tab.open(url, width=1280, height=1000)
             await asyncio.sleep(_MATURE_S)
             await tab.until(_SHOWN)
