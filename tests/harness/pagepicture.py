@@ -15,7 +15,7 @@ _MATURE_S = 24
 """By then jobs, notebooks and model servers run."""
 _SHOWN = "document.querySelector('#pending li') && document.querySelector('.part.planned')"
 """A pod is pending, and an instance that is planned for another does not exist yet."""
-_END = "Math.ceil(document.getElementById('model-servers').getBoundingClientRect().bottom + scrollY)"
+_END = "Math.ceil(document.getElementById('columns').getBoundingClientRect().bottom + scrollY)"
 _MOST_BYTES = 200_000
 
 

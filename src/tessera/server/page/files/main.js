@@ -148,7 +148,12 @@ function nothing() {
 function drawPanels() {
   drawPending(by("pending"), fleet.rest, filters);
   drawSlow(by("slow"), fleet.nodes.values(), filters);
-  drawModelServers(by("model-servers"), fleet.rest, filters);
+  const servers = by("model-servers");
+  drawModelServers(servers, fleet.rest, filters);
+  // A small fleet leaves room below it; a large one would hide them.
+  const roomy = by("fleet").dataset.density === "large";
+  if (roomy && servers.parentElement !== by("below")) by("below").append(servers);
+  if (!roomy && servers.parentElement !== by("side")) by("side").insertBefore(servers, by("sizes"));
   drawSizes(by("sizes"), fleet.rest, filters);
   drawNotes(by("notes"), fleet.rest);
   const place = selected.lastIndexOf("/");
