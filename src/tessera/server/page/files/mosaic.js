@@ -67,7 +67,8 @@ export class Mosaic {
       if (!node) continue;
       const focused = old?.contains(document.activeElement) ? document.activeElement.dataset.gpu : null;
       const card = this.#card(node, shows, filters);
-      if (old?.isEqualNode(card)) continue; // what changed is shown elsewhere, such as what slows its GPUs
+      if (old) speak(old, card);
+      if (old?.isEqualNode(card)) continue; // what changed is said or shown elsewhere, such as what slows its GPUs
       if (old) {
         // The card stays: a new one would take a frame more until the browser knows that it is on the screen.
         old.replaceChildren(...card.childNodes);
@@ -240,6 +241,16 @@ export function renew(parent, ...content) {
   if (!focused) return;
   const successor = [...parent.querySelectorAll(localName)].find((each) => each.className === className && each.getAttribute("href") === href);
   (successor ?? document.getElementById("gpus")).focus({ preventScroll: true });
+}
+
+// Takes over what is said of the GPUs of a card: words alone are no reason to draw it anew.
+function speak(old, card) {
+  const [former, now] = [old, card].map((each) => each.querySelectorAll(".spoken"));
+  if (former.length !== now.length) return;
+  former.forEach((each, place) => {
+    const words = now[place].textContent;
+    if (each.textContent !== words) each.textContent = words;
+  });
 }
 
 // A link within the page: it chooses a GPU, or sets a filter.
