@@ -150,7 +150,7 @@ async def test_a_defect_about_one_server_leaves_the_others_measured_and_keeps_it
         (logged,) = [each for each in logs if each["event"] == "model_server_not_measured"]
         assert (logged["namespace"], logged["server"]) == ("ns", "llm")
         assert isinstance(logged["exc_info"], TypeError)
-        assert b'tessera_model_server_input_bad{namespace="ns",server="llm"} 1' in measures.render()
+        assert b'tessera_model_server_input_invalid{namespace="ns",server="llm"} 1' in measures.render()
         assert any("an error in `tessera metrics` itself" in message for _, message in await one.events())
         source.pod = ""
         for number in range(2):
