@@ -9,7 +9,7 @@ Source: NVIDIA/k8s-device-plugin `docs/gpu-feature-discovery/README.md`, `intern
 sharing; AliyunContainerService/gpushare-device-plugin.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import msgspec
@@ -19,8 +19,9 @@ from tessera.api.fields import Field, identity, in_place
 from tessera.api.hami.annotations import REGISTERED, read_registered
 from tessera.api.kubernetes.containerrequests import is_zero
 from tessera.api.kubernetes.labeledgpus import INSTANCE_TYPE_LABELS, LabeledGpus, read_labeled_gpus
+from tessera.api.kubernetes.taints import read_taints
 from tessera.core.cluster.gpunodestate import GpuNodeState
-from tessera.core.cluster.snapshot import Gpu, MemoryUnits, Node, NodeName, Taint
+from tessera.core.cluster.snapshot import Gpu, MemoryUnits, Node, NodeName
 from tessera.core.gpu.gpumodels import GpuModel, model, profile
 from tessera.core.gpu.mig import Layout, place
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Offer, Sharing, managed_sharing, mig_resource, names_device
@@ -34,9 +35,7 @@ __all__ = [
     "cpu_capacity",
     "memory_capacity",
     "node_without_gpus",
-    "not_ready_taints",
     "read_node",
-    "read_taints",
     "share_unit_mib",
     "with_gpus",
 ]
@@ -64,9 +63,6 @@ _MOST_MIB = 16 << 20
 """Stands for the memory of a GPU of an unknown model, until the shared part is known."""
 _MOST_GIB = 1024
 """A GPU with more units of gpushare's memory has MiB: no GPU has as many GiB."""
-_NOT_READY = {"False": "node.kubernetes.io/not-ready", "Unknown": "node.kubernetes.io/unreachable"}
-"""The taint of a node whose condition Ready is not true. Source: kubernetes
-`pkg/controller/nodelifecycle`."""
 
 
 class _NodeFacts(msgspec.Struct, frozen=True):
@@ -168,28 +164,6 @@ def _extended(amounts: Field, known: Mapping[str, Plain]) -> dict[str, int]:
     """Return the extended resources by name, without those that are equal in number."""
     named = ((name, value) for name, value in amounts.members() if "/" in name and value.value != known.get(name))
     return {name: min(value.read(units.count), _MAX_COUNT) for name, value in named}
-
-
-def not_ready_taints(field: Field) -> tuple[Taint, ...]:
-    """Return the taint of a node that is not ready, which may be missing yet; none if it is there."""
-    taints = read_taints(field.get("spec", "taints").elements())
-    conditions = field.get("status", "conditions").elements()
-    ready = next((each.get("status").text("") for each in conditions if each.get("type").value == "Ready"), "")
-    if ready not in _NOT_READY or any(each.key in _NOT_READY.values() for each in taints):
-        return ()
-    return (Taint(key=_NOT_READY[ready], effect="NoSchedule"),)
-
-
-def read_taints(fields: Iterable[Field]) -> list[Taint]:
-    """Return taints written as Kubernetes objects."""
-    return [
-        Taint(
-            key=field.get("key").text(),
-            value=field.get("value").text(""),
-            effect=field.get("effect").choice("NoSchedule", "PreferNoSchedule", "NoExecute"),
-        )
-        for field in fields
-    ]
 
 
 def share_unit_mib(field: Field, state: GpuNodeState | None = None) -> int | None:

@@ -13,8 +13,9 @@ import msgspec
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.kubernetes.images import pod_images, reported_images
-from tessera.api.kubernetes.nodes import node_without_gpus, not_ready_taints, read_node, share_unit_mib
+from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
+from tessera.api.kubernetes.taints import not_ready_taints
 from tessera.api.tessera.cluster.fleets import close_gpus, desired_notes
 from tessera.api.tessera.node.nodereports import ENFORCEMENT
 from tessera.api.tessera.pods.assignments import read_shares

@@ -20,11 +20,10 @@ from tessera.api.kubernetes.nodes import (
     cpu_capacity,
     memory_capacity,
     node_without_gpus,
-    not_ready_taints,
-    read_taints,
     with_gpus,
 )
 from tessera.api.kubernetes.nodes import share_unit_mib as unit_mib
+from tessera.api.kubernetes.taints import not_ready_taints, read_taints
 from tessera.api.nvidia.gpulabels import expected_labels
 from tessera.api.nvidia.migparted import read_config_map
 from tessera.api.nvidia.operatorconfigs import OperatorConfigs, mig_counts, read_configs, with_plugin
