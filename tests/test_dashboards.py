@@ -29,6 +29,7 @@ from harness.prometheusserver import history, serving_history
 from tessera.certificates import Tls
 from tessera.clients.kube import AUTOSCALERS, CONFIG_MAPS, DEPLOYMENTS, PODS, MemoryKube, Object
 from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
+from tessera.core.usage.activity import UNUSED_MIB
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.ownmetrics import OWN_METRICS
 from tessera.measures import Measures
@@ -388,3 +389,8 @@ def test_panels_of_nvidia_s_own_dashboard_answer_from_tessera_s_metrics(tmp_path
     single = {"GPU Avg. Temp": {None}, "GPU Power Total": {None}}
     without_mig, by_gpm = {"GPU Utilization": {"0"}}, {"Tensor Core Utilization": {"1"}}
     assert shown == {title: {"0", "1"} for title in NVIDIA_DASHBOARD} | single | without_mig | by_gpm
+
+
+def test_what_a_driver_reports_of_an_empty_mig_instance_is_no_use_of_it() -> None:
+    panels = {each["title"]: each["targets"][0]["expr"] for each in DASHBOARDS["cost"]["panels"]}
+    assert f"[1h]) <= {UNUSED_MIB}))" in panels["Memory allocated to containers that used none for an hour"]
