@@ -149,6 +149,17 @@ class Judge:
         """Whether any shares at all would serve `need` here: tries every combination."""
         return any(self.allows(node, need, shares) for shares in self.every(node, need))
 
+    def mixed(self, node: int, need: Need) -> bool:
+        """Whether the kubelet could give other devices here by a name of which the pod says more."""
+        for ask in need.asks:
+            any_grade = msgspec.structs.replace(ask, isolation=Isolation.NONE)
+            for gpu in (
+                self.nodes[node].gpus if ask.form is Form.EXACT and ask.resource.startswith("nvidia.com/") else ()
+            ):
+                if len(list(shares_on(gpu, any_grade, ()))) > len(list(shares_on(gpu, ask, need.models))):
+                    return True
+        return False
+
     def every(self, node: int, need: Need) -> Iterator[tuple[Share, ...]]:
         devices = [ask for ask in need.asks for _ in range(ask.count)]
         ways = [[s for gpu in self.nodes[node].gpus for s in shares_on(gpu, ask, need.models)] for ask in devices]

@@ -225,13 +225,15 @@ def test_a_replay_through_filter_scores_and_choose_equals_the_packer(world: Worl
 
 
 def schedule(ledger: Ledger, nodes: Sequence[Node], need: Need, uid: str) -> Holder | None:
-    """What kube-scheduler does: the nodes with cpu, memory and pods left, then filter, the best score, and bind."""
+    """What kube-scheduler and the extender do: nodes with room that suit the pod, filter, the best score, and bind."""
     ledger.arrive(uid, need)
     roomy = [
         str(node.name)
         for node in nodes
         if all(map(int.__ge__, ledger.left(node.name), (need.cpu_milli, need.memory_mib, 1)))
     ]
+    unsuited = ledger.unsuited(need, roomy)
+    roomy = [name for name in roomy if name not in unsuited]
     fitting = ledger.filter(need, roomy).fitting
     best = ledger.best(need, roomy)
     if not fitting:

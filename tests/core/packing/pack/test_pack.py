@@ -45,9 +45,11 @@ def test_grants_are_allowed_refusals_are_forced_and_kept_scores_are_full_scores(
         kind = rng.randrange(len(kinds))
         choice = packer.place(ids[kind])
         if choice is None:
-            assert not any(judge.fits(node, kinds[kind]) for node in range(len(nodes)))
+            alike = (node for node in range(len(nodes)) if not judge.mixed(node, kinds[kind]))
+            assert not any(judge.fits(node, kinds[kind]) for node in alike)
             continue
         assert judge.allows(choice.node, kinds[kind], choice.shares)
+        assert not judge.mixed(choice.node, kinds[kind])
         judge.held[choice.node].append((kinds[kind], choice.shares))
         placed.append((kind, choice))
         for own in ids:

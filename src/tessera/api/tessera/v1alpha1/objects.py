@@ -104,7 +104,8 @@ def coverage(nodes: int, ready: int, words: tuple[str, str, str]) -> tuple[Findi
     if not nodes:
         found = Finding("Ready", "False", "NoNodes", "it selects no node with an agent")
     elif ready < nodes:
-        found = Finding("Ready", "False", doing, f"{nodes - ready} of {nodes} nodes lack {lacking}")
+        lack = "node lacks" if nodes == 1 else "nodes lack"
+        found = Finding("Ready", "False", doing, f"{nodes - ready} of {nodes} {lack} {lacking}")
     else:
         found = Finding("Ready", "True", "Present", f"all nodes have {whole}")
     return Finding("Accepted", "True", "Valid", "the spec is valid"), found
