@@ -158,7 +158,8 @@ def test_series_of_no_container_get_no_pod(prometheus: str) -> None:
 
 def test_the_busy_pod_is_named_however_prometheus_labels_the_agent(prometheus: str) -> None:
     answers = {name: answer(prometheus, "/api/v1/query", {"query": query}) for name, query in load_queries().items()}
-    loads = read_loads(answers, "Prometheus")
+    loads = read_loads(answers, "Prometheus", now=True)
+    assert read_loads(answers, "Prometheus", now=False) == loads
     assert read_activity(loads) == {("n1", "team/busy"): 80, ("n1", "team/small"): 15}
     names: dict[str, Any] = {"drivers": ("team/busy/main",), "affected": ("team/small/main",)}
     assert read_contention(loads) == {

@@ -356,3 +356,15 @@ async def test_what_former_keys_signed_is_held_though_the_keys_object_is_written
         await shown(controller, STRANGER, SERVER)
         await kube.patch(CONFIG_MAPS, KEYS, {"data": {key_id(SERVER.public): None}}, namespace=NAMESPACE)
         await until(kube, lambda each: bool(desired(each)))
+
+
+async def test_who_leads_no_more_has_no_pending_pods(kube: MemoryKube) -> None:
+    """Its process stands by, and Prometheus goes on asking it."""
+    await kube.create(PODS, pod("need", {"tessera.dev/gpu-memory": 30}, node=None))
+    await kube.patch(GPU_NODES, "a", {"spec": {"claims": [{"uid": "unseen", "pod": "ns/need", "shares": [AMOUNT]}]}})
+    await kube.create(PODS, pod("one", SLICE, node=None))
+    measures = Measures()
+    async with running(kube, measures=measures):
+        await until(kube, lambda each: each.get("status", {}).get("pendingPods") == 1, GPU_POLICIES, "all")
+        assert re.search(r"\ntessera_controller_pending_pods\{.*\} 1\n", measures.render().decode())
+    assert "\ntessera_controller_pending_pods{" not in measures.render().decode()

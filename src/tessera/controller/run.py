@@ -147,6 +147,7 @@ class Controller:
         finally:
             for loop in ("reconcile", *map(watch_loop, _KINDS)):
                 self._measures.stopped(loop)
+            self._measures.set(PENDING, {})  # another leads now, and counts them
             self._log.info("controller_stopped")
 
     async def _reconcile_or_complain(self) -> float:

@@ -1,10 +1,15 @@
 """How busy GPUs are by Prometheus' answers, however broken they are."""
 
+import time
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
 
 from builders.prometheusanswers import BROKEN, GPU, OTHER, POD, answer, now
+from harness.prometheusserver import serving_history
 from tessera.api.prometheus import gpuloads
 from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
 from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad
@@ -13,7 +18,7 @@ from tessera.errors import InvalidInput
 
 
 def loads(**given: bytes) -> dict[tuple[str, str], GpuLoad]:
-    return read_loads(dict.fromkeys(load_queries(), answer()) | given, "Prometheus")
+    return read_loads(dict.fromkeys(load_queries(), answer()) | given, "Prometheus", now=False)
 
 
 def devices(**given: bytes) -> dict[str, tuple[DeviceLoad, ...]]:
@@ -126,3 +131,34 @@ def test_a_gpu_is_throttled_for_causes_that_there_are() -> None:
     assert {uuid: [each.cause for each in contention] for (_, uuid), contention in found.items()} == {
         "a": ["power-cap", "thermal"]
     }
+
+
+def test_who_worked_a_minute_ago_slows_down_nobody_now(tmp_path: Path) -> None:
+    """A did until 30 s ago, B does since then, and now the GPU is throttled: B is named, and A is not idle yet."""
+    device = 'Hostname="n",hostname="n",gpu="0",UUID="G",modelName="Tesla T4"'
+    pods = [f'{device},namespace="team",pod="{pod}",container="c",pod_uid="u{pod}"' for pod in "ab"]
+    before, after, began_s = 10, 3, time.time() - 3600
+    series = {
+        f"DCGM_FI_DEV_GPU_UTIL{{{pods[0]}}}": (90, 0),
+        f"DCGM_FI_DEV_GPU_UTIL{{{pods[1]}}}": (0, 90),
+        f"DCGM_FI_DEV_GPU_UTIL{{{device}}}": (90, 90),
+        f"DCGM_FI_DEV_FB_USED{{{pods[0]}}}": (100, 100),
+        f"DCGM_FI_DEV_FB_USED{{{pods[1]}}}": (100, 100),
+        f'tessera_gpu_throttled{{{device},cause="power-cap"}}': (0, 1),
+    }
+    samples = "".join(
+        f"{name} {values[step >= before]} {began_s + 15 * step:.3f}\n"
+        for name, values in series.items()
+        for step in range(before + after)
+    )
+    at_s = began_s + 15 * (before + after - 1)
+    with serving_history(tmp_path, samples) as prometheus:
+        asked = {name: urlencode({"query": query, "time": f"{at_s:.3f}"}) for name, query in load_queries().items()}
+        answers = {
+            name: urlopen(f"{prometheus}/api/v1/query?{each}", timeout=20).read() for name, each in asked.items()
+        }
+    by_mean, by_now = (read_loads(answers, "Prometheus", now=now) for now in (False, True))
+    assert read_contention(by_now) == {
+        ("n", "G"): (Contention(cause="power-cap", drivers=("team/b/c",), affected=("team/a/c",)),)
+    }
+    assert read_activity(by_mean)["n", PodKey("team/a")] > 50

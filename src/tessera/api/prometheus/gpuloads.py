@@ -34,23 +34,35 @@ _Device: TypeAlias = tuple[str, ...]
 
 
 def load_queries() -> dict[str, str]:
-    """Return the queries by purpose."""
+    """Return the queries by purpose.
+
+    Of loads there is the mean of two minutes, which says whether a pod is idle, and the last sample, which belongs to
+    the reasons of the present clocks: who worked a minute ago does not slow down anybody now.
+    """
     return {
         "allocations": f'group by ({_LOADED}) ({FB_USED.name}{{{_UID}!=""}} or {ALLOCATED.name})',
         "utilization": f"max by ({_LOADED}) (avg_over_time({GPU_UTIL.name}[2m]) and {GPU_UTIL.name})",
         "sm_active": f"max by ({_LOADED}) (avg_over_time({SM_ACTIVE.name}[2m]) and {SM_ACTIVE.name}) * 100",
+        "utilization_now": f"max by ({_LOADED}) ({GPU_UTIL.name})",
+        "sm_active_now": f"max by ({_LOADED}) ({SM_ACTIVE.name}) * 100",
         "throttled": f"max by (Hostname, UUID, cause) ({THROTTLED.name}) == 1",
     }
 
 
-def read_loads(answers: Mapping[str, bytes], source: str) -> dict[tuple[str, str], GpuLoad]:
+def read_loads(answers: Mapping[str, bytes], source: str, *, now: bool) -> dict[tuple[str, str], GpuLoad]:
     """Return how busy the devices of each GPU and their containers are, by node and UUID.
+
+    Args:
+        answers: Prometheus' JSON, by purpose.
+        source: what they came from, for errors.
+        now: by the last sample, not the mean.
 
     Raises:
         InvalidInput: an answer is not Prometheus' JSON, or has too many series.
 
     """
-    utilization, active = (_percentages(answers[name], source) for name in ("utilization", "sm_active"))
+    names = (f"{each}_now" if now else each for each in ("utilization", "sm_active"))
+    utilization, active = (_percentages(answers[name], source) for name in names)
     busy = utilization | active
     devices = defaultdict[_Device, dict[str, float | None]](dict)
     for device, name in _percentages(answers["allocations"], source) | busy:

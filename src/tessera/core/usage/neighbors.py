@@ -1,5 +1,6 @@
 """Noisy neighbors: which containers make a GPU or its node lower clocks, or saturate a shared device."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -82,8 +83,9 @@ class GpuLoad(msgspec.Struct, frozen=True, kw_only=True):
 def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]:
     """Return what slows down the users of each GPU of a node: causes of throttling, and saturated shared devices.
 
-    A throttled GPU is driven by the busiest containers that together make half of its load, a saturated device by
-    those that take well above an equal part of its load; where none does, it is shared evenly. A GPU that is hot or
+    A throttled GPU is driven by the busiest containers that together make half of its load, and all that
+    are as busy as the last of them; a saturated device by those that take well above an equal part of its load; where
+    none does, it is shared evenly. A GPU that is hot or
     short of power with less than half of its compute in use is driven by the node's GPUs that use more: the busiest
     containers there. Load outside known containers counts as that of one more container, so a container is named only
     if it is a driver whatever the unknown load is.
@@ -151,18 +153,23 @@ def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:
 
 
 def _busiest(devices: Iterable[DeviceLoad]) -> Iterator[str]:
-    """Yield the busiest containers, until they make half of the load; none where it is unknown."""
+    """Yield the busiest containers, until they make half of the load, and all that are as busy as the last of them.
+
+    None where the load is unknown.
+    """
     found = [_loads(device) for device in devices]
     if None in found:
         return
     loads = [load for each in found for load in each or ()]
-    total, so_far = sum(load for load, _ in loads), 0.0
+    total, so_far, least = sum(load for load, _ in loads), 0.0, 0.0
     for load, name in sorted(loads, key=lambda each: (-each[0], bool(each[1]))):
-        if so_far >= _HALF * total:
+        if load <= 0 or load < least:
             return
         so_far += load
         if name:
             yield name
+        if so_far >= _HALF * total and not least:
+            least = load if name else math.inf
 
 
 def gpu_load(gpu: GpuUse) -> GpuLoad:

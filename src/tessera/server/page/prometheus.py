@@ -100,8 +100,9 @@ class PrometheusMetrics:
         answers = dict(zip(targets, found, strict=True))
 
         def read() -> _Measured:
-            loads = read_loads(answers, source)
-            return _Measured(read_activity(loads), read_contention(loads), read_model_servers(answers, source))
+            activity = read_activity(read_loads(answers, source, now=False))
+            contention = read_contention(read_loads(answers, source, now=True))
+            return _Measured(activity, contention, read_model_servers(answers, source))
 
         return await asyncio.to_thread(read)  # so that scheduling requests are answered meanwhile
 
