@@ -107,6 +107,27 @@ async def test_pods_are_known_by_the_control_groups_of_their_processes(tmp_path:
     assert view(tmp_path).running([UID, "another-uid", ""]) == {UID}
 
 
+# sentence: the control groups of a process, and the pods it runs in
+NESTED: dict[str, tuple[str, set[str]]] = {
+    "a container names a group after another pod": (f"kubepods/pod{'ab' * 16}/x/kubepods/pod{UID}/y", set()),
+    "a node that is a pod of another cluster": (f"kubepods/pod{'cd' * 16}/x/kubepods/pod{UID}/y", {UID}),
+    "that with systemd": (
+        f"kubepods.slice/kubepods-pod{'cd' * 16}.slice/x/kubepods-pod{UID.replace('-', '_')}.slice/y",
+        {UID},
+    ),
+    "a container names a group after its own pod": (f"kubepods/pod{UID}/x/pod{UID}", {UID}),
+}
+
+
+@pytest.mark.parametrize("case", NESTED)
+async def test_a_process_runs_in_the_outermost_pod_of_this_node(tmp_path: Path, case: str) -> None:
+    group, want = NESTED[case]
+    run(tmp_path, 10, group)
+    hostile = pod("hostile")
+    hostile["metadata"]["uid"] = "ab" * 16
+    assert view(tmp_path, (hostile,)).running([UID]) == want
+
+
 # sentence: control groups of the processes, whether the PID namespace is the machine's, and whether the view is blind
 SEES: dict[str, tuple[tuple[str, ...], bool, bool]] = {
     "an agent with hostPID": ((), True, False),

@@ -415,6 +415,12 @@ MISTOLD = {
     "what is on record is what it is assigned, by the kubelet's record": ([entry("p", amount(5))], GPU, True, LOST),
     "the answer is of other ids": ([msgspec.structs.replace(PENDING, ids=("q",))], GPU, True, LOST),
     "nothing is kept of what ran": ([], GPU, False, ""),
+    "what was answered since it ran is what it uses": (
+        [msgspec.structs.replace(started("p"), uses=(amount(5, OTHER),)), msgspec.structs.replace(PENDING, at_ns=2)],
+        GPU,
+        False,
+        "",
+    ),
     "what ran is assigned something else": ([entry("p", amount(5))], OTHER, False, OTHERWISE),
 }
 

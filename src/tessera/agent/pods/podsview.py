@@ -224,13 +224,17 @@ class PodsView:
     def running(self, uids: Iterable[str]) -> frozenset[str]:
         """Return those of these pods that have running processes, whatever API server and kubelet say of them.
 
-        The control groups of a pod carry its UID, in every version and with every cgroup driver. A view that is
-        `blind` finds none.
+        The control groups of a pod carry its UID, in every version and with every cgroup driver. A container may give
+        groups below its own the names of other pods: it is in its own pod nevertheless. A `blind` view finds none.
         """
         desired = {uid: (f"pod{uid}", f"pod{uid.replace('-', '_')}") for uid in uids if len(uid) >= _LEAST_UID}
+        known = {*by_uid(self.pods()), *desired} if desired else set[str]()
         found: set[str] = set()
         for text in _cgroups(self._proc) if desired else ():
-            found |= {uid for uid, names in desired.items() if any(name in text for name in names)}
+            named = {uid for uid, names in desired.items() if any(name in text for name in names)}
+            # The outermost may be no pod of this cluster: its nodes may be pods of another.
+            owner = owner_of(text, {}, known) if named else None
+            found |= {owner.uid} & named if owner is not None and owner.uid in known else named
         return frozenset(found)
 
     def pods_of(self, pids: Iterable[int]) -> Mapping[int, str]:

@@ -35,6 +35,7 @@ __all__ = [
     "completed",
     "device_mismatch",
     "double_allocations",
+    "latest",
     "replaces",
     "started_pod",
     "uses_of_devices",
@@ -359,6 +360,12 @@ def replaces(new: Allocation, each: Allocation) -> bool:
     return bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
 
 
+def latest(record: Iterable[Allocation], holder: Allocation) -> Allocation | None:
+    """Return what was recorded last for a container and its ids: a new answer to `Allocate`, else its last start."""
+    own = (each for each in record if each.ids == holder.ids and replaces(holder, each))
+    return max(own, key=lambda each: each.at_ns, default=None)
+
+
 def device_mismatch(
     record: Iterable[Allocation], holder: Allocation, assigned: AbstractSet[DeviceId], *, unanswered: bool
 ) -> str:
@@ -374,10 +381,10 @@ def device_mismatch(
         The reason; empty where there is none.
 
     """
-    own = [each for each in record if each.ids == holder.ids and replaces(holder, each)]
-    if unanswered and not any(each.guessed or each.started for each in own):
+    own = latest(record, holder)
+    if unanswered and (own is None or not (own.guessed or own.started)):
         return "it was started with a GPU that is no longer recorded"
-    told = {use.device for use in own[0].uses} if own else set()
+    told = set() if own is None else {use.device for use in own.uses}
     if told and told != assigned:
         return f"it uses {_named(told)}, and is assigned {_named(assigned)}"
     return ""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.core.deviceplugin.allocations import Allocation, replaces
+from tessera.core.deviceplugin.allocations import Allocation, latest
 from tessera.core.deviceplugin.containerresponse import ContainerResponse, DeviceNode
 from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
 from tessera.core.node.liststrategies import DeviceInjection
@@ -60,11 +60,12 @@ def answered(
         told: whether an answer that named the devices is kept for it.
 
     """
-    own = [each for each in record if each.ids == holder.ids and replaces(holder, each)]
-    strategies = next((each.strategies for each in own if each.strategies), present.strategies)
-    found = msgspec.structs.replace(present, strategies=strategies)
-    # An answer by CDI alone is recorded without devices, so this one named them.
-    told = told or any(each.guessed and each.uses for each in own)
+    own = latest(record, holder)
+    found = present
+    if own is not None:
+        found = msgspec.structs.replace(present, strategies=own.strategies or present.strategies)
+        # An answer by CDI alone is recorded without devices, so this one named them.
+        told = told or (own.guessed and bool(own.uses))
     return found if found.fixed_at_allocate or not told else msgspec.structs.replace(present, strategies=("envvar",))
 
 

@@ -156,6 +156,33 @@ async def test_a_container_that_ran_starts_again_though_all_records_are_lost(nod
     assert dict((await node.kubelet.create("default", "p", "main")).env)["TESSERA_GPU_UUIDS"] == facts(0).uuid
 
 
+@pytest.mark.parametrize("how", [CDI, PluginOptions(list_strategies=("envvar",))], ids=["cdi", "envvar"])
+async def test_after_a_reboot_pods_get_their_shares_though_the_kubelet_lost_its_record(
+    node: Node, how: PluginOptions
+) -> None:
+    """The API server has them as running. A pod of no assignment gets nothing, whatever its size."""
+    pairs = (facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY)
+    await node.offer(*pairs, how=how)
+    for number, name in enumerate("pq"):
+        node.assign(name, 10, share(number, 10240))
+        await node.run(name, NEED, 10)
+        node.pods["default", name]["status"] = {"phase": "Running"}
+    await node.kill()
+    for name in "pq":
+        node.kubelet.remove("default", name)
+    node.kubelet._write_checkpoint()
+    node.plugins = node.started()
+    await node.offer(*pairs, how=how)
+    for name in "qp" if how is CDI else "pq":  # by the environment the guess holds: the kubelet admits the oldest first
+        await node.run(name, NEED, 10)
+    assert {each.pod: each.uses[0].gpu for each in node.plugins.gate.record.entries} == {
+        f"default/{name}": facts(node.assigned(name)[0]["gpu"]).uuid for name in "pq"
+    }
+    node.ask("stray", NEED, 10)
+    with pytest.raises(Conflict, match="all 2 assigned pods already have their devices"):
+        await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 10),)))
+
+
 async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since_they_were_renumbered(
     node: Node,
 ) -> None:

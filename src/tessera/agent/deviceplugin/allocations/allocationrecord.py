@@ -31,7 +31,7 @@ from tessera.core.deviceplugin.allocations import (
     Use,
     clashes,
     completed,
-    replaces,
+    latest,
     started_pod,
     uses_of_devices,
 )
@@ -168,11 +168,13 @@ class AllocationRecord:
 
     def uses_of(self, holder: Allocation) -> tuple[Use, ...]:
         """Return what a container was started with for these ids, or what `Allocate` answered."""
-        return next((each.uses for each in self._entries if each.ids == holder.ids and replaces(holder, each)), ())
+        own = latest(self._entries, holder)
+        return () if own is None else own.uses
 
     def has_started(self, holder: Allocation) -> bool:
         """Return whether a container was started with these ids before."""
-        return any(each.started and each.ids == holder.ids and replaces(holder, each) for each in self._entries)
+        own = latest(self._entries, holder)
+        return own is not None and own.started
 
     def started_pod(self, uid: str) -> StartedPod | None:
         """Return the shares that a pod's containers were started with; None for none."""

@@ -19,7 +19,7 @@ from tessera.agent.pods.observing import PodObserver
 from tessera.agent.pods.podsview import PodsInView, by_uid, is_ended
 from tessera.api.kubernetes.podstates import created_ns
 from tessera.core.deviceplugin import lastgate
-from tessera.core.deviceplugin.allocations import Allocation, Use, clashes, replaces
+from tessera.core.deviceplugin.allocations import Allocation, Use, clashes, latest, replaces
 from tessera.core.deviceplugin.lastgate import GateDecision, GateObservation
 from tessera.core.deviceplugin.leftovers import DeviceProcess, leftovers
 from tessera.core.gpu.deviceids import DeviceId
@@ -159,9 +159,9 @@ class Gate:
             await self._require_known_uses(holder)
             await self._record_leftovers(msgspec.structs.replace(holder, uses=uses))
         # 1. A restarted container is not later than before.
-        before = [each for each in self.record.entries if replaces(holder, each)]
-        at_ns = min((each.at_ns for each in before), default=self.record.next_ns())
-        strategies = next((each.strategies for each in before if each.ids == holder.ids), ())
+        before_ns = (each.at_ns for each in self.record.entries if replaces(holder, each))
+        at_ns, own = min(before_ns, default=self.record.next_ns()), latest(self.record.entries, holder)
+        strategies = () if own is None else own.strategies
         new = msgspec.structs.replace(holder, uses=uses, at_ns=at_ns, strategies=strategies)
         # 2. Decide, a little later if a conflicting pod is terminating.
         loop = asyncio.get_running_loop()

@@ -4,7 +4,7 @@
 (docs/decisions/0009-pod-identity-at-prestart.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -68,14 +68,14 @@ class Exchanges:
 
     def use(self, ids: Ids) -> None:
         """Forget the answer for these ids: a container was started with it."""
-        self._answers.pop(ids, None)
+        self._drop([ids])
 
     def forget(self, known: frozenset[Ids], ids: Ids) -> None:
         """Forget answers for ids that are allocated anew, and those without a holder whose pod is gone."""
         waiting = {request.key for request in self.assigned_requests()}
-        for each in self.answers:
-            if each.ids & ids or (each.ids not in known and each.key not in waiting):
-                del self._answers[each.ids]
+        self._drop(
+            [each.ids for each in self.answers if each.ids & ids or (each.ids not in known and each.key not in waiting)]
+        )
 
     def forget_unheld(self, known: frozenset[Ids]) -> None:
         """Forget answers without a holder for a minute.
@@ -86,9 +86,7 @@ class Exchanges:
         """
         now_s = self._clock_s()
         self._unheld_s = {ids: self._unheld_s.get(ids, now_s) for ids in self._answers if ids not in known}
-        stale = [ids for ids, since_s in self._unheld_s.items() if now_s - since_s > _UNHELD_S]
-        for ids in stale:
-            del self._answers[ids]
+        self._drop([ids for ids, since_s in self._unheld_s.items() if now_s - since_s > _UNHELD_S])
 
     async def recorded(self) -> frozenset[Ids]:
         """Return the ids that the kubelet has recorded together, also for pods that the watch does not show yet.
@@ -149,6 +147,12 @@ class Exchanges:
             else:
                 self._exchanges.pop(key, None)
         return refused
+
+    def _drop(self, forgotten: Iterable[Ids]) -> None:
+        """Forget answers, those that are kept across restarts also on the disk."""
+        dropped = [self._answers.pop(ids, None) for ids in forgotten]
+        if any(each is not None and each.fixed for each in dropped):
+            self._write()
 
     def _write(self) -> None:
         kept = Answers(answers=self.answers, exchanges=tuple(self._exchanges.values()))

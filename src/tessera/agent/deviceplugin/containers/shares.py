@@ -318,6 +318,8 @@ class ShareAllocator:
                 return self._unserved(resource, len(ids), held, fixed=fixed)
             except Conflict as error:
                 if asyncio.get_running_loop().time() >= last_s:
+                    with contextlib.suppress(Conflict):
+                        return self._unserved(resource, len(ids), held, fixed=fixed, anew=True)
                     raise self._with_refused(error) from None
             await asyncio.sleep(_RETRY_S)
 
@@ -339,12 +341,23 @@ class ShareAllocator:
         return Conflict(error.subject, found=found, hint=error.hint)
 
     def _unserved(
-        self, resource: str, units: int, held: tuple[KubeletAllocation, ...], *, fixed: bool
+        self, resource: str, units: int, held: tuple[KubeletAllocation, ...], *, fixed: bool, anew: bool = False
     ) -> AssignedRequest:
-        """Return the request of this size that was not answered yet; else one that was and has no holder."""
+        """Return the request of this size that was not answered yet; else one that was and has no holder.
+
+        Args:
+            resource: of the units.
+            units: how many.
+            held: the kubelet's record.
+            fixed: whether the answer will name the devices.
+            anew: whether those of running pods count too: a kubelet that has lost its record admits them anew.
+
+        """
         requests, answers = self.assigned_requests(), self._exchanges.answers
         if fixed:
             requests = tuple(each for each in requests if not self._maker.misfit(each))
+        if anew:
+            requests = tuple(msgspec.structs.replace(each, running=False) for each in requests)
         with contextlib.suppress(Conflict):
             return pick(requests, resource, units, served(requests, held, answers))
         return pick(requests, resource, units, served(requests, held, ()))
