@@ -29,8 +29,8 @@ from tessera.core.explain.fleetview import (
     changes,
 )
 from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.firstobstacle import refused
 from tessera.core.packing.fit.admission import Refusal
-from tessera.core.packing.obstacles import refused
 from tessera.core.usage.rightsizing import Sizing
 
 NEED, MIG, WHOLE = {"tessera.dev/gpu-memory": 4}, {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/gpu": 1}

@@ -1,8 +1,8 @@
 """Obstacles: why a pod does not fit on a node, with a cause for programs and a text for people.
 
-`Obstacles` finds those of devices for thousands of nodes at once, in few and short texts; `first_obstacle` names
-the one that counts where there are several. The scheduler extender prints the texts of devices; `tessera plan` and
-`tessera explain pod` print all of them.
+`Obstacles` finds those of devices for thousands of nodes at once, in few and short texts; `firstobstacle` has those of
+the node, and names the one that counts where there are several. The scheduler extender prints the texts of devices;
+`tessera plan` and `tessera explain pod` print all of them.
 """
 
 import enum
@@ -21,24 +21,20 @@ from tessera.core.gpu.mig import placements, placements_of
 from tessera.core.gpu.sharing import MPS_MODES, Device, Mode, mig_resource, of_other_allocator
 from tessera.core.gpu.sharing import devices as devices_of
 from tessera.core.packing.fit import Demand, Fleet
-from tessera.core.packing.fit.admission import Refusal, refusal, unadvertised, withheld
 from tessera.core.packing.fit.demand import Devices
 from tessera.core.packing.fit.ways import Amount, NewInstance, Way, Whole
-from tessera.core.workload.need import Ask, Form, Isolation, Need
-from tessera.core.workload.resources import GPU_MEMORY, MODEL_RESOURCE
+from tessera.core.workload.need import Ask, Form
 from tessera.core.workload.units import gib
 
 __all__ = [
+    "UNREPORTED",
     "Cause",
     "Obstacle",
     "Obstacles",
     "allocated_by_name",
     "describe",
-    "first_obstacle",
     "lasting",
-    "mixed",
     "offer_of",
-    "refused",
 ]
 
 
@@ -80,11 +76,12 @@ class Cause(enum.StrEnum):
         return _ORDER[self]
 
 
+UNREPORTED: Final = "the node's agent has not reported its GPUs yet: check the agent there if this lasts"
 _ORDER: Final = {cause: rank for rank, cause in enumerate(Cause)}
 _CAUSES: Final = tuple(Cause)
 _TEXTS: Final = {
     Cause.TOGETHER: "room for each request of the pod alone, but not for all of them together",
-    Cause.UNREPORTED: "the node's agent has not reported its GPUs yet: check the agent there if this lasts",
+    Cause.UNREPORTED: UNREPORTED,
     Cause.NO_GPU: "the node has no GPU",
     Cause.NO_MODEL: "the node has no GPU of model {models}",
     Cause.NO_DEVICE: "no GPU of the node can provide {one}{alone}",
@@ -100,18 +97,6 @@ _TEXTS: Final = {
         "too little free compute: {compute} % requested, at most {value} % free on a GPU with enough memory (GPU {gpu})"
     ),
     Cause.SLICES_LEFT: "{slices}",
-}
-_REFUSED: Final = {
-    Refusal.NODE_NAME: "the pod is pinned to {}",
-    Refusal.UNSCHEDULABLE: "the node is cordoned",
-    Refusal.TAINT: "the pod does not tolerate the taint {}",
-    Refusal.SELECTOR: "the node has no label {}, which the pod selects",
-    Refusal.AFFINITY: "the pod's node affinity excludes the node",
-    Refusal.MODEL: f"the node does not offer {MODEL_RESOURCE}{{0}}: ModelCache {{0}} has not fetched the model there",
-    Refusal.UNITS: (
-        f"the pod counts {GPU_MEMORY} in MiB and the node in GiB, and kube-scheduler compares {{}}: request it in GiB, "
-        f"without the annotation {GPU_MEMORY}-unit"
-    ),
 }
 _ASK_BITS: Final = 8
 _GPU_BITS: Final = 10
@@ -130,73 +115,6 @@ class Obstacle(msgspec.Struct, frozen=True):
     """For people: the cause, then the fix; without full stop."""
     near: int = 0
     """How near a miss it is, among nodes with the same cause."""
-
-
-def refused(rule: Refusal, culprit: str) -> Obstacle:
-    """Return the obstacle of a node that does not admit a pod by this rule, with the taint or label."""
-    return Obstacle(Cause.REFUSED, _REFUSED[rule].format(culprit))
-
-
-def _node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Obstacle | None:
-    """Return what a node with this much left lacks besides devices; None where it has enough."""
-    if need.cpu_milli > cpu_milli:
-        left = max(cpu_milli, 0)
-        return Obstacle(Cause.CPU, f"too little CPU: {need.cpu_milli} milli requested, {left} free", left)
-    if need.memory_mib > memory_mib:
-        left = max(memory_mib, 0)
-        return Obstacle(Cause.MEMORY, f"too little memory: {need.memory_mib} MiB requested, {left} free", left)
-    return None if pods > 0 else Obstacle(Cause.PODS, "the node has its maximum number of pods")
-
-
-def mixed(ask: Ask, models: tuple[str, ...]) -> Obstacle:
-    """Return the obstacle of a node that has other devices too by the name of an ask that says which (see `byname`)."""
-    grade = f" with {ask.isolation} isolation" if ask.isolation is not Isolation.NONE else ""
-    model = f" of model {' or '.join(models)}" if models else ""
-    return Obstacle(
-        Cause.MIXED,
-        f"not every {ask.resource} of the node is one{grade}{model}, and the kubelet chooses by name alone: request "
-        "an amount, or give these devices a name of their own in the node's GPUPolicy",
-    )
-
-
-def first_obstacle(
-    need: Need,
-    node: Node,
-    *,
-    devices: Obstacle | None,
-    left: tuple[int, int, int],
-) -> Obstacle | None:
-    """Return the first obstacle of a node, in the order of kube-scheduler and the extender; None if the pod fits.
-
-    Args:
-        need: of the pod.
-        node: as in the snapshot.
-        devices: the obstacle that `Obstacles` found, or that its devices are `mixed`.
-        left: milli cpu, MiB of memory and pods.
-
-    """
-    rule = refusal(need, node)
-    if rule is not None:
-        return refused(*rule)
-    lasting_one = devices if devices is not None and devices.cause.lasting else None
-    return _unknown(need, node) or lasting_one or _unadvertised(need, node) or _node_obstacle(need, *left) or devices
-
-
-def _unknown(need: Need, node: Node) -> Obstacle | None:
-    """Return why a node's GPUs are unknown, or a requested resource is withheld; None where neither is."""
-    if need.asks and node.problem:
-        return Obstacle(Cause.UNREADABLE, f"the node's GPUs are unknown: {node.problem}")
-    if need.asks and not node.reported:
-        return Obstacle(Cause.UNREPORTED, _TEXTS[Cause.UNREPORTED])
-    reason = withheld(need, node)
-    return Obstacle(Cause.WITHHELD, reason) if reason else None
-
-
-def _unadvertised(need: Need, node: Node) -> Obstacle | None:
-    """Return the device by name that a node without agent does not advertise; None for none."""
-    resource = unadvertised(need, node)
-    text = f"the node does not advertise {resource} and has no agent"
-    return Obstacle(Cause.NO_AGENT, text) if resource else None
 
 
 def lasting(codes: Ints) -> NDArray[np.bool_]:

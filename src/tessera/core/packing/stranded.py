@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from tessera.core.cluster.gputypes import Ints
+from tessera.core.cluster.compatibility import faults
+from tessera.core.cluster.gputypes import GpuType, Ints
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
-from tessera.core.packing.fit import Demand, Fleet, broken_nodes
+from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.workload.need import Ask, Need, Pod, PodKey
 
 __all__ = ["Stranded", "stranded"]
@@ -48,7 +49,9 @@ def stranded(gpus: Sequence[tuple[Gpu, tuple[Share, ...]]], needs: Iterable[Need
         for node, (_, shares) in zip(nodes, gpus, strict=True)
     ]
     before = Snapshot(nodes=tuple(nodes), running=tuple(running))
-    broken = broken_nodes(before)
+    broken = {
+        node.name for node, (gpu, shares) in zip(nodes, gpus, strict=True) if any(faults(GpuType.of(gpu), {"": shares}))
+    }
     sound = tuple(each for each in running if each.assignment.node not in broken)
     now = Fleet.of(msgspec.structs.replace(before, running=sound))
     could, lost = _weights(_kinds(needs), nodes, now)

@@ -1,7 +1,7 @@
 """What fits where: the fleet's working state, the filter over all nodes, the exact answer for one, and the reasons."""
 
 from tessera.core.packing.fit.demand import Demand
-from tessera.core.packing.fit.fleet import CPU, MEMORY, PODS, Fleet, broken_nodes, impossible_share
+from tessera.core.packing.fit.fleet import CPU, MEMORY, PODS, Fleet, impossible_share
 from tessera.core.packing.fit.onenode import Preference, Tightest, serve
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "Fleet",
     "Preference",
     "Tightest",
-    "broken_nodes",
     "impossible_share",
     "serve",
 ]

@@ -1,6 +1,6 @@
 """The fleet as numpy arrays: the free resources of every node and GPU, changed in place by taking and giving shares."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Option
 from tessera.core.workload.need import Need, PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["CPU", "MEMORY", "PODS", "Fleet", "broken_nodes", "impossible_share"]
+__all__ = ["CPU", "MEMORY", "PODS", "Fleet", "impossible_share"]
 
 CPU: Final = 0
 MEMORY: Final = 1
@@ -463,22 +463,6 @@ def impossible_share(pod: PodKey, node: NodeName, gpu: int, why: str) -> Invalid
     """Return that a running pod cannot have its recorded share of a GPU."""
     hint = "correct its annotation, or delete the pod"
     return InvalidInput(f"pod {pod} on node {node}", found=f"GPU {gpu}: {why}", hint=hint)
-
-
-def broken_nodes(snapshot: Snapshot) -> frozenset[NodeName]:
-    """Return the nodes whose running pods have impossible shares, by bisection: one check if there are none."""
-    running: dict[NodeName, list[Running]] = {node.name: [] for node in snapshot.nodes}
-    for each in snapshot.running:
-        running.setdefault(each.assignment.node, []).append(each)
-
-    def broken(nodes: tuple[Node, ...]) -> Iterator[NodeName]:
-        try:
-            Fleet.of(Snapshot(nodes=nodes, running=tuple(each for node in nodes for each in running[node.name])))
-        except InvalidInput:
-            half = len(nodes) // 2
-            yield from (*broken(nodes[:half]), *broken(nodes[half:])) if half else (nodes[0].name,)
-
-    return frozenset(broken(snapshot.nodes))
 
 
 def _size(node: Node) -> tuple[int, int, int]:
