@@ -46,7 +46,7 @@ NOW_S = 1_790_000_000
 TIMES_S = range(NOW_S - 7200, NOW_S + 1, 60)
 GRAFANA = {"$__rate_interval": "5m", "$__range": "1h"}
 CHOSEN = '{instance=~"$instance", gpu=~"$gpu"}'
-SCRAPES = 40
+SCRAPES = 62
 AGREE = 5
 """Scrapes at which page and dashboard agree to the byte, at least."""
 MONITORED = {"job": "tessera-system/tessera", "endpoint": "metrics"}
@@ -371,6 +371,25 @@ def test_a_pod_has_no_history_of_an_earlier_one_of_its_name_and_energy_is_of_all
         "Allocated memory in use": [0.25],
     }
     assert found == [[]]
+
+
+def test_panels_go_on_when_an_agent_is_replaced_and_a_new_pod_is_not_one_that_used_none_for_an_hour(
+    tmp_path: Path,
+) -> None:
+    gpu = 'UUID="GPU-0",Hostname="n1",hostname="n1",namespace="ml",container="main"'
+    lines = []
+    for at_s in range(NOW_S - 7200, NOW_S + 1, 60):
+        agent = "10.0.0.5:9400" if at_s < NOW_S - 600 else "10.0.0.77:9400"
+        for pod, used_mib in ({"busy": 10240, "unused": 0} | ({"new": 0} if at_s > NOW_S - 120 else {})).items():
+            labels = f'{gpu},pod="{pod}",pod_uid="u-{pod}",instance="{agent}"'
+            lines.append(f"DCGM_FI_DEV_FB_USED{{{labels}}} {used_mib} {at_s}\n")
+            lines.append(f"tessera_container_memory_allocated_bytes{{{labels}}} {40960 * 2**20} {at_s}\n")
+    cost = dict(queries(DASHBOARDS["cost"]))
+    with serving_history(tmp_path, "".join(sorted(lines))) as url:
+        peaks = found_by(url, cost["Peak memory used in a day, % of allocated"])
+        unused = found_by(url, cost["Memory allocated to containers that used none for an hour"])
+    assert {each["metric"]["pod"]: float(each["value"][1]) for each in peaks} == {"busy": 0.25, "unused": 0, "new": 0}
+    assert [float(each["value"][1]) for each in unused] == [40960 * 2**20]
 
 
 def test_panels_of_nvidia_s_own_dashboard_answer_from_tessera_s_metrics(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tessera.server.metrics.samples import ScrapedSamples
 ROOT = Path(__file__).parents[1]
 RULES = (ROOT / "deploy/chart/files/monitoring/rules.yaml", ROOT / "deploy/chart/files/monitoring/model-servers.yaml")
 CASES = (ROOT / "tests/data/monitoring/rules_test.yaml", ROOT / "tests/data/monitoring/model-servers_test.yaml")
+SITUATIONS = ROOT / "tests/data/monitoring/situations_test.yaml"
 ADAPTER = yaml.safe_load((ROOT / "deploy/chart/files/monitoring/prometheus-adapter.yaml").read_text())
 EACH = [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
 ALERTS = [each for each in EACH if "alert" in each]
@@ -154,8 +155,9 @@ def test_each_alert_fires_for_what_it_is_about_alone(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool, by which Prometheus checks rules, is not on PATH")
-    for path in (*RULES, *CASES):
+    cases = (*CASES, SITUATIONS)
+    for path in (*RULES, *cases):
         shutil.copy(path, tmp_path)
-    for command in (["check", "rules", *(each.name for each in RULES)], ["test", "rules", *(e.name for e in CASES)]):
+    for command in (["check", "rules", *(each.name for each in RULES)], ["test", "rules", *(e.name for e in cases)]):
         result = subprocess.run([promtool, *command], cwd=tmp_path, check=False, capture_output=True, text=True)
         assert result.returncode == 0, result.stdout + result.stderr

@@ -53,7 +53,8 @@ COST = Dashboard(
                 (
                     (
                         f"sum by (namespace) ({ALLOCATED} and on {_OWN} "
-                        f"(max_over_time(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}[1h]) <= {UNUSED_MIB}))"
+                        f"(max_over_time(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}[1h]) <= {UNUSED_MIB}) "
+                        f"and on {_OWN} {ALLOCATED} offset 1h)"
                     ),
                     "{{namespace}}",
                 ),
@@ -65,8 +66,8 @@ COST = Dashboard(
             (
                 (
                     (
-                        f"max_over_time(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}[1d]) * 2^20 / on {_OWN} "
-                        "(tessera_container_memory_allocated_bytes > 0)"
+                        f"max by {_OWN} (max_over_time(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}[1d])) * 2^20 / on {_OWN} "
+                        f"max by {_OWN} (tessera_container_memory_allocated_bytes > 0)"
                     ),
                     "{{namespace}}/{{pod}}/{{container}}",
                 ),

@@ -65,9 +65,9 @@ _GPU = {
     ),
 }
 """Measurements of a whole GPU, by the field of its reading."""
-_LASTING = frozenset({"ecc_corrected", "ecc_uncorrected"})
+_LASTING = frozenset({"ecc_corrected", "ecc_uncorrected", "energy_mj"})
 """Counters that go on when a pod ends: with its labels they would begin anew, and Prometheus' `increase`
-would miss the error that ended it."""
+would miss the error that ended it, and the energy of short jobs."""
 SM_ACTIVE = _gauge("DCGM_FI_PROF_SM_ACTIVE", "SM activity: part of the SMs that were busy (0-1).")
 _ACTIVITY = {
     "graphics_percent": _gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Time in which the graphics engine was active (0-1)."),
