@@ -10,8 +10,8 @@ on Azure's code trace with each request three times 2.5 times and 97 %; and no r
 assume 256 slots, as by vLLM's `--max-num-seqs`, and a replica serves 8; 97.5 % there, which four draws keep. In others
 replicas start slowly, or the rate steps from 3 to 9 requests a second after an hour, with at most 40 replicas: there
 Tessera's policy must not need more replica-hours than the plain HorizontalPodAutoscaler by requests in flight, and keep
-as many requests within the objective, or a percentage point fewer. In the last rows replicas are added one by one, as
-where vLLM measures free memory: what that costs after a step has floors of its own. At last other targets of policy
+as many requests within the objective, or a percentage point fewer. In the last rows replicas start one by one, as where
+vLLM measures free memory: what that costs after a step has floors of its own. At last other targets of policy
 `in-flight`: fails unless its 90 % of the slots is the cheapest of 80 to 110 % that keeps 99 % on each 24 h series.
 """
 
@@ -52,7 +52,7 @@ class Case(NamedTuple):
     as_plain: bool = False
     """Whether it must do as well as policy `in-flight`."""
     one_by_one: bool = False
-    """Whether it adds replicas one in three minutes, as where vLLM measures the memory that is free."""
+    """Whether replicas start one by one, as where vLLM measures the memory that is free."""
 
     @property
     def name(self) -> str:

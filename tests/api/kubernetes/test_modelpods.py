@@ -226,6 +226,16 @@ def test_a_deployment_that_may_be_scaled_to_zero() -> None:
     assert (found.idle_s, found.woken_s, found.trouble) == (600.0, 1_795_680_000.0, "")
 
 
+def test_a_deployment_whose_replicas_start_one_by_one() -> None:
+    annotated = (read_deployment(deployment(start_one_by_one=text)) for text in ("true", "false", "yes"))
+    assert [(each.one_by_one, each.trouble) for each in (read_deployment(deployment()), *annotated)] == [
+        (False, ""),
+        (True, ""),
+        (False, ""),
+        (False, "annotation serving.tessera.dev/start-one-by-one: 'yes' is not true or false"),
+    ]
+
+
 TIMES = ["", "now", "12", "2026-11-26", "2026-11-26T08:00:00", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59-12:00"]
 
 

@@ -540,6 +540,37 @@ def test_it_remembers_no_more_than_an_hour() -> None:
     assert [len(memory.loads), len(memory.errors), len(memory.forecasts), len(memory.needs)] == [240, 240, 240, 48]
 
 
+@given(
+    passes=st.lists(
+        st.tuples(st.integers(0, 500), st.integers(0, 500), st.integers(0, 8), st.booleans()), min_size=1, max_size=40
+    ),
+    least=st.integers(1, 3),
+)
+def test_of_replicas_that_start_one_by_one_there_is_at_most_one_more_than_are_ready(
+    passes: list[tuple[int, int, int, bool]], least: int
+) -> None:
+    """Whatever the load, the probes and rollouts: more only while there are more already, or by the bounds."""
+    server = ScaledServer(slots=4, cold_start_s=300.0, least=least, most=64, one_by_one=True)
+    memory, replicas, arrived = AutoscalerMemory(), least, 0
+    for number, (came, flying, unready, rolling) in enumerate(passes):
+        arrived += came
+        load = load_of(15.0 * number, arrived, max(arrived - flying, 0), flying, replicas)
+        ready = max(replicas - unready, 0)
+        load = msgspec.structs.replace(load, ready=ready, revision=None if rolling else "")
+        memory, found = propose(memory, load, server)
+        assert found.replicas <= max(replicas, least, 0 if rolling else ready + 1)
+        replicas = found.replicas
+
+
+def test_an_event_says_that_replicas_start_one_by_one() -> None:
+    server = ScaledServer(slots=8, cold_start_s=300.0, most=40, one_by_one=True)
+    memory, found = AutoscalerMemory(), ReplicaProposal(3, "")
+    for number in range(40):
+        memory, found = propose(memory, load_of(15.0 * number, 300 * number + 80, 300 * number, 80, 3), server)
+    assert found.replicas == 4
+    assert found.reason.endswith("; 4 for now: replicas start one by one, and 3 are ready")
+
+
 def said(reason: str, replicas: int) -> int:
     """Return the replicas that follow from the numbers of a reason, as a reader would count them."""
     if reason.startswith("no replica is ready"):

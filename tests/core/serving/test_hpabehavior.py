@@ -16,9 +16,13 @@ def reached(behavior: Behavior, proposed: int, *, current: int, minutes: int) ->
     return found[3::4]
 
 
-def test_replicas_are_added_as_by_default_or_one_in_three_minutes() -> None:
-    by_default, paced = (scaling_behavior("tessera", one_by_one=each) for each in (False, True))
+def test_replicas_are_added_as_by_default_and_by_queue_time_one_in_three_minutes() -> None:
+    by_default, ours, paced = (
+        scaling_behavior(metric, one_by_one=each)
+        for metric, each in (("queue-time", False), ("tessera", True), ("queue-time", True))
+    )
     assert reached(by_default, 40, current=3, minutes=1) == [40]
+    assert reached(ours, 40, current=3, minutes=1) == [40], "its metric knows which are ready"
     assert reached(paced, 40, current=3, minutes=7) == [4, 4, 4, 5, 5, 5, 6]
 
 

@@ -82,10 +82,18 @@ def test_a_step_costs_no_more_than_a_plain_autoscaler_by_requests_in_flight(cold
     assert ours.within_slo >= plain.within_slo - 0.005
 
 
-def test_replicas_that_are_added_one_by_one_are_one_more_in_three_minutes() -> None:
-    parts = (3.0, 1800.0), (12.0, 1800.0)
-    free, paced = (evenly(*parts, model=Model(one_by_one=each), start=3) for each in (False, True))
-    assert paced.within_slo < free.within_slo
-    added = [each.time_s for each in paced.log[1:]]
-    assert len(added) > 5
-    assert all(later - earlier >= 180 for earlier, later in pairwise(added))
+@pytest.mark.parametrize("cold_start_s", COLD_STARTS_S)
+def test_replicas_that_start_one_by_one_are_at_most_one_more_than_are_ready(cold_start_s: float) -> None:
+    parts = (3.0, 1800.0), (12.0, 5400.0)
+    free, serial = (
+        evenly(*parts, model=Model(one_by_one=each, cold_start_s=cold_start_s), start=3) for each in (False, True)
+    )
+    assert max(each.desired - each.ready for each in free.log) > 1
+    added = [after for before, after in pairwise(serial.log) if after.desired > before.desired]
+    assert len(added) >= 5
+    assert all(each.desired == each.ready + 1 for each in added)
+    starts = [each.time_s for each in added]
+    assert all(cold_start_s <= later - earlier for earlier, later in pairwise(starts))
+    if cold_start_s < 300:
+        assert min(later - earlier for earlier, later in pairwise(starts)) <= cold_start_s + 15, "as soon as it may"
+    assert serial.within_slo < free.within_slo

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from tessera.core.serving.annotations import COLD_START, IDLE, PORT, SLOTS, WAKE
+from tessera.core.serving.annotations import COLD_START, IDLE, ONE_BY_ONE, PORT, SLOTS, WAKE
 from tessera.core.serving.metricnames import REPLICAS
 from tessera.core.serving.render import API_VERSION, KIND
 from tessera.core.serving.serverfacts import HpaBounds, ModelDeployment, ModelPod
@@ -233,12 +233,13 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
     """
     found = _converted(each, _Deployment, "Deployment")
     annotations, trouble = found.metadata.annotations or {}, ""
-    slots, cold_start_s, idle_s, woken_s = None, None, None, None
+    slots, cold_start_s, idle_s, woken_s, one_by_one = None, None, None, None, False
     try:
         slots = _number(annotations, SLOTS, _MOST_SLOTS) or _sequences(found.spec.template.spec.containers)
         cold_start_s = _number(annotations, COLD_START, _MOST_SECONDS)
         idle_s = _number(annotations, IDLE, _MOST_IDLE_SECONDS)
         woken_s = read_woken(annotations)
+        one_by_one = _boolean(annotations, ONE_BY_ONE)
     except InvalidInput as error:
         trouble = str(error)
     replicas = 1 if found.spec.replicas is None else found.spec.replicas
@@ -252,6 +253,7 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
         cold_start_s=None if cold_start_s is None else float(cold_start_s),
         idle_s=None if idle_s is None else float(idle_s),
         woken_s=woken_s,
+        one_by_one=one_by_one,
         trouble=trouble,
         owner=owner.name if owner else "",
         owner_uid=owner.uid if owner else "",
@@ -315,6 +317,13 @@ def _number(annotations: Mapping[str, str], name: str, most: int) -> int | None:
     if number is None:
         raise InvalidInput(f"annotation {name}", found=shown(text), expected=f"a whole number from 1 to {most}")
     return number
+
+
+def _boolean(annotations: Mapping[str, str], name: str) -> bool:
+    text = annotations.get(name, "false").strip()
+    if text not in {"true", "false"}:
+        raise InvalidInput(f"annotation {name}", found=shown(text), expected="true or false")
+    return text == "true"
 
 
 def _positive(text: str, most: int) -> int | None:

@@ -33,9 +33,9 @@ Examples:
 @kubeconfig_options
 @output_option()
 def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, context: str | None, output: str) -> None:
-    """List what `tessera run` and `notebook` submitted: their status, and why they are pending.
+    """List the Jobs of `tessera run`, `notebook` and `render --job`: status, parts done, and why they are pending.
 
-    They are deleted a day after their end. Jobs of `tessera render --job` are listed too, with the parts that are done.
+    Those of `tessera run` and `notebook` are deleted a day after their end.
     """
     place = ClusterSource(kubeconfig=kubeconfig, context=context)
     found = asyncio.run(_states(place, "" if all_namespaces else namespace_of(place, namespace)))

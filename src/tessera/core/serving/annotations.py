@@ -2,11 +2,14 @@
 
 from typing import Final
 
-__all__ = ["COLD_START", "IDLE", "PORT", "SLOTS", "WAKE"]
+__all__ = ["COLD_START", "IDLE", "ONE_BY_ONE", "PORT", "SLOTS", "WAKE"]
 
 SLOTS: Final = "serving.tessera.dev/slots"
 """Annotation of a Deployment: requests that a replica serves at once; else vLLM's `--max-num-seqs`. Set by the
 controller and users; read by `tessera metrics`."""
+ONE_BY_ONE: Final = "serving.tessera.dev/start-one-by-one"
+"""Annotation of a Deployment: `true` where the next replica is requested when the one before is ready, as each measures
+the free memory of a GPU while it starts. Set by the controller and users; read by `tessera metrics`."""
 IDLE: Final = "serving.tessera.dev/idle-seconds"
 """Annotation of a Deployment: it may be scaled to zero when it had no request for so many seconds. Set by the
 controller and users; read by `tessera metrics`."""

@@ -85,6 +85,8 @@ class ScaledServer(msgspec.Struct, frozen=True, kw_only=True):
     """It is idle after this long without a request or wake-up."""
     most: int = 16
     """At most what the user allows, and what the cluster has room for."""
+    one_by_one: bool = False
+    """Whether a replica starts only when all others are ready."""
 
 
 class ReplicaProposal(msgspec.Struct, frozen=True):
@@ -172,6 +174,8 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
     # 4. Count the replicas for all three, or for the requests that are in flight now.
     begins = load.at_s < state.began_s + _BEGIN_S
     needed, reason = _needed(demand, loads, server, capacity=capacity, begins=begins)
+    if server.one_by_one and needed > (most := _one_by_one(load, server)):
+        needed, reason = most, f"{reason}; {most} for now: replicas start one by one, and {_are(load.ready)} ready"
     # 5. Scale up at once, down only after fewer were enough for a while.
     forecasts = *(each for each in state.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast)
     needs = *(each for each in state.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed)
@@ -225,6 +229,15 @@ def _proposal(needs: Sequence[tuple[float, int]], load: Load, server: ScaledServ
         proposed = min(load.replicas, max(replicas for _, replicas in needs), server.most)
     kept = f"; {proposed} were needed within {_HOLD_S // 60} minutes" if proposed > needed else ""
     return ReplicaProposal(proposed, reason + kept)
+
+
+def _one_by_one(load: Load, server: ScaledServer) -> int:
+    """Return the most replicas where they start one by one: one more than are ready, or those that there are.
+
+    A rollout starts pods of its own, so none is added meanwhile. A replica that was ready a moment ago may start anew.
+    """
+    rolling = load.revision is None
+    return max(load.replicas, server.least, 0 if rolling else load.ready + 1)
 
 
 def replicas_text(replicas: int) -> str:

@@ -7,7 +7,8 @@ from tessera.core.serving.hpa import UP, Behavior, Scaling, ScalingRateLimit
 __all__ = ["scaling_behavior"]
 
 _START_S: Final = 180
-"""Seconds between two added replicas, so that one does not measure memory while another starts."""
+"""Seconds between two replicas that queue time adds one by one. A HorizontalPodAutoscaler does not know when the first
+one is ready, so that starts which take longer overlap; `tessera_replicas` waits for it, whatever it takes."""
 _REMOVED_S: Final = 60
 """Seconds between two removed replicas."""
 _WINDOW_S: Final = 600
@@ -22,7 +23,8 @@ def scaling_behavior(metric: Literal["tessera", "queue-time"], *, one_by_one: bo
         one_by_one: whether a replica measures the free memory of a GPU as it starts, on which another may start.
 
     """
-    up = Scaling(policies=(ScalingRateLimit(type="Pods", value=1, period_s=_START_S),)) if one_by_one else UP
+    paced = one_by_one and metric == "queue-time"
+    up = Scaling(policies=(ScalingRateLimit(type="Pods", value=1, period_s=_START_S),)) if paced else UP
     removed = ScalingRateLimit(type="Pods", value=1, period_s=_REMOVED_S)
     window_s = 0 if metric == "tessera" else _WINDOW_S
     return Behavior(up=up, down=Scaling(window_s=window_s, policies=(removed,)))

@@ -82,6 +82,7 @@ def _measured(
         least=min(facts.least, most),
         idle_s=facts.idle_s,
         most=most,
+        one_by_one=facts.one_by_one,
     )
     load = msgspec.structs.replace(load, revision=None if facts.rolling else facts.revision)
     memory, found = propose(former.memory, load, server)

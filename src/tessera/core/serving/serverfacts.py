@@ -47,6 +47,8 @@ class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
     rolling: bool = False
     """Whether pods of an earlier template are there, or the Deployment controller has not seen the present one."""
     cold_start_s: float | None
+    one_by_one: bool = False
+    """Whether its replicas start one by one."""
     idle_s: float | None = None
     """It may scale to zero after this long without a request; None if it is not set."""
     woken_s: float | None = None
@@ -84,6 +86,8 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Of its HorizontalPodAutoscaler; None if it has none."""
     decided: bool = False
     """Whether the HorizontalPodAutoscaler, or Tessera for scaling to zero, uses the decision."""
+    one_by_one: bool = False
+    """Whether its replicas start one by one."""
     idle_s: float = IDLE_S
     """How long it must be without requests before it scales to zero."""
     woken_s: float | None = None
@@ -166,6 +170,7 @@ def server_facts(
         least=0 if by_tessera else least,
         most=None if bounds is None else bounds.most,
         decided=bounds is not None and (bounds.decided or by_tessera),
+        one_by_one=deployment.one_by_one,
         idle_s=IDLE_S if deployment.idle_s is None else deployment.idle_s,
         woken_s=deployment.woken_s,
         pending_requests=pending,

@@ -126,6 +126,7 @@ class _Tessera:
             least=1 if model.idle_s is None else 0,
             idle_s=IDLE_S if model.idle_s is None else model.idle_s,
             most=most,
+            one_by_one=model.one_by_one,
         )
         self._memory = AutoscalerMemory()
         self._zero_s: float | None = None

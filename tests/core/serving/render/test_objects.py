@@ -123,6 +123,12 @@ def test_replicas_start_one_after_another_only_where_vllm_measures_a_gpu_of_othe
     ]
     up = {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [each] if paced else by_default}
     assert found["behavior"]["scaleUp"] == up
+    scaled["autoscaling"] = {"slots": 8}
+    found = rendered(scaled)
+    up["policies"] = by_default
+    assert found["HorizontalPodAutoscaler"]["spec"]["behavior"]["scaleUp"] == up, "the metric knows which are ready"
+    marked = found["Deployment"]["metadata"].get("annotations", {}).get("serving.tessera.dev/start-one-by-one")
+    assert marked == ("true" if paced else None)
 
 
 def test_keda_asks_the_prometheus_of_the_installation() -> None:

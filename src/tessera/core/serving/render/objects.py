@@ -3,7 +3,7 @@
 import datetime as dt
 from typing import Any, Final
 
-from tessera.core.serving.annotations import IDLE, SLOTS, WAKE
+from tessera.core.serving.annotations import IDLE, ONE_BY_ONE, SLOTS, WAKE
 from tessera.core.serving.hpa import Scaling
 from tessera.core.serving.hpabehavior import scaling_behavior
 from tessera.core.serving.metricnames import QUEUE_TIME, REPLICAS
@@ -81,14 +81,16 @@ def _deployment(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
         "template": pod_template(server, runs),
     }
     deployment = _object(server, "apps/v1", "Deployment", spec if server.scaled else {"replicas": server.least, **spec})
-    if annotations := _annotations(server):
+    if annotations := _annotations(server, runs):
         deployment["metadata"]["annotations"] = annotations
     return deployment
 
 
-def _annotations(server: ModelServer) -> dict[str, str]:
+def _annotations(server: ModelServer, runs: EngineProgram) -> dict[str, str]:
     """Return the annotations of the Deployment for `tessera metrics`."""
     scaling, found = server.spec.autoscaling, dict[str, str]()
+    if server.scaled and _starts_one_by_one(server, runs):
+        found[ONE_BY_ONE] = "true"
     if scaling.slots is not None:
         found[SLOTS] = f"{scaling.slots}"
     if server.scales_to_zero:
@@ -136,10 +138,14 @@ def _target(server: ModelServer) -> dict[str, str]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": server.name}
 
 
+def _starts_one_by_one(server: ModelServer, runs: EngineProgram) -> bool:
+    """Return whether replicas may share a GPU whose free memory they measure as they start."""
+    return runs.measures_memory and isolation(server) is not Isolation.HARDWARE
+
+
 def _behavior(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
-    """Return how fast replicas scale, one by one where they may share a GPU whose free memory they measure."""
-    one_by_one = runs.measures_memory and isolation(server) is not Isolation.HARDWARE
-    found = scaling_behavior(server.spec.autoscaling.metric, one_by_one=one_by_one)
+    """Return how fast replicas scale."""
+    found = scaling_behavior(server.spec.autoscaling.metric, one_by_one=_starts_one_by_one(server, runs))
     return {"scaleUp": _direction(found.up), "scaleDown": _direction(found.down)}
 
 
