@@ -30,7 +30,7 @@ from tessera.api.prometheus.engines import read_counters
 from tessera.clients.kube import PODS as POD_KIND
 from tessera.clients.kube import SERVICES, MemoryKube
 from tessera.clients.prometheus import HttpMetrics
-from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
+from tessera.core.serving.observed import ServerObservation, ServerState, observe
 from tessera.errors import InvalidInput
 from tessera.log import logger
 from tessera.measures import Measures
@@ -231,7 +231,7 @@ def quantity(text: str) -> float:
 
 def tesseras(server: str | None = None, pod: str | None = None) -> ServerObservation:
     """Return what `tessera metrics` makes of the same counters, of a server or of one pod."""
-    memory, found = ServerMemory(), None
+    memory, found = ServerState(), None
     chosen = {name: values for name, (of, values) in PODS.items() if server == of or pod == name}
     for step in (30, 38):
         at_s = 1000.0 + STEP_S * step

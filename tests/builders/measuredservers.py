@@ -15,16 +15,16 @@ def deployment(name: str = "llm", *, replicas: int = 1, **annotations: str) -> d
 
 
 def autoscaler(
-    name: str = "llm", *, least: int | None = 1, most: int = 5, metric: str = "tessera_replicas"
+    name: str = "llm", *, min_replicas: int | None = 1, max_replicas: int = 5, metric: str = "tessera_replicas"
 ) -> dict[str, Any]:
     """Return a HorizontalPodAutoscaler of a Deployment."""
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
     asked = {"type": "External", "external": {"metric": {"name": metric}}}
     spec = {
         "scaleTargetRef": target,
-        "maxReplicas": most,
+        "maxReplicas": max_replicas,
         "metrics": [asked],
-        **({} if least is None else {"minReplicas": least}),
+        **({} if min_replicas is None else {"minReplicas": min_replicas}),
     }
     return {"metadata": {"name": name, "namespace": "ns"}, "spec": spec}
 

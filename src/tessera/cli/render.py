@@ -54,7 +54,7 @@ def render(*, filename: tuple[str, ...], prometheus: str, job: bool, output: str
             )
     for subject, server in _servers(filename):
         if job:
-            parallelism = given["parallelism"] or server.most
+            parallelism = given["parallelism"] or server.max_replicas
             completions = given["completions"] or parallelism
             objects.append(job_object(server, command, parallelism=parallelism, completions=completions))
         else:

@@ -61,7 +61,7 @@ async def wake_server(kube: Kube, name: str, namespace: str, now: dt.datetime) -
     metadata = {key: each for key, each in found["metadata"].items() if key != "annotations"}
     server = read_model_server({**found, "metadata": metadata, "apiVersion": API_VERSION, "kind": KIND})
     if not server.scales_to_zero:
-        why = f"it does not scale to zero: with replicas.min {server.least} it has a replica all the time"
+        why = f"it does not scale to zero: with replicas.min {server.min_replicas} it has a replica all the time"
         raise InvalidInput(subject, found=why, hint="set replicas.min to 0 where it should")
     patch = {"metadata": {"annotations": {WAKE: time_text(now.timestamp())}}}
     await kube.patch(MODEL_SERVERS, name, patch, namespace=namespace)

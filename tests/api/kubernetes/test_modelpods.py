@@ -281,9 +281,15 @@ def test_no_deployment() -> None:
 
 
 def test_bounds() -> None:
-    assert read_bounds(autoscaler(least=2)) == HpaBounds(name="llm", deployment="llm", least=2, most=5, decided=True)
-    assert read_bounds(autoscaler(least=None)) == HpaBounds(name="llm", deployment="llm", least=1, most=5, decided=True)
-    assert read_bounds(autoscaler(metric="other")) == HpaBounds(name="llm", deployment="llm", least=1, most=5)
+    assert read_bounds(autoscaler(min_replicas=2)) == HpaBounds(
+        name="llm", deployment="llm", min_replicas=2, max_replicas=5, decided=True
+    )
+    assert read_bounds(autoscaler(min_replicas=None)) == HpaBounds(
+        name="llm", deployment="llm", min_replicas=1, max_replicas=5, decided=True
+    )
+    assert read_bounds(autoscaler(metric="other")) == HpaBounds(
+        name="llm", deployment="llm", min_replicas=1, max_replicas=5
+    )
     other = autoscaler()
     other["spec"]["scaleTargetRef"]["kind"] = "StatefulSet"
     assert read_bounds(other) is None

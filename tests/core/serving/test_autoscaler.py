@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose, serves
+from tessera.core.serving.autoscaler import AutoscalerState, ReplicaProposal, ScaledServer, propose, serves
 from tessera.core.serving.load import Load
 
 SERVER = ScaledServer(slots=8, cold_start_s=120.0)
@@ -35,14 +35,14 @@ def looks(
     rate: Callable[[float], float], hours: float, server: ScaledServer = SERVER, replicas: int = 1
 ) -> Iterable[tuple[float, ReplicaProposal]]:
     """Yield what is asked for each 15 s under so many requests a second, all of them served at once."""
-    memory, arrived = AutoscalerMemory(), 0.0
+    state, arrived = AutoscalerState(), 0.0
     for step in range(int(hours * 240)):
         at_s = 15.0 * step
         arrived += 15 * rate(at_s)
         flying = min(round(rate(at_s) * SERVICE_S), int(arrived))
         done = int(arrived) - flying
         load = load_of(at_s, int(arrived), done, flying, replicas)
-        memory, found = propose(memory, load, server)
+        state, found = propose(state, load, server)
         replicas = found.replicas
         yield at_s, found
 
@@ -95,13 +95,13 @@ def test_requests_that_wait_in_replicas_that_could_serve_more_by_their_spec_get_
 
 
 def test_the_capacity_outlasts_counters_that_go_back_and_the_absence_of_replicas() -> None:
-    server = ScaledServer(slots=256, cold_start_s=120.0, least=0)
-    memory = AutoscalerMemory()
+    server = ScaledServer(slots=256, cold_start_s=120.0, min_replicas=0)
+    state = AutoscalerState()
     for number in range(8):
-        memory, _ = propose(memory, busy(15.0 * number, running=20, waiting=130), server)
-    again, _ = propose(memory, idle(120.0), server)
+        state, _ = propose(state, busy(15.0 * number, running=20, waiting=130), server)
+    again, _ = propose(state, idle(120.0), server)
     without, _ = propose(again, idle(135.0, replicas=0, ready=0), server)
-    assert [each.capacity and each.capacity.requests for each in (memory, again, without)] == [20.0, 20.0, 20.0]
+    assert [each.capacity and each.capacity.requests for each in (state, again, without)] == [20.0, 20.0, 20.0]
     other, _ = propose(again, idle(135.0), msgspec.structs.replace(server, revision="2"))
     assert other.capacity is not None
     assert other.capacity.carried
@@ -132,10 +132,10 @@ def test_more_waiting_never_gives_fewer_replicas(
     steps: list[tuple[int, int, int, int]], replicas: int, slots: int
 ) -> None:
     """Two histories with the same arrivals, ends and requests in service, one with more that wait."""
-    server = ScaledServer(slots=slots, cold_start_s=60.0, most=1000)
+    server = ScaledServer(slots=slots, cold_start_s=60.0, max_replicas=1000)
 
     def proposed(extra: int) -> list[int]:
-        memory, arrived, found = AutoscalerMemory(), 0, list[int]()
+        state, arrived, found = AutoscalerState(), 0, list[int]()
         for number, (running, waiting, added, came) in enumerate(steps):
             arrived += came
             load = msgspec.structs.replace(
@@ -144,7 +144,7 @@ def test_more_waiting_never_gives_fewer_replicas(
                 completed=arrived,
                 served_s=arrived * SERVICE_S,
             )
-            memory, proposal = propose(memory, load, server)
+            state, proposal = propose(state, load, server)
             found.append(proposal.replicas)
         return found
 
@@ -156,12 +156,12 @@ def test_an_overload_is_decided_within_four_passes_and_a_large_one_in_the_first(
     slots: int, replicas: int, factor: float, idle_looks: int
 ) -> None:
     """Requests pile up that nothing announced, and none of them ends, so nothing is known of the time they take."""
-    server = ScaledServer(slots=slots, cold_start_s=120.0, most=16)
+    server = ScaledServer(slots=slots, cold_start_s=120.0, max_replicas=16)
     flying = math.floor(factor * slots * replicas) + 1
-    memory, found = AutoscalerMemory(), ReplicaProposal(0, "")
+    state, found = AutoscalerState(), ReplicaProposal(0, "")
     for look in range(-idle_looks, 4):
         load = load_of(15.0 * look, 0 if look < 0 else flying, 0, 0 if look < 0 else flying, replicas)
-        memory, found = propose(memory, load, server)
+        state, found = propose(state, load, server)
         if look >= 0 and found.replicas > replicas:
             break
     assert found.replicas > replicas
@@ -178,12 +178,12 @@ def test_while_nothing_new_arrives_slow_starts_give_no_more_replicas(
     cold_start_s: float, rate: int, burst: int, replicas: int
 ) -> None:
     """Steady traffic, then a burst; after it nothing arrives or ends, and for two cold starts none becomes ready."""
-    server = ScaledServer(slots=8, cold_start_s=cold_start_s, least=replicas, most=1000)
+    server = ScaledServer(slots=8, cold_start_s=cold_start_s, min_replicas=replicas, max_replicas=1000)
     flying = min(rate * 4, 8 * replicas)
     loads = [load_of(15.0 * n, 15 * rate * n + flying, 15 * rate * n, flying, replicas) for n in range(120)]
-    memory, asked, desired = AutoscalerMemory(), list[int](), replicas
+    state, asked, desired = AutoscalerState(), list[int](), replicas
     for load in loads:
-        memory, _ = propose(memory, load, server)
+        state, _ = propose(state, load, server)
     for number in range(120, 121 + int(2 * cold_start_s / 15)):
         stuck = msgspec.structs.replace(
             loads[-1],
@@ -193,23 +193,23 @@ def test_while_nothing_new_arrives_slow_starts_give_no_more_replicas(
             waiting=max(flying + burst - 8 * replicas, 0),
             replicas=desired,
         )
-        memory, found = propose(memory, stuck, server)
+        state, found = propose(state, stuck, server)
         desired = found.replicas
         asked.append(desired)
     # A jump is certain in the second pass, requests in flight in the fourth.
     assert max(asked) == max(asked[:4])
 
 
-def broken(minutes: float, *, rolling: bool = False, most: int = 16) -> list[ReplicaProposal]:
+def broken(minutes: float, *, rolling: bool = False, max_replicas: int = 16) -> list[ReplicaProposal]:
     """Return what is proposed so long with five replicas of which two break after an hour; later ones do not start."""
-    server = ScaledServer(slots=8, cold_start_s=120.0, most=most)
-    memory, replicas, asked = AutoscalerMemory(), 5, list[ReplicaProposal]()
+    server = ScaledServer(slots=8, cold_start_s=120.0, max_replicas=max_replicas)
+    state, replicas, asked = AutoscalerState(), 5, list[ReplicaProposal]()
     for number in range(240 + int(minutes * 4)):
         breaks = number >= 240
         load = load_of(15.0 * number, 90 * number + 30, 90 * number, 30, replicas)
         if breaks:
             load = msgspec.structs.replace(load, ready=3, revision=None if rolling else "")
-        memory, found = propose(memory, load, server)
+        state, found = propose(state, load, server)
         if breaks:
             replicas = found.replicas
             asked.append(found)
@@ -226,8 +226,8 @@ def test_replicas_that_never_become_ready_are_replaced_within_the_bounds() -> No
     )
     assert asked[20].replicas == 7, "nor did that"
     assert ", and 3 replace replicas" in asked[20].reason
-    assert {each.replicas for each in broken(60, most=6)[2:]} == {6}
-    assert broken(60, most=6)[-1].reason.endswith("; at most 6")
+    assert {each.replicas for each in broken(60, max_replicas=6)[2:]} == {6}
+    assert broken(60, max_replicas=6)[-1].reason.endswith("; at most 6")
 
 
 def test_a_rollout_has_two_cold_starts_for_the_pods_that_it_replaces() -> None:
@@ -241,24 +241,24 @@ def test_a_rollout_has_two_cold_starts_for_the_pods_that_it_replaces() -> None:
     replicas=st.integers(1, 20),
     used=st.floats(0, 2),
     flaps=st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(0, 20), min_size=1, max_size=2)), max_size=12),
-    least=st.integers(0, 1),
+    min_replicas=st.integers(0, 1),
 )
 def test_what_is_unready_for_one_or_two_passes_changes_nothing(
-    slots: int, replicas: int, used: float, flaps: list[tuple[int, list[int]]], least: int
+    slots: int, replicas: int, used: float, flaps: list[tuple[int, list[int]]], min_replicas: int
 ) -> None:
     """After each flap all are ready for some passes. Requests of the replicas that are left may be more than slots."""
-    server = ScaledServer(slots=slots, cold_start_s=120.0, least=least, most=1000)
+    server = ScaledServer(slots=slots, cold_start_s=120.0, min_replicas=min_replicas, max_replicas=1000)
     flying = math.floor(used * slots * replicas)
     unready = [0] * 10 + [count for passes, flap in flaps for count in (*flap, *[0] * passes)]
 
     def asked(counts: list[int]) -> list[ReplicaProposal]:
-        memory, found, desired = AutoscalerMemory(), list[ReplicaProposal](), replicas
+        state, found, desired = AutoscalerState(), list[ReplicaProposal](), replicas
         for number, count in enumerate(counts):
             load = load_of(15.0 * number, 15 * flying * number + flying, 15 * flying * number, flying, desired)
             load = msgspec.structs.replace(
                 load, ready=max(desired - count, 0), waiting=max(flying - slots * replicas, 0)
             )
-            memory, proposal = propose(memory, load, server)
+            state, proposal = propose(state, load, server)
             found.append(proposal)
         return found
 
@@ -282,14 +282,14 @@ def test_a_server_that_may_scale_to_zero_is_scaled_as_any_other_while_it_has_req
         for _ in range(count)
     ]
 
-    def proposed(least: int) -> list[ReplicaProposal]:
-        server = ScaledServer(slots=slots, cold_start_s=120.0, least=least, most=1000)
-        memory, found, desired = AutoscalerMemory(), list[ReplicaProposal](), replicas
+    def proposed(min_replicas: int) -> list[ReplicaProposal]:
+        server = ScaledServer(slots=slots, cold_start_s=120.0, min_replicas=min_replicas, max_replicas=1000)
+        state, found, desired = AutoscalerState(), list[ReplicaProposal](), replicas
         for number, (ready, flying) in enumerate(loads):
             load = load_of(15.0 * number, 200 + 15 * rate * number, 200 + 15 * rate * number - flying, flying, desired)
             load = load if ready else msgspec.structs.replace(load, ready=0, unready_in_flight=flying)
             load = msgspec.structs.replace(load, waiting=max(flying - slots * replicas, 0))
-            memory, proposal = propose(memory, load, server)
+            state, proposal = propose(state, load, server)
             desired = proposal.replicas
             found.append(proposal)
         return found
@@ -299,43 +299,43 @@ def test_a_server_that_may_scale_to_zero_is_scaled_as_any_other_while_it_has_req
 
 def test_what_was_learned_outlasts_minutes_in_which_no_replica_serves() -> None:
     """Unready for three minutes, without a request since none is sent to them; then as before."""
-    server, memory = ScaledServer(slots=8, cold_start_s=120.0, least=0), AutoscalerMemory()
+    server, state = ScaledServer(slots=8, cold_start_s=120.0, min_replicas=0), AutoscalerState()
     for number in range(240):
-        memory, _ = propose(memory, load_of(15.0 * number, 15 * number + 6, 15 * number, 6, 2), server)
-    began, errors = memory.began_s, len(memory.errors)
+        state, _ = propose(state, load_of(15.0 * number, 15 * number + 6, 15 * number, 6, 2), server)
+    began, errors = state.began_s, len(state.errors)
     unready = msgspec.structs.replace(load_of(0.0, 3591, 3591, 0, 2), ready=0)
     for number in range(240, 252):
-        memory, _ = propose(memory, msgspec.structs.replace(unready, at_s=15.0 * number), server)
-    memory, found = propose(memory, msgspec.structs.replace(unready, at_s=15.0 * 252), server)
+        state, _ = propose(state, msgspec.structs.replace(unready, at_s=15.0 * number), server)
+    state, found = propose(state, msgspec.structs.replace(unready, at_s=15.0 * 252), server)
     assert found == ReplicaProposal(2, "no replica is ready: 2 are starting or unready")
-    memory, _ = propose(memory, load_of(15.0 * 253, 3600, 3594, 6, 2), server)
-    assert (memory.began_s, memory.busy_s) == (began, 15.0 * 253)
-    assert len(memory.errors) > errors - 20
+    state, _ = propose(state, load_of(15.0 * 253, 3600, 3594, 6, 2), server)
+    assert (state.began_s, state.busy_s) == (began, 15.0 * 253)
+    assert len(state.errors) > errors - 20
 
 
 def test_pods_that_end_start_no_replica() -> None:
     """A server was scaled to zero, and its last replica still answers."""
     ending = idle(0.0, replicas=0, ready=0, in_flight=3, unready_in_flight=3)
-    assert not serves(AutoscalerMemory(), ending)
+    assert not serves(AutoscalerState(), ending)
 
 
 def test_replicas_that_stay_unready_are_missed_in_the_third_pass() -> None:
     loads = [load_of(15.0 * n, 60 * n + 60, 60 * n, 60, 10) for n in range(40)]
     lost = [msgspec.structs.replace(each, ready=4) if n >= 30 else each for n, each in enumerate(loads)]
-    memory, asked = AutoscalerMemory(), list[int]()
+    state, asked = AutoscalerState(), list[int]()
     for load in lost:
-        memory, found = propose(memory, load, ScaledServer(slots=8, cold_start_s=120.0, most=40))
+        state, found = propose(state, load, ScaledServer(slots=8, cold_start_s=120.0, max_replicas=40))
         asked.append(found.replicas)
     assert [count > 10 for count in asked[29:34]] == [False, False, False, True, True]
 
 
 def test_served_requests_are_no_queue_however_few_replicas_are_ready() -> None:
     """Ten of thirteen become unready, and serve what they have."""
-    memory, proposal = AutoscalerMemory(), ReplicaProposal(0, "")
+    state, proposal = AutoscalerState(), ReplicaProposal(0, "")
     for number in range(260):
         load = load_of(15.0 * number, 300 * number + 80, 300 * number, 80, 13)
         load = msgspec.structs.replace(load, ready=3) if number >= 240 else load
-        memory, proposal = propose(memory, load, ScaledServer(slots=8, cold_start_s=120.0, most=64))
+        state, proposal = propose(state, load, ScaledServer(slots=8, cold_start_s=120.0, max_replicas=64))
         assert "drain the queue" not in proposal.reason
     assert "and 10 replace replicas that are not ready" in proposal.reason
 
@@ -348,16 +348,16 @@ def test_a_queue_behind_replicas_that_start_never_becomes_a_margin(
     passes: list[tuple[int, int]], starting: int
 ) -> None:
     """Two full replicas in which none or many wait, beside others that start: no forecast was lower for those."""
-    server = ScaledServer(slots=8, cold_start_s=60.0, most=1000)
+    server = ScaledServer(slots=8, cold_start_s=60.0, max_replicas=1000)
 
     def judged(waiting: int) -> list[float]:
-        memory, arrived = AutoscalerMemory(), 0
+        state, arrived = AutoscalerState(), 0
         for number, (came, more) in enumerate(passes):
             arrived += came
             load = load_of(15.0 * number, 10**6 + arrived, arrived, 16 + waiting * more, 2)
             load = msgspec.structs.replace(load, waiting=waiting * more, replicas=2 + starting)
-            memory, _ = propose(memory, load, server)
-        return [each.slots for each in memory.errors]
+            state, _ = propose(state, load, server)
+        return [each.slots for each in state.errors]
 
     assert all(queued <= served for served, queued in zip(judged(0), judged(1), strict=True))
 
@@ -369,11 +369,11 @@ def test_a_queue_behind_replicas_that_start_never_becomes_a_margin(
 )
 def test_one_pass_after_a_gap_is_not_a_minute(gap_s: float, flying: int, passes: int) -> None:
     """A request a second, four in flight; then no metrics, then one pass with up to twice as many as slots."""
-    memory = AutoscalerMemory()
+    state = AutoscalerState()
     for number in range(passes):
-        memory, _ = propose(memory, load_of(15.0 * number, 15 * number + 4, 15 * number, 4, 1), SERVER)
+        state, _ = propose(state, load_of(15.0 * number, 15 * number + 4, 15 * number, 4, 1), SERVER)
     at_s = 15.0 * (passes - 1) + gap_s
-    _, found = propose(memory, load_of(at_s, int(at_s) + 4, int(at_s) + 4 - flying, flying, 1), SERVER)
+    _, found = propose(state, load_of(at_s, int(at_s) + 4, int(at_s) + 4 - flying, flying, 1), SERVER)
     assert found.replicas == 1
 
 
@@ -425,11 +425,11 @@ def test_what_is_there_at_the_beginning_stays_at_first() -> None:
 
 
 def test_it_never_asks_for_more_than_there_can_be_nor_for_fewer_than_there_must() -> None:
-    assert last(lambda _: 100.0, 1, server=ScaledServer(slots=8, cold_start_s=120.0, most=3)) == 3
-    assert last(lambda _: 0.0, 1, server=ScaledServer(slots=8, cold_start_s=120.0, least=2), replicas=4) == 2
+    assert last(lambda _: 100.0, 1, server=ScaledServer(slots=8, cold_start_s=120.0, max_replicas=3)) == 3
+    assert last(lambda _: 0.0, 1, server=ScaledServer(slots=8, cold_start_s=120.0, min_replicas=2), replicas=4) == 2
 
 
-ZERO = ScaledServer(slots=8, cold_start_s=120.0, least=0)
+ZERO = ScaledServer(slots=8, cold_start_s=120.0, min_replicas=0)
 
 
 def test_to_zero_and_back() -> None:
@@ -450,9 +450,9 @@ def idle(at_s: float, **more: Any) -> Load:
 
 
 def asked_last(loads: Iterable[Load], server: ScaledServer = ZERO) -> ReplicaProposal:
-    memory, found = AutoscalerMemory(), None
+    state, found = AutoscalerState(), None
     for load in loads:
-        memory, found = propose(memory, load, server)
+        state, found = propose(state, load, server)
     assert found is not None
     return found
 
@@ -489,15 +489,15 @@ def test_without_a_replica_its_user_wakes_it() -> None:
         max_size=120,
     ),
     idle_s=st.sampled_from([60.0, 300.0, 900.0]),
-    least=st.integers(0, 1),
+    min_replicas=st.integers(0, 1),
 )
 def test_zero_only_when_nothing_was_asked_for_so_long_and_always_then(
-    steps: list[tuple[int, int, bool]], idle_s: float, least: int
+    steps: list[tuple[int, int, bool]], idle_s: float, min_replicas: int
 ) -> None:
     """Requests that come, those in flight, and somebody who wakes the server, at looks each 15 s; replicas start in
     none."""
-    server = ScaledServer(slots=8, cold_start_s=60.0, least=least, most=4, idle_s=idle_s)
-    memory, replicas, arrived, woken_s, busy_s = AutoscalerMemory(), 1, 0, None, 0.0
+    server = ScaledServer(slots=8, cold_start_s=60.0, min_replicas=min_replicas, max_replicas=4, idle_s=idle_s)
+    state, replicas, arrived, woken_s, busy_s = AutoscalerState(), 1, 0, None, 0.0
     for number, (came, flying, wakes) in enumerate(steps):
         at_s, arrived = 15.0 * number, arrived + came
         woken_s = at_s if wakes else woken_s
@@ -510,10 +510,10 @@ def test_zero_only_when_nothing_was_asked_for_so_long_and_always_then(
             ready=replicas,
             woken_s=woken_s,
         )
-        memory, found = propose(memory, load, server)
+        state, found = propose(state, load, server)
         if flying or wakes or (came and replicas):
             busy_s = at_s
-        if least:
+        if min_replicas:
             assert found.replicas >= 1
         elif replicas == 0:
             assert (found.replicas > 0) is (flying > 0 or (woken_s is not None and at_s < woken_s + idle_s))
@@ -526,47 +526,47 @@ def test_zero_only_when_nothing_was_asked_for_so_long_and_always_then(
 def test_counters_that_go_back_are_a_new_beginning() -> None:
     """Rather than a negative rate: what is there stays, as after a restart."""
     load = Load(at_s=0.0, arrived=900, completed=800, served_s=3200.0, in_flight=40, replicas=6, ready=6)
-    memory, _ = propose(AutoscalerMemory(), load, SERVER)
+    state, _ = propose(AutoscalerState(), load, SERVER)
     again = Load(at_s=15.0, arrived=3, completed=0, served_s=0.0, in_flight=3, replicas=6, ready=6)
-    memory, found = propose(memory, again, SERVER)
-    assert (found.replicas, memory.began_s, memory.loads) == (6, 15.0, (again,))
+    state, found = propose(state, again, SERVER)
+    assert (found.replicas, state.began_s, state.loads) == (6, 15.0, (again,))
 
 
 def test_it_remembers_no_more_than_an_hour() -> None:
-    memory = AutoscalerMemory()
+    state = AutoscalerState()
     for step in range(600):
         load = Load(at_s=15.0 * step, arrived=9, completed=9, served_s=1.0, in_flight=0, replicas=1, ready=1)
-        memory, _ = propose(memory, load, SERVER)
-    assert [len(memory.loads), len(memory.errors), len(memory.forecasts), len(memory.needs)] == [240, 240, 240, 48]
+        state, _ = propose(state, load, SERVER)
+    assert [len(state.loads), len(state.errors), len(state.forecasts), len(state.needs)] == [240, 240, 240, 48]
 
 
 @given(
     passes=st.lists(
         st.tuples(st.integers(0, 500), st.integers(0, 500), st.integers(0, 8), st.booleans()), min_size=1, max_size=40
     ),
-    least=st.integers(1, 3),
+    min_replicas=st.integers(1, 3),
 )
 def test_of_replicas_that_start_one_by_one_there_is_at_most_one_more_than_are_ready(
-    passes: list[tuple[int, int, int, bool]], least: int
+    passes: list[tuple[int, int, int, bool]], min_replicas: int
 ) -> None:
     """Whatever the load, the probes and rollouts: more only while there are more already, or by the bounds."""
-    server = ScaledServer(slots=4, cold_start_s=300.0, least=least, most=64, one_by_one=True)
-    memory, replicas, arrived = AutoscalerMemory(), least, 0
+    server = ScaledServer(slots=4, cold_start_s=300.0, min_replicas=min_replicas, max_replicas=64, one_by_one=True)
+    state, replicas, arrived = AutoscalerState(), min_replicas, 0
     for number, (came, flying, unready, rolling) in enumerate(passes):
         arrived += came
         load = load_of(15.0 * number, arrived, max(arrived - flying, 0), flying, replicas)
         ready = max(replicas - unready, 0)
         load = msgspec.structs.replace(load, ready=ready, revision=None if rolling else "")
-        memory, found = propose(memory, load, server)
-        assert found.replicas <= max(replicas, least, 0 if rolling else ready + 1)
+        state, found = propose(state, load, server)
+        assert found.replicas <= max(replicas, min_replicas, 0 if rolling else ready + 1)
         replicas = found.replicas
 
 
 def test_an_event_says_that_replicas_start_one_by_one() -> None:
-    server = ScaledServer(slots=8, cold_start_s=300.0, most=40, one_by_one=True)
-    memory, found = AutoscalerMemory(), ReplicaProposal(3, "")
+    server = ScaledServer(slots=8, cold_start_s=300.0, max_replicas=40, one_by_one=True)
+    state, found = AutoscalerState(), ReplicaProposal(3, "")
     for number in range(40):
-        memory, found = propose(memory, load_of(15.0 * number, 300 * number + 80, 300 * number, 80, 3), server)
+        state, found = propose(state, load_of(15.0 * number, 300 * number + 80, 300 * number, 80, 3), server)
     assert found.replicas == 4
     assert found.reason.endswith("; 4 for now: replicas start one by one, and 3 are ready")
 
@@ -591,21 +591,21 @@ def said(reason: str, replicas: int) -> int:
 
 @given(
     steps=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**5), st.floats(0.1, 600)), max_size=60),
-    least=st.integers(0, 4),
-    most=st.integers(4, 64),
+    min_replicas=st.integers(0, 4),
+    max_replicas=st.integers(4, 64),
     slots=st.integers(1, 256),
 )
 def test_whatever_the_input_it_stays_within_its_bounds(
-    steps: list[tuple[int, int, float]], least: int, most: int, slots: int
+    steps: list[tuple[int, int, float]], min_replicas: int, max_replicas: int, slots: int
 ) -> None:
-    server = ScaledServer(slots=slots, cold_start_s=60.0, least=least, most=most)
-    memory, replicas, at_s, arrived = AutoscalerMemory(), least, 0.0, 0
+    server = ScaledServer(slots=slots, cold_start_s=60.0, min_replicas=min_replicas, max_replicas=max_replicas)
+    state, replicas, at_s, arrived = AutoscalerState(), min_replicas, 0.0, 0
     for came, flying, pause_s in steps:
         at_s, arrived = at_s + pause_s, arrived + came
         served = max(0, arrived - flying)
         load = load_of(at_s, arrived, served, flying, replicas)
-        memory, found = propose(memory, load, server)
-        assert least <= found.replicas <= most
+        state, found = propose(state, load, server)
+        assert min_replicas <= found.replicas <= max_replicas
         assert found.replicas == said(found.reason, replicas)
-        assert math.isfinite(sum(slots for _, slots in memory.forecasts))
+        assert math.isfinite(sum(slots for _, slots in state.forecasts))
         replicas = found.replicas

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.serving.capacity import Capacity, limit, measure
+from tessera.core.serving.capacity import Capacity, measure, usable_slots
 from tessera.core.serving.load import Load
 
 
@@ -45,8 +45,8 @@ MINUTE = [15.0 * number for number in range(4)]
 def test_what_replicas_serve_while_requests_wait_for_a_minute_is_what_they_can() -> None:
     found = measured([load(at_s, ready=2) for at_s in MINUTE])
     assert found == known(20, 45.0)
-    assert limit(found, 256, 45.0) == 20
-    assert limit(found, 8, 45.0) == 8, "the spec's limit holds as well"
+    assert usable_slots(found, 256, 45.0) == 20
+    assert usable_slots(found, 8, 45.0) == 8, "the spec's limit holds as well"
 
 
 NOTHING: dict[str, list[Load]] = {
@@ -66,7 +66,7 @@ NOTHING: dict[str, list[Load]] = {
 @pytest.mark.parametrize("case", NOTHING)
 def test_nothing_is_measured_of(case: str) -> None:
     assert measured(NOTHING[case]) is None
-    assert limit(None, 256, 0.0) == 256
+    assert usable_slots(None, 256, 0.0) == 256
 
 
 def test_one_absurd_gauge_does_not_count() -> None:
@@ -77,7 +77,7 @@ def test_one_absurd_gauge_does_not_count() -> None:
 def test_it_is_remembered_and_grows_slowly_while_no_requests_wait() -> None:
     quiet = [load(3600 + at_s, running=5, waiting=0) for at_s in MINUTE]
     assert measured(quiet, known(20)) == known(20)
-    assert [limit(known(20), 256, 3600.0 * hours) for hours in (0, 1, 3, 24, 480)] == [20, 20, 21, 32, 256]
+    assert [usable_slots(known(20), 256, 3600.0 * hours) for hours in (0, 1, 3, 24, 480)] == [20, 20, 21, 32, 256]
 
 
 def test_replicas_that_serve_more_have_a_larger_capacity_at_once() -> None:
@@ -104,7 +104,7 @@ def test_what_was_measured_of_another_template_is_carried_over_and_grows_once_th
     assert found == carried(20.4, 3645.0), "with the growth of the hour before, and none since"
     quiet = [load(3660 + at_s, running=5, waiting=0) for at_s in MINUTE]
     assert measured(quiet, found) == found
-    assert [limit(carried(20), 256, 600.0 * number) for number in (0, 1, 2, 6, 20)] == [20, 24, 28, 59, 256]
+    assert [usable_slots(carried(20), 256, 600.0 * number) for number in (0, 1, 2, 6, 20)] == [20, 24, 28, 59, 256]
 
 
 def test_the_growth_begins_again_where_requests_wait_and_ends_where_they_wait_for_a_minute() -> None:
@@ -136,4 +136,4 @@ def test_more_waiting_never_gives_a_larger_capacity(
         many.append(load(at_s, running=math.floor(running), waiting=waiting + added, ready=ready))
         less = measure(less, few, revision="", slots=256)
         more = measure(more, many, revision="", slots=256)
-        assert 1 <= limit(more, 256, at_s) <= limit(less, 256, at_s) <= 256
+        assert 1 <= usable_slots(more, 256, at_s) <= usable_slots(less, 256, at_s) <= 256

@@ -13,20 +13,20 @@ from tessera.core.serving.hpa import (
     DOWN,
     UP,
     Behavior,
-    Event,
     HpaHistory,
     HpaPod,
     HpaRecommendation,
-    Limit,
+    LimitReason,
     PodState,
     ReplicaBounds,
-    Scaling,
-    ScalingRateLimit,
+    ScaleEvent,
+    ScalingPolicy,
+    ScalingRules,
     Tolerance,
     Utilization,
     advance,
     average_metric,
-    highest,
+    highest_proposal,
     pods_metric,
 )
 from tessera.errors import InvalidInput, Unavailable
@@ -156,13 +156,13 @@ def test_a_tolerance_for_each_direction() -> None:
     [((3, 5, 2), 4, 5), ((1,), 4, 1), ((6, None), 4, 6), ((4, None), 4, 4), ((0, 0), 2, 0)],
 )
 def test_the_highest_proposal(proposals: tuple[int | None, ...], current: int, want: int) -> None:
-    assert highest(proposals, current=current) == want
+    assert highest_proposal(proposals, current=current) == want
 
 
 @pytest.mark.parametrize(("proposals", "current"), [((None,), 1), ((None, None), 3), ((3, None), 4), ((), 1)])
 def test_nothing_shrinks_while_a_metric_fails(proposals: tuple[int | None, ...], current: int) -> None:
     with pytest.raises(Unavailable):
-        highest(proposals, current=current)
+        highest_proposal(proposals, current=current)
 
 
 # What happens after the proposal
@@ -170,65 +170,72 @@ def test_nothing_shrinks_while_a_metric_fails(proposals: tuple[int | None, ...],
 NOW = 10_000.0
 
 
-def pods_limit(value: int, period_s: float = 60) -> ScalingRateLimit:
-    return ScalingRateLimit(type="Pods", value=value, period_s=period_s)
+def pods_limit(value: int, period_s: float = 60) -> ScalingPolicy:
+    return ScalingPolicy(type="Pods", value=value, period_s=period_s)
 
 
-def percent_limit(value: int, period_s: float = 60) -> ScalingRateLimit:
-    return ScalingRateLimit(type="Percent", value=value, period_s=period_s)
+def percent_limit(value: int, period_s: float = 60) -> ScalingPolicy:
+    return ScalingPolicy(type="Percent", value=value, period_s=period_s)
 
 
-def up(*policies: ScalingRateLimit, window_s: float = 0.0, select: str = "Max") -> Behavior:
-    return Behavior(up=Scaling(window_s=window_s, select=select, policies=policies))  # type: ignore[arg-type]
+def up(*policies: ScalingPolicy, window_s: float = 0.0, select: str = "Max") -> Behavior:
+    return Behavior(up=ScalingRules(window_s=window_s, select=select, policies=policies))  # type: ignore[arg-type]
 
 
-def down(*policies: ScalingRateLimit, window_s: float = 0.0, select: str = "Max") -> Behavior:
-    return Behavior(down=Scaling(window_s=window_s, select=select, policies=policies))  # type: ignore[arg-type]
+def down(*policies: ScalingPolicy, window_s: float = 0.0, select: str = "Max") -> Behavior:
+    return Behavior(down=ScalingRules(window_s=window_s, select=select, policies=policies))  # type: ignore[arg-type]
 
 
 def past(*recommended: tuple[float, int], events: tuple[tuple[float, int], ...] = ()) -> HpaHistory:
     """Return a history of recommendations and changes so many seconds ago."""
     return HpaHistory(
         recommendations=tuple(HpaRecommendation(NOW - ago, count) for ago, count in recommended),
-        events=tuple(Event(NOW - ago, change) for ago, change in events),
+        events=tuple(ScaleEvent(NOW - ago, change) for ago, change in events),
     )
 
 
 # Keyed by a sentence: history, behavior, replicas now, proposed, what is set, and what limited it.
-RATES: dict[str, tuple[HpaHistory, Behavior | None, int, int, int, Limit]] = {
-    "defaults: four pods at once": (past(), Behavior(), 1, 20, 5, Limit.UP),
-    "defaults: or twice as many": (past(), Behavior(), 8, 40, 16, Limit.UP),
-    "defaults: all that is asked within the limit": (past(), Behavior(), 8, 15, 15, Limit.NONE),
-    "defaults: no more in the same 15 seconds": (past((10, 5), events=((10, 4),)), Behavior(), 5, 20, 5, Limit.UP),
-    "defaults: again after them": (past((16, 5), events=((15, 4),)), Behavior(), 5, 20, 10, Limit.UP),
-    "700 % a minute from 3": (past(), up(percent_limit(700)), 3, 100, 24, Limit.UP),
-    "700 % a minute from 3, at most 20": (past(), up(percent_limit(700)), 3, 1000, 24, Limit.UP),
-    "a percentage is rounded up": (past(), up(percent_limit(10)), 1, 5, 2, Limit.UP),
-    "the least change": (past(), up(pods_limit(1), percent_limit(100), select="Min"), 10, 30, 11, Limit.UP),
-    "the most change": (past(), up(pods_limit(1), percent_limit(100)), 10, 30, 20, Limit.UP),
-    "growth switched off": (past(), up(select="Disabled"), 3, 9, 3, Limit.UP),
-    "no policy is none allowed": (past(), up(), 3, 9, 3, Limit.UP),
-    "pods of the period count": (past(events=((30, 3),)), up(pods_limit(4)), 8, 20, 9, Limit.UP),
-    "pods before the period do not": (past(events=((61, 3),)), up(pods_limit(4)), 8, 20, 12, Limit.UP),
-    "what went in the period may come back": (past(events=((30, -5),)), up(pods_limit(4)), 5, 20, 14, Limit.UP),
-    "the limit never shrinks": (past(events=((30, 9),)), up(pods_limit(2)), 10, 20, 10, Limit.UP),
-    "all may go at once": (past(), down(percent_limit(100)), 10, 2, 2, Limit.NONE),
-    "to the least that is allowed": (past(), down(percent_limit(100)), 10, 0, 1, Limit.FEWEST),
-    "two pods a minute": (past(), down(pods_limit(2)), 10, 1, 8, Limit.DOWN),
-    "half a minute's share is cut": (past(), down(percent_limit(15)), 10, 1, 8, Limit.DOWN),
-    "the least change down": (past(), down(pods_limit(1), percent_limit(50), select="Min"), 10, 1, 9, Limit.DOWN),
-    "the most change down": (past(), down(pods_limit(1), percent_limit(50)), 10, 1, 5, Limit.DOWN),
-    "shrinking switched off": (past(), down(select="Disabled"), 10, 1, 10, Limit.DOWN),
-    "what went counts": (past(events=((30, -2),)), down(pods_limit(3)), 8, 1, 7, Limit.DOWN),
-    "what came may go again": (past(events=((30, 2),)), down(pods_limit(3)), 12, 1, 7, Limit.DOWN),
-    "the limit never grows": (past(events=((30, -9),)), down(pods_limit(2)), 5, 1, 5, Limit.DOWN),
-    "no change": (past(), Behavior(), 4, 4, 4, Limit.NONE),
-    "v1: four from one": (past(), None, 1, 9, 4, Limit.UP),
-    "v1: twice as many": (past(), None, 6, 30, 12, Limit.UP),
-    "v1: at most": (past(), None, 60, 200, 100, Limit.MOST),
-    "v1: at least": (past((400, 9)), None, 5, 0, 1, Limit.FEWEST),
-    "v1: within": (past(), None, 6, 9, 9, Limit.NONE),
-    "the most that is allowed": (past(), up(percent_limit(700)), 60, 500, 100, Limit.MOST),
+RATES: dict[str, tuple[HpaHistory, Behavior | None, int, int, int, LimitReason]] = {
+    "defaults: four pods at once": (past(), Behavior(), 1, 20, 5, LimitReason.UP),
+    "defaults: or twice as many": (past(), Behavior(), 8, 40, 16, LimitReason.UP),
+    "defaults: all that is asked within the limit": (past(), Behavior(), 8, 15, 15, LimitReason.NONE),
+    "defaults: no more in the same 15 seconds": (
+        past((10, 5), events=((10, 4),)),
+        Behavior(),
+        5,
+        20,
+        5,
+        LimitReason.UP,
+    ),
+    "defaults: again after them": (past((16, 5), events=((15, 4),)), Behavior(), 5, 20, 10, LimitReason.UP),
+    "700 % a minute from 3": (past(), up(percent_limit(700)), 3, 100, 24, LimitReason.UP),
+    "700 % a minute from 3, at most 20": (past(), up(percent_limit(700)), 3, 1000, 24, LimitReason.UP),
+    "a percentage is rounded up": (past(), up(percent_limit(10)), 1, 5, 2, LimitReason.UP),
+    "the least change": (past(), up(pods_limit(1), percent_limit(100), select="Min"), 10, 30, 11, LimitReason.UP),
+    "the most change": (past(), up(pods_limit(1), percent_limit(100)), 10, 30, 20, LimitReason.UP),
+    "growth switched off": (past(), up(select="Disabled"), 3, 9, 3, LimitReason.UP),
+    "no policy is none allowed": (past(), up(), 3, 9, 3, LimitReason.UP),
+    "pods of the period count": (past(events=((30, 3),)), up(pods_limit(4)), 8, 20, 9, LimitReason.UP),
+    "pods before the period do not": (past(events=((61, 3),)), up(pods_limit(4)), 8, 20, 12, LimitReason.UP),
+    "what went in the period may come back": (past(events=((30, -5),)), up(pods_limit(4)), 5, 20, 14, LimitReason.UP),
+    "the limit never shrinks": (past(events=((30, 9),)), up(pods_limit(2)), 10, 20, 10, LimitReason.UP),
+    "all may go at once": (past(), down(percent_limit(100)), 10, 2, 2, LimitReason.NONE),
+    "to the least that is allowed": (past(), down(percent_limit(100)), 10, 0, 1, LimitReason.MIN),
+    "two pods a minute": (past(), down(pods_limit(2)), 10, 1, 8, LimitReason.DOWN),
+    "half a minute's share is cut": (past(), down(percent_limit(15)), 10, 1, 8, LimitReason.DOWN),
+    "the least change down": (past(), down(pods_limit(1), percent_limit(50), select="Min"), 10, 1, 9, LimitReason.DOWN),
+    "the most change down": (past(), down(pods_limit(1), percent_limit(50)), 10, 1, 5, LimitReason.DOWN),
+    "shrinking switched off": (past(), down(select="Disabled"), 10, 1, 10, LimitReason.DOWN),
+    "what went counts": (past(events=((30, -2),)), down(pods_limit(3)), 8, 1, 7, LimitReason.DOWN),
+    "what came may go again": (past(events=((30, 2),)), down(pods_limit(3)), 12, 1, 7, LimitReason.DOWN),
+    "the limit never grows": (past(events=((30, -9),)), down(pods_limit(2)), 5, 1, 5, LimitReason.DOWN),
+    "no change": (past(), Behavior(), 4, 4, 4, LimitReason.NONE),
+    "v1: four from one": (past(), None, 1, 9, 4, LimitReason.UP),
+    "v1: twice as many": (past(), None, 6, 30, 12, LimitReason.UP),
+    "v1: at most": (past(), None, 60, 200, 100, LimitReason.MAX),
+    "v1: at least": (past((400, 9)), None, 5, 0, 1, LimitReason.MIN),
+    "v1: within": (past(), None, 6, 9, 9, LimitReason.NONE),
+    "the most that is allowed": (past(), up(percent_limit(700)), 60, 500, 100, LimitReason.MAX),
 }
 
 
@@ -240,7 +247,7 @@ def test_how_fast(case: str) -> None:
     found = advance(known, proposed, NOW, current=current, bounds=ReplicaBounds(1, 100), behavior=behavior)
     assert (found.replicas, found.limited) == (want, limited)
     came = tuple(each for each in found.history.events if each not in known.events)
-    assert came == ((Event(NOW, want - current),) if want != current else ())
+    assert came == ((ScaleEvent(NOW, want - current),) if want != current else ())
 
 
 # Keyed by a sentence: recommendations so many seconds ago, window up and down, replicas now, proposed, set, and why.
@@ -263,7 +270,9 @@ WINDOWS: dict[str, tuple[tuple[tuple[float, int], ...], tuple[float, float], int
 def test_what_was_recommended_lately(case: str) -> None:
     recent, (up_s, down_s), current, proposed, want, able = WINDOWS[case]
     free = (percent_limit(1000, 15),)
-    both = Behavior(up=Scaling(window_s=up_s, policies=free), down=Scaling(window_s=down_s, policies=DOWN.policies))
+    both = Behavior(
+        up=ScalingRules(window_s=up_s, policies=free), down=ScalingRules(window_s=down_s, policies=DOWN.policies)
+    )
     found = advance(past(*recent), proposed, NOW, current=current, bounds=ReplicaBounds(1, 100), behavior=both)
     assert (found.replicas, found.able) == (want, able)
     assert found.history.recommendations[-1] == HpaRecommendation(NOW, proposed)
@@ -303,40 +312,45 @@ def test_what_no_window_and_no_period_can_need_is_forgotten() -> None:
     assert [each.change for each in found.history.events] == [2, 3]
 
 
-@pytest.mark.parametrize(("least", "most"), [(3, 2), (0, 0), (-1, 4)])
-def test_bounds_that_cannot_be(least: int, most: int) -> None:
+@pytest.mark.parametrize(("min_replicas", "max_replicas"), [(3, 2), (0, 0), (-1, 4)])
+def test_bounds_that_cannot_be(min_replicas: int, max_replicas: int) -> None:
     with pytest.raises(InvalidInput, match="replicas"):
-        ReplicaBounds(least, most)
+        ReplicaBounds(min_replicas, max_replicas)
 
 
-@example(looks=[(2, 1.0), (0, 1.0), (0, 59.0), (0, 120.0), (0, 120.0), (6, 1.0)], least=1, most=10, modern=True)
+@example(
+    looks=[(2, 1.0), (0, 1.0), (0, 59.0), (0, 120.0), (0, 120.0), (6, 1.0)],
+    min_replicas=1,
+    max_replicas=10,
+    modern=True,
+)
 @given(
     looks=st.lists(st.tuples(st.integers(0, 40), st.floats(1, 120)), max_size=40),
-    least=st.integers(1, 10),
-    most=st.integers(10, 30),
+    min_replicas=st.integers(1, 10),
+    max_replicas=st.integers(10, 30),
     modern=st.booleans(),
 )
 def test_it_stays_within_its_bounds_and_rates(
-    looks: list[tuple[int, float]], least: int, most: int, *, modern: bool
+    looks: list[tuple[int, float]], min_replicas: int, max_replicas: int, *, modern: bool
 ) -> None:
     """Whatever is proposed: within the bounds, up by four or double at most, and with one steady wish it gets there.
 
     What was removed in the 15 s before counts as if it were there: Kubernetes compares with the start of the period.
     Source: `periodStartReplicas` in kubernetes `pkg/controller/podautoscaler/horizontal.go`.
     """
-    bounds, behavior = ReplicaBounds(least, most), Behavior(up=UP, down=DOWN) if modern else None
-    history, now_s, replicas, removed = HpaHistory(), 0.0, least, list[tuple[float, int]]()
+    bounds, behavior = ReplicaBounds(min_replicas, max_replicas), Behavior(up=UP, down=DOWN) if modern else None
+    history, now_s, replicas, removed = HpaHistory(), 0.0, min_replicas, list[tuple[float, int]]()
     for proposed, pause_s in looks:
         now_s += pause_s
         found = advance(history, proposed, now_s, current=replicas, bounds=bounds, behavior=behavior)
-        assert least <= found.replicas <= most
+        assert min_replicas <= found.replicas <= max_replicas
         before = replicas + sum(count for at_s, count in removed if at_s > now_s - 15)
         assert found.replicas <= max(2 * before, before + 4)
         removed.append((now_s, max(replicas - found.replicas, 0)))
         history, replicas = found.history, found.replicas
-    goal = most // 2 + 1
+    goal = max_replicas // 2 + 1
     for _ in range(math.ceil(400 / 15) + 10):
         now_s += 15.001
         found = advance(history, goal, now_s, current=replicas, bounds=bounds, behavior=behavior)
         history, replicas = found.history, found.replicas
-    assert replicas == max(least, goal)
+    assert replicas == max(min_replicas, goal)

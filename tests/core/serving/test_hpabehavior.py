@@ -17,10 +17,8 @@ def reached(behavior: Behavior, proposed: int, *, current: int, minutes: int) ->
 
 
 def test_replicas_are_added_as_by_default_and_by_queue_time_one_in_three_minutes() -> None:
-    by_default, ours, paced = (
-        scaling_behavior(metric, one_by_one=each)
-        for metric, each in (("queue-time", False), ("tessera", True), ("queue-time", True))
-    )
+    by_default, ours = scaling_behavior("queue-time", one_by_one=False), scaling_behavior("tessera", one_by_one=True)
+    paced = scaling_behavior("queue-time", one_by_one=True)
     assert reached(by_default, 40, current=3, minutes=1) == [40]
     assert reached(ours, 40, current=3, minutes=1) == [40], "its metric knows which are ready"
     assert reached(paced, 40, current=3, minutes=7) == [4, 4, 4, 5, 5, 5, 6]

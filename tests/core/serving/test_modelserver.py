@@ -31,7 +31,7 @@ def server(replicas: dict[str, int], **model: Any) -> ModelServer:
 )
 def test_how_many_replicas_there_may_be(replicas: dict[str, int], want: tuple[int, int, bool, bool]) -> None:
     got = server(replicas, claim="c")
-    assert (got.least, got.most, got.scaled, got.scales_to_zero) == want
+    assert (got.min_replicas, got.max_replicas, got.scaled, got.scales_to_zero) == want
 
 
 def test_a_models_name_is_given_or_the_caches_or_the_servers() -> None:

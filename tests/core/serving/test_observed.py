@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.core.serving.load import Load
-from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
+from tessera.core.serving.observed import ServerObservation, ServerState, observe
 from tessera.core.serving.queuetime import Counters, Missing
-from tessera.core.serving.scaling import ScalingMemory, scale
+from tessera.core.serving.scaling import ScalingState, scale
 from tessera.core.serving.serverfacts import ServerFacts
 
 DOWN = Missing("connection refused")
@@ -35,7 +35,7 @@ def sample(
 
 def looks(*each: Mapping[str, Counters | Missing]) -> ServerObservation:
     """Return what the last of some looks finds, 15 s apart, with as many ready pods as there are."""
-    known, found = ServerMemory(), None
+    known, found = ServerState(), None
     for number, pods in enumerate(each, 1):
         known, found = observe(known, pods, at_s=15.0 * number, replicas=len(pods), ready=pods.keys())
     assert found is not None
@@ -76,7 +76,7 @@ def test_a_pod_that_hangs_has_no_capacity() -> None:
 def test_a_pod_that_terminates_has_no_capacity() -> None:
     """It may be of an earlier template."""
     pods = {"a": sample(15, 10, in_flight=40), "b": sample(15, 10, in_flight=8)}
-    _, found = observe(ServerMemory(), pods, at_s=15.0, replicas=1, ready={"a"})
+    _, found = observe(ServerState(), pods, at_s=15.0, replicas=1, ready={"a"})
     assert isinstance(found.load, Load)
     assert (found.load.in_flight, found.load.saturated) == (48, 20.0)
 
@@ -114,7 +114,7 @@ READ = st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=4, max
 @given(READ, st.integers(1, 60), st.integers(0, 20))
 def test_scrapes_that_fail_change_no_rate(read: list[list[bool]], rate: int, in_flight: int) -> None:
     """Each pod ends as many requests in each pass, and one at least is read."""
-    memory, arrived = ServerMemory(), list[float]()
+    memory, arrived = ServerState(), list[float]()
     for number, passed in enumerate(read, 1):
         at_s = 1000.0 + 15 * number
         one = sample(at_s, 1000 + rate * number, in_flight=in_flight)
@@ -130,7 +130,7 @@ def test_scrapes_that_fail_change_no_rate(read: list[list[bool]], rate: int, in_
 @given(READ, st.lists(st.integers(0, 60), min_size=4, max_size=4))
 def test_what_pods_that_were_not_read_end_counts_once(read: list[list[bool]], rates: list[int]) -> None:
     """Pods differ, and at times none is read; no gap is too long for a window."""
-    memory = ServerMemory()
+    memory = ServerState()
     for number, passed in enumerate([[True] * 4, *read, [True] * 4], 1):
         at_s, all_s = 1000.0 + 15 * number, number % 7 == 0 or number in (1, len(read) + 2)
         pods: dict[str, Counters | Missing] = {
@@ -144,7 +144,7 @@ def test_what_pods_that_were_not_read_end_counts_once(read: list[list[bool]], ra
 
 
 def test_after_a_gap_too_long_for_a_window_a_pod_owes_nothing() -> None:
-    memory, arrived = ServerMemory(), list[float]()
+    memory, arrived = ServerState(), list[float]()
     for number in range(24):
         at_s = 1000.0 + 15 * number
         one = sample(at_s, 1000 + 30 * number)
@@ -156,7 +156,7 @@ def test_after_a_gap_too_long_for_a_window_a_pod_owes_nothing() -> None:
 
 
 def test_a_pod_that_was_never_read_is_as_busy_as_the_others_and_its_first_sample_pays_nothing() -> None:
-    memory, arrived = ServerMemory(), list[float]()
+    memory, arrived = ServerState(), list[float]()
     for number in range(12):
         at_s = 1000.0 + 15 * number
         one = sample(at_s, 1000 + 30 * number, in_flight=8)
@@ -173,7 +173,7 @@ def test_what_a_deleted_pod_owes_is_forgotten() -> None:
     found = looks(one, two, {"a": sample(45, 30, in_flight=4)}).load
     assert isinstance(found, Load)
     assert (found.completed, found.arrived) == (54, 58), "of b the ten that were assumed, and those in flight"
-    memory = ServerMemory()
+    memory = ServerState()
     passes: tuple[Mapping[str, Counters | Missing], ...] = (one, two, {"a": sample(45, 30)})
     for number, pods in enumerate(passes, 1):
         memory, _ = observe(memory, pods, at_s=15.0 * number, replicas=1, ready=pods.keys())
@@ -181,7 +181,7 @@ def test_what_a_deleted_pod_owes_is_forgotten() -> None:
 
 
 def test_a_pod_that_is_not_ready_is_not_assumed_to_serve() -> None:
-    memory = ServerMemory()
+    memory = ServerState()
     for number in range(1, 4):
         pods: dict[str, Counters | Missing] = {"a": sample(15.0 * number, 10.0 * number, in_flight=4), "b": DOWN}
         memory, found = observe(memory, pods, at_s=15.0 * number, replicas=2, ready={"a"})
@@ -193,13 +193,15 @@ def test_a_pod_that_is_not_ready_is_not_assumed_to_serve() -> None:
 def test_pods_whose_probes_fail_are_scaled_alike_whatever_the_least(ready: set[str]) -> None:
     """Two pods with 30 requests each and 8 slots, for ten minutes ready, then some of them unready for an hour."""
 
-    def proposed(least: int) -> list[int | None]:
-        known, memory, found = ServerMemory(), ScalingMemory(), list[int | None]()
+    def proposed(min_replicas: int) -> list[int | None]:
+        known, memory, found = ServerState(), ScalingState(), list[int | None]()
         for number in range(1, 280):
             now_ready = ready if number > 40 else {"a", "b"}
             pods = {name: sample(15.0 * number, 40.0 * number, in_flight=30) for name in "ab"}
             known, seen = observe(known, pods, at_s=15.0 * number, replicas=2, ready=now_ready)
-            facts = ServerFacts(replicas=2, ready=len(now_ready), least=least, most=10, slots=8, decided=True)
+            facts = ServerFacts(
+                replicas=2, ready=len(now_ready), min_replicas=min_replicas, max_replicas=10, slots=8, decided=True
+            )
             memory, decision = scale(memory, facts, seen.load, 15.0 * number)
             found.append(decision.replicas)
             if number > 40:
@@ -222,7 +224,7 @@ def test_pods_whose_probes_fail_are_scaled_alike_whatever_the_least(ready: set[s
 )
 def test_a_new_pod_has_the_requests_that_it_reports(new: Counters, want: tuple[int, int]) -> None:
     """Its model loaded for minutes, so that its first sample is compared with none."""
-    memory, _ = observe(ServerMemory(), {"a": sample(1000, 10)}, at_s=1000.0, replicas=2, ready={"a"})
+    memory, _ = observe(ServerState(), {"a": sample(1000, 10)}, at_s=1000.0, replicas=2, ready={"a"})
     pods = {"a": sample(1015, 40, in_flight=12), "b": new}
     memory, found = observe(memory, pods, at_s=1015.0, replicas=2, ready=pods.keys())
     assert isinstance(found.load, Load)
@@ -255,7 +257,7 @@ def test_nothing_to_go_by(pods: dict[str, Counters | Missing], want: str) -> Non
 
 def test_pods_that_do_not_take_requests_yet_need_not_say_how_many_they_have() -> None:
     for ready, early in ((set[str](), True), ({"a"}, False)):
-        _, found = observe(ServerMemory(), {"a": DOWN}, at_s=15.0, replicas=1, ready=ready)
+        _, found = observe(ServerState(), {"a": DOWN}, at_s=15.0, replicas=1, ready=ready)
         assert found.load == Missing("1 of 1 pods (a): connection refused", early=early)
 
 
@@ -266,8 +268,8 @@ def test_less_than_half_of_the_pods_is_too_few() -> None:
 
 
 def test_a_pod_that_never_answered_leaves_nothing_behind() -> None:
-    known, _ = observe(ServerMemory(), {"a": DOWN}, at_s=15.0, replicas=1, ready={"a"})
-    assert known == ServerMemory()
+    known, _ = observe(ServerState(), {"a": DOWN}, at_s=15.0, replicas=1, ready={"a"})
+    assert known == ServerState()
 
 
 def test_a_scrape_that_is_seen_again_counts_once() -> None:
@@ -287,7 +289,7 @@ def test_what_is_seen_again_after_a_look_without_an_answer_counts_once() -> None
 
 def test_a_first_scrape_that_is_seen_again_waits_for_the_next() -> None:
     old = {"a": sample(1000, 10)}
-    known, _ = observe(ServerMemory(), old, at_s=1001.0, replicas=1, ready={"a"})
+    known, _ = observe(ServerState(), old, at_s=1001.0, replicas=1, ready={"a"})
     _, found = observe(known, old, at_s=1016.0, replicas=1, ready={"a"})
     assert found.load == Missing("1 of 1 pods (a): scraped once so far; the next scrape compares", early=True)
 
@@ -307,12 +309,12 @@ def test_replicas_that_nobody_could_read_are_counted() -> None:
 
 
 def unread(pods: Mapping[str, Counters | Missing], ready: set[str]) -> int:
-    _, found = observe(ServerMemory(), pods, at_s=15.0, replicas=2, ready=ready)
+    _, found = observe(ServerState(), pods, at_s=15.0, replicas=2, ready=ready)
     return found.load.unread if isinstance(found.load, Load) else -1
 
 
 def test_what_was_before_a_gap_does_not_come_back_after_it() -> None:
-    known = ServerMemory()
+    known = ServerState()
     for at_s in (1000.0, 1015.0):
         known, _ = observe(known, {"a": sample(at_s, at_s, in_flight=90)}, at_s=at_s, replicas=1, ready={"a"})
     after = {"a": sample(1200, 1200, in_flight=2)}
@@ -335,7 +337,7 @@ POD = st.one_of(
 
 @given(st.lists(st.lists(POD, min_size=3, max_size=3), min_size=2, max_size=12))
 def test_sums_never_go_back(rounds: list[list[tuple[int, float, bool] | Missing | None]]) -> None:
-    known, counted, started = ServerMemory(), dict[int, float](), dict[int, float]()
+    known, counted, started = ServerState(), dict[int, float](), dict[int, float]()
     for number, pods in enumerate(rounds, 1):
         at_s, former = 15.0 * number, known
         given: dict[str, Counters | Missing] = {}
@@ -364,7 +366,7 @@ def test_no_request_counts_twice_however_late_a_restart_is_reported(
 ) -> None:
     """A pod is scraped directly each 15 s: requests that ended, and whether it restarted 10 s before, which its status
     says so many passes late, by a clock that differs from ours."""
-    memory, counted, ended, late = ServerMemory(), 0, 0, list[tuple[int, float]]()
+    memory, counted, ended, late = ServerState(), 0, 0, list[tuple[int, float]]()
     started_s = 1000.0 + clock_s
     for number, (came, restart) in enumerate(passes):
         at_s = 2000.0 + 15 * number
@@ -380,7 +382,7 @@ def test_no_request_counts_twice_however_late_a_restart_is_reported(
 
 def test_a_restart_that_is_reported_late_by_a_clock_ahead_of_ours_counts_once() -> None:
     """The counters went back two passes before the pod's status has the start of the new process."""
-    memory = ServerMemory()
+    memory = ServerState()
     passes = ((100, 0.0), (7, 0.0), (8, 0.0), (9, 99_999.0), (10, 99_999.0))
     for number, (counted, started_s) in enumerate(passes):
         pods = {"a": sample(2000.0 + 15 * number, counted, started_s=started_s)}
@@ -392,7 +394,7 @@ def test_a_restart_that_is_reported_late_by_a_clock_ahead_of_ours_counts_once() 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 20), st.integers(1, 4)), min_size=1, max_size=12))
 def test_who_looks_more_often_than_is_scraped_counts_the_same(scrapes: list[tuple[int, float, int]]) -> None:
-    once = often = ServerMemory()
+    once = often = ServerState()
     at_s, counted = 0.0, 0.0
     for ended, in_flight, times in scrapes:
         counted += ended
@@ -410,7 +412,7 @@ def test_who_looks_more_often_than_is_scraped_counts_the_same(scrapes: list[tupl
 
 @given(st.floats(0, 99_999), st.integers(1, 20), st.floats(0.1, 50))
 def test_one_sample_of_too_many_requests_is_forgotten_within_minutes(wrong: float, at: int, rate: float) -> None:
-    memory, arrived = ServerMemory(), list[float]()
+    memory, arrived = ServerState(), list[float]()
     for number in range(1, 61):
         pods = {"a": sample(15.0 * number, rate * 15 * number, in_flight=wrong if number == at else 4.0)}
         memory, found = observe(memory, pods, at_s=15.0 * number, replicas=1, ready={"a"})
@@ -435,7 +437,7 @@ def test_what_an_absurd_gauge_reports_counts_once_it_is_confirmed(
     pods: int, ended: int, in_flight: int, wrong: tuple[float, float], passes: int
 ) -> None:
     """One pod of them reports it in one pass, or in some."""
-    memory, found = ServerMemory(), list[int]()
+    memory, found = ServerState(), list[int]()
     for number in range(1, 11):
         good = sample(15.0 * number, ended * number, in_flight=in_flight)
         samples = {str(pod): good for pod in range(pods)}
@@ -454,10 +456,10 @@ def test_one_pass_of_an_absurd_gauge_in_one_pod_of_many_adds_one_replica(
     pods: int, ended: int, in_flight: int, wrong: tuple[float, float]
 ) -> None:
     """While none wait in the others, so that a replica is known to serve as many as its spec says."""
-    facts = ServerFacts(deployment="llm", replicas=pods, ready=pods, most=500, decided=True, slots=8)
+    facts = ServerFacts(deployment="llm", replicas=pods, ready=pods, max_replicas=500, decided=True, slots=8)
 
-    def most(absurd: int) -> int:
-        memory, remembered, decided = ServerMemory(), ScalingMemory(), list[int]()
+    def max_replicas(absurd: int) -> int:
+        memory, remembered, decided = ServerState(), ScalingState(), list[int]()
         for number in range(1, 40):
             good = msgspec.structs.replace(sample(15.0 * number, ended * number), waiting=0.0, running=float(in_flight))
             samples = {str(pod): good for pod in range(pods)}
@@ -468,7 +470,7 @@ def test_one_pass_of_an_absurd_gauge_in_one_pod_of_many_adds_one_replica(
             decided.append(decision.replicas or 0)
         return max(decided[21:])
 
-    assert most(30) <= most(0) + 1
+    assert max_replicas(30) <= max_replicas(0) + 1
 
 
 def test_a_pod_with_a_single_sample_reports_no_more_than_the_others_may_have() -> None:

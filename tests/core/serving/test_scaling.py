@@ -6,10 +6,10 @@ import pytest
 from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.scaling import ScalingMemory, in_turn, scale, to_count
+from tessera.core.serving.scaling import ScalingState, in_turn, scale, to_count
 from tessera.core.serving.serverfacts import ServerFacts
 
-FACTS = ServerFacts(replicas=2, least=1, most=5, slots=8, decided=True)
+FACTS = ServerFacts(replicas=2, min_replicas=1, max_replicas=5, slots=8, decided=True)
 BAD = Missing("1 of 1 pods (a): no answer")
 
 
@@ -19,7 +19,7 @@ def load(at_s: float = 0.0, *, in_flight: int = 0, replicas: int = 2) -> Load:
 
 def run(facts: ServerFacts, *, in_flight: int, looks: int = 40) -> ScalingDecision:
     """Return the decision after ten minutes of so many requests in flight."""
-    remembered, found = ScalingMemory(), None
+    remembered, found = ScalingState(), None
     for number in range(looks):
         remembered, found = scale(remembered, facts, load(15.0 * number, in_flight=in_flight), 15.0 * number)
     assert found is not None
@@ -40,25 +40,28 @@ def test_a_full_server_gets_more_replicas() -> None:
             ServerFacts(deployment="llm", replicas=2),
             "no HorizontalPodAutoscaler targets Deployment llm, so there are no bounds",
         ),
-        (ServerFacts(deployment="llm", replicas=2, most=5), "annotate Deployment llm with serving.tessera.dev/slots"),
-        (ServerFacts(replicas=2, most=5), "annotate its Deployment with serving.tessera.dev/slots"),
+        (
+            ServerFacts(deployment="llm", replicas=2, max_replicas=5),
+            "annotate Deployment llm with serving.tessera.dev/slots",
+        ),
+        (ServerFacts(replicas=2, max_replicas=5), "annotate its Deployment with serving.tessera.dev/slots"),
     ],
 )
 def test_nobody_asked_for_a_decision(facts: ServerFacts, want: str) -> None:
-    remembered, found = scale(ScalingMemory(), facts, load(), 0.0)
-    assert remembered == ScalingMemory()
+    remembered, found = scale(ScalingState(), facts, load(), 0.0)
+    assert remembered == ScalingState()
     assert (found.replicas, found.bad) == (None, False)
     assert found.reason.endswith(want)
 
 
 def test_an_annotation_that_cannot_be_read_is_bad_input_and_reported() -> None:
     facts = msgspec.structs.replace(FACTS, trouble="annotation x: 'y' is not a number")
-    _, found = scale(ScalingMemory(), facts, load(), 0.0)
+    _, found = scale(ScalingState(), facts, load(), 0.0)
     assert (found.replicas, found.reason, found.bad) == (None, facts.trouble, True)
 
 
 def test_bad_input_keeps_the_decision_and_what_was_learned() -> None:
-    remembered, good = scale(ScalingMemory(), FACTS, load(), 0.0)
+    remembered, good = scale(ScalingState(), FACTS, load(), 0.0)
     kept, found = scale(remembered, FACTS, BAD, 15.0)
     assert (found.replicas, found.bad) == (good.replicas, True)
     assert kept == remembered
@@ -67,14 +70,14 @@ def test_bad_input_keeps_the_decision_and_what_was_learned() -> None:
 
 
 def test_while_a_pod_finds_no_place_no_more_are_asked_for() -> None:
-    found = run(ServerFacts(replicas=2, least=1, most=5, slots=8, unschedulable=1), in_flight=40)
+    found = run(ServerFacts(replicas=2, min_replicas=1, max_replicas=5, slots=8, unschedulable=1), in_flight=40)
     assert found.replicas == 2
     assert found.reason.endswith("; 1 of them fit no node now, so no more are requested")
 
 
 def burst(facts: ServerFacts) -> ScalingDecision:
     """Return the decision when so many requests come that ten replicas are needed."""
-    remembered, found = ScalingMemory(), None
+    remembered, found = ScalingState(), None
     for number in range(40):
         now = msgspec.structs.replace(
             load(15.0 * number, in_flight=8), arrived=number * 200, completed=number * 200, served_s=number * 600.0
@@ -109,14 +112,14 @@ def test_places_are_counted_for_more_than_one_replica_beyond_those_that_are_ther
     assert to_count(msgspec.structs.replace(FACTS, decided=False), asked(5)) == 0
 
 
-IDLE = ServerFacts(replicas=1, ready=1, least=0, most=5, slots=8, idle_s=600.0)
+IDLE = ServerFacts(replicas=1, ready=1, min_replicas=0, max_replicas=5, slots=8, idle_s=600.0)
 
 
 @pytest.mark.parametrize(
     ("facts", "want"),
     [
         (IDLE, 0),
-        (msgspec.structs.replace(IDLE, least=1), 1),
+        (msgspec.structs.replace(IDLE, min_replicas=1), 1),
         (msgspec.structs.replace(IDLE, woken_s=2900.0), 1),
         (msgspec.structs.replace(IDLE, idle_s=6000.0), 1),
     ],
@@ -150,20 +153,23 @@ WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
     ],
 )
 def test_without_a_replica_nothing_is_bad_and_what_wakes_it_is_said(facts: ServerFacts, want: int, reason: str) -> None:
-    _, found = scale(ScalingMemory(), facts, Missing("it has no running pod"), 15.0)
+    _, found = scale(ScalingState(), facts, Missing("it has no running pod"), 15.0)
     assert (found.replicas, found.reason, found.bad) == (want, reason, False)
 
 
-@pytest.mark.parametrize("least", [0, 1])
-def test_a_probe_that_fails_for_a_moment_changes_nothing_whatever_the_least(least: int) -> None:
+@pytest.mark.parametrize("min_replicas", [0, 1])
+def test_a_probe_that_fails_for_a_moment_changes_nothing_whatever_the_least(min_replicas: int) -> None:
     """One replica, steady for an hour, then overload, and it is unready in every other pass."""
 
     def asked(unready: bool) -> list[int | None]:
-        memory, found = ScalingMemory(), list[int | None]()
+        memory, found = ScalingState(), list[int | None]()
         for number in range(100):
             flying = 5 if number < 60 else 30
             facts = msgspec.structs.replace(
-                IDLE, least=least, most=10, ready=0 if unready and number >= 60 and number % 2 else 1
+                IDLE,
+                min_replicas=min_replicas,
+                max_replicas=10,
+                ready=0 if unready and number >= 60 and number % 2 else 1,
             )
             measured = load(15.0 * number, in_flight=flying, replicas=1)
             now = msgspec.structs.replace(measured, ready=facts.ready, waiting=max(flying - 8, 0))
@@ -176,7 +182,7 @@ def test_a_probe_that_fails_for_a_moment_changes_nothing_whatever_the_least(leas
 
 
 def test_a_failed_probe_of_a_pod_that_cannot_be_read_keeps_the_decision_for_a_moment() -> None:
-    memory, facts = ScalingMemory(), msgspec.structs.replace(IDLE, replicas=2, ready=2)
+    memory, facts = ScalingState(), msgspec.structs.replace(IDLE, replicas=2, ready=2)
     decision = scale(memory, facts, load(in_flight=14), 0.0)[1]
     for number in range(40):
         memory, decision = scale(memory, facts, load(15.0 * number, in_flight=14), 15.0 * number)
@@ -192,14 +198,14 @@ def test_a_failed_probe_of_a_pod_that_cannot_be_read_keeps_the_decision_for_a_mo
 
 
 def test_who_scales_to_zero_by_hand_is_left_alone() -> None:
-    _, found = scale(ScalingMemory(), msgspec.structs.replace(FACTS, replicas=0), BAD, 15.0)
+    _, found = scale(ScalingState(), msgspec.structs.replace(FACTS, replicas=0), BAD, 15.0)
     assert (found.replicas, found.bad) == (None, False)
     assert "scaled to zero by hand" in found.reason
 
 
 def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_ended() -> None:
     """Requests wait in the pods, which serve four each by the old template and six by the new one."""
-    facts, remembered = msgspec.structs.replace(FACTS, slots=256, revision="1"), ScalingMemory()
+    facts, remembered = msgspec.structs.replace(FACTS, slots=256, revision="1"), ScalingState()
     steps = [(6, "1", False), (20, "2", True), (4, "2", False), (1, "2", False)]
     limits = list[tuple[int, bool] | None]()
     at_s = 0.0
@@ -210,7 +216,7 @@ def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_
             at_s += 15
             busy = msgspec.structs.replace(load(at_s, in_flight=30), waiting=18, saturated=serving)
             remembered, _ = scale(remembered, now, busy, at_s)
-        capacity = remembered.memory.capacity
+        capacity = remembered.autoscaler.capacity
         limits.append(None if capacity is None else (int(capacity.requests), capacity.carried))
     assert limits == [(4, False), (4, True), (4, True), (6, False)], "after a minute of the new pods alone it is theirs"
 
@@ -219,14 +225,14 @@ def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_
     ("facts", "want"),
     [
         (FACTS, "in 120 s"),
-        (ServerFacts(replicas=2, most=5, slots=8, started_s=(30.0, 50.0, 1000.0)), "in 50 s"),
-        (ServerFacts(replicas=2, most=5, slots=8, started_s=(0.1,)), "in 5 s"),
-        (ServerFacts(replicas=2, most=5, slots=8, started_s=(90_000.0,)), "in 1800 s"),
-        (ServerFacts(replicas=2, most=5, slots=8, started_s=(30.0,), cold_start_s=70.0), "in 70 s"),
+        (ServerFacts(replicas=2, max_replicas=5, slots=8, started_s=(30.0, 50.0, 1000.0)), "in 50 s"),
+        (ServerFacts(replicas=2, max_replicas=5, slots=8, started_s=(0.1,)), "in 5 s"),
+        (ServerFacts(replicas=2, max_replicas=5, slots=8, started_s=(90_000.0,)), "in 1800 s"),
+        (ServerFacts(replicas=2, max_replicas=5, slots=8, started_s=(30.0,), cold_start_s=70.0), "in 70 s"),
     ],
 )
 def test_the_cold_start(facts: ServerFacts, want: str) -> None:
-    _, found = scale(ScalingMemory(), facts, load(), 0.0)
+    _, found = scale(ScalingState(), facts, load(), 0.0)
     assert want in found.reason
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from tessera.core.serving.observed import ServerMemory, observe
+from tessera.core.serving.observed import ServerState, observe
 from tessera.core.serving.queuetime import Counters
-from tessera.core.serving.scaling import ScalingMemory, scale
+from tessera.core.serving.scaling import ScalingState, scale
 from tessera.core.serving.serverfacts import ServerFacts
 
 RATE, SERVICE_S = 10, 10.0
@@ -66,7 +66,7 @@ def passes(cold_start_s: float, serves: int, hours: float) -> Iterator[tuple[int
     """Yield the ready pods and the requests that wait in them, each 15 s from a rollout on."""
     draw, hour, at_s = random.Random(1), 3600.0, 0.0
     pods = [Pod(f"pod-{number}", 20, 0.0) for number in range(4)]
-    memory, remembered, desired, fewer_s = ServerMemory(), ScalingMemory(), 4, 0.0
+    memory, remembered, desired, fewer_s = ServerState(), ScalingState(), 4, 0.0
     while at_s < (1 + hours) * hour:
         for _ in range(15):
             at_s += 1
@@ -85,7 +85,7 @@ def passes(cold_start_s: float, serves: int, hours: float) -> Iterator[tuple[int
         facts = ServerFacts(
             replicas=desired,
             ready=len(ready),
-            most=12,
+            max_replicas=12,
             slots=256,
             revision="2" if at_s > hour else "1",
             rolling=rolling,

@@ -29,7 +29,7 @@ POD = ModelPod(
 )
 UNREADY = msgspec.structs.replace(POD, ready=False, cold_start_s=None)
 DEPLOYMENT = ModelDeployment(name="llm", replicas=3, slots=8, revision="2", cold_start_s=None, trouble="")
-BOUNDS = HpaBounds(name="llm", deployment="llm", least=2, most=5)
+BOUNDS = HpaBounds(name="llm", deployment="llm", min_replicas=2, max_replicas=5)
 
 
 def deployment(name: str, owner: str = "") -> ModelDeployment:
@@ -87,8 +87,8 @@ def test_all_that_is_known() -> None:
         deployment="llm",
         replicas=3,
         ready=1,
-        least=2,
-        most=5,
+        min_replicas=2,
+        max_replicas=5,
         woken_s=5.0,
         pending_requests=4.0,
         slots=8,
@@ -104,7 +104,7 @@ DECIDES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, tuple[int, int |
     "no autoscaler": ({}, None, (1, None, False, IDLE_S)),
     "one that scales by something else": ({}, {}, (2, 5, False, IDLE_S)),
     "one that asks Tessera": ({}, {"decided": True}, (2, 5, True, IDLE_S)),
-    "one that scales to zero": ({}, {"decided": True, "least": 0}, (0, 5, True, IDLE_S)),
+    "one that scales to zero": ({}, {"decided": True, "min_replicas": 0}, (0, 5, True, IDLE_S)),
     "Tessera scales to zero": ({"idle_s": 600.0}, {}, (0, 5, True, 600.0)),
     "an idle time without an autoscaler": ({"idle_s": 600.0}, None, (0, None, False, 600.0)),
 }
@@ -115,4 +115,4 @@ def test_the_bounds_and_whether_the_decision_is_used(case: str) -> None:
     written, bounds, want = DECIDES[case]
     of = msgspec.structs.replace(DEPLOYMENT, **written)
     found = facts(of, None if bounds is None else msgspec.structs.replace(BOUNDS, **bounds))
-    assert (found.least, found.most, found.decided, found.idle_s) == want
+    assert (found.min_replicas, found.max_replicas, found.decided, found.idle_s) == want

@@ -165,7 +165,7 @@ async def turns() -> None:
 
 TO_ZERO: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "by the annotation": (deployment(slots="4", idle_seconds="600"), autoscaler()),
-    "by its autoscaler, from Kubernetes 1.37 on": (deployment(slots="4"), autoscaler(least=0)),
+    "by its autoscaler, from Kubernetes 1.37 on": (deployment(slots="4"), autoscaler(min_replicas=0)),
 }
 
 
@@ -430,13 +430,13 @@ async def test_of_several_deployments_of_no_model_server_the_first_is_named(chan
 
 
 async def test_of_several_autoscalers_of_a_deployment_the_first_of_its_namespace_counts() -> None:
-    elsewhere = autoscaler(most=1)
+    elsewhere = autoscaler(max_replicas=1)
     elsewhere["metadata"] |= {"name": "aaa", "namespace": "elsewhere"}
-    second, other = autoscaler(least=7, most=9), autoscaler("other", most=2)
+    second, other = autoscaler(min_replicas=7, max_replicas=9), autoscaler("other", max_replicas=2)
     second["metadata"] |= {"name": "zzz"}
     other["metadata"] |= {"name": "bbb"}
     objects = ((AUTOSCALERS, elsewhere), (AUTOSCALERS, second), (AUTOSCALERS, other), *WHOLE[2:])
-    first = autoscaler(least=3, most=5)
+    first = autoscaler(min_replicas=3, max_replicas=5)
     async with scene((DEPLOYMENTS, deployment(slots="4")), (AUTOSCALERS, first), *objects) as one:
         for number in range(3):
             await one.reconcile(triton(ended=100 + number), triton(ended=100 + number))

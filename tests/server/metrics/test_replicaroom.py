@@ -58,7 +58,7 @@ async def test_slices_that_there_are_bound_the_replicas(replicas: int, want: int
     mine["metadata"]["annotations"] = used["metadata"]["annotations"]
     mine["spec"]["nodeName"] = "a"
     mine["spec"]["containers"][0]["resources"] = {"limits": {SLICE: "1"}}
-    objects = ((DEPLOYMENTS, server_of_slices(replicas)), (AUTOSCALERS, autoscaler(most=9)), (PODS, mine))
+    objects = ((DEPLOYMENTS, server_of_slices(replicas)), (AUTOSCALERS, autoscaler(max_replicas=9)), (PODS, mine))
     async with scene(*objects, one=one):
         await grow(one)
         assert await one.replicas() == want
@@ -80,7 +80,7 @@ async def test_two_servers_that_grow_share_the_room() -> None:
         mine["metadata"]["annotations"] = used["metadata"]["annotations"]
         mine["spec"]["nodeName"] = "a"
         mine["spec"]["containers"][0]["resources"] = {"limits": {SLICE: "1"}}
-        server, scaler = server_of_slices(1), autoscaler(most=9)
+        server, scaler = server_of_slices(1), autoscaler(max_replicas=9)
         for each in (server, scaler):
             each["metadata"] = {**each["metadata"], "name": name}
         server["metadata"]["labels"] = {"serving.tessera.dev/server": name}
@@ -109,7 +109,7 @@ async def test_servers_that_grow_are_counted_in_turn_within_a_time() -> None:
     servers = [("many", f"llm-{number:02}") for number in range(40)] + [("one", "other")]
     objects = []
     for number, (namespace, name) in enumerate(servers, 1):
-        each, scaler = server_of_slices(1, name, slots="1"), autoscaler(name, most=4)
+        each, scaler = server_of_slices(1, name, slots="1"), autoscaler(name, max_replicas=4)
         mine = model_pod(name, name, address=f"10.0.0.{number}")
         for made in (each, scaler, mine):
             made["metadata"]["namespace"] = namespace
@@ -139,7 +139,7 @@ async def test_a_server_whose_autoscaler_uses_another_metric_takes_no_places() -
     """Its pods are added by that; the room is for servers whose replicas are decided here."""
     one = Scene()
     one.kube.withhold("", NODES)
-    scaler = autoscaler(most=9, metric="other")
+    scaler = autoscaler(max_replicas=9, metric="other")
     objects = ((DEPLOYMENTS, server_of_slices(1)), (AUTOSCALERS, scaler), (PODS, model_pod("llm-1")))
     with capture_logs() as logs:
         async with scene(*objects, one=one):
@@ -151,7 +151,11 @@ async def test_a_server_whose_autoscaler_uses_another_metric_takes_no_places() -
 async def test_where_the_cluster_cannot_be_read_one_replica_is_requested_at_a_time() -> None:
     one = Scene()
     one.kube.withhold("", NODES)
-    objects = ((DEPLOYMENTS, server_of_slices(1)), (AUTOSCALERS, autoscaler(most=9)), (PODS, model_pod("llm-1")))
+    objects = (
+        (DEPLOYMENTS, server_of_slices(1)),
+        (AUTOSCALERS, autoscaler(max_replicas=9)),
+        (PODS, model_pod("llm-1")),
+    )
     with capture_logs() as logs:
         async with scene(*objects, one=one):
             await grow(one)

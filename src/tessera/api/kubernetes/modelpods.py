@@ -338,13 +338,13 @@ def read_bounds(each: Mapping[str, Any]) -> HpaBounds | None:
     except msgspec.ValidationError:
         return None
     spec = found.spec
-    least = 1 if spec.min_replicas is None else spec.min_replicas
+    min_replicas = 1 if spec.min_replicas is None else spec.min_replicas
     names = {each.external.metric.name for each in spec.metrics or () if each.external is not None}
     return HpaBounds(
         name=found.metadata.name,
         deployment=spec.scale_target_ref.name,
-        least=least,
-        most=spec.max_replicas,
+        min_replicas=min_replicas,
+        max_replicas=spec.max_replicas,
         decided=REPLICAS in names,
     )
 

@@ -22,12 +22,12 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.capacity import Capacity, limit, measure
+from tessera.core.serving.capacity import Capacity, measure, usable_slots
 from tessera.core.serving.load import Load
 from tessera.core.serving.passes import PASS_S, SUSTAINED_S
 from tessera.core.serving.scaletozero import IDLE_S, awake
 
-__all__ = ["AutoscalerMemory", "ReplicaProposal", "ScaledServer", "propose", "replicas_text", "serves"]
+__all__ = ["AutoscalerState", "ReplicaProposal", "ScaledServer", "propose", "replicas_text", "serves"]
 
 _RECENT_S: Final = 240
 """The current rate is that of the last so many seconds."""
@@ -79,11 +79,11 @@ class ScaledServer(msgspec.Struct, frozen=True, kw_only=True):
     """Identifies the pods' template: what was measured of another one is given up sooner."""
     cold_start_s: float
     """From requesting a replica until it is ready, as measured."""
-    least: int = 1
+    min_replicas: int = 1
     """With 0 the server scales to zero when it is idle."""
     idle_s: float = IDLE_S
     """It is idle after this long without a request or wake-up."""
-    most: int = 16
+    max_replicas: int = 16
     """At most what the user allows, and what the cluster has room for."""
     one_by_one: bool = False
     """Whether a replica starts only when all others are ready."""
@@ -126,7 +126,7 @@ class _Demand(msgspec.Struct, frozen=True, kw_only=True):
         return f"{expected}, plus {draining} to drain the queue" if draining else expected
 
 
-class AutoscalerMemory(msgspec.Struct, frozen=True, kw_only=True):
+class AutoscalerState(msgspec.Struct, frozen=True, kw_only=True):
     """The policy's state between passes. Losing it costs replicas for a while, and no request."""
 
     began_s: float = 0.0
@@ -142,11 +142,11 @@ class AutoscalerMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that a replica serves at once, as measured; None while unknown."""
 
 
-def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple[AutoscalerMemory, ReplicaProposal]:
+def propose(state: AutoscalerState, load: Load, server: ScaledServer) -> tuple[AutoscalerState, ReplicaProposal]:
     """Return the desired replicas.
 
     Args:
-        memory: the state returned by the former pass; empty in the first.
+        state: the state returned by the former pass; empty in the first.
         load: the server's current metrics; passes should be about 15 s apart.
         server: its static properties.
 
@@ -154,28 +154,31 @@ def propose(memory: AutoscalerMemory, load: Load, server: ScaledServer) -> tuple
         The new state, and the replicas.
 
     """
-    if server.least == 0 and not serves(memory, load):
-        return _without_replicas(memory, load, server)
+    if server.min_replicas == 0 and not serves(state, load):
+        return _without_replicas(state, load, server)
     # 1. Remember the load. If counters went back, or there was no load for long, start again.
-    state = _with_load(memory, load)
+    state = _with_load(state, load)
     # 2. Count as ready what was so a moment ago, and measure how many requests a replica serves at once, if some wait.
     loads = (*state.loads[:-1], _with_lately_ready(state.loads))
     capacity = measure(state.capacity, loads, revision=server.revision, slots=server.slots)
     state = msgspec.structs.replace(state, capacity=capacity)
-    if server.least == 0 and load.at_s - state.busy_s >= server.idle_s and not _is_awake(load, server):
+    if server.min_replicas == 0 and load.at_s - state.busy_s >= server.idle_s and not _is_awake(load, server):
         return state, ReplicaProposal(0, f"no request for {server.idle_s:.0f} s, so no replica")
     # 3. Forecast the slots in use when a replica requested now is ready; take a margin from the errors of such
     #    forecasts, and add what drains the queue of then.
     forecast = _rate_ahead(loads, server.cold_start_s) * _service_s(loads)
     errors = _errors(state, loads, server.cold_start_s)
-    slots = limit(capacity, server.slots, load.at_s)
+    slots = usable_slots(capacity, server.slots, load.at_s)
     draining = _draining(loads, forecast, slots=slots, cold_start_s=server.cold_start_s)
     demand = _Demand(forecast=forecast, margin=_margin(errors, forecast), draining=draining)
     # 4. Count the replicas for all three, or for the requests that are in flight now.
     begins = load.at_s < state.began_s + _BEGIN_S
     needed, reason = _needed(demand, loads, server, capacity=capacity, begins=begins)
-    if server.one_by_one and needed > (most := _one_by_one(load, server)):
-        needed, reason = most, f"{reason}; {most} for now: replicas start one by one, and {_are(load.ready)} ready"
+    if server.one_by_one and needed > (max_replicas := _one_by_one(load, server)):
+        needed, reason = (
+            max_replicas,
+            f"{reason}; {max_replicas} for now: replicas start one by one, and {_are(load.ready)} ready",
+        )
     # 5. Scale up at once, down only after fewer were enough for a while.
     forecasts = *(each for each in state.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast)
     needs = *(each for each in state.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed)
@@ -188,7 +191,7 @@ def _needed(
 ) -> tuple[int, str]:
     """Return the replicas that are needed, and why: each part of the text says what it makes of the former one."""
     now = loads[-1]
-    slots = limit(capacity, server.slots, now.at_s)
+    slots = usable_slots(capacity, server.slots, now.at_s)
     needed = math.ceil(demand.slots / slots)
     source = ""
     if capacity is not None and slots < server.slots:
@@ -215,9 +218,9 @@ def _needed(
         reason += f"; {busy} {fill} {replicas_text(full)} to {100 * part:.0f} %"
         reason += f", and {late} replace replicas that are not ready" if late else ""
         reason += f"; {present} at first, one more than are ready" if full + late > one_more else ""
-    bounded = min(max(needed, server.least), server.most)
+    bounded = min(max(needed, server.min_replicas), server.max_replicas)
     if bounded != needed:
-        reason += f"; {'at least' if bounded > needed else 'at most'} {bounded}"
+        reason += f"; {'at min_replicas' if bounded > needed else 'at max_replicas'} {bounded}"
     return bounded, reason
 
 
@@ -226,7 +229,7 @@ def _proposal(needs: Sequence[tuple[float, int]], load: Load, server: ScaledServ
     needed = needs[-1][1]
     proposed = needed
     if needed < load.replicas:
-        proposed = min(load.replicas, max(replicas for _, replicas in needs), server.most)
+        proposed = min(load.replicas, max(replicas for _, replicas in needs), server.max_replicas)
     kept = f"; {proposed} were needed within {_HOLD_S // 60} minutes" if proposed > needed else ""
     return ReplicaProposal(proposed, reason + kept)
 
@@ -237,7 +240,7 @@ def _one_by_one(load: Load, server: ScaledServer) -> int:
     A rollout starts pods of its own, so none is added meanwhile. A replica that was ready a moment ago may start anew.
     """
     rolling = load.revision is None
-    return max(load.replicas, server.least, 0 if rolling else load.ready + 1)
+    return max(load.replicas, server.min_replicas, 0 if rolling else load.ready + 1)
 
 
 def replicas_text(replicas: int) -> str:
@@ -245,12 +248,12 @@ def replicas_text(replicas: int) -> str:
     return "1 replica" if replicas == 1 else f"{replicas} replicas"
 
 
-def serves(memory: AutoscalerMemory, load: Load) -> bool:
+def serves(state: AutoscalerState, load: Load) -> bool:
     """Return whether a replica serves: it is ready, was so in the last passes, or has requests whatever its probe says.
 
     A probe fails for a moment, and for longer where a replica is too busy to answer it.
     """
-    lately = (each.ready for each in memory.loads if each.at_s > load.at_s - SUSTAINED_S)
+    lately = (each.ready for each in state.loads if each.at_s > load.at_s - SUSTAINED_S)
     return load.ready > 0 or (load.replicas > 0 and (load.unready_in_flight > 0 or any(lately)))
 
 
@@ -267,9 +270,9 @@ def _goes_on(last: Load, load: Load) -> bool:
     return counted and 0 < load.at_s - last.at_s <= _RECENT_S
 
 
-def _with_load(memory: AutoscalerMemory, load: Load) -> AutoscalerMemory:
+def _with_load(state: AutoscalerState, load: Load) -> AutoscalerState:
     """Return the state with this load, of the last hour; a new one if the load does not continue the former ones."""
-    former = memory if memory.loads and _goes_on(memory.loads[-1], load) else _begun(memory, load)
+    former = state if state.loads and _goes_on(state.loads[-1], load) else _begun(state, load)
     return msgspec.structs.replace(
         former,
         busy_s=load.at_s if _is_busy(former, load) else former.busy_s,
@@ -277,11 +280,11 @@ def _with_load(memory: AutoscalerMemory, load: Load) -> AutoscalerMemory:
     )
 
 
-def _begun(memory: AutoscalerMemory, load: Load) -> AutoscalerMemory:
-    return AutoscalerMemory(began_s=load.at_s, busy_s=load.at_s, capacity=memory.capacity)
+def _begun(state: AutoscalerState, load: Load) -> AutoscalerState:
+    return AutoscalerState(began_s=load.at_s, busy_s=load.at_s, capacity=state.capacity)
 
 
-def _is_busy(former: AutoscalerMemory, load: Load) -> bool:
+def _is_busy(former: AutoscalerState, load: Load) -> bool:
     """Return whether the server has requests, had some since the last pass, or it is unknown."""
     arrived = bool(former.loads) and load.arrived > former.loads[-1].arrived
     return load.in_flight > 0 or load.unread > 0 or arrived
@@ -292,8 +295,8 @@ def _is_awake(load: Load, server: ScaledServer) -> bool:
 
 
 def _without_replicas(
-    memory: AutoscalerMemory, load: Load, server: ScaledServer
-) -> tuple[AutoscalerMemory, ReplicaProposal]:
+    state: AutoscalerState, load: Load, server: ScaledServer
+) -> tuple[AutoscalerState, ReplicaProposal]:
     """Return the replicas while none serves, so that nothing is measured.
 
     A starting replica is awaited, however long its model takes to load: removing it would waste its start. What was
@@ -301,9 +304,9 @@ def _without_replicas(
     """
     if load.replicas:
         waits = f"no replica is ready: {_are(load.replicas)} starting or unready"
-        awaited = msgspec.structs.replace(memory, busy_s=load.at_s)
-        return awaited, ReplicaProposal(min(load.replicas, server.most), waits)
-    begun = _begun(memory, load)
+        awaited = msgspec.structs.replace(state, busy_s=load.at_s)
+        return awaited, ReplicaProposal(min(load.replicas, server.max_replicas), waits)
+    begun = _begun(state, load)
     if load.in_flight:
         return begun, ReplicaProposal(1, f"{load.in_flight} waiting, and there is no replica")
     if _is_awake(load, server):
@@ -418,11 +421,11 @@ def _dispersion(loads: Sequence[Load]) -> float:
     return max(sum((a - b) ** 2 for a, b in pairwise(counts)) / total, 1.0)
 
 
-def _errors(memory: AutoscalerMemory, loads: Sequence[Load], cold_start_s: float) -> tuple[_Error, ...]:
+def _errors(state: AutoscalerState, loads: Sequence[Load], cold_start_s: float) -> tuple[_Error, ...]:
     """Return the errors that still count, with that of the forecast made for now, if there is one."""
     now = loads[-1]
-    kept = tuple(each for each in memory.errors if each.at_s > now.at_s - _ERRORS_S)
-    made = [forecast for at_s, forecast in memory.forecasts if at_s <= now.at_s - cold_start_s - PASS_S]
+    kept = tuple(each for each in state.errors if each.at_s > now.at_s - _ERRORS_S)
+    made = [forecast for at_s, forecast in state.forecasts if at_s <= now.at_s - cold_start_s - PASS_S]
     if not made:
         return kept
     weight = float(now.arrived - loads[-2].arrived) ** _BURSTS

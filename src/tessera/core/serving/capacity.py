@@ -22,7 +22,7 @@ import msgspec
 from tessera.core.serving.load import Load
 from tessera.core.serving.passes import SUSTAINED_S
 
-__all__ = ["Capacity", "limit", "measure"]
+__all__ = ["Capacity", "measure", "usable_slots"]
 
 _MINUTE_S: Final = 60
 """Requests must wait for so long: a burst waits for a moment in a replica with free memory too."""
@@ -87,7 +87,7 @@ def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, sl
     return Capacity(at_s=now.at_s, requests=found, revision=revision, slots=slots, carried=carried)
 
 
-def limit(capacity: Capacity | None, slots: int, now_s: float) -> int:
+def usable_slots(capacity: Capacity | None, slots: int, now_s: float) -> int:
     """Return how many requests a replica serves at once: by its spec, or fewer where that was measured."""
     return slots if capacity is None else min(slots, max(1, math.floor(_grown(capacity, now_s))))
 

@@ -1,8 +1,11 @@
 """The HorizontalPodAutoscaler (autoscaling/v2) as pure functions: from metrics to the number of replicas.
 
 The work of kube-controller-manager every 15 seconds, in its order: each metric proposes a number of replicas
-(`pods_metric`, `average_metric`), `highest` chooses among them, and `advance` stabilizes, limits the
+(`pods_metric`, `average_metric`), `highest_proposal` chooses among them, and `advance` stabilizes, limits the
 rate and keeps to the bounds. Metric values and targets are milli-units, integers, as in Kubernetes.
+
+The simulator uses `pods_metric`, `average_metric` and `advance` with a `behavior`. Targets in percent of requests,
+`object_metric`, `highest_proposal` and `advance` without a `behavior` complete the algorithm; only tests call them.
 
 Source: kubernetes/kubernetes pkg/controller/podautoscaler (replica_calculator.go, horizontal.go), Kubernetes 1.33.
 """
@@ -20,21 +23,21 @@ __all__ = [
     "DOWN",
     "UP",
     "Behavior",
-    "Event",
     "HpaDecision",
     "HpaHistory",
     "HpaPod",
     "HpaRecommendation",
-    "Limit",
+    "LimitReason",
     "PodState",
     "ReplicaBounds",
-    "Scaling",
-    "ScalingRateLimit",
+    "ScaleEvent",
+    "ScalingPolicy",
+    "ScalingRules",
     "Tolerance",
     "Utilization",
     "advance",
     "average_metric",
-    "highest",
+    "highest_proposal",
     "pods_metric",
 ]
 
@@ -121,7 +124,7 @@ def pods_metric(
     rising = first > 1.0
     if not missing and not (unready and rising):
         return current if tolerance.allows(first) else math.ceil(first * len(ready))
-    filled = [*known, *_assumed(missing, unready, target, first)]
+    filled = [*known, *_assume_values(missing, unready, target, first)]
     second = _ratio(filled, target)
     if tolerance.allows(second) or (first < 1.0 < second) or (second < 1.0 < first):
         return current
@@ -130,7 +133,7 @@ def pods_metric(
     return current if turned else proposed
 
 
-def _assumed(
+def _assume_values(
     missing: Iterable[HpaPod], unready: Iterable[HpaPod], target: Target, ratio: float
 ) -> list[tuple[int, int]]:
     """Return the values of pods without a metric: against the direction, as what the target allows or as nothing."""
@@ -170,7 +173,7 @@ def average_metric(value: int, target: int, *, replicas: int, tolerance: Toleran
     return math.ceil(value / target)
 
 
-def highest(proposals: Iterable[int | None], *, current: int) -> int:
+def highest_proposal(proposals: Iterable[int | None], *, current: int) -> int:
     """Return the desired replicas: the highest proposal.
 
     Args:
@@ -192,7 +195,7 @@ def highest(proposals: Iterable[int | None], *, current: int) -> int:
     return max(found)
 
 
-class ScalingRateLimit(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How many replicas may be added or removed in a period."""
 
     type: Literal["Pods", "Percent"]
@@ -200,31 +203,31 @@ class ScalingRateLimit(msgspec.Struct, frozen=True, kw_only=True):
     period_s: float
 
 
-class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingRules(msgspec.Struct, frozen=True, kw_only=True):
     """One direction of `behavior`."""
 
     window_s: float = 0.0
     """`stabilizationWindowSeconds`."""
     select: Literal["Max", "Min", "Disabled"] = "Max"
-    policies: tuple[ScalingRateLimit, ...] = ()
+    policies: tuple[ScalingPolicy, ...] = ()
 
 
-UP: Final = Scaling(
+UP: Final = ScalingRules(
     policies=(
-        ScalingRateLimit(type="Pods", value=4, period_s=15),
-        ScalingRateLimit(type="Percent", value=100, period_s=15),
+        ScalingPolicy(type="Pods", value=4, period_s=15),
+        ScalingPolicy(type="Percent", value=100, period_s=15),
     )
 )
 """What the API server fills in for `behavior.scaleUp`."""
-DOWN: Final = Scaling(window_s=300, policies=(ScalingRateLimit(type="Percent", value=100, period_s=15),))
+DOWN: Final = ScalingRules(window_s=300, policies=(ScalingPolicy(type="Percent", value=100, period_s=15),))
 """What the API server fills in for `behavior.scaleDown`."""
 
 
 class Behavior(msgspec.Struct, frozen=True, kw_only=True):
     """How fast replicas are added and removed."""
 
-    up: Scaling = UP
-    down: Scaling = DOWN
+    up: ScalingRules = UP
+    down: ScalingRules = DOWN
 
 
 class HpaRecommendation(msgspec.Struct, frozen=True):
@@ -234,7 +237,7 @@ class HpaRecommendation(msgspec.Struct, frozen=True):
     replicas: int
 
 
-class Event(msgspec.Struct, frozen=True):
+class ScaleEvent(msgspec.Struct, frozen=True):
     """A change of the number of replicas: positive for added, negative for removed ones."""
 
     at_s: float
@@ -242,20 +245,20 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class HpaHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The controller's memory of one HorizontalPodAutoscaler; lost when it restarts."""
+    """The controller's state of one HorizontalPodAutoscaler; lost when it restarts."""
 
     recommendations: tuple[HpaRecommendation, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[ScaleEvent, ...] = ()
 
 
-class Limit(StrEnum):
+class LimitReason(StrEnum):
     """Reason of the condition `ScalingLimited`."""
 
     NONE = "DesiredWithinRange"
     UP = "ScaleUpLimit"
     DOWN = "ScaleDownLimit"
-    MOST = "TooManyReplicas"
-    FEWEST = "TooFewReplicas"
+    MAX = "TooManyReplicas"
+    MIN = "TooFewReplicas"
 
 
 class HpaDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,21 +268,21 @@ class HpaDecision(msgspec.Struct, frozen=True, kw_only=True):
     history: HpaHistory
     able: Literal["ReadyForNewScale", "ScaleUpStabilized", "ScaleDownStabilized"] = "ReadyForNewScale"
     """Reason of the condition `AbleToScale`."""
-    limited: Limit = Limit.NONE
+    limited: LimitReason = LimitReason.NONE
 
 
 class ReplicaBounds(msgspec.Struct, frozen=True):
     """`minReplicas` and `maxReplicas`."""
 
-    least: int
-    most: int
+    min_replicas: int
+    max_replicas: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.least <= self.most or self.most < 1:
+        if not 0 <= self.min_replicas <= self.max_replicas or self.max_replicas < 1:
             raise InvalidInput(
                 "replicas",
-                found=f"they are from {self.least} to {self.most}",
-                hint="give 0 <= least <= most, and most at least 1",
+                found=f"they are from {self.min_replicas} to {self.max_replicas}",
+                hint="give 0 <= min_replicas <= max_replicas, and max_replicas at least 1",
             )
 
 
@@ -292,10 +295,10 @@ def advance(
     bounds: ReplicaBounds,
     behavior: Behavior | None = None,
 ) -> HpaDecision:
-    """Return the number of replicas to set, and the new memory.
+    """Return the number of replicas to set, and the new history.
 
     Args:
-        history: the memory.
+        history: the state returned by the former sync; empty in the first.
         proposed: by the metrics.
         now_s: any clock's time.
         current: replicas in the target's spec.
@@ -303,22 +306,26 @@ def advance(
         behavior: as the API server filled it in; None as before autoscaling/v2, with the controller's own window.
 
     """
-    if current == 0 and bounds.least > 0:
+    if current == 0 and bounds.min_replicas > 0:
         return HpaDecision(replicas=0, history=history)  # disabled by hand
-    if not bounds.least <= current <= bounds.most:
-        replicas = min(max(current, bounds.least), bounds.most)
-        return HpaDecision(replicas=replicas, history=_scaled(history, now_s, replicas - current))
+    if not bounds.min_replicas <= current <= bounds.max_replicas:
+        replicas = min(max(current, bounds.min_replicas), bounds.max_replicas)
+        return HpaDecision(replicas=replicas, history=_with_event(history, now_s, replicas - current))
     # The first recommendation is the present number, so that a restarted controller does not scale down at once.
     former = history.recommendations or (HpaRecommendation(now_s, current),)
     if behavior is None:
         stable, able = _highest_of_window(former, proposed, now_s)
-        replicas, limited = _within(stable, bounds, most=max(2 * current, 4), least=0)
+        replicas, limited = _clamp(stable, bounds, highest=max(2 * current, 4), lowest=0)
     else:
-        stable, able = _stabilized(former, proposed, now_s, current=current, behavior=behavior)
-        replicas, limited = _rated(history.events, stable, now_s, current=current, bounds=bounds, behavior=behavior)
+        stable, able = _stabilize(former, proposed, now_s, current=current, behavior=behavior)
+        replicas, limited = _limit_rate(
+            history.events, stable, now_s, current=current, bounds=bounds, behavior=behavior
+        )
     kept = tuple(each for each in former if each.at_s > now_s - _LONGEST_S)
     known = HpaHistory(recommendations=(*kept, HpaRecommendation(now_s, proposed)), events=history.events)
-    return HpaDecision(replicas=replicas, history=_scaled(known, now_s, replicas - current), able=able, limited=limited)
+    return HpaDecision(
+        replicas=replicas, history=_with_event(known, now_s, replicas - current), able=able, limited=limited
+    )
 
 
 _LONGEST_S: Final = 3600
@@ -327,11 +334,11 @@ _WINDOW_S: Final = 300
 """`--horizontal-pod-autoscaler-downscale-stabilization`."""
 
 
-def _scaled(history: HpaHistory, now_s: float, change: int) -> HpaHistory:
+def _with_event(history: HpaHistory, now_s: float, change: int) -> HpaHistory:
     if not change:
         return history
     kept = tuple(each for each in history.events if each.at_s > now_s - _LONGEST_S)
-    return msgspec.structs.replace(history, events=(*kept, Event(now_s, change)))
+    return msgspec.structs.replace(history, events=(*kept, ScaleEvent(now_s, change)))
 
 
 _Able = Literal["ReadyForNewScale", "ScaleUpStabilized", "ScaleDownStabilized"]
@@ -342,7 +349,7 @@ def _highest_of_window(former: Iterable[HpaRecommendation], proposed: int, now_s
     return stable, "ScaleDownStabilized" if stable != proposed else "ReadyForNewScale"
 
 
-def _stabilized(
+def _stabilize(
     former: Iterable[HpaRecommendation], proposed: int, now_s: float, *, current: int, behavior: Behavior
 ) -> tuple[int, _Able]:
     recent = [*former]
@@ -354,19 +361,25 @@ def _stabilized(
     return stable, "ScaleUpStabilized" if proposed >= current else "ScaleDownStabilized"
 
 
-def _rated(
-    events: tuple[Event, ...], stable: int, now_s: float, *, current: int, bounds: ReplicaBounds, behavior: Behavior
-) -> tuple[int, Limit]:
+def _limit_rate(
+    events: tuple[ScaleEvent, ...],
+    stable: int,
+    now_s: float,
+    *,
+    current: int,
+    bounds: ReplicaBounds,
+    behavior: Behavior,
+) -> tuple[int, LimitReason]:
     if stable > current:
-        most = max(current, _limit(behavior.up, events, now_s, current=current, up=True))
-        return _within(stable, bounds, most=most, least=0)
+        highest = max(current, _rate_bound(behavior.up, events, now_s, current=current, up=True))
+        return _clamp(stable, bounds, highest=highest, lowest=0)
     if stable < current:
-        least = min(current, _limit(behavior.down, events, now_s, current=current, up=False))
-        return _within(stable, bounds, most=bounds.most, least=least)
-    return stable, Limit.NONE
+        lowest = min(current, _rate_bound(behavior.down, events, now_s, current=current, up=False))
+        return _clamp(stable, bounds, highest=bounds.max_replicas, lowest=lowest)
+    return stable, LimitReason.NONE
 
 
-def _limit(scaling: Scaling, events: tuple[Event, ...], now_s: float, *, current: int, up: bool) -> int:
+def _rate_bound(scaling: ScalingRules, events: tuple[ScaleEvent, ...], now_s: float, *, current: int, up: bool) -> int:
     """Return the replicas that the rate allows: the most when scaling up, the fewest when scaling down."""
     if scaling.select == "Disabled" or not scaling.policies:
         return current
@@ -385,10 +398,12 @@ def _limit(scaling: Scaling, events: tuple[Event, ...], now_s: float, *, current
     return most_change(proposals) if scaling.select == "Max" else least_change(proposals)
 
 
-def _within(stable: int, bounds: ReplicaBounds, *, most: int, least: int) -> tuple[int, Limit]:
+def _clamp(stable: int, bounds: ReplicaBounds, *, highest: int, lowest: int) -> tuple[int, LimitReason]:
     """Return the replicas within the bounds and the rate, and which of them was the limit."""
-    if stable > min(bounds.most, most):
-        return (most, Limit.UP) if most < bounds.most else (bounds.most, Limit.MOST)
-    if stable < max(bounds.least, least):
-        return (least, Limit.DOWN) if least > bounds.least else (bounds.least, Limit.FEWEST)
-    return stable, Limit.NONE
+    if stable > min(bounds.max_replicas, highest):
+        by_rate = highest < bounds.max_replicas
+        return (highest, LimitReason.UP) if by_rate else (bounds.max_replicas, LimitReason.MAX)
+    if stable < max(bounds.min_replicas, lowest):
+        by_rate = lowest > bounds.min_replicas
+        return (lowest, LimitReason.DOWN) if by_rate else (bounds.min_replicas, LimitReason.MIN)
+    return stable, LimitReason.NONE

@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from tessera.core.serving.hpa import UP, Behavior, Scaling, ScalingRateLimit
+from tessera.core.serving.hpa import UP, Behavior, ScalingPolicy, ScalingRules
 
 __all__ = ["scaling_behavior"]
 
@@ -24,7 +24,7 @@ def scaling_behavior(metric: Literal["tessera", "queue-time"], *, one_by_one: bo
 
     """
     paced = one_by_one and metric == "queue-time"
-    up = Scaling(policies=(ScalingRateLimit(type="Pods", value=1, period_s=_START_S),)) if paced else UP
-    removed = ScalingRateLimit(type="Pods", value=1, period_s=_REMOVED_S)
+    up = ScalingRules(policies=(ScalingPolicy(type="Pods", value=1, period_s=_START_S),)) if paced else UP
+    removed = ScalingPolicy(type="Pods", value=1, period_s=_REMOVED_S)
     window_s = 0 if metric == "tessera" else _WINDOW_S
-    return Behavior(up=up, down=Scaling(window_s=window_s, policies=(removed,)))
+    return Behavior(up=up, down=ScalingRules(window_s=window_s, policies=(removed,)))

@@ -101,10 +101,10 @@ class GpuRequest(_Record, frozen=True, kw_only=True):
 class ReplicaSpec(_Record, frozen=True, kw_only=True):
     """How many pods serve; with `max` above `min` an autoscaler chooses between the two."""
 
-    least: _Count = msgspec.field(name="min", default=1)
+    min_replicas: _Count = msgspec.field(name="min", default=1)
     """Fewest replicas. 0 where metric is `tessera`: without a request for `autoscaling.idleSeconds` there is no
     replica, and requests are refused, until the server is woken."""
-    most: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = msgspec.field(name="max", default=None)
+    max_replicas: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = msgspec.field(name="max", default=None)
     """Most replicas; empty for `min`, at least 1."""
 
 
@@ -238,25 +238,25 @@ class ModelServer(msgspec.Struct, frozen=True, kw_only=True):
     spec: ModelServerSpec
 
     @property
-    def least(self) -> int:
+    def min_replicas(self) -> int:
         """The fewest replicas."""
-        return self.spec.replicas.least
+        return self.spec.replicas.min_replicas
 
     @property
-    def most(self) -> int:
+    def max_replicas(self) -> int:
         """The most replicas."""
-        most = self.spec.replicas.most
-        return max(1, self.least) if most is None else most
+        max_replicas = self.spec.replicas.max_replicas
+        return max(1, self.min_replicas) if max_replicas is None else max_replicas
 
     @property
     def scaled(self) -> bool:
         """Whether an autoscaler sets the number of replicas."""
-        return self.most > self.least
+        return self.max_replicas > self.min_replicas
 
     @property
     def scales_to_zero(self) -> bool:
         """Whether it scales to zero while it is idle."""
-        return self.least == 0
+        return self.min_replicas == 0
 
     @property
     def model(self) -> str:

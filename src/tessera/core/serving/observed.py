@@ -15,7 +15,7 @@ import msgspec
 from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window, between, went_back
 
-__all__ = ["ServerMemory", "ServerObservation", "observe"]
+__all__ = ["ServerObservation", "ServerState", "observe"]
 
 _NOISE = 100.0
 """So many arrivals too many are no error: requests in service are estimated where an engine does not report them."""
@@ -46,7 +46,7 @@ class _Present(msgspec.Struct, frozen=True):
     running: float
 
 
-class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
+class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a model server between passes."""
 
     samples: tuple[tuple[str, Counters], ...] = ()
@@ -102,13 +102,13 @@ class ServerObservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observe(
-    former: ServerMemory,
+    former: ServerState,
     pods: Mapping[str, Counters | Missing],
     *,
     at_s: float,
     replicas: int,
     ready: AbstractSet[str],
-) -> tuple[ServerMemory, ServerObservation]:
+) -> tuple[ServerState, ServerObservation]:
     """Return the new state, and the observation.
 
     Args:
@@ -152,7 +152,7 @@ def observe(
     return _with_samples(counted, pods, windows, in_flight), ServerObservation(pods=windows, load=load)
 
 
-def _windows(former: ServerMemory, pods: Mapping[str, Counters | Missing], at_s: float) -> dict[str, Window | Missing]:
+def _windows(former: ServerState, pods: Mapping[str, Counters | Missing], at_s: float) -> dict[str, Window | Missing]:
     """Return the window of each pod since its former sample; gauges of a new sample are capped."""
     known, last = dict(former.samples), dict(former.windows)
     windows = {
@@ -179,11 +179,11 @@ def _saturated(measured: Mapping[str, Window], ready: AbstractSet[str]) -> float
 
 
 def _counted(
-    former: ServerMemory,
+    former: ServerState,
     pods: Mapping[str, Counters | Missing],
     measured: Mapping[str, Window],
     ready: AbstractSet[str],
-) -> ServerMemory:
+) -> ServerState:
     """Return the state with what has ended since the former pass, in all pods.
 
     A ready pod that is not measured is assumed to end as many requests as the measured ones on average, and owes them.
@@ -246,11 +246,11 @@ def _present(
 
 
 def _with_samples(
-    former: ServerMemory,
+    former: ServerState,
     pods: Mapping[str, Counters | Missing],
     windows: Mapping[str, Window | Missing],
     in_flight: Mapping[str, float],
-) -> ServerMemory:
+) -> ServerState:
     """Return the state with each pod's last sample, window and requests; deleted pods are forgotten."""
     known, last = dict(former.samples), dict(former.windows)
     samples = {name: known[name] for name in pods if name in known}
@@ -269,7 +269,7 @@ def _with_samples(
     )
 
 
-def _with_arrivals(counted: ServerMemory, in_flight: float, at_s: float) -> ServerMemory:
+def _with_arrivals(counted: ServerState, in_flight: float, at_s: float) -> ServerState:
     """Return the state with the requests that arrived: those that ended or are in flight.
 
     They do not decrease, unless a sample of requests in flight was far too high: then the policy starts again.

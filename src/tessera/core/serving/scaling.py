@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose, serves
+from tessera.core.serving.autoscaler import AutoscalerState, ReplicaProposal, ScaledServer, propose, serves
 from tessera.core.serving.decisions import LastDecision, ScalingDecision, decide
 from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.serverfacts import ServerFacts
 
-__all__ = ["ScalingMemory", "in_turn", "scale", "to_count"]
+__all__ = ["ScalingState", "in_turn", "scale", "to_count"]
 
 _COLD_START_S: Final = 120.0
 """Before one was measured. Source: llm-d measured 100 to 139 s for a vLLM with an 8B model."""
@@ -27,16 +27,16 @@ _MOST_COUNTED: Final = 64
 _LEAST_COLD_START_S, _MOST_COLD_START_S = 5.0, 1800.0
 
 
-class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a model server between passes."""
 
-    memory: AutoscalerMemory = AutoscalerMemory()
+    autoscaler: AutoscalerState = AutoscalerState()
     decided: LastDecision | None = None
 
 
 def scale(
-    former: ScalingMemory, facts: ServerFacts, load: Load | Missing, now_s: float
-) -> tuple[ScalingMemory, ScalingDecision]:
+    former: ScalingState, facts: ServerFacts, load: Load | Missing, now_s: float
+) -> tuple[ScalingState, ScalingDecision]:
     """Return the new state, and the desired replicas.
 
     Args:
@@ -47,54 +47,54 @@ def scale(
 
     """
     deployment = f"Deployment {facts.deployment}" if facts.deployment else "its Deployment"
-    if facts.most is None:
-        return ScalingMemory(), _none(f"no HorizontalPodAutoscaler targets {deployment}, so there are no bounds")
+    if facts.max_replicas is None:
+        return ScalingState(), _none(f"no HorizontalPodAutoscaler targets {deployment}, so there are no bounds")
     if facts.trouble:
-        return ScalingMemory(), ScalingDecision(replicas=None, reason=facts.trouble, bad=True)
+        return ScalingState(), ScalingDecision(replicas=None, reason=facts.trouble, bad=True)
     if facts.slots is None:
         reason = (
             f"the number of requests that a replica serves at once is unknown; annotate {deployment} with "
             "serving.tessera.dev/slots"
         )
-        return ScalingMemory(), ScalingDecision(replicas=None, reason=reason, bad=facts.decided)
-    if facts.replicas == 0 and facts.least > 0:
-        return ScalingMemory(), _none(
+        return ScalingState(), ScalingDecision(replicas=None, reason=reason, bad=facts.decided)
+    if facts.replicas == 0 and facts.min_replicas > 0:
+        return ScalingState(), _none(
             f"{deployment} was scaled to zero by hand, and its autoscaler does not change that"
         )
-    return _measured(former, facts, load, now_s, most=facts.most, slots=facts.slots)
+    return _measured(former, facts, load, now_s, max_replicas=facts.max_replicas, slots=facts.slots)
 
 
 def _measured(
-    former: ScalingMemory, facts: ServerFacts, load: Load | Missing, now_s: float, *, most: int, slots: int
-) -> tuple[ScalingMemory, ScalingDecision]:
+    former: ScalingState, facts: ServerFacts, load: Load | Missing, now_s: float, *, max_replicas: int, slots: int
+) -> tuple[ScalingState, ScalingDecision]:
     """Return the new state, and the decision by what is measured, for a server with bounds and slots."""
     # 1. While no replica serves, the requests that wait in front count. Without a measurement the last decision does.
-    load = _from_zero(former.memory, facts, load, now_s) if facts.least == 0 else load
+    load = _from_zero(former.autoscaler, facts, load, now_s) if facts.min_replicas == 0 else load
     if isinstance(load, Missing):
         decided, decision = decide(former.decided, load, now_s)
-        return ScalingMemory(memory=former.memory, decided=decided), decision
+        return ScalingState(autoscaler=former.autoscaler, decided=decided), decision
     # 2. Propose replicas, at most as many as there is room for.
-    most, limit = _most(facts, most)
+    max_replicas, limit = _most(facts, max_replicas)
     server = ScaledServer(
         slots=slots,
         revision=facts.revision,
         cold_start_s=_cold_start(facts),
-        least=min(facts.least, most),
+        min_replicas=min(facts.min_replicas, max_replicas),
         idle_s=facts.idle_s,
-        most=most,
+        max_replicas=max_replicas,
         one_by_one=facts.one_by_one,
     )
     load = msgspec.structs.replace(load, revision=None if facts.rolling else facts.revision)
-    memory, found = propose(former.memory, load, server)
+    autoscaler, found = propose(former.autoscaler, load, server)
     # 3. Say what limits it, and keep the decision for passes without a measurement.
-    proposal = ReplicaProposal(found.replicas, found.reason + limit) if found.replicas == most else found
+    proposal = ReplicaProposal(found.replicas, found.reason + limit) if found.replicas == max_replicas else found
     if facts.pending_requests is None and not facts.ready and not found.replicas:
         proposal = ReplicaProposal(0, "the wake-up query failed, and nothing else woke it")
     decided, decision = decide(former.decided, proposal, now_s)
-    return ScalingMemory(memory=memory, decided=decided), decision
+    return ScalingState(autoscaler=autoscaler, decided=decided), decision
 
 
-def _from_zero(memory: AutoscalerMemory, facts: ServerFacts, load: Load | Missing, now_s: float) -> Load | Missing:
+def _from_zero(autoscaler: AutoscalerState, facts: ServerFacts, load: Load | Missing, now_s: float) -> Load | Missing:
     """Return the load as measured, or of a server of which no replica serves: only an external source counts then."""
     pending = math.ceil(facts.pending_requests or 0)
     unserved = Load(
@@ -106,7 +106,7 @@ def _from_zero(memory: AutoscalerMemory, facts: ServerFacts, load: Load | Missin
         replicas=facts.replicas,
         ready=facts.ready,
     )
-    if not serves(memory, unserved if isinstance(load, Missing) else load):
+    if not serves(autoscaler, unserved if isinstance(load, Missing) else load):
         load = unserved
     return load if isinstance(load, Missing) else msgspec.structs.replace(load, woken_s=facts.woken_s)
 
@@ -136,17 +136,17 @@ def in_turn(servers: Iterable[tuple[str, str]], counted_s: Mapping[tuple[str, st
     return sorted(places, key=places.__getitem__)
 
 
-def _most(facts: ServerFacts, most: int) -> tuple[int, str]:
+def _most(facts: ServerFacts, max_replicas: int) -> tuple[int, str]:
     """Return the most replicas to request, and the text of an event if the cluster has no more room."""
     there = max(facts.replicas, 1)
-    if facts.unschedulable and there <= most:
+    if facts.unschedulable and there <= max_replicas:
         return there, f"; {facts.unschedulable} of them fit no node now, so no more are requested"
-    if facts.room is not None and there + facts.room + 1 < most:
+    if facts.room is not None and there + facts.room + 1 < max_replicas:
         found = f"GPUs have room for {facts.room} more now" if facts.room else "GPUs have no room for more now"
         one = f"{found}; one beyond that is requested, for which MIG instances or a node may be added"
         one = "how many more fit is not known now, so one more is requested" if facts.room_unknown else one
         return there + facts.room + 1, f"; {one}"
-    return most, ""
+    return max_replicas, ""
 
 
 def _none(reason: str) -> ScalingDecision:

@@ -65,8 +65,8 @@ class HpaBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     deployment: str
-    least: int
-    most: int
+    min_replicas: int
+    max_replicas: int
     decided: bool = False
     """Whether it uses Tessera's decision."""
 
@@ -80,9 +80,9 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Desired by its Deployment."""
     ready: int = 0
     """Ready pods."""
-    least: int = 1
+    min_replicas: int = 1
     """0 if it may scale to zero, by its HorizontalPodAutoscaler or by Tessera."""
-    most: int | None = None
+    max_replicas: int | None = None
     """Of its HorizontalPodAutoscaler; None if it has none."""
     decided: bool = False
     """Whether the HorizontalPodAutoscaler, or Tessera for scaling to zero, uses the decision."""
@@ -162,13 +162,13 @@ def server_facts(
         return ServerFacts(replicas=len(pods), ready=ready, unschedulable=unschedulable)
     # Tessera scales to zero where an idle time is written, whatever else the server is scaled by.
     by_tessera = deployment.idle_s is not None
-    least = 1 if bounds is None else bounds.least
+    min_replicas = 1 if bounds is None else bounds.min_replicas
     return ServerFacts(
         deployment=deployment.name,
         replicas=deployment.replicas,
         ready=ready,
-        least=0 if by_tessera else least,
-        most=None if bounds is None else bounds.most,
+        min_replicas=0 if by_tessera else min_replicas,
+        max_replicas=None if bounds is None else bounds.max_replicas,
         decided=bounds is not None and (bounds.decided or by_tessera),
         one_by_one=deployment.one_by_one,
         idle_s=IDLE_S if deployment.idle_s is None else deployment.idle_s,

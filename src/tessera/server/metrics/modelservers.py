@@ -37,11 +37,11 @@ from tessera.clients.kube import (
 from tessera.core.serving.autoscaler import replicas_text
 from tessera.core.serving.decisions import decide
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
-from tessera.core.serving.observed import ServerMemory, ServerObservation, observe
+from tessera.core.serving.observed import ServerObservation, ServerState, observe
 from tessera.core.serving.passes import PASS_S
 from tessera.core.serving.queuetime import Counters, Missing, Window
 from tessera.core.serving.render import KIND, SERVER_LABEL
-from tessera.core.serving.scaling import ScalingMemory, in_turn, scale, to_count
+from tessera.core.serving.scaling import ScalingState, in_turn, scale, to_count
 from tessera.core.serving.serverfacts import (
     HpaBounds,
     ModelDeployment,
@@ -82,11 +82,11 @@ _Name = tuple[str, str]
 """Namespace and name."""
 
 
-class _ServerState(msgspec.Struct):
+class _TrackedServer(msgspec.Struct):
     """What is remembered of a server between passes."""
 
-    observed: ServerMemory = ServerMemory()
-    scaling: ScalingMemory = ScalingMemory()
+    observed: ServerState = ServerState()
+    scaling: ScalingState = ScalingState()
     started_s: dict[str, float] = {}
     """How long each of its pods took until it was first ready."""
     counted_s: float = -math.inf
@@ -133,7 +133,7 @@ class ModelServerMetrics:
         self._stores: dict[Kind, Store] = {
             kind: Store(kube, kind, selection, on_trouble=self._trouble) for kind, selection in selections
         }
-        self._states: dict[_Name, _ServerState] = {}
+        self._states: dict[_Name, _TrackedServer] = {}
         self._measured: dict[_Name, MeasuredServer] = {}
         self._measured_s = 0.0
         self._complaint = ""
@@ -174,7 +174,7 @@ class ModelServerMetrics:
         deployments, scalers, now_s = self._deployments(), self._bounds(), self._now_s()
         measured, growing = dict[_Name, MeasuredServer](), dict[_Name, tuple[int, int]]()
         for server in sorted(pods.keys() | deployments.keys()):
-            own, state = pods.get(server, {}), self._states.setdefault(server, _ServerState())
+            own, state = pods.get(server, {}), self._states.setdefault(server, _TrackedServer())
             _, deployment = deployments.get(server, (None, None))
             try:
                 state.started_s = start_times(state.started_s, own)
@@ -218,7 +218,7 @@ class ModelServerMetrics:
 
     def _observe(
         self,
-        state: _ServerState,
+        state: _TrackedServer,
         samples: Mapping[str, Counters | Missing],
         pods: Mapping[str, ModelPod],
         *,
@@ -432,8 +432,8 @@ class ModelServerMetrics:
 
 
 def _decided(
-    former: ScalingMemory, facts: ServerFacts, observation: ServerObservation, now_s: float
-) -> tuple[ScalingMemory, MeasuredServer]:
+    former: ScalingState, facts: ServerFacts, observation: ServerObservation, now_s: float
+) -> tuple[ScalingState, MeasuredServer]:
     """Return the new state of a server, and its measurements with the decision."""
     scaling, decision = scale(former, facts, observation.load, now_s)
     decided_s = None if scaling.decided is None else scaling.decided.at_s

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.clients.kube import PODS, MemoryKube, Object, Store, name_of
 from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
-from tessera.core.serving.autoscaler import AutoscalerMemory, ScaledServer, propose
+from tessera.core.serving.autoscaler import AutoscalerState, ScaledServer, propose
 from tessera.core.serving.load import Load
 from tessera.core.serving.passes import PASS_S
 from tessera.core.workload.need import PodKey
@@ -224,7 +224,7 @@ class _Server:
         self._case, self._serving, self._rng = case, case.serving, rng
         self._model = Model(slots=case.serving.slots, cold_start_s=60)
         self._replicas = Replicas(self._model, 1)
-        self._memory = AutoscalerMemory()
+        self._state = AutoscalerState()
         self._desired, self._arrived, self._now_s, self._next_s = 2, 0, 0.0, 0.0
         self._began_s = time.time()
         self._points: deque[ScalePoint] = deque(maxlen=_KEPT)
@@ -265,8 +265,10 @@ class _Server:
             replicas=self._desired,
             ready=running,
         )
-        server = ScaledServer(slots=self._serving.slots, cold_start_s=self._model.cold_start_s, most=self._serving.most)
-        self._memory, found = propose(self._memory, load, server)
+        server = ScaledServer(
+            slots=self._serving.slots, cold_start_s=self._model.cold_start_s, max_replicas=self._serving.most
+        )
+        self._state, found = propose(self._state, load, server)
         self._desired = found.replicas
         at_s = round(self._began_s + self._now_s, 1)
         self._points.append(ScalePoint(at_s, self._desired, running, load.in_flight))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from tessera.core.serving.autoscaler import AutoscalerMemory, ReplicaProposal, ScaledServer, propose
+from tessera.core.serving.autoscaler import AutoscalerState, ReplicaProposal, ScaledServer, propose
 from tessera.core.serving.hpa import (
     Behavior,
     HpaDecision,
@@ -40,8 +40,8 @@ _MILLI: Final = 1000
 class _Scaled:
     """A HorizontalPodAutoscaler and what its controller remembers."""
 
-    def __init__(self, most: int) -> None:
-        self._bounds = ReplicaBounds(1, most)
+    def __init__(self, max_replicas: int) -> None:
+        self._bounds = ReplicaBounds(1, max_replicas)
         self._history = HpaHistory()
 
     def decide(self, proposed: int, load: Load, behavior: Behavior | None = None) -> int:
@@ -61,8 +61,8 @@ class _Scaled:
 class _Published:
     """`avg(delta(queue_us[30s]) / (1 + delta(count[30s])))` of the pods, kept at 50: Triton's Helm chart."""
 
-    def __init__(self, _model: Model, most: int) -> None:
-        self._hpa = _Scaled(most)
+    def __init__(self, _model: Model, max_replicas: int) -> None:
+        self._hpa = _Scaled(max_replicas)
         self._former: list[dict[Replica, tuple[float, int]]] = []
 
     def propose(self, load: Load, replicas: Replicas) -> ReplicaProposal:
@@ -87,8 +87,8 @@ def _milli_us(now: tuple[float, int], before: tuple[float, int] | None) -> int |
 class _Waiting:
     """Waiting requests, five for each replica: vLLM production-stack's KEDA trigger."""
 
-    def __init__(self, _model: Model, most: int) -> None:
-        self._hpa = _Scaled(most)
+    def __init__(self, _model: Model, max_replicas: int) -> None:
+        self._hpa = _Scaled(max_replicas)
 
     def propose(self, load: Load, replicas: Replicas) -> ReplicaProposal:
         waiting = replicas.waiting(load.at_s)
@@ -101,8 +101,8 @@ class _Waiting:
 class _InFlight:
     """Requests in flight, 90 % of the slots."""
 
-    def __init__(self, model: Model, most: int, part: float = _BUSY) -> None:
-        self._hpa = _Scaled(most)
+    def __init__(self, model: Model, max_replicas: int, part: float = _BUSY) -> None:
+        self._hpa = _Scaled(max_replicas)
         self._target = int(part * model.declared_slots * _MILLI)
 
     def propose(self, load: Load, _replicas: Replicas) -> ReplicaProposal:
@@ -117,23 +117,23 @@ class _Tessera:
     Where replicas may be idle, the step between none and one is Tessera's controller's, as in a cluster.
     """
 
-    def __init__(self, model: Model, most: int) -> None:
-        self._hpa = _Scaled(most)
+    def __init__(self, model: Model, max_replicas: int) -> None:
+        self._hpa = _Scaled(max_replicas)
         self._behavior = scaling_behavior("tessera", one_by_one=model.one_by_one)
         self._server = ScaledServer(
             slots=model.declared_slots,
             cold_start_s=model.cold_start_s,
-            least=1 if model.idle_s is None else 0,
+            min_replicas=1 if model.idle_s is None else 0,
             idle_s=IDLE_S if model.idle_s is None else model.idle_s,
-            most=most,
+            max_replicas=max_replicas,
             one_by_one=model.one_by_one,
         )
-        self._memory = AutoscalerMemory()
+        self._state = AutoscalerState()
         self._zero_s: float | None = None
 
     def propose(self, load: Load, _replicas: Replicas) -> ReplicaProposal:
-        self._memory, found = propose(self._memory, load, self._server)
-        if self._server.least == 0:
+        self._state, found = propose(self._state, load, self._server)
+        if self._server.min_replicas == 0:
             desired = ReplicasMetric(replicas=found.replicas, at_s=load.at_s)
             taken = step(self._zero_s, load.replicas, desired, woken=False)
             self._zero_s = taken.zero_s

@@ -29,7 +29,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     cold_start_s: float = 120.0
     """From the decision until the replica serves."""
     one_by_one: bool = False
-    """Whether replicas of policy `tessera` start one by one, as is rendered where vLLM measures the memory that is free."""
+    """Whether policy `tessera` starts replicas one by one, as is rendered where vLLM measures free memory."""
     grace_s: float = 300.0
     """`terminationGracePeriodSeconds`."""
     slo_s: float = 2.0

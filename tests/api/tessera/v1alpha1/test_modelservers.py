@@ -29,7 +29,7 @@ NOW = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)
 def test_a_server_is_read_with_its_defaults() -> None:
     found = read_model_server(model_server({"gpu": {"memoryGiB": 8, "isolation": "driver"}}, namespace="n", uid="u"))
     assert (found.name, found.namespace, found.uid, found.model) == ("ranker", "n", "u", "ranker")
-    assert (found.least, found.most, found.scaled) == (1, 1, False)
+    assert (found.min_replicas, found.max_replicas, found.scaled) == (1, 1, False)
     assert found.spec.gpu.isolation is Isolation.DRIVER
     assert found.spec.startup_seconds == 1800
     names = [
@@ -63,9 +63,9 @@ REPLICAS = {
 
 @pytest.mark.parametrize("case", REPLICAS)
 def test_the_bounds_of_replicas(case: str) -> None:
-    replicas, least, most = REPLICAS[case]
+    replicas, min_replicas, max_replicas = REPLICAS[case]
     found = read_model_server(model_server({"replicas": replicas}))
-    assert (found.least, found.most) == (least, most)
+    assert (found.min_replicas, found.max_replicas) == (min_replicas, max_replicas)
 
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -80,7 +80,7 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
         ValidationRule(
             "!has(self.max) || !has(self.min) || self.min <= self.max",
             "min must be at most max",
-            lambda each: each.most is None or each.least <= each.most,
+            lambda each: each.max_replicas is None or each.min_replicas <= each.max_replicas,
         ),
     ),
     core.Autoscaling: (
@@ -203,10 +203,10 @@ def _check(spec: core.ModelServerSpec, subject: str) -> None:
         if (first := names.index(name)) < place:
             found = f"{shown(name)} is the name of env[{first}] too"
             raise InvalidInput(f"{subject}: spec.env[{place}].name", found=found, hint="remove one of the two")
-    if spec.replicas.least == 0 and spec.autoscaling.metric == "queue-time":
+    if spec.replicas.min_replicas == 0 and spec.autoscaling.metric == "queue-time":
         found = "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first"
         raise InvalidInput(f"{subject}: spec.replicas.min", found=found, hint="set at least 1")
-    scaled = (spec.replicas.most or max(1, spec.replicas.least)) > spec.replicas.least
+    scaled = (spec.replicas.max_replicas or max(1, spec.replicas.min_replicas)) > spec.replicas.min_replicas
     if scaled and spec.engine == "triton" and spec.autoscaling.metric == "tessera" and spec.autoscaling.slots is None:
         accepted = "with Triton and metric tessera the requests that a replica serves at once"
         hint = "instances of the model times their largest batch, or metric queue-time"
@@ -254,7 +254,7 @@ def _with_template(field: Field) -> documents.Plain:
     each, source = field.mapping(), field.place
     server = read_model_server(each, source)
     template = pod_template(server, program(server, f"{source}: {KIND} {server.name}"))
-    replicas: documents.Plain = {"min": server.least, "max": server.most}
+    replicas: documents.Plain = {"min": server.min_replicas, "max": server.max_replicas}
     return {**each, "spec": {"replicas": replicas, "template": template}}
 
 

@@ -4,7 +4,7 @@ import datetime as dt
 from typing import Any, Final
 
 from tessera.core.serving.annotations import IDLE, ONE_BY_ONE, SLOTS, WAKE
-from tessera.core.serving.hpa import Scaling
+from tessera.core.serving.hpa import ScalingRules
 from tessera.core.serving.hpabehavior import scaling_behavior
 from tessera.core.serving.metricnames import QUEUE_TIME, REPLICAS
 from tessera.core.serving.modelserver import ModelServer
@@ -80,7 +80,9 @@ def _deployment(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
         "progressDeadlineSeconds": server.spec.startup_seconds + 600,
         "template": pod_template(server, runs),
     }
-    deployment = _object(server, "apps/v1", "Deployment", spec if server.scaled else {"replicas": server.least, **spec})
+    deployment = _object(
+        server, "apps/v1", "Deployment", spec if server.scaled else {"replicas": server.min_replicas, **spec}
+    )
     if annotations := _annotations(server, runs):
         deployment["metadata"]["annotations"] = annotations
     return deployment
@@ -149,7 +151,7 @@ def _behavior(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
     return {"scaleUp": _direction(found.up), "scaleDown": _direction(found.down)}
 
 
-def _direction(scaling: Scaling) -> dict[str, Any]:
+def _direction(scaling: ScalingRules) -> dict[str, Any]:
     policies = [
         {"type": each.type, "value": each.value, "periodSeconds": int(each.period_s)} for each in scaling.policies
     ]
@@ -174,8 +176,8 @@ def _autoscaler(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
     spec = {
         "scaleTargetRef": _target(server),
         # Scaling to zero is the controller's: clusters refuse 0 here before Kubernetes 1.37.
-        "minReplicas": max(1, server.least),
-        "maxReplicas": server.most,
+        "minReplicas": max(1, server.min_replicas),
+        "maxReplicas": server.max_replicas,
         "metrics": [metric],
         "behavior": _behavior(server, runs),
     }
@@ -204,10 +206,10 @@ def _scaled_object(server: ModelServer, runs: EngineProgram, subject: str, prome
     }
     spec = {
         "scaleTargetRef": _target(server),
-        "minReplicaCount": server.least,
-        "maxReplicaCount": server.most,
+        "minReplicaCount": server.min_replicas,
+        "maxReplicaCount": server.max_replicas,
         "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(server, runs)}},
-        "fallback": {"failureThreshold": 3, "replicas": server.least, "behavior": "currentReplicasIfHigher"},
+        "fallback": {"failureThreshold": 3, "replicas": server.min_replicas, "behavior": "currentReplicasIfHigher"},
         "triggers": [{"type": "prometheus", "metricType": "Value", "metadata": metadata}],
     }
     return _object(server, "keda.sh/v1alpha1", "ScaledObject", spec)
