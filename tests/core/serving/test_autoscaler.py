@@ -424,9 +424,14 @@ def test_what_is_there_at_the_beginning_stays_at_first() -> None:
     assert set(asked) == {5}
 
 
-def test_it_never_asks_for_more_than_there_can_be_nor_for_fewer_than_there_must() -> None:
-    assert last(lambda _: 100.0, 1, server=ScaledServer(slots=8, cold_start_s=120.0, max_replicas=3)) == 3
-    assert last(lambda _: 0.0, 1, server=ScaledServer(slots=8, cold_start_s=120.0, min_replicas=2), replicas=4) == 2
+def test_the_bounds_hold_and_the_event_names_them() -> None:
+    busy = [found for _, found in looks(lambda _: 100.0, 1, ScaledServer(slots=8, cold_start_s=120.0, max_replicas=3))]
+    assert busy[-1].replicas == 3
+    assert busy[-1].reason.endswith("; at most 3")
+    server = ScaledServer(slots=8, cold_start_s=120.0, min_replicas=2)
+    quiet = [found for _, found in looks(lambda _: 0.0, 1, server, replicas=4)]
+    assert quiet[-1].replicas == 2
+    assert quiet[-1].reason.endswith("; at least 2")
 
 
 ZERO = ScaledServer(slots=8, cold_start_s=120.0, min_replicas=0)

@@ -220,7 +220,7 @@ def _needed(
         reason += f"; {present} at first, one more than are ready" if full + late > one_more else ""
     bounded = min(max(needed, server.min_replicas), server.max_replicas)
     if bounded != needed:
-        reason += f"; {'at min_replicas' if bounded > needed else 'at max_replicas'} {bounded}"
+        reason += f"; {'at least' if bounded > needed else 'at most'} {bounded}"
     return bounded, reason
 
 
