@@ -35,6 +35,8 @@ from tessera.sim.serving.traces import Requests, read_requests
 SEED = 42
 MOST = 16
 DAY_S = 86_400.0
+BINS = 144
+"""Of ten minutes in a day."""
 
 
 class Case(NamedTuple):
@@ -51,6 +53,8 @@ class Case(NamedTuple):
     most: int = MOST
     as_plain: bool = False
     """Whether it must do as well as policy `in-flight`."""
+    day: int = 1
+    """Of a file of rates; constants of the policy were not chosen by later days."""
     one_by_one: bool = False
     """Whether replicas start one by one, as where vLLM measures the memory that is free."""
 
@@ -60,6 +64,7 @@ class Case(NamedTuple):
         name = f"{self.file.removesuffix('.csv')} {self.column or ''}{f' {self.rate:g}/s' if self.rate else ''}"
         name += f" of {self.spec_slots}" if self.spec_slots else ""
         name += f", starts {self.cold_start_s:.0f} s" if self.as_plain or self.one_by_one else ""
+        name += f", day {self.day}" if self.day > 1 else ""
         return f"{name}, one by one" if self.one_by_one else name
 
 
@@ -103,8 +108,10 @@ CASES = (
 def requests_of(folder: Path, case: Case) -> Requests:
     """Return the requests of a trace."""
     text = "\n".join(STEP) if case.file == "step" else (folder / case.file).read_text(encoding="utf-8")
-    rng = np.random.default_rng(SEED)
-    return read_requests(text.splitlines(), case.file, column=case.column, mean_rate=case.rate, rng=rng).first(DAY_S)
+    rng, lines = np.random.default_rng(SEED), text.splitlines()
+    if case.day > 1:
+        lines = [lines[0], *lines[1 + BINS * (case.day - 1) : 1 + BINS * case.day]]
+    return read_requests(lines, case.file, column=case.column, mean_rate=case.rate, rng=rng).first(DAY_S)
 
 
 def replay(folder: Path, case: Case) -> tuple[ComparedRow, ...]:

@@ -269,7 +269,7 @@ async def test_a_namespace_without_the_rolebinding_says_how_to_create_it_and_sta
         await cluster.until(DEPLOYMENTS, is_there, "bare")
 
 
-async def test_rights_that_are_taken_later_are_asked_for_and_what_runs_stays(cluster: Cluster) -> None:
+async def test_rights_that_are_revoked_later_are_named_and_running_objects_stay(cluster: Cluster) -> None:
     await cluster.make()
     async with cluster.running():
         await cluster.condition("Applied", done)
@@ -339,7 +339,7 @@ class Counting(MemoryKube):
 
 @pytest.mark.parametrize("spec", [{}, SCALED, KEDA, {"monitor": {"enabled": False}}])
 @pytest.mark.parametrize("without", [(), (POD_MONITORS, SCALED_OBJECTS)])
-async def test_a_look_at_what_is_as_it_shall_be_asks_for_nothing(
+async def test_an_unchanged_server_causes_no_api_calls(
     cluster: Cluster, spec: dict[str, Any], without: tuple[Kind, ...]
 ) -> None:
     cluster.kube = kube = Counting()

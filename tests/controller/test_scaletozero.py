@@ -76,7 +76,7 @@ async def test_where_a_replica_is_needed_a_server_at_zero_gets_one(cluster: Clus
         await cluster.until(DEPLOYMENTS, has(1))
 
 
-async def test_while_nobody_says_how_many_are_needed_the_replicas_stay_and_that_is_said(cluster: Cluster) -> None:
+async def test_without_a_metric_the_replicas_stay_and_the_status_says_so(cluster: Cluster) -> None:
     cluster.kube.withhold(NS, DESIRED_REPLICAS)
     await cluster.make(SLEEPS)
     async with cluster.running():

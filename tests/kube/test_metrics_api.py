@@ -53,7 +53,7 @@ class Scene:
         """Set what all pods are asked."""
         self._load.write_text(text)
 
-    def told(self) -> str:
+    def scraped(self) -> str:
         """Return what Prometheus gets, over TLS."""
         holder = self.cluster.processes.get("namespaces")
         assert holder is not None
@@ -226,12 +226,12 @@ def test_kubectl_reads_what_is_served(scene: Scene) -> None:
 
 
 def test_prometheus_gets_metrics_over_tls(scene: Scene) -> None:
-    said = scene.told()
+    said = scene.scraped()
     for each in ('tessera_loop_age_seconds{loop="reconcile"}', "tessera_metrics_reconcile_duration_seconds_count"):
         assert each in said
 
 
-def test_who_has_no_right_is_refused_and_told_so(scene: Scene) -> None:
+def test_a_user_without_rights_gets_403_with_the_reason(scene: Scene) -> None:
     with pytest.raises(Unavailable, match=r'jane" cannot list resource|jane may not list'):
         scene.raw(f"{EXTERNAL}/tessera_replicas", "--as=jane", "--as-group=system:authenticated")
 

@@ -31,7 +31,7 @@ def load_of(at_s: float, arrived: int, done: int, flying: int, replicas: int) ->
     )
 
 
-def looks(
+def run_passes(
     rate: Callable[[float], float], hours: float, server: ScaledServer = SERVER, replicas: int = 1
 ) -> Iterable[tuple[float, ReplicaProposal]]:
     """Yield what is asked for each 15 s under so many requests a second, all of them served at once."""
@@ -48,7 +48,7 @@ def looks(
 
 
 def last(rate: Callable[[float], float], hours: float, server: ScaledServer = SERVER, replicas: int = 1) -> int:
-    return [found.replicas for _, found in looks(rate, hours, server, replicas)][-1]
+    return [found.replicas for _, found in run_passes(rate, hours, server, replicas)][-1]
 
 
 def test_steady_traffic_gets_what_it_needs_and_little_more() -> None:
@@ -58,7 +58,7 @@ def test_steady_traffic_gets_what_it_needs_and_little_more() -> None:
 
 def test_growth_is_met_before_it_comes() -> None:
     """A rate that grows by 1 a second in 10 minutes: what is asked for now holds what comes in two minutes."""
-    for at_s, found in looks(lambda at_s: 4 + at_s / 600, 2, replicas=4):
+    for at_s, found in run_passes(lambda at_s: 4 + at_s / 600, 2, replicas=4):
         if at_s > 1800:
             assert found.replicas * SERVER.slots >= (4 + (at_s + SERVER.cold_start_s) / 600) * SERVICE_S
 
@@ -90,7 +90,9 @@ def test_requests_that_wait_in_replicas_that_could_serve_more_by_their_spec_get_
     found = [asked_last([busy(15.0 * n, running=20, waiting=130) for n in range(count)], server) for count in (3, 4)]
     assert [each.replicas for each in found] == [1, 2]
     measured = "1 replica with 20 slots, measured while requests waited (256 by the spec)"
-    served = "150 requests in flight for a minute fill 10 replicas to 80 %; 2 at first, one more than are ready"
+    served = (
+        "150 requests in flight for a minute: 10 replicas at 80 % of their slots; limited to 2: one more than are ready"
+    )
     assert found[1].reason.endswith(f"{measured}; {served}")
 
 
@@ -221,11 +223,12 @@ def test_replicas_that_never_become_ready_are_replaced_within_the_bounds() -> No
     assert [each.replicas for each in asked[:3]] == [5, 5, 6], "two passes without them may be a probe that failed"
     assert asked[16].replicas == 6, "the sixth may still become ready"
     assert asked[2].reason.endswith(
-        "; 30 requests in flight for a minute fill 5 replicas to 80 %, and 2 replace replicas that are not ready"
-        "; 6 at first, one more than are ready"
+        "; 30 requests in flight for a minute: 5 replicas at 80 % of their slots"
+        ", and 2 in place of replicas that are not ready"
+        "; limited to 6: one more than are ready"
     )
     assert asked[20].replicas == 7, "nor did that"
-    assert ", and 3 replace replicas" in asked[20].reason
+    assert ", and 3 in place of replicas" in asked[20].reason
     assert {each.replicas for each in broken(60, max_replicas=6)[2:]} == {6}
     assert broken(60, max_replicas=6)[-1].reason.endswith("; at most 6")
 
@@ -302,7 +305,7 @@ def test_what_was_learned_outlasts_minutes_in_which_no_replica_serves() -> None:
     server, state = ScaledServer(slots=8, cold_start_s=120.0, min_replicas=0), AutoscalerState()
     for number in range(240):
         state, _ = propose(state, load_of(15.0 * number, 15 * number + 6, 15 * number, 6, 2), server)
-    began, errors = state.began_s, len(state.errors)
+    began, errors = state.began_s, len(state.forecast.errors)
     unready = msgspec.structs.replace(load_of(0.0, 3591, 3591, 0, 2), ready=0)
     for number in range(240, 252):
         state, _ = propose(state, msgspec.structs.replace(unready, at_s=15.0 * number), server)
@@ -310,7 +313,7 @@ def test_what_was_learned_outlasts_minutes_in_which_no_replica_serves() -> None:
     assert found == ReplicaProposal(2, "no replica is ready: 2 are starting or unready")
     state, _ = propose(state, load_of(15.0 * 253, 3600, 3594, 6, 2), server)
     assert (state.began_s, state.busy_s) == (began, 15.0 * 253)
-    assert len(state.errors) > errors - 20
+    assert len(state.forecast.errors) > errors - 20
 
 
 def test_pods_that_end_start_no_replica() -> None:
@@ -337,7 +340,7 @@ def test_served_requests_are_no_queue_however_few_replicas_are_ready() -> None:
         load = msgspec.structs.replace(load, ready=3) if number >= 240 else load
         state, proposal = propose(state, load, ScaledServer(slots=8, cold_start_s=120.0, max_replicas=64))
         assert "drain the queue" not in proposal.reason
-    assert "and 10 replace replicas that are not ready" in proposal.reason
+    assert "and 10 in place of replicas that are not ready" in proposal.reason
 
 
 @given(
@@ -357,7 +360,7 @@ def test_a_queue_behind_replicas_that_start_never_becomes_a_margin(
             load = load_of(15.0 * number, 10**6 + arrived, arrived, 16 + waiting * more, 2)
             load = msgspec.structs.replace(load, waiting=waiting * more, replicas=2 + starting)
             state, _ = propose(state, load, server)
-        return [each.slots for each in state.errors]
+        return [each.slots for each in state.forecast.errors]
 
     assert all(queued <= served for served, queued in zip(judged(0), judged(1), strict=True))
 
@@ -380,7 +383,7 @@ def test_one_pass_after_a_gap_is_not_a_minute(gap_s: float, flying: int, passes:
 @pytest.mark.parametrize("factor", [2, 3, 4, 6])
 def test_a_jump_of_the_rate_is_met_in_the_second_pass(factor: int) -> None:
     """Requests of 4 s come evenly, then at a multiple of that rate, as they would with slots for all of them."""
-    asked = dict(looks(lambda at_s: 3.0 if at_s < 7200 else 3.0 * factor, 2.1, replicas=2))
+    asked = dict(run_passes(lambda at_s: 3.0 if at_s < 7200 else 3.0 * factor, 2.1, replicas=2))
     # What comes in the 15 s before 7200 is still of the old rate.
     assert asked[7200.0].replicas * SERVER.slots >= 12
     assert asked[7230.0 - 15].replicas * SERVER.slots >= 12 * factor
@@ -390,7 +393,7 @@ def test_chance_is_no_jump() -> None:
     """A Poisson process of 10 requests a second of 4 s for a day: what is asked for hardly changes."""
     rng = random.Random(1)
     rates = [sum(rng.expovariate(1) for _ in range(150)) / 15 for _ in range(5760)]
-    asked = [found.replicas for at_s, found in looks(lambda at_s: rates[int(at_s / 15)], 24, replicas=7)]
+    asked = [found.replicas for at_s, found in run_passes(lambda at_s: rates[int(at_s / 15)], 24, replicas=7)]
     settled = asked[480:]
     assert set(settled) <= {6, 7}
     assert sum(a != b for a, b in pairwise(settled)) <= 20
@@ -412,7 +415,7 @@ def test_what_is_a_jump_in_smooth_traffic_is_none_in_traffic_that_always_jumps()
 
 def test_fewer_only_after_a_while() -> None:
     """The load halves after two hours: nothing goes for twelve minutes, then about half."""
-    asked = dict(looks(lambda at_s: 12.0 if at_s < 7200 else 6.0, 4, replicas=7))
+    asked = dict(run_passes(lambda at_s: 12.0 if at_s < 7200 else 6.0, 4, replicas=7))
     before = asked[7185.0].replicas
     assert all(asked[7200.0 + 15 * step].replicas >= before for step in range(47))
     assert asked[4 * 3600 - 15.0].replicas <= before // 2 + 1
@@ -420,16 +423,18 @@ def test_fewer_only_after_a_while() -> None:
 
 
 def test_what_is_there_at_the_beginning_stays_at_first() -> None:
-    asked = [found.replicas for at_s, found in looks(lambda _: 1.0, 0.5, replicas=5) if at_s < 300 + 720 - 15]
+    asked = [found.replicas for at_s, found in run_passes(lambda _: 1.0, 0.5, replicas=5) if at_s < 300 + 720 - 15]
     assert set(asked) == {5}
 
 
 def test_the_bounds_hold_and_the_event_names_them() -> None:
-    busy = [found for _, found in looks(lambda _: 100.0, 1, ScaledServer(slots=8, cold_start_s=120.0, max_replicas=3))]
+    busy = [
+        found for _, found in run_passes(lambda _: 100.0, 1, ScaledServer(slots=8, cold_start_s=120.0, max_replicas=3))
+    ]
     assert busy[-1].replicas == 3
     assert busy[-1].reason.endswith("; at most 3")
     server = ScaledServer(slots=8, cold_start_s=120.0, min_replicas=2)
-    quiet = [found for _, found in looks(lambda _: 0.0, 1, server, replicas=4)]
+    quiet = [found for _, found in run_passes(lambda _: 0.0, 1, server, replicas=4)]
     assert quiet[-1].replicas == 2
     assert quiet[-1].reason.endswith("; at least 2")
 
@@ -439,11 +444,11 @@ ZERO = ScaledServer(slots=8, cold_start_s=120.0, min_replicas=0)
 
 def test_to_zero_and_back() -> None:
     """With no request for twenty minutes there are none; the first that waits brings one back."""
-    asked = dict(looks(lambda at_s: 2.0 if at_s < 3600 or at_s > 10_800 else 0.0, 3.5, ZERO, 2))
+    asked = dict(run_passes(lambda at_s: 2.0 if at_s < 3600 or at_s > 10_800 else 0.0, 3.5, ZERO, 2))
     last = max(at_s for at_s, found in asked.items() if at_s < 10_800 and found.replicas > 0)
     assert last == 3585.0 + 1200 - 15, "the last request came at 3585 s"
     assert asked[last + 15].reason == "no request for 1200 s, so no replica"
-    assert asked[10_800.0].reason == "idle; nothing woke it"
+    assert asked[10_800.0].reason == "idle: no request and no wake-up"
     back = asked[10_815.0]
     assert (back.replicas, back.reason) == (1, "8 waiting, and there is no replica")
 
@@ -496,7 +501,7 @@ def test_without_a_replica_its_user_wakes_it() -> None:
     idle_s=st.sampled_from([60.0, 300.0, 900.0]),
     min_replicas=st.integers(0, 1),
 )
-def test_zero_only_when_nothing_was_asked_for_so_long_and_always_then(
+def test_zero_exactly_when_there_was_no_request_for_the_idle_time(
     steps: list[tuple[int, int, bool]], idle_s: float, min_replicas: int
 ) -> None:
     """Requests that come, those in flight, and somebody who wakes the server, at looks each 15 s; replicas start in
@@ -542,7 +547,12 @@ def test_it_remembers_no_more_than_an_hour() -> None:
     for step in range(600):
         load = Load(at_s=15.0 * step, arrived=9, completed=9, served_s=1.0, in_flight=0, replicas=1, ready=1)
         state, _ = propose(state, load, SERVER)
-    assert [len(state.loads), len(state.errors), len(state.forecasts), len(state.needs)] == [240, 240, 240, 48]
+    assert [len(state.loads), len(state.forecast.errors), len(state.forecast.forecasts), len(state.needs)] == [
+        240,
+        240,
+        240,
+        48,
+    ]
 
 
 @given(
@@ -573,7 +583,7 @@ def test_an_event_says_that_replicas_start_one_by_one() -> None:
     for number in range(40):
         state, found = propose(state, load_of(15.0 * number, 300 * number + 80, 300 * number, 80, 3), server)
     assert found.replicas == 4
-    assert found.reason.endswith("; 4 for now: replicas start one by one, and 3 are ready")
+    assert found.reason.endswith("; limited to 4: replicas start one by one, and 3 are ready")
 
 
 def said(reason: str, replicas: int) -> int:
@@ -581,15 +591,15 @@ def said(reason: str, replicas: int) -> int:
     if reason.startswith("no replica is ready"):
         return replicas
     if "expects" not in reason:
-        return {"idle; nothing woke it": 0}.get(reason, 0 if "so no" in reason else 1)
+        return {"idle: no request and no wake-up": 0}.get(reason, 0 if "so no" in reason else 1)
     expected, *further = reason.split("; ")
     demand, needed = expected.split(": ")
     parts = [int(each) for each in re.findall(r"(?:expects|margin of|plus) (\d+)", demand)]
     found, slots = (int(each) for each in re.findall(r"(\d+) (?:replicas?|slots)", needed))
     assert found == math.ceil(sum(parts) / slots), reason
     for each in further:
-        filled = re.search(r"fills? (\d+) replicas? to \d+ %(?:, and (\d+) replace)?", each)
-        found = int(re.findall(r"\d+", each.removeprefix("at "))[0])
+        filled = re.search(r": (\d+) replicas? at \d+ %[^,]*(?:, and (\d+) in place)?", each)
+        found = int(re.findall(r"\d+", each)[0])
         found = found if filled is None else sum(int(number or 0) for number in filled.groups())
     return found
 
@@ -612,5 +622,5 @@ def test_whatever_the_input_it_stays_within_its_bounds(
         state, found = propose(state, load, server)
         assert min_replicas <= found.replicas <= max_replicas
         assert found.replicas == said(found.reason, replicas)
-        assert math.isfinite(sum(slots for _, slots in state.forecasts))
+        assert math.isfinite(sum(slots for _, slots in state.forecast.forecasts))
         replicas = found.replicas

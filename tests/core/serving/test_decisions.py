@@ -1,8 +1,16 @@
 """Bad input: the last good decision is kept for five minutes, then there is none; and each says why."""
 
 from tessera.core.serving.autoscaler import ReplicaProposal
-from tessera.core.serving.decisions import KEPT_S, LastDecision, ScalingDecision, decide
+from tessera.core.serving.decisions import (
+    KEPT_S,
+    DecisionReport,
+    LastDecision,
+    ScalingDecision,
+    decide,
+    report_of,
+)
 from tessera.core.serving.queuetime import Missing
+from tessera.core.serving.serverfacts import ServerFacts
 
 BAD = Missing("1 of 1 pods (a): no answer")
 GOOD = LastDecision(at_s=100.0, replicas=3, reason="why")
@@ -36,3 +44,14 @@ def test_then_there_is_none() -> None:
 def test_zero_is_not_kept() -> None:
     want = ScalingDecision(replicas=None, reason="1 of 1 pods (a): no answer; the replicas do not change", bad=True)
     assert decide(LastDecision(at_s=100.0, replicas=0, reason="idle"), BAD, 101.0) == (None, want)
+
+
+def test_a_decision_is_an_event_where_something_uses_it() -> None:
+    good, bad = ScalingDecision(replicas=1, reason="why"), ScalingDecision(replicas=None, reason="no answer", bad=True)
+    early, used = ScalingDecision(replicas=None, reason="scraped once so far"), ServerFacts(replicas=1, decided=True)
+    assert [report_of(used, each) for each in (good, bad, early)] == [
+        DecisionReport(reason="ReplicasProposed", message="1 replica: why", warning=False),
+        DecisionReport(reason="ScalingInputBad", message="no number of replicas: no answer", warning=True),
+        None,
+    ]
+    assert report_of(ServerFacts(replicas=1), good) is None

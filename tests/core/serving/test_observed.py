@@ -33,7 +33,7 @@ def sample(
     )
 
 
-def looks(*each: Mapping[str, Counters | Missing]) -> ServerObservation:
+def run_passes(*each: Mapping[str, Counters | Missing]) -> ServerObservation:
     """Return what the last of some looks finds, 15 s apart, with as many ready pods as there are."""
     known, found = ServerState(), None
     for number, pods in enumerate(each, 1):
@@ -43,7 +43,7 @@ def looks(*each: Mapping[str, Counters | Missing]) -> ServerObservation:
 
 
 def test_two_pods() -> None:
-    found = looks(
+    found = run_passes(
         {"a": sample(15, 10), "b": sample(15, 10)},
         {"a": sample(30, 14, in_flight=6, waits_s=1), "b": sample(30, 10, in_flight=2)},
     )
@@ -58,7 +58,7 @@ def test_the_capacity_is_that_of_the_pods_in_which_requests_wait() -> None:
     """Clients keep their connections to one pod: that the other serves one request says nothing."""
     one = {"a": sample(15, 10), "b": sample(15, 10)}
     two = {"a": sample(30, 14, in_flight=40), "b": msgspec.structs.replace(sample(30, 10), running=1.0)}
-    found = looks(one, two).load
+    found = run_passes(one, two).load
     assert isinstance(found, Load)
     assert (found.in_flight, found.waiting, found.saturated) == (41, 20, 20.0)
 
@@ -68,7 +68,7 @@ def test_a_pod_that_hangs_has_no_capacity() -> None:
     hung = msgspec.structs.replace(sample(30, 10), waiting=9.0)
     one = {name: sample(15, 10) for name in "abc"}
     for busy, want in ((40, 20.0), (0, None)):
-        found = looks(one, {"a": sample(30, 14, in_flight=busy), "b": hung, "c": hung}).load
+        found = run_passes(one, {"a": sample(30, 14, in_flight=busy), "b": hung, "c": hung}).load
         assert isinstance(found, Load)
         assert (found.waiting, found.saturated) == (busy / 2 + 18, want)
 
@@ -82,11 +82,11 @@ def test_a_pod_that_terminates_has_no_capacity() -> None:
 
 
 def test_an_idle_server_waits_for_nothing() -> None:
-    assert looks({"a": sample(15, 10)}, {"a": sample(30, 10)}).queue_time_s == 0.0
+    assert run_passes({"a": sample(15, 10)}, {"a": sample(30, 10)}).queue_time_s == 0.0
 
 
 def test_a_pod_that_is_gone_answered_what_it_had() -> None:
-    found = looks(
+    found = run_passes(
         {"a": sample(15, 10, in_flight=4), "b": sample(15, 10, in_flight=2)},
         {"a": sample(30, 12, in_flight=4)},
     )
@@ -97,12 +97,12 @@ def test_a_pod_that_is_gone_answered_what_it_had() -> None:
 def test_a_pod_that_cannot_be_read_is_as_busy_as_the_others_and_pays_later() -> None:
     one = {"a": sample(15, 10, in_flight=4), "b": sample(15, 10, in_flight=4)}
     two: dict[str, Counters | Missing] = {"a": sample(30, 20, in_flight=6), "b": DOWN}
-    found = looks(one, two)
+    found = run_passes(one, two)
     assert isinstance(found.load, Load)
     assert (found.load.in_flight, found.load.completed, found.load.served_s) == (12, 40, 80.0)
     assert found.pods["b"] == DOWN
     for ended, want in ((30, 60), (26, 56), (15, 50), (10, 50)):
-        again = looks(one, two, {"a": sample(45, 30, in_flight=6), "b": sample(45, ended, in_flight=6)})
+        again = run_passes(one, two, {"a": sample(45, 30, in_flight=6), "b": sample(45, ended, in_flight=6)})
         assert isinstance(again.load, Load)
         assert again.load.completed == want, "of those of b what is beyond the ten that counted before"
 
@@ -170,7 +170,7 @@ def test_a_pod_that_was_never_read_is_as_busy_as_the_others_and_its_first_sample
 def test_what_a_deleted_pod_owes_is_forgotten() -> None:
     one = {"a": sample(15, 10, in_flight=4), "b": sample(15, 10, in_flight=4)}
     two: dict[str, Counters | Missing] = {"a": sample(30, 20, in_flight=4), "b": DOWN}
-    found = looks(one, two, {"a": sample(45, 30, in_flight=4)}).load
+    found = run_passes(one, two, {"a": sample(45, 30, in_flight=4)}).load
     assert isinstance(found, Load)
     assert (found.completed, found.arrived) == (54, 58), "of b the ten that were assumed, and those in flight"
     memory = ServerState()
@@ -248,7 +248,7 @@ def test_a_new_pod_has_the_requests_that_it_reports(new: Counters, want: tuple[i
     ],
 )
 def test_nothing_to_go_by(pods: dict[str, Counters | Missing], want: str) -> None:
-    found = looks(pods)
+    found = run_passes(pods)
     early = "the next scrape compares" in want
     assert found.load == Missing(want, early=early or not pods)
     for each in (found.queue_time_s, found.waiting, found.in_flight):
@@ -262,7 +262,7 @@ def test_pods_that_do_not_take_requests_yet_need_not_say_how_many_they_have() ->
 
 
 def test_less_than_half_of_the_pods_is_too_few() -> None:
-    found = looks({"a": sample(15, 1), "b": DOWN, "c": DOWN})
+    found = run_passes({"a": sample(15, 1), "b": DOWN, "c": DOWN})
     assert isinstance(found.load, Missing)
     assert found.queue_time_s == 0.0, "what is known of one is still shown"
 
@@ -274,15 +274,15 @@ def test_a_pod_that_never_answered_leaves_nothing_behind() -> None:
 
 def test_a_scrape_that_is_seen_again_counts_once() -> None:
     one, two = {"a": sample(10, 10)}, {"a": sample(40, 16, in_flight=4, waits_s=1)}
-    found = looks(one, one, two, two, two)
+    found = run_passes(one, one, two, two, two)
     assert isinstance(found.load, Load)
     assert (found.load.completed, found.load.arrived, found.load.in_flight) == (16, 20, 4)
-    assert found.pods == looks(one, one, two).pods
+    assert found.pods == run_passes(one, one, two).pods
 
 
 def test_what_is_seen_again_after_a_look_without_an_answer_counts_once() -> None:
     one, two = {"a": sample(10, 10)}, {"a": sample(40, 16)}
-    found = looks(one, one, two, {"a": DOWN}, two)
+    found = run_passes(one, one, two, {"a": DOWN}, two)
     assert isinstance(found.load, Load)
     assert found.load.completed == 16
 
@@ -296,13 +296,13 @@ def test_a_first_scrape_that_is_seen_again_waits_for_the_next() -> None:
 
 def test_it_is_too_early_only_where_nothing_else_is_wrong() -> None:
     first = sample(20_000, 1)
-    both, one = looks({"a": first, "b": first}), looks({"a": first, "b": DOWN})
+    both, one = run_passes({"a": first, "b": first}), run_passes({"a": first, "b": DOWN})
     assert isinstance(both.load, Missing)
     assert isinstance(one.load, Missing)
     assert (both.load.early, one.load.early) == (True, False)
 
 
-def test_replicas_that_nobody_could_read_are_counted() -> None:
+def test_unread_replicas_are_counted() -> None:
     pods: dict[str, Counters | Missing] = {"a": sample(15, 10), "b": DOWN}
     assert [unread(pods, ready) for ready in ({"a"}, {"a", "b"})] == [1, 1]
     assert [unread({"a": sample(15, 10)}, ready) for ready in ({"a"}, {"a", "b"})] == [0, 1]
@@ -325,7 +325,7 @@ def test_what_was_before_a_gap_does_not_come_back_after_it() -> None:
 
 def test_a_scrape_of_long_ago_says_nothing_of_now() -> None:
     one: Mapping[str, Counters | Missing] = {"a": sample(15, 10)}
-    assert looks(*[one] * 10).load == Missing("1 of 1 pods (a): its last sample is 135 s old")
+    assert run_passes(*[one] * 10).load == Missing("1 of 1 pods (a): its last sample is 135 s old")
 
 
 POD = st.one_of(
@@ -477,6 +477,6 @@ def test_a_pod_with_a_single_sample_reports_no_more_than_the_others_may_have() -
     """It runs for long, so its first sample says nothing of what ended."""
     others = [{"a": sample(15.0 * number, 10 * number, in_flight=4, started_s=-900)} for number in (1, 2)]
     absurd = msgspec.structs.replace(sample(30, 9, started_s=-900), waiting=9e4, running=8e4)
-    found = looks(others[0], others[1] | {"b": absurd}).load
+    found = run_passes(others[0], others[1] | {"b": absurd}).load
     assert isinstance(found, Load)
     assert found.in_flight == 4 + 2 * (50 + 2 * 4)

@@ -6,7 +6,15 @@ import pytest
 from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.scaling import ScalingState, in_turn, scale, to_count
+from tessera.core.serving.scaling import (
+    PlacesToCount,
+    ScalingState,
+    in_turn,
+    promised_places,
+    scale,
+    to_count,
+    with_room,
+)
 from tessera.core.serving.serverfacts import ServerFacts
 
 FACTS = ServerFacts(replicas=2, min_replicas=1, max_replicas=5, slots=8, decided=True)
@@ -47,7 +55,7 @@ def test_a_full_server_gets_more_replicas() -> None:
         (ServerFacts(replicas=2, max_replicas=5), "annotate its Deployment with serving.tessera.dev/slots"),
     ],
 )
-def test_nobody_asked_for_a_decision(facts: ServerFacts, want: str) -> None:
+def test_without_bounds_or_slots_there_is_no_decision(facts: ServerFacts, want: str) -> None:
     remembered, found = scale(ScalingState(), facts, load(), 0.0)
     assert remembered == ScalingState()
     assert (found.replicas, found.bad) == (None, False)
@@ -69,7 +77,7 @@ def test_bad_input_keeps_the_decision_and_what_was_learned() -> None:
     assert (late.replicas, late.bad) == (None, True)
 
 
-def test_while_a_pod_finds_no_place_no_more_are_asked_for() -> None:
+def test_while_a_pod_is_unschedulable_no_more_replicas_are_requested() -> None:
     found = run(ServerFacts(replicas=2, min_replicas=1, max_replicas=5, slots=8, unschedulable=1), in_flight=40)
     assert found.replicas == 2
     assert found.reason.endswith("; 1 of them fit no node now, so no more are requested")
@@ -88,7 +96,7 @@ def burst(facts: ServerFacts) -> ScalingDecision:
 
 
 @pytest.mark.parametrize(("room", "want"), [(0, 3), (1, 4), (2, 5), (3, 5), (64, 5), (None, 5)])
-def test_no_more_than_one_beyond_those_that_find_a_place_are_asked_for(room: int | None, want: int) -> None:
+def test_at_most_one_replica_beyond_the_room_is_requested(room: int | None, want: int) -> None:
     found = burst(msgspec.structs.replace(FACTS, room=room))
     assert found.replicas == want
     now = f"GPUs have room for {room} more now" if room else "GPUs have no room for more now"
@@ -99,17 +107,41 @@ def test_no_more_than_one_beyond_those_that_find_a_place_are_asked_for(room: int
 def test_where_the_cluster_cannot_be_read_one_more_is_requested() -> None:
     found = burst(msgspec.structs.replace(FACTS, room=0, room_unknown=True))
     assert found.replicas == FACTS.replicas + 1
-    assert found.reason.endswith("; how many more fit is not known now, so one more is requested")
+    assert found.reason.endswith("; room on the GPUs is unknown (cluster not read in time); one more is requested")
+
+
+def decision(replicas: int | None, *, bad: bool = False) -> ScalingDecision:
+    return ScalingDecision(replicas=replicas, reason="r", bad=bad)
 
 
 def test_places_are_counted_for_more_than_one_replica_beyond_those_that_are_there() -> None:
-    def asked(replicas: int | None, *, bad: bool = False) -> ScalingDecision:
-        return ScalingDecision(replicas=replicas, reason="r", bad=bad)
+    found = [to_count(FACTS, decision(number), pods=2) for number in (None, 1, 2, 3, 4, 5, 1 << 40)]
+    assert [each and each.more for each in found] == [None, None, None, None, 1, 2, 64]
+    assert to_count(FACTS, decision(5, bad=True), pods=2) is None
+    assert to_count(msgspec.structs.replace(FACTS, unschedulable=1), decision(5), pods=2) is None
+    assert to_count(msgspec.structs.replace(FACTS, decided=False), decision(5), pods=2) is None
 
-    assert [to_count(FACTS, asked(number)) for number in (None, 1, 2, 3, 4, 5, 1 << 40)] == [0, 0, 0, 0, 1, 2, 64]
-    assert to_count(FACTS, asked(5, bad=True)) == 0
-    assert to_count(msgspec.structs.replace(FACTS, unschedulable=1), asked(5)) == 0
-    assert to_count(msgspec.structs.replace(FACTS, decided=False), asked(5)) == 0
+
+@pytest.mark.parametrize(("pods", "coming"), [(0, 2), (1, 1), (2, 0), (3, 0)])
+def test_desired_replicas_without_a_pod_take_the_places_first(pods: int, coming: int) -> None:
+    places = to_count(FACTS, decision(6), pods=pods)
+    assert places == PlacesToCount(more=3, coming=coming)
+    assert places.total == 3 + coming
+    assert [with_room(FACTS, places, found).room for found in (None, 0, 1, 5)] == [
+        None,
+        0,
+        max(1 - coming, 0),
+        5 - coming,
+    ]
+
+
+def test_others_do_not_count_the_places_that_a_server_gets() -> None:
+    places = PlacesToCount(more=3, coming=1)
+    got = [
+        promised_places(msgspec.structs.replace(FACTS, room=room), places, decision(replicas))
+        for room, replicas in ((None, 5), (0, 5), (2, None), (2, 1), (2, 3), (2, 5), (9, 5))
+    ]
+    assert got == [0, 0, 0, 1, 2, 3, 4]
 
 
 IDLE = ServerFacts(replicas=1, ready=1, min_replicas=0, max_replicas=5, slots=8, idle_s=600.0)
@@ -135,7 +167,7 @@ WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
 @pytest.mark.parametrize(
     ("facts", "want", "reason"),
     [
-        (WITHOUT, 0, "idle; nothing woke it"),
+        (WITHOUT, 0, "idle: no request and no wake-up"),
         (
             msgspec.structs.replace(WITHOUT, pending_requests=None),
             0,
@@ -197,7 +229,7 @@ def test_a_failed_probe_of_a_pod_that_cannot_be_read_keeps_the_decision_for_a_mo
     assert scale(memory, gone, Missing("no answer"), 15.0 * 44)[1].replicas == 1, "at zero nothing is awaited"
 
 
-def test_who_scales_to_zero_by_hand_is_left_alone() -> None:
+def test_a_server_scaled_to_zero_by_hand_stays_at_zero() -> None:
     _, found = scale(ScalingState(), msgspec.structs.replace(FACTS, replicas=0), BAD, 15.0)
     assert (found.replicas, found.bad) == (None, False)
     assert "scaled to zero by hand" in found.reason

@@ -208,7 +208,7 @@ async def test_an_idle_server_is_scaled_to_zero_and_back_when_it_is_woken(case: 
         assert {reason for reason, _ in said} == {"ReplicasProposed"}
 
 
-async def test_a_first_scrape_that_is_seen_again_is_nobodys_fault() -> None:
+async def test_a_repeated_first_scrape_is_not_bad_input() -> None:
     """As from a Prometheus that scrapes less often than we look."""
     one = Scene()
     one.servers = ModelServerMetrics(one.kube, Repeated(), logger(), now_s=lambda: one.now_s)
@@ -222,7 +222,7 @@ async def test_a_first_scrape_that_is_seen_again_is_nobodys_fault() -> None:
             await one.replicas()
 
 
-async def test_a_server_whose_pods_start_is_nobodys_fault() -> None:
+async def test_a_server_whose_pods_start_has_no_bad_input() -> None:
     """Its model loads, for longer than a decision is kept."""
     one, measures = Scene(), Measures()
     one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
@@ -304,7 +304,7 @@ async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back
         assert f'tessera_metrics_wake_queries_total{{result="{result}"}} {count}' in told
 
 
-async def test_a_wake_up_query_that_fails_is_the_reason_and_not_that_nothing_woke() -> None:
+async def test_a_failed_wake_up_query_is_the_reason_for_zero() -> None:
     one, queue = Scene(), Queue()
     queue.trouble = DOWN
     one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), queues=queue, now_s=lambda: one.now_s)
@@ -466,7 +466,7 @@ async def test_without_a_decision_there_is_a_reason(case: str) -> None:
 
 
 @pytest.mark.parametrize("metric", ["tessera_replicas", "other"])
-async def test_slots_that_nothing_says_are_an_event_where_the_autoscaler_asks(metric: str) -> None:
+async def test_unknown_slots_are_an_event_where_an_autoscaler_uses_the_decision(metric: str) -> None:
     asking = autoscaler()
     asking["spec"]["metrics"] = [{"type": "External", "external": {"metric": {"name": metric}}}, {"type": "Pods"}]
     async with scene((DEPLOYMENTS, deployment()), (AUTOSCALERS, asking), *WHOLE[2:]) as one:
@@ -523,7 +523,7 @@ async def test_a_server_without_its_pods_is_forgotten() -> None:
             await one.replicas()
 
 
-async def test_what_is_old_is_not_served_as_if_it_were_now() -> None:
+async def test_old_measurements_are_not_served() -> None:
     one = Scene()
     with pytest.raises(Unavailable, match="nothing was measured yet"):
         await one.replicas()
@@ -534,7 +534,7 @@ async def test_what_is_old_is_not_served_as_if_it_were_now() -> None:
             await one.pods()
 
 
-async def test_objects_that_are_none_harm_nobody() -> None:
+async def test_malformed_objects_are_ignored() -> None:
     broken = model_pod("llm-3")
     broken["spec"] = {"containers": "none"}
     wild = {**deployment("wild"), "spec": 3}

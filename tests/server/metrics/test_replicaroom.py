@@ -132,7 +132,7 @@ async def test_servers_that_grow_are_counted_in_turn_within_a_time() -> None:
     assert max(map(len, counted)) == 7
     assert "other" in counted[0]
     assert len(set.union(*counted[:7])) == len(servers), "each had its turn"
-    assert any("how many more fit is not known now" in each for each in said)
+    assert any("room on the GPUs is unknown" in each for each in said)
 
 
 async def test_a_server_whose_autoscaler_uses_another_metric_takes_no_places() -> None:

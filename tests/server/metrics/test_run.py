@@ -136,7 +136,7 @@ async def test_an_api_that_somebody_else_serves_is_left_alone(
         assert found["spec"] == theirs
 
 
-async def test_clients_of_another_authority_than_the_proxys_are_not_asked_for() -> None:
+async def test_client_certificates_of_other_authorities_than_the_proxys_are_not_requested() -> None:
     tls = Tls(certificate=Path("a"), key=Path("b"), client_authority=Path("c"))
     with pytest.raises(InvalidInput, match="leave it out: kube-apiserver publishes it"):
         MetricsServer(MetricsSettings(tls=tls), MemoryKube(), ScrapedSamples(MemoryMetrics()))

@@ -140,7 +140,7 @@ BAD: dict[str, tuple[bytes | Unavailable, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-async def test_a_prometheus_that_does_not_answer_is_why_nobody_knows(case: str) -> None:
+async def test_a_prometheus_that_does_not_answer_is_the_reason_for_every_pod(case: str) -> None:
     answer, want = BAD[case]
     metrics = MemoryMetrics()
     samples = PrometheusSamples(lambda: nullcontext(metrics), URL)
@@ -184,7 +184,7 @@ async def test_a_scrape_of_before_a_restart_is_not_counted_since_it() -> None:
     assert isinstance(found[1], Counters)
 
 
-async def test_files_that_are_gone_are_reported_and_nobody_is_asked_about_no_pods() -> None:
+async def test_missing_files_are_reported_and_without_pods_nothing_is_queried() -> None:
     def connect() -> HttpMetrics:
         raise FileNotFoundError(2, "No such file", "token")
 

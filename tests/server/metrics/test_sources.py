@@ -46,7 +46,7 @@ async def test_all_are_listed_once() -> None:
     assert BOTH.custom() == {("pods", metric) for metric in "abc"}
 
 
-async def test_a_metric_that_nobody_serves_is_refused_with_those_of_its_resource() -> None:
+async def test_an_unknown_metric_is_refused_with_the_metrics_of_its_resource() -> None:
     with pytest.raises(MetricAbsent, match="metric a of nodes: there is no such metric: those served are none"):
         await BOTH.values(Custom(version="v1beta1", resource="nodes", metric="a"))
     with pytest.raises(MetricAbsent, match="external metric d: there is no such metric: those served are a, b, c"):

@@ -8,10 +8,11 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.autoscaler import ReplicaProposal
+from tessera.core.serving.autoscaler import ReplicaProposal, replicas_text
 from tessera.core.serving.queuetime import Missing
+from tessera.core.serving.serverfacts import ServerFacts
 
-__all__ = ["KEPT_S", "LastDecision", "ScalingDecision", "decide"]
+__all__ = ["KEPT_S", "DecisionReport", "LastDecision", "ScalingDecision", "decide", "report_of"]
 
 KEPT_S: Final = 300.0
 """A decision is valid this long without a new one: as long as Kubernetes' own stabilization window for scaling down."""
@@ -59,3 +60,23 @@ def decide(
         return former, ScalingDecision(replicas=former.replicas, reason=reason, bad=not found.early, earlier=True)
     reason = f"{found.reason}; the replicas do not change"
     return None, ScalingDecision(replicas=None, reason=reason, bad=not found.early)
+
+
+class DecisionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The event of a decision."""
+
+    reason: str
+    message: str
+    warning: bool
+
+
+def report_of(facts: ServerFacts, decision: ScalingDecision) -> DecisionReport | None:
+    """Return the event of a decision; None where nothing uses it, or it is too early for one."""
+    if not facts.decided or (decision.replicas is None and not decision.bad):
+        return None
+    count = "no number of replicas" if decision.replicas is None else replicas_text(decision.replicas)
+    return DecisionReport(
+        reason="ScalingInputBad" if decision.bad else "ReplicasProposed",
+        message=f"{count}: {decision.reason}",
+        warning=decision.bad,
+    )

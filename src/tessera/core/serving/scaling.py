@@ -18,7 +18,7 @@ from tessera.core.serving.load import Load
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.serverfacts import ServerFacts
 
-__all__ = ["ScalingState", "in_turn", "scale", "to_count"]
+__all__ = ["PlacesToCount", "ScalingState", "in_turn", "promised_places", "scale", "to_count", "with_room"]
 
 _COLD_START_S: Final = 120.0
 """Before one was measured. Source: llm-d measured 100 to 139 s for a vLLM with an 8B model."""
@@ -61,24 +61,24 @@ def scale(
         return ScalingState(), _none(
             f"{deployment} was scaled to zero by hand, and its autoscaler does not change that"
         )
-    return _measured(former, facts, load, now_s, max_replicas=facts.max_replicas, slots=facts.slots)
+    return _decide_by_load(former, facts, load, now_s, max_replicas=facts.max_replicas, slots=facts.slots)
 
 
-def _measured(
+def _decide_by_load(
     former: ScalingState, facts: ServerFacts, load: Load | Missing, now_s: float, *, max_replicas: int, slots: int
 ) -> tuple[ScalingState, ScalingDecision]:
     """Return the new state, and the decision by what is measured, for a server with bounds and slots."""
     # 1. While no replica serves, the requests that wait in front count. Without a measurement the last decision does.
-    load = _from_zero(former.autoscaler, facts, load, now_s) if facts.min_replicas == 0 else load
+    load = _load_or_unserved(former.autoscaler, facts, load, now_s) if facts.min_replicas == 0 else load
     if isinstance(load, Missing):
         decided, decision = decide(former.decided, load, now_s)
         return ScalingState(autoscaler=former.autoscaler, decided=decided), decision
     # 2. Propose replicas, at most as many as there is room for.
-    max_replicas, limit = _most(facts, max_replicas)
+    max_replicas, limit_text = _limit_to_room(facts, max_replicas)
     server = ScaledServer(
         slots=slots,
         revision=facts.revision,
-        cold_start_s=_cold_start(facts),
+        cold_start_s=_cold_start_s(facts),
         min_replicas=min(facts.min_replicas, max_replicas),
         idle_s=facts.idle_s,
         max_replicas=max_replicas,
@@ -87,14 +87,16 @@ def _measured(
     load = msgspec.structs.replace(load, revision=None if facts.rolling else facts.revision)
     autoscaler, found = propose(former.autoscaler, load, server)
     # 3. Say what limits it, and keep the decision for passes without a measurement.
-    proposal = ReplicaProposal(found.replicas, found.reason + limit) if found.replicas == max_replicas else found
+    proposal = ReplicaProposal(found.replicas, found.reason + limit_text) if found.replicas == max_replicas else found
     if facts.pending_requests is None and not facts.ready and not found.replicas:
         proposal = ReplicaProposal(0, "the wake-up query failed, and nothing else woke it")
     decided, decision = decide(former.decided, proposal, now_s)
     return ScalingState(autoscaler=autoscaler, decided=decided), decision
 
 
-def _from_zero(autoscaler: AutoscalerState, facts: ServerFacts, load: Load | Missing, now_s: float) -> Load | Missing:
+def _load_or_unserved(
+    autoscaler: AutoscalerState, facts: ServerFacts, load: Load | Missing, now_s: float
+) -> Load | Missing:
     """Return the load as measured, or of a server of which no replica serves: only an external source counts then."""
     pending = math.ceil(facts.pending_requests or 0)
     unserved = Load(
@@ -111,11 +113,52 @@ def _from_zero(autoscaler: AutoscalerState, facts: ServerFacts, load: Load | Mis
     return load if isinstance(load, Missing) else msgspec.structs.replace(load, woken_s=facts.woken_s)
 
 
-def to_count(facts: ServerFacts, decision: ScalingDecision) -> int:
-    """Return for how many more replicas to count places, before a decision is made; 0 if none or nothing uses it."""
+class PlacesToCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The places to count for a server that grows by more than one replica."""
+
+    more: int
+    """For replicas beyond those desired now."""
+    coming: int
+    """For desired replicas that have no pod yet; the same places serve these first."""
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.more + self.coming
+
+
+def to_count(facts: ServerFacts, decision: ScalingDecision, *, pods: int) -> PlacesToCount | None:
+    """Return the places to count before a decision is made; None if none or nothing uses it.
+
+    Args:
+        facts: of the server.
+        decision: without regard to room.
+        pods: that it has.
+
+    """
     if decision.replicas is None or decision.bad or facts.unschedulable or not facts.decided:
+        return None
+    more = min(max(decision.replicas - facts.replicas - 1, 0), _MOST_COUNTED)
+    return PlacesToCount(more=more, coming=min(max(facts.replicas - pods, 0), more)) if more else None
+
+
+def with_room(facts: ServerFacts, places: PlacesToCount, found: int | None) -> ServerFacts:
+    """Return the facts with the room for more replicas: of the places that were found, those beyond the coming ones.
+
+    Args:
+        facts: of the server.
+        places: that were counted.
+        found: how many there are; None where that is unknown.
+
+    """
+    return msgspec.structs.replace(facts, room=None if found is None else max(found - places.coming, 0))
+
+
+def promised_places(facts: ServerFacts, places: PlacesToCount, decision: ScalingDecision) -> int:
+    """Return the places that a server gets by a decision with regard to room; others are not to count them."""
+    if not facts.room or decision.replicas is None:
         return 0
-    return min(max(decision.replicas - facts.replicas - 1, 0), _MOST_COUNTED)
+    return places.coming + min(max(decision.replicas - facts.replicas, 0), facts.room)
 
 
 def in_turn(servers: Iterable[tuple[str, str]], counted_s: Mapping[tuple[str, str], float]) -> list[tuple[str, str]]:
@@ -136,23 +179,25 @@ def in_turn(servers: Iterable[tuple[str, str]], counted_s: Mapping[tuple[str, st
     return sorted(places, key=places.__getitem__)
 
 
-def _most(facts: ServerFacts, max_replicas: int) -> tuple[int, str]:
+def _limit_to_room(facts: ServerFacts, max_replicas: int) -> tuple[int, str]:
     """Return the most replicas to request, and the text of an event if the cluster has no more room."""
     there = max(facts.replicas, 1)
     if facts.unschedulable and there <= max_replicas:
         return there, f"; {facts.unschedulable} of them fit no node now, so no more are requested"
-    if facts.room is not None and there + facts.room + 1 < max_replicas:
-        found = f"GPUs have room for {facts.room} more now" if facts.room else "GPUs have no room for more now"
-        one = f"{found}; one beyond that is requested, for which MIG instances or a node may be added"
-        one = "how many more fit is not known now, so one more is requested" if facts.room_unknown else one
-        return there + facts.room + 1, f"; {one}"
-    return max_replicas, ""
+    if facts.room is None or there + facts.room + 1 >= max_replicas:
+        return max_replicas, ""
+    if facts.room_unknown:
+        text = "room on the GPUs is unknown (cluster not read in time); one more is requested"
+    else:
+        room = f"room for {facts.room} more" if facts.room else "no room for more"
+        text = f"GPUs have {room} now; one beyond that is requested, for which MIG instances or a node may be added"
+    return there + facts.room + 1, f"; {text}"
 
 
 def _none(reason: str) -> ScalingDecision:
     return ScalingDecision(replicas=None, reason=reason)
 
 
-def _cold_start(facts: ServerFacts) -> float:
+def _cold_start_s(facts: ServerFacts) -> float:
     usual = median(facts.started_s) if facts.started_s else _COLD_START_S
     return min(max(facts.cold_start_s or usual, _LEAST_COLD_START_S), _MOST_COLD_START_S)

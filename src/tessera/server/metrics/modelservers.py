@@ -34,14 +34,21 @@ from tessera.clients.kube import (
     record_event,
     uid_of,
 )
-from tessera.core.serving.autoscaler import replicas_text
-from tessera.core.serving.decisions import decide
+from tessera.core.serving.decisions import decide, report_of
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
 from tessera.core.serving.observed import ServerObservation, ServerState, observe
 from tessera.core.serving.passes import PASS_S
 from tessera.core.serving.queuetime import Counters, Missing, Window
 from tessera.core.serving.render import KIND, SERVER_LABEL
-from tessera.core.serving.scaling import ScalingState, in_turn, scale, to_count
+from tessera.core.serving.scaling import (
+    PlacesToCount,
+    ScalingState,
+    in_turn,
+    promised_places,
+    scale,
+    to_count,
+    with_room,
+)
 from tessera.core.serving.serverfacts import (
     HpaBounds,
     ModelDeployment,
@@ -167,12 +174,12 @@ class ModelServerMetrics:
     async def reconcile(self) -> None:
         """Measure each server once, and decide."""
         # 1. Read the pods of each server, and their counters.
-        pods = self._pods()
+        pods = self._read_pods()
         running = {(server[0], name): pod for server, each in pods.items() for name, pod in each.items() if pod.running}
-        counted, pending = await asyncio.gather(self._samples.read(running), self._pending_requests())
+        counted, pending = await asyncio.gather(self._samples.read(running), self._read_pending())
         # 2. Sum the counters of each server's pods, and decide.
-        deployments, scalers, now_s = self._deployments(), self._bounds(), self._now_s()
-        measured, growing = dict[_Name, MeasuredServer](), dict[_Name, tuple[int, int]]()
+        deployments, scalers, now_s = self._read_deployments(), self._read_bounds(), self._now_s()
+        measured, growing = dict[_Name, MeasuredServer](), dict[_Name, PlacesToCount]()
         for server in sorted(pods.keys() | deployments.keys()):
             own, state = pods.get(server, {}), self._states.setdefault(server, _TrackedServer())
             _, deployment = deployments.get(server, (None, None))
@@ -187,22 +194,24 @@ class ModelServerMetrics:
                 )
                 samples = {name: counted[server[0], name] for name in own if (server[0], name) in counted}
                 found = self._observe(state, samples, own, replicas=facts.replicas, now_s=now_s)
-                scaling, measured[server] = _decided(state.scaling, facts, found, now_s)
-                if more := to_count(facts, measured[server].decision):
-                    growing[server] = more, min(max(facts.replicas - len(own), 0), more)
+                scaling, measured[server] = _decide(state.scaling, facts, found, now_s)
+                if places := to_count(facts, measured[server].decision, pods=len(own)):
+                    growing[server] = places
                 else:
                     state.scaling = scaling
                 state.defect = ""
             except Exception as error:  # noqa: BLE001 a defect about one server must not stop the others
-                measured[server] = self._failed(server, own, error, now_s)
+                measured[server] = self._keep_decision(server, own, error, now_s)
         # 3. Decide again by the room that there is, for those that grow.
         room = ReplicaRoom(self._kube, self._now_s)
         for server in in_turn(growing, {each: self._states[each].counted_s for each in growing}):
             deployed, _ = deployments[server]
             try:
-                measured[server] = await self._bounded(room, server, deployed, measured[server], growing[server])
+                measured[server] = await self._decide_with_room(
+                    room, server, deployed, measured[server], growing[server]
+                )
             except Exception as error:  # noqa: BLE001 as above
-                measured[server] = self._failed(server, pods.get(server, {}), error, now_s)
+                measured[server] = self._keep_decision(server, pods.get(server, {}), error, now_s)
         publish(self._measures, measured)
         # 4. Forget deleted servers, and report changes.
         first, self._measured, self._measured_s = measured.keys() - self._measured.keys(), measured, now_s
@@ -233,7 +242,7 @@ class ModelServerMetrics:
             self._measures.count(METRICS_SAMPLES, result=result)
         return found
 
-    def _failed(self, server: _Name, pods: Iterable[str], error: Exception, now_s: float) -> MeasuredServer:
+    def _keep_decision(self, server: _Name, pods: Iterable[str], error: Exception, now_s: float) -> MeasuredServer:
         """Log a defect about a server, and return its last decision while that counts, without measurements."""
         state, former = self._states[server], self._measured.get(server)
         missing = Missing(f"an error in `tessera metrics` itself, see its log ({type(error).__name__}: {error})")
@@ -256,7 +265,7 @@ class ModelServerMetrics:
             decided_s=None if kept is None else kept.at_s,
         )
 
-    def _pods(self) -> dict[_Name, dict[str, ModelPod]]:
+    def _read_pods(self) -> dict[_Name, dict[str, ModelPod]]:
         found: dict[_Name, dict[str, ModelPod]] = {}
         for (namespace, name), each in sorted(self._stores[PODS].objects.items()):
             try:
@@ -265,7 +274,7 @@ class ModelServerMetrics:
                 self._trouble(error)
         return found
 
-    def _deployments(self) -> dict[_Name, tuple[Object, ModelDeployment]]:
+    def _read_deployments(self) -> dict[_Name, tuple[Object, ModelDeployment]]:
         """Return the Deployment of each server."""
         objects, labeled = self._stores[DEPLOYMENTS].objects, dict[_Name, list[ModelDeployment]]()
         for (namespace, _), each in objects.items():
@@ -278,7 +287,7 @@ class ModelServerMetrics:
         chosen = {server: deployment_of(server[1], found) for server, found in labeled.items()}
         return {server: (objects[server[0], each.name], each) for server, each in chosen.items()}
 
-    def _bounds(self) -> dict[_Name, HpaBounds]:
+    def _read_bounds(self) -> dict[_Name, HpaBounds]:
         """Return the bounds of each Deployment that an autoscaler targets."""
         targeting: dict[_Name, list[HpaBounds]] = {}
         for (namespace, _), each in self._stores[AUTOSCALERS].objects.items():
@@ -286,9 +295,9 @@ class ModelServerMetrics:
                 targeting.setdefault((namespace, bounds.deployment), []).append(bounds)
         return {target: bounds_of(found) for target, found in targeting.items()}
 
-    async def _pending_requests(self) -> Mapping[_Name, float] | None:
+    async def _read_pending(self) -> Mapping[_Name, float] | None:
         """Return the queued requests, if any server has no replica; None if they cannot be read."""
-        if self._queues is None or all(read.replicas for _, read in self._deployments().values()):
+        if self._queues is None or all(read.replicas for _, read in self._read_deployments().values()):
             return {}
         try:
             found = await self._queues.read()
@@ -301,27 +310,23 @@ class ModelServerMetrics:
             self._trouble(InvalidInput("--wake-query", found=found.trouble, hint=BY_SERVICE))
         return found.servers
 
-    async def _bounded(
-        self, room: ReplicaRoom, server: _Name, deployment: Object, measured: MeasuredServer, counts: tuple[int, int]
+    async def _decide_with_room(
+        self, room: ReplicaRoom, server: _Name, deployment: Object, measured: MeasuredServer, places: PlacesToCount
     ) -> MeasuredServer:
-        """Decide by the room that there is, and keep what the server gets of it.
-
-        Its `counts` are the replicas to count, and those of now that have no pod yet.
-        """
-        facts, (more, coming), state = measured.facts, counts, self._states[server]
+        """Decide by the room that there is, and keep what the server gets of it."""
+        facts, state = measured.facts, self._states[server]
         try:
-            found = await room.count(deployment, more + coming)
+            found = await room.count(deployment, places.total)
         except TesseraError as error:
             self._trouble(error)
             facts = msgspec.structs.replace(facts, room=0, room_unknown=True)
         else:
             state.counted_s = measured.at_s
-            facts = msgspec.structs.replace(facts, room=None if found is None else max(found - coming, 0))
-        state.scaling, bounded = _decided(state.scaling, facts, measured.observation, measured.at_s)
-        if facts.room and bounded.decision.replicas is not None:
-            growth = bounded.decision.replicas - facts.replicas
-            room.promise(deployment, coming + min(max(growth, 0), facts.room))
-        return bounded
+            facts = with_room(facts, places, found)
+        state.scaling, decided = _decide(state.scaling, facts, measured.observation, measured.at_s)
+        if promised := promised_places(facts, places, decided.decision):
+            room.promise(deployment, promised)
+        return decided
 
     async def _report(self, server: _Name, deployment: Object, read: ModelDeployment, measured: MeasuredServer) -> None:
         """Report the decision if it differs from the last one, about the Deployment and the ModelServer it is of."""
@@ -333,11 +338,9 @@ class ModelServerMetrics:
                 self._log.warning("replicas_not_decided", reason=decision.reason, **fields)
             else:
                 self._log.info("replicas_decided", reason=decision.reason, **fields)
-        if not measured.facts.decided or (decision.replicas is None and not decision.bad):
-            return  # nothing uses the decision
-        reason = "ScalingInputBad" if decision.bad else "ReplicasProposed"
-        count = "no number of replicas" if decision.replicas is None else replicas_text(decision.replicas)
-        report = Report(reason=reason, message=f"{count}: {decision.reason}", warning=decision.bad)
+        if (event := report_of(measured.facts, decision)) is None:
+            return
+        report = Report(reason=event.reason, message=event.message, warning=event.warning)
         namespace, name = name_of(deployment)
         subjects = [Subject(kind="Deployment", name=name, namespace=namespace, uid=uid_of(deployment), node="")]
         if read.owner:
@@ -431,7 +434,7 @@ class ModelServerMetrics:
             raise Unavailable(subject, found=found, hint=f"it is measured every {PASS_S} s; try again")
 
 
-def _decided(
+def _decide(
     former: ScalingState, facts: ServerFacts, observation: ServerObservation, now_s: float
 ) -> tuple[ScalingState, MeasuredServer]:
     """Return the new state of a server, and its measurements with the decision."""

@@ -62,7 +62,7 @@ def test_the_model_is_read_only_and_where_the_engine_looks(case: str) -> None:
     assert one["resources"]["limits"].get("models.tessera.dev/llama") == (None if want else "1")
 
 
-def test_a_need_is_asked_for_in_tesseras_words() -> None:
+def test_a_need_is_requested_by_tesseras_resources() -> None:
     gpu = {"memoryGiB": 20, "compute": 30, "models": ["A100-40GB", "H100-80GB"]}
     found = pod_template({"gpu": gpu})
     limits = found["spec"]["containers"][0]["resources"]["limits"]
