@@ -6,7 +6,8 @@ ServeGen's deepseek-r1 by client, the series on which Tessera's policy misses 99
 two policies that no cluster can have. Both are given the rate of all clients and its dispersion, exactly, and add as
 many standard deviations as just reach 99 %, which is found afterwards. One is given them for the present, the other for
 the time of a cold start ahead, too. Fails where the first needs less than 1.2 times the clairvoyant plan or the second
-more: then docs/serving.md is wrong about them. They are no strict bounds: neither looks at what requests really come.
+more: then docs/benchmarks-serving.md is wrong about them. They are no strict bounds: neither looks at what requests
+really come.
 """
 
 import argparse
