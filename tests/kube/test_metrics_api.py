@@ -296,7 +296,7 @@ async def test_an_idle_model_server_is_scaled_to_zero_and_woken(scene: Scene, tm
             await until_it_has(1, "ValidMetricFound")
             await until_it_has(0, "ScalingDisabled")
             said_of_it = 'tessera_model_server_proposed_replicas{namespace="default",server="sleepy"} 0'
-            assert said_of_it in await asyncio.to_thread(scene.told)
+            assert said_of_it in await asyncio.to_thread(scene.scraped)
             call = ("wake", "sleepy", "-n", "default", "--kubeconfig", str(scene.cluster.kubeconfig))
             said = await asyncio.to_thread(CliRunner().invoke, main, call)
             assert (said.exit_code, said.output[:20]) == (0, "woke default/sleepy;"), said.output
