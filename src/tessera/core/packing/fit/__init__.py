@@ -1,5 +1,6 @@
 """What fits where: the fleet's working state, the filter over all nodes, the exact answer for one, and the reasons."""
 
+from tessera.core.packing.fit.byname import mixtures, restricts
 from tessera.core.packing.fit.demand import Demand
 from tessera.core.packing.fit.fleet import CPU, MEMORY, PODS, Fleet, impossible_share
 from tessera.core.packing.fit.onenode import Preference, Tightest, serve
@@ -13,5 +14,7 @@ __all__ = [
     "Preference",
     "Tightest",
     "impossible_share",
+    "mixtures",
+    "restricts",
     "serve",
 ]

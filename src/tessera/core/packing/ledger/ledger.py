@@ -14,8 +14,7 @@ from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.firstobstacle import mixed
-from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
-from tessera.core.packing.fit.byname import mixtures, restricts
+from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet, mixtures, restricts
 from tessera.core.packing.ledger.cached import NO_CODE, UNKNOWN_NODE, KnownObstacles, ReservedNode
 from tessera.core.packing.ledger.gpuusage import by_gpu, with_reservations
 from tessera.core.packing.ledger.records import Filtered, Hold, Holder, HolderId, ImpossibleUse, Purpose, holder_id
