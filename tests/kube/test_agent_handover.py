@@ -11,8 +11,11 @@ import pytest
 
 from builders.kubeobjects import amount
 from kube.gpunode import HANDED_OVER, GpuNode
-from kube.pods import busybox, environment, run, showing
+from kube.pods import busybox, create, environment, run, showing
 from tessera.api.tessera.pods.assignments import write_shares
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import placements_of
+from tessera.sim.nvmlsim import Machine
 from testbed.gpus import DRIVER_SPEC
 from testbed.processes import until
 
@@ -130,3 +133,52 @@ def test_where_neither_a_runtime_nor_a_specification_brings_the_driver_its_folde
     finally:
         spec.write_text(text)
         shutil.rmtree(driver)
+
+
+def test_a_pod_that_is_admitted_while_the_drivers_specification_appears_gets_its_share(gpu_node: GpuNode) -> None:
+    """As on a node that boots: `Allocate` waits for an instance, and the strategy changes meanwhile."""
+    half = next(each for each in placements_of(model("A100-40GB"), "3g.20gb") if each.start == 4)
+    auto = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "auto"}]}
+    spec = gpu_node.node.path(str(DRIVER_SPEC))
+    text = spec.read_text()
+    spec.unlink()
+    try:
+        gpu_node.start_agent(policy=auto)
+        gpu_node.until_registered(UNITS)
+        until_handed_over(gpu_node, "envvar")
+        with Machine(gpu_node.node.gpu_state) as machine:
+            machine.fault("nvmlDeviceCreateGpuInstance*", latency_ms=6000, times=2)
+        one = busybox("half", command=SHOW, limits={UNITS: 16})
+        one["metadata"]["annotations"] = {"tessera.dev/assignment": write_shares((amount(0, half, 16384),))}
+        create(gpu_node.cluster, one)
+        until("a call", lambda: any("share_awaited" in line for line in gpu_node.log_lines()), timeout_s=30)
+    finally:
+        spec.write_text(text)
+    until_handed_over(gpu_node, "cdi-cri")
+    until("it runs", lambda: gpu_node.cluster.get("pod", "half")["status"]["phase"] == "Running", timeout_s=60)
+    found = environment(gpu_node.cluster, "half")
+    assert found["NVIDIA_VISIBLE_DEVICES"] == found["TESSERA_GPU_UUIDS"] != ""
+
+
+def test_a_container_that_was_answered_by_cdi_starts_though_the_strategy_was_changed(gpu_node: GpuNode) -> None:
+    """Its init container runs meanwhile."""
+    cluster = gpu_node.cluster
+    gpu_node.start_agent(policy=SHARED, flags={"plugin": {"deviceListStrategy": ["cdi-cri"]}})
+    gpu_node.until_offered((UNITS, 2 * 39))
+    one = busybox("slow", command=SHOW, limits={UNITS: 5})
+    image = one["spec"]["containers"][0]["image"]
+    one["spec"]["initContainers"] = [{"name": "first", "image": image, "command": ["sleep", "20"]}]
+    one["metadata"]["annotations"] = {"tessera.dev/assignment": write_shares((amount(1, None, 5120),))}
+    create(cluster, one)
+
+    def began() -> bool:
+        statuses = cluster.get("pod", "slow")["status"].get("initContainerStatuses", [])
+        return any("running" in each["state"] for each in statuses)
+
+    until("its init container runs", began, timeout_s=60)
+    gpu_node.stop_agent()
+    gpu_node.start_agent(policy=SHARED, flags={"plugin": {"deviceListStrategy": ["envvar"]}})
+    until_handed_over(gpu_node, "envvar")
+    until("it runs", lambda: cluster.get("pod", "slow")["status"]["phase"] == "Running", timeout_s=90)
+    found = environment(cluster, "slow")
+    assert (found["NVIDIA_VISIBLE_DEVICES"], found["NODES"]) == ("void", "nvidia1")
