@@ -9,10 +9,11 @@ from builders.nodefacts import gpu
 from tessera.api import documents
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.labeledgpus import MODEL_LABELS
-from tessera.api.kubernetes.podspecs import GPU_MODEL, ISOLATION, MEMORY_UNIT
+from tessera.api.kubernetes.podspecs import MEMORY_UNIT
 from tessera.api.nvidia import sharingconfig
 from tessera.api.tessera.cluster import fleets
 from tessera.api.tessera.node import nodepolicy
+from tessera.core.workload.tesseranames import GPU_MODEL, ISOLATION
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)

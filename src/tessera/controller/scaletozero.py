@@ -23,8 +23,8 @@ from tessera.clients.kube import (
     Selection,
     version_of,
 )
+from tessera.core.serving.annotations import SERVER_LABEL
 from tessera.core.serving.modelserver import ModelServer
-from tessera.core.serving.render import SERVER_LABEL
 from tessera.core.serving.scaletozero import ReplicasMetric, awake, step
 from tessera.errors import Conflict, TesseraError
 from tessera.log import logger

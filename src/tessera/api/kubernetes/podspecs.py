@@ -31,11 +31,10 @@ from tessera.core.workload.need import (
     effective_need,
 )
 from tessera.core.workload.resources import MODEL_RESOURCE
+from tessera.core.workload.tesseranames import GPU_MODEL, ISOLATION
 
 __all__ = [
     "ASSIGNMENT",
-    "GPU_MODEL",
-    "ISOLATION",
     "MEMORY_UNIT",
     "PREFIX",
     "SIGNATURE",
@@ -44,12 +43,6 @@ __all__ = [
 ]
 
 PREFIX = "tessera.dev/"
-ISOLATION = "tessera.dev/isolation"
-"""Annotation of a pod: the least isolation of its GPU, `hardware`, `driver` or `none`. Set by users; read by the
-server, the agent, the controller and the planner."""
-GPU_MODEL = "tessera.dev/gpu-model"
-"""Annotation of a pod: GPU models that it may run on, separated by commas. Set by users; read by the server, the
-controller and the planner."""
 MEMORY_UNIT = "tessera.dev/gpu-memory-unit"
 """Annotation of a pod: the unit of `tessera.dev/gpu-memory`, `GiB` or `MiB`. Set by users; read by the server, the
 agent, the controller and the planner."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.kubernetes.podspecs import GPU_MODEL, ISOLATION
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SCHEDULER_NAME, SHARE_MEMORY
+from tessera.core.workload.tesseranames import GPU_MODEL, ISOLATION
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["AMOUNTS", "OPT_OUT", "Review", "is_routed", "read_review", "write_review"]

@@ -15,7 +15,6 @@ from tessera._planning import read_documents
 from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.evictable import read_evictable
-from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.api.tessera.cluster.clusters import as_fields
 from tessera.api.tessera.v1alpha1.modelservers import with_pods
 from tessera.cli.clusteraccess import ClusterSource, connected
@@ -29,6 +28,7 @@ from tessera.clients.kube import Kube
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.packing.defrag import MOST_MOVES, Asker, DefragProposal, Evictable, propose
 from tessera.core.workload.need import Isolation, Pod, PodKey
+from tessera.core.workload.tesseranames import ISOLATION
 from tessera.errors import InvalidInput, Unsupported, shown
 
 __all__ = ["defrag", "execute"]

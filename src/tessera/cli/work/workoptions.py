@@ -9,7 +9,7 @@ import click
 from tessera.api.documents import Document
 from tessera.api.fields import Field
 from tessera.api.kubernetes.jobs import CODE_FOLDER, JobRequest, job_object
-from tessera.api.kubernetes.podspecs import ISOLATION, read_need
+from tessera.api.kubernetes.podspecs import read_need
 from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import refuse_without, with_options
 from tessera.cli.work.mounts import check_folders, data_of, secrets_of
@@ -17,6 +17,7 @@ from tessera.cli.work.validation import WordForm, checked, checked_text
 from tessera.core.storage.models.cache import folder_name
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
+from tessera.core.workload.tesseranames import ISOLATION
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["WorkOptions", "place_of", "request_of", "work_options"]

@@ -1,9 +1,11 @@
-"""Annotations of model servers, their Deployments and pods."""
+"""Annotations of model servers, their Deployments and pods, and their label."""
 
 from typing import Final
 
-__all__ = ["COLD_START", "IDLE", "ONE_BY_ONE", "PORT", "SLOTS", "WAKE"]
+__all__ = ["COLD_START", "IDLE", "ONE_BY_ONE", "PORT", "SERVER_LABEL", "SLOTS", "WAKE"]
 
+SERVER_LABEL: Final = "serving.tessera.dev/server"
+"""Label of a model server's objects and pods: its name. Set by the controller and users; read by `tessera metrics`."""
 SLOTS: Final = "serving.tessera.dev/slots"
 """Annotation of a Deployment: requests that a replica serves at once; else vLLM's `--max-num-seqs`. Set by the
 controller and users; read by `tessera metrics`."""

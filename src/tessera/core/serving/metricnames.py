@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from tessera.core.serving.annotations import SERVER_LABEL
+
 __all__ = [
     "IN_FLIGHT",
     "QUEUE_TIME",
@@ -24,7 +26,7 @@ IN_FLIGHT: Final = "tessera_requests_in_flight"
 
 SERVING_METRICS: Final = (REPLICAS, QUEUE_TIME, QUEUE_TIME_US, WAITING, IN_FLIGHT)
 
-SERVER: Final = "serving_tessera_dev_server"
+SERVER: Final = SERVER_LABEL.replace(".", "_").replace("/", "_")
 """The label `serving.tessera.dev/server` as Prometheus has it: a PodMonitor's `podTargetLabels`."""
 
 

@@ -34,12 +34,13 @@ from tessera.clients.kube import (
     record_event,
     uid_of,
 )
+from tessera.core.serving.annotations import SERVER_LABEL
 from tessera.core.serving.decisions import decide, report_of
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
 from tessera.core.serving.observed import ServerObservation, ServerState, observe
 from tessera.core.serving.passes import PASS_S
 from tessera.core.serving.queuetime import Counters, Missing, Window
-from tessera.core.serving.render import KIND, SERVER_LABEL
+from tessera.core.serving.render import KIND
 from tessera.core.serving.scaling import (
     PlacesToCount,
     ScalingState,

@@ -6,7 +6,8 @@ import pytest
 
 from builders.modelservers import server
 from builders.rendered import VLLM, pod_template, rendered
-from tessera.core.serving.render import SERVER_LABEL, job
+from tessera.core.serving.annotations import SERVER_LABEL
+from tessera.core.serving.render import job
 from tessera.errors import InvalidInput
 
 NEED = {"memoryGiB": 20}

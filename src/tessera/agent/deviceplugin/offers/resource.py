@@ -5,7 +5,6 @@ from typing import Protocol
 
 from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.offers.listed import ListedResource
-from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.clients.kube import annotations_of
 from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin import lastgate
@@ -16,6 +15,7 @@ from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.workload.need import Isolation
+from tessera.core.workload.tesseranames import ISOLATION
 from tessera.errors import Conflict, InvalidInput, shown
 
 __all__ = ["OfferedResource", "Shares"]

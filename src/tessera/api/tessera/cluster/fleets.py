@@ -36,6 +36,7 @@ from tessera.core.cluster.shareunit import common_unit_mib, mixed_units
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.sharing import Mode, Sharing, managed_sharing
+from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["close_gpus", "desired_notes", "read", "read_states", "share_unit_mib", "short"]
@@ -321,7 +322,7 @@ def _objects(document: Document) -> Iterator[Field]:
 
 def _fleet_nodes(field: Field, configs: OperatorConfigs, notes: list[str]) -> Iterator[Node]:
     field.only("apiVersion", "kind", "metadata", "nodes")
-    field.get("apiVersion").choice("tessera.dev/v1alpha1", default="tessera.dev/v1alpha1")
+    field.get("apiVersion").choice(API_VERSION, default=API_VERSION)
     read_nodes = 0
     for entry in field.get("nodes").elements():
         entry.only("name", "count", "cpu", "memory", "pods", "gpus", "sharing", "device-plugin", "labels", "taints")

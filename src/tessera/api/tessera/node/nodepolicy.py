@@ -14,10 +14,11 @@ from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Sharing
 from tessera.core.node.nodesharing import GpuSettings, NodeSharing, Strategy
 from tessera.core.workload.need import Isolation
+from tessera.core.workload.tesseranames import API_VERSION
 
 __all__ = ["read"]
 
-_API = "tessera.dev/v1alpha1"
+
 _KIND = "NodePolicy"
 _UNITS_MIB = {"GiB": 1024, "MiB": 1}
 _MAX_WATTS = 10_000
@@ -35,7 +36,7 @@ def read(document: Document, gpus: Sequence[GpuFacts]) -> NodeSharing:
 
     """
     root = Field(document, document.data).only("apiVersion", "kind", "strategy", "unit", "gpus", "evict-conflicts")
-    root.get("apiVersion").choice(_API)
+    root.get("apiVersion").choice(API_VERSION)
     root.get("kind").choice(_KIND)
     strategy: Strategy = root.get("strategy").choice("none", "single", "mixed", default="mixed")
     policies: dict[str, GpuSettings] = {}

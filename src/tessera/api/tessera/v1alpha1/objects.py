@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Protocol, TypeVar
 import msgspec
 
 from tessera.api.kubernetes.conditions import Condition, Finding, settled
+from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "subject_of",
 ]
 
-API_VERSION: Final = "tessera.dev/v1alpha1"
 NAMESPACE: Final = "tessera-system"
 """Namespace of Tessera's programs, and of the objects that they share. The chart rejects another."""
 _REASON_CHARACTERS: Final = 512

@@ -3,7 +3,6 @@
 `engines` is the program, `pods` the pod around it, `objects` everything else.
 """
 
-from tessera.core.serving.render.objects import API_VERSION, KIND, job, render
-from tessera.core.serving.render.pods import SERVER_LABEL
+from tessera.core.serving.render.objects import KIND, job, render
 
-__all__ = ["API_VERSION", "KIND", "SERVER_LABEL", "job", "render"]
+__all__ = ["KIND", "job", "render"]

@@ -2,20 +2,18 @@
 
 from typing import Any, Final
 
+from tessera.core.serving.annotations import SERVER_LABEL
 from tessera.core.serving.modelserver import MODELS, ModelServer, Probes
 from tessera.core.serving.render.engines import DRAIN_SECONDS, EngineProgram
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
+from tessera.core.workload.tesseranames import GPU_MODEL, ISOLATION
 
-__all__ = ["SERVER_LABEL", "gpu_limits", "isolation", "labels", "pod_template"]
+__all__ = ["gpu_limits", "isolation", "labels", "pod_template"]
 
-SERVER_LABEL: Final = "serving.tessera.dev/server"
-"""Label of a model server's objects and pods: its name. Set by the controller and users; read by `tessera metrics`."""
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # the mount point, not a file of ours
 _STARTUP_PERIOD_S: Final = 10
 """A replica is seen to be ready this soon, however seldom it is probed later."""
-_ISOLATION: Final = "tessera.dev/isolation"
-_GPU_MODEL: Final = "tessera.dev/gpu-model"
 
 
 def labels(server: ModelServer) -> dict[str, str]:
@@ -62,8 +60,8 @@ def pod_template(server: ModelServer, program: EngineProgram, *, serving: bool =
     spec = server.spec
     requested = isolation(server)
     annotations = {
-        **({_ISOLATION: requested.value} if requested is not None else {}),
-        **({_GPU_MODEL: ", ".join(spec.gpu.models)} if spec.gpu.models else {}),
+        **({ISOLATION: requested.value} if requested is not None else {}),
+        **({GPU_MODEL: ", ".join(spec.gpu.models)} if spec.gpu.models else {}),
     }
     carried = {each: text for each, text in labels(server).items() if serving or each != SERVER_LABEL}
     metadata: dict[str, Any] = {"labels": carried, **({"annotations": annotations} if annotations else {})}
