@@ -164,7 +164,7 @@ def in_uninstall(name: str) -> str:
 
 def test_uninstall_removes_all_kinds() -> None:
     names = [name for kind, name in kinds(ANY) if kind == "CustomResourceDefinition"]
-    found = re.search(r"kubectl get crds -o name \| grep '([^']+)'", UNINSTALL)
+    found = re.search(r"crds=\$\(grep '([^']+)'", UNINSTALL)
     assert found is not None
     assert len(names) > 7
     assert [name for name in names if not re.search(found[1], name)] == []
@@ -218,6 +218,65 @@ def test_uninstall_removes_what_agents_write_on_nodes_and_nothing_else() -> None
     )
     assert [key for key in others if written.fullmatch(key)] == []
     assert set(in_uninstall("conditions").split()) == {CONDITION, CONFIGURATION, DISKS}
+
+
+KUBECTL = r"""#!/bin/bash
+# Answers as kubectl does in a cluster with one node and a model that its agent removes; FAILS is the read that fails.
+echo "$*" >>"$CALLS"
+[ "$1" = get ] || exit 0
+if [ "$(grep -c '^get ' "$CALLS")" = "$FAILS" ]; then
+  echo 'Unable to connect to the server: net/http: TLS handshake timeout' >&2
+  exit 1
+fi
+case "$*" in
+  'get nodes -o name') echo node/gpu-1 ;;
+  'get node/gpu-1 '*annotations*) echo '{"tessera.dev/device-list-strategy":"volume-mounts"}' ;;
+  'get node/gpu-1 '*labels*) echo '{"nvidia.com/gpu.count":"1"}' ;;
+  'get node/gpu-1 '*status*) echo '{"conditions":[{"type":"TesseraLayoutApplied"}]}' ;;
+  'get crds '*)
+    printf 'customresourcedefinition.apiextensions.k8s.io/%s.tessera.dev\n' gpupolicies nodeimages nodemodels ;;
+  'get nodemodels '*) [ "$(grep -c '^get nodemodels ' "$CALLS")" != 1 ] || echo 'gpu-1: models llama ' ;;
+  'get pods -n tessera-system '*) echo pod/tessera-agent-1 ;;
+  'get apiservices '*) echo 'v1beta1.custom.metrics.k8s.io ' ;;
+  'get clusterroles '*) echo clusterrole.rbac.authorization.k8s.io/tessera-agent ;;
+  'get mutatingadmission'*) echo "error: the server doesn't have a resource type \"$2\"" >&2; exit 1 ;;
+esac
+"""
+
+
+def test_uninstall_deletes_nothing_after_a_read_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "kubectl").write_text(KUBECTL)
+    (tmp_path / "sleep").write_text("#!/bin/bash\n")
+    for each in ("kubectl", "sleep"):
+        (tmp_path / each).chmod(0o755)
+
+    def uninstall(fails: int) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+        (calls := tmp_path / "calls").write_text("")
+        path = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(calls), "FAILS": str(fails)}
+        done = subprocess.run(FOLDER / "uninstall", env=path, capture_output=True, text=True, check=False)
+        return done, [line for line in calls.read_text().splitlines() if line]
+
+    done, calls = uninstall(0)
+    assert (done.returncode, done.stderr) == (0, "")
+    order = [calls.index(each) for each in calls if each.startswith(("delete", "patch", "label", "annotate"))]
+    assert [calls[each].split()[:2] for each in order] == [
+        ["delete", "gpupolicies.tessera.dev"],
+        ["delete", "apiservice"],
+        ["delete", "clusterrole.rbac.authorization.k8s.io/tessera-agent"],
+        ["delete", "customresourcedefinition.apiextensions.k8s.io/gpupolicies.tessera.dev"],
+        ["delete", "namespace"],
+        ["patch", "node/gpu-1"],
+        ["label", "node/gpu-1"],
+        ["annotate", "node/gpu-1"],
+    ]
+    reads = [each for each in calls if each.startswith("get ")]
+    assert len(reads) > 20
+    for number, read in enumerate(reads, 1):
+        done, calls = uninstall(number)
+        said = f"deploy/uninstall: kubectl get {read.split()[1]}: "
+        assert (done.returncode, calls[-1]) == (1, read), done.stderr
+        assert said in done.stderr
+        assert "nothing more is deleted: run it again" in done.stderr
 
 
 def test_uninstall_refuses_what_it_does_not_know() -> None:
