@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tessera.core.serving.forecast import Demand, ForecastState, forecast_demand, starting
+from tessera.core.serving.forecast import ForecastState, SlotDemand, forecast_demand, starting
 from tessera.core.serving.load import Load
 
 SERVICE_S = 4.0
@@ -33,9 +33,9 @@ def loads_of(rate: Callable[[float], float], passes: int, *, waiting: int = 0, r
     return found
 
 
-def last(loads: list[Load], *, cold_start_s: float = 120.0) -> tuple[ForecastState, Demand]:
+def last(loads: list[Load], *, cold_start_s: float = 120.0) -> tuple[ForecastState, SlotDemand]:
     """Return the state and the demand after all passes."""
-    state, demand = ForecastState(), Demand(forecast=0.0, margin=0.0, draining=0.0)
+    state, demand = ForecastState(), SlotDemand(forecast=0.0, margin=0.0, draining=0.0)
     for number in range(1, len(loads) + 1):
         state, demand = forecast_demand(state, loads[:number], slots=8, cold_start_s=cold_start_s)
     return state, demand

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from tessera.core.serving.capacity import Capacity, measure, usable_slots
-from tessera.core.serving.forecast import ERRORS_S, Demand, ForecastState, forecast_demand, starting
+from tessera.core.serving.forecast import ERRORS_S, ForecastState, SlotDemand, forecast_demand, starting
 from tessera.core.serving.load import Load
 from tessera.core.serving.passes import SUSTAINED_S
 from tessera.core.serving.scaletozero import IDLE_S, awake
@@ -135,7 +135,7 @@ class _InFlight(msgspec.Struct, frozen=True, kw_only=True):
 class _NeededReplicas(msgspec.Struct, frozen=True, kw_only=True):
     """The replicas that are needed: each step's number, None where the step leaves that of the one before."""
 
-    demand: Demand
+    demand: SlotDemand
     slots: int
     by_demand: int
     begins: int | None
@@ -162,7 +162,7 @@ class _NeededReplicas(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _count_replicas(
-    demand: Demand, loads: Sequence[Load], server: ScaledServer, *, slots: int, begins: bool, ready: int
+    demand: SlotDemand, loads: Sequence[Load], server: ScaledServer, *, slots: int, begins: bool, ready: int
 ) -> _NeededReplicas:
     """Return the replicas for the demand, or for the requests in flight, within all bounds.
 

@@ -24,7 +24,7 @@ import msgspec
 from tessera.core.serving.load import Load
 from tessera.core.serving.passes import PASS_S
 
-__all__ = ["ERRORS_S", "Demand", "ForecastError", "ForecastState", "forecast_demand", "starting"]
+__all__ = ["ERRORS_S", "ForecastError", "ForecastState", "SlotDemand", "forecast_demand", "starting"]
 
 _RECENT_S: Final = 240
 """The current rate is that of the last so many seconds."""
@@ -67,7 +67,7 @@ class ForecastError(msgspec.Struct, frozen=True):
     weight: float
 
 
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
+class SlotDemand(msgspec.Struct, frozen=True, kw_only=True):
     """Slots for the time when a replica requested now is ready."""
 
     forecast: float
@@ -91,7 +91,7 @@ class ForecastState(msgspec.Struct, frozen=True, kw_only=True):
 
 def forecast_demand(
     state: ForecastState, loads: Sequence[Load], *, slots: int, cold_start_s: float
-) -> tuple[ForecastState, Demand]:
+) -> tuple[ForecastState, SlotDemand]:
     """Return the new state, and the slots for the time when a replica requested now is ready.
 
     Args:
@@ -106,7 +106,7 @@ def forecast_demand(
     # 2. Take a margin from the errors of such forecasts, and add what drains the queue of then.
     errors = _add_error(state, loads, cold_start_s)
     draining = _slots_to_drain(loads, forecast, slots=slots, cold_start_s=cold_start_s)
-    demand = Demand(forecast=forecast, margin=_margin(errors, forecast), draining=draining)
+    demand = SlotDemand(forecast=forecast, margin=_margin(errors, forecast), draining=draining)
     # 3. Remember the forecast until it is judged.
     now_s = loads[-1].at_s
     forecasts = *(each for each in state.forecasts if each[0] > now_s - ERRORS_S), (now_s, forecast)
