@@ -157,6 +157,21 @@ async def test_arrows_and_enter_lead_through_the_gpus() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_token_with_characters_that_no_header_has_is_refused_and_not_kept() -> None:
+    """As a document or a chat puts them in: fetch would fail as it does without a connection."""
+    async with opened(await fleet(8), sign_in=True) as (tab, url):
+        await tab.open(url)
+        for token in ("eyJ\u2014abc", "eyJhbGci\u00e9", "a b"):
+            await tab.until("!document.getElementById('sign-in').hidden")
+            await tab.run(
+                f"document.getElementById('token').value = '{token}';"
+                "document.getElementById('refusal').textContent = '';"
+                "document.querySelector('#sign-in [type=submit]').click()"
+            )
+            await tab.until("document.getElementById('refusal').textContent.includes('copy it again')")
+            assert await tab.run("sessionStorage.getItem('tessera-token')") is None
+
+
 async def test_a_viewer_signs_in_and_sees_what_they_may_list() -> None:
     kube = await fleet(8)
     kube.accounts.add("token-of-ann", ReviewedUser(username="ann"))

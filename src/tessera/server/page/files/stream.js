@@ -12,6 +12,10 @@ export class Refused extends Error {
 
 // Follows the events until `signal` is aborted. Throws Refused where the viewer is not let in.
 export async function follow(token, on, signal) {
+  // With another character fetch would fail as it does without a connection, again and again.
+  if (!/^[\x21-\x7e]*$/.test(token)) {
+    throw new Refused(401, "the token has characters that no token has, such as a space or a typographic dash: copy it again");
+  }
   let last = "";
   let pause = 500;
   while (!signal.aborted) {
