@@ -46,7 +46,9 @@ NOW_S = 1_790_000_000
 TIMES_S = range(NOW_S - 7200, NOW_S + 1, 60)
 GRAFANA = {"$__rate_interval": "5m", "$__range": "1h"}
 CHOSEN = '{instance=~"$instance", gpu=~"$gpu"}'
-SCRAPES = 62
+SCRAPES = 40
+APART_S = 120
+"""Between two scrapes, as Prometheus stores them: together they are longer than an hour."""
 AGREE = 5
 """Scrapes at which page and dashboard agree to the byte, at least."""
 MONITORED = {"job": "tessera-system/tessera", "endpoint": "metrics"}
@@ -284,7 +286,7 @@ async def embedded_history(folder: Path, prometheus: str) -> tuple[str, dict[int
                 assert found.status_code == 200
                 await apiserver.get("/apis/external.metrics.k8s.io/v1beta1")
                 totals_now = await fleet_totals(scheduler, cluster.server.page_port)
-                at_s = NOW_S - 60 * (SCRAPES - 1 - step)
+                at_s = NOW_S - APART_S * (SCRAPES - 1 - step)
                 for instance, text in {**cluster.metrics(), "metrics": metrics.metrics()}.items():
                     samples += as_scraped(text, instance, at_s)
                 totals[at_s] = totals_now
@@ -298,7 +300,7 @@ async def embedded_history(folder: Path, prometheus: str) -> tuple[str, dict[int
 
 @pytest.mark.anyio
 async def test_an_embedded_cluster_fills_the_panels(tmp_path: Path) -> None:
-    minutes = {"start": NOW_S - 60 * SCRAPES, "end": NOW_S, "step": 60}
+    minutes = {"start": NOW_S - APART_S * SCRAPES, "end": NOW_S, "step": 60}
     for name in ("now", "metrics", "then"):
         (tmp_path / name).mkdir()
     now_s = time.time()
