@@ -237,7 +237,7 @@ async def test_what_a_server_claims_is_held(kube: MemoryKube, *, seen: bool) -> 
     async with running(kube, measures=measures):
         policy = await until(kube, lambda each: each.get("status", {}).get("pendingPods") == 1, GPU_POLICIES, "all")
         found = await until(kube, lambda each: "policy" in each["spec"])
-    text = measures.render().decode()
+        text = measures.render().decode()
     assert 'tessera_controller_pending_pods{policy="all",reason="devices-busy"} 1\n' in text
     assert 'tessera_controller_pending_pods{policy="all",reason="no-gpu"} 0\n' in text
     assert policy["status"]["desiredSlices"] == 0
