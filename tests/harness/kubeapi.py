@@ -15,7 +15,7 @@ _KINDS = {each.plural: each for each in (ENVIRONMENTS, EVENTS, JOBS, PODS, SECRE
 
 
 class KubeApi:
-    """Answers from `kube`; a request that is held never reaches it."""
+    """Answers from `kube`; a request that is held does not reach it before it is released."""
 
     def __init__(self, kube: MemoryKube) -> None:
         self.kube = kube
@@ -23,6 +23,8 @@ class KubeApi:
         """Method and kind of requests that are held."""
         self.holds = asyncio.Event()
         """Set when one is."""
+        self.released = asyncio.Event()
+        """Set by who wants those that are held to be answered."""
 
     async def answer(self, request: web.Request) -> web.Response:
         place = request.match_info
@@ -31,7 +33,7 @@ class KubeApi:
             return web.Response(status=404, text="404 page not found")
         if (request.method, kind) == self.held:
             self.holds.set()
-            await asyncio.Event().wait()
+            await self.released.wait()
         found = await self._do(request, kind, place.get("name", ""), place.get("namespace", ""))
         if found is None:
             status = {"kind": "Status", "apiVersion": "v1", "code": 404, "reason": "NotFound"}

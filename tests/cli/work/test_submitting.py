@@ -4,7 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +245,31 @@ async def test_kill_9_at_any_moment_leaves_no_job_without_its_secret_and_the_nex
         assert sorted(found.values()) == ([["killed"], ["next"]] if submitted else [["next"]])
         assert all(found.get(each) == ["killed"] for each in killed) or not submitted
         assert await called(config, "stop", "next") == "deleted ns/next"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("cancel", [False, True])
+async def test_a_second_interrupt_waits_for_the_answer_about_the_job(
+    number: signal.Signals, *, cancel: bool, tmp_path: Path
+) -> None:
+    api = KubeApi(kube := MemoryKube())
+    api.held = ("POST", JOBS)
+    words = ("run", "--image", "a", "--name", "train", "-n", "ns", *(["--cancel-on-interrupt"] if cancel else []))
+    async with serving(api, tmp_path) as config, running(config, *words) as process:
+        assert process.stderr is not None
+        await asyncio.wait_for(api.holds.wait(), 60)
+        said = b""
+        while b"waiting for the API server's answer" not in said:
+            process.send_signal(number)
+            with suppress(TimeoutError):
+                said += await asyncio.wait_for(process.stderr.readline(), 1)
+        assert await jobs(kube) == []
+        api.released.set()
+        _, rest = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode == 130
+        assert b"nothing was submitted" not in said + rest
+        assert await jobs(kube) == ([] if cancel else ["train"])
+        assert (b"deleted train -n ns" if cancel else b"it is still running; tessera attach train -n ns") in rest
 
 
 async def test_the_image_of_an_environment_is_found_on_the_way_to_the_job(tmp_path: Path) -> None:

@@ -231,12 +231,22 @@ async def _code(state: JobState, log: asyncio.Task[None] | None) -> int:
 
 
 def ended_or_interrupted(work: Coroutine[Any, Any, int], interrupted: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Return the result of `work`; on SIGINT or SIGTERM end it, and return that of `interrupted`."""
+    """Return the result of `work`; on SIGINT or SIGTERM end it, and return that of `interrupted`.
+
+    A second signal changes nothing: what was sent may be done, and without the answer nobody would know.
+    """
 
     async def run() -> int:
         task = asyncio.ensure_future(work)
+
+        def interrupt() -> None:
+            if task.cancelling():
+                say("waiting for the API server's answer")
+            else:
+                task.cancel()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+            asyncio.get_running_loop().add_signal_handler(number, interrupt)
         try:
             return await task
         except asyncio.CancelledError:
