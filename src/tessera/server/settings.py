@@ -67,7 +67,7 @@ class PageLimits(msgspec.Struct, frozen=True, kw_only=True):
     40 s."""
     send_s: float = 20.0
     """A viewer who reads nothing of what is sent for this long is disconnected."""
-    refresh_s: float = 30.0
+    refresh_s: float = 60.0
     """Longest wait for a refresh of the fleet."""
 
 

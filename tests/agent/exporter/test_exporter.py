@@ -22,7 +22,7 @@ from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
-from tessera.core.gpu.inventory import GpuEvent
+from tessera.core.gpu.inventory import GpuEvent, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.health import Health
@@ -202,6 +202,29 @@ async def test_processes_that_cannot_be_seen_are_nobody_s_and_the_exporter_says_
     assert values("DCGM_FI_DEV_FB_USED", "gpu", "pod") == {("1", ""): 0}
     assert values("tessera_exporter_process_attribution") == {(): 0}
     assert values("tessera_device_memory_used_bytes", "gpu")[("0",)] == 3000 << 20
+
+
+async def test_an_error_before_the_first_observation_is_counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    t4, a100 = await node.uuids()
+    found, ready = await node.driver.inventory(), asyncio.Event()
+
+    async def loading() -> Inventory:
+        await ready.wait()
+        return found
+
+    monkeypatch.setattr(node.driver, "inventory", loading)
+    running = asyncio.ensure_future(node.exporter.run(0.01))
+    for number in range(500):
+        node.driver.report(GpuEvent(gpu=f"GPU-unknown-{number}" if number else t4, xid=79))
+    await asyncio.sleep(0.1)
+    ready.set()
+    values = await node.scrape()
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    by_gpu = values("tessera_gpu_xid_errors_total", "UUID", "class")
+    assert {uuid for uuid, _ in by_gpu} == {t4, a100}, "those that are not there have no series"
+    assert by_gpu[t4, "hardware"] == 1
 
 
 async def test_layout_changes_and_errors_are_counted(node: Node) -> None:

@@ -1,6 +1,7 @@
 """The page's channels: which events a viewer gets, and when the fleet is observed."""
 
 import asyncio
+import itertools
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,6 +14,7 @@ from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.page.feed import Channel, FleetFeed
+from tessera.server.settings import PageLimits
 
 ML = Scope(namespaces=frozenset({"ml"}))
 
@@ -175,3 +177,26 @@ async def test_a_feed_that_closes_wakes_all_viewers() -> None:
         async with asyncio.timeout(20):
             await waiting
     assert feed.closed
+
+
+def test_a_fleet_that_takes_long_to_read_is_read_again_after_a_pause_that_a_request_waits_for() -> None:
+    observed: list[float] = []
+
+    async def observe() -> FleetView:
+        observed.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(12)
+        raise Unavailable("API server", found="silence", expected="an answer")  # as if there were viewers
+
+    async def minutes() -> None:
+        feed = FleetFeed(observe, Measures(), logger())
+        running = asyncio.create_task(feed.run())
+        for _ in range(300):
+            feed.changed()
+            await asyncio.sleep(1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    with capture_logs():
+        run(minutes())
+    assert [after - before for before, after in itertools.pairwise(observed)] == [42.0] * (len(observed) - 1)
+    assert PageLimits().refresh_s > 42

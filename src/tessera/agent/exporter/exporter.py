@@ -31,6 +31,8 @@ from tessera.loops import one_turn, until_done
 
 __all__ = ["Exporter"]
 
+_MOST_GPUS = 128
+"""GPUs whose XIDs are counted, whatever UUIDs the driver's events name."""
 _STALE_S = 60.0
 """Older observations are not exported: a driver that hangs has no values."""
 
@@ -104,12 +106,15 @@ class Exporter:
         self._log.warning(event, reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def _count(self) -> None:
-        """Count the driver's events until it is closed; an unknown GPU is not counted, so that series stay bounded."""
+        """Count the driver's events until it is closed.
+
+        Also before the first observation, when no GPU is known: those of GPUs that there are not have no series.
+        """
         async for event in self._events:
             self._count_event(event)
 
     def _count_event(self, event: GpuEvent) -> None:
-        if event.xid is not None and event.gpu in self._layouts:
+        if event.xid is not None and (event.gpu in self._xids or len(self._xids) < _MOST_GPUS):
             self._xids[event.gpu][xid_class(event.xid)] += 1
             self._last_xid[event.gpu] = event.xid
 

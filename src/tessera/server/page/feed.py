@@ -28,6 +28,7 @@ _LEAST_S = 1.0
 _REST = 5
 """Pause after a refresh, as a multiple of its duration: under constant change other requests still come first."""
 _LONGEST_S = 30.0
+"""Longest pause."""
 
 
 class Channel:
@@ -180,7 +181,7 @@ class FleetFeed:
                 self._measures.turned("page")
             except Exception as error:  # noqa: BLE001 (an object that nobody thought of must not stop the server)
                 self._log.error("page_not_renewed", exc_info=error)
-            await asyncio.sleep(max(_LEAST_S, _REST * (loop.time() - began_s)))
+            await asyncio.sleep(min(max(_LEAST_S, _REST * (loop.time() - began_s)), _LONGEST_S))
             await self._wakeup.wait(_LONGEST_S)
             while self.refreshed.is_set() and not self.viewers:
                 self._measures.stopped("page")
