@@ -36,7 +36,7 @@ def run(**given: Unpack[_Given]) -> int:
     Ends with the exit code of the command. Ctrl-C leaves the Job running: `tessera attach` follows it again, `tessera
     stop` ends it. Needs the right to create Jobs and read pods and logs in one namespace, as Kubernetes' role `edit`.
 
-    The folder of --code goes into a Secret of the Job, at most 1 MiB compressed, without what its .tesseraignore or
+    The folder of --code goes into a Secret of the Job, at most 1023 KiB compressed, without what its .tesseraignore or
     .gitignore names. The image must have tar and gzip.
     """
     asked, files = with_own_secret(given, request_of(given, given["command"]))
