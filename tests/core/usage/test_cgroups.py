@@ -64,3 +64,7 @@ def test_a_process_is_its_container_s(case: str) -> None:
 )
 def test_only_a_process_of_known_groups_is_outside_of_pods(text: str, outside: bool) -> None:
     assert outside_pods(text) is outside
+
+
+def test_a_pod_that_is_not_known_has_the_uid_that_it_had() -> None:
+    assert owner_of(f"{SYSTEMD}/crio-{ID}.scope\n", {}, [OTHER]) == POD

@@ -247,8 +247,7 @@ class PodsView:
         uids = tuple(by_uid(self.pods()))
         found = {pid: owner_of(_text(self._proc / str(pid) / "cgroup"), {}, uids) for pid in pids}
         return {
-            # systemd's names have `_` for `-`, which the UID of a pod that is gone had.
-            pid: owner.uid if owner.uid in uids else owner.uid.replace("_", "-")
+            pid: owner.uid
             for pid, owner in found.items()
             if owner is not None and not _is_zombie(_text(self._proc / str(pid) / "stat"))
         }

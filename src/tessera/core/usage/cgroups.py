@@ -37,7 +37,8 @@ def owner_of(text: str, containers: Mapping[str, str], uids: Iterable[str]) -> O
     written = found["uid"].replace("-", "_")
     container = _CONTAINER.match(found["rest"] or "")
     name = containers.get(container["id"], "") if container else ""
-    return Owner(uid=spelled.get(written, found["uid"]), container=name)
+    # Of a pod that is not known, as one that is gone: a UID of the API server has no `_`.
+    return Owner(uid=spelled.get(written, found["uid"].replace("_", "-")), container=name)
 
 
 def outside_pods(text: str) -> bool:
