@@ -1,13 +1,14 @@
 """A comparison of policies: the published rule swings, Tessera's holds, the plan is below all of them."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 
 from tessera.sim.serving.compare import Comparison, compare, log_lines, rows
 from tessera.sim.serving.policies import POLICIES
 from tessera.sim.serving.replicas import Model
-from tessera.sim.serving.traces import Requests
+from tessera.sim.serving.traces import Requests, read_requests
 
 MODEL = Model()
 
@@ -38,3 +39,19 @@ def test_a_trace_of_one_request_has_a_plan_and_rows() -> None:
     one = np.zeros(1)
     found = rows(compare(Requests(one, one, one), MODEL, tuple(POLICIES), 16))
     assert {(each.within_slo, each.changes, each.replica_hours) for each in found} == {(1.0, 0, 0.0)}
+
+
+TRACE = Path(__file__).parents[2] / "data" / "traces" / "servegen_deepseek_r1.csv"
+
+
+def test_a_published_day_costs_at_most_a_fifth_more_than_the_clairvoyant_plan_at_99_percent() -> None:
+    """ServeGen's deepseek-r1, 24 hours at 3.5 requests a second on average, as in docs/benchmarks-serving.md."""
+    rng = np.random.default_rng(42)
+    requests = read_requests(
+        TRACE.read_text().splitlines(), TRACE.name, column="deepseek_r1_rps", mean_rate=3.5, rng=rng
+    )
+    (row,) = rows(compare(requests.first(86_400.0), Model(), ["tessera"], 16))
+    assert row.replica_hours <= 1.2 * row.clairvoyant_replica_hours
+    assert row.within_slo >= 0.99
+    assert row.changes <= 100
+    assert row.lost == 0
