@@ -123,8 +123,8 @@ def observe(
     windows = _windows(former, pods, at_s)
     measured = {name: window for name, window in windows.items() if isinstance(window, Window)}
     # 2. Count what has ended and what is in flight, also in ready pods that are not measured; the arrivals never fall.
-    counted = _counted(former, pods, measured, ready)
-    present = _present(pods, measured, ready, at_s)
+    counted = _count_ended(former, pods, measured, ready)
+    present = _present_requests(pods, measured, ready, at_s)
     in_flight = {name: each.waiting + each.running for name, each in present.items()}
     total = sum(in_flight.values())
     counted = _with_arrivals(counted, total, at_s) if measured else counted
@@ -160,7 +160,7 @@ def _windows(former: ServerState, pods: Mapping[str, Counters | Missing], at_s: 
         for name, each in pods.items()
     }
     return {
-        name: each if pods[name] == known.get(name) else _capped(each, pods[name], known.get(name), len(pods))
+        name: each if pods[name] == known.get(name) else _cap_gauges(each, pods[name], known.get(name), len(pods))
         for name, each in windows.items()
     }
 
@@ -178,7 +178,7 @@ def _saturated(measured: Mapping[str, Window], ready: AbstractSet[str]) -> float
     return mean(saturated) if saturated else None
 
 
-def _counted(
+def _count_ended(
     former: ServerState,
     pods: Mapping[str, Counters | Missing],
     measured: Mapping[str, Window],
@@ -221,7 +221,7 @@ def _is_new(each: Counters | Missing | None, former: Counters | None) -> bool:
     return isinstance(each, Counters) and each != former
 
 
-def _present(
+def _present_requests(
     pods: Mapping[str, Counters | Missing], measured: Mapping[str, Window], ready: AbstractSet[str], at_s: float
 ) -> dict[str, _Present]:
     """Return the requests now of each pod that is measured or ready; of none if no pod is measured.
@@ -237,7 +237,7 @@ def _present(
         if isinstance(each, Missing) or at_s - each.at_s > LONGEST_S:
             found[name] = usual
         else:
-            most = _most(usual.waiting + usual.running, len(pods))
+            most = _gauge_limit(usual.waiting + usual.running, len(pods))
             found[name] = _Present(
                 usual.waiting if each.waiting is None else min(each.waiting, most),
                 usual.running if each.running is None else min(each.running, most),
@@ -302,17 +302,19 @@ def _window(
     return last if each == former else between(former, each, reset=reset)
 
 
-def _capped(window: Window | Missing, now: Counters | Missing, former: Counters | None, pods: int) -> Window | Missing:
+def _cap_gauges(
+    window: Window | Missing, now: Counters | Missing, former: Counters | None, pods: int
+) -> Window | Missing:
     """Return the window with its gauges capped at what may have arrived since the former sample."""
     if isinstance(window, Missing) or isinstance(now, Missing):
         return window
     known = window.completed + (0.0 if former is None else (former.waiting or 0.0) + (former.running or 0.0))
-    running = window.running if now.running is None else min(window.running, _most(known, pods))
-    waiting = window.waiting if now.waiting is None else min(window.waiting, _most(known + running, pods))
+    running = window.running if now.running is None else min(window.running, _gauge_limit(known, pods))
+    waiting = window.waiting if now.waiting is None else min(window.waiting, _gauge_limit(known + running, pods))
     return msgspec.structs.replace(window, running=running, waiting=waiting)
 
 
-def _most(requests: float, pods: int) -> float:
+def _gauge_limit(requests: float, pods: int) -> float:
     """Return how many requests a gauge of one of so many pods may have, which had and ended so many."""
     return max(_NOISE / pods, _ALWAYS) + _SUDDEN * requests
 
