@@ -10,6 +10,7 @@ from tessera.api.documents import Plain
 from tessera.api.fields import Field, checked_name
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.oci.references import read_reference
+from tessera.api.untyped import as_dict, as_list
 from tessera.errors import InvalidInput
 
 __all__ = ["ImagesOnNode", "images_of", "node_images", "pod_images", "reported_images"]
@@ -40,37 +41,29 @@ def images_of(objects: Iterable[Field]) -> tuple[str, ...]:
 def _collect(value: Plain, found: dict[str, None]) -> None:
     if isinstance(value, dict):
         for key in _CONTAINERS:
-            for one in _list(value.get(key)):
+            for one in as_list(value.get(key)):
                 if isinstance(one, dict) and isinstance(name := one.get("image"), str) and name:
                     found[name] = None
-        for volume in _list(value.get("volumes")):
+        for volume in as_list(value.get("volumes")):
             source = volume.get("image") if isinstance(volume, dict) else None
             if isinstance(source, dict) and isinstance(name := source.get("reference"), str) and name:
                 found[name] = None
-    for inner in value.values() if isinstance(value, dict) else _list(value):
+    for inner in value.values() if isinstance(value, dict) else as_list(value):
         _collect(inner, found)
-
-
-def _list(value: Plain) -> list[Plain]:
-    return value if isinstance(value, list) else []
-
-
-def _dict(value: Plain) -> dict[str, Plain]:
-    return value if isinstance(value, dict) else {}
 
 
 def pod_images(pod: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the full names of a pod's images; invalid names are left out."""
-    spec = _dict(pod.get("spec"))
-    containers = [_dict(each) for key in _CONTAINERS[:2] for each in _list(spec.get(key))]
+    spec = as_dict(pod.get("spec"))
+    containers = [as_dict(each) for key in _CONTAINERS[:2] for each in as_list(spec.get(key))]
     return tuple(dict.fromkeys(_full_names(each.get("image") for each in containers)))
 
 
 def reported_images(node: Mapping[str, Any]) -> dict[str, int]:
     """Return the images in a Node's status: the bytes of each, by each of its full names."""
-    images = [_dict(each) for each in _list(_dict(node.get("status")).get("images"))]
+    images = [as_dict(each) for each in as_list(as_dict(node.get("status")).get("images"))]
     sizes = ((each, size if isinstance(size := each.get("sizeBytes"), int) else 0) for each in images)
-    return {name: size for each, size in sizes for name in _full_names(_list(each.get("names")))}
+    return {name: size for each, size in sizes for name in _full_names(as_list(each.get("names")))}
 
 
 def _full_names(names: Iterable[object]) -> Iterator[str]:

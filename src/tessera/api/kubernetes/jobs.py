@@ -2,10 +2,12 @@
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+
+from tessera.api.untyped import as_dict, as_dicts
 
 __all__ = [
     "ARCHIVE",
@@ -203,17 +205,17 @@ def own_secret(requested: JobRequest, files: Mapping[str, bytes], *, begun: bool
 
 def owned_by(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the patch that makes a Job the owner of its Secret, so that they are deleted together."""
-    own = _dict(job.get("metadata"))
+    own = as_dict(job.get("metadata"))
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": own.get("name"), "uid": own.get("uid")}
     return {"metadata": {"labels": {_BEGUN: None}, "ownerReferences": [owner]}}
 
 
 def secret_of(job: Mapping[str, Any]) -> str:
     """Return the name of a Job's own Secret; empty for none."""
-    pod = _dict(_dict(_dict(job.get("spec")).get("template")).get("spec"))
-    archive = next((each for each in _dicts(pod.get("volumes")) if each.get("name") == _ARCHIVE_VOLUME), {})
-    container = next(iter(_dicts(pod.get("containers"))), {})
-    return str(_dict(archive.get("secret")).get("secretName", "")) or token_secret_of(container)
+    pod = as_dict(as_dict(as_dict(job.get("spec")).get("template")).get("spec"))
+    archive = next((each for each in as_dicts(pod.get("volumes")) if each.get("name") == _ARCHIVE_VOLUME), {})
+    container = next(iter(as_dicts(pod.get("containers"))), {})
+    return str(as_dict(archive.get("secret")).get("secretName", "")) or token_secret_of(container)
 
 
 def job_selection(name: str) -> tuple[tuple[str, str], ...]:
@@ -223,14 +225,6 @@ def job_selection(name: str) -> tuple[tuple[str, str], ...]:
 
 def token_secret_of(container: Mapping[str, Any]) -> str:
     """Return the name of the Secret with the token of a notebook; empty for another container."""
-    variable = next((each for each in _dicts(container.get("env")) if each.get("name") == _OPENED_BY), {})
-    reference = _dict(_dict(variable.get("valueFrom")).get("secretKeyRef"))
+    variable = next((each for each in as_dicts(container.get("env")) if each.get("name") == _OPENED_BY), {})
+    reference = as_dict(as_dict(variable.get("valueFrom")).get("secretKeyRef"))
     return str(reference.get("name", "")) if reference.get("key") == NOTEBOOK_KEY else ""
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _dicts(value: object) -> Sequence[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

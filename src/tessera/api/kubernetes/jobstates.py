@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from tessera.api.kubernetes.jobs import BY_RUN, OF_JOB, QUEUE_LABEL, token_secret_of
+from tessera.api.untyped import as_dict, as_dicts
 
 __all__ = ["QUEUED_JOB", "JobStage", "JobState", "read_job"]
 
@@ -73,16 +74,16 @@ def read_job(
         workloads: Kueue's for it, or more: they have the reason why a queue has not admitted it.
 
     """
-    metadata, spec, status = (_dict(job.get(part)) for part in ("metadata", "spec", "status"))
+    metadata, spec, status = (as_dict(job.get(part)) for part in ("metadata", "spec", "status"))
     name = str(metadata.get("name", ""))
     own = [
         each
         for each in pods
         if _labels(each).get(OF_JOB) == name
-        and _dict(each.get("metadata")).get("namespace") == metadata.get("namespace")
+        and as_dict(each.get("metadata")).get("namespace") == metadata.get("namespace")
     ]
     pod: Mapping[str, Any] = max(
-        own, key=lambda each: str(_dict(each.get("metadata")).get("creationTimestamp", "")), default={}
+        own, key=lambda each: str(as_dict(each.get("metadata")).get("creationTimestamp", "")), default={}
     )
     stage, reason, exit_code = _stage(spec, status, metadata, pod)
     if stage is JobStage.PENDING and not pod:
@@ -93,19 +94,19 @@ def read_job(
     if isinstance(parts, int) and parts > 1 and stage is not JobStage.QUEUED:
         stage, exit_code = _stage_of_parts(parts, status, own), None
         reason = ": ".join(filter(None, (_progress(parts, status), reason if stage is JobStage.PENDING else "")))
-    container = next(iter(_dicts(_dict(_dict(spec.get("template")).get("spec")).get("containers"))), {})
-    limits = _dict(_dict(container.get("resources")).get("limits"))
+    container = next(iter(as_dicts(as_dict(as_dict(spec.get("template")).get("spec")).get("containers"))), {})
+    limits = as_dict(as_dict(container.get("resources")).get("limits"))
     return JobState(
         name=name,
         namespace=str(metadata.get("namespace", "")),
         stage=stage,
         reason="".join(each if each.isprintable() else "\ufffd" for each in " ".join(reason.split())),
-        pod=str(_dict(pod.get("metadata")).get("name", "")),
-        node=str(_dict(pod.get("spec")).get("nodeName", "")),
+        pod=str(as_dict(pod.get("metadata")).get("name", "")),
+        node=str(as_dict(pod.get("spec")).get("nodeName", "")),
         exit_code=exit_code,
         created=str(metadata.get("creationTimestamp", "")),
         token_secret=token_secret_of(container),
-        by_run=all(_dict(metadata.get("labels")).get(key) == value for key, value in BY_RUN),
+        by_run=all(as_dict(metadata.get("labels")).get(key) == value for key, value in BY_RUN),
         requests=tuple((resource, str(amount)) for resource, amount in sorted(limits.items()) if "/" in resource),
     )
 
@@ -114,27 +115,27 @@ def _stage(
     spec: Mapping[str, Any], status: Mapping[str, Any], metadata: Mapping[str, Any], pod: Mapping[str, Any]
 ) -> tuple[JobStage, str, int | None]:
     """Return the stage, its reason, and the exit code of the command."""
-    state = _dict(next(iter(_dicts(_dict(pod.get("status")).get("containerStatuses"))), {}).get("state"))
-    ended = _dict(state.get("terminated"))
+    state = as_dict(next(iter(as_dicts(as_dict(pod.get("status")).get("containerStatuses"))), {}).get("state"))
+    ended = as_dict(state.get("terminated"))
     code = ended.get("exitCode") if isinstance(ended.get("exitCode"), int) else None
-    conditions = {str(each.get("type")): each for each in _dicts(status.get("conditions"))}
+    conditions = {str(each.get("type")): each for each in as_dicts(status.get("conditions"))}
     if _is_true(conditions, "Complete") or (code == 0 and not _is_true(conditions, "Failed")):
         return JobStage.SUCCEEDED, "", 0
-    if _is_true(conditions, "Failed") or _dict(pod.get("status")).get("phase") == "Failed":
+    if _is_true(conditions, "Failed") or as_dict(pod.get("status")).get("phase") == "Failed":
         return JobStage.FAILED, _why_failed(conditions, pod, ended), code
     if state.get("running") is not None or code is not None:
         return JobStage.RUNNING, "", code
-    return *_before_start(spec, metadata, pod, _dict(_unpacking(pod).get("waiting") or state.get("waiting"))), None
+    return *_before_start(spec, metadata, pod, as_dict(_unpacking(pod).get("waiting") or state.get("waiting"))), None
 
 
 def _stage_of_parts(parts: int, status: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> JobStage:
     """Return the stage of a Job of several parts, of which some may run while others end or wait."""
-    conditions = {str(each.get("type")): each for each in _dicts(status.get("conditions"))}
+    conditions = {str(each.get("type")): each for each in as_dicts(status.get("conditions"))}
     if _is_true(conditions, "Failed"):
         return JobStage.FAILED
     if _is_true(conditions, "Complete") or _count(status, "succeeded") >= parts:
         return JobStage.SUCCEEDED
-    started = any(_dict(each.get("status")).get("phase") == "Running" for each in pods)
+    started = any(as_dict(each.get("status")).get("phase") == "Running" for each in pods)
     return JobStage.RUNNING if started or _count(status, "succeeded") else JobStage.PENDING
 
 
@@ -154,10 +155,10 @@ def _before_start(
     spec: Mapping[str, Any], metadata: Mapping[str, Any], pod: Mapping[str, Any], waiting: Mapping[str, Any]
 ) -> tuple[JobStage, str]:
     if spec.get("suspend") and not pod:
-        queue = _dict(metadata.get("labels")).get(QUEUE_LABEL)
+        queue = as_dict(metadata.get("labels")).get(QUEUE_LABEL)
         return JobStage.QUEUED, f"pending in queue {queue}" if queue else "it is suspended"
-    if not _dict(pod.get("spec")).get("nodeName"):
-        conditions = _dicts(_dict(pod.get("status")).get("conditions"))
+    if not as_dict(pod.get("spec")).get("nodeName"):
+        conditions = as_dicts(as_dict(pod.get("status")).get("conditions"))
         scheduled = next((each for each in conditions if each.get("type") == "PodScheduled"), {})
         return JobStage.PENDING, str(scheduled.get("message", ""))
     words = [str(waiting.get(part, "")) for part in ("reason", "message")]
@@ -169,7 +170,7 @@ def _why_no_pod(metadata: Mapping[str, Any], events: Iterable[Mapping[str, Any]]
     own = [
         each
         for each in events
-        if each.get("type") == "Warning" and _dict(each.get("involvedObject")).get("uid") == metadata.get("uid")
+        if each.get("type") == "Warning" and as_dict(each.get("involvedObject")).get("uid") == metadata.get("uid")
     ]
     newest = max(own, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""), default={})
     return _CREATING.sub("its pod is ", str(newest.get("message", "")))
@@ -182,27 +183,27 @@ def _why_queued(metadata: Mapping[str, Any], workloads: Iterable[Mapping[str, An
     """
     uid = metadata.get("uid")
     own = [each for each in workloads if uid and _labels(each).get(QUEUED_JOB) == uid]
-    newest = max(own, key=lambda each: str(_dict(each.get("metadata")).get("creationTimestamp", "")), default={})
-    conditions = {str(each.get("type")): each for each in _dicts(_dict(newest.get("status")).get("conditions"))}
+    newest = max(own, key=lambda each: str(as_dict(each.get("metadata")).get("creationTimestamp", "")), default={})
+    conditions = {str(each.get("type")): each for each in as_dicts(as_dict(newest.get("status")).get("conditions"))}
     waiting = next((kind for kind in ("QuotaReserved", "Admitted") if not _is_true(conditions, kind)), "")
-    return str(_dict(conditions.get(waiting)).get("message", ""))
+    return str(as_dict(conditions.get(waiting)).get("message", ""))
 
 
 def _labels(body: Mapping[str, Any]) -> dict[str, Any]:
-    return _dict(_dict(body.get("metadata")).get("labels"))
+    return as_dict(as_dict(body.get("metadata")).get("labels"))
 
 
 def _unpacking(pod: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of the container that unpacks the code; empty for none."""
-    return _dict(next(iter(_dicts(_dict(pod.get("status")).get("initContainerStatuses"))), {}).get("state"))
+    return as_dict(next(iter(as_dicts(as_dict(pod.get("status")).get("initContainerStatuses"))), {}).get("state"))
 
 
 def _why_failed(conditions: Mapping[str, Any], pod: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
-    said = _dict(pod.get("status"))
+    said = as_dict(pod.get("status"))
     if ended.get("exitCode") is not None:
         reason = str(ended.get("reason", ""))
         return f"its command ended with {ended['exitCode']}" + (f" ({reason})" if reason not in {"", "Error"} else "")
-    unpacked = _dict(_unpacking(pod).get("terminated"))
+    unpacked = as_dict(_unpacking(pod).get("terminated"))
     if unpacked.get("exitCode"):
         words = str(unpacked.get("message") or f"exit code {unpacked['exitCode']}")
         return f"its code was not unpacked, which needs tar and gzip in the image: {words}"
@@ -214,12 +215,4 @@ def _why_failed(conditions: Mapping[str, Any], pod: Mapping[str, Any], ended: Ma
 
 
 def _is_true(conditions: Mapping[str, Any], kind: str) -> bool:
-    return bool(_dict(conditions.get(kind)).get("status") == "True")
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _dicts(value: object) -> Sequence[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return bool(as_dict(conditions.get(kind)).get("status") == "True")

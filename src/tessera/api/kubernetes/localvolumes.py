@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.untyped import as_dict, as_list
 from tessera.core.storage.disks.localvolumes import CreateVolume, LocalVolume, Phase
 
 __all__ = ["STORAGE_CLASS", "names_folder", "persistent_volume", "read_volume", "volume_labels", "volume_path"]
@@ -108,15 +109,15 @@ def names_folder(data: Mapping[str, Any], node: str, mount: str, number: int) ->
     Name, path and node affinity are immutable, unlike the label and annotation by which `read_volume` knows ours.
     An unreadable one may expose it.
     """
-    metadata, spec = _dict(data.get("metadata")), _dict(data.get("spec"))
+    metadata, spec = as_dict(data.get("metadata")), as_dict(data.get("spec"))
     if metadata.get("name") == _name(node, number):
         return True
     folder = _steps(volume_path(mount, number))
-    paths = [_dict(spec.get(kind)).get("path") for kind in ("local", "hostPath") if kind in spec]
+    paths = [as_dict(spec.get(kind)).get("path") for kind in ("local", "hostPath") if kind in spec]
     shown = [_steps(each) for each in paths if isinstance(each, str)]
     meets = any(folder[: len(each)] == each[: len(folder)] for each in shown)
-    terms = _list(_dict(_dict(spec.get("nodeAffinity")).get("required")).get("nodeSelectorTerms"))
-    elsewhere = bool(terms) and all(_excludes(_dict(each), node) for each in terms)
+    terms = as_list(as_dict(as_dict(spec.get("nodeAffinity")).get("required")).get("nodeSelectorTerms"))
+    elsewhere = bool(terms) and all(_excludes(as_dict(each), node) for each in terms)
     return (meets or len(shown) < len(paths)) and not elsewhere
 
 
@@ -128,18 +129,10 @@ def _excludes(term: Mapping[str, Any], node: str) -> bool:
     """Return whether a term names nodes and this one is not among them."""
     named = (("matchExpressions", _HOSTNAME), ("matchFields", "metadata.name"))
     return any(
-        each.get("key") == key and each.get("operator") == "In" and node not in _list(each.get("values"))
+        each.get("key") == key and each.get("operator") == "In" and node not in as_list(each.get("values"))
         for part, key in named
-        for each in map(_dict, _list(term.get(part)))
+        for each in map(as_dict, as_list(term.get(part)))
     )
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _name(node: str, number: int) -> str:
