@@ -65,9 +65,7 @@ work_options = with_options(
     namespace_option,
     click.option("--gpu-memory", type=click.IntRange(1), metavar="GIB", help="GPU memory it needs."),
     click.option("--gpu-compute", type=click.IntRange(1, 100), metavar="PERCENT", help="Part of a GPU's compute."),
-    click.option(
-        "--gpus", type=click.IntRange(1), help="Number of GPUs: whole ones, or with --gpu-memory that much of each."
-    ),
+    click.option("--gpus", type=click.IntRange(1), help="Number of GPUs; with --gpu-memory, that much memory on each."),
     click.option("--slice", default="", metavar="PROFILE", help="MIG instance of this profile: 1g.10gb."),
     click.option(
         "--isolation",
