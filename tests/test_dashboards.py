@@ -414,4 +414,4 @@ def test_panels_of_nvidia_s_own_dashboard_answer_from_tessera_s_metrics(tmp_path
 
 def test_what_a_driver_reports_of_an_empty_mig_instance_is_no_use_of_it() -> None:
     panels = {each["title"]: each["targets"][0]["expr"] for each in DASHBOARDS["cost"]["panels"]}
-    assert f"[1h]) <= {UNUSED_MIB}))" in panels["Memory allocated to containers that used none for an hour"]
+    assert f"[1h]) <= {UNUSED_MIB})" in panels["Memory allocated to containers that used none for an hour"]
