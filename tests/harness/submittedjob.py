@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tessera.api.kubernetes.jobs import JobRequest, job_object, job_selection
-from tessera.clients.kube import JOBS, PODS, MemoryKube, uid_of
+from tessera.clients.kube import JOBS, PODS, MemoryKube, Object, uid_of
 
 RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
 
@@ -27,17 +27,29 @@ class SubmittedJob:
         job = job_object(JobRequest(name="j", namespace="ns", image="a", queue=queue))
         return uid_of(await self.kube.create(JOBS, job))
 
-    async def pod(self, status: Mapping[str, Any], node: str = "") -> None:
-        metadata = {"name": "j-1", "namespace": "ns", "labels": dict(job_selection("j"))}
-        body = {"metadata": metadata, "spec": {"nodeName": node} if node else {}}
-        if await self.kube.get(PODS, "j-1", "ns") is None:
-            await self.kube.create(PODS, body)
-        await self.kube.patch(PODS, "j-1", {"spec": body["spec"]}, namespace="ns")
-        await self.kube.patch(PODS, "j-1", {"status": status}, namespace="ns", subresource="status")
+    async def pod(self, status: Mapping[str, Any], node: str = "", *, name: str = "j-1") -> None:
+        """Give the pod `name` of the Job a status; it is created first, and is the Job's of that time."""
+        spec = {"nodeName": node} if node else {}
+        if await self.kube.get(PODS, name, "ns") is None:
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": uid_of(await self.job())}
+            metadata = {"name": name, "namespace": "ns", "labels": dict(job_selection("j"))}
+            await self.kube.create(PODS, {"metadata": {**metadata, "ownerReferences": [owner]}, "spec": spec})
+        await self.kube.patch(PODS, name, {"spec": spec}, namespace="ns")
+        await self.kube.patch(PODS, name, {"status": status}, namespace="ns", subresource="status")
 
-    async def ends(self, code: int) -> None:
+    async def job(self) -> Object:
+        """Return the Job, which exists."""
+        found = await self.kube.get(JOBS, "j", "ns")
+        assert found is not None
+        return found
+
+    async def suspend(self, *, suspended: bool = True) -> None:
+        await self.kube.patch(JOBS, "j", {"spec": {"suspend": suspended}}, namespace="ns")
+
+    async def ends(self, code: int, *, name: str = "j-1") -> None:
         state = {"terminated": {"exitCode": code}}
-        await self.pod({"phase": "Failed", "containerStatuses": [{"name": "main", "state": state}]}, "n")
+        phase = "Failed" if code else "Succeeded"
+        await self.pod({"phase": phase, "containerStatuses": [{"name": "main", "state": state}]}, "n", name=name)
 
 
 async def said(capture: pytest.CaptureFixture[str], words: str) -> str:

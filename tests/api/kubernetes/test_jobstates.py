@@ -17,12 +17,28 @@ ASKED = JobRequest(
 
 
 def job_pod(status: dict[str, Any], node: str = "", *, name: str = "j-1", created: str = "1") -> dict[str, Any]:
-    metadata = {"labels": LABEL, "creationTimestamp": created}
+    metadata = {"labels": LABEL, "creationTimestamp": created, "ownerReferences": [{"kind": "Job", "uid": "7"}]}
     return pod(name, node=node or None, metadata=metadata, status={"phase": ""} | status)
+
+
+def submitted(asked: JobRequest) -> dict[str, Any]:
+    """The Job as the API server has it."""
+    job = job_object(asked)
+    return {**job, "metadata": {**job["metadata"], "uid": "7"}}
+
+
+def deleted(pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod while it is being deleted."""
+    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2"}}
 
 
 def main(state: dict[str, Any]) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "main", "state": state}]}
+
+
+def beside(state: dict[str, Any], sidecar: dict[str, Any]) -> dict[str, Any]:
+    """The status of a pod to which the cluster added a container; the kubelet sorts them by name."""
+    return {"containerStatuses": [{"name": "istio-proxy", "state": sidecar}, {"name": "main", "state": state}]}
 
 
 NOWHERE = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes:\nno GPU"}]}
@@ -30,6 +46,12 @@ PULL = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
 EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
 ENDED: dict[str, Any] = {"terminated": {"exitCode": 3, "reason": "Error"}}
 KILLED: dict[str, Any] = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+WELL: dict[str, Any] = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+DRAINED = {
+    "conditions": [
+        {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "drained"}
+    ]
+}
 FAILED = {"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]}
 COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
 FREE = {"suspend": False}
@@ -62,6 +84,97 @@ STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, t
         (JobStage.FAILED, "its command ended with 137 (OOMKilled)", 137),
     ),
     "evicted": (FREE, {}, job_pod(EVICTED, "n"), (JobStage.FAILED, "Evicted: low on memory", None)),
+    "evicted, and its command killed": (
+        FREE,
+        {},
+        job_pod(main(KILLED) | EVICTED, "n"),
+        (JobStage.FAILED, "Evicted: low on memory", None),
+    ),
+    "evicted, and its command ended by itself": (
+        FREE,
+        {},
+        job_pod(main(WELL) | EVICTED, "n"),
+        (JobStage.FAILED, "Evicted: low on memory", None),
+    ),
+    "evicted, as the controller has seen": (
+        FREE,
+        FAILED,
+        job_pod(main(WELL) | EVICTED, "n"),
+        (JobStage.FAILED, "Evicted: low on memory", None),
+    ),
+    "drained": (
+        FREE,
+        FAILED,
+        deleted(job_pod(main(ENDED) | DRAINED, "n")),
+        (JobStage.FAILED, "EvictionByEvictionAPI: drained", None),
+    ),
+    "drained, not seen by the controller": (
+        FREE,
+        {},
+        deleted(job_pod(main(WELL) | DRAINED | {"phase": "Succeeded"}, "n")),
+        (JobStage.PENDING, "its pod is being deleted", None),
+    ),
+    "its pod deleted": (
+        FREE,
+        FAILED,
+        deleted(job_pod(main(ENDED), "n")),
+        (JobStage.FAILED, "its pod was deleted (DeadlineExceeded)", None),
+    ),
+    "its pod being deleted": (
+        FREE,
+        {},
+        deleted(job_pod(main({"running": {}}), "n")),
+        (JobStage.RUNNING, "its pod is being deleted", None),
+    ),
+    "suspended while it runs": (
+        {},
+        {},
+        job_pod(main({"running": {}}), "n"),
+        (JobStage.QUEUED, "pending in queue team", None),
+    ),
+    "suspended, its command ended by itself": (
+        {},
+        {},
+        job_pod(main(WELL) | {"phase": "Succeeded"}, "n"),
+        (JobStage.QUEUED, "pending in queue team", None),
+    ),
+    "suspended, its command killed": (
+        {},
+        {},
+        deleted(job_pod(main(ENDED) | {"phase": "Failed"}, "n")),
+        (JobStage.QUEUED, "pending in queue team", None),
+    ),
+    "suspended after its end": ({}, COMPLETE, job_pod(main(WELL), "n"), (JobStage.SUCCEEDED, "", 0)),
+    "ended well, and another container runs on": (
+        FREE,
+        {},
+        job_pod(beside(WELL, {"running": {}}) | {"phase": "Running"}, "n"),
+        (JobStage.SUCCEEDED, "", 0),
+    ),
+    "ended well, unless the kubelet says that it was evicted": (
+        FREE,
+        {},
+        job_pod(main(WELL) | {"phase": "Running"}, "n"),
+        (JobStage.RUNNING, "", 0),
+    ),
+    "failed beside another container": (
+        FREE,
+        {},
+        job_pod(beside(ENDED, WELL) | {"phase": "Failed"}, "n"),
+        (JobStage.FAILED, "its command ended with 3", 3),
+    ),
+    "failed, and another container runs on": (
+        FREE,
+        {},
+        job_pod(beside(ENDED, {"running": {}}) | {"phase": "Running"}, "n"),
+        (JobStage.FAILED, "its command ended with 3", 3),
+    ),
+    "running, and another container has ended": (
+        FREE,
+        {},
+        job_pod(beside({"running": {}}, WELL) | {"phase": "Running"}, "n"),
+        (JobStage.RUNNING, "", None),
+    ),
     "unpacking": (FREE, {}, job_pod(unpack({"running": {}}), "n"), (JobStage.STARTING, "", None)),
     "without its code": (
         FREE,
@@ -95,7 +208,7 @@ STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, t
 @pytest.mark.parametrize("case", STATES)
 def test_how_far_a_job_is(case: str) -> None:
     spec, status, one, want = STATES[case]
-    job = job_object(ASKED)
+    job = submitted(ASKED)
     job = {**job, "spec": {**job["spec"], **spec}, "status": status}
     found = read_job(job, [one] if one else [])
     assert (found.stage, found.reason, found.exit_code) == want
@@ -129,21 +242,36 @@ PARTS: dict[str, tuple[dict[str, Any], dict[str, Any] | None, tuple[JobStage, st
 @pytest.mark.parametrize("case", PARTS)
 def test_how_many_parts_of_a_job_are_done(case: str) -> None:
     status, pod, want = PARTS[case]
-    metadata = {"name": "j", "namespace": "ns"}
+    metadata = {"name": "j", "namespace": "ns", "uid": "7"}
     job = {"metadata": metadata, "spec": {"completions": 60, "completionMode": "Indexed"}, "status": status}
     found = read_job(job, [job_pod(pod, "")] if pod else [])
     assert (found.stage, found.reason, found.exit_code) == (*want, None)
 
 
+FORMER = {
+    "name": "j-0",
+    "namespace": "ns",
+    "labels": LABEL,
+    "creationTimestamp": "9",
+    "ownerReferences": [{"kind": "Job", "uid": "6"}],
+}
+"""Metadata of the pod of a Job of the same name that was deleted."""
+
+
 def test_a_job_that_is_suspended_by_hand_says_so_and_only_its_own_newest_pod_counts() -> None:
-    job = job_object(JobRequest(name="j", namespace="ns", image="a"))
+    job = submitted(JobRequest(name="j", namespace="ns", image="a"))
     assert read_job({**job, "spec": {**job["spec"], "suspend": True}}, []).reason == "it is suspended"
     others = [
         job_pod({}, "other", name="x") | {"metadata": {"name": "x", "namespace": "ns", "labels": {}}},
         job_pod({}, "other", name="y") | {"metadata": {"name": "y", "namespace": "elsewhere", "labels": LABEL}},
+        job_pod({}, "other", name="z") | {"metadata": {"name": "z", "namespace": "ns", "labels": LABEL}},
+        job_pod({}, "other", name="j-0") | {"metadata": FORMER},
     ]
     both = [job_pod({}, "new", name="j-2", created="2"), job_pod({}, "old")]
     assert read_job(job, [*others, *both]).node == "new"
+    assert read_job(job, others).pod == ""
+    ending = deleted(job_pod({}, "ending", name="j-3", created="3"))
+    assert read_job(job, [*both, ending]).node == "new"
 
 
 def workload(uid: str, *conditions: tuple[str, str, str], created: str = "1") -> dict[str, Any]:
@@ -175,8 +303,7 @@ QUEUED: dict[str, tuple[list[dict[str, Any]], str]] = {
 @pytest.mark.parametrize("case", QUEUED)
 def test_a_job_in_a_queue_says_what_kueue_says(case: str) -> None:
     workloads, want = QUEUED[case]
-    job = job_object(ASKED)
-    job["metadata"]["uid"] = "7"
+    job = submitted(ASKED)
     found = read_job(job, [], (), workloads)
     assert (found.stage, found.reason) == (JobStage.QUEUED, f"pending in queue team{want}")
 
@@ -187,7 +314,8 @@ JUNK = st.recursive(
     | st.dictionaries(
         st.sampled_from(["metadata", "spec", "status", "name", "labels", "conditions", "containerStatuses",
                          "initContainerStatuses", "state", "terminated", "exitCode", "template", "containers",
-                         "resources", "limits", "type", "env", "valueFrom", "secretKeyRef", "key"]),
+                         "resources", "limits", "type", "env", "valueFrom", "secretKeyRef", "key",
+                         "ownerReferences", "uid"]),
         inner, max_size=4,
     ),
     max_leaves=20,

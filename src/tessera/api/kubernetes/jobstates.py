@@ -46,6 +46,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     stage: JobStage
     reason: str = ""
     pod: str = ""
+    container: str = ""
+    """Of its command; others may have been added to the pod."""
     node: str = ""
     exit_code: int | None = None
     """Of its command, once that has ended."""
@@ -76,16 +78,10 @@ def read_job(
     """
     metadata, spec, status = (as_dict(job.get(part)) for part in ("metadata", "spec", "status"))
     name = str(metadata.get("name", ""))
-    own = [
-        each
-        for each in pods
-        if _labels(each).get(OF_JOB) == name
-        and as_dict(each.get("metadata")).get("namespace") == metadata.get("namespace")
-    ]
-    pod: Mapping[str, Any] = max(
-        own, key=lambda each: str(as_dict(each.get("metadata")).get("creationTimestamp", "")), default={}
-    )
-    stage, reason, exit_code = _stage(spec, status, metadata, pod)
+    own = [each for each in pods if _is_of(each, metadata)]
+    pod: Mapping[str, Any] = max(own, key=_age, default={})
+    container = next(iter(as_dicts(as_dict(as_dict(spec.get("template")).get("spec")).get("containers"))), {})
+    stage, reason, exit_code = _stage(spec, status, metadata, _Pod(pod, str(container.get("name", ""))))
     if stage is JobStage.PENDING and not pod:
         reason = _why_no_pod(metadata, events)
     if stage is JobStage.QUEUED and (words := _why_queued(metadata, workloads)):
@@ -94,7 +90,6 @@ def read_job(
     if isinstance(parts, int) and parts > 1 and stage is not JobStage.QUEUED:
         stage, exit_code = _stage_of_parts(parts, status, own), None
         reason = ": ".join(filter(None, (_progress(parts, status), reason if stage is JobStage.PENDING else "")))
-    container = next(iter(as_dicts(as_dict(as_dict(spec.get("template")).get("spec")).get("containers"))), {})
     limits = as_dict(as_dict(container.get("resources")).get("limits"))
     return JobState(
         name=name,
@@ -102,6 +97,7 @@ def read_job(
         stage=stage,
         reason="".join(each if each.isprintable() else "\ufffd" for each in " ".join(reason.split())),
         pod=str(as_dict(pod.get("metadata")).get("name", "")),
+        container=str(container.get("name", "")),
         node=str(as_dict(pod.get("spec")).get("nodeName", "")),
         exit_code=exit_code,
         created=str(metadata.get("creationTimestamp", "")),
@@ -111,21 +107,98 @@ def read_job(
     )
 
 
+def _is_of(pod: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+    """Return whether a pod is of the Job with this metadata: anybody may set its label."""
+    metadata = as_dict(pod.get("metadata"))
+    if _labels(pod).get(OF_JOB) != job.get("name") or metadata.get("namespace") != job.get("namespace"):
+        return False
+    return any(each.get("uid") == job.get("uid") for each in as_dicts(metadata.get("ownerReferences")))
+
+
+def _age(pod: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return what the newest pod has most of; one that is being deleted is older than any other."""
+    metadata = as_dict(pod.get("metadata"))
+    return not metadata.get("deletionTimestamp"), str(metadata.get("creationTimestamp", ""))
+
+
+class _Pod:
+    """A Job's newest pod; empty for none.
+
+    Args:
+        body: the object.
+        container: of its command.
+
+    """
+
+    def __init__(self, body: Mapping[str, Any], container: str) -> None:
+        metadata, self.status = as_dict(body.get("metadata")), as_dict(body.get("status"))
+        self.deleted = bool(metadata.get("deletionTimestamp"))
+        self.node = as_dict(body.get("spec")).get("nodeName")
+        self.failed, self.running = (self.status.get("phase") == each for each in ("Failed", "Running"))
+        states = as_dicts(self.status.get("containerStatuses"))
+        own = next((each for each in states if each.get("name") == container), {})
+        self.state = as_dict(own.get("state"))
+        self.ended = as_dict(self.state.get("terminated"))
+        code = self.ended.get("exitCode")
+        self.code = code if isinstance(code, int) else None
+        self.has_others_running = any(as_dict(each.get("state")).get("running") is not None for each in states)
+        conditions = {str(each.get("type")): each for each in as_dicts(self.status.get("conditions"))}
+        self.scheduled = as_dict(conditions.get("PodScheduled"))
+        self.disrupted = _sentence(self.status) if self.failed and self.status.get("reason") else ""
+        """Why the kubelet or the API server ended it, whatever its command returned then; empty if they did not.
+
+        Source: Kubernetes, `PodStatus.Reason` (`Evicted`), condition `DisruptionTarget`.
+        """
+        if not self.disrupted and _is_true(conditions, "DisruptionTarget"):
+            self.disrupted = _sentence(conditions["DisruptionTarget"])
+
+    @property
+    def unpacking(self) -> dict[str, Any]:
+        """The state of the container that unpacks the code; empty for none."""
+        return as_dict(next(iter(as_dicts(self.status.get("initContainerStatuses"))), {}).get("state"))
+
+
+def _sentence(said: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, (str(said.get(part) or "") for part in ("reason", "message"))))
+
+
 def _stage(
-    spec: Mapping[str, Any], status: Mapping[str, Any], metadata: Mapping[str, Any], pod: Mapping[str, Any]
+    spec: Mapping[str, Any], status: Mapping[str, Any], metadata: Mapping[str, Any], pod: _Pod
 ) -> tuple[JobStage, str, int | None]:
-    """Return the stage, its reason, and the exit code of the command."""
-    state = as_dict(next(iter(as_dicts(as_dict(pod.get("status")).get("containerStatuses"))), {}).get("state"))
-    ended = as_dict(state.get("terminated"))
-    code = ended.get("exitCode") if isinstance(ended.get("exitCode"), int) else None
+    """Return the stage, its reason, and the exit code of the command.
+
+    What the Job's controller has decided comes first. Pods of a suspended Job are ended and do not count, nor do those
+    that are being deleted until it has decided.
+    """
     conditions = {str(each.get("type")): each for each in as_dicts(status.get("conditions"))}
-    if _is_true(conditions, "Complete") or (code == 0 and not _is_true(conditions, "Failed")):
+    if _is_true(conditions, "Complete"):
         return JobStage.SUCCEEDED, "", 0
-    if _is_true(conditions, "Failed") or as_dict(pod.get("status")).get("phase") == "Failed":
-        return JobStage.FAILED, _why_failed(conditions, pod, ended), code
-    if state.get("running") is not None or code is not None:
-        return JobStage.RUNNING, "", code
-    return *_before_start(spec, metadata, pod, as_dict(_unpacking(pod).get("waiting") or state.get("waiting"))), None
+    if _is_true(conditions, "Failed"):
+        return _failed(conditions, pod)
+    if spec.get("suspend"):
+        queue = as_dict(metadata.get("labels")).get(QUEUE_LABEL)
+        return JobStage.QUEUED, f"pending in queue {queue}" if queue else "it is suspended", None
+    return _stage_of_pod(conditions, pod)
+
+
+def _stage_of_pod(conditions: Mapping[str, Any], pod: _Pod) -> tuple[JobStage, str, int | None]:
+    """Return the stage of a Job that is not suspended and of whose end nothing is said yet."""
+    if pod.deleted:
+        stage = JobStage.RUNNING if pod.state.get("running") is not None else JobStage.PENDING
+        return stage, "its pod is being deleted", None
+    if pod.failed or (pod.code and pod.has_others_running):
+        return _failed(conditions, pod)
+    if pod.code == 0 and (pod.has_others_running or not pod.running):  # else the kubelet is about to say why it ended
+        return JobStage.SUCCEEDED, "", 0
+    if pod.state.get("running") is not None or pod.code is not None:
+        return JobStage.RUNNING, "", pod.code
+    return *_before_start(pod), None
+
+
+def _failed(conditions: Mapping[str, Any], pod: _Pod) -> tuple[JobStage, str, int | None]:
+    if pod.disrupted or pod.deleted:
+        return JobStage.FAILED, pod.disrupted or f"its pod was deleted ({_sentence(conditions['Failed'])})", None
+    return JobStage.FAILED, _why_failed(conditions, pod), pod.code
 
 
 def _stage_of_parts(parts: int, status: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> JobStage:
@@ -151,18 +224,11 @@ def _count(status: Mapping[str, Any], field: str) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _before_start(
-    spec: Mapping[str, Any], metadata: Mapping[str, Any], pod: Mapping[str, Any], waiting: Mapping[str, Any]
-) -> tuple[JobStage, str]:
-    if spec.get("suspend") and not pod:
-        queue = as_dict(metadata.get("labels")).get(QUEUE_LABEL)
-        return JobStage.QUEUED, f"pending in queue {queue}" if queue else "it is suspended"
-    if not as_dict(pod.get("spec")).get("nodeName"):
-        conditions = as_dicts(as_dict(pod.get("status")).get("conditions"))
-        scheduled = next((each for each in conditions if each.get("type") == "PodScheduled"), {})
-        return JobStage.PENDING, str(scheduled.get("message", ""))
-    words = [str(waiting.get(part, "")) for part in ("reason", "message")]
-    return JobStage.STARTING, ": ".join(filter(None, words)) if words[0] != _UNPACKING else ""
+def _before_start(pod: _Pod) -> tuple[JobStage, str]:
+    if not pod.node:
+        return JobStage.PENDING, str(pod.scheduled.get("message", ""))
+    waiting = as_dict(pod.unpacking.get("waiting") or pod.state.get("waiting"))
+    return JobStage.STARTING, _sentence(waiting) if waiting.get("reason") != _UNPACKING else ""
 
 
 def _why_no_pod(metadata: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:
@@ -193,25 +259,15 @@ def _labels(body: Mapping[str, Any]) -> dict[str, Any]:
     return as_dict(as_dict(body.get("metadata")).get("labels"))
 
 
-def _unpacking(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of the container that unpacks the code; empty for none."""
-    return as_dict(next(iter(as_dicts(as_dict(pod.get("status")).get("initContainerStatuses"))), {}).get("state"))
-
-
-def _why_failed(conditions: Mapping[str, Any], pod: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
-    said = as_dict(pod.get("status"))
-    if ended.get("exitCode") is not None:
-        reason = str(ended.get("reason", ""))
-        return f"its command ended with {ended['exitCode']}" + (f" ({reason})" if reason not in {"", "Error"} else "")
-    unpacked = as_dict(_unpacking(pod).get("terminated"))
+def _why_failed(conditions: Mapping[str, Any], pod: _Pod) -> str:
+    if pod.code is not None:
+        reason = str(pod.ended.get("reason", ""))
+        return f"its command ended with {pod.code}" + (f" ({reason})" if reason not in {"", "Error"} else "")
+    unpacked = as_dict(pod.unpacking.get("terminated"))
     if unpacked.get("exitCode"):
         words = str(unpacked.get("message") or f"exit code {unpacked['exitCode']}")
         return f"its code was not unpacked, which needs tar and gzip in the image: {words}"
-    for each in (said, conditions.get("Failed", {})):
-        words = ": ".join(filter(None, (str(each.get(part) or "") for part in ("reason", "message"))))
-        if words:
-            return words
-    return ""
+    return _sentence(pod.status) or _sentence(as_dict(conditions.get("Failed")))
 
 
 def _is_true(conditions: Mapping[str, Any], kind: str) -> bool:

@@ -226,7 +226,7 @@ async def _code(state: JobState, log: asyncio.Task[None] | None) -> int:
             await asyncio.wait_for(asyncio.shield(log), _LAST_WORDS_S)
     if state.exit_code is None:
         subject = f"job {state.namespace}/{state.name}"
-        raise Conflict(subject, found=state.reason or "failed", hint="see `tessera logs`")
+        raise Conflict(subject, found=state.reason.rstrip(".") or "failed", hint="see `tessera logs`")
     return state.exit_code
 
 
