@@ -27,14 +27,17 @@ class SubmittedJob:
         job = job_object(JobRequest(name="j", namespace="ns", image="a", queue=queue))
         return uid_of(await self.kube.create(JOBS, job))
 
-    async def pod(self, status: Mapping[str, Any], node: str = "", *, name: str = "j-1") -> None:
+    async def pod(
+        self, status: Mapping[str, Any], node: str = "", *, name: str = "j-1", containers: tuple[str, ...] = ("main",)
+    ) -> None:
         """Give the pod `name` of the Job a status; it is created first, and is the Job's of that time."""
-        spec = {"nodeName": node} if node else {}
+        spec = {"containers": [{"name": each} for each in containers]} | ({"nodeName": node} if node else {})
         if await self.kube.get(PODS, name, "ns") is None:
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": uid_of(await self.job())}
             metadata = {"name": name, "namespace": "ns", "labels": dict(job_selection("j"))}
             await self.kube.create(PODS, {"metadata": {**metadata, "ownerReferences": [owner]}, "spec": spec})
-        await self.kube.patch(PODS, name, {"spec": spec}, namespace="ns")
+        if node:
+            await self.kube.patch(PODS, name, {"spec": {"nodeName": node}}, namespace="ns")
         await self.kube.patch(PODS, name, {"status": status}, namespace="ns", subresource="status")
 
     async def job(self) -> Object:

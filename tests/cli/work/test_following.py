@@ -175,11 +175,28 @@ async def test_a_job_that_ends_without_its_command_is_distinguished_from_one_tha
         await state_of(one.kube, "j", "ns")
 
 
+@pytest.mark.anyio
+async def test_of_a_pod_with_an_added_container_the_commands_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    one = SubmittedJob()
+    await one.submit()
+    one.kube.written["ns", "j-1"] = [b"epoch 1\n"]
+    added = {"name": "istio-proxy", "state": {"running": {}}}
+    states = [added, {"name": "main", "state": {"running": {}}}]
+    await one.pod({"phase": "Running", "containerStatuses": states}, "n", containers=("istio-proxy", "main"))
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    assert "broke off" not in await said(capsys, "epoch 1")
+    states = [added, {"name": "main", "state": {"terminated": {"exitCode": 7}}}]
+    await one.pod({"phase": "Failed", "containerStatuses": states}, "n")
+    assert await task == 7
+
+
 class SilentLogs(MemoryKube):
     """An API that gives no logs."""
 
-    async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
-        async for piece in super().logs(name, namespace, follow=False):
+    async def logs(
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False
+    ) -> AsyncIterator[bytes]:
+        async for piece in super().logs(name, namespace, container=container):
             yield piece
         raise Unavailable(f"log of {namespace}/{name}", found="cut", expected=f"follow={follow}")
 

@@ -156,6 +156,15 @@ async def test_a_pod_is_asked_by_way_of_the_api_server(tmp_path: Path) -> None:
         assert {each.target for each in server.requested} == {"/api/v1/namespaces/ns/pods/p:9400/proxy/usage"}
 
 
+async def test_a_log_is_that_of_the_container_named(tmp_path: Path) -> None:
+    async with connected(tmp_path, lambda _: answer(b"epoch 1"), {}) as (server, kube):
+        for container, follow in (("main", True), ("", False)):
+            found = [each async for each in kube.logs("p", "ns", container=container, follow=follow)]
+            assert b"".join(found) == b"epoch 1"
+        log = "/api/v1/namespaces/ns/pods/p/log"
+        assert [each.target for each in server.requested] == [f"{log}?container=main&follow=true", log]
+
+
 @pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])
 async def test_an_endless_answer_of_a_pod_is_not_read_to_its_end(tmp_path: Path, status: str) -> None:
     endless = answer(b"a" * (1 << 16), status).replace(b"Content-Length: 65536", b"Content-Length: 99000000")

@@ -99,7 +99,7 @@ async def print_log(kube: Kube, state: JobState, *, follow: bool = False) -> Non
         TesseraError: it cannot be read.
 
     """
-    async for piece in kube.logs(state.pod, state.namespace, follow=follow):
+    async for piece in kube.logs(state.pod, state.namespace, container=state.container, follow=follow):
         click.echo(piece, nl=False)
 
 

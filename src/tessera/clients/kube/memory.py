@@ -248,12 +248,17 @@ class MemoryKube:
             raise Unavailable(subject, found=f"an answer of more than {most} bytes", hint="try again")
         return answer
 
-    async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
+    async def logs(
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False
+    ) -> AsyncIterator[bytes]:
         """Yield the pieces in `written` for a pod; with `follow` also later ones until it has ended."""
         await self._reach(PODS, namespace)
-        if self._storage.get(PODS, (namespace, name)) is None:
-            subject = f"log of {_subject(PODS, (namespace, name))}"
+        subject, pod = f"log of {_subject(PODS, (namespace, name))}", self._storage.get(PODS, (namespace, name))
+        if pod is None:
             raise Unavailable(subject, found="there is no such pod", hint="start it first")
+        names = [each["name"] for each in (pod.get("spec") or {}).get("containers", ())]
+        if names and (container not in names if container else len(names) > 1):
+            raise InvalidInput(subject, found=f"container {container!r}", expected=f"one of {', '.join(names)}")
         pieces, given = self.written.get((namespace, name), []), 0
         while True:
             for piece in pieces[given:]:

@@ -349,11 +349,17 @@ class Kube(Protocol):
         """
         ...
 
-    def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
-        """Yield the log of a pod's only container, in pieces; with `follow` until it ends.
+    def logs(self, name: str, namespace: str, *, container: str = "", follow: bool = False) -> AsyncIterator[bytes]:
+        """Yield the log of a container of a pod, in pieces; with `follow` until it ends.
+
+        Args:
+            name: of the pod.
+            namespace: of the pod.
+            container: its name; empty for the only one.
+            follow: whether to wait for what it writes later.
 
         Raises:
-            InvalidInput: its container has not started yet.
+            InvalidInput: its container has not started yet, or is not named though it has several.
             Unavailable: there is no such pod, or its log broke off.
 
         """

@@ -193,13 +193,16 @@ class HttpKube:
         except (_Absent, Unsupported) as error:
             raise Unavailable(subject, found=error.found, hint="try again") from error
 
-    async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
-        """Yield the log of a pod's only container; it may be silent for hours."""
+    async def logs(
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False
+    ) -> AsyncIterator[bytes]:
+        """Yield the log of a container of a pod; it may be silent for hours."""
         subject = f"log of {_subject(PODS, name, namespace)}"
         requested = _Request(subject, PODS, name, namespace, "log")
+        asked = ({"container": container} if container else {}) | ({"follow": "true"} if follow else {})
         async with AsyncExitStack() as stack:
             try:
-                pieces = await stack.enter_async_context(self._opened(requested, {"follow": "true"} if follow else {}))
+                pieces = await stack.enter_async_context(self._opened(requested, asked))
             except _Absent as error:
                 raise Unavailable(
                     subject, found=error.found, hint="try again when its container has started"
