@@ -10,6 +10,7 @@ from builders.usagereports import BUSY
 from harness.submittedjob import RUNS, SubmittedJob, said
 from tessera.api.kubernetes.jobs import JobRequest, job_object
 from tessera.api.tessera.usage.usagereports import write_usage
+from tessera.cli.work import following
 from tessera.cli.work.following import follow_job, print_log, state_of
 from tessera.clients.kube import EVENTS, JOBS, PODS, WORKLOADS, MemoryKube, uid_of
 from tessera.core.usage.usagereport import DeviceReport, GpuReport, UsageReport
@@ -199,6 +200,103 @@ class SilentLogs(MemoryKube):
         async for piece in super().logs(name, namespace, container=container):
             yield piece
         raise Unavailable(f"log of {namespace}/{name}", found="cut", expected=f"follow={follow}")
+
+
+@pytest.mark.anyio
+async def test_a_job_that_is_preempted_is_followed_in_its_second_pod(capsys: pytest.CaptureFixture[str]) -> None:
+    one = SubmittedJob()
+    await one.submit(queue="team")
+    one.kube.written["ns", "j-1"], one.kube.written["ns", "j-2"] = [b"epoch 1\n"], [b"epoch 2\n"]
+    await one.suspend(suspended=False)
+    await one.pod(RUNS, "n")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await said(capsys, "epoch 1")
+    await one.suspend()
+    await one.ends(0)  # on SIGTERM
+    await said(capsys, "j: Queued")
+    await one.kube.delete(PODS, "j-1", namespace="ns")
+    await one.suspend(suspended=False)
+    await one.pod(RUNS, "n", name="j-2")
+    await said(capsys, "epoch 2")
+    await one.ends(3, name="j-2")
+    assert await task == 3
+
+
+class SlowLogs(MemoryKube):
+    """An API that gives a log that is long."""
+
+    async def logs(
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False
+    ) -> AsyncIterator[bytes]:
+        async for piece in super().logs(name, namespace, container=container):
+            yield piece
+            await asyncio.sleep(0.1 if follow else 0)
+
+
+@pytest.mark.anyio
+async def test_a_long_log_is_printed_to_its_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_LAST_WORDS_S", 0.4)
+    one = SubmittedJob(SlowLogs())
+    await one.submit()
+    one.kube.written["ns", "j-1"] = [b"part %d\n" % number for number in range(8)]
+    await one.ends(2)
+    assert await follow_job(one.kube, "j", "ns") == 2
+    assert "part 7" in capsys.readouterr().out
+
+
+class EndlessLogs(MemoryKube):
+    """An API whose logs never end."""
+
+    async def logs(
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False
+    ) -> AsyncIterator[bytes]:
+        async for piece in super().logs(name, namespace, container=container):
+            yield piece
+        if follow:
+            await asyncio.Event().wait()
+
+
+@pytest.mark.anyio
+async def test_a_log_that_does_not_end_with_the_job_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_LAST_WORDS_S", 0.1)
+    one = SubmittedJob(EndlessLogs())
+    await one.submit()
+    await one.ends(2)
+    assert await follow_job(one.kube, "j", "ns") == 2
+    assert "the log did not end; tessera logs j -n ns prints it from its start" in capsys.readouterr().err
+
+
+@pytest.mark.anyio
+async def test_a_log_that_ends_before_the_command_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_LAST_WORDS_S", 0.1)
+    one = SubmittedJob(SlowLogs())
+    await one.submit()
+    one.kube.written["ns", "j-1"] = [b"part %d\n" % number for number in range(8)]
+    await one.pod(RUNS, "n")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await said(capsys, "the log ended, and the command runs on; tessera logs j -n ns prints it from its start")
+    await asyncio.sleep(0.3)
+    await one.ends(0)
+    assert await task == 0
+    assert "runs on" not in capsys.readouterr().err
+
+
+@pytest.mark.anyio
+async def test_the_log_of_a_job_that_was_evicted_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    one = SubmittedJob()
+    await one.submit()
+    one.kube.written["ns", "j-1"] = [b"epoch 1\n"]
+    killed = {"name": "main", "state": {"terminated": {"exitCode": 137}}}
+    await one.pod({"phase": "Failed", "reason": "Evicted", "containerStatuses": [killed]}, "n")
+    with pytest.raises(Conflict, match="Evicted"):
+        await follow_job(one.kube, "j", "ns")
+    assert capsys.readouterr().out == "epoch 1\n"
 
 
 @pytest.mark.anyio

@@ -23,7 +23,7 @@ from tessera.cli import main
 from tessera.cli.work.following import state_of
 from tessera.cli.work.forwarding import follow_notebook, token_of
 from tessera.cli.work.submitting import create_job
-from tessera.clients.kube import SECRETS, Forbidden, MemoryKube
+from tessera.clients.kube import PODS, SECRETS, Forbidden, MemoryKube
 from tessera.errors import InvalidInput, Unavailable
 
 ASKED = JobRequest(name="j", namespace="ns", image="a", own_secret="j-own", notebook=True)
@@ -97,6 +97,28 @@ async def test_its_address_is_printed_when_it_answers_and_leads_to_it(capsys: py
     assert "tessera logs j -n ns" in "".join(capsys.readouterr())
     with pytest.raises(OSError, match=r"refused|Connect call failed"):
         await get(port)
+
+
+@pytest.mark.anyio
+async def test_after_a_preemption_its_port_leads_to_its_second_pod(capsys: pytest.CaptureFixture[str]) -> None:
+    one = await begun()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", port))
+    async with serving(b"first") as one.kube.listening[("ns", "j-1"), 8888]:
+        await said(capsys, "token=")
+        assert (await get(port)).endswith(b"first")
+    await one.suspend()
+    await one.ends(0)  # on SIGTERM
+    await said(capsys, "j: Queued")
+    await one.kube.delete(PODS, "j-1", namespace="ns")
+    await one.suspend(suspended=False)
+    await one.pod(RUNS, "n", name="j-2")
+    async with serving(b"second") as one.kube.listening[("ns", "j-2"), 8888]:
+        await said(capsys, "token=")
+        assert (await get(port)).endswith(b"second")
+    await one.ends(0, name="j-2")
+    assert await task == 0
 
 
 @pytest.mark.anyio

@@ -48,6 +48,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     pod: str = ""
     container: str = ""
     """Of its command; others may have been added to the pod."""
+    started: bool = False
+    """Whether its command has started in this pod, and may have written."""
     node: str = ""
     exit_code: int | None = None
     """Of its command, once that has ended."""
@@ -81,7 +83,8 @@ def read_job(
     own = [each for each in pods if _is_of(each, metadata)]
     pod: Mapping[str, Any] = max(own, key=_age, default={})
     container = next(iter(as_dicts(as_dict(as_dict(spec.get("template")).get("spec")).get("containers"))), {})
-    stage, reason, exit_code = _stage(spec, status, metadata, _Pod(pod, str(container.get("name", ""))))
+    seen = _Pod(pod, str(container.get("name", "")))
+    stage, reason, exit_code = _stage(spec, status, metadata, seen)
     if stage is JobStage.PENDING and not pod:
         reason = _why_no_pod(metadata, events)
     if stage is JobStage.QUEUED and (words := _why_queued(metadata, workloads)):
@@ -98,6 +101,7 @@ def read_job(
         reason="".join(each if each.isprintable() else "\ufffd" for each in " ".join(reason.split())),
         pod=str(as_dict(pod.get("metadata")).get("name", "")),
         container=str(container.get("name", "")),
+        started=seen.started,
         node=str(as_dict(pod.get("spec")).get("nodeName", "")),
         exit_code=exit_code,
         created=str(metadata.get("creationTimestamp", "")),
@@ -141,6 +145,7 @@ class _Pod:
         self.ended = as_dict(self.state.get("terminated"))
         code = self.ended.get("exitCode")
         self.code = code if isinstance(code, int) else None
+        self.started = self.state.get("running") is not None or bool(self.ended)
         self.has_others_running = any(as_dict(each.get("state")).get("running") is not None for each in states)
         conditions = {str(each.get("type")): each for each in as_dicts(self.status.get("conditions"))}
         self.scheduled = as_dict(conditions.get("PodScheduled"))

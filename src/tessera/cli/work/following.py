@@ -40,7 +40,7 @@ __all__ = [
 
 INTERRUPTED = 130
 _LAST_WORDS_S = 10.0
-"""How long to wait for the end of the log, after the Job has ended."""
+"""How long the log may be silent after the Job has ended, and how long ended before it."""
 
 
 async def state_of(kube: Kube, name: str, namespace: str) -> JobState:
@@ -92,14 +92,14 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
-async def print_log(kube: Kube, state: JobState, *, follow: bool = False) -> None:
-    """Print the output of a Job's command.
+async def print_log(kube: Kube, state: JobState) -> None:
+    """Print the output of a Job's command so far.
 
     Raises:
         TesseraError: it cannot be read.
 
     """
-    async for piece in kube.logs(state.pod, state.namespace, container=state.container, follow=follow):
+    async for piece in kube.logs(state.pod, state.namespace, container=state.container):
         click.echo(piece, nl=False)
 
 
@@ -119,8 +119,7 @@ async def follow_job(
 
     """
     observed = _Observed(kube, name, namespace)
-    doing: asyncio.Task[None] | None = None
-    beside: asyncio.Task[None] | None = None
+    shown: _Shown | None = None
     said = ""
     try:
         await observed.synced()
@@ -130,22 +129,92 @@ async def follow_job(
             if (words := _words(state)) != said:
                 said = words
                 say(words)
-            # 2. Once it runs, print its log, or do the alternative, and its GPU usage beside that.
-            if doing is None and state.pod and (state.stage is JobStage.RUNNING or state.exit_code is not None):
-                doing = asyncio.create_task(meanwhile(state) if meanwhile else _log(kube, state))
-                doing.add_done_callback(lambda _: observed.changed.set())
-                beside = asyncio.create_task(_usage(kube, state))
-            if doing is not None and doing.done():
-                doing.result()
+            # 2. Once it runs, print its log, or do the alternative, and its GPU usage beside that; again for a new pod.
+            if state.started and (shown is None or shown.is_of_another(state)):
+                if shown is not None:
+                    await shown.close()
+                shown = _Shown(kube, state, meanwhile, observed.changed.set)
+            if shown is not None:
+                shown.check(state)
             # 3. When it has ended, return the exit code of its command.
             if state.stage.ended:
-                return await _code(state, None if meanwhile else doing)
-            await observed.changed.wait(60.0)
+                if shown is not None:
+                    await shown.last_words()
+                return _code(state)
+            await observed.changed.wait(_LAST_WORDS_S)
     finally:
-        for task in (*observed.following, *filter(None, (doing, beside))):
-            task.cancel()
-            with suppress(asyncio.CancelledError, TesseraError):
-                await task
+        if shown is not None:
+            await shown.close()
+        await _end(*observed.following)
+
+
+async def _end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError, TesseraError):
+            await task
+
+
+class _Shown:
+    """What is shown of one pod of a Job: its log, or the alternative, and its GPU usage."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        state: JobState,
+        meanwhile: Callable[[JobState], Coroutine[Any, Any, None]] | None,
+        wake: Callable[[], None],
+    ) -> None:
+        self._pod, self._is_log, self._told = state.pod, meanwhile is None, False
+        self._again = f"tessera logs {state.name} -n {state.namespace} prints it from its start"
+        self._heard_s = asyncio.get_running_loop().time()
+        self._doing = asyncio.create_task(meanwhile(state) if meanwhile else self._log(kube, state))
+        self._doing.add_done_callback(lambda _: wake())
+        self._beside = asyncio.create_task(_usage(kube, state))
+
+    def is_of_another(self, state: JobState) -> bool:
+        """Return whether the Job has a newer pod, and this one's log has ended."""
+        return state.pod != self._pod and (self._doing.done() or not self._is_log)
+
+    def check(self, state: JobState) -> None:
+        """Say it if the log ended a while ago, and the command has not.
+
+        Raises:
+            TesseraError: the alternative failed.
+
+        """
+        if not self._doing.done():
+            return
+        self._doing.result()
+        runs = state.pod == self._pod and state.stage is JobStage.RUNNING and state.exit_code is None
+        if runs and not self._told and self._silent_s() >= _LAST_WORDS_S:
+            self._told = True
+            say(f"the log ended, and the command runs on; {self._again}")
+
+    async def last_words(self) -> None:
+        """Wait for the end of the log, for as long as pieces of it come."""
+        self._heard_s = asyncio.get_running_loop().time()
+        while self._is_log and not self._doing.done():
+            if (left_s := _LAST_WORDS_S - self._silent_s()) <= 0:
+                say(f"the log did not end; {self._again}")
+                return
+            await asyncio.wait((self._doing,), timeout=left_s)
+
+    async def close(self) -> None:
+        await _end(self._doing, self._beside)
+
+    def _silent_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._heard_s
+
+    async def _log(self, kube: Kube, state: JobState) -> None:
+        try:
+            async for piece in kube.logs(state.pod, state.namespace, container=state.container, follow=True):
+                click.echo(piece, nl=False)
+                self._heard_s = asyncio.get_running_loop().time()
+        except TesseraError as error:
+            self._told = True
+            say(f"the log broke off ({error}); {self._again}")
+        self._heard_s = asyncio.get_running_loop().time()
 
 
 class _Observed:
@@ -205,13 +274,6 @@ def _words(state: JobState) -> str:
     return f"{state.name}: {state.stage.value}{where}{': ' if state.reason else ''}{state.reason}"
 
 
-async def _log(kube: Kube, state: JobState) -> None:
-    try:
-        await print_log(kube, state, follow=True)
-    except TesseraError as error:
-        say(f"the log broke off ({error}); tessera logs {state.name} -n {state.namespace} prints it from its start")
-
-
 async def _usage(kube: Kube, state: JobState) -> None:
     """Print the GPU usage of a Job that requests GPUs; nothing if that cannot be known."""
     if all(resource.startswith(MODEL_RESOURCE) for resource, _ in state.requests):
@@ -220,10 +282,7 @@ async def _usage(kube: Kube, state: JobState) -> None:
         say(f"{state.name}: uses {words}")
 
 
-async def _code(state: JobState, log: asyncio.Task[None] | None) -> int:
-    if log is not None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(log), _LAST_WORDS_S)
+def _code(state: JobState) -> int:
     if state.exit_code is None:
         subject = f"job {state.namespace}/{state.name}"
         raise Conflict(subject, found=state.reason.rstrip(".") or "failed", hint="see `tessera logs`")
