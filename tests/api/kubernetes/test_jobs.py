@@ -138,3 +138,5 @@ def test_a_notebook_takes_its_token_from_its_own_secret_and_is_known_by_it() -> 
     assert read_job(job_object(ASKED), []).token_secret == secret_of(job_object(ASKED)) == ""
     others = JobRequest(name="j", namespace="ns", image="a", env_secrets=(("JUPYTER_TOKEN", "mine", "key"),))
     assert read_job(job_object(others), []).token_secret == ""
+    foreign = {**job, "metadata": {"name": "j", "namespace": "ns"}}
+    assert read_job(foreign, []).token_secret == "", "its token is not of tessera notebook"

@@ -97,6 +97,14 @@ REFUSED = {
         ("--image", "a", "--env", "A=1", "--env-secret", "A=hub/key"),
         "variable A: it is set twice",
     ),
+    "the variable of a notebook's token": (
+        ("--image", "a", "--env", "JUPYTER_TOKEN=1"),
+        "variable JUPYTER_TOKEN: tessera notebook sets it",
+    ),
+    "the same from a Secret": (
+        ("--image", "a", "--env-secret", "JUPYTER_TOKEN=hub/token"),
+        "variable JUPYTER_TOKEN: tessera notebook sets it",
+    ),
     "two Secrets at one folder": (
         ("--image", "a", "--secret", "hub:/a", "--secret", "other://a/."),
         "--secret other:/a: '/a' is already the folder of --secret hub:/a",

@@ -17,6 +17,7 @@ __all__ = [
     "LEFT_AFTER_S",
     "NOTEBOOK_KEY",
     "OF_JOB",
+    "OPENED_BY",
     "QUEUE_LABEL",
     "JobRequest",
     "job_object",
@@ -49,8 +50,9 @@ ARCHIVE: Final = "code.tar.gz"
 """Key of a Job's own Secret: the archive of its code."""
 NOTEBOOK_KEY: Final = "token"
 """Key of a Job's own Secret: what opens its notebook."""
-_OPENED_BY: Final = "JUPYTER_TOKEN"
-"""Source: Jupyter Server, `jupyter_server.auth.identity` (`IdentityProvider.token`)."""
+OPENED_BY: Final = "JUPYTER_TOKEN"
+"""Variable of a notebook with what opens it, by which it is known. Source: Jupyter Server,
+`jupyter_server.auth.identity` (`IdentityProvider.token`)."""
 CODE_FOLDER: Final = "/code"
 """A pod's folder with its code, and its working directory."""
 
@@ -104,7 +106,7 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
     ]
     if requested.notebook:
         env.append(
-            {"name": _OPENED_BY, "valueFrom": {"secretKeyRef": {"name": requested.own_secret, "key": NOTEBOOK_KEY}}}
+            {"name": OPENED_BY, "valueFrom": {"secretKeyRef": {"name": requested.own_secret, "key": NOTEBOOK_KEY}}}
         )
     container: dict[str, Any] = {"name": _MAIN, "image": requested.image}
     if requested.command:
@@ -225,6 +227,6 @@ def job_selection(name: str) -> tuple[tuple[str, str], ...]:
 
 def token_secret_of(container: Mapping[str, Any]) -> str:
     """Return the name of the Secret with the token of a notebook; empty for another container."""
-    variable = next((each for each in as_dicts(container.get("env")) if each.get("name") == _OPENED_BY), {})
+    variable = next((each for each in as_dicts(container.get("env")) if each.get("name") == OPENED_BY), {})
     reference = as_dict(as_dict(variable.get("valueFrom")).get("secretKeyRef"))
     return str(reference.get("name", "")) if reference.get("key") == NOTEBOOK_KEY else ""

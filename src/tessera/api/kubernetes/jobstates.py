@@ -93,6 +93,7 @@ def read_job(
     if isinstance(parts, int) and parts > 1 and stage is not JobStage.QUEUED:
         stage, exit_code = _stage_of_parts(parts, status, own), None
         reason = ": ".join(filter(None, (_progress(parts, status), reason if stage is JobStage.PENDING else "")))
+    by_run = all(as_dict(metadata.get("labels")).get(key) == value for key, value in BY_RUN)
     limits = as_dict(as_dict(container.get("resources")).get("limits"))
     return JobState(
         name=name,
@@ -105,8 +106,8 @@ def read_job(
         node=str(as_dict(pod.get("spec")).get("nodeName", "")),
         exit_code=exit_code,
         created=str(metadata.get("creationTimestamp", "")),
-        token_secret=token_secret_of(container),
-        by_run=all(as_dict(metadata.get("labels")).get(key) == value for key, value in BY_RUN),
+        token_secret=token_secret_of(container) if by_run else "",
+        by_run=by_run,
         requests=tuple((resource, str(amount)) for resource, amount in sorted(limits.items()) if "/" in resource),
     )
 

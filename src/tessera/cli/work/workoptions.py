@@ -8,7 +8,7 @@ import click
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field
-from tessera.api.kubernetes.jobs import CODE_FOLDER, JobRequest, job_object
+from tessera.api.kubernetes.jobs import CODE_FOLDER, OPENED_BY, JobRequest, job_object
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import refuse_without, with_options
@@ -217,6 +217,11 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 
 
 def _check_variables(names: tuple[str, ...]) -> None:
+    if OPENED_BY in names:
+        hint = "give the variable another name"
+        raise InvalidInput(
+            f"variable {OPENED_BY}", found="tessera notebook sets it, with a token of its own", hint=hint
+        )
     for number, name in enumerate(names):
         if name in names[:number]:
             raise InvalidInput(f"variable {name}", found="it is set twice", hint="leave out one of them")
