@@ -235,7 +235,8 @@ case "$*" in
   'get node/gpu-1 '*status*) echo '{"conditions":[{"type":"TesseraLayoutApplied"}]}' ;;
   'get crds '*)
     printf 'customresourcedefinition.apiextensions.k8s.io/%s.tessera.dev\n' gpupolicies nodeimages nodemodels ;;
-  'get nodemodels '*) [ "$(grep -c '^get nodemodels ' "$CALLS")" != 1 ] || echo 'gpu-1: models llama ' ;;
+  'get nodemodels '*)
+    case $(grep -c '^get nodemodels ' "$CALLS") in 1) echo 'gpu-1: models 2024 ' ;; *) echo 'gpu-1: models  ' ;; esac ;;
   'get pods -n tessera-system '*) echo pod/tessera-agent-1 ;;
   'get apiservices '*) echo 'v1beta1.custom.metrics.k8s.io ' ;;
   'get clusterroles '*) echo clusterrole.rbac.authorization.k8s.io/tessera-agent ;;
@@ -258,6 +259,7 @@ def test_uninstall_deletes_nothing_after_a_read_that_failed(tmp_path: Path) -> N
 
     done, calls = uninstall(0)
     assert (done.returncode, done.stderr) == (0, "")
+    assert sum(each.startswith("get nodemodels ") for each in calls) == 2, "it waited for the model, a name of digits"
     order = [calls.index(each) for each in calls if each.startswith(("delete", "patch", "label", "annotate"))]
     assert [calls[each].split()[:2] for each in order] == [
         ["delete", "gpupolicies.tessera.dev"],
