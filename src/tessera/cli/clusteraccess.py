@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from tessera.cli.options import with_options
+from tessera.cli.options import FilledOption, with_options
 from tessera.clients.kube import HttpKube, find_access
 
 __all__ = ["ClusterSource", "connected", "kubeconfig_options", "namespace_of", "namespace_option"]
@@ -23,12 +23,22 @@ class ClusterSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 kubeconfig_options = with_options(
-    click.option("--kubeconfig", type=_FILE, help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]"),
-    click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: current]"),
+    click.option(
+        "--kubeconfig",
+        cls=FilledOption,
+        type=_FILE,
+        help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]",
+    ),
+    click.option("--context", cls=FilledOption, metavar="NAME", help="Kubeconfig context.  [default: current]"),
 )
 """Adds the options for the API server."""
 namespace_option = click.option(
-    "-n", "--namespace", default="", metavar="NAME", help="Namespace.  [default: that of the kubeconfig context]"
+    "-n",
+    "--namespace",
+    cls=FilledOption,
+    default="",
+    metavar="NAME",
+    help="Namespace.  [default: that of the kubeconfig context]",
 )
 """Adds the option of `namespace_of`."""
 

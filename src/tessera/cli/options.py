@@ -17,6 +17,7 @@ from tessera.errors import InvalidInput
 
 __all__ = [
     "CommandGroup",
+    "FilledOption",
     "Number",
     "Seconds",
     "check_output",
@@ -47,6 +48,23 @@ class CommandGroup(click.Group):
         rows = [(name, command.get_short_help_str(_WHOLE)) for name, command in commands if command is not None]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+class FilledOption(click.Option):
+    """An option whose value cannot be empty, as that of a shell variable that is not set is."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """Return the value and its source.
+
+        Raises:
+            InvalidInput: it is empty on the command line.
+
+        """
+        value, source = super().consume_value(ctx, opts)
+        if value == "" and source is ParameterSource.COMMANDLINE and not ctx.resilient_parsing:
+            option = next(each for each in self.opts if each.startswith("--"))
+            raise InvalidInput(option, found="its value is empty", hint="give one, or leave it out")
+        return value, source
 
 
 class Number(click.FloatRange):

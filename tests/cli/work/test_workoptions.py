@@ -139,6 +139,28 @@ def test_options_that_make_no_sense_are_refused(case: str) -> None:
     assert (found.exit_code, words in found.stderr) == (2, True), found.stderr
 
 
+EMPTY = (
+    "image",
+    "environment",
+    "name",
+    "namespace",
+    "kubeconfig",
+    "context",
+    "code",
+    "slice",
+    "cpu",
+    "memory",
+    "queue",
+)
+
+
+@pytest.mark.parametrize("option", EMPTY)
+def test_an_empty_value_as_of_an_unset_variable_is_refused(option: str) -> None:
+    found = dry_run("--image", "a", f"--{option}", "")
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert found.stderr.startswith(f"error: --{option}: its value is empty: give one")
+
+
 def test_a_folder_of_code_is_a_secret_and_the_folder_where_the_command_starts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)")
     found = dry_run("--image", "a", "--cpu", "2", "--gpu-memory", "10", "--code", str(tmp_path))

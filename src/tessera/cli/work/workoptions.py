@@ -11,7 +11,7 @@ from tessera.api.fields import Field
 from tessera.api.kubernetes.jobs import CODE_FOLDER, OPENED_BY, JobRequest, job_object
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespace_of, namespace_option
-from tessera.cli.options import refuse_without, with_options
+from tessera.cli.options import FilledOption, refuse_without, with_options
 from tessera.cli.work.mounts import check_folders, data_of, secrets_of
 from tessera.cli.work.validation import WordForm, checked, checked_text
 from tessera.core.storage.models.cache import folder_name
@@ -59,14 +59,23 @@ class WorkOptions(TypedDict):
 
 
 work_options = with_options(
-    click.option("--image", default="", help="Container image."),
-    click.option("-e", "--environment", default="", metavar="NAME", help="An image by name: tessera environments."),
-    click.option("--name", default="", help="Name of the Job.  [default: from environment or image]"),
+    click.option("--image", cls=FilledOption, default="", help="Container image."),
+    click.option(
+        "-e",
+        "--environment",
+        cls=FilledOption,
+        default="",
+        metavar="NAME",
+        help="An image by name: tessera environments.",
+    ),
+    click.option("--name", cls=FilledOption, default="", help="Name of the Job.  [default: from environment or image]"),
     namespace_option,
     click.option("--gpu-memory", type=click.IntRange(1), metavar="GIB", help="GPU memory it needs."),
     click.option("--gpu-compute", type=click.IntRange(1, 100), metavar="PERCENT", help="Part of a GPU's compute."),
     click.option("--gpus", type=click.IntRange(1), help="Number of GPUs; with --gpu-memory, that much memory on each."),
-    click.option("--slice", default="", metavar="PROFILE", help="MIG instance of this profile: 1g.10gb."),
+    click.option(
+        "--slice", cls=FilledOption, default="", metavar="PROFILE", help="MIG instance of this profile: 1g.10gb."
+    ),
     click.option(
         "--isolation",
         type=click.Choice([str(each) for each in Isolation]),
@@ -77,10 +86,14 @@ work_options = with_options(
         "--data", multiple=True, metavar="NAME", help="Data it reads: a ModelCache, or pvc/CLAIM; repeatable."
     ),
     click.option(
-        "--code", type=_FOLDER, metavar="FOLDER", help="Folder to upload; the command starts in a copy of it."
+        "--code",
+        cls=FilledOption,
+        type=_FOLDER,
+        metavar="FOLDER",
+        help="Folder to upload; the command starts in a copy of it.",
     ),
-    click.option("--cpu", default="", help="CPU limit: 4, 500m."),
-    click.option("--memory", default="", help="Memory limit: 16Gi."),
+    click.option("--cpu", cls=FilledOption, default="", help="CPU limit: 4, 500m."),
+    click.option("--memory", cls=FilledOption, default="", help="Memory limit: 16Gi."),
     click.option(
         "--user",
         type=click.IntRange(1, _MOST_UID),
@@ -95,7 +108,7 @@ work_options = with_options(
         metavar="NAME[:FOLDER]",
         help="Secret whose keys are variables, or files in FOLDER; repeatable.",
     ),
-    click.option("--queue", default="", metavar="NAME", help="Kueue LocalQueue to submit to."),
+    click.option("--queue", cls=FilledOption, default="", metavar="NAME", help="Kueue LocalQueue to submit to."),
     click.option("--dry-run", is_flag=True, help="Print the objects, and say where it would run; submit nothing."),
     click.option("-d", "--detach", is_flag=True, help="Submit, print the name, and end."),
     click.option("--cancel-on-interrupt", is_flag=True, help="Ctrl-C deletes the Job; else it only stops following."),
