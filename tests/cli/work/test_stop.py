@@ -1,12 +1,24 @@
 """`tessera stop`: all named Jobs or none, and only those that Tessera submitted."""
 
+import datetime as dt
+
 import pytest
 
 from harness.submittedjob import SubmittedJob
-from tessera.api.kubernetes.jobs import JobRequest, job_object
+from tessera.api.kubernetes.jobs import ARCHIVE, JobRequest, job_object, own_secret
 from tessera.cli.work.stop import stop_jobs
-from tessera.clients.kube import JOBS
+from tessera.clients.kube import JOBS, SECRETS, MemoryKube
 from tessera.errors import InvalidInput
+
+
+@pytest.mark.anyio
+async def test_a_secret_whose_job_is_being_submitted_stays_whatever_the_time_is_here() -> None:
+    one = SubmittedJob(MemoryKube(lambda: dt.datetime(2026, 1, 1, tzinfo=dt.UTC).timestamp()))  # long ago
+    await one.submit()
+    asked = JobRequest(name="k", namespace="ns", image="a", own_secret="k-own", code=True)
+    await one.kube.create(SECRETS, own_secret(asked, {ARCHIVE: b"x"}, begun=True))
+    await stop_jobs(one.kube, ("j",), "ns")
+    assert await one.kube.get(SECRETS, "k-own", "ns") is not None
 
 
 @pytest.mark.anyio

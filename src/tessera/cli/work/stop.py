@@ -1,7 +1,6 @@
 """`tessera stop`: end Jobs."""
 
 import asyncio
-import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,7 +49,7 @@ async def stop_jobs(kube: Kube, names: Sequence[str], namespace: str) -> None:
             hint = f"kubectl delete job {each} -n {namespace}"
             found = "one that something else submitted"
             raise InvalidInput(f"job {namespace}/{each}", found=found, expected="one of tessera jobs", hint=hint)
-    await settle_secrets(kube, namespace, dt.datetime.now(dt.UTC))
+    await settle_secrets(kube, namespace)
     for each in names:
         await kube.delete(JOBS, each, namespace=namespace)
         click.echo(f"deleted {namespace}/{each}")
