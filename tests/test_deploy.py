@@ -400,6 +400,18 @@ def test_a_page_asks_prometheus_where_one_is_named() -> None:
     assert "prometheus.monitoring" not in json.dumps(rendered(without)), "nothing asks it without the page"
 
 
+@pytest.mark.parametrize(
+    "address", ["http://:9090", "http://", "http:// :9090", "prometheus:9090", "http://a:b", "//a"]
+)
+@pytest.mark.parametrize("part", ["server", "metricsApi"])
+def test_a_prometheus_without_a_host_is_refused(part: str, address: str) -> None:
+    """As of a service whose address was not found: `http://$(kubectl get service ...):9090`."""
+    with pytest.raises(InvalidInput, match=f"{part}.prometheus.*a URL such as http"):
+        rendered({**ANY, part: {"prometheus": address}})
+    for fine in ("", "https://u:p@prometheus.monitoring:9090/a?b=c", "http://[fd00::1]:9090"):
+        assert rendered({**ANY, part: {"prometheus": fine}})
+
+
 def test_metrics_are_read_by_those_who_are_named_alone() -> None:
     peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
     own = {"allowFrom": peers, "podMonitor": True, "podMonitorLabels": {"release": "prom"}}

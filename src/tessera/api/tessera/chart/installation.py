@@ -25,6 +25,13 @@ read by the DaemonSet of the agent."""
 _Count = Annotated[int, msgspec.Meta(ge=0, le=100)]
 _Folder = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00-\x1f]*$", description="an absolute path")]
 _OptionalFolder = Annotated[str, msgspec.Meta(pattern=r"^(/[^\x00-\x1f]*)?$", description="an absolute path")]
+_OptionalPrometheus = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(https?://([^/?#@\x00-\x20]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?([/?][^\x00-\x20]*)?)?$",
+        description="a URL such as http://prometheus.monitoring:9090",
+    ),
+]
 _REGISTRY = r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?"
 _Repository = Annotated[
     str,
@@ -143,7 +150,7 @@ class ServerValues(_Record, frozen=True, kw_only=True):
     page: bool = False
     """Serve the dashboard page inside of the pods, for `kubectl port-forward`; viewers sign in with a
     Kubernetes token."""
-    prometheus: str = ""
+    prometheus: _OptionalPrometheus = ""
     """URL of a Prometheus that the page queries for GPU utilization and the last hour of model servers; empty for
     none. Its port is one of `networkPolicies.prometheusPorts`."""
     args: tuple[str, ...] = ()
@@ -257,7 +264,7 @@ class MetricsApi(_Record, frozen=True, kw_only=True):
     """Serve `custom.metrics.k8s.io`."""
     external: bool = True
     """Serve `external.metrics.k8s.io`."""
-    prometheus: str = ""
+    prometheus: _OptionalPrometheus = ""
     """URL of a Prometheus that scrapes the pods of model servers, queried instead of the pods; empty for none.
     Its port is one of `networkPolicies.prometheusPorts`."""
     wake_query: str = ""
