@@ -153,8 +153,22 @@ async def test_a_failure_is_reported_once_for_each_turn(node: Node) -> None:
     assert node.runtime.pulls == [A, A]
 
 
+async def test_failures_are_counted_until_a_pull_does_not_fail(node: Node) -> None:
+    async with node.running():
+        for attempt, state, failures in ((1, "Failed", 1), (2, "Failed", 2), (3, "Present", 0), (4, "Failed", 1)):
+            node.runtime.offered.pop(A, None)
+            node.runtime.images.pop(A, None)
+            if state == "Present":
+                node.runtime.offered[A] = (ONE, 7)
+            await node.tell(wanted(A, attempt))
+            found = await node.reports_states(a=state)
+            while found.observed[0].attempt < attempt:
+                found = await node.reports_states(a=state)
+            assert found.observed[0].failures == failures
+
+
 async def test_an_agent_that_starts_again_keeps_the_number_and_the_time_of_a_failure(node: Node) -> None:
-    failed = ObservedImage(image=A, state="Failed", attempt=2, failed_s=500.0, reason="no such image")
+    failed = ObservedImage(image=A, state="Failed", attempt=2, failures=2, failed_s=500.0, reason="no such image")
     pulling = ObservedImage(image=B, state="Pulling", attempt=1)
     await node.kube.create(NODE_IMAGES, new_node_images("n1", "uid-1"))
     await node.tell(wanted(A, 2), wanted(B, 1))

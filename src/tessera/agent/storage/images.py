@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tessera.agent.nodestate.ownobject import create_own
 from tessera.api.oci.dockerconfig import RegistryCredential, credential, read_pull_secret
@@ -34,6 +35,15 @@ from tessera.wakeup import WakeUp
 __all__ = ["ImageWarmer"]
 
 _MANAGER = "tessera-agent"
+
+
+class _Pull(NamedTuple):
+    """A pull that is going on."""
+
+    attempt: int
+    failures: int
+    """Pulls that failed before it, since the last one that did not."""
+    task: asyncio.Task[None]
 
 
 class ImageWarmer:
@@ -67,7 +77,7 @@ class ImageWarmer:
         self._wakeup = WakeUp()
         selection = Selection(fields=(("metadata.name", node),))
         self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._complain)
-        self._pulls: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        self._pulls: dict[str, _Pull] = {}
         """Running pulls, with their number, by image."""
         self._ended: dict[str, ObservedImage] = {}
         """Result of the last pull of an image."""
@@ -96,8 +106,8 @@ class ImageWarmer:
                     await one_turn(self.reconcile, self._complain, done)
                     await self._wakeup.wait(self._interval_s)
         finally:
-            for _, task in self._pulls.values():
-                task.cancel()
+            for pull in self._pulls.values():
+                pull.task.cancel()
             await self._runtime.close()
 
     async def reconcile(self) -> None:
@@ -118,10 +128,10 @@ class ImageWarmer:
         observed = [await self._observe(each, former.get(each.image)) for each in node_images.desired]
         percent = await self._runtime.disk_percent()
         # 3. Pull, pin and unpin.
-        changed = False
+        changed, failures = False, {each.image: each.failures for each in observed}
         for step in next_steps(node_images.desired, observed, await self._runtime.pinned()):
             if step.kind == "pull":
-                self._begin(step.image)
+                self._begin(step.image, failures.get(step.image.image, 0))
             else:
                 await self._pin(step.image, pinned=step.kind == "pin")
             changed = True
@@ -140,7 +150,8 @@ class ImageWarmer:
         ended = self._ended.get(image.image)
         attempt = max(each.attempt if each else 0 for each in (former, ended))
         if image.image in self._pulls:
-            return ObservedImage(image=image.image, state="Pulling", attempt=self._pulls[image.image][0])
+            pull = self._pulls[image.image]
+            return ObservedImage(image=image.image, state="Pulling", attempt=pull.attempt, failures=pull.failures)
         found = await self._runtime.image(read_reference(image.image))
         if found is not None and image.digest in ("", found.digest):
             return ObservedImage(
@@ -156,12 +167,12 @@ class ImageWarmer:
             return former  # of the former agent: it is not repeated before its next turn
         return ended or ObservedImage(image=image.image, state="Missing", attempt=attempt)
 
-    def _begin(self, image: DesiredImage) -> None:
-        """Start a pull, in the background."""
-        task = asyncio.create_task(self._pull(image))
-        self._pulls[image.image] = (image.attempt, task)
+    def _begin(self, image: DesiredImage, failures: int) -> None:
+        """Start a pull, in the background, after so many that failed."""
+        task = asyncio.create_task(self._pull(image, failures))
+        self._pulls[image.image] = _Pull(image.attempt, failures, task)
 
-    async def _pull(self, image: DesiredImage) -> None:
+    async def _pull(self, image: DesiredImage, failures: int) -> None:
         reference = read_reference(image.image)
         self._log.info("image_pull", image=image.image, digest=image.digest, attempt=image.attempt)
         try:
@@ -169,7 +180,12 @@ class ImageWarmer:
         except TesseraError as error:
             self._log.warning("image_not_pulled", image=image.image, attempt=image.attempt, reason=str(error))
             self._ended[image.image] = ObservedImage(
-                image=image.image, state="Failed", attempt=image.attempt, failed_s=self._now_s(), reason=str(error)
+                image=image.image,
+                state="Failed",
+                attempt=image.attempt,
+                failures=failures + 1,
+                failed_s=self._now_s(),
+                reason=str(error),
             )
         else:
             self._log.info("image_pulled", image=image.image, attempt=image.attempt)

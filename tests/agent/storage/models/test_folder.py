@@ -1,5 +1,6 @@
 """The folder of a model: which revisions stay, who may change it."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -23,6 +24,25 @@ def test_unchanged_files_are_linked_and_old_revisions_go(tmp_path: Path) -> None
     weights = [tmp_path / "versions" / name / "weights/a b+%.bin" for name in names[-2:]]
     assert weights[0].samefile(weights[1])
     assert list((tmp_path / ".tessera/staging").iterdir()) == list((tmp_path / ".tessera/trash").iterdir()) == []
+
+
+def test_a_file_that_can_have_no_more_links_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of ext4 has 65,000 links at most, and a data set may have more files of one content."""
+    link = os.link
+
+    def linked(source: Path, target: Path, **more: bool) -> None:
+        if source.stat().st_nlink >= 3:
+            raise OSError(errno.EMLINK, "Too many links")
+        link(source, target, **more)
+
+    monkeypatch.setattr(os, "link", linked)
+    store = MemoryStore({f"{number}.txt": b"label" for number in range(6)})
+    run(store, tmp_path)
+    store.source = "memory://another"
+    run(store, tmp_path)
+    files = [tmp_path / "current" / f"{number}.txt" for number in range(6)]
+    assert {each.read_bytes() for each in files} == {b"label"}
+    assert sorted(each.stat().st_nlink for each in files) == [1, 1, 1, 1, 2, 2]
 
 
 def test_pinned_revisions_stay(tmp_path: Path) -> None:

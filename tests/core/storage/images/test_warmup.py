@@ -33,8 +33,10 @@ def present(image: str, digest: str = ONE, **more: Any) -> ObservedImage:
     return ObservedImage(image=image, state="Present", digest=digest, **more)
 
 
-def failed(image: str, attempt: int, at_s: float) -> ObservedImage:
-    return ObservedImage(image=image, state="Failed", attempt=attempt, failed_s=at_s, reason="no such image")
+def failed(image: str, attempt: int, at_s: float, failures: int = 1) -> ObservedImage:
+    return ObservedImage(
+        image=image, state="Failed", attempt=attempt, failures=failures, failed_s=at_s, reason="no such image"
+    )
 
 
 def attempts(found: dict[str, tuple[DesiredImage, ...]]) -> dict[str, dict[str, int]]:
@@ -268,3 +270,10 @@ def test_all_nodes_get_all_images_and_no_limit_is_passed(
         now_s, step = now_s + 700.0, step + 1
         turns = dict.fromkeys(turns, now_s)
     assert all(summary(each, tuple(nodes.values()), {}).ready == len(each.nodes) for each in warmups)
+
+
+@pytest.mark.parametrize(("failures", "back_off_s"), [(0, 10.0), (1, 10.0), (2, 20.0), (4, 80.0), (99, 600.0)])
+def test_the_back_off_counts_failures_in_a_row_and_no_earlier_pulls(failures: int, back_off_s: float) -> None:
+    node = NodeImages(name="n1", desired=desired_images((A, 8)), observed=(failed(A, 8, 1000.0, failures),))
+    for now_s, attempt in ((1000.0 + back_off_s - 1, 8), (1000.0 + back_off_s, 9)):
+        assert attempts(plan([warmup(A)], [node], {}, {}, now_s)) == {"n1": {A: attempt}}

@@ -59,6 +59,10 @@ def test_a_node_gets_no_more_than_its_object_can_hold() -> None:
     caches = [cache(f"m{number:03}", "n1") for number in range(200)]
     (found,) = models_of_nodes(caches, [NodeModels(name="n1")], {"m199": 1}).values()
     assert (len(found), found[0].name) == (MOST_OF_NODE, "m199")
+    node = NodeModels(name="n1", desired=found)
+    assert summary(caches[199], [node], {}).problems == ()
+    (problem,) = summary(caches[198], [node], {}).problems
+    assert problem.reason == "it has 128 models before this one, the most: remove one, or raise its priority"
 
 
 DUE: dict[str, tuple[DesiredModel, ObservedModel | None, bool]] = {

@@ -11,6 +11,7 @@ current -> versions/REVISION      switched atomically
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -202,12 +203,18 @@ class ModelFolder:
         return damaged_files(self.versions / revision, manifest, content=content)
 
     def take(self, revision: str, path: str, target: Path) -> None:
-        """Reuse a file of a revision for another: by a link, or a copy where the revision is packed."""
+        """Reuse a file of a revision for another: by a link, or a copy where it is packed or can have no more links."""
         image = self.image(revision)
         if image is not None:
             copy_out(image, *self._packed_files(revision)[path], target)
         else:
-            os.link(self.versions / revision / path, target, follow_symlinks=False)
+            known = self.versions / revision / path
+            try:
+                os.link(known, target, follow_symlinks=False)
+            except OSError as error:
+                if error.errno != errno.EMLINK:  # 65,000 links on ext4
+                    raise
+                shutil.copy2(known, target, follow_symlinks=False)
 
     def manifests(self) -> dict[str, Manifest]:
         """Return the manifests of the revisions on the disk, the most recently used first."""

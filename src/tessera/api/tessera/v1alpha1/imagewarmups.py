@@ -184,6 +184,8 @@ class ObservedImageFields(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     pinned: bool = False
     attempt: Tally = 0
     """Number of the last pull that was started."""
+    failures: Tally = 0
+    """Pulls that failed since the last one that did not."""
     failed_at: Annotated[str, msgspec.Meta(max_length=32)] = ""
     """When it failed, RFC 3339 in UTC."""
     reason: Reason = ""
@@ -278,6 +280,7 @@ def _observed(each: ObservedImageFields) -> core.ObservedImage:
         bytes=each.bytes,
         pinned=each.pinned,
         attempt=each.attempt,
+        failures=each.failures,
         failed_s=read_time(each.failed_at) if each.failed_at else 0.0,
         reason=each.reason,
     )
@@ -304,6 +307,7 @@ def node_status(observed: Iterable[core.ObservedImage], *, disk_percent: int, ru
             bytes=each.bytes,
             pinned=each.pinned,
             attempt=each.attempt,
+            failures=each.failures,
             failed_at=time_text(each.failed_s) if each.failed_s else "",
             reason=reason_text(each.reason),
         )

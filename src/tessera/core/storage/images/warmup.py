@@ -86,6 +86,8 @@ class ObservedImage(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     attempt: int = 0
     """Number of the last pull that was started."""
+    failures: int = 0
+    """Pulls that failed since the last one that did not."""
     failed_s: float = 0.0
     """When it failed, in seconds since 1970."""
     reason: str = ""
@@ -236,7 +238,7 @@ def _lasts(node: NodeImages, image: DesiredImage, found: ObservedImage, given_s:
 
 def _is_due(image: DesiredImage, found: ObservedImage, now_s: float) -> bool:
     """Return whether an image without a turn is a candidate."""
-    resting = found.state == "Failed" and now_s - found.failed_s < back_off_s(found.attempt)
+    resting = found.state == "Failed" and now_s - found.failed_s < back_off_s(max(found.failures, 1))
     return not resting and not _is_right(found, image.digest)
 
 

@@ -181,19 +181,24 @@ def summary(cache: DesiredCache, nodes: Iterable[NodeModels], demand: Mapping[st
         bytes=next((each.bytes for each in have if each.revision == revision), 0),
         containers=sum(each.containers for each in there),
         pending_pods=demand.get(cache.name, 0),
-        problems=tuple(_problems(mine, seen))[:_MOST_PROBLEMS],
+        problems=tuple(_problems(cache.name, mine, seen))[:_MOST_PROBLEMS],
     )
 
 
-def _problems(nodes: Iterable[NodeModels], seen: Mapping[str, ObservedModel | None]) -> Iterable[ModelProblem]:
+def _problems(
+    name: str, nodes: Iterable[NodeModels], seen: Mapping[str, ObservedModel | None]
+) -> Iterable[ModelProblem]:
     for node in nodes:
-        found = seen[node.name]
+        found, desired = seen[node.name], {each.name for each in node.desired or ()}
         if not node.ready:
             yield ModelProblem(node=node.name, reason="the node is not ready")
         elif node.reason:
             yield ModelProblem(node=node.name, reason=node.reason)
         elif found is not None and found.reason:
             yield ModelProblem(node=node.name, reason=found.reason)
+        elif name not in desired and len(desired) >= MOST_OF_NODE:
+            reason = f"it has {MOST_OF_NODE} models before this one, the most: remove one, or raise its priority"
+            yield ModelProblem(node=node.name, reason=reason)
 
 
 # The node

@@ -1,11 +1,12 @@
 """Chunks that arrive: written once, verified with their object, and served when they may be."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from harness.sharedfetches import FIRST, SECOND, SharedFetch, part, shared_fetch
-from tessera.agent.storage.models.chunkfiles import aligned_buffer
+from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer
 from tessera.clients.store.peers import ChunkAbsent, Pending
 from tessera.core.storage.models.peers.provenance import EARLIER, STORE
 from tessera.errors import Unavailable
@@ -51,6 +52,20 @@ def test_who_waits_for_a_chunk_of_a_fetch_that_is_over_is_reported_that_it_is_ab
         fetch.chunks.fail(Unavailable("a", found="b", hint="c"))
     with pytest.raises(ChunkAbsent):
         fetch.chunks.take((0, 0), 60.0)
+
+
+def test_a_chunk_that_could_not_be_written_is_not_there(fetch: SharedFetch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ChunkFile, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        fetch.chunks.keep((0, 0), part(FIRST, 0), STORE)
+    with pytest.raises(Pending):
+        fetch.chunks.take((0, 0), 0.0)
+    monkeypatch.undo()
+    fetch.chunks.keep((0, 0), part(FIRST, 0), STORE)
+    assert fetch.chunks.take((0, 0), 0.0).size == len(part(FIRST, 0))
 
 
 def test_the_first_failure_stays(fetch: SharedFetch) -> None:

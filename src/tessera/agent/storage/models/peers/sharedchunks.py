@@ -136,13 +136,16 @@ class SharedChunks:
             if write:
                 self._writing.add(task)
         if write:
+            written = False
             try:
                 file.chunks.write(view, chunk_range(file.found.size, chunk)[0])
                 self._journal.add((*task, digest))
+                written = True
             finally:
                 with self._changed:
                     self._writing.discard(task)
-                    file.put(chunk, digest, origin)
+                    if written:
+                        file.put(chunk, digest, origin)
                     self._changed.notify_all()
             if task not in self._counted:
                 self._counted.add(task)
