@@ -1,1 +1,1 @@
-"""The controller: writes the policy of each node, creates devices for pending pods, reports status and events."""
+"""The controller: nodes' policies, devices for pending pods, model servers, caches, warm-ups and environments."""

@@ -1,1 +1,1 @@
-"""The server: kube-scheduler's extender, in any number of replicas."""
+"""The server: kube-scheduler's extender, admission, metrics and the page, in any number of replicas."""

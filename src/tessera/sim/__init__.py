@@ -1,1 +1,1 @@
-"""The simulator: the same core, driven by a virtual clock over traces and synthetic workloads."""
+"""The simulator: the same core, driven by a virtual clock over traces and synthetic workloads; simulated drivers."""

@@ -1,1 +1,1 @@
-"""Formats of Kubernetes: pods, workloads, nodes, quotas, leases, events, and the kubelet's checkpoint."""
+"""Formats of Kubernetes: pods, workloads, jobs, nodes, quotas, leases, metrics, events, the kubelet's checkpoint."""

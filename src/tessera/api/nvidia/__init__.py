@@ -1,1 +1,1 @@
-"""Formats of NVIDIA's programs: mig-parted, the device plugin's sharing file, GPU Feature Discovery's labels, CDI."""
+"""Formats of NVIDIA's programs: mig-parted, the device plugin's sharing file, the GPU operator, GFD's labels, CDI."""

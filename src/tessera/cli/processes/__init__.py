@@ -1,1 +1,1 @@
-"""Commands that run until they are stopped: agent, controller, server."""
+"""Commands that run until they are stopped: agent, disk-agent, controller, server, metrics."""

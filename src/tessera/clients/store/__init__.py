@@ -1,4 +1,4 @@
-"""Sources of models: S3, Google Cloud Storage, the Hugging Face Hub, HTTP servers, folders, and an in-memory one."""
+"""Sources of models: S3, Google Cloud Storage, Azure, the Hugging Face Hub, web servers, folders, peers, and memory."""
 
 from tessera.clients.store.memory import MemoryStore
 from tessera.clients.store.opening import open_store

@@ -185,7 +185,7 @@ def check_requested(pod: Field, need: Need | None, shares: tuple[Share, ...], *,
 
 
 def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
-    """Return whether shares satisfy a need, without exceeding `check_asked`."""
+    """Return whether shares satisfy a need and do not exceed it (`check_requested`)."""
     try:
         check_requested(pod, need, shares)
         parts = tuple(dealt(pod, need.asks, shares))
