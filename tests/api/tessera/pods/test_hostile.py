@@ -17,6 +17,7 @@ from builders.kubeobjects import mig_share
 from builders.signed import keys, signed
 from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
 from tessera.api.kubernetes.podspecs import read_need
+from tessera.api.tessera.cluster.fleets import close_gpus
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests, unshown
 from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
 from tessera.api.tessera.pods.recordedpods import (
@@ -303,7 +304,7 @@ def check_cluster(found: Iterable[Object], trusted: Keys | None, unit_mib: int) 
     observed = read_pods(fields, NODES, share_unit_mib=unit_mib, keys=authority)
     for shares in (*(each.assignment.shares for each in observed.running), *observed.recorded.values()):
         check_shares(shares)
-    Fleet.of(Snapshot(nodes=tuple(NODES.values()), running=observed.running))
+    Fleet.of(Snapshot(nodes=close_gpus(NODES, {}, observed), running=observed.running))
 
 
 @given(pods(), AUTHORITIES, UNITS)
