@@ -63,7 +63,7 @@ async def test_what_a_client_of_mps_does_is_unknown_and_not_none(world: NvmlWorl
     allocation = ContainerAllocation(
         namespace="team", pod="a", container="c", uid="a", device=DeviceId(t4.uuid), exclusive=False
     )
-    (device,) = attributed(t4, reading, [allocation], {8: Owner(uid="a", container="c")}).devices
+    (device,) = attributed(t4, reading, [allocation], {7: None, 8: Owner(uid="a", container="c"), 9: None}).devices
     assert [(each.memory_mib, each.gpu_percent) for each in device.containers] == [(64, None)]
 
 
@@ -84,7 +84,7 @@ async def test_the_noisy_one_of_a_hot_gpu_is_named_where_the_driver_tells_proces
         )
         for name in loads
     ]
-    owners = {pid: Owner(uid=name, container="c") for pid, name in enumerate(loads, 8)}
+    owners = {7: None} | {pid: Owner(uid=name, container="c") for pid, name in enumerate(loads, 8)}
     (found,) = contention_of([gpu_load(attributed(t4, reading, allocations, owners))])
     thermal, saturated = found
     assert (thermal.cause, saturated.cause) == ("thermal", "saturated")
