@@ -27,7 +27,7 @@ COMMANDS: dict[str, str] = {
     "run": "Run COMMAND in an image on part of a GPU: submit a Job, explain why it is pending, follow its log.",
     "notebook": "Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.",
     "environments": "List the environments of `tessera run` and `notebook`: images by name, and their contents.",
-    "jobs": "List the Jobs of `tessera run`, `notebook` and `render --job`: status, parts done, and why they are pending.",
+    "jobs": "List the Jobs of `tessera run`, `notebook` and `render --job`: status, parts done, and why pending.",
     "attach": "Follow Job NAME: why it is pending, its log from the start or the address of its notebook, its end.",
     "logs": "Print the output of Job NAME so far; `tessera attach` follows it.",
     "stop": "Delete the Jobs NAME with their pods and logs.",

@@ -33,7 +33,7 @@ Examples:
 @kubeconfig_options
 @output_option()
 def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, context: str | None, output: str) -> None:
-    """List the Jobs of `tessera run`, `notebook` and `render --job`: status, parts done, and why they are pending.
+    """List the Jobs of `tessera run`, `notebook` and `render --job`: status, parts done, and why pending.
 
     Those of `tessera run` and `notebook` are deleted a day after their end.
     """
