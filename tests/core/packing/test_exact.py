@@ -14,18 +14,27 @@ from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, S
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
-from tessera.core.packing.exact import Bound, assign
+from tessera.core.packing.exact import Bound, assign, ways
 from tessera.core.packing.linear import TimeBudget
 from tessera.core.packing.plan import plan
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
 RTX_PRO = model("RTX-PRO-6000")
+WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+REPLICAS = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
 FIXED = Sharing(
     modes=(Mode.MIG_TIME_SLICING,),
     layout=(Placement(0, 2, "2g.10gb"), Placement(4, 4, "3g.20gb")),
     replicas=(("2g.10gb", 3),),
     allow_repartition=False,
 )
+
+
+def test_a_gpu_of_another_model_serves_an_ask_in_no_way() -> None:
+    need = slices("1g.5gb")
+    assert ways(need, need.asks[0], gpu(0))
+    assert ways(msgspec.structs.replace(need, models=("T4",)), need.asks[0], gpu(0)) == ()
+
 
 # Keyed by a sentence: nodes, pending pods, how many are placed at most.
 CASES: dict[str, tuple[tuple[Node, ...], tuple[Pod, ...], int]] = {
@@ -52,6 +61,7 @@ CASES: dict[str, tuple[tuple[Node, ...], tuple[Pod, ...], int]] = {
         (*pods(slices("2g.10gb"), 5, "m"), *pods(slices("3g.20gb"), 5, "l"), *pods(slices("1g.5gb"), 5, "s")),
         4,
     ),
+    "clients of a GPU go by count": ((node("a", gpu(0, T4, REPLICAS)),), pods(WHOLE, 5), 3),
     "whole GPUs go by count": (
         (node("a", gpu(0, T4), gpu(1, T4)), node("b", gpu(0, T4))),
         pods(Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)), 3),

@@ -57,6 +57,12 @@ def test_an_unhealthy_gpu_that_a_pod_uses_is_what_it_is_when_healthy() -> None:
     assert got == f"needs nvidia.com/gpu; {want}"
 
 
+def test_devices_of_one_name_that_are_of_several_models_are_the_obstacle() -> None:
+    of_t4 = Need(models=("T4",), asks=WHOLE.asks)
+    _, got = Reasons(Snapshot(nodes=(node("n", gpu(0, A30), gpu(1, T4)),))).why(of_t4)
+    assert "; not every nvidia.com/gpu of the node is one of model T4" in got
+
+
 # Keyed by a sentence: the snapshot, and the reasons of the pods that stay pending when it is planned.
 SENTENCES: dict[str, tuple[Snapshot, str]] = {
     "CPU": (
