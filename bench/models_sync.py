@@ -178,6 +178,19 @@ def rclone(address: str, bucket: str, top: Path) -> Run:
     return timed(["rclone", "sync", *settings, remote, str(top)], CREDENTIALS, top)
 
 
+def by_four_threads(work: Callable[[], None], top: Path) -> Run:
+    """Let four threads of this process fill a folder."""
+    top.mkdir()
+    begun, cpu = time.monotonic(), time.process_time()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    subprocess.run(["sync", "-f", str(top)], check=True)
+    return Run(time.monotonic() - begun, time.process_time() - cpu)
+
+
 def disk_limit(top: Path, files: int, size: int) -> Run:
     """Write the bytes straight to the disk, with four threads."""
     piece = mmap.mmap(-1, 4 * MIB)
@@ -192,15 +205,7 @@ def disk_limit(top: Path, files: int, size: int) -> Run:
                     os.pwrite(number, piece, offset)
                 os.close(number)
 
-    top.mkdir()
-    begun, cpu = time.monotonic(), time.process_time()
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    subprocess.run(["sync", "-f", str(top)], check=True)
-    return Run(time.monotonic() - begun, time.process_time() - cpu)
+    return by_four_threads(work, top)
 
 
 def loopback_limit(address: str, bucket: str, files: int) -> Run:
@@ -245,15 +250,7 @@ def bare_loop(address: str, bucket: str, files: int, top: Path) -> Run:
             with contextlib.suppress(IndexError):
                 fetch(jobs.pop(), buffer)
 
-    top.mkdir()
-    begun, cpu = time.monotonic(), time.process_time()
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    subprocess.run(["sync", "-f", str(top)], check=True)
-    return Run(time.monotonic() - begun, time.process_time() - cpu)
+    return by_four_threads(work, top)
 
 
 def medians(cases: dict[str, Callable[[Path], Run]], work: Path, rounds: int, kept: dict[str, Path]) -> dict[str, Run]:

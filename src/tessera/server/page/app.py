@@ -283,7 +283,7 @@ class _Sending(Response):
             self._place.leave()
         if not complete:
             scope[ABORT]()
-            await asyncio.sleep(0)  # the server is told that the connection has ended
+            await asyncio.sleep(0)  # the server learns that the connection has ended
 
     async def _sent(self, receive: Receive, send: Send) -> bool:
         """Return whether the response was sent to its end."""

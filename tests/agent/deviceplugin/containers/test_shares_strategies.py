@@ -33,7 +33,7 @@ def uuids(node: Node, answer: ContainerResponse) -> str:
 
 
 class Held:
-    """Lets the first change of a node's GPUs wait until it is told to go on."""
+    """Lets the first change of a node's GPUs wait until `goes_on` is set."""
 
     def __init__(self, node: Node) -> None:
         self.waits, self.goes_on = asyncio.Event(), asyncio.Event()

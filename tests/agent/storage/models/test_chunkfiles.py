@@ -118,4 +118,4 @@ def test_what_cannot_be_written_back_is_reported_at_the_end(tmp_path: Path, monk
     with pytest.raises(FileNotFoundError, match="gone"), writing_back(tmp_path / "gone"):
         assert opens.folder_opened.wait(10)
     with pytest.raises(IsADirectoryError), writing_back(tmp_path / "gone"):
-        tmp_path.read_bytes()  # what happens inside is told, not what follows
+        tmp_path.read_bytes()  # the error raised inside is reported, not what follows
