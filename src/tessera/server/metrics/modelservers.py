@@ -8,7 +8,7 @@ import asyncio
 import datetime as dt
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -217,14 +217,20 @@ class ModelServerMetrics:
         # 4. Forget deleted servers, and report changes.
         first, self._measured, self._measured_s = measured.keys() - self._measured.keys(), measured, now_s
         self._states = {server: self._states[server] for server in measured}
+        await self._report_all(deployments, first)
+        self.measured.set()
+
+    async def _report_all(
+        self, deployments: Mapping[_Name, tuple[Object, ModelDeployment]], first: Collection[_Name]
+    ) -> None:
+        """Report what changed about each server; `first` are those measured for the first time."""
         for server, (deployed, read) in sorted(deployments.items()):
             # The first sample of a server has no predecessor to compare with: not an error.
-            if not (server in first and measured[server].decision.bad):
+            if not (server in first and self._measured[server].decision.bad):
                 try:
-                    await self._report(server, deployed, read, measured[server])
-                except Exception as error:  # noqa: BLE001 as above
+                    await self._report(server, deployed, read, self._measured[server])
+                except Exception as error:  # noqa: BLE001 a defect about one server must not stop the others
                     self._trouble(error)
-        self.measured.set()
 
     def _observe(
         self,
