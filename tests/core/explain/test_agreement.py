@@ -2,7 +2,7 @@
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from builders.randomclusters import WANT, random_cluster
@@ -32,6 +32,10 @@ def explained(seed: int, *, desired: bool, running: int) -> tuple[Cluster, Obser
 
 @settings(max_examples=150, deadline=None)
 @given(seed=seeds, running=st.integers(0, 3))
+@example(seed=195298, running=0).via(
+    "an unhealthy GPU that the planner gives a layout: its instances and their slices are the same places"
+)
+@example(seed=422, running=0).via("a GPU with instances of another profile that can be repartitioned")
 def test_plan_explain_and_the_extender_say_the_same_of_every_node_word_for_word(seed: int, running: int) -> None:
     """But for a device that a node without agent does not advertise: a plan may be for agents yet to come."""
     case = explained(seed, desired=False, running=running)

@@ -343,13 +343,14 @@ def allocated_by_name(devices: Iterable[Device]) -> str:
 
 def offer_of(gpu: Gpu | GpuType, ask: Ask) -> str:
     """Return what a GPU that does not serve an ask has instead, for a text after its name."""
+    profiles = ", ".join(profile.name for profile in gpu.model.profiles if profile.starts)
+    by_profile = ask.resource.startswith(mig_resource(""))
+    if by_profile and profiles and gpu.sharing.can_repartition:
+        return f" with profiles {profiles}"  # whatever instances it has now
     names = sorted({device.resource for device in devices_of(gpu.model, gpu.memory_mib, gpu.sharing)})
     if names or not gpu.sharing.modes:
         return f" offering {', '.join(names) or 'nothing'}"
-    if ask.resource.startswith(mig_resource("")):
-        profiles = ", ".join(profile.name for profile in gpu.model.profiles if profile.starts)
-        if profiles and gpu.sharing.can_repartition:
-            return f" with profiles {profiles}"
+    if by_profile:
         return " with MIG ruled out by its sharing" if profiles else " without MIG"
     memory = "" if ask.form is Form.EXACT else f" of {gpu.memory_mib} MiB"
     modes = (mode for mode in gpu.sharing.modes if mode is not Mode.MIG or placements(gpu.model))
@@ -382,8 +383,9 @@ def _by_mps(gpu: GpuType, ask: Ask) -> bool:
 
 
 def _of_types(fleet: Fleet, devices: Devices) -> list[int]:
+    """Return for each type how many devices it could serve in the one of its ways that serves most of them."""
     ways = [way for tier in devices.tiers for way in tier]
-    found = [sum(_of_free(fleet, way, kind) for way in ways) for kind in range(len(fleet.types))]
+    found = [max((_of_free(fleet, way, kind) for way in ways), default=0) for kind in range(len(fleet.types))]
     return found if devices.ask.form is Form.EXACT else [min(each, 1) for each in found]
 
 
