@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Container, Iterable
 
 from tessera.agent.pods.podsview import PodsInView, by_uid, observed_pod
+from tessera.clients.kube import Object
 from tessera.core.deviceplugin.lastgate import GateObservation, GatePod
 from tessera.errors import TesseraError
 from tessera.log import Logger
@@ -23,10 +24,17 @@ class PodObserver:
     def __init__(self, view: PodsInView, log: Logger) -> None:
         self.view = view
         self._log = log
+        self._observed: dict[str, tuple[Object, GatePod]] = {}
+        """The last observation of each pod: an object is replaced, never changed, so it is read once."""
 
     def pods(self, uids: Container[str]) -> dict[str, GatePod]:
         """Return those of these pods that the API server has."""
-        return {uid: observed_pod(pod) for uid, pod in by_uid(self.view.pods()).items() if uid in uids}
+        present, before = by_uid(self.view.pods()), self._observed
+        self._observed = {
+            uid: before[uid] if uid in before and before[uid][0] is pod else (pod, observed_pod(pod))
+            for uid, pod in present.items()
+        }
+        return {uid: observed for uid, (_, observed) in self._observed.items() if uid in uids}
 
     async def refresh(self) -> bool:
         """Read the pods again, and return whether that succeeded; if not, the last observation counts."""

@@ -134,13 +134,15 @@ class PodsView:
 
         A listed pod is gone, too, if the watch shows another of its name.
         """
-        left, names = dict(self._listed), set()
+        left, shown = dict(self._listed), list[Object]()
         for pod in watched:
             listed = left.pop(uid_of(pod), None)
-            if listed is None and _version(pod) <= self._moment:
-                continue
-            names.add(name_of(pod))
-            yield listed if listed is not None and _version(listed) > _version(pod) else pod
+            if listed is pod or (listed is None and _version(pod) > self._moment):
+                shown.append(pod)
+            elif listed is not None:
+                shown.append(listed if _version(listed) > _version(pod) else pod)
+        names = {name_of(pod) for pod in shown} if left else set()
+        yield from shown
         yield from (pod for pod in left.values() if name_of(pod) not in names)
 
     def find(self, uid: str) -> Object | None:
@@ -288,10 +290,23 @@ def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
     Anybody may write that annotation. So it never replaces the UID of a pod that the API server created, and
     of several pods with the same one a living one counts: devices in use never count as free.
     """
-    known = sorted(pods, key=lambda pod: (not is_ended(pod), not is_ending(pod)))
-    mirrored = {str(annotations_of(pod)[_MIRROR]): pod for pod in known if _MIRROR in annotations_of(pod)}
-    static = {uid: pod for uid, pod in mirrored.items() if not _OF_THE_API.fullmatch(uid)}
-    return static | {uid_of(pod): pod for pod in known}
+    own, mirrored = dict[str, Object](), dict[str, Object]()
+    for pod in pods:
+        _put(own, uid_of(pod), pod)
+        mirror = annotations_of(pod).get(_MIRROR)
+        if mirror is not None and not _OF_THE_API.fullmatch(str(mirror)):
+            _put(mirrored, str(mirror), pod)
+    return mirrored | own
+
+
+def _put(found: dict[str, Object], uid: str, pod: Object) -> None:
+    """Keep a pod under a UID, unless one that lives longer is there."""
+    if uid not in found or _lives(pod) >= _lives(found[uid]):
+        found[uid] = pod
+
+
+def _lives(pod: Object) -> tuple[bool, bool]:
+    return not is_ended(pod), not is_ending(pod)
 
 
 def observed_pod(pod: Object) -> GatePod:

@@ -85,8 +85,12 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
     def excludes(self, other: "Use") -> bool:
         """Return whether two containers can never have these at once, however much memory there is."""
+        if self.gpu != other.gpu:
+            return False
         same = self.placement == other.placement and self.exclusivity is other.exclusivity is not Exclusivity.EXCLUSIVE
-        return overlap(self.device, other.device) and not (same and {self.mps, other.mps} != {True, False})
+        if same and {self.mps, other.mps} != {True, False}:
+            return False
+        return overlap(self.device, other.device)
 
     @property
     def isolation(self) -> Isolation | None:
@@ -342,12 +346,14 @@ def clashes(
 
     """
     beside = [each for each in record if not replaces(new, each)]
+    own_ids, gpus = set(new.ids), {use.gpu for use in new.uses}
     for other in (each for each in beside if not each.uid or each.uid != new.uid):
-        common = sorted(set(other.ids) & set(new.ids)) if ids and other.resource == new.resource else []
+        common = own_ids.intersection(other.ids) if ids and other.resource == new.resource else ()
         if common:
-            yield Clash(other=other, text=f"device {common[0]} of {new.resource}")
+            yield Clash(other=other, text=f"device {min(common)} of {new.resource}")
             continue
-        found = next((use for use in new.uses for each in other.uses if use.excludes(each)), None)
+        near = [each for each in other.uses if each.gpu in gpus]
+        found = next((use for use in new.uses for each in near if use.excludes(each)), None)
         if found is not None:
             yield Clash(other=other, text=str(found.device))
     yield from _full(beside, new, capacity_mib)
@@ -453,7 +459,11 @@ def _starts_before(other: Allocation, each: Allocation) -> bool:
 
 
 def _memory_mib(entry: Allocation, device: DeviceId) -> int:
-    return sum(use.memory_mib for use in entry.uses if use.exclusivity is Exclusivity.MEMORY and use.device == device)
+    return sum(
+        use.memory_mib
+        for use in entry.uses
+        if use.gpu == device.gpu and use.placement == device.placement and use.exclusivity is Exclusivity.MEMORY
+    )
 
 
 def double_allocations(

@@ -111,11 +111,10 @@ def admit(
     The kubelet calls it only when it has released a device, has forgotten it, or gives a pod's later container what its
     init container had. A terminating pod may keep its processes for a moment; `start` waits for them.
     """
-    record = _with_names(record, new, observed, capacity_mib, ids=True)
-    rivals = [each.other for each in clashes(record, new, capacity_mib, ids=True)]
+    record, rivals = _with_names(record, new, observed, capacity_mib, ids=True)
     free = [each for each in rivals if each is not None and not _blocks_allocate(each, observed)]
     left = [each for each in record if each not in free]
-    clash = next(clashes(left, new, capacity_mib, ids=True), None)
+    clash = next(clashes(left, new, capacity_mib, ids=True), None) if rivals else None
     if clash is not None:
         return GateDecision(record=record, refused=clash)
     return GateDecision(record=put((each for each in record if each.uid or each not in free), new))
@@ -139,11 +138,10 @@ def start(
         ids: whether equal ids of others conflict, because ids stand for devices and not for units.
 
     """
-    record = _with_names(record, new, observed, capacity_mib, ids=ids)
-    rivals = [each.other for each in clashes(record, new, capacity_mib, ids=ids)]
+    record, rivals = _with_names(record, new, observed, capacity_mib, ids=ids)
     free = [each for each in rivals if each is not None and not _blocks_start(each, observed)]
     left = tuple(each for each in record if each not in free)
-    blocking = tuple(clashes(left, new, capacity_mib, ids=ids))
+    blocking = tuple(clashes(left, new, capacity_mib, ids=ids)) if rivals else ()
     if blocking:
         ends = any(each.other is not None and observed.ending(each.other.uid) for each in blocking)
         return GateDecision(record=record, refused=blocking[0], wait=ends)
@@ -194,13 +192,16 @@ def _with_names(
     capacity_mib: Mapping[DeviceId, int],
     *,
     ids: bool,
-) -> tuple[Allocation, ...]:
-    """Return the record with conflicting answers to `Allocate` attributed to their pods.
+) -> tuple[tuple[Allocation, ...], tuple[Allocation | None, ...]]:
+    """Return the record with conflicting answers to `Allocate` attributed to their pods, and what conflicts still.
 
     Those of the new one's own pod no longer conflict then.
     """
     rivals = [each.other for each in clashes(record, new, capacity_mib, ids=ids)]
-    return tuple(named(each, observed) if each in rivals else each for each in record)
+    if not rivals:
+        return record, ()
+    record = tuple(named(each, observed) if each in rivals else each for each in record)
+    return record, tuple(each.other for each in clashes(record, new, capacity_mib, ids=ids))
 
 
 def _blocks_allocate(other: Allocation, observed: GateObservation) -> bool:
