@@ -164,7 +164,8 @@ def main() -> int:
     cluster = Cluster(default_folder("bench"), programs(lambda *_: None))
     cluster.down()
     try:
-        cluster.up(Desired(nodes=0, scheduler=True))
+        # With the admission policies every one of these pods would go to tessera-scheduler.
+        cluster.up(Desired(nodes=0, scheduler=True, admission=False))
         limit(cluster, given.requests_per_s, all_nodes=given.all_nodes)
         best = asyncio.run(measure(cluster, given.nodes, given.pods, given.rounds))
         memory = {each.name: each.memory_mib for each in cluster.components()}
