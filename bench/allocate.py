@@ -26,7 +26,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
+from builders.deviceplugins import Unchanged, device_plugins
+from tessera.agent.deviceplugin import PluginPaths
 from tessera.agent.deviceplugin.containers.changerequests import ChangeRequest, Enforce
 from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.pods.assignments import write_shares
@@ -39,7 +40,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import ListStrategy, PluginOptions
-from tessera.log import configure, logger
+from tessera.log import configure
 from tessera.signing import Signer, verify
 
 DEVICES = 2_560
@@ -141,7 +142,7 @@ def pod(name: str, gpu: int, version: int) -> dict[str, Any]:
     }
 
 
-class Unchanged:
+class Enforced(Unchanged):
     """GPUs of which no pod here needs more than that its shares are enforced."""
 
     async def change(self, request: ChangeRequest) -> Inventory:
@@ -169,8 +170,7 @@ class Bench:
         self.present: dict[str, dict[str, Any]] = {}
         self.version = 0
         view = PodsView(self, DeviceCheckpoint(kubelet.plugins), record, proc=root / "proc")
-        assigned = AssignedPods(self, Trusted())
-        self.plugins = Plugins(paths(kubelet, root), view, assigned, Unchanged(), logger())
+        self.plugins = device_plugins(paths(kubelet, root), view, self, Trusted(), gpus=Enforced())
         self.inventory = inventory(case.gpus)
         gpus = (
             Gpu(index=each.index, model=each.model, memory_mib=each.memory_mib, sharing=case.sharing, uuid=each.uuid)

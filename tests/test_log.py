@@ -4,7 +4,7 @@ import io
 import json
 
 from tessera.errors import Unavailable
-from tessera.log import Complaint, configure, logger
+from tessera.log import Complaint, Complaints, configure, logger
 
 
 def test_an_event_is_one_line_of_json() -> None:
@@ -47,3 +47,21 @@ def test_a_loop_complains_of_the_same_once_and_again_after_it_was_well() -> None
     assert [line["reason"] for line in lines] == [str(refused), "ValueError", str(refused), str(refused)]
     assert {(line["event"], line["node"]) for line in lines} == {("disks_not_kept", "n1")}
     assert ["ValueError" in line.get("exception", "") for line in lines] == [False, True, False, False]
+
+
+def test_what_comes_in_every_pass_is_logged_once_and_a_defect_each_time() -> None:
+    out = io.StringIO()
+    configure(stream=out)
+    complain = Complaints(logger(), "device_handover_impaired")
+    one, other = (Unavailable(what, found="no answer", expected="one") for what in ("CDI", "kubelet"))
+    for error in (one, other, one, ValueError(), ValueError(), TimeoutError(), TimeoutError()):
+        complain(error)
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(line["level"], line["reason"]) for line in lines] == [
+        ("warning", str(one)),
+        ("warning", str(other)),
+        ("error", "ValueError"),
+        ("error", "ValueError"),
+        ("warning", "TimeoutError"),
+    ]
+    assert {line["event"] for line in lines} == {"device_handover_impaired"}

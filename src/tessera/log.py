@@ -9,7 +9,7 @@ from structlog.typing import FilteringBoundLogger, Processor
 
 from tessera.errors import TesseraError
 
-__all__ = ["Complaint", "Format", "Level", "Logger", "configure", "defect", "logger"]
+__all__ = ["Complaint", "Complaints", "Format", "Level", "Logger", "configure", "defect", "logger"]
 
 Format = Literal["auto", "json", "text"]
 """`auto` is text on a terminal and JSON elsewhere."""
@@ -59,6 +59,31 @@ class Complaint:
     def settle(self) -> None:
         """Note success: the same error is logged again after this."""
         self.reason = ""
+
+
+class Complaints:
+    """Errors that come again in every pass, each logged once; a defect is logged each time.
+
+    Args:
+        log: the logger.
+        event: of each error.
+
+    """
+
+    def __init__(self, log: Logger, event: str) -> None:
+        self._log = log
+        self._event = event
+        self._logged: set[str] = set()
+
+    def __call__(self, error: BaseException) -> None:
+        """Log an error."""
+        reason = str(error) or type(error).__name__
+        unexpected = defect(error)
+        if unexpected is not None:
+            self._log.error(self._event, reason=reason, exc_info=unexpected)
+        elif reason not in self._logged:
+            self._logged.add(reason)
+            self._log.warning(self._event, reason=reason)
 
 
 def configure(level: Level = "info", form: Format = "auto", stream: TextIO | None = None) -> None:

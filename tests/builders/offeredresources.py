@@ -1,14 +1,14 @@
 """The device plugin of a resource of two GPUs, without servers."""
 
+from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
-from tessera.agent.deviceplugin import Gate, OfferedResource
+from tessera.agent.deviceplugin import OfferedResource
 from tessera.core.deviceplugin.advertise import OfferOptions, PluginDevice, Resource
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.log import logger
 
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 
@@ -51,8 +51,7 @@ def plugin(
     policy: AllocationPolicy = "distributed",
     view: SaidPods | None = None,
 ) -> OfferedResource:
-    gate = Gate(view or SaidPods(), dict, logger())
-    return OfferedResource(resource, give, gate, shares or Shares(), policy=policy)
+    return OfferedResource(resource, give, gate(view or SaidPods()), shares or Shares(), policy=policy)
 
 
 IDS = [device.id for device in two(SLICED).devices]

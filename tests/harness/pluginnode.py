@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from builders.deviceplugins import device_plugins
 from builders.gpunodes import facts, shared
 from builders.nodepods import AnnotatedPods, ListedPods
 from builders.nodeviews import of_the_host
 from builders.signed import Trusting, signed
 from judges.allocated import shares_of
 from tessera.agent.agenttimes import AgentTimes
-from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
+from tessera.agent.deviceplugin import PluginPaths, Plugins
 from tessera.agent.deviceplugin.containers.changerequests import ChangeRequest, CreateInstance, DisableMig
 from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.pods.assignments import write_shares
@@ -33,7 +34,6 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.errors import Conflict, InvalidInput, Unavailable
-from tessera.log import logger
 from tessera.measures import Measures
 
 GPU, NEED, SLICE = "nvidia.com/gpu", "tessera.dev/gpu-memory", "nvidia.com/mig-1g.5gb"
@@ -43,13 +43,6 @@ MPS = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
 MEMORY = Sharing(modes=(Mode.MEMORY_SHARE, Mode.MPS))
 CDI = PluginOptions(list_strategies=("cdi-cri",))
 MINORS = "gpu0/gi1/access 30\ngpu0/gi1/ci0/access 31\ngpu0/gi2/access 39\ngpu0/gi2/ci0/access 40\n"
-
-
-class Unchanged:
-    """GPUs that nobody changes: devices by name are there before they are offered."""
-
-    async def change(self, request: ChangeRequest) -> Inventory:
-        raise AssertionError(request)
 
 
 class Node:
@@ -114,12 +107,10 @@ class Node:
             proc=self.proc,
             clock_s=self.times.clock_s,
         )
-        assigned = AssignedPods(AnnotatedPods(view.pods, self.correct), self.trust)
-        plugins = Plugins(paths, view, assigned, self, logger(), times=self.times)
-        plugins.ask_driver(self.listed)
-        return plugins
+        pods = AnnotatedPods(view.pods, self.correct)
+        return device_plugins(paths, view, pods, self.trust, gpus=self, times=self.times)
 
-    async def listed(self, gpu: str) -> tuple[GpuProcess, ...]:
+    async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
         """Return the processes on a GPU as the driver lists them now."""
         return await self.driver.processes(gpu)
 

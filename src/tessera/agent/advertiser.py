@@ -10,7 +10,6 @@ from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, HandOve
 from tessera.agent.nodestate.health import HealthWatch
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
-from tessera.agent.pods.podsview import PodsView
 from tessera.agent.sharing.enforcer import Enforcer
 from tessera.agent.strategychoice import StrategyChoice
 from tessera.agent.watchednode import WatchedNode
@@ -20,6 +19,7 @@ from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.deviceplugin.allocations import without_other_forms
 from tessera.core.deviceplugin.holdings import assigned_instances
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Layout
 from tessera.core.node.desired import offered_devices
 from tessera.core.node.nodesharing import NodeSharing, PluginOptions, withheld
@@ -27,7 +27,7 @@ from tessera.core.node.reported import withheld_resources
 from tessera.errors import TesseraError, Unavailable
 from tessera.loops import Joint
 
-__all__ = ["Advertiser", "Enforced", "OfferSources", "OfferTargets"]
+__all__ = ["Advertiser", "DevicePublisher", "Enforced"]
 
 _RETRY_S = 0.2
 """Interval of checks whether the kubelet has dropped a device."""
@@ -49,41 +49,102 @@ class Enforced(NamedTuple):
     """The GPUs, with the sharing that could be enforced."""
 
 
-class OfferSources(NamedTuple):
-    """What is observed to know what to advertise."""
+class DevicePublisher:
+    """Shows the planned devices to kubelet and scheduler.
 
-    declarations: Declarations
-    health: HealthWatch
-    pods: NodePods
-    view: PodsView
-    watched: WatchedNode
+    Args:
+        plugins: advertise devices to the kubelet.
+        device_offers: moves devices between kubelet and scheduler.
+        strategies: how devices are handed to containers.
+        record: the Node object, on which fewer devices are announced.
+        watched: the last observed Node object.
+        wake: called when devices should be published again soon.
 
+    """
 
-class OfferTargets(NamedTuple):
-    """What is changed until it is advertised."""
+    def __init__(
+        self,
+        plugins: Plugins,
+        device_offers: DeviceOffers,
+        strategies: StrategyChoice,
+        record: NodeRecord,
+        watched: WatchedNode,
+        wake: Callable[[], None],
+    ) -> None:
+        self._plugins = plugins
+        self._device_offers = device_offers
+        self._strategies = strategies
+        self._record = record
+        self._watched = watched
+        self._wake = wake
 
-    enforcer: Enforcer
-    plugins: Plugins
-    device_offers: DeviceOffers
-    strategies: StrategyChoice
-    record: NodeRecord
+    def promised(self, gpu: str) -> bool:
+        """Return whether the kubelet may still allocate something of a GPU: it has not dropped all of it."""
+        return self._device_offers.promised(gpu)
+
+    async def withdraw(self, inventory: Inventory) -> bool:
+        """Advertise nothing; running containers keep their device list strategy."""
+        usual = self._strategies.choose(PluginOptions(), self._watched.node())
+        return await self._plugins.offer(NodeOffer(resources=()), inventory, usual)
+
+    async def publish(self, offered: NodeOffer, declared: Declared, configured: PluginOptions) -> HandOver:
+        """Advertise the kubelet's devices, one step at a time where devices move between kubelet and scheduler."""
+        node = self._watched.node()
+        options = self._strategies.choose(configured, node)
+
+        async def advertise(now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
+            return await self._plugins.offer(now, declared.inventory, options, leaving=leaving)
+
+        observed = OfferableDevices(offered=offered, gpus=declared.gpus, inventory=declared.inventory, node=node)
+        done = await self._device_offers.hand_over(observed, advertise)
+        if done.unfinished:
+            asyncio.get_running_loop().call_later(_RETRY_S, self._wake)
+        return done
+
+    async def announce_closed(self, offered: NodeOffer) -> tuple[Impairment, ...]:
+        """Return the resources of which nothing is offered, because the record cannot be written, or lacks something.
+
+        The Node shows it at once: until the kubelet does, each pod that is bound here fails.
+        """
+        record, names = self._plugins.gate.record, [resource.name for resource in offered.resources]
+        if record.closed:
+            left = {name: len(record.allocated_ids(name)) for name in names}
+            try:
+                await self._record.announce(self._watched.node(), left)
+            except (TesseraError, TimeoutError):
+                self._wake()
+        return withheld_resources((name, record.closed) for name in names if record.closed)
 
 
 class Advertiser:
     """Reconciles the advertised devices; nothing is advertised before `begin`, except by `reconcile`.
 
     Args:
-        sources: what is observed.
-        targets: what is changed.
-        wake: called when it should be reconciled again soon.
+        declarations: the sharing declared for this node.
+        health: of its devices.
+        enforcer: enforces the declared sharing.
+        pods: of this node.
+        plugins: whose devices they are.
+        publisher: shows the planned devices to kubelet and scheduler.
 
     """
 
-    def __init__(self, sources: OfferSources, targets: OfferTargets, wake: Callable[[], None]) -> None:
-        self._sources = sources
-        self._targets = targets
-        self._wake = wake
-        self._gate = targets.plugins.gate
+    def __init__(
+        self,
+        declarations: Declarations,
+        health: HealthWatch,
+        enforcer: Enforcer,
+        pods: NodePods,
+        plugins: Plugins,
+        publisher: DevicePublisher,
+    ) -> None:
+        self._declarations = declarations
+        self._health = health
+        self._enforcer = enforcer
+        self._pods = pods
+        self._plugins = plugins
+        self._publisher = publisher
+        self._gate = plugins.gate
         self._kept: dict[str, Layout] = {}
         """The only instances of a GPU that are advertised while its layout changes."""
         self._begun = False
@@ -95,6 +156,8 @@ class Advertiser:
         """The devices last advertised, and those that were withheld."""
         self.impaired: tuple[Impairment, ...] = ()
         """The declarations for devices that are not in force."""
+        self.notes: dict[str, tuple[str, ...]] = {}
+        """What is impaired, by what it is about; one sentence each."""
         self._reconciled = Joint(self._reconcile)
 
     def begin(self) -> None:
@@ -131,7 +194,7 @@ class Advertiser:
 
     def promised(self, gpu: str) -> bool:
         """Return whether the kubelet may still allocate something of a GPU: it has not dropped all of it."""
-        return self._targets.device_offers.promised(gpu)
+        return self._publisher.promised(gpu)
 
     async def reconcile(self) -> bool:
         """Observe everything, reconcile the advertised devices; return whether the kubelet has them and no others."""
@@ -142,83 +205,55 @@ class Advertiser:
         await self._reconciled.close()
 
     async def _reconcile(self) -> bool:
-        enforcer, plugins, _, strategies, record = self._targets
-        node = self._sources.watched.node
+        plugins = self._plugins
         # 1. Observe the declarations for this node and the driver's inventory.
-        declared = await self._sources.declarations.observe()
+        declared = await self._declarations.observe()
         inventory, node_sharing = declared.inventory, declared.node_sharing
-        self._sources.health.observe(inventory)
-        record.note("configuration", declared.notes)
+        self._health.observe(inventory)
+        self.notes["configuration"] = declared.notes
         self.enforced = None if node_sharing is None else Enforced(declared, node_sharing, declared.gpus)
         if node_sharing is None:
             self.impaired = declared.impaired
-            # Running containers keep their device list strategy.
-            usual = strategies.choose(PluginOptions(), node())
-            return await plugins.offer(NodeOffer(resources=()), inventory, usual)
+            return await self._publisher.withdraw(inventory)
         # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not advertised.
         plugins.count_in(node_sharing.unit_mib)
         await plugins.adopt(inventory)  # allocations made before this agent kept a record
         used = self._gate.record.without_mps
-        gpus = await enforcer.apply(
-            withheld(declared.gpus, self._kept), inventory, node_sharing, self._sources.pods, used
+        gpus = await self._enforcer.apply(
+            withheld(declared.gpus, self._kept), inventory, node_sharing, self._pods, used
         )
-        record.note("enforcement", enforcer.problems)
+        self.notes["enforcement"] = self._enforcer.problems
         # 3. Plan what to advertise.
         orphaned = (each.device for each in self._gate.refusals.devices_of_orphans)
         options = OfferOptions(
             unit_mib=node_sharing.unit_mib,
             assigned_instances=assigned_instances(plugins.shares.assigned_requests(), inventory),
-            unhealthy=self._sources.health.unhealthy.union(orphaned),
+            unhealthy=self._health.unhealthy.union(orphaned),
             chosen=await self._chosen(declared),
         )
         offered, held = without_other_forms(offer(gpus, inventory, options), self._gate.record.allocated)
-        record.note("offer", offered.withheld)
-        record.note("other-form", held)
-        # 4. Advertise it, one step at a time where devices move between kubelet and scheduler.
-        observed = OfferableDevices(offered=offered, gpus=declared.gpus, inventory=inventory, node=node())
-        done = await self._hand_over(observed, strategies.choose(node_sharing.plugin, node()))
+        self.notes |= {"offer": offered.withheld, "other-form": held}
+        # 4. Advertise it.
+        done = await self._publisher.publish(offered, declared, node_sharing.plugin)
         unwritten = withheld_resources(done.unwritten)
-        record.note("by-name", (each.message for each in unwritten))
-        record.note("plugins", plugins.problems)
-        record.note("processes", (_BLIND,) if self._sources.view.blind else ())
+        self.notes |= {
+            "by-name": tuple(each.message for each in unwritten),
+            "plugins": plugins.problems,
+            "processes": (_BLIND,) if self._gate.view.blind else (),
+        }
         # 5. Keep what the report needs.
-        unwritten += await self._closed(offered)
+        unwritten += await self._publisher.announce_closed(offered)
         self.advertised = offered
         self._unwritten = "; ".join(each.message for each in unwritten)
         self.impaired = (*declared.impaired, *withheld_resources(offered.impossible), *unwritten)
         self.enforced = Enforced(declared, node_sharing, gpus)
         return done.withdrawn
 
-    async def _closed(self, offered: NodeOffer) -> tuple[Impairment, ...]:
-        """Return the resources of which nothing is offered, because the record cannot be written, or lacks something.
-
-        The Node shows it at once: until the kubelet does, each pod that is bound here fails.
-        """
-        problem, names = self._gate.record.closed, [resource.name for resource in offered.resources]
-        if problem:
-            left = {name: len(self._gate.record.allocated_ids(name)) for name in names}
-            try:
-                await self._targets.record.announce(self._sources.watched.node(), left)
-            except (TesseraError, TimeoutError):
-                self._wake()
-        return withheld_resources((name, problem) for name in names if problem)
-
-    async def _hand_over(self, observed: OfferableDevices, options: PluginOptions) -> HandOver:
-        """Advertise the kubelet's devices."""
-
-        async def advertise(now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
-            return await self._targets.plugins.offer(now, observed.inventory, options, leaving=leaving)
-
-        done = await self._targets.device_offers.hand_over(observed, advertise)
-        if done.unfinished:
-            asyncio.get_running_loop().call_later(_RETRY_S, self._wake)
-        return done
-
     async def _chosen(self, declared: Declared) -> Mapping[str, frozenset[DeviceId]]:
         """Return the advertised part of managed GPUs; without GPUNodes everything is advertised."""
         desired = declared.request.desired
         if desired is None or not any(gpu.sharing.managed for gpu in declared.gpus):
             return {}
-        pods = self._sources.pods
+        pods = self._pods
         held = await pods.by_name(declared.inventory) | self._gate.record.by_name
         return offered_devices(declared.gpus, desired, held, pods.assigned_devices(declared.inventory))

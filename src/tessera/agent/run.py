@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
-from tessera.agent.advertiser import Advertiser, OfferSources, OfferTargets
+from tessera.agent.advertiser import Advertiser, DevicePublisher
 from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.declarations.configuration import ConfigurationFiles
 from tessera.agent.declarations.declared import Declarations
-from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
+from tessera.agent.deviceplugin import AssignedPods, CdiFolder, Gate, PluginPaths, Plugins, ShareAllocator
+from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
+from tessera.agent.deviceplugin.allocations.deviceprocesses import DeviceProcesses
 from tessera.agent.deviceplugin.conflicts import Conflicts
 from tessera.agent.deviceplugin.containers.changerequests import (
     ChangeRequest,
@@ -23,9 +25,10 @@ from tessera.agent.deviceplugin.containers.changerequests import (
     DisableMig,
     Enforce,
 )
+from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker
 from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers
 from tessera.agent.exporter import Exporter, NodeContainers
-from tessera.agent.gpureports import GpuReports, ReportSources, ReportTargets
+from tessera.agent.gpureports import GpuNodeReport, GpuReports, NodeDescription
 from tessera.agent.nodestate.deviceevents import DeviceEvents
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.health import HealthWatch
@@ -35,6 +38,7 @@ from tessera.agent.partition import NodeGpus, NodeLocks
 from tessera.agent.partition.layouts import Layouts
 from tessera.agent.pods.assignmentkeys import AssignmentKeys
 from tessera.agent.pods.nodepods import NodePods
+from tessera.agent.pods.observing import PodObserver
 from tessera.agent.pods.ownpods import OwnPods
 from tessera.agent.pods.podsview import PodsView
 from tessera.agent.pods.recorded import Recorder
@@ -51,7 +55,7 @@ from tessera.core.node.nodelabels import MIG_CONFIG
 from tessera.core.node.reported import unenforced
 from tessera.core.usage.ownmetrics import REPARTITIONS
 from tessera.errors import Unavailable
-from tessera.log import defect, logger
+from tessera.log import Complaints, defect, logger
 from tessera.loops import one_turn, until_done
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
@@ -112,7 +116,6 @@ class Agent:
         """GPU changes for containers that are about to start."""
         self._plugins = self._own_plugins()
         self._gate, self._shares = self._plugins.gate, self._plugins.shares
-        self._gate.record.on_closed = self._offer_wakeup.set
         self._pods = NodePods(self._view, self._gate.record, self._shares, self._watched, clock_s=times.clock_s)
         self._advertiser = self._own_advertiser()
         gpus = NodeGpus(driver=driver, users=self._pods, advertised=self._advertiser)
@@ -140,35 +143,36 @@ class Agent:
             allocations=self._settings.paths.state / "allocations.json",
             mps_root=self._settings.mps.root,
         )
-        assigned = AssignedPods(self._own_pods, self._keys)
-        plugins = Plugins(paths, self._view, assigned, self._changes, self._log, times=self._times)
-        plugins.ask_driver(self._driver.processes)
-        return plugins
+        devices = DeviceMaker(paths, self._changes, Complaints(self._log, "device_handover_impaired"))
+        record = AllocationRecord(
+            PodObserver(self._view, self._log),
+            devices.capacity,
+            self._log,
+            wake=self._offer_wakeup.set,
+            file=paths.allocations,
+            times=self._times,
+        )
+        processes = DeviceProcesses(self._driver.processes, self._view, lambda: devices.inventory)
+        gate = Gate(record, processes, self._log, times=self._times)
+        assigned = AssignedPods(self._own_pods, self._keys, record)
+        cdi = CdiFolder(paths.cdi, driver_specs=paths.driver_specs, driver_folder=paths.driver_folder)
+        shares = ShareAllocator(gate, devices, assigned, cdi, self._log, memory=paths.memory)
+        return Plugins(paths, devices, gate, shares, cdi, self._log)
 
     def _own_advertiser(self) -> Advertiser:
         device_offers = DeviceOffers(self._gpunode, self._record, self._kubelet, self._gate, self._pods, self._log)
-        return Advertiser(
-            OfferSources(self._declarations, self._health, self._pods, self._view, self._watched),
-            OfferTargets(self._enforcer, self._plugins, device_offers, self._strategies, self._record),
-            wake=self._offer_wakeup.set,
+        publisher = DevicePublisher(
+            self._plugins, device_offers, self._strategies, self._record, self._watched, self._offer_wakeup.set
         )
+        return Advertiser(self._declarations, self._health, self._enforcer, self._pods, self._plugins, publisher)
 
     def _own_reports(self) -> GpuReports:
-        used = UsedMemory(self._driver, every_s=self._settings.measure_s)
-        return GpuReports(
-            self._settings,
-            ReportSources(
-                self._advertiser,
-                self._plugins,
-                self._strategies,
-                self._health,
-                used,
-                self._own_pods,
-                self._watched,
-            ),
-            ReportTargets(self._record, self._device_events, self._gpunode),
-            self._keys,
+        description = NodeDescription(
+            self._settings, self._record, self._watched, self._advertiser, self._plugins, self._strategies
         )
+        used = UsedMemory(self._driver, every_s=self._settings.measure_s)
+        status = GpuNodeReport(self._gpunode, self._watched, self._health, used, self._own_pods, self._keys)
+        return GpuReports(self._gate, self._device_events, description, status)
 
     def waiting_for(self) -> str:
         """Return why devices are not advertised as declared; empty where they are."""
@@ -266,10 +270,13 @@ class Agent:
                 conflicts = await self._conflicts.end(shares.unassigned, evict=evict, why=shares.why)
                 self._record.note("conflicts", conflicts)
         finally:
+            for about, sentences in self._advertiser.notes.items():
+                self._record.note(about, sentences)
             await self._record.report_notes()
         impaired = self._advertiser.impaired
         if self._advertiser.enforced is not None:
             impaired += unenforced((*self._layouts.unmet, *self._enforcer.problems))
+            self._record.note("assignments", self._shares.refused)
             await self._reports.report(self._advertiser.enforced, impaired)
         await self._record.report_impaired(self._watched.node(), impaired)
 

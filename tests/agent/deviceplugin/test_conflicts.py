@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from builders.deviceplugins import gate
 from builders.kubeobjects import amount
 from builders.nodeviews import SaidPods
 from harness.agentmachine import Machine
 from tessera.agent.agenttimes import AgentTimes
-from tessera.agent.deviceplugin import Gate
 from tessera.agent.deviceplugin.conflicts import Conflicts
 from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, Kind, MemoryKube, Object
 from tessera.clients.kubelet import Container
@@ -44,8 +44,8 @@ class Node:
         self.view = Pods()
         self.now_ns = 0
         self.clock_s = 0.0
-        times = AgentTimes(clock_s=lambda: self.clock_s, termination_s=termination_s)
-        self.gate = Gate(self.view, dict, logger(), now_ns=lambda: self.now_ns, times=times)
+        times = AgentTimes(clock_s=lambda: self.clock_s, now_ns=lambda: self.now_ns, termination_s=termination_s)
+        self.gate = gate(self.view, times=times)
         self.now = dt.datetime(2026, 11, 26, tzinfo=dt.UTC)
         self.conflicts = Conflicts(self.kube, "n1", self.gate, logger(), now=lambda: self.now)
 
@@ -115,7 +115,7 @@ async def test_memory_that_is_too_much_is_said_of_those_who_use_it(sizes: tuple[
     """As of a GPU that was exchanged for a smaller one while no agent ran."""
     node = Node()
     capacity = {DeviceId("GPU-1"): 10}
-    node.gate = Gate(node.view, lambda: capacity, logger())
+    node.gate = gate(node.view, lambda: capacity)
     node.conflicts = Conflicts(node.kube, "n1", node.gate, logger(), now=lambda: node.now)
     for number, size in enumerate(sizes):
         made = await node.pod(f"p{number}")

@@ -1,42 +1,31 @@
 """All device plugins of a node: what they advertise, how devices are handed over, and their registration."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import msgspec
 
-from tessera.agent.agenttimes import AgentTimes
-from tessera.agent.cdisupport import first_file
-from tessera.agent.deviceplugin.allocations.deviceprocesses import DeviceProcesses, ListedProcesses
 from tessera.agent.deviceplugin.allocations.gate import Gate
-from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.containers.cdifolder import CdiFolder
-from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, GpuChanges, PluginPaths, naming
+from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, PluginPaths, naming
 from tessera.agent.deviceplugin.containers.shares import ShareAllocator
 from tessera.agent.deviceplugin.offers.resource import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
-from tessera.agent.nodefiles import LARGEST_SPEC, read_file
-from tessera.agent.pods.podsview import PodsInView
 from tessera.agent.sharing.mpsdaemons import recorded_daemons
-from tessera.api import documents
-from tessera.api.nvidia import cdi
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.advertise import NodeOffer, PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import Use, uses_of_ids
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.edits import ShareEdits
-from tessera.core.deviceplugin.injection import GPU_KIND, VOID, by_cdi, container_response, driver_mount
+from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, container_response
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
-from tessera.core.gpu.mig import Placement
-from tessera.core.gpu.sharing import Mode
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import TesseraError
-from tessera.log import Logger, defect
+from tessera.log import Complaints, Logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
 
@@ -45,7 +34,6 @@ __all__ = ["Plugins"]
 _TEND_S = 0.2
 """A restarted kubelet must have its plugins before it syncs its pods (docs/kubelet-races.md)."""
 _TIDY_S = 30.0
-_TIMES = AgentTimes()
 _STRATEGIES: tuple[ListStrategy, ...] = ("envvar",)
 """Device list strategies where the node's configuration sets none."""
 
@@ -55,40 +43,30 @@ class Plugins:
 
     Args:
         paths: on the node.
-        view: the pods of this node.
-        assigned: the assignments of these pods.
-        changes: takes requests to create devices and enforce shares.
+        devices: of this node, prepared for containers.
+        gate: decides each allocation, and records it.
+        shares: allocates the resources whose pods carry an assignment.
+        cdi: the CDI specifications of this node.
         log: for what was applied.
-        times: the clock, and how long calls of the kubelet wait.
 
     """
 
     def __init__(
-        self,
-        paths: PluginPaths,
-        view: PodsInView,
-        assigned: AssignedPods,
-        changes: GpuChanges,
-        log: Logger,
-        *,
-        times: AgentTimes = _TIMES,
+        self, paths: PluginPaths, devices: DeviceMaker, gate: Gate, shares: ShareAllocator, cdi: CdiFolder, log: Logger
     ) -> None:
+        self.gate = gate
+        self.shares = shares
         self._paths = paths
-        self._log = log
-        self._maker = DeviceMaker(paths, changes, self._complain)
+        self._maker = devices
+        self._cdi = cdi
+        self._complain = Complaints(log, "device_handover_impaired")
         self._options = PluginOptions()
-        self._driver = cdi.NOTHING
         self._injection = DeviceInjection(strategies=_STRATEGIES)
-        self._complained: set[str] = set()
         self._unwritten = ""
         """Why CDI specifications are outdated; empty where they are not."""
         self._adopted = False
         """Whether allocations made before there was a record are recorded."""
-        self._folder = CdiFolder(paths.cdi)
-        self._view = view
-        self.gate = Gate(view, self._maker.capacity, log, file=paths.allocations, times=times)
-        self.shares = ShareAllocator(self.gate, self._maker, assigned, self._folder, log, memory=paths.memory)
-        self._servers = PluginServers(paths.plugins, self._plugin, view.allocatable, log)
+        self._servers = PluginServers(paths.plugins, self._plugin, gate.view.allocatable, log)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -145,8 +123,12 @@ class Plugins:
         self._maker.see(inventory)
         self._unwritten = ""
         if self._injection.cdi or self.gate.record.by_cdi:
-            self._write_devices()
-        self.shares.inject(self._injection, self._driver)
+            try:
+                self._cdi.write_gpus(self._maker.edits_by_uuid(), dev_root=self._injection.dev_root)
+            except (OSError, TesseraError) as error:
+                self._complain(error)
+                self._unwritten = f"the CDI specification of the node's GPUs cannot be written: {error}"
+        self.shares.inject(self._injection)
         await self.adopt(inventory)
         self.gate.record.retry()
         await self.gate.record.lost()
@@ -189,10 +171,6 @@ class Plugins:
             return () if request is None else self._maker.uses(request.shares)
         return uses_of_ids(held.device_ids, self._maker.inventory)
 
-    def ask_driver(self, listed: ListedProcesses) -> None:
-        """Let the last gate ask the driver which processes are on GPUs."""
-        self.gate.on_devices = DeviceProcesses(listed, self._view, lambda: self._maker.inventory).on
-
     def _closed(self, resource: Resource) -> Resource:
         """Return a resource of which no device is free: what is allocated stays, and nothing more can be allocated."""
         allocated = self.gate.record.allocated_ids(resource.name)
@@ -201,7 +179,7 @@ class Plugins:
         )
         return msgspec.structs.replace(resource, devices=devices)
 
-    # CDI specifications
+    # What the plugin of a resource answers
 
     def _plugin(self, resource: Resource) -> OfferedResource:
         policy = self._options.allocation_policy or "distributed"
@@ -220,40 +198,6 @@ class Plugins:
         named = by_cdi(self._injection, GPU_KIND, uuids)
         return container_response(self._injection, named, visible, naming(uuids, made))
 
-    def _write_devices(self) -> None:
-        """Write the specification of all whole GPUs and MIG instances; on failure the former one stays."""
-        try:
-            driver_spec = first_file(self._paths.driver_specs)
-            if driver_spec is not None:
-                found = documents.read(str(driver_spec), read_file(driver_spec, LARGEST_SPEC))
-                self._driver = cdi.read_driver_edits(found[0]) if found else cdi.NOTHING
-            elif self._paths.driver_folder:
-                self._driver = cdi.mounted_driver(driver_mount(self._paths.driver_folder))
-            text = cdi.write(GPU_KIND, dict(self._devices()), self._driver, dev_root=self._injection.dev_root)
-            self._folder.write("gpu", text)
-        except (OSError, TesseraError) as error:
-            self._complain(error)
-            self._unwritten = f"the CDI specification of the node's GPUs cannot be written: {error}"
-
-    def _devices(self) -> Iterable[tuple[str, ShareEdits]]:
-        """Yield what a container gets with each GPU and each instance, by UUID: the device nodes."""
-        gpus = {facts.index: facts for facts in self._maker.inventory.gpus}
-        for facts in self._maker.inventory.gpus:
-            yield facts.uuid, ShareEdits(env=VOID, device_nodes=self._maker.edits([_whole(facts)], gpus).device_nodes)
-            for instance in facts.instances:
-                nodes = self._maker.edits([_whole(facts, instance.placement)], gpus).device_nodes
-                yield instance.uuid, ShareEdits(env=VOID, device_nodes=nodes)
-
-    def _complain(self, problem: object) -> None:
-        """Log a problem once, and a defect each time."""
-        reason = str(problem) or type(problem).__name__
-        unexpected = defect(problem) if isinstance(problem, BaseException) else None
-        if unexpected is not None:
-            self._log.error("device_handover_impaired", reason=reason, exc_info=unexpected)
-        elif reason not in self._complained:
-            self._complained.add(reason)
-            self._log.warning("device_handover_impaired", reason=reason)
-
 
 def _share(resource: Resource, device: PluginDevice, gpus: Mapping[str, GpuFacts]) -> Share:
     return Share(
@@ -265,21 +209,6 @@ def _share(resource: Resource, device: PluginDevice, gpus: Mapping[str, GpuFacts
         compute_percent=device.compute_percent,
         isolation=device.mode.isolation,
         resource=resource.name,
-    )
-
-
-def _whole(facts: GpuFacts, placement: Placement | None = None) -> Share:
-    """Return a share of a whole device, of which only the device nodes matter."""
-    mode = Mode.WHOLE if placement is None else Mode.MIG
-    return Share(
-        gpu=facts.index,
-        mode=mode,
-        profile=placement.profile if placement else None,
-        start=placement.start if placement else None,
-        memory_mib=0,
-        compute_percent=0,
-        isolation=mode.isolation,
-        resource="",
     )
 
 

@@ -55,7 +55,7 @@ class GpuNodeLink:
         self, kube: Kube, node: str, log: Logger, *, wake: Callable[[], None], remind_s: float = _REMIND_S
     ) -> None:
         self._kube = kube
-        self._node = node
+        self.node = node
         self._log = log
         self._wake = wake
         self._remind_s = remind_s
@@ -124,7 +124,7 @@ class GpuNodeLink:
 
     @property
     def _object(self) -> Object | None:
-        return self.store.objects.get(("", self._node)) if self._installed else None
+        return self.store.objects.get(("", self.node)) if self._installed else None
 
     def request(self) -> GpuNodeRequest:
         """Return the spec; where it is invalid or the object was deleted, the former one.
@@ -183,10 +183,10 @@ class GpuNodeLink:
             TesseraError: the API server rejects or does not answer, or the object cannot be parsed.
 
         """
-        found = await self._kube.get(GPU_NODES, self._node) or await self._make(node)
+        found = await self._kube.get(GPU_NODES, self.node) or await self._make(node)
         if found is None:
             raise Unavailable(
-                f"GPUNode {self._node}",
+                f"GPUNode {self.node}",
                 found="another process created it, and it is not visible yet",
                 hint="the agent tries again",
             )
@@ -207,11 +207,11 @@ class GpuNodeLink:
         if self._keys and not self._keys_read:  # a status without keys is that of an agent that does not sign
             status["assignmentKeys"] = list(self._keys)
         body = {"metadata": {"resourceVersion": version}, "status": status}
-        self._after = await self._kube.patch(GPU_NODES, self._node, body, subresource="status")
+        self._after = await self._kube.patch(GPU_NODES, self.node, body, subresource="status")
         self._offered_in, self._replaced = uid_of(self._after), False
         if keys and not (self._after.get("status") or {}).get("offered"):
             raise Unsupported(
-                f"GPUNode {self._node}",
+                f"GPUNode {self.node}",
                 found="its kind has no field status.offered, without which nothing is offered by name",
                 hint="upgrade the chart, see docs/install.md",
             )
@@ -241,7 +241,7 @@ class GpuNodeLink:
         found = self._latest()
         if found is not None and found.get("status") and self.assignment_keys != keys:
             body = {"status": {"assignmentKeys": list(keys)}}
-            self._after = await self._kube.patch(GPU_NODES, self._node, body, subresource="status")
+            self._after = await self._kube.patch(GPU_NODES, self.node, body, subresource="status")
 
     async def report(self, state: GpuNodeState, node: Object, *, generation: int) -> None:
         """Create the object if missing, and write the status if it changed.
@@ -272,7 +272,7 @@ class GpuNodeLink:
         # A field that the server dropped, because the CRD's schema lacks it, is not written again.
         refused = self._written == (status, version_of(found))
         if not same and not refused:
-            self._after = await self._kube.patch(GPU_NODES, self._node, {"status": status}, subresource="status")
+            self._after = await self._kube.patch(GPU_NODES, self.node, {"status": status}, subresource="status")
             self._written = status, version_of(self._after)
             self._log.info("gpunode_reported", generation=observed)
         self._acted = concerns if news else self._acted
@@ -281,7 +281,7 @@ class GpuNodeLink:
         """Create the object; None if another process did, which the watch will show."""
         uid = (node.get("metadata") or {}).get("uid", "")
         try:
-            made = await self._kube.create(GPU_NODES, new_object(self._node, uid))
+            made = await self._kube.create(GPU_NODES, new_object(self.node, uid))
         except Conflict:
             return None
         self._log.info("gpunode_made")

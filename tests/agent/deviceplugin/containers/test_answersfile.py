@@ -7,17 +7,16 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from builders.deviceplugins import device_plugins
 from builders.kubeobjects import amount, pod
 from builders.nodepods import AnnotatedPods, ListedPods
 from builders.signed import Trusting, signed
-from harness.pluginnode import Unchanged
-from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
+from tessera.agent.deviceplugin import PluginPaths, Plugins
 from tessera.agent.pods.podsview import PodsView
 from tessera.clients.kube import Listing, Object
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.mig import Placement
-from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +40,7 @@ def started(folder: Path) -> Plugins:
     paths = PluginPaths(
         plugins=folder, cdi=folder, memory=folder / "shares.json", allocations=folder / "allocations.json"
     )
-    return Plugins(paths, view, AssignedPods(AnnotatedPods(view.pods, write), Trusting("a")), Unchanged(), logger())
+    return device_plugins(paths, view, AnnotatedPods(view.pods, write), Trusting("a"))
 
 
 async def test_files_without_a_version_are_read(tmp_path: Path) -> None:

@@ -35,8 +35,10 @@ class Node:
         self.started: dict[str, StartedPod] = {}
         self.vouched = False
         """Whether a container was started with just what is assigned."""
-        self.assigned = AssignedPods(AnnotatedPods(lambda: self.pods, self._annotate), self.trust)
-        self.assigned.keep_to(self.started.get)
+        self.assigned = AssignedPods(AnnotatedPods(lambda: self.pods, self._annotate), self.trust, self)
+
+    def started_pod(self, uid: str) -> StartedPod | None:
+        return self.started.get(uid)
 
     async def _annotate(self, each: Object, annotations: Mapping[str, str]) -> Object | None:
         if each["metadata"]["name"] in self.full:

@@ -1,11 +1,13 @@
 """The folder of CDI specifications."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from tessera.agent.deviceplugin import CdiFolder
+from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.errors import InvalidInput, Unavailable
 
 
@@ -61,3 +63,25 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         CdiFolder(tmp_path).keep((), prefix="share-")
     with pytest.raises(Unavailable, match=r"tessera.dev-share-a.json: a folder is in its place: remove it"):
         CdiFolder(tmp_path).write("share-a", "{}")
+
+
+def test_the_specification_of_gpus_has_the_driver_s_edits_and_stays_where_these_cannot_be_read(tmp_path: Path) -> None:
+    driver = tmp_path / "nvidia.yaml"
+    folder = CdiFolder(tmp_path / "cdi", driver_specs=(tmp_path / "absent", driver), driver_folder="/opt/driver")
+    written = tmp_path / "cdi" / "tessera.dev-gpu.json"
+    edits = [("GPU-1", ShareEdits(device_nodes=("/dev/nvidia0",)))]
+    folder.write_gpus(edits, dev_root="/")
+    spec = json.loads(written.read_text())
+    assert [each["name"] for each in spec["devices"]] == ["GPU-1"]
+    assert [each["hostPath"] for each in spec["containerEdits"]["mounts"]] == ["/opt/driver"]
+    driver.write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits: {env: [LIB=1]}\n")
+    folder.write_gpus(edits, dev_root="/")
+    before = written.read_text()
+    assert json.loads(before)["containerEdits"] == {"env": ["LIB=1"]}
+    driver.write_text("[")
+    with pytest.raises(InvalidInput, match="write valid YAML"):
+        folder.write_gpus(edits, dev_root="/")
+    assert written.read_text() == before
+    driver.write_text("")
+    folder.write_gpus(edits, dev_root="/")
+    assert "containerEdits" not in json.loads(written.read_text())

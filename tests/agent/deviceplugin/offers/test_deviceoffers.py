@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from builders.deviceplugins import device_plugins
 from builders.formerkind import FormerKind
 from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
 from builders.nodepods import AnnotatedPods, KnownResources, ListedPods
 from builders.nodeviews import of_the_host
 from builders.signed import SERVER, Trusting
-from harness.pluginnode import Unchanged
-from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
+from tessera.agent.deviceplugin import PluginPaths
 from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, OfferableDevices
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
@@ -140,8 +140,7 @@ class Node:
         paths = PluginPaths(
             plugins=kubelet.plugins, cdi=folder / "cdi", driver_specs=(), memory=None, allocations=None, dev=folder
         )
-        assigned = AssignedPods(AnnotatedPods(view.pods, self._correct), Trusting("n1"))
-        self.plugins = Plugins(paths, view, assigned, Unchanged(), log)
+        self.plugins = device_plugins(paths, view, AnnotatedPods(view.pods, self._correct), Trusting("n1"))
         self.gate = self.plugins.gate
         pods = NodePods(view, self.gate.record, self.plugins.shares, KnownResources(RESOURCE))
         self.offers = DeviceOffers(self.link, NodeRecord(kube, "n1", log), record, self.gate, pods, log)

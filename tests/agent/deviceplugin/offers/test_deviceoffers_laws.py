@@ -12,12 +12,13 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from builders.deviceplugins import gate
 from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
 from builders.nodepods import AnnotatedPods, KnownResources, ListedPods
 from builders.signed import SERVER, Trusting
 from harness.virtualtime import run
-from tessera.agent.deviceplugin import Gate, OfferedResource
+from tessera.agent.deviceplugin import OfferedResource
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, OfferableDevices
 from tessera.agent.nodestate.gpunode import GpuNodeLink
@@ -148,11 +149,13 @@ class Node:
         self.view = PodsView(
             ListedPods(lambda: self.shown, self._relist), self.checkpoint, self.kubelet, proc=Path("no-proc")
         )
-        self.gate = Gate(self.view, dict, log)
+        self.gate = gate(self.view)
         nothing = Resource(name=RESOURCE, devices=())
         self.plugin = OfferedResource(nothing, lambda *_: ContainerResponse(), self.gate, Units())
         self.link = GpuNodeLink(self.kube, "n1", log, wake=lambda: None)
-        assigned = Assigned(self.view, AssignedPods(AnnotatedPods(self.view.pods, self._correct), Trusting("n1")))
+        assigned = Assigned(
+            self.view, AssignedPods(AnnotatedPods(self.view.pods, self._correct), Trusting("n1"), self.gate.record)
+        )
         pods = NodePods(self.view, self.gate.record, assigned, KnownResources(RESOURCE))
         self.offers = DeviceOffers(self.link, NodeRecord(self.kube, "n1", log), self.kubelet, self.gate, pods, log)
 

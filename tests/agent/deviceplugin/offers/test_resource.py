@@ -5,10 +5,11 @@ import asyncio
 import msgspec
 import pytest
 
+from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
 from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, Shares, give, plugin, two
-from tessera.agent.deviceplugin import Gate, OfferedResource
+from tessera.agent.deviceplugin import OfferedResource
 from tessera.core.deviceplugin.advertise import Resource
 from tessera.core.deviceplugin.allocations import uses_of_devices
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
@@ -17,7 +18,6 @@ from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import Conflict, InvalidInput, Unavailable
-from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
 
@@ -130,14 +130,14 @@ async def test_a_container_that_ran_before_there_was_a_record_starts_again_with_
 
     view, resource = Kubelets(), two(SLICED)
     name = resource.devices[0].id
-    gate = Gate(view, dict, logger())
-    each = OfferedResource(resource, give, gate, Shares())
+    own = gate(view)
+    each = OfferedResource(resource, give, own, Shares())
     view.record("p", GPU, name)
     (held,) = view.recorded
     view.objects["p"]["metadata"]["annotations"] = {"tessera.dev/isolation": "hardware"}
     if ran:
         view.objects["p"]["status"] = {"containerStatuses": [{"name": held.container, "containerID": "containerd://1"}]}
-    await gate.record.tidy(lambda _: uses_of_devices(resource.devices[:1]))
+    await own.record.tidy(lambda _: uses_of_devices(resource.devices[:1]))
     if ran:
         await each.pre_start((name,))
     else:
@@ -166,21 +166,21 @@ async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> No
         async def refresh(self) -> None:
             await asyncio.sleep(0)
             self.objects.clear()
-            gate.record.release()
+            own.record.release()
             each.update(msgspec.structs.replace(each.resource, devices=()))
             each.settle(frozenset(), asyncio.get_running_loop().time())
-            observed.append((gate.record.by_name, gate.record.allocated_ids(GPU), each.unsettled))
+            observed.append((own.record.by_name, own.record.allocated_ids(GPU), each.unsettled))
 
     view = Looking()
-    gate = Gate(view, dict, logger())
-    each = OfferedResource(two(SLICED), give, gate, Shares())
+    own = gate(view)
+    each = OfferedResource(two(SLICED), give, own, Shares())
     await each.allocate((IDS[0],))
     view.record("p", GPU, IDS[0])
     await each.pre_start((IDS[0],))
     view.recorded.clear()  # the kubelet has let it go
     assert dict((await each.allocate((IDS[0],))).env) == {"IDS": IDS[0]}
     assert observed == [(frozenset({DeviceId(facts(0, "T4").uuid)}), frozenset({IDS[0]}), True)]
-    assert [(entry.ids, entry.uid) for entry in gate.record.entries] == [((IDS[0],), "")]
+    assert [(entry.ids, entry.uid) for entry in own.record.entries] == [((IDS[0],), "")]
 
 
 async def test_what_is_preferred_follows_the_policy() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
-from tessera.agent.deviceplugin import Gate, OfferedResource
+from tessera.agent.deviceplugin import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.clients.kubelet import MemoryKubelet, OptionalCalls
 from tessera.core.deviceplugin.advertise import PluginDevice, Resource
@@ -54,10 +55,10 @@ async def allocatable() -> Mapping[str, frozenset[str]]:
 
 
 async def test_a_defect_in_one_resource_is_logged_once_and_keeps_no_other_from_the_kubelet(socket_folder: Path) -> None:
-    gate = Gate(SaidPods(), dict, logger())
+    own = gate(SaidPods())
 
     def make(resource: Resource) -> OfferedResource:
-        return (Defective if resource.name == MIG else OfferedResource)(resource, give, gate, Shares())
+        return (Defective if resource.name == MIG else OfferedResource)(resource, give, own, Shares())
 
     async with MemoryKubelet(socket_folder) as kubelet:
         servers = PluginServers(kubelet.plugins, make, allocatable, logger())
@@ -79,10 +80,10 @@ async def test_a_defect_in_one_resource_is_logged_once_and_keeps_no_other_from_t
 async def test_who_offers_while_the_servers_end_or_after_takes_no_resource_from_the_next_agent(
     socket_folder: Path,
 ) -> None:
-    gate = Gate(SaidPods(), dict, logger())
+    own = gate(SaidPods())
 
     def make(resource: Resource) -> OfferedResource:
-        return OfferedResource(resource, give, gate, Shares())
+        return OfferedResource(resource, give, own, Shares())
 
     async with MemoryKubelet(socket_folder) as kubelet:
         servers = PluginServers(kubelet.plugins, make, allocatable, logger())
@@ -101,7 +102,7 @@ async def test_who_offers_while_the_servers_end_or_after_takes_no_resource_from_
 
 
 async def test_the_end_does_not_wait_for_what_is_still_to_be_registered(socket_folder: Path) -> None:
-    gate = Gate(SaidPods(), dict, logger())
+    own = gate(SaidPods())
     ending: list[asyncio.Task[None]] = []
 
     class Ending(OfferedResource):
@@ -111,7 +112,7 @@ async def test_the_end_does_not_wait_for_what_is_still_to_be_registered(socket_f
             return super().options
 
     def make(resource: Resource) -> OfferedResource:
-        return (Ending if not servers.listed else OfferedResource)(resource, give, gate, Shares())
+        return (Ending if not servers.listed else OfferedResource)(resource, give, own, Shares())
 
     async with MemoryKubelet(socket_folder) as kubelet:
         servers = PluginServers(kubelet.plugins, make, allocatable, logger())

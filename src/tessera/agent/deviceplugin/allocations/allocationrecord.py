@@ -6,12 +6,12 @@ ended (docs/decisions/0014-last-gate.md).
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
+from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin.allocations.allocationsfile import (
     ReadAllocations,
     read_allocations,
@@ -47,6 +47,7 @@ from tessera.log import Logger
 
 __all__ = ["AllocationRecord"]
 
+_TIMES = AgentTimes()
 _UNCLAIMED_S = 60.0
 """An answer to `Allocate` that no container uses for this long was for a pod that the kubelet rejected."""
 
@@ -58,12 +59,9 @@ class AllocationRecord:
         observer: observes the pods of this node.
         capacity: returns the allocatable memory of each device, in MiB.
         log: for changes.
+        wake: called when nothing more is offered, for the reason in `closed`, or everything again.
         file: keeps the record across restarts of the agent; None keeps it in memory.
-        now_ns: the time, in nanoseconds since 1970.
-        clock_s: a monotonic clock for durations: the wall clock may jump.
-
-    Attributes:
-        on_closed: called when nothing more is offered, for the reason in `closed`, or everything again.
+        times: the clocks.
 
     """
 
@@ -73,18 +71,17 @@ class AllocationRecord:
         capacity: Callable[[], Mapping[DeviceId, int]],
         log: Logger,
         *,
+        wake: Callable[[], None],
         file: Path | None = None,
-        now_ns: Callable[[], int] = time.time_ns,
-        clock_s: Callable[[], float] = time.monotonic,
+        times: AgentTimes = _TIMES,
     ) -> None:
-        self._observer = observer
+        self.observer = observer
+        self.capacity = capacity
         self._view = observer.view
-        self._capacity = capacity
         self._log = log
         self._file = file
-        self._now_ns = now_ns
-        self._clock_s = clock_s
-        self.on_closed: Callable[[], None] = lambda: None
+        self._wake = wake
+        self._times = times
         self._unkept = ""
         self._unknown = ""
         self._unclaimed_s: dict[Allocation, float] = {}
@@ -218,18 +215,18 @@ class AllocationRecord:
         """
         self._lost = still_lost(self._lost, self._entries)
         uids = frozenset(each.uid for each in self._lost)
-        running = await self._observer.running(uids) if uids else uids
+        running = await self.observer.running(uids) if uids else uids
         self._lost = frozenset(each for each in self._lost if each.uid in running)
-        lost = running - {uid for uid, pod in self._observer.pods(running).items() if not pod.ended}
+        lost = running - {uid for uid, pod in self.observer.pods(running).items() if not pod.ended}
         before, self._unknown = self._unknown, _unknown(lost)
         if self._unknown != before:
             self._log.warning("allocations_unknown", reason=self._unknown, pods=sorted(lost))
-            self.on_closed()
+            self._wake()
         return lost
 
     def next_ns(self) -> int:
         """Return the time of an allocation: later than all on record, even if the clock was set back."""
-        return max(self._now_ns(), 1 + max((each.at_ns for each in self.allocated), default=0))
+        return max(self._times.now_ns(), 1 + max((each.at_ns for each in self.allocated), default=0))
 
     # Changes
 
@@ -279,7 +276,7 @@ class AllocationRecord:
             before, self._unkept = self._unkept, str(error)
             if not before:
                 self._log.error("allocations_not_kept", reason=self._unkept)
-                self.on_closed()
+                self._wake()
             raise
         self._on_disk = frozenset(record)
 
@@ -339,7 +336,7 @@ class AllocationRecord:
 
         """
         uids = frozenset(each.uid for each in self._entries if each.uid)
-        pods = self._observer.pods(uids)
+        pods = self.observer.pods(uids)
         ended = frozenset(uid for uid in uids if uid not in pods or pods[uid].ended)
         if ended or not all(each.pod for each in self._entries):
             observed = GateObservation(pods=pods, running=self._view.running(ended), blind=self._view.blind)
@@ -358,21 +355,21 @@ class AllocationRecord:
 
         """
         # 1. Release the allocations of ended pods; where processes cannot be observed, the API server decides.
-        complete = self._view.blind and await self._observer.refresh()
+        complete = self._view.blind and await self.observer.refresh()
         held = await self._view.container_devices()
         self.release(complete=complete)
         # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.
         running = await self._running_vague(held)
         observed, late = await self._observed(), self._unclaimed()
         if any(map(observed.is_of_a_pod_unseen, late)):
-            if not await self._observer.refresh():
+            if not await self.observer.refresh():
                 return
             observed = await self._observed()
         known = tuple(named(each, observed) if each in late else each for each in self._entries)
         kept = tuple(each for each in known if each.uid or each not in late)
         # 3. Adopt allocations made before there was a record, and complete entries of former versions.
         every = (*kept, *self._adopted(held, uses_of, kept))
-        pods = self._observer.pods({each.uid for each in every})
+        pods = self.observer.pods({each.uid for each in every})
         self._keep_in_memory(supplemented(every, pods, _assigned_uses(every, held, uses_of), running, daemons))
 
     async def _running_vague(self, held: Iterable[KubeletAllocation]) -> frozenset[str]:
@@ -382,11 +379,11 @@ class AllocationRecord:
         return await asyncio.to_thread(self._view.running, uids) if uids else frozenset()
 
     async def _observed(self) -> GateObservation:
-        return await self._observer.observe({each.uid for each in self._entries})
+        return await self.observer.observe({each.uid for each in self._entries})
 
     def _unclaimed(self) -> frozenset[Allocation]:
         """Return the answers without a known pod for a minute."""
-        now_s, nameless = self._clock_s(), [each for each in self._entries if not each.uid]
+        now_s, nameless = self._times.clock_s(), [each for each in self._entries if not each.uid]
         self._unclaimed_s = {each: self._unclaimed_s.get(each, now_s) for each in nameless}
         return frozenset(each for each, since_s in self._unclaimed_s.items() if now_s - since_s >= _UNCLAIMED_S)
 
@@ -412,13 +409,13 @@ class AllocationRecord:
                     uid=each.uid,
                     pod=f"{each.namespace}/{each.pod}",
                     container=each.container,
-                    at_ns=created_ns(pod) or self._now_ns(),
+                    at_ns=created_ns(pod) or self._times.now_ns(),
                     # A container by name keeps its devices; one by assignment is checked at its next start.
                     started=each.resource not in SHARE_RESOURCES and was_created(pod, each.container),
                 )
                 self._log.info("allocation_adopted", pod=entry.pod, resource=entry.resource, ids=entry.ids)
                 # Pods in the record already came first, however old the other pod is.
-                late = any(clashes(record, entry, self._capacity(), ids=each.resource not in SHARE_RESOURCES))
+                late = any(clashes(record, entry, self.capacity(), ids=each.resource not in SHARE_RESOURCES))
                 at_ns = max(entry.at_ns, self.next_ns()) if late else entry.at_ns
                 yield msgspec.structs.replace(entry, at_ns=at_ns)
 

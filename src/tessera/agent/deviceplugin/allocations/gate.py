@@ -5,75 +5,59 @@ before a call is answered (docs/decisions/0014-last-gate.md).
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
 
 from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
 from tessera.agent.deviceplugin.allocations.refusals import Refusals
-from tessera.agent.pods.observing import PodObserver
-from tessera.agent.pods.podsview import PodsInView, by_uid, is_ended
+from tessera.agent.pods.podsview import by_uid, is_ended
 from tessera.api.kubernetes.podstates import created_ns
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Use, clashes, latest, replaces
 from tessera.core.deviceplugin.lastgate import GateDecision, GateObservation
 from tessera.core.deviceplugin.leftovers import DeviceProcess, leftovers
-from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.nodesharing import ListStrategy
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
 
-__all__ = ["Gate", "ProcessesOfPods"]
+__all__ = ["Gate", "PodProcesses"]
 
 _TIMES = AgentTimes()
 _RETRY_S = 0.1
 
-ProcessesOfPods: TypeAlias = Callable[[frozenset[str]], Awaitable[tuple[DeviceProcess, ...]]]
-"""Returns the processes of pods on GPUs, by UUID."""
 
+class PodProcesses(Protocol):
+    """The processes of pods that the driver lists on GPUs; `DeviceProcesses` is one."""
 
-async def _none_listed(_: frozenset[str]) -> tuple[DeviceProcess, ...]:
-    return ()
+    async def on(self, gpus: Iterable[str]) -> tuple[DeviceProcess, ...]:
+        """Return the processes of pods on GPUs, by UUID."""
 
 
 class Gate:
     """Decides each allocation and each start of a container.
 
     Args:
-        view: the pods of this node.
-        capacity: returns the allocatable memory of each device, in MiB.
+        record: the allocations on this node.
+        processes: on the devices that a container is about to use.
         log: for refusals.
-        file: keeps the record across restarts of the agent; None keeps it in memory.
-        now_ns: the time, in nanoseconds since 1970.
         times: the clock for durations, and how long to wait for pods that terminate.
-
-    Attributes:
-        on_devices: returns the processes of pods that the driver lists on GPUs.
 
     """
 
     def __init__(
-        self,
-        view: PodsInView,
-        capacity: Callable[[], Mapping[DeviceId, int]],
-        log: Logger,
-        *,
-        file: Path | None = None,
-        now_ns: Callable[[], int] = time.time_ns,
-        times: AgentTimes = _TIMES,
+        self, record: AllocationRecord, processes: PodProcesses, log: Logger, *, times: AgentTimes = _TIMES
     ) -> None:
-        self.view = view
+        self.record = record
+        self.view = record.observer.view
         self.times = times
-        self._observer = PodObserver(view, log)
-        self.record = AllocationRecord(self._observer, capacity, log, file=file, now_ns=now_ns, clock_s=times.clock_s)
-        self.refusals = Refusals(self.record, view, capacity, times.clock_s)
-        self.on_devices: ProcessesOfPods = _none_listed
-        self._capacity = capacity
+        self.refusals = Refusals(record, self.view, record.capacity, times.clock_s)
+        self._observer = record.observer
+        self._capacity = record.capacity
+        self._processes = processes
         self._log = log
 
     async def admit(
@@ -200,7 +184,7 @@ class Gate:
             Unavailable: the driver or the API server does not answer, or the record cannot be written.
 
         """
-        processes = await self.on_devices(frozenset(use.gpu for use in new.uses))
+        processes = await self._processes.on({use.gpu for use in new.uses})
         if not leftovers(self.record.entries, new, processes, ()):
             return
         # The watch may be late: only a list of all pods tells which of them have ended.

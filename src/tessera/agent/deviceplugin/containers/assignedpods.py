@@ -19,7 +19,7 @@ from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.errors import TesseraError
 from tessera.loops import for_each
 
-__all__ = ["AssignedPods", "WritablePods"]
+__all__ = ["AssignedPods", "StartedPods", "WritablePods"]
 
 
 _PAUSE_S = 0.05
@@ -61,6 +61,13 @@ class WritablePods(Protocol):
         ...
 
 
+class StartedPods(Protocol):
+    """What the containers of pods were started with; `AllocationRecord` is one."""
+
+    def started_pod(self, uid: str) -> StartedPod | None:
+        """Return what a pod's containers were started with; None for nothing."""
+
+
 class AssignedPods:
     """The watched pods, and the writes of their annotations.
 
@@ -71,15 +78,16 @@ class AssignedPods:
     Args:
         pods: those of this node, and their annotations.
         trust: the keys that count, and how assignments are signed.
+        record: of what containers were started with.
 
     """
 
-    def __init__(self, pods: WritablePods, trust: Trust) -> None:
+    def __init__(self, pods: WritablePods, trust: Trust, record: StartedPods) -> None:
         self._share_unit_mib = 1024
         self._pods = pods
         self._trust = trust
         self._keys = trust.keys
-        self._started: Callable[[str], StartedPod | None] = lambda _: None
+        self._record = record
         self._written: dict[tuple[str, str], _Written] = {}
         self._read: dict[tuple[str, str], _Known] = {}
         self._objects: tuple[Object, ...] = ()
@@ -90,11 +98,6 @@ class AssignedPods:
         if share_unit_mib != self._share_unit_mib:
             self._share_unit_mib = share_unit_mib
             self._forget()
-
-    def keep_to(self, started: Callable[[str], StartedPod | None]) -> None:
-        """Set what the containers of pods were started with, by UID, from the agent's record."""
-        self._started = started
-        self._forget()
 
     def objects(self) -> Iterator[Object]:
         """Yield the pods with all our writes."""
@@ -165,7 +168,7 @@ class AssignedPods:
         assigned = self._read[pod].assigned if pod in self._read else None
         if assigned is None:
             return False
-        started = self._started(uid_of(assigned))
+        started = self._record.started_pod(uid_of(assigned))
         return (started is not None and self._is_void(started)) or self._trust.revoked(self._signed(assigned).key)
 
     def revoked(self, key: str) -> bool:
@@ -179,7 +182,7 @@ class AssignedPods:
         return {uid_of(each): self._signed(each) for each in assigned if not uid or uid_of(each) == uid}
 
     def _signed(self, assigned: Object) -> SignedAssignment:
-        annotations, started = annotations_of(assigned), self._started(uid_of(assigned))
+        annotations, started = annotations_of(assigned), self._record.started_pod(uid_of(assigned))
         text, signature = annotations.get(ASSIGNMENT, ""), annotations.get(SIGNATURE, "")
         if started is not None and started.signed.assignment == text:
             return started.signed  # whoever signed the new one
@@ -200,7 +203,7 @@ class AssignedPods:
     def _known(self, pod: Object, before: _Known | None) -> _Known:
         found = self._requests_of(pod)
         why = "; ".join(found.refused)
-        started = self._started(uid_of(pod))
+        started = self._record.started_pod(uid_of(pod))
         if started is not None and self._is_void(started):
             started = None
         # 1. The present assignment counts, unless the containers were started with another.

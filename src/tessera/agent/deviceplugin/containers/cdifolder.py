@@ -2,10 +2,15 @@
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from tessera.agent.nodefiles import printable
+from tessera.agent.cdisupport import first_file
+from tessera.agent.nodefiles import LARGEST_SPEC, printable, read_file
+from tessera.api import documents
+from tessera.api.nvidia import cdi
+from tessera.core.deviceplugin.edits import ShareEdits
+from tessera.core.deviceplugin.injection import GPU_KIND, driver_mount
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["CdiFolder"]
@@ -15,10 +20,41 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,100}[A-Za-z0-9])?", re.ASCII)
 
 
 class CdiFolder:
-    """Tessera's specifications in a folder that the container runtime reads: `/var/run/cdi`."""
+    """Tessera's specifications in a folder that the container runtime reads: `/var/run/cdi`.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: the runtime's.
+        driver_specs: written by `nvidia-ctk`; of the first that exists the driver's libraries are taken.
+        driver_folder: the host folder with these libraries, mounted where there is no such file; empty for none.
+
+    """
+
+    def __init__(self, folder: Path, *, driver_specs: Iterable[Path] = (), driver_folder: str = "") -> None:
         self._folder = folder
+        self._driver_specs = tuple(driver_specs)
+        self._driver_folder = driver_folder
+        self.driver = cdi.NOTHING
+        """The edits for the driver's libraries, as last read by `write_gpus`."""
+
+    def write_gpus(self, edits: Iterable[tuple[str, ShareEdits]], *, dev_root: str) -> None:
+        """Write the specification of all whole GPUs and MIG instances; on failure the former one stays.
+
+        Args:
+            edits: what a container gets with each, by UUID.
+            dev_root: the host folder of the device nodes.
+
+        Raises:
+            OSError: the driver's specification cannot be read.
+            TesseraError: nor as one, or the folder cannot be written.
+
+        """
+        driver_spec = first_file(self._driver_specs)
+        if driver_spec is not None:
+            found = documents.read(str(driver_spec), read_file(driver_spec, LARGEST_SPEC))
+            self.driver = cdi.read_driver_edits(found[0]) if found else cdi.NOTHING
+        elif self._driver_folder:
+            self.driver = cdi.mounted_driver(driver_mount(self._driver_folder))
+        self.write("gpu", cdi.write(GPU_KIND, dict(edits), self.driver, dev_root=dev_root))
 
     def write(self, name: str, text: str) -> bool:
         """Write the specification of this name; return whether its text changed.

@@ -15,6 +15,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Use, uses_of_shares
 from tessera.core.deviceplugin.edits import HostPlaces, ShareEdits
 from tessera.core.deviceplugin.edits import edits as share_edits
+from tessera.core.deviceplugin.injection import VOID
 from tessera.core.deviceplugin.matching import AssignedRequest, misfit
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
@@ -131,6 +132,15 @@ class DeviceMaker:
             )
         return facts
 
+    def edits_by_uuid(self) -> Iterable[tuple[str, ShareEdits]]:
+        """Yield what a container gets with each GPU and each instance, by UUID: the device nodes."""
+        gpus = {facts.index: facts for facts in self.inventory.gpus}
+        for facts in self.inventory.gpus:
+            yield facts.uuid, ShareEdits(env=VOID, device_nodes=self.edits([_whole(facts)], gpus).device_nodes)
+            for instance in facts.instances:
+                nodes = self.edits([_whole(facts, instance.placement)], gpus).device_nodes
+                yield instance.uuid, ShareEdits(env=VOID, device_nodes=nodes)
+
     def edits(self, shares: Sequence[Share], gpus: Mapping[int, GpuFacts]) -> ShareEdits:
         """Return the edits for shares, without device nodes that are optional and missing on this host."""
         made = share_edits(shares, gpus, self._place)
@@ -143,6 +153,21 @@ class DeviceMaker:
 def naming(uuids: Iterable[str], made: ShareEdits) -> ShareEdits:
     """Return what a container gets, with GPUs and MIG instances named for every device list strategy."""
     return msgspec.structs.replace(made, env=(("TESSERA_GPU_UUIDS", ",".join(uuids)), *made.env))
+
+
+def _whole(facts: GpuFacts, placement: Placement | None = None) -> Share:
+    """Return a share of a whole device, of which only the device nodes matter."""
+    mode = Mode.WHOLE if placement is None else Mode.MIG
+    return Share(
+        gpu=facts.index,
+        mode=mode,
+        profile=placement.profile if placement else None,
+        start=placement.start if placement else None,
+        memory_mib=0,
+        compute_percent=0,
+        isolation=mode.isolation,
+        resource="",
+    )
 
 
 def _uuid(facts: GpuFacts, placement: Placement | None) -> str:

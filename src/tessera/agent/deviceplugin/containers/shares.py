@@ -84,10 +84,8 @@ class ShareAllocator:
         memory: Path | None = None,
     ) -> None:
         self._injection = DeviceInjection()
-        self._driver = cdi.NOTHING
         self._gate = gate
         self._view = gate.view
-        pods.keep_to(gate.record.started_pod)
         self._maker = maker
         self._pods = pods
         self._folder = folder
@@ -105,9 +103,9 @@ class ShareAllocator:
         """Set the unit of `aliyun.com/gpu-mem`, in MiB."""
         self._pods.count_in(share_unit_mib)
 
-    def inject(self, injection: DeviceInjection, driver: cdi.DriverEdits) -> None:
-        """Hand devices over in this way from now on, with these edits for the driver's libraries."""
-        self._injection, self._driver = injection, driver
+    def inject(self, injection: DeviceInjection) -> None:
+        """Hand devices over in this way from now on."""
+        self._injection = injection
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
         """Return what the container of an unserved request of this size gets; with CDI a name, filled in later.
@@ -451,5 +449,5 @@ class ShareAllocator:
 
     def _specify(self, name: str, prepared: Prepared) -> None:
         edits = msgspec.structs.replace(prepared.edits, env=(*VOID, *prepared.edits.env))
-        text = cdi.write(SHARE_KIND, {name: edits}, self._driver, dev_root=self._injection.dev_root)
+        text = cdi.write(SHARE_KIND, {name: edits}, self._folder.driver, dev_root=self._injection.dev_root)
         self._folder.write(f"{_PREFIX}{name}", text)
