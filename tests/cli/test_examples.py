@@ -51,7 +51,7 @@ def test_the_same_on_a_gke_node_that_names_its_slices_gpus() -> None:
     assert got["summary"]["placed"] == 56
     assert profiles(got) == {"1g.10gb": 56}
     assert {device["resource"] for a in got["assignments"] for device in a["devices"]} == {"nvidia.com/gpu"}
-    assert ["all 56 places are allocated" in each["reason"] for each in got["pending"]] == [True] * 4
+    assert ["8 GPUs are allocated" in each["reason"] for each in got["pending"]] == [True] * 4
 
 
 def test_a_gke_pod_without_the_toleration_waits_for_the_taint() -> None:

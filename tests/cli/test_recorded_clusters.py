@@ -73,7 +73,7 @@ WANT = {
     ),
     "finished-and-ending-pods": Want(
         gpus={"T4 15360": 4},
-        pending={"one": "all 4 places are allocated"},
+        pending={"one": "4 GPUs are allocated"},
         guessed=("gpu-1",),
         told=("gpu-1: the GPUs of running pods are not recorded",),
     ),
@@ -108,7 +108,7 @@ WANT = {
         pending={"two": "no room for nvidia.com/gpu"},
     ),
     "hami-older": Want(
-        gpus={"T4 15360": 2}, placed=("one gpu-1 [0] whole",), pending={"two": "the only place is allocated"}
+        gpus={"T4 15360": 2}, placed=("one gpu-1 [0] whole",), pending={"two": "1 GPU is allocated"}
     ),
     "kai-fractions": Want(
         gpus={"A100-80GB 81920": 2},
@@ -154,7 +154,7 @@ WANT = {
     "lost-instance": Want(
         gpus={"A100-40GB 40960": 1},
         placed=tuple(f"slice-{number} gpu-1 [0] mig" for number in range(6)),
-        pending={"slice-6": "all 6 places are allocated"},
+        pending={"slice-6": "1 GPU is allocated"},
         told=("1 of its 7 instances 1g.5gb is not offered (6 allocatable of capacity 7)",),
     ),
     "no-device-plugin": Want(

@@ -54,10 +54,7 @@ OBSTACLES: dict[str, tuple[tuple[Gpu, ...], tuple[Share, ...], int, str, str]] =
         (share(0, 1 << 10, Mode.MEMORY_SHARE),),
         4,
         "driver",
-        (
-            "no room for 4 GiB with driver isolation: the only place is allocated, used in another mode, unhealthy, or "
-            "closed to new pods"
-        ),
+        "no room for 4 GiB with driver isolation: 1 GPU is shared as memory-share",
     ),
     "memory slices": (
         (gpu(0),),

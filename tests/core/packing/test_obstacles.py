@@ -7,15 +7,16 @@ from builders.cards import at
 from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, slices
 from builders.holders import holder
 from builders.shares import share, whole
-from tessera.core.cluster.snapshot import Assignment, Node, Running, Snapshot
+from tessera.core.cluster.byname import named_share
+from tessera.core.cluster.closing import closed
+from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Snapshot
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.ledger import Holder, Ledger
 from tessera.core.packing.reasons import Reasons
-from tessera.core.workload.need import Ask, Isolation, Need, Pod
+from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
-BUSY = "allocated, used in another mode, unhealthy, or closed to new pods"
 FIXED = Sharing(modes=(Mode.WHOLE,))
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 
@@ -94,7 +95,7 @@ REASONS = {
         (holder("a", share(0, at="1g.6gb@0")),),
         plain_share(1_024),
         "failed",
-        f"no room for 1 GiB: the only place is {BUSY}",
+        "no room for 1 GiB: 1 GPU is partitioned by MIG",
     ),
     "memory slices in pieces": (
         node("n", gpu(0, A30)),
@@ -108,14 +109,14 @@ REASONS = {
         (holder("a", share(0)),),
         slices("2g.12gb"),
         "failed",
-        (f"no room for nvidia.com/mig-2g.12gb: all 2 places are {BUSY}"),
+        "no room for nvidia.com/mig-2g.12gb: 1 GPU is shared as memory-share",
     ),
     "no GPU is free": (
         node("n", gpu(0, T4)),
         (holder("a", share(0)),),
         WHOLE,
         "failed",
-        f"no room for nvidia.com/gpu: the only place is {BUSY}",
+        "no room for nvidia.com/gpu: 1 GPU is shared as memory-share",
     ),
     "MPS serves several GPUs to nobody": (
         node("n", gpu(0, T4, Sharing(modes=(Mode.MPS,))), gpu(1, T4, Sharing(modes=(Mode.MPS,)))),
@@ -171,7 +172,7 @@ REASONS = {
         "failed",
         (
             "too little free GPU memory: 6 GiB requested, at most 3.2 GiB free on one GPU (GPU 0); 1 more GPU is "
-            f"{BUSY}; 1 x A30-24GB offering nothing and 1 x A30-24GB offering nvidia.com/gpu and 1 x T4 offering "
+            "allocated; 1 x A30-24GB offering nothing and 1 x A30-24GB offering nvidia.com/gpu and 1 x T4 offering "
             "nvidia.com/gpu cannot provide it"
         ),
     ),
@@ -194,8 +195,8 @@ REASONS = {
         slices("2g.12gb"),
         "failed",
         (
-            "no room for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2; 2 more GPUs have no room "
-            "for it either; 1 x T4 without MIG cannot provide it"
+            "no room for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2; 1 more GPU has no room "
+            "for it either, 1 is shared as memory-share; 1 x T4 without MIG cannot provide it"
         ),
     ),
     "no device is free, and some GPUs have none": (
@@ -204,8 +205,8 @@ REASONS = {
         amount(1_024, Isolation.HARDWARE),
         "failed",
         (
-            f"no room for 1 GiB with hardware isolation: the only place is {BUSY}; 1 x T4 offering nvidia.com/gpu "
-            "cannot provide it"
+            "no room for 1 GiB with hardware isolation: 1 GPU is shared as memory-share; 1 x T4 offering "
+            "nvidia.com/gpu cannot provide it"
         ),
     ),
     "each alone, but not together": (
@@ -220,7 +221,7 @@ REASONS = {
         (holder("a", share(0)),),
         amount(800, Isolation.DRIVER),
         "failed",
-        f"no room for 800 MiB with driver isolation: the only place is {BUSY}",
+        "no room for 800 MiB with driver isolation: 1 GPU is shared as memory-share",
     ),
     "one memory slice where no instance starts": (
         node("n", gpu(0)),
@@ -253,14 +254,60 @@ REASONS = {
         "failed",
         "no room for 2g.12gb: no GPU has a free memory slice",
     ),
+    "each GPU has its own cause": (
+        node("n", *(gpu(index, A30) for index in range(5))),
+        (
+            holder("a", share(0, at="1g.6gb@0")),
+            holder("b", whole(1)),
+            holder("c", whole(2)),
+            holder("d", share(3, mode=Mode.MPS)),
+            holder("e", share(4)),
+        ),
+        WHOLE,
+        "failed",
+        (
+            "no room for nvidia.com/gpu: 2 GPUs are allocated, 1 is partitioned by MIG, 1 is shared as memory-share, 1 "
+            "is shared as mps"
+        ),
+    ),
+    "more GPUs than are counted": (
+        node("n", *(gpu(index, T4, FIXED) for index in range(32))),
+        tuple(holder(f"p{index}", whole(index)) for index in range(32)),
+        WHOLE,
+        "failed",
+        "no room for nvidia.com/gpu: 31 or more GPUs are allocated",
+    ),
     "replicas that are allocated": (
         node("n", gpu(0, T4, SLICED)),
         tuple(holder(each, share(0, mode=Mode.TIME_SLICING)) for each in "ab"),
         WHOLE,
         "failed",
-        f"no room for nvidia.com/gpu: all 2 places are {BUSY}",
+        "no room for nvidia.com/gpu: 1 GPU is allocated",
     ),
 }
+
+
+def test_gpus_that_new_pods_get_nothing_of_are_unhealthy_or_closed() -> None:
+    gpus = tuple(gpu(index, T4, FIXED) for index in range(4))
+    spec = msgspec.structs.replace(node("n", *gpus), unhealthy=(1,))
+    ledger = Ledger()
+    ledger.put_node(spec, reserved=(named_share(gpus[1], None), named_share(gpus[3], None)))
+    for each in (holder("a", whole(0)), holder("b", whole(2)), holder("c", whole(2))):
+        ledger.put_pod(each)
+    want = "no room for nvidia.com/gpu: 2 GPUs are allocated, 1 is unhealthy, 1 is closed to new pods"
+    assert ledger.filter(WHOLE, ["n"]).failed == {"n": want}
+    planned = (gpus[0], closed(gpus[1], ()), closed(gpus[2], (whole(2),)), gpus[3])
+    running = tuple(
+        Running(
+            pod=Pod(key=PodKey(f"ns/{index}"), need=WHOLE),
+            assignment=Assignment(pod=PodKey(f"ns/{index}"), node=NodeName("n"), shares=(whole(index),)),
+        )
+        for index in (0, 2, 3)
+    )
+    reasons = Reasons(Snapshot(nodes=(msgspec.structs.replace(spec, gpus=planned),), running=running))
+    assert reasons.verdicts(WHOLE)[0].obstacle == ledger.obstacles(WHOLE, ["n"])["n"]
+    ledger.put_node(spec)
+    assert ledger.fits(WHOLE, "n")
 
 
 def test_a_reason_names_the_devices_of_the_first_gpu_whatever_was_seen_before() -> None:

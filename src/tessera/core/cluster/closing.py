@@ -19,12 +19,18 @@ from tessera.core.gpu.mig import Placement, placement_at
 from tessera.core.gpu.sharing import AMOUNT_MODES, Offer, Sharing
 from tessera.core.workload.need import PodKey
 
-__all__ = ["closed", "closed_gpus", "possible_together", "reserved_shares", "without_new"]
+__all__ = ["closed", "closed_gpus", "possible_together", "reserved_shares", "unhealthy_gpus", "without_new"]
 
 
 def closed_gpus(unhealthy: Iterable[UnhealthyDevice]) -> frozenset[str]:
     """Return the UUIDs of the GPUs of which no new pod gets anything."""
     return frozenset(each.gpu for each in unhealthy if each.placement is None)
+
+
+def unhealthy_gpus(gpus: Iterable[Gpu], unhealthy: Iterable[UnhealthyDevice]) -> tuple[int, ...]:
+    """Return which of a node's GPUs new pods are allocated nothing of because they are unhealthy, by index."""
+    shut = closed_gpus(unhealthy)
+    return tuple(gpu.index for gpu in gpus if gpu.uuid in shut)
 
 
 def reserved_shares(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice]) -> Iterator[Share]:

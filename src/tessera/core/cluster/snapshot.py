@@ -113,6 +113,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Sorted by key."""
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
+    unhealthy: tuple[int, ...] = ()
+    """The GPUs of which new pods are allocated nothing because they are unhealthy, by index; for reasons."""
     problem: str = ""
     """Why its GPUs are unknown, so that it has none here; empty where they are known."""
     lost: int = 0

@@ -7,7 +7,7 @@ the node, and names the one that counts where there are several. The scheduler e
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ from tessera.core.gpu.instancecounts import profile_of, rooms
 from tessera.core.gpu.mig import placements, placements_of
 from tessera.core.gpu.sharing import MPS_MODES, Device, Mode, mig_resource, of_other_allocator
 from tessera.core.gpu.sharing import devices as devices_of
-from tessera.core.packing.fit import Demand, Fleet
+from tessera.core.packing.fit import CLOSED, UNHEALTHY, Demand, Fleet
 from tessera.core.packing.fit.demand import Devices
 from tessera.core.packing.fit.ways import Amount, NewInstance, Way, Whole
 from tessera.core.workload.need import Ask, Form
@@ -90,7 +90,7 @@ _TEXTS: Final = {
         "its devices are allocated by the scheduler: request an amount of tessera.dev/gpu-memory instead of {one}"
     ),
     Cause.DEVICES_FEW: "too few devices: {count} x {one} requested, the node can provide {value}",
-    Cause.DEVICES_BUSY: "no room for {one}: {places} {busy}",
+    Cause.DEVICES_BUSY: "no room for {one}: {busy}",
     Cause.DEVICES_FEW_FREE: "too few free devices: {count} x {one} requested, {value} free",
     Cause.MEMORY_LEFT: "too little free GPU memory: {memory} requested, at most {left} free on one GPU (GPU {gpu})",
     Cause.COMPUTE_LEFT: (
@@ -99,12 +99,26 @@ _TEXTS: Final = {
     Cause.SLICES_LEFT: "{slices}",
 }
 _ASK_BITS: Final = 8
-_GPU_BITS: Final = 10
-_REST_BITS: Final = 10
+_GPU_BITS: Final = 8
+_REST_BITS: Final = 12
 _VALUE_BITS: Final = 30
 _SLICE_BITS: Final = 16
 """Of a value: the memory slices in use; above them the GPU's type."""
-_BUSY: Final = "allocated, used in another mode, unhealthy, or closed to new pods"
+_STATES: Final = (
+    ("has no room for it either", "have no room for it either"),
+    ("is allocated", "are allocated"),
+    ("is partitioned by MIG", "are partitioned by MIG"),
+    ("is shared as memory-share", "are shared as memory-share"),
+    ("is shared as mps", "are shared as mps"),
+    ("is unhealthy", "are unhealthy"),
+    ("is closed to new pods", "are closed to new pods"),
+)
+"""What keeps a GPU that could serve an ask from doing it now: of one, and of several."""
+_FULL, _ALLOCATED, _PARTITIONED, _MEMORY_SHARE, _MPS, _UNHEALTHY, _CLOSED = range(len(_STATES))
+_STATE_BITS: Final = 8
+"""Of the number of a node's GPUs in one state."""
+_BUSY_BITS: Final = 5
+"""The same in the value of `DEVICES_BUSY`, which has no full ones."""
 
 
 class Obstacle(msgspec.Struct, frozen=True):
@@ -144,7 +158,7 @@ class Obstacles:
         """The types of which one GPU would serve by MPS what an ask for several wants of each."""
         self._known: dict[int, Obstacle] = {}
         self._rests: dict[tuple[int, ...], int] = {(): 0}
-        """The rest of a node by number: the types of its unable GPUs, sorted, then the number of others."""
+        """The rest of a node by number: the types of its unable GPUs, sorted, then the states of the others."""
 
     def codes(self, nodes: Ints) -> Ints:
         """Return a code for each of `nodes`, on which the pod does not fit; the first ask that is short decides."""
@@ -192,12 +206,16 @@ class Obstacles:
         rest = self._rest(kinds, able == 0)
         codes = np.where(free < devices.ask.count, _code(Cause.DEVICES_FEW_FREE, number, free, rest=rest), -1)
         none = (free == 0) & (codes >= 0)
-        nearest = _code(Cause.DEVICES_BUSY, number, able.sum(axis=0), rest=rest)
+        if not none.any():
+            return codes
+        states = np.where(able > 0, self._states(devices, nodes), -1)
+        nearest = _code(Cause.DEVICES_BUSY, number, _counted(states, _BUSY_BITS, first=_ALLOCATED), rest=rest)
         for sort, find in ((NewInstance, self._slices), (Amount, self._amounts)):
             serving = self._open(devices, sort, nodes)
             if serving.any():
-                named = serving.sum(axis=0) if sort is Amount else 1
-                rest = self._rest(kinds, able == 0, (able > 0).sum(axis=0) - named)
+                others = np.where(serving, -1 if sort is Amount else _FULL, states)
+                left = _counted(others, _STATE_BITS)
+                rest = self._rest(kinds, able == 0, left if sort is Amount else left - serving.any(axis=0))
                 found = find(number, serving, nodes)
                 nearest = np.where(found >= 0, found + (rest << _VALUE_BITS), nearest)
         return np.where(none, nearest, codes)
@@ -208,7 +226,7 @@ class Obstacles:
         Args:
             kinds: type of each GPU.
             unable: those that could never serve the ask.
-            more: of the others, those that are left out.
+            more: of the others, how many are in each state, see `_counted`.
 
         """
         counted = np.vstack((np.where(unable, kinds, 0), np.zeros(kinds.shape[1], dtype=np.int64) + more))
@@ -232,6 +250,21 @@ class Obstacles:
                 modes[kind] |= MODE_BIT[option.mode] if self._fleet.types[kind].healthy is None else 0
         serving: NDArray[np.bool_] = (self._fleet.serves.take(nodes, 1) & modes[self._fleet.kind.take(nodes, 1)]) > 0
         return serving
+
+    def _states(self, devices: Devices, nodes: Ints) -> Ints:
+        """Return for each GPU what keeps it from serving an ask that it could serve, an index into `_STATES`."""
+        fleet, kinds = self._fleet, self._fleet.kind.take(nodes, 1)
+        existing = [way for tier in devices.tiers for way in tier if not isinstance(way, Amount | NewInstance | Whole)]
+        instances = np.array([any(kind in way.by_type for way in existing) for kind in range(len(fleet.types))])[kinds]
+        shared = np.where(fleet.clients.take(nodes, 1) > 0, fleet.serves.take(nodes, 1), 0)
+        states = np.full(kinds.shape, _ALLOCATED, dtype=np.int64)
+        states[(fleet.used.take(nodes, 1) > 0) & ~instances] = _PARTITIONED
+        states[(shared & MODE_BIT[Mode.MEMORY_SHARE]) > 0] = _MEMORY_SHARE
+        states[(shared & MODE_BIT[Mode.MPS]) > 0] = _MPS
+        closed = fleet.closed.take(nodes, 1)
+        states[closed == UNHEALTHY] = _UNHEALTHY
+        states[closed == CLOSED] = _CLOSED
+        return states
 
     def _amounts(self, number: int, able: NDArray[np.bool_], nodes: Ints) -> Ints:
         """Return the GPU with most memory left among those that serve amounts; -1 where none does."""
@@ -271,9 +304,12 @@ class Obstacles:
         cause = _CAUSES[code >> (_VALUE_BITS + _REST_BITS + _GPU_BITS + _ASK_BITS)]
         devices = self._demand.devices[number]
         ask, near = devices.ask, 0 if cause.lasting and cause is not Cause.DEVICES_FEW else value
+        busy = _counts(value, _BUSY_BITS, first=_ALLOCATED) if cause is Cause.DEVICES_BUSY else {}
         parts = {}
         if cause is Cause.BY_NAME:
             parts["by_name"] = allocated_by_name(_other_s(self._types[value], ask))
+        if cause is Cause.DEVICES_BUSY:
+            parts["busy"], near = _states_text(busy, _BUSY_BITS), sum(busy.values())
         if cause is Cause.SLICES_LEFT:
             parts["slices"], near = self._slices_text(devices, value, gpu)
         text = _TEXTS[cause].format(
@@ -284,22 +320,17 @@ class Obstacles:
             memory=gib(ask.memory_mib, up=True),
             compute=ask.compute_percent,
             value=value,
-            busy=_BUSY,
-            places=f"all {value} places are" if value > 1 else "the only place is",
             left=gib(value),
             gpu=gpu,
             **parts,
         )
-        return Obstacle(cause, "; ".join((text, *self._rest_texts(cause, ask, rest))), near)
+        return Obstacle(cause, "; ".join((text, *self._rest_texts(ask, rest))), near)
 
-    def _rest_texts(self, cause: Cause, ask: Ask, number: int) -> Iterator[str]:
+    def _rest_texts(self, ask: Ask, number: int) -> Iterator[str]:
         """Yield the text about the GPUs that an obstacle leaves out."""
         *kinds, more = next(rest for rest, known in self._rests.items() if known == number) or (0,)
-        if more > 0:
-            if cause is Cause.SLICES_LEFT:
-                yield f"{more} more {'GPU has' if more == 1 else 'GPUs have'} no room for it either"
-            else:
-                yield f"{more} more {'GPU is' if more == 1 else 'GPUs are'} {_BUSY}"
+        if more:
+            yield _states_text(_counts(more, _STATE_BITS), _STATE_BITS, "more ")
         counts = Counter(self._named(self._types[kind], ask) for kind in kinds if kind)
         if counts:
             named = (f"{count} x {name}" for name, count in sorted(counts.items()))
@@ -330,6 +361,34 @@ class Obstacles:
         else:
             why = f"it starts at {', '.join(str(place.start) for place in places)}"
         return f"no room for {profile}: {has}, but {why}", len(free)
+
+
+def _counted(states: Ints, bits: int, *, first: int = 0) -> Ints:
+    """Return for each node how many of its GPUs are in each state from `first` on, in so many bits each.
+
+    The largest number stands for as many or more.
+    """
+    counts = np.zeros(states.shape[1], dtype=np.int64)
+    for state in range(first, len(_STATES)):
+        counts += np.minimum((states == state).sum(axis=0), (1 << bits) - 1) << bits * (state - first)
+    return counts
+
+
+def _counts(counted: int, bits: int, *, first: int = 0) -> dict[int, int]:
+    """Return how many GPUs are in each state, by what `_counted` returned."""
+    found = {state: counted >> bits * (state - first) & ((1 << bits) - 1) for state in range(first, len(_STATES))}
+    return {state: count for state, count in found.items() if count}
+
+
+def _states_text(counts: Mapping[int, int], bits: int, more: str = "") -> str:
+    """Return how many GPUs are in each state: `2 more GPUs are allocated, 1 is unhealthy`."""
+    most, (first, *_) = (1 << bits) - 1, counts
+    parts = []
+    for state, count in counts.items():
+        number = f"{count} or more" if count == most else str(count)
+        gpus = f" {more}{'GPU' if count == 1 else 'GPUs'}" if state == first else ""
+        parts.append(f"{number}{gpus} {_STATES[state][count > 1]}")
+    return ", ".join(parts)
 
 
 def allocated_by_name(devices: Iterable[Device]) -> str:

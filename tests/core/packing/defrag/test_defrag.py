@@ -274,8 +274,7 @@ def test_an_unhealthy_gpu_is_named_where_an_emptied_node_does_not_help() -> None
     got = propose(observed, [asker(WHOLE)], {})
     (reason,) = got.stuck[0].reasons
     assert reason == (
-        "moving pods does not help: no room for 14.7 GiB with hardware isolation: "
-        "all 2 places are allocated, used in another mode, unhealthy, or closed to new pods (n)"
+        "moving pods does not help: no room for 14.7 GiB with hardware isolation: 2 GPUs are unhealthy (n)"
     )
 
 

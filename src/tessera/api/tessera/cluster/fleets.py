@@ -30,7 +30,7 @@ from tessera.api.nvidia.operatorconfigs import OperatorConfigs, mig_counts, read
 from tessera.api.tessera.node.gpusharing import read_sharing
 from tessera.api.tessera.pods.runningpods import PodsOfCluster, read_pods
 from tessera.api.tessera.v1alpha1.gpunodes import KIND, read_gpu_node
-from tessera.core.cluster.closing import closed, without_new
+from tessera.core.cluster.closing import closed, unhealthy_gpus, without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.shareunit import common_unit_mib, mixed_units
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
@@ -249,7 +249,8 @@ def close_gpus(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], po
             else without_new(gpu, unhealthy.get(name, ()), used[gpu.index])
             for gpu in node.gpus
         )
-        found.append(msgspec.structs.replace(node, gpus=gpus))
+        bad = {*lost, *unhealthy_gpus(node.gpus, unhealthy.get(name, ()))}
+        found.append(msgspec.structs.replace(node, gpus=gpus, unhealthy=tuple(sorted(bad))))
     return tuple(found)
 
 

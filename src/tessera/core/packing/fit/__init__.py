@@ -2,13 +2,16 @@
 
 from tessera.core.packing.fit.byname import mixtures, restricts
 from tessera.core.packing.fit.demand import Demand
-from tessera.core.packing.fit.fleet import CPU, MEMORY, PODS, Fleet, impossible_share
+from tessera.core.packing.fit.fleet import CLOSED, CPU, MEMORY, OPEN, PODS, UNHEALTHY, Fleet, impossible_share
 from tessera.core.packing.fit.onenode import Preference, Tightest, serve
 
 __all__ = [
+    "CLOSED",
     "CPU",
     "MEMORY",
+    "OPEN",
     "PODS",
+    "UNHEALTHY",
     "Demand",
     "Fleet",
     "Preference",

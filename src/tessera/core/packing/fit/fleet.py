@@ -14,12 +14,17 @@ from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Option
 from tessera.core.workload.need import Need, PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["CPU", "MEMORY", "PODS", "Fleet", "impossible_share"]
+__all__ = ["CLOSED", "CPU", "MEMORY", "OPEN", "PODS", "UNHEALTHY", "Fleet", "impossible_share"]
 
 CPU: Final = 0
 MEMORY: Final = 1
 PODS: Final = 2
+OPEN, UNHEALTHY, CLOSED = range(3)
+"""The last is a GPU that is closed to new pods for another reason: its records conflict, or others decide about it."""
 _AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNT_MODES)
+
+_OF_GPUS: Final = ("kind", "serves", "memory_left", "compute_left", "left", "used", "clients", "closed")
+"""Arrays of one number a GPU."""
 
 VACANT: Final = Node(name=NodeName(""), cpu_milli=0, memory_mib=0, max_pods=0)
 """Stands for no node."""
@@ -60,6 +65,7 @@ class Fleet:
         left: percent of the GPU that is idle in any mode, rounded down: for amounts the scarcer of compute and memory,
             for MIG the free memory slices, for fixed devices the free clients.
         clients: number of shares in use.
+        closed: OPEN, or why new pods are allocated nothing of a GPU: UNHEALTHY or CLOSED.
         classes: distinct existing devices.
         offers: free clients of existing devices, `(classes, gpus, nodes)`.
 
@@ -86,7 +92,7 @@ class Fleet:
         self.classes: dict[DeviceClass, int] = {}
         self.kind: Ints = self._types.all_of(gpus, max(map(len, gpus), default=0))
         self.serves, self.memory_left, self.compute_left = (np.zeros_like(self.kind) for _ in range(3))
-        self.left, self.used, self.clients = (np.zeros_like(self.kind) for _ in range(3))
+        self.left, self.used, self.clients, self.closed = (np.zeros_like(self.kind) for _ in range(4))
         self.amounts: Ints = np.zeros((len(AMOUNT_MODES), *self.kind.shape), dtype=np.int64)
         self._number_classes()
         self.offers: Ints = np.zeros((len(self.classes), *self.kind.shape), dtype=np.int64)
@@ -169,7 +175,7 @@ class Fleet:
         """Enlarge the arrays to this size, for all classes of devices."""
         self.shape += 1
         self.rewired = []
-        for name in ("kind", "serves", "memory_left", "compute_left", "left", "used", "clients", "room", "size"):
+        for name in (*_OF_GPUS, "room", "size"):
             array = getattr(self, name)
             setattr(self, name, _padded(array, (len(array) if name in {"room", "size"} else rows, columns), 0))
         self.amounts = _padded(self.amounts, (len(AMOUNT_MODES), rows, columns), -1)
@@ -205,6 +211,12 @@ class Fleet:
             node = column + (nodes.start or 0)
             self._held[row, node] = [0] * len(self.types[self.kind[row, node]].devices)
             self._offer(row, node)
+        closed = np.array([t.healthy is not None for t in self.types])[kind]
+        self.closed[:, nodes] = np.where(closed, CLOSED, OPEN)
+        for row, column in np.argwhere(closed).tolist():
+            node = column + (nodes.start or 0)
+            if self.gpu_index[node][row] in self.nodes[node].unhealthy:
+                self.closed[row, node] = UNHEALTHY
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "Fleet":
@@ -270,16 +282,17 @@ class Fleet:
     def clear(self, node: int, row: int) -> None:
         """Release everything on one GPU."""
         gpu_type = self.types[self.kind[row, node]]
-        self.used[row, node] = self.clients[row, node] = 0
+        self.used[row, node] = self.clients[row, node] = self.closed[row, node] = 0
         self._created.pop((row, node), None)
         self._larger.pop((row, node), None)
         if gpu_type.devices:
             self._held[row, node] = [0] * len(gpu_type.devices)
         self._change_whole(row, node, gpu_type, -1)
 
-    def close(self, node: int, row: int) -> None:
-        """Close one GPU until it is cleared; no share may be taken or given on it meanwhile."""
+    def close(self, node: int, row: int, why: int) -> None:
+        """Close one GPU until it is cleared (`why`: as `closed`); no share may be taken or given on it meanwhile."""
         self.clear(node, row)
+        self.closed[row, node] = why
         self.clients[row, node] = 1
         for array in (self.serves, self.compute_left, self.memory_left, self.left):
             array[row, node] = 0

@@ -14,7 +14,7 @@ from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.firstobstacle import mixed
-from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet, mixtures, restricts
+from tessera.core.packing.fit import CLOSED, CPU, MEMORY, OPEN, PODS, UNHEALTHY, Fleet, mixtures, restricts
 from tessera.core.packing.ledger.cached import NO_CODE, UNKNOWN_NODE, KnownObstacles, ReservedNode
 from tessera.core.packing.ledger.gpuusage import by_gpu, with_reservations
 from tessera.core.packing.ledger.records import Filtered, Hold, Holder, HolderId, ImpossibleUse, Purpose, holder_id
@@ -316,8 +316,7 @@ class Ledger:
 
     def alone(self, node: str) -> "Ledger":
         """Return a ledger of one known node and its pods alone, for trials."""
-        trial = Ledger("first-fit")
-        known = self._nodes[node]
+        trial, known = Ledger("first-fit"), self._nodes[node]
         trial.put_node(known.node, reserved=known.shares)
         for pod in self.pods_on(node):
             trial.put_pod(pod)
@@ -431,7 +430,8 @@ class Ledger:
             self._note_impossible(name, gpu, found.holders, found.text)
         reserved = [share for share in self._nodes[name].shares if share.gpu == gpu]
         if found is not None or any(share.mode is Mode.WHOLE for share in reserved):
-            self._fleet.close(column, row)
+            unhealthy = gpu in self._nodes[name].node.unhealthy
+            self._fleet.close(column, row, UNHEALTHY if unhealthy else CLOSED if found else OPEN)
             return
         self._fleet.clear(column, row)
         doubted = {each: holders[each] for each in sorted(holders.keys() - verified.keys(), key=str)}

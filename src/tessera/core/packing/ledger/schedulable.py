@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from tessera.core.cluster.byname import named_share
-from tessera.core.cluster.closing import reserved_shares
+from tessera.core.cluster.closing import reserved_shares, unhealthy_gpus
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.protocols.allocators import devices_one_by_one
 from tessera.core.cluster.snapshot import Gpu, Node, Share
@@ -36,15 +36,21 @@ def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tupl
     Before the agent has reported, no GPU of the node can be allocated.
     """
     if state is None:
-        return node, tuple(named_share(gpu, None) for gpu in node.gpus[len(node.gpus) - node.lost :])
+        lost = node.gpus[len(node.gpus) - node.lost :]
+        unhealthy = tuple(gpu.index for gpu in lost)
+        return msgspec.structs.replace(node, unhealthy=unhealthy), tuple(named_share(gpu, None) for gpu in lost)
     if not state.reported:
         closed = tuple(msgspec.structs.replace(gpu, sharing=_NOTHING) for gpu in node.gpus)
         return msgspec.structs.replace(node, gpus=closed, reported=False), ()
     gpus = {gpu.uuid: gpu for gpu in state.gpus}
-    unhealthy = (share for gpu in state.gpus for share in reserved_shares(gpu, state.unhealthy))
-    reserved = (*unhealthy, *_by_name(state, gpus))
-    seen = msgspec.structs.replace(node, gpus=tuple(map(_without_layout, state.gpus)), reported=True)
-    return seen, reserved
+    reserved = (share for gpu in state.gpus for share in reserved_shares(gpu, state.unhealthy))
+    seen = msgspec.structs.replace(
+        node,
+        gpus=tuple(map(_without_layout, state.gpus)),
+        reported=True,
+        unhealthy=unhealthy_gpus(state.gpus, state.unhealthy),
+    )
+    return seen, (*reserved, *_by_name(state, gpus))
 
 
 def _without_layout(gpu: Gpu) -> Gpu:
