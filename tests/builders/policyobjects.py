@@ -48,7 +48,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "unit": "MiB",
         "migStrategy": "single",
         "isolation": "hardware",
-        "strategy": "fgd",
+        "packingPolicy": "fgd",
     },
 }
 
@@ -144,7 +144,16 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "idleSeconds must not be above longestSeconds",
     ),
     "another unit": ({"unit": "GB"}, 'supported values: "GiB", "MiB"', "Invalid enum value 'GB'"),
-    "an unknown strategy": ({"strategy": "random"}, 'Unsupported value: "random"', "Invalid enum value 'random'"),
+    "an unknown packing policy": (
+        {"packingPolicy": "random"},
+        'Unsupported value: "random"',
+        "Invalid enum value 'random'",
+    ),
+    "an unknown packing policy by its former name": (
+        {"strategy": "random"},
+        'Unsupported value: "random"',
+        "Invalid enum value 'random'",
+    ),
     "In without values": (
         {"nodeSelector": {"matchExpressions": [{"key": "pool", "operator": "In"}]}},
         "In and NotIn need at least one of values",

@@ -107,9 +107,7 @@ WANT = {
         placed=("one gpu-1 [0] whole",),
         pending={"two": "no room for nvidia.com/gpu"},
     ),
-    "hami-older": Want(
-        gpus={"T4 15360": 2}, placed=("one gpu-1 [0] whole",), pending={"two": "1 GPU is allocated"}
-    ),
+    "hami-older": Want(gpus={"T4 15360": 2}, placed=("one gpu-1 [0] whole",), pending={"two": "1 GPU is allocated"}),
     "kai-fractions": Want(
         gpus={"A100-80GB 81920": 2},
         placed=("one gpu-1 [1] whole",),

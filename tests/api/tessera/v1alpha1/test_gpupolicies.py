@@ -190,8 +190,8 @@ def test_a_selector_becomes_a_term_over_labels() -> None:
     assert selector_term(spec.node_selector) == want
 
 
-def test_strategies_are_the_packing_policies_that_draw_nothing() -> None:
-    assert set(get_args(gpupolicies.Strategy)) == POLICIES.keys() - {"random"}
+def test_a_gpupolicy_names_the_packing_policies_that_draw_nothing() -> None:
+    assert set(get_args(gpupolicies.PackingPolicy)) == POLICIES.keys() - {"random"}
 
 
 def test_a_status_is_written_whole_and_read_again() -> None:

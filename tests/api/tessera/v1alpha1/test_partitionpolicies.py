@@ -1,5 +1,7 @@
 """What GPUPolicies mean for partitioning."""
 
+import pytest
+
 from builders.policyobjects import gpu_policy
 from tessera.api.tessera.v1alpha1.gpupolicies import read_gpu_policy
 from tessera.api.tessera.v1alpha1.partitionpolicies import partition_policy
@@ -10,13 +12,13 @@ POLICY = read_gpu_policy(gpu_policy({}))
 
 
 def test_what_policies_mean_for_partitioning() -> None:
-    """Seconds, strategy, selector and budget are taken over as they are."""
+    """Seconds, packing policy, selector and budget are taken over as they are."""
     spec = {
         "nodeSelector": {"matchLabels": {"pool": "x"}},
         "priority": 5,
         "repartition": {"allowed": False, "idleSeconds": 1, "longestSeconds": 2, "keepIdleSeconds": 3},
         "disruption": {"budget": 4},
-        "strategy": "fgd",
+        "packingPolicy": "fgd",
     }
     term = SelectorTerm(expressions=(Requirement(key="pool", operator="In", values=("x",)),))
     want = PartitioningPolicy(
@@ -29,3 +31,17 @@ def test_what_policies_mean_for_partitioning() -> None:
     )
     assert partition_policy(read_gpu_policy(gpu_policy(spec))) == want
     assert partition_policy(POLICY).budget == ChangeBudget(percent=10)
+
+
+@pytest.mark.parametrize(
+    ("spec", "want"),
+    [
+        ({}, "tessera"),
+        ({"strategy": "fgd"}, "fgd"),
+        ({"packingPolicy": "best-fit"}, "best-fit"),
+        # The API server stored the default of the former name in objects of earlier versions.
+        ({"packingPolicy": "fgd", "strategy": "tessera"}, "fgd"),
+    ],
+)
+def test_the_packing_policy_is_read_by_its_former_name_too(spec: dict[str, str], want: str) -> None:
+    assert partition_policy(read_gpu_policy(gpu_policy(spec))).limits.policy == want

@@ -41,7 +41,7 @@ __all__ = [
 
 KIND = "GPUPolicy"
 
-Strategy = Literal[
+PackingPolicy = Literal[
     "first-fit", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "fgd", "fragmentation-min", "tessera"
 ]
 """Deterministic packing policies."""
@@ -205,8 +205,11 @@ class GpuPolicySpec(
     """Sharing of individual GPUs; without entries Tessera manages all of them."""
     repartition: RepartitionSettings = RepartitionSettings()
     disruption: Disruption = Disruption()
-    strategy: Strategy = "tessera"
-    """Packing policy by which the controller places new MIG instances; `tessera server` has one of its own."""
+    packing_policy: PackingPolicy | None = None
+    """Packing policy by which the controller places new MIG instances; left out it is `tessera`. `tessera server` has
+    one of its own."""
+    strategy: PackingPolicy | None = None
+    """The former name of `packingPolicy`, read where that is left out."""
 
 
 class GpuPolicyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -18,7 +18,7 @@ def partition_policy(policy: GpuPolicy) -> PartitioningPolicy:
             idle_s=spec.repartition.idle_seconds,
             longest_s=spec.repartition.longest_seconds,
             keep_s=spec.repartition.keep_idle_seconds,
-            policy=spec.strategy,
+            policy=spec.packing_policy or spec.strategy or "tessera",
         ),
         budget=ChangeBudget(gpus=budget)
         if isinstance(budget, int)
