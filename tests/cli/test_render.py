@@ -71,7 +71,7 @@ WRONG = {
     "a field by its path": (
         ("-f", "-"),
         json.dumps(model_server({"engine": "tgi"})),
-        "ModelServer ranker: Invalid enum value 'tgi' - at `$.spec.engine`",
+        "ModelServer ranker: spec.engine: 'tgi' is not a value that is accepted there",
     ),
     "an option": (("-f", "-"), json.dumps(model_server({"args": ["--grpc-prt=1"]})), "spec.args[0]: '--grpc-prt=1'"),
     "a list": (("-f", "-"), "- a\n", "it is not a mapping"),

@@ -4,13 +4,26 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
+
+import msgspec
 
 from tessera.api.documents import Document, Path, Plain
 from tessera.core.gpu.gpumodels import GpuModel, model
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
-__all__ = ["Field", "checked_name", "composed", "identity", "in_place", "in_words", "objects", "read_model"]
+__all__ = [
+    "Field",
+    "checked_name",
+    "composed",
+    "identity",
+    "in_place",
+    "in_words",
+    "misfit",
+    "objects",
+    "read_model",
+    "refused_form",
+]
 
 Word = TypeVar("Word", bound=str)
 Number = TypeVar("Number")
@@ -25,6 +38,19 @@ _PLACEHOLDER = re.compile(r"\{\{|\$\{?[A-Za-z_]")
 _FILL_IN = (
     "a value; what stands there is a template's, so pass what `helm template`, `kustomize build` or `envsubst` prints"
 )
+_KINDS: Final = {
+    "array": "a list",
+    "bool": "true or false",
+    "datetime": "a time",
+    "float": "a number",
+    "int": "an integer",
+    "object": "a mapping",
+    "str": "a text",
+}
+"""Types by their name in msgspec's errors."""
+_PARTS: Final = {"array": "elements", "object": "members", "str": "characters"}
+_BOUNDS: Final = {"<=": "at most", ">=": "at least", "<": "below", ">": "above", "": "just"}
+_UNKNOWN: Final = object()
 
 
 class Field:
@@ -189,14 +215,14 @@ def composed(base: Field, parts: Mapping[str, Field] | list[Field]) -> Field:
     return _Composed(base, {str(key): part.value for key, part in present.items()}, present)
 
 
-def _shown(value: Plain) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and value.bit_length() > 1 << 8:
         return f"an integer of {value.bit_length()} bits"
-    return str(value) if isinstance(value, int | Decimal) else shown(value)
+    return str(value) if isinstance(value, int | float | Decimal) else shown(value)
 
 
 def in_words(error: InvalidInput, field: Field) -> str:
@@ -286,3 +312,90 @@ def read_model(field: Field) -> GpuModel:
     """
     name = field.text()
     return in_place(field, partial(model, name))
+
+
+def refused_form(error: Exception, value: object, subject: str, hint: str = "") -> InvalidInput:
+    """Return why msgspec does not read a value, in the words of `Field`: which field, what it is and what it may be.
+
+    Args:
+        error: msgspec's, or another that reading ended with.
+        value: what was read; bytes are JSON.
+        subject: names it.
+        hint: what would be accepted.
+
+    """
+    message, _, place = str(error).partition(" - at `")
+    path = place.removeprefix("key` in `").strip("`").removeprefix("$").removeprefix(".")
+    there = _UNKNOWN if place.startswith("key") else _at(path, value)
+    name = message.split("`")[1] if message.startswith("Object ") else ""
+    expected = ""
+    if isinstance(error, RecursionError):
+        found = "it is nested too deeply"
+    elif isinstance(error, UnicodeError):
+        found = "it has half of a character, a surrogate"
+    elif not isinstance(error, msgspec.DecodeError):
+        found = f"it is unreadable ({shown(error)})"
+    elif not isinstance(error, msgspec.ValidationError):
+        found = "it is not complete JSON" if "truncated" in message else "it is not JSON"
+    elif name:
+        found = "it is missing" if "missing" in message else "it is an unknown field"
+    elif message.startswith("Expected "):
+        found, expected = _misfit(message.removeprefix("Expected "), there)
+    elif " value " in message:
+        found, expected = message.partition(" value ")[2], "a value that is accepted there"
+    else:
+        found, expected = _found(there), f"a valid {message.removeprefix('Invalid ')}"
+    where = ".".join(filter(None, (f"a key of {path}" if place.startswith("key") else path, name)))
+    return InvalidInput(": ".join(filter(None, (subject, where))), found=found, expected=expected, hint=hint)
+
+
+def misfit(error: Exception, value: object) -> str:
+    """Return the same as a phrase, for brackets: `[0].gpu: 'x' is not an integer`."""
+    if not isinstance(error, msgspec.DecodeError | RecursionError | UnicodeError):
+        return shown(error)
+    refused = refused_form(error, value, "")
+    return ": ".join(filter(None, (refused.subject, refused.cause)))
+
+
+def _at(path: str, value: object) -> object:
+    """Return the value at a path as msgspec writes it: `status.gpus[0].index`, `limits[...]` for any member."""
+    found = value
+    if isinstance(value, bytes):
+        try:
+            found = msgspec.json.decode(value)
+        except UNDECODABLE:
+            return _UNKNOWN
+    for step in re.findall(r"[^.\[\]]+|\.\.\.", path):
+        match found:
+            case Mapping() if step in found:
+                found = found[step]
+            case list() | tuple() if step.isdecimal():
+                found = found[int(step)]
+            case _:
+                return _UNKNOWN
+    return found
+
+
+def _misfit(wanted: str, there: object) -> tuple[str, str]:
+    """Return a value and what it is not, or the cause alone, by msgspec's words: "`int` <= 9", "`str`, got `int`"."""
+    kinds, _, rest = wanted.removeprefix("`").partition("`")
+    rule, _, got = rest.partition(", got ")
+    kind = kinds.partition(" |")[0]
+    if " of length" in rule:
+        bound, _, number = rule.removeprefix(" of length ").rpartition(" ")
+        has = f"it has {len(there)} {_PARTS[kind]}, and " if isinstance(there, str | list | tuple | Mapping) else ""
+        parts = "" if has else f" {_PARTS[kind]}"
+        return f"{has}{_BOUNDS[bound]} {number}{parts} are accepted", ""
+    found = _KINDS.get(got.strip("`"), "null") if there is _UNKNOWN and got else _found(there)
+    if not rule:
+        return found, " or ".join(_KINDS.get(each, each) for each in kinds.split(" | ") if each != "null")
+    if rule.startswith(" matching regex "):
+        return found, f"a text that matches {rule.removeprefix(' matching regex ')[1:-1]}"
+    bound, _, number = rule.strip().partition(" ")
+    return found, f"{_BOUNDS[bound]} {number.removesuffix('.0')}" if bound in _BOUNDS else rule.partition("'s ")[2]
+
+
+def _found(there: object) -> str:
+    if there is _UNKNOWN:
+        return "what is there"
+    return "null" if there is None else _shown(there)

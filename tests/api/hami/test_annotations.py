@@ -45,7 +45,7 @@ def test_registered_gpus(text: str, want: list[tuple[str, int, int, bool, str]])
     ("text", "want"),
     [
         ("[{", "GPUs as HAMi's device plugin registers them"),
-        ('[{"devmem":-1}]', "Expected `int` >= 0"),
+        ('[{"devmem":-1}]', "[0].devmem: -1 is not at least 0"),
         ("[" * 100_000, "GPUs as HAMi's device plugin registers them"),
         ("GPU-0,10", "'GPU-0,10'"),
         ("GPU-0,10,x,100,NVIDIA-Tesla P4,0,true", "GPUs as HAMi's device plugin registers them"),

@@ -70,7 +70,12 @@ BAD: dict[str, tuple[Any, str, type[TesseraError], str]] = {
     ),
     "a page of a proxy": ("<html>", MANIFEST, Unavailable, "a JSON manifest"),
     "no layers": ({"config": ONE}, MANIFEST, Unavailable, "layers"),
-    "a size below zero": ({"config": {**ONE, "size": -1}, "layers": []}, MANIFEST, Unavailable, "`int` >= 0"),
+    "a size below zero": (
+        {"config": {**ONE, "size": -1}, "layers": []},
+        MANIFEST,
+        Unavailable,
+        "size: -1 is not at least 0",
+    ),
     "a layer that is no digest": (
         {"config": ONE, "layers": [ONE, {"digest": "../x", "size": 1}]},
         MANIFEST,
@@ -87,7 +92,7 @@ BAD: dict[str, tuple[Any, str, type[TesseraError], str]] = {
         {"config": ONE, "layers": [ONE] * 1025},
         MANIFEST,
         Unavailable,
-        "length",
+        "it has 1025 elements, and at most 1024 are accepted",
     ),
     "deep": ("[" * 100_000, INDEX, Unavailable, "a JSON index"),
 }

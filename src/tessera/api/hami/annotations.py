@@ -9,8 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.api.fields import Field
-from tessera.errors import shown
+from tessera.api.fields import Field, misfit
 
 __all__ = ["ALLOCATED", "REGISTERED", "AllocatedPart", "RegisteredGpu", "read_allocated", "read_registered"]
 
@@ -62,9 +61,8 @@ def read_registered(annotation: Field) -> tuple[RegisteredGpu, ...]:
     try:
         gpus = _REGISTER.decode(text) if text.lstrip().startswith("[") else _older(text)
     except (ValueError, RecursionError) as error:
-        raise annotation.refuse(
-            found=f"it is not GPUs as HAMi's device plugin registers them ({shown(error)})"
-        ) from error
+        cause = misfit(error, text.encode(errors="replace"))
+        raise annotation.refuse(found=f"it is not GPUs as HAMi's device plugin registers them ({cause})") from error
     if len({each.id for each in gpus}) < len(gpus) or len({each.index for each in gpus}) < len(gpus):
         raise annotation.refuse(found="a GPU is there twice", hint="list each once")
     return tuple(sorted(gpus, key=lambda each: each.index))

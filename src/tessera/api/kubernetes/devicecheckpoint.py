@@ -9,8 +9,9 @@ Source: kubernetes v1.36 `pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go`
 
 import msgspec
 
+from tessera.api.fields import refused_form
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.errors import UNDECODABLE, InvalidInput
+from tessera.errors import UNDECODABLE
 
 __all__ = ["DEVICE_CHECKPOINT", "read_checkpoint"]
 
@@ -47,9 +48,8 @@ def read_checkpoint(source: str, content: bytes) -> tuple[KubeletAllocation, ...
     try:
         file = _DECODER.decode(content)
     except UNDECODABLE as error:
-        raise InvalidInput(
-            source, found=str(error), hint="only checkpoints that kubelets 1.20 and later write are read"
-        ) from error
+        hint = "only checkpoints that kubelets 1.20 and later write are read"
+        raise refused_form(error, content, source, hint) from error
     return tuple(
         KubeletAllocation(
             uid=each.pod_uid,

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.fields import misfit
 from tessera.core.cluster.protocols.leadership import Lease
-from tessera.errors import InvalidInput, shown
+from tessera.errors import InvalidInput
 
 __all__ = ["read_lease", "write_lease"]
 
@@ -39,7 +40,9 @@ def read_lease(found: Mapping[str, Any] | None) -> Lease:
     try:
         read = msgspec.convert(found, _Object)
     except msgspec.ValidationError as error:
-        raise InvalidInput("Lease", found=f"it is not a Lease of coordination.k8s.io/v1 ({shown(error)})") from error
+        raise InvalidInput(
+            "Lease", found=f"it is not a Lease of coordination.k8s.io/v1 ({misfit(error, found)})"
+        ) from error
     spec = read.spec or _Spec()
     return Lease(
         holder=spec.holder_identity or "",

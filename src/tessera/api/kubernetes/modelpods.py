@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from tessera.api.fields import misfit
 from tessera.core.serving.annotations import COLD_START, IDLE, ONE_BY_ONE, PORT, SLOTS, WAKE
 from tessera.core.serving.metricnames import REPLICAS
 from tessera.core.serving.render import KIND
@@ -356,4 +357,4 @@ def _converted(each: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     except msgspec.ValidationError as error:
         metadata = each.get("metadata")
         at = f"{metadata.get('namespace')}/{metadata.get('name')}" if isinstance(metadata, dict) else "?"
-        raise InvalidInput(f"{name} {at}", found=f"it is not a {name} ({shown(error)})") from error
+        raise InvalidInput(f"{name} {at}", found=f"it is not a {name} ({misfit(error, each)})") from error

@@ -5,11 +5,12 @@ from typing import Any, Final
 
 import msgspec
 
+from tessera.api.fields import misfit
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
 from tessera.core.usage.quotas import QuotaUse
 from tessera.core.workload import units
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
-from tessera.errors import InvalidInput, shown
+from tessera.errors import InvalidInput
 
 __all__ = ["read_cluster_queue", "read_resource_quota"]
 
@@ -123,4 +124,4 @@ def _converted(each: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     try:
         return msgspec.convert(each, kind)
     except msgspec.ValidationError as error:
-        raise InvalidInput(name, found=f"it is not the form of its API version ({shown(error)})") from error
+        raise InvalidInput(name, found=f"it is not the form of its API version ({misfit(error, each)})") from error

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.errors import Unavailable, shown
+from tessera.api.fields import misfit
+from tessera.errors import Unavailable
 
 __all__ = ["Attributes", "ReviewedUser", "access_review", "refusal", "reviewed_user", "token_review"]
 
@@ -89,4 +90,6 @@ def _status(answer: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     try:
         return msgspec.convert(answer.get("status"), kind)
     except msgspec.ValidationError as error:
-        raise Unavailable(f"answer to a {name}", found=f"it is not its status ({shown(error)})") from error
+        raise Unavailable(
+            f"answer to a {name}", found=f"it is not its status ({misfit(error, answer.get('status'))})"
+        ) from error

@@ -9,8 +9,9 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from tessera.api.fields import misfit
 from tessera.core.usage.plausible import possible
-from tessera.errors import UNDECODABLE, InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = ["Labeled", "Sampled", "Series", "numbers", "read_labeled", "read_sampled", "read_series"]
 
@@ -75,7 +76,9 @@ def read_series(answer: bytes, source: str, *, most: int) -> tuple[Series, ...]:
     try:
         found = msgspec.json.decode(answer, type=_Answer).data.result
     except UNDECODABLE as error:
-        raise InvalidInput(source, found=f"it is not an answer of Prometheus' HTTP API ({shown(error)})") from error
+        raise InvalidInput(
+            source, found=f"it is not an answer of Prometheus' HTTP API ({misfit(error, answer)})"
+        ) from error
     if len(found) > most:
         raise InvalidInput(source, found=f"{len(found)} series are more than {most}")
     return found
@@ -95,7 +98,7 @@ def read_sampled(answer: bytes, source: str, *, most: int) -> tuple[Sampled, ...
         samples = [(each.metric, each.value) for each in data.result]
         found = tuple(Sampled(labels, float(value[1]), value[0]) for labels, value in samples if value is not None)
     except UNDECODABLE as error:
-        cause = f"it is not Prometheus' answer to an instant query ({shown(error)})"
+        cause = f"it is not Prometheus' answer to an instant query ({misfit(error, answer)})"
         raise InvalidInput(source, found=cause, hint="query a vector or a scalar") from error
     if len(found) > most:
         raise InvalidInput(source, found=f"{len(found)} series are more than {most}")
@@ -114,7 +117,9 @@ def read_labeled(answer: bytes, source: str) -> frozenset[Labeled]:
         found = map(each.decode, msgspec.json.decode(answer, type=_Names).data)
         return frozenset((one[_NAME], frozenset(one.keys() - {_NAME})) for one in found if _NAME in one)
     except UNDECODABLE as error:
-        raise InvalidInput(source, found=f"it is not Prometheus' answer about series ({shown(error)})") from error
+        raise InvalidInput(
+            source, found=f"it is not Prometheus' answer about series ({misfit(error, answer)})"
+        ) from error
 
 
 def numbers(samples: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:

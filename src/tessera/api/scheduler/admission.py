@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.fields import misfit, refused_form
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SCHEDULER_NAME, SHARE_MEMORY
 from tessera.core.workload.tesseranames import GPU_MODEL, ISOLATION
-from tessera.errors import UNDECODABLE, InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = ["AMOUNTS", "OPT_OUT", "Review", "is_routed", "read_review", "write_review"]
 
@@ -112,7 +113,7 @@ def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:
     try:
         read = msgspec.convert(pod, _Pod)
     except msgspec.ValidationError as error:
-        raise InvalidInput("admission request, object", found=str(error), hint="send a Pod") from error
+        raise refused_form(error, pod, "admission request, object", "send a Pod") from error
     spec, labels = read.spec or _Spec(), (read.metadata and read.metadata.labels) or {}
     if namespace in _SYSTEM:
         return False
@@ -134,7 +135,7 @@ def read_review(body: bytes) -> Review:
     try:
         review = msgspec.json.decode(body, type=_Review)
     except UNDECODABLE as error:
-        raise InvalidInput(subject, found=f"it is not {expected} ({shown(error)})") from error
+        raise InvalidInput(subject, found=f"it is not {expected} ({misfit(error, body)})") from error
     if review.api_version != _VERSION:
         raise InvalidInput(subject, found=review.api_version, expected=expected)
     requested = review.request

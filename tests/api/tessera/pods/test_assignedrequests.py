@@ -135,15 +135,15 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an allocation of less than nothing": (
         asking({"main": {GPUSHARE: 1}}, annotations={GPUSHARE_ALLOCATION: '{"0": {"0": 16, "1": -15}}'}),
-        "Expected `int` >= 0",
+        "([...][...]: what is there is not at least 0)",
     ),
     "an allocation of more than there is": (
         asking({"main": {GPUSHARE: 1}}, annotations={GPUSHARE_ALLOCATION: '{"0": {"0": 10000000000000000000000000}}'}),
-        "Expected `int` <= 1048576",
+        "what is there is not at most 1048576",
     ),
     "an allocation on a GPU that is none": (
         asking({"main": {GPUSHARE: 1}}, annotations={GPUSHARE_ALLOCATION: '{"0": {"-1": 1}}'}),
-        "Expected `str` matching regex",
+        "a key of [...]: what is there is not a text that matches",
     ),
     "a time that is none": (
         asking({"main": {NEED: 6}}, mps(1, 6144)) | {"metadata": {"name": "p", "creationTimestamp": "soon"}},

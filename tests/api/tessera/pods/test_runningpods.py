@@ -150,7 +150,7 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "an allocation that is none": (
         listed("a", GPU, annotations={"scheduler.framework.gpushare.allocation": "{"}),
-        "gpushare.allocation]: it is not JSON of container index, GPU index and amount ('Input data was truncated')",
+        "gpushare.allocation]: it is not JSON of container index, GPU index and amount (it is not complete JSON)",
     ),
     "an allocation of words": (
         listed("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0": {"x": 1}}'}),
@@ -158,11 +158,11 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "an assignment that is none": (
         listed("a", GPU, annotations={"tessera.dev/assignment": "[{}]"}),
-        "it is not a version and a list of shares in JSON ('Object missing required field `gpu` - at `$[0]`')",
+        "it is not a version and a list of shares in JSON ([0].gpu: it is missing)",
     ),
     "an assignment nested without end": (
         listed("a", GPU, annotations={"tessera.dev/assignment": '[{"x":' + "[" * 100_000}),
-        "maximum recursion depth",
+        "(it is nested too deeply)",
     ),
     "an allocation nested without end": (
         listed("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0":' + "[" * 100_000}),
@@ -170,7 +170,7 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "an assignment beyond a GPU": (
         listed("a", GPU, annotations=record({"compute_percent": 101})),
-        "'Expected `int` <= 100 - at `$[0].compute_percent`'",
+        "([0].compute_percent: 101 is not at most 100)",
     ),
 }
 

@@ -19,7 +19,7 @@ def test_a_report_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"no", b"[]", b'{"node":1}', b"\xff", b"[" * 100_000])
 def test_what_is_no_report_is_refused(text: bytes) -> None:
-    with pytest.raises(InvalidInput, match=r"^agent n1: it is not a report: .+: query the agent's port 9400$"):
+    with pytest.raises(InvalidInput, match=r"^agent n1: it is not a report \(.+\): query the agent's port 9400$"):
         read_usage(text, "agent n1")
 
 

@@ -63,8 +63,8 @@ def test_a_refusal_names_the_record() -> None:
 @pytest.mark.parametrize(
     ("spec", "want"),
     [
-        ({"gpu": []}, "unknown field `gpu`"),
-        ({"gpus": [{"model": ["A100"]}]}, "unknown field `model`"),
+        ({"gpu": []}, "spec.gpu: it is an unknown field"),
+        ({"gpus": [{"model": ["A100"]}]}, "spec.gpus[0].model: it is an unknown field"),
         ({"gpus": [{"models": ["B999"]}]}, "spec.gpus[0].models"),
     ],
 )

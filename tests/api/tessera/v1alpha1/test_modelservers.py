@@ -69,17 +69,17 @@ def test_the_bounds_of_replicas(case: str) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
-    "no engine": ({"engine": "tgi"}, "ModelServer ranker", "`$.spec.engine`"),
-    "an unknown field": ({"replica": 1}, "ModelServer ranker", "unknown field `replica`"),
+    "no engine": ({"engine": "tgi"}, "spec.engine", "'tgi' is not a value that is accepted there"),
+    "an unknown field": ({"replica": 1}, "spec.replica", "it is an unknown field"),
     "two models": ({"model": {"cache": "a", "claim": "b"}}, "spec.model", "exactly one way"),
     "no model": ({"model": {}}, "spec.model", "exactly one way"),
     "a cached model of another name": ({"model": {"cache": "a", "name": "b"}}, "spec.model", "remove name"),
-    "a path up": ({"model": {"claim": "b", "name": ".."}}, "ModelServer ranker", "`$.spec.model.name`"),
+    "a path up": ({"model": {"claim": "b", "name": ".."}}, "spec.model.name", "'..' is not a text that matches"),
     "no part of a GPU": ({"gpu": {}}, "spec.gpu", "memoryGiB or resource"),
     "both": ({"gpu": {"memoryGiB": 1, "resource": "nvidia.com/gpu"}}, "spec.gpu", "memoryGiB or resource"),
     "compute alone": ({"gpu": {"resource": "nvidia.com/gpu", "compute": 1}}, "spec.gpu", "compute requires memoryGiB"),
     "two slices": ({"gpu": {"resource": "nvidia.com/mig-1g.5gb", "count": 2}}, "spec.gpu", "whole GPUs"),
-    "another resource": ({"gpu": {"resource": "cpu"}}, "ModelServer ranker", "`$.spec.gpu.resource`"),
+    "another resource": ({"gpu": {"resource": "cpu"}}, "spec.gpu.resource", "'cpu' is not a text that matches"),
     "no such GPU": ({"gpu": {"memoryGiB": 1, "models": ["X9"]}}, "spec.gpu.models: GPU model", "'X9'"),
     "Triton scaled by what nobody says": (
         {"replicas": {"max": 3}, "autoscaling": {}},
@@ -91,7 +91,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.replicas",
         ': it is {"min":3,"max":2}: min must be at most max',
     ),
-    "none at all": ({"replicas": {"max": 0}}, "ModelServer ranker", "`$.spec.replicas.max`"),
+    "none at all": ({"replicas": {"max": 0}}, "spec.replicas.max", "0 is not at least 1"),
     "KEDA without a queue": ({"autoscaling": {"autoscaler": "KEDA"}}, "spec.autoscaling", "metric must be queue-time"),
     "zero by pods": (
         {"autoscaling": {"metric": "queue-time"}, "replicas": {"min": 0, "max": 2}},
@@ -110,8 +110,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "idle for no time": (
         {"autoscaling": {"idleSeconds": 59}},
-        "ModelServer ranker",
-        "`$.spec.autoscaling.idleSeconds`",
+        "spec.autoscaling.idleSeconds",
+        "59 is not at least 60",
     ),
     "two values": ({"env": [{"name": "A", "value": "b", "valueFrom": {}}]}, "spec.env[0]", "value or valueFrom"),
     "a variable twice": (
@@ -119,7 +119,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.env[2].name",
         "'A' is the name of env[0] too: remove one of the two",
     ),
-    "a relative path": ({"model": {"hostPath": "a"}}, "ModelServer ranker", "`$.spec.model.hostPath`"),
+    "a relative path": ({"model": {"hostPath": "a"}}, "spec.model.hostPath", "'a' is not a text that matches"),
 }
 
 

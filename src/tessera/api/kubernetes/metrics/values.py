@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tessera.api.fields import misfit
 from tessera.core.serving.scaletozero import ReplicasMetric
 from tessera.core.workload.units import quantity
-from tessera.errors import InvalidInput, shown
+from tessera.errors import InvalidInput
 
 __all__ = ["read_desired_replicas"]
 
@@ -29,10 +30,11 @@ def read_desired_replicas(items: Iterable[Mapping[str, Any]], subject: str) -> R
         InvalidInput: an item that is none.
 
     """
+    listed = tuple(items)
     try:
-        found = [msgspec.convert(each, _Item) for each in items]
+        found = msgspec.convert(listed, tuple[_Item, ...])
     except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=shown(error), expected="an ExternalMetricValueList") from error
+        raise InvalidInput(subject, found=f"it is not an ExternalMetricValueList ({misfit(error, listed)})") from error
     if not found:
         return None
     replicas = float(sum(quantity(each.value, subject) for each in found))

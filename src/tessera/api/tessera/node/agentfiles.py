@@ -18,12 +18,13 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from tessera.api.fields import refused_form
 from tessera.core.deviceplugin.allocations import Allocation
 from tessera.core.deviceplugin.lostentries import LostEntry
 from tessera.core.deviceplugin.matching import Answer, Correction
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
-from tessera.errors import UNDECODABLE, InvalidInput
+from tessera.errors import UNDECODABLE
 
 __all__ = ["Answers", "lost_entries", "read_allocations", "read_answers", "write_allocations", "write_answers"]
 
@@ -217,8 +218,8 @@ def read_answers(content: bytes, source: str) -> Answers:
     except UNDECODABLE as error:
         with contextlib.suppress(*UNDECODABLE):
             return _answers(_FORMER_ANSWERS, content)
-        raise InvalidInput(
-            source, found=str(error), expected="the answers that an agent of this version keeps"
+        raise refused_form(
+            error, content, source, "only answers that an agent of this version keeps are read"
         ) from error
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.api.fields import Field
+from tessera.api.fields import Field, misfit
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys, assignment_of, check_signature
 from tessera.api.tessera.shares import AskFields, AssignmentFields, ShareFields, UnversionedShareFields
@@ -14,7 +14,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, mig_resource, names_device
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 from tessera.core.workload.resources import SHARE_MEMORY
-from tessera.errors import UNDECODABLE, InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = ["check_requested", "dealt", "read_shares", "serves", "signed_ask", "write_shares"]
 
@@ -225,7 +225,8 @@ def _own(field: Field) -> tuple[tuple[Share, ...], Need | None]:
     try:
         found = _DECODER.decode(field.text())
     except UNDECODABLE as error:
-        raise field.refuse(found=f"it is not a version and a list of shares in JSON ({shown(error)})") from error
+        cause = misfit(error, field.text().encode(errors="replace"))
+        raise field.refuse(found=f"it is not a version and a list of shares in JSON ({cause})") from error
     requested = None
     if isinstance(found, AssignmentFields) and found.asks is not None:
         requested = Need(asks=msgspec.convert(found.asks, tuple[Ask, ...], from_attributes=True), models=found.models)
@@ -242,7 +243,8 @@ def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:
             for gpu, amount in by_gpu.items():
                 amounts[int(gpu)] = amounts.get(int(gpu), 0) + amount * unit_mib
     except (ValueError, RecursionError) as error:
-        raise field.refuse(found=f"it is not JSON of container index, GPU index and amount ({shown(error)})") from error
+        cause = misfit(error, field.text().encode(errors="replace"))
+        raise field.refuse(found=f"it is not JSON of container index, GPU index and amount ({cause})") from error
     return tuple(_share(gpu, memory_mib) for gpu, memory_mib in sorted(amounts.items()))
 
 

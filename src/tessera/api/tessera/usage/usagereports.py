@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tessera.api.fields import misfit
 from tessera.core.usage.reportbounds import possible_report
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import UNDECODABLE, InvalidInput
@@ -24,4 +25,6 @@ def read_usage(text: bytes, subject: str) -> UsageReport:
     try:
         return possible_report(msgspec.json.decode(text, type=UsageReport))
     except UNDECODABLE as error:
-        raise InvalidInput(subject, found=f"it is not a report: {error}", hint="query the agent's port 9400") from error
+        raise InvalidInput(
+            subject, found=f"it is not a report ({misfit(error, text)})", hint="query the agent's port 9400"
+        ) from error

@@ -13,7 +13,7 @@ import msgspec
 
 from tessera.api import documents
 from tessera.api.documents import Document
-from tessera.api.fields import Field, in_place
+from tessera.api.fields import Field, in_place, refused_form
 from tessera.api.kubernetes.conditions import Conditions, Finding, settled
 from tessera.api.kubernetes.modelpods import DeploymentStatus, read_woken
 from tessera.api.tessera.v1alpha1.gpupolicies import ValidationRule
@@ -174,7 +174,7 @@ def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelSe
     try:
         read = msgspec.convert(each, _Object)
     except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=str(error), hint=f"see docs/model-server.md for {API_VERSION}") from error
+        raise refused_form(error, each, subject, f"see docs/model-server.md for {API_VERSION}") from error
     if not _NAME.fullmatch(read.metadata.name):
         accepted = "at most 52 lower-case letters, digits and hyphens that begin with a letter: pods and a Service"
         raise InvalidInput(f"{subject}: metadata.name", found=shown(read.metadata.name), expected=accepted)

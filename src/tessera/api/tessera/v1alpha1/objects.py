@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from tessera.api.fields import refused_form
 from tessera.api.kubernetes.conditions import Condition, Finding, settled
 from tessera.core.workload.tesseranames import API_VERSION
-from tessera.errors import InvalidInput, shown
+from tessera.errors import shown
 
 __all__ = [
     "API_VERSION",
@@ -62,7 +63,7 @@ def read_object(kind: str, each: Mapping[str, Any], form: type[Form]) -> Form:
         return msgspec.convert(each, form)
     except msgspec.ValidationError as error:
         hint = f"see `kubectl explain {kind.lower()}` for {API_VERSION}"
-        raise InvalidInput(subject_of(kind, each), found=str(error), hint=hint) from error
+        raise refused_form(error, each, subject_of(kind, each), hint) from error
 
 
 @contextlib.contextmanager
@@ -75,9 +76,9 @@ def of_this_version(kind: str, each: Mapping[str, Any]) -> Iterator[None]:
     """
     try:
         yield
-    except (msgspec.ValidationError, ValueError) as error:
-        expected = f"an object of {API_VERSION}"
-        raise InvalidInput(subject_of(kind, each), found=str(error), expected=expected) from error
+    except ValueError as error:
+        hint = f"see `kubectl explain {kind.lower()}` for {API_VERSION}"
+        raise refused_form(error, each, subject_of(kind, each), hint) from error
 
 
 def reason_text(reason: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.fields import in_place
+from tessera.api.fields import in_place, refused_form
 from tessera.api.tessera.v1alpha1.gpunodes.fields import (
     DesiredDevicesFields,
     GpuFields,
@@ -47,7 +47,7 @@ def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
     try:
         found = msgspec.convert(each, _Object)
     except UNDECODABLE as error:
-        raise InvalidInput(f"GPUNode {name}", found=str(error), hint="see `kubectl explain gpunode`") from error
+        raise refused_form(error, each, f"GPUNode {name}", "see `kubectl explain gpunode`") from error
     for former in _former_fields(each):
         raise InvalidInput(
             f"GPUNode {name}",
