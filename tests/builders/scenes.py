@@ -10,7 +10,7 @@ from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound
-from tessera.core.packing.plan import GpuLayout, PendingPod, Plan, Slice
+from tessera.core.packing.plan import GpuLayout, PendingPod, Plan, PlannedDevice
 from tessera.core.workload.need import Ask, Form, Need, Pod, PodKey
 
 UNITS = {"H100-80GB": 8, "A100-40GB": 8, "RTX-PRO-6000-BSE": 12}
@@ -33,7 +33,7 @@ class Scene:
     def __init__(self, policy: str = "tessera") -> None:
         self.policy = policy
         self.nodes: list[Node] = []
-        self.slices: dict[tuple[NodeName, int], list[Slice]] = {}
+        self.devices: dict[tuple[NodeName, int], list[PlannedDevice]] = {}
         self.shares: dict[PodKey, tuple[NodeName, list[Share]]] = {}
         self.pods: dict[PodKey, Pod] = {}
         self.running: set[PodKey] = set()
@@ -78,18 +78,18 @@ class Scene:
         node, gpu = place
         size = SIZES[profile]
         fields: dict[str, object] = {"mode": Mode.MIG, "clients": 1, "memory_mib": 9856 * size, **more}
-        part = Slice(placement=Placement(start, size, profile), **fields)  # type: ignore[arg-type]  # fields by name
+        part = PlannedDevice(placement=Placement(start, size, profile), **fields)  # type: ignore[arg-type]  # fields by name
         share = _share(gpu, part, part.memory_mib // max(1, part.clients))
-        self.slices.setdefault((node, gpu), []).append(self._held(part, node, dict.fromkeys(pods, share)))
+        self.devices.setdefault((node, gpu), []).append(self._held(part, node, dict.fromkeys(pods, share)))
 
     def whole(self, place: tuple[NodeName, int], mode: Mode, clients: int, pods: Mapping[PodKey, int]) -> None:
         """Use a GPU without MIG; pods by the MiB they are allocated."""
         node, gpu = place
         memory = next(n for n in self.nodes if n.name == node).gpus[gpu].memory_mib
-        part = Slice(placement=None, mode=mode, memory_mib=memory, clients=clients)
-        self.slices[node, gpu] = [self._held(part, node, {pod: _share(gpu, part, mib) for pod, mib in pods.items()})]
+        part = PlannedDevice(placement=None, mode=mode, memory_mib=memory, clients=clients)
+        self.devices[node, gpu] = [self._held(part, node, {pod: _share(gpu, part, mib) for pod, mib in pods.items()})]
 
-    def _held(self, part: Slice, node: NodeName, shares: Mapping[PodKey, Share]) -> Slice:
+    def _held(self, part: PlannedDevice, node: NodeName, shares: Mapping[PodKey, Share]) -> PlannedDevice:
         for pod, share in shares.items():
             self.give(pod, node, share)
         return msgspec.structs.replace(part, holdings=tuple(Holding(*each) for each in shares.items()))
@@ -114,7 +114,7 @@ class Scene:
         layouts = []
         for node in self.nodes:
             for gpu in node.gpus:
-                slices = tuple(self.slices.get((node.name, gpu.index), ()))
+                devices = tuple(self.devices.get((node.name, gpu.index), ()))
                 layouts.append(
                     GpuLayout(
                         node=node.name,
@@ -128,8 +128,8 @@ class Scene:
                             for share in shares
                             if (where, share.gpu) == (node.name, gpu.index)
                         ),
-                        mig=any(part.placement for part in slices),
-                        slices=slices,
+                        mig=any(part.placement for part in devices),
+                        devices=devices,
                     )
                 )
         return Plan(
@@ -146,7 +146,7 @@ class Scene:
         )
 
 
-def _share(gpu: int, part: Slice, memory_mib: int) -> Share:
+def _share(gpu: int, part: PlannedDevice, memory_mib: int) -> Share:
     return Share(
         gpu=gpu,
         mode=part.mode,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders.gpunodes import sevenths
 from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, pod, share
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
-from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
+from tessera.api.tessera.shares import MOST_GPUS, MOST_MEMORY_SLICES, MOST_MIB
 from tessera.core.cluster.cluster import FinishedPod, Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice
 from tessera.core.cluster.mps import Level
@@ -691,7 +691,7 @@ def test_the_devices_it_holds_with_their_neighbors() -> None:
             st.sampled_from([0, 1, 4096, 40960, MOST_MIB]),
             st.sampled_from([0, 1, 60, 100]),
             st.sampled_from([None, "1g.5gb", "3g.20gb", "9g.90gb", "x"]),
-            st.sampled_from([None, 0, 1, 4, 6, MOST_UNITS]),
+            st.sampled_from([None, 0, 1, 4, 6, MOST_MEMORY_SLICES]),
         ),
         max_size=5,
     ),

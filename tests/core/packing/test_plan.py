@@ -48,7 +48,7 @@ def test_one_instance_can_hold_all_media_engines(names: list[str], policy: str) 
     pending = tuple(pod for i, name in enumerate(names) for pod in pods(slices(name), 1, f"p{i}"))
     before = Snapshot(nodes=(node("n", gpu(0, RTX_PRO)),), pending=pending)
     made = plan(before, exact=True) if policy == "exact" else plan(before, policy=policy)
-    layout = tuple(p.placement for p in made.layouts[0].slices if p.placement)
+    layout = tuple(p.placement for p in made.layouts[0].devices if p.placement)
     assert why_illegal(RTX_PRO, layout) is None
     assert len(made.assignments) == len(layout)
     waiting = {names[int(each.pod.removeprefix("default/p").partition("-")[0])] for each in made.pending}
@@ -57,7 +57,7 @@ def test_one_instance_can_hold_all_media_engines(names: list[str], policy: str) 
 
 def same(layout: GpuLayout) -> tuple[object, ...]:
     """Return what stays the same when the instances exist."""
-    pieces = [(piece.placement, piece.mode, piece.clients, piece.pods) for piece in layout.slices]
+    pieces = [(piece.placement, piece.mode, piece.clients, piece.pods) for piece in layout.devices]
     return layout.node, layout.gpu, layout.mig, layout.allocated_mib, *pieces
 
 
@@ -77,7 +77,7 @@ def test_laws(kinds: list[list[tuple[GpuModel, Sharing]]], needs: list[Need], ex
     assert again.assignments == ()
     assert [w.pod for w in again.pending] == [w.pod for w in first.pending]
     assert [same(x) for x in again.layouts] == [same(x) for x in first.layouts]
-    assert all(piece.exists for x in again.layouts for piece in x.slices if piece.pods and piece.placement)
+    assert all(piece.exists for x in again.layouts for piece in x.devices if piece.pods and piece.placement)
 
 
 @settings(max_examples=40, deadline=None)
@@ -140,7 +140,7 @@ def test_of_equal_pods_those_go_of_which_most_fit() -> None:
 def test_layout_keeps_what_exists_and_is_not_in_the_way() -> None:
     sharing = Sharing(layout=(Placement(0, 1, "1g.5gb"), Placement(4, 4, "3g.20gb")))
     made = plan(only((gpu(0, A100, sharing),), pods(slices("2g.10gb"), 1)))
-    got = {(s.placement.profile, bool(s.pods), s.exists) for s in made.layouts[0].slices if s.placement}
+    got = {(s.placement.profile, bool(s.pods), s.exists) for s in made.layouts[0].devices if s.placement}
     assert ("2g.10gb", True, False) in got
     assert ("3g.20gb", False, True) in got or ("1g.5gb", False, True) in got
     assert made.layouts[0].mig
@@ -151,7 +151,7 @@ def test_an_unused_instance_gives_way_where_its_media_engines_are_needed() -> No
     before = only((gpu(0, A30, sharing),), pods(slices("2g.12gb.me"), 1))
     made = plan(before)
     check(before, made.assignments)
-    got = [(s.placement.profile, s.pods, s.exists) for s in made.layouts[0].slices if s.placement]
+    got = [(s.placement.profile, s.pods, s.exists) for s in made.layouts[0].devices if s.placement]
     assert got == [("2g.12gb+me", ("default/p-0",), False), ("1g.6gb", (), True)]
 
 
@@ -174,7 +174,7 @@ def test_the_optimum_names_existing_devices_as_policies_do() -> None:
 
 def test_a_fixed_layout_is_shown_with_its_free_instances() -> None:
     made = plan(only((gpu(0, A100, CUT),), pods(slices("2g.10gb"), 1)))
-    assert [(s.placement.profile, s.pods, s.exists) for s in made.layouts[0].slices if s.placement] == [
+    assert [(s.placement.profile, s.pods, s.exists) for s in made.layouts[0].devices if s.placement] == [
         ("1g.5gb", (), True),
         ("2g.10gb", ("default/p-0",), True),
         ("3g.20gb", (), True),

@@ -46,8 +46,8 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ended(self) -> str:
         """How it ended, for people, without full stop."""
-        ended = _ENDED[self.procedure.phase]
-        if self.incomplete and self.procedure.phase is Stage.RESTORED:
+        ended = _ENDED[self.procedure.stage]
+        if self.incomplete and self.procedure.stage is Stage.RESTORED:
             places = ", ".join(f"{each.profile} at {each.start}" for each in self.incomplete)
             ended = f"{ended}, and without {places}, incomplete as before"
         return "; ".join(filter(None, (self.trouble, ended)))
@@ -109,9 +109,9 @@ class _Run:
     async def go(self, procedure: Procedure, event: Event | None) -> Executed:
         while event is not None:
             self._note(procedure, event)
-            before = procedure.phase
+            before = procedure.stage
             procedure, instructions = advance(procedure, event)
-            if procedure.phase is Stage.RESTORING and before is not Stage.RESTORING:
+            if procedure.stage is Stage.RESTORING and before is not Stage.RESTORING:
                 self._by_s = _now() + self._timing.restore_s
                 self._restoring = True
             event = await self._follow(instructions)
@@ -143,9 +143,9 @@ class _Run:
             case Taken(placement=placement):
                 trouble = f"{placement.profile} at {placement.start} was allocated before it was withdrawn"
             case TimedOut():
-                what = _verb(procedure.todo[0]) if procedure.todo and procedure.phase in _STEPPING else procedure.phase
+                what = _verb(procedure.todo[0]) if procedure.todo and procedure.stage in _STEPPING else procedure.stage
                 trouble = f"{what} did not end in time"
-            case LayoutObserved(layout=layout) if procedure.phase is Stage.VERIFYING and layout != procedure.target:
+            case LayoutObserved(layout=layout) if procedure.stage is Stage.VERIFYING and layout != procedure.target:
                 trouble = "the driver reports a layout other than the one created"
         self._trouble = self._trouble or trouble
 

@@ -284,7 +284,7 @@ class Partitioner:
         if isinstance(needed, SetMode):
             return await self._switch(facts, needed, by_s)
         executed = await self._carry(facts, needed.plan, by_s)
-        return "" if executed.procedure.phase is Stage.DONE else executed.ended
+        return "" if executed.procedure.stage is Stage.DONE else executed.ended
 
     async def _carry(self, facts: GpuFacts, plan: Repartition, by_s: float) -> Executed:
         procedure = start(plan, facts.incomplete)
@@ -292,12 +292,12 @@ class Partitioner:
 
     def _finish(self, gpu: str, executed: Executed) -> Executed:
         """Keep a procedure that could not restore, to retry it."""
-        if executed.procedure.phase is Stage.FAILED:
+        if executed.procedure.stage is Stage.FAILED:
             self._unrestored[gpu] = executed.procedure
         else:
             self._unrestored.pop(gpu, None)
-        self.outcomes[executed.procedure.phase] += 1
-        self._log.info("layout_changed", gpu=gpu, phase=executed.procedure.phase.value, reason=executed.trouble)
+        self.outcomes[executed.procedure.stage] += 1
+        self._log.info("layout_changed", gpu=gpu, phase=executed.procedure.stage.value, reason=executed.trouble)
         return executed
 
     async def _lift(self, gpu: str) -> None:
@@ -315,7 +315,7 @@ class Partitioner:
             return "it could not be withdrawn from the pods"
         if needed.clear is not None:
             executed = await self._carry(facts, needed.clear, by_s)
-            if executed.procedure.phase is not Stage.DONE:
+            if executed.procedure.stage is not Stage.DONE:
                 return executed.ended
         failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=needed.on)
         return failed if needed.clear is None else await self._put_back(facts, needed.clear, failed)
@@ -324,7 +324,7 @@ class Partitioner:
         """Recreate destroyed instances if MIG is still on; return the failure with the outcome."""
         gpu = facts.uuid
         self._unrestored[gpu] = msgspec.structs.replace(
-            start(clear, facts.incomplete), target=(), used=(), layout=(), todo=(), phase=Stage.FAILED
+            start(clear, facts.incomplete), target=(), used=(), layout=(), todo=(), stage=Stage.FAILED
         )
         restored = await self._restore(gpu, _now() + self.gpus.timing.restore_s)
         if gpu in self._unrestored:

@@ -26,7 +26,7 @@ from tessera.core.gpu.mig import counts_of, named_layouts
 from tessera.core.gpu.sharing import AMOUNT_MODES, GPU_RESOURCE, Mode, mig_resource
 from tessera.core.node.nodelabels import MIG_CONFIG, PLUGIN_CONFIG
 from tessera.core.node.nodesharing import NodeSharing, SharingEntry
-from tessera.core.packing.plan import GpuLayout, Plan, Slice
+from tessera.core.packing.plan import GpuLayout, Plan, PlannedDevice
 from tessera.errors import InvalidInput
 
 __all__ = ["render"]
@@ -74,7 +74,7 @@ def render(plan: Plan, snapshot: Snapshot) -> Mapping[str, str]:
     """
     layouts: dict[str, list[GpuLayout]] = {}
     for layout in plan.layouts:
-        if layout.slices or layout.mig:
+        if layout.devices or layout.mig:
             layouts.setdefault(layout.node, []).append(layout)
     nodes = {node.name: node for node in snapshot.nodes if node.name in layouts}
     gke = [name for name, node in nodes.items() if _GKE in dict(node.labels)]
@@ -134,7 +134,7 @@ def _distinguished(made: list[_Files]) -> list[_Files]:
 def _files(node: Node, layouts: Sequence[GpuLayout]) -> _Files:
     mig_name, groups = _mig(node, layouts)
     plugin, plugin_comments = _plugin(node, layouts)
-    modes = {piece.mode for layout in layouts for piece in layout.slices}
+    modes = {device.mode for layout in layouts for device in layout.devices}
     return _Files(
         node=node.name,
         mig_name=mig_name,
@@ -176,9 +176,9 @@ def _mig(node: Node, layouts: Sequence[GpuLayout]) -> tuple[str, tuple[Group, ..
 
 def _counts(layout: GpuLayout) -> tuple[tuple[str, int], ...]:
     counts: dict[str, int] = {}
-    for piece in layout.slices:
-        if piece.placement is not None:
-            counts[piece.placement.profile] = counts.get(piece.placement.profile, 0) + 1
+    for device in layout.devices:
+        if device.placement is not None:
+            counts[device.placement.profile] = counts.get(device.placement.profile, 0) + 1
     return tuple(sorted(counts.items()))
 
 
@@ -195,7 +195,7 @@ def _by_gpu(describe: Callable[[GpuLayout], str], layouts: Iterable[GpuLayout]) 
 
 
 def _starts(layout: GpuLayout) -> str:
-    places = [piece.placement for piece in layout.slices if piece.placement is not None]
+    places = [device.placement for device in layout.devices if device.placement is not None]
     starts = ", ".join(f"{place.profile} at {place.start}" for place in places)
     return f"planned {starts}; mig-parted takes numbers of instances and chooses the starts" if starts else ""
 
@@ -209,12 +209,12 @@ def _plugin(node: Node, layouts: Sequence[GpuLayout]) -> tuple[NodeSharing | Non
     modes: set[Mode] = set()
     sharing = {gpu.index: gpu.sharing for gpu in node.gpus}
     for layout in layouts:
-        for piece in layout.slices:
-            if piece.clients:
+        for device in layout.devices:
+            if device.clients:
                 single = sharing[layout.gpu].strategy == "single"
-                clients.setdefault(_resource(piece, single=single), set()).add(piece.clients)
-            if piece.clients > 1:
-                modes.add(_REPLICATED[piece.mode])
+                clients.setdefault(_resource(device, single=single), set()).add(device.clients)
+            if device.clients > 1:
+                modes.add(_REPLICATED[device.mode])
     mig = any(layout.mig for layout in layouts)
     uneven = sorted(name for name, numbers in clients.items() if len(numbers) > 1)
     if uneven or len(modes) > 1:
@@ -240,15 +240,15 @@ def _plugin(node: Node, layouts: Sequence[GpuLayout]) -> tuple[NodeSharing | Non
     return NodeSharing(strategy=("single" if single else "mixed") if mig else "none", entries=entries), ()
 
 
-def _resource(piece: Slice, *, single: bool) -> str:
-    return GPU_RESOURCE if piece.placement is None or single else mig_resource(piece.placement.profile)
+def _resource(device: PlannedDevice, *, single: bool) -> str:
+    return GPU_RESOURCE if device.placement is None or single else mig_resource(device.placement.profile)
 
 
 def _amounts(layout: GpuLayout) -> str:
-    for piece in layout.slices:
-        if piece.mode in AMOUNT_MODES and not piece.clients:
-            pods = f"{len(piece.pods)} {'pod' if len(piece.pods) == 1 else 'pods'}"
-            what = f"{_AMOUNT_WORDS[piece.mode]} of {layout.allocated_mib} MiB in all for {pods}"
+    for device in layout.devices:
+        if device.mode in AMOUNT_MODES and not device.clients:
+            pods = f"{len(device.pods)} {'pod' if len(device.pods) == 1 else 'pods'}"
+            what = f"{_AMOUNT_WORDS[device.mode]} of {layout.allocated_mib} MiB in all for {pods}"
             return f"planned {what}; no file here says amounts, which are set when a pod starts"
     return ""
 

@@ -20,15 +20,15 @@ from tessera.core.workload.need import Form, Isolation
 
 __all__ = [
     "MOST_GPUS",
+    "MOST_MEMORY_SLICES",
     "MOST_MIB",
-    "MOST_UNITS",
     "AskFields",
     "AssignmentFields",
     "ShareFields",
     "UnversionedShareFields",
 ]
 
-MOST_GPUS, MOST_MIB, MOST_UNITS = 256, 1 << 24, 64
+MOST_GPUS, MOST_MIB, MOST_MEMORY_SLICES = 256, 1 << 24, 64
 """Of a node; 16 TiB, more memory than any GPU has; memory slices, where the longest axis known has 12."""
 
 _Memory = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
@@ -42,7 +42,7 @@ class ShareFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """Index of the GPU in its node."""
     mode: Mode
     profile: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
-    start: Annotated[int, msgspec.Meta(ge=0, le=MOST_UNITS)] | None = None
+    start: Annotated[int, msgspec.Meta(ge=0, le=MOST_MEMORY_SLICES)] | None = None
     memory_mib: _Memory = msgspec.field(name="memoryMiB")
     compute_percent: _Percent
     isolation: Isolation

@@ -8,7 +8,7 @@ from tessera.core.cluster.occupancy import Holding
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Share, Snapshot
 from tessera.core.gpu.mig import Placement, is_legal, open_placements
 from tessera.core.gpu.sharing import Mode
-from tessera.core.packing.plan import GpuLayout, Plan, Slice
+from tessera.core.packing.plan import GpuLayout, Plan, PlannedDevice
 from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
 from tessera.core.workload.units import gib
 
@@ -352,7 +352,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             _device(
                 part, [self._drawn_pod(each, parts[each.pod], running=each.pod in running) for each in part.holdings]
             )
-            for part in layout.slices
+            for part in layout.devices
         ]
         return DrawnGpu(
             index=layout.gpu,
@@ -369,13 +369,13 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
 
 def _openings(layout: GpuLayout, gpu: Gpu | None) -> tuple[Placement, ...] | None:
     """Return what could still be created; None if the GPU is not in MIG mode, is unknown, or has a fixed layout."""
-    planned = tuple(part.placement for part in layout.slices if part.placement)
+    planned = tuple(part.placement for part in layout.devices if part.placement)
     if not layout.mig or gpu is None or not gpu.sharing.allow_repartition or not is_legal(gpu.model, planned):
         return None
     return open_placements(gpu.model, planned)
 
 
-def _device(part: Slice, holders: list[DrawnPod]) -> DrawnDevice:
+def _device(part: PlannedDevice, holders: list[DrawnPod]) -> DrawnDevice:
     placement = part.placement
     return DrawnDevice(
         label=placement.profile if placement else "",

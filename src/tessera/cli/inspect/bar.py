@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.drawing.palette import tone
-from tessera.core.explain.inspection import GpuInspection, GpuPod, SliceUsage
+from tessera.core.explain.inspection import GpuInspection, GpuPod, InstanceUsage
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.units import gib
 
@@ -69,11 +69,11 @@ def signs(gpu: GpuInspection) -> set[str]:
     return found | ({_CLASH} if any(len(each) > 1 for each in _owners(gpu)) else set())
 
 
-def _owners(gpu: GpuInspection) -> list[list[SliceUsage]]:
+def _owners(gpu: GpuInspection) -> list[list[InstanceUsage]]:
     """Return for each memory slice the MIG instances on it."""
     return [
-        [each for each in gpu.slices if each.start <= unit < each.start + each.size]
-        for unit in range(gpu.memory_slices)
+        [each for each in gpu.slices if each.start <= number < each.start + each.size]
+        for number in range(gpu.memory_slices)
     ]
 
 
@@ -91,7 +91,7 @@ def _instances(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Ite
         first = last + 1
 
 
-def _instance(each: SliceUsage, extent: int, numbers: Mapping[str, int]) -> _Piece:
+def _instance(each: InstanceUsage, extent: int, numbers: Mapping[str, int]) -> _Piece:
     names = (each.profile, each.profile.partition(".")[0], each.profile[:1])
     if each.state == "free":
         return _Piece(extent, ("",), FREE)

@@ -23,7 +23,7 @@ from tessera.core.explain.fleetview import (
     Slowdown,
     WorkloadRecommendation,
 )
-from tessera.core.explain.inspection import GpuHealth, GpuInspection, NodeInspection, SliceUsage, inspect
+from tessera.core.explain.inspection import GpuHealth, GpuInspection, InstanceUsage, NodeInspection, inspect
 from tessera.core.explain.inspection import GpuPod as InspectedPod
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
@@ -217,7 +217,7 @@ class _Parts:
             pods[each.share.profile, each.share.start].append(each)
         yield from (self._instance(each, pods[each.profile, each.start]) for each in self._gpu.slices)
 
-    def _instance(self, part: SliceUsage, pods: Sequence[InspectedPod]) -> GpuPart:
+    def _instance(self, part: InstanceUsage, pods: Sequence[InspectedPod]) -> GpuPart:
         return GpuPart(
             start=part.start,
             size=part.size,

@@ -25,8 +25,8 @@ __all__ = [
     "GpuInspection",
     "GpuPod",
     "Inspection",
+    "InstanceUsage",
     "NodeInspection",
-    "SliceUsage",
     "Unplaced",
     "UnscheduledPod",
     "inspect",
@@ -67,7 +67,7 @@ class GpuPod(msgspec.Struct, frozen=True, kw_only=True):
     share: Share
 
 
-class SliceUsage(msgspec.Struct, frozen=True, kw_only=True):
+class InstanceUsage(msgspec.Struct, frozen=True, kw_only=True):
     """A MIG instance, or a run of free memory slices."""
 
     start: int
@@ -95,7 +95,7 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is managed: Tessera chooses how it is shared; otherwise an administrator fixed that."""
     level: Level | None = None
     """The weakest isolation in force among its pods; None without pods."""
-    slices: tuple[SliceUsage, ...] = ()
+    slices: tuple[InstanceUsage, ...] = ()
     """All of its memory slices, in order; empty where MIG is off."""
     pods: tuple[GpuPod, ...] = ()
     allocated_mib: int = 0
@@ -370,7 +370,7 @@ def _absent(gpu: Gpu, pods: Sequence[GpuPod]) -> Iterable[str]:
             yield f"{holder.pod} is allocated {profile} at {start}, which does not exist"
 
 
-def _slices(gpu: Gpu, pods: Sequence[GpuPod], desired: Layout) -> tuple[SliceUsage, ...]:
+def _slices(gpu: Gpu, pods: Sequence[GpuPod], desired: Layout) -> tuple[InstanceUsage, ...]:
     """Return a GPU's memory slices, instance by instance; empty where MIG is off and no pod uses an instance."""
     known: dict[tuple[str | None, int | None], Placement] = {
         (each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))
@@ -382,7 +382,7 @@ def _slices(gpu: Gpu, pods: Sequence[GpuPod], desired: Layout) -> tuple[SliceUsa
             holders[place].append(holder.pod)
     if gpu.sharing.layout is None and not holders and not desired:
         return ()
-    found = [_slice(place, "allocated", tuple(pods)) for place, pods in holders.items()]
+    found = [_instance(place, "allocated", tuple(pods)) for place, pods in holders.items()]
     found += _beside(found, gpu.sharing.layout or (), "unused")
     found += _beside(found, desired, "desired")
     return tuple(
@@ -390,23 +390,23 @@ def _slices(gpu: Gpu, pods: Sequence[GpuPod], desired: Layout) -> tuple[SliceUsa
     )
 
 
-def _slice(place: Placement, state: State, pods: tuple[PodKey, ...] = ()) -> SliceUsage:
-    return SliceUsage(start=place.start, size=place.size, profile=place.profile, state=state, pods=pods)
+def _instance(place: Placement, state: State, pods: tuple[PodKey, ...] = ()) -> InstanceUsage:
+    return InstanceUsage(start=place.start, size=place.size, profile=place.profile, state=state, pods=pods)
 
 
-def _beside(found: Sequence[SliceUsage], places: Layout, state: State) -> list[SliceUsage]:
+def _beside(found: Sequence[InstanceUsage], places: Layout, state: State) -> list[InstanceUsage]:
     """Return existing instances that conflict with none in use."""
     taken = _taken(found)
-    return [_slice(place, state) for place in places if not place.mask & taken]
+    return [_instance(place, state) for place in places if not place.mask & taken]
 
 
-def _taken(found: Iterable[SliceUsage]) -> int:
+def _taken(found: Iterable[InstanceUsage]) -> int:
     return mask(Placement(each.start, each.size, each.profile) for each in found)
 
 
-def _free(units: int, taken: int) -> Iterable[SliceUsage]:
+def _free(slices: int, taken: int) -> Iterable[InstanceUsage]:
     """Yield the runs of memory slices without an instance."""
-    for free, run in groupby(range(units), key=lambda unit: not taken >> unit & 1):
+    for free, run in groupby(range(slices), key=lambda each: not taken >> each & 1):
         if free:
             members = list(run)
-            yield SliceUsage(start=members[0], size=len(members), state="free")
+            yield InstanceUsage(start=members[0], size=len(members), state="free")

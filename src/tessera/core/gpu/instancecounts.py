@@ -36,7 +36,7 @@ def starts(model: GpuModel, profile: Profile, used: int) -> tuple[int, ...]:
     """Return the starts at which an instance of `profile` fits beside what is `used`, lowest first."""
     if used & _bars(model, profile):
         return ()
-    return tuple(s for s in profile.starts if not used & _units(profile, s))
+    return tuple(s for s in profile.starts if not used & _slices(profile, s))
 
 
 @functools.cache
@@ -49,16 +49,16 @@ def rooms(model: GpuModel, profile: Profile) -> NDArray[np.int8]:
     free = ~states
     room = np.zeros(len(states), dtype=np.int8)
     for start in profile.starts:
-        units = np.int32(_units(profile, start))
-        fits = (free & units) == units
+        slices = np.int32(_slices(profile, start))
+        fits = (free & slices) == slices
         room += fits
-        free = np.where(fits, free & ~units, free)
+        free = np.where(fits, free & ~slices, free)
     if profile.media in model.at_most_one:
         room = np.minimum(room, 1)
     return np.where(states & _bars(model, profile), 0, room).astype(np.int8)
 
 
-def _units(profile: Profile, start: int) -> int:
+def _slices(profile: Profile, start: int) -> int:
     return Placement(start, profile.size, profile.name).mask
 
 

@@ -92,10 +92,10 @@ def placement_at(model: GpuModel, profile_name: str, start: int) -> Placement:
 
 def mask(layout: Iterable[Placement]) -> int:
     """Return the memory slices of a layout, as a bit set."""
-    units = 0
+    slices = 0
     for each in layout:
-        units |= each.mask
-    return units
+        slices |= each.mask
+    return slices
 
 
 def counts_of(model: GpuModel, layout: Layout) -> Counts:
@@ -123,11 +123,11 @@ def why_illegal(model: GpuModel, layout: Layout) -> str | None:
             )
     taken: dict[int, Placement] = {}
     for each in layout:
-        for unit in range(each.start, each.start + each.size):
-            if unit in taken:
-                first = f"{taken[unit].profile} at {taken[unit].start}"
-                return f"{first} and {each.profile} at {each.start} share memory slice {unit}"
-            taken[unit] = each
+        for number in range(each.start, each.start + each.size):
+            if number in taken:
+                first = f"{taken[number].profile} at {taken[number].start}"
+                return f"{first} and {each.profile} at {each.start} share memory slice {number}"
+            taken[number] = each
     return _media_clash(model, Counter(known[each.profile].media for each in layout))
 
 

@@ -283,9 +283,9 @@ class Obstacles:
         """Return the GPU with most memory slices free among those that can be repartitioned; -1 where none can."""
         fleet = self._fleet
         kind = fleet.kind.take(nodes, 1)
-        units = np.array([t.model.memory_slices for t in fleet.types], dtype=np.int64)[kind]
-        used = fleet.used.take(nodes, 1) & ((1 << units) - 1)
-        free = np.where(able, units - np.bitwise_count(used).astype(np.int64), -1)
+        slices = np.array([t.model.memory_slices for t in fleet.types], dtype=np.int64)[kind]
+        used = fleet.used.take(nodes, 1) & ((1 << slices) - 1)
+        free = np.where(able, slices - np.bitwise_count(used).astype(np.int64), -1)
         rows = free.argmax(axis=0)
         value = np.take_along_axis((kind << _SLICE_BITS) + used, rows[np.newaxis], axis=0)[0]
         return np.where(free.max(axis=0) >= 0, _code(Cause.SLICES_LEFT, number, value, self._index(rows, nodes)), -1)

@@ -27,8 +27,8 @@ __all__ = [
     "GpuLayout",
     "PendingPod",
     "Plan",
+    "PlannedDevice",
     "Progress",
-    "Slice",
     "applied",
     "placed_by_priority",
     "plan",
@@ -48,7 +48,7 @@ class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
     """The nearest miss among the obstacles."""
 
 
-class Slice(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One device of a planned GPU: the whole GPU or one MIG instance, and its shares in use."""
 
     placement: Placement | None
@@ -80,7 +80,7 @@ class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
     allocated_mib: int
     mig: bool
     """Whether the GPU is in MIG mode after the plan."""
-    slices: tuple[Slice, ...] = ()
+    devices: tuple[PlannedDevice, ...] = ()
     """Sorted by start; empty for a GPU without a decision."""
     guessed: bool = False
     """Whether the index is a guess: it is not recorded which of the node's GPUs is this one, or used by its pods."""
@@ -296,7 +296,7 @@ def _all_running(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple
 
 def _layout(node: NodeName, held: Occupancy, running: set[PodKey], guess: Guess | None) -> GpuLayout:
     gpu = held.gpu
-    slices = tuple(_slices(held, running))
+    devices = tuple(_devices(held, running))
     pods = dict.fromkeys(holding.pod for holding in held.holdings)
     return GpuLayout(
         node=node,
@@ -306,19 +306,19 @@ def _layout(node: NodeName, held: Occupancy, running: set[PodKey], guess: Guess 
         memory_slices=gpu.model.memory_slices,
         allocated_mib=held.allocated_mib,
         mig=bool(held.instances) or (gpu.sharing.layout is not None and not held.holdings),
-        slices=slices,
+        devices=devices,
         guessed=guess is not None,
         guessed_pods=tuple(pod for pod in pods if guess and pod in guess.pods),
     )
 
 
-def _slices(held: Occupancy, running: set[PodKey]) -> Iterator[Slice]:
+def _devices(held: Occupancy, running: set[PodKey]) -> Iterator[PlannedDevice]:
     offered = {device.placement: device for device in held.gpu.devices}
     memory = {profile.name: profile.memory_mib for profile in held.gpu.model.profiles}
     for place in held.instances:
         device = offered.get(place)
         holdings = held.holdings_on(place)
-        yield Slice(
+        yield PlannedDevice(
             placement=place,
             mode=device.mode if device else Mode.MIG,
             memory_mib=memory[place.profile],
@@ -329,7 +329,7 @@ def _slices(held: Occupancy, running: set[PodKey]) -> Iterator[Slice]:
     whole, device = held.holdings_on(None), offered.get(None)
     if whole or device is not None:
         mode = device.mode if device else whole[0].share.mode
-        yield Slice(
+        yield PlannedDevice(
             placement=None,
             mode=mode,
             memory_mib=held.gpu.memory_mib,
@@ -367,17 +367,17 @@ def _agent_warnings(snapshot: Snapshot, assignments: Iterable[Assignment]) -> It
 
 def _warnings(layouts: Iterable[GpuLayout]) -> Iterator[str]:
     for each in layouts:
-        pieces = [p for p in each.slices if p.mode.isolation is Isolation.NONE and len(p.holdings) > 1]
-        if pieces:
-            yield f"{each.node} GPU {each.gpu} ({each.model}): {_shared(pieces)}"
+        devices = [p for p in each.devices if p.mode.isolation is Isolation.NONE and len(p.holdings) > 1]
+        if devices:
+            yield f"{each.node} GPU {each.gpu} ({each.model}): {_shared(devices)}"
 
 
-def _shared(pieces: Sequence[Slice]) -> str:
-    pods = [pod for piece in pieces for pod in piece.pods]
-    instances = [f"{p.placement.profile} at memory slice {p.placement.start}" for p in pieces if p.placement]
-    where = f"on {', '.join(instances)}" if instances else f"in {pieces[0].memory_mib} MiB"
+def _shared(devices: Sequence[PlannedDevice]) -> str:
+    pods = [pod for device in devices for pod in device.pods]
+    instances = [f"{p.placement.profile} at memory slice {p.placement.start}" for p in devices if p.placement]
+    where = f"on {', '.join(instances)}" if instances else f"in {devices[0].memory_mib} MiB"
     whom = "the other pods on the instance" if instances else "all"
     return (
-        f"{len(pods)} pods share memory that {pieces[0].mode} does not isolate, {where}; "
+        f"{len(pods)} pods share memory that {devices[0].mode} does not isolate, {where}; "
         f"any of them can exhaust it for {whom}: {', '.join(pods)}"
     )

@@ -37,7 +37,7 @@ def gpu_use(layouts: Iterable[GpuLayout]) -> tuple[ModelUse, ...]:
     """Return how many GPUs of each model are in use, in order of the models' first GPU."""
     found: dict[str, ModelUse] = {}
     for each in layouts:
-        holders = {(holding.pod, holding.share.container) for piece in each.slices for holding in piece.holdings}
+        holders = {(holding.pod, holding.share.container) for device in each.devices for holding in device.holdings}
         so_far = found.get(each.model, ModelUse(model=each.model, gpus=0, used=0, unshared=0))
         found[each.model] = ModelUse(
             model=each.model,

@@ -70,7 +70,7 @@ NEW = Create(HALVES[0])
 
 
 @pytest.mark.parametrize(
-    ("events", "phase", "want"),
+    ("events", "stage", "want"),
     [
         pytest.param((), Stage.OBSERVED, (), id="nothing happens before it begins"),
         pytest.param(
@@ -161,19 +161,19 @@ NEW = Create(HALVES[0])
         ),
     ],
 )
-def test_after(events: tuple[Event, ...], phase: Stage, want: tuple[Instruction, ...]) -> None:
+def test_after(events: tuple[Event, ...], stage: Stage, want: tuple[Instruction, ...]) -> None:
     procedure, instructions = run(planned(H100, ONES, (), HALVES), *events)
-    assert (procedure.phase, instructions) == (phase, want)
+    assert (procedure.stage, instructions) == (stage, want)
     assert len(procedure.story) == len(events)
 
 
 def test_without_steps_it_is_done_at_once() -> None:
-    assert run(planned(H100, ONES, ONES, ONES), Begin())[0].phase is Stage.DONE
+    assert run(planned(H100, ONES, ONES, ONES), Begin())[0].stage is Stage.DONE
 
 
 def test_with_nothing_to_destroy_nothing_is_drained() -> None:
     procedure, instructions = run(planned(H100, HALVES[1:], HALVES[1:], HALVES), Begin())
-    assert (procedure.phase, instructions) == (Stage.CREATING, (NEW,))
+    assert (procedure.stage, instructions) == (Stage.CREATING, (NEW,))
 
 
 @pytest.mark.parametrize(
@@ -236,20 +236,20 @@ def test_a_layout_is_not_restored_while_an_instance_is_incomplete(
     procedure = msgspec.structs.replace(planned(H100, ONES, HALVES[1:], HALVES), used=(), broken=broken)
     for event in (Begin(), Drained(), *events):
         procedure, _ = advance(procedure, event)
-    assert procedure.phase is want
+    assert procedure.stage is want
 
 
 @pytest.mark.parametrize(
     ("change", "want"),
     [
         ({"used": ONES[:1]}, "a used instance is to be destroyed"),
-        ({"layout": HALVES + ONES[:1], "phase": Stage.DESTROYING}, "the layout is not legal"),
+        ({"layout": HALVES + ONES[:1], "stage": Stage.DESTROYING}, "the layout is not legal"),
         ({"used": HALVES[:1]}, "a used instance does not exist"),
-        ({"layout": ONES[1:], "phase": Stage.DRAINING}, "something changed before it was drained"),
-        ({"phase": Stage.CREATING}, "an instance remains to be destroyed during creation"),
-        ({"phase": Stage.DONE, "todo": ()}, "it is done without the target"),
-        ({"phase": Stage.RESTORED, "layout": ONES[1:], "todo": ()}, "it is restored without the former layout"),
-        ({"phase": Stage.FAILED}, "it ended with steps left"),
+        ({"layout": ONES[1:], "stage": Stage.DRAINING}, "something changed before it was drained"),
+        ({"stage": Stage.CREATING}, "an instance remains to be destroyed during creation"),
+        ({"stage": Stage.DONE, "todo": ()}, "it is done without the target"),
+        ({"stage": Stage.RESTORED, "layout": ONES[1:], "todo": ()}, "it is restored without the former layout"),
+        ({"stage": Stage.FAILED}, "it ended with steps left"),
     ],
 )
 def test_a_broken_procedure_is_reported(change: dict[str, object], want: str) -> None:
@@ -299,7 +299,7 @@ def execute(procedure: Procedure, machine: Machine) -> Procedure:
         procedure, instructions = run(procedure, event)
         reports = [machine.do(instruction) for instruction in instructions]
         event = next((report for report in reports if report is not None), None)
-    assert procedure.phase in ENDS
+    assert procedure.stage in ENDS
     return procedure
 
 
@@ -322,11 +322,11 @@ def test_whatever_fails_no_used_instance_is_touched_and_the_end_is_what_it_says(
     after = execute(procedure, machine)
     layout = tuple(sorted(machine.layout))
     assert set(procedure.used) <= machine.used <= machine.layout
-    if after.phase is Stage.DONE:
+    if after.stage is Stage.DONE:
         assert layout == procedure.target
-    if after.phase is Stage.RESTORED:
+    if after.stage is Stage.RESTORED:
         assert layout == restorable(procedure.model, procedure.former, after.used)
-    if after.phase is Stage.FAILED:
+    if after.stage is Stage.FAILED:
         assert machine.offered == set(after.used)
     else:
         assert machine.offered == machine.layout
@@ -340,7 +340,7 @@ def test_each_failing_step_leads_back_to_the_former_layout(procedure: Procedure)
     for number, kind in itertools.product(range(len(procedure.todo)), (2, 3, 4)):
         machine = Machine(procedure, iter([*[0] * (drains + number), kind]))
         after = execute(procedure, machine)
-        assert after.phase is Stage.RESTORED
+        assert after.stage is Stage.RESTORED
         assert tuple(sorted(machine.layout)) == procedure.former
 
 
@@ -348,7 +348,7 @@ def test_each_failing_step_leads_back_to_the_former_layout(procedure: Procedure)
 @given(cases())
 def test_when_nothing_fails_the_target_is_reached(procedure: Procedure) -> None:
     machine = Machine(procedure, iter(()))
-    assert execute(procedure, machine).phase is Stage.DONE
+    assert execute(procedure, machine).stage is Stage.DONE
     assert tuple(sorted(machine.layout)) == procedure.target
 
 
@@ -368,19 +368,19 @@ def test_after_a_crash_planning_anew_reaches_the_target(procedure: Procedure, fa
     plan = plan_repartition(procedure.model, present, used, procedure.target)
     if isinstance(plan, Repartition):
         again = Machine(start(plan), iter(()))
-        assert execute(start(plan), again).phase is Stage.DONE
+        assert execute(start(plan), again).stage is Stage.DONE
         assert tuple(sorted(again.layout)) == procedure.target
     else:
         assert not set(used) <= set(procedure.target)
 
 
-@pytest.mark.parametrize("phase", [Stage.DONE, Stage.RESTORED])
+@pytest.mark.parametrize("stage", [Stage.DONE, Stage.RESTORED])
 @pytest.mark.parametrize(
     "event",
     [Begin(), Drained(), Taken(ONES[0]), StepDone(NEW), StepFailed(NEW, "late"), TimedOut(), LayoutObserved(ONES, ())],
     ids=lambda event: type(event).__name__,
 )
-def test_after_a_good_end_nothing_more_is_expected(phase: Stage, event: Event) -> None:
-    procedure = msgspec.structs.replace(planned(H100, ONES, (), HALVES), phase=phase)
+def test_after_a_good_end_nothing_more_is_expected(stage: Stage, event: Event) -> None:
+    procedure = msgspec.structs.replace(planned(H100, ONES, (), HALVES), stage=stage)
     with pytest.raises(Conflict, match="nothing more"):
         advance(procedure, event)

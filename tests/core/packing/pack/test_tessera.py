@@ -44,7 +44,7 @@ def test_shares_fill_the_gpu_they_complete() -> None:
     )
     made = plan(before, policy="tessera")
     assert made.pending == ()
-    assert sum(bool(layout.slices) for layout in made.layouts) == 2
+    assert sum(bool(layout.devices) for layout in made.layouts) == 2
 
 
 def test_slices_are_cut_where_they_block_least() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.core.cluster.snapshot import Share
-from tessera.core.packing.plan import GpuLayout, Plan, Slice
+from tessera.core.packing.plan import GpuLayout, Plan, PlannedDevice
 from tessera.core.packing.savings import cost, gpu_use
 from tessera.core.packing.sizing import FleetSizing, NodeType
 
@@ -78,6 +78,7 @@ class LayoutDocument(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     allocated_mib: int
     mig: bool
+    # The devices: another name would break those who read plans.
     slices: tuple[SliceDocument, ...]
     guessed: bool = False
     guessed_pods: tuple[str, ...] = ()
@@ -245,20 +246,20 @@ def _layout(layout: GpuLayout) -> LayoutDocument:
         memory_mib=layout.memory_mib,
         allocated_mib=layout.allocated_mib,
         mig=layout.mig,
-        slices=tuple(_slice(piece) for piece in layout.slices),
+        slices=tuple(_planned(device) for device in layout.devices),
         guessed=layout.guessed,
         guessed_pods=layout.guessed_pods,
     )
 
 
-def _slice(piece: Slice) -> SliceDocument:
-    place = piece.placement
+def _planned(device: PlannedDevice) -> SliceDocument:
+    place = device.placement
     return SliceDocument(
-        mode=piece.mode.value,
-        memory_mib=piece.memory_mib,
-        clients=piece.clients,
-        pods=piece.pods,
-        exists=piece.exists,
+        mode=device.mode.value,
+        memory_mib=device.memory_mib,
+        clients=device.clients,
+        pods=device.pods,
+        exists=device.exists,
         profile=place.profile if place else None,
         start=place.start if place else None,
         size=place.size if place else None,

@@ -105,7 +105,12 @@ RESOURCES: Final = (
             Column("Priority", ".spec.priority", "Which policy applies where several select a node.", type="integer"),
             Column("Nodes", ".status.nodes", "Nodes that it applies to.", type="integer"),
             Column("GPUs", ".status.gpus", "GPUs of these nodes.", type="integer"),
-            Column("Desired", ".status.desiredSlices", "Slices kept for exact requests.", type="integer"),
+            Column(
+                "Desired",
+                ".status.desiredSlices",
+                "Devices desired for pods that request them by name.",
+                type="integer",
+            ),
             Column("Pending", ".status.pendingPods", "Pending pods that need GPUs of these nodes.", type="integer"),
             _condition("Accepted", "Whether the policy is valid."),
             _condition("Ready", "Whether it is in force on all nodes."),

@@ -221,8 +221,9 @@ class GpuPolicyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """Nodes that this policy applies to."""
     gpus: Tally = 0
     """GPUs of these nodes."""
+    # Named for MIG instances, though it counts whole GPUs too: another name would break those who read v1alpha1.
     desired_slices: Tally = 0
-    """MIG instances and whole GPUs kept for pods with exact requests."""
+    """MIG instances and whole GPUs that are desired for pods that request them by name."""
     pending_pods: Tally = 0
     """Pending pods that need GPUs of these nodes."""
     decision: Annotated[str, msgspec.Meta(max_length=1024)] = ""

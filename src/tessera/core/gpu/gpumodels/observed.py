@@ -77,9 +77,9 @@ def observed_model(observed: ObservedGpu) -> tuple[GpuModel, tuple[str, ...]]:
     profiles = _corrected(known, observed, notes)
     if profiles == known.profiles and known.memory_mib == observed.memory_mib:
         return known, tuple(notes)
-    units = max((start + each.size for each in profiles for start in each.starts), default=0)
+    slices = max((start + each.size for each in profiles for start in each.starts), default=0)
     corrected = msgspec.structs.replace(
-        known, memory_mib=observed.memory_mib, memory_known=True, profiles=profiles, memory_slices=units
+        known, memory_mib=observed.memory_mib, memory_known=True, profiles=profiles, memory_slices=slices
     )
     return corrected, tuple(notes)
 

@@ -138,10 +138,10 @@ def _blocks(model: GpuModel, blocker: Placement, target: Layout) -> str:
     in_use = f"{blocker.profile} at {blocker.start} is in use"
     needed = [each for each in target if each.mask & blocker.mask]
     if needed:
-        units = [str(unit) for unit in range(model.memory_slices) if mask(needed) & blocker.mask & 1 << unit]
-        return (
-            f"{in_use} and occupies memory slice{'s' * (len(units) > 1)} {', '.join(units)}, needed for {_list(needed)}"
-        )
+        needs = mask(needed) & blocker.mask
+        slices = [str(each) for each in range(model.memory_slices) if needs & 1 << each]
+        where = f"memory slice{'s' * (len(slices) > 1)} {', '.join(slices)}"
+        return f"{in_use} and occupies {where}, needed for {_list(needed)}"
     barred = [each for each in target if each not in open_placements(model, (blocker,))]
     if barred:
         return f"{in_use} and has the media engines, needed for {_list(barred)}"

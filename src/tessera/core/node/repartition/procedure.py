@@ -147,7 +147,7 @@ class Procedure(msgspec.Struct, frozen=True, kw_only=True):
     """Instances in use, as last observed; never touched."""
     layout: Layout
     """The layout, as far as known."""
-    phase: Stage = Stage.OBSERVED
+    stage: Stage = Stage.OBSERVED
     broken: Layout = ()
     """Instances of the former layout that were incomplete already; it is restored without them, too."""
     todo: tuple[Step, ...] = ()
@@ -179,18 +179,18 @@ def advance(procedure: Procedure, event: Event) -> Next:
         Conflict: the event is not possible in this stage; the message has the events so far.
 
     """
-    handle = _HANDLERS.get((procedure.phase, type(event)))
+    handle = _HANDLERS.get((procedure.stage, type(event)))
     if handle is None:
         raise _unexpected(procedure, event)
     after, instructions = handle(procedure, event)
-    line = f"{procedure.phase}, {_describe(event)}: {after.phase}"
+    line = f"{procedure.stage}, {_describe(event)}: {after.stage}"
     return msgspec.structs.replace(after, story=(*procedure.story, line)), instructions
 
 
 def _unexpected(procedure: Procedure, event: Event) -> Conflict:
-    expected = [kind.__name__ for phase, kind in _HANDLERS if phase is procedure.phase]
+    expected = [kind.__name__ for stage, kind in _HANDLERS if stage is procedure.stage]
     return Conflict(
-        f"repartition of {procedure.model.name}, {procedure.phase}",
+        f"repartition of {procedure.model.name}, {procedure.stage}",
         found=f"{_describe(event)} came instead of {' or '.join(expected) or 'nothing more'}",
         hint=f"observe the GPU again and plan again; so far: {'; '.join(procedure.story) or 'nothing'}",
     )
@@ -212,8 +212,8 @@ def _name(step: Step) -> str:
     return f"{type(step).__name__.lower()} {step.placement.profile} at {step.placement.start}"
 
 
-def _enter(procedure: Procedure, phase: Stage, *instructions: Instruction) -> Next:
-    return msgspec.structs.replace(procedure, phase=phase), instructions
+def _enter(procedure: Procedure, stage: Stage, *instructions: Instruction) -> Next:
+    return msgspec.structs.replace(procedure, stage=stage), instructions
 
 
 def _begin(procedure: Procedure, _event: Event) -> Next:

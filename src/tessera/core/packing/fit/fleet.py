@@ -406,9 +406,9 @@ class Fleet:
             clients = [device.clients for device in gpu_type.devices]
             self.left[row, node] = 100 - 100 * sum(self._held[row, node]) // sum(clients)
         elif mode == MODE_BIT[Mode.MIG]:
-            units = gpu_type.model.memory_slices
-            free = units - (int(self.used[row, node]) & ((1 << units) - 1)).bit_count()
-            self.left[row, node] = 100 * free // units
+            slices = gpu_type.model.memory_slices
+            free = slices - (int(self.used[row, node]) & ((1 << slices) - 1)).bit_count()
+            self.left[row, node] = 100 * free // slices
 
     def _offer(self, row: int, node: int) -> None:
         """Recount the free clients of one GPU's devices."""
@@ -418,7 +418,7 @@ class Fleet:
             self.offers[self.classes[class_of(device)], row, node] += free
 
     def _free(self, row: int, node: int) -> list[int]:
-        """Return the free clients of each device of a GPU; none where its units are used or the GPU is shared."""
+        """Return the free clients of each device of a GPU; none where its slices are used or the GPU is shared."""
         gpu_type = self.types[self.kind[row, node]]
         held = self._held[row, node]
         used = int(self.used[row, node])

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS, ShareFields
+from tessera.api.tessera.shares import MOST_GPUS, MOST_MEMORY_SLICES, MOST_MIB, ShareFields
 from tessera.core.cluster.gpunodestate import ImpairedKind
 from tessera.core.gpu.sharing import Allocator, Mode
 
@@ -36,7 +36,7 @@ MOST_IMPAIRED, SUBJECT_CHARACTERS, MESSAGE_CHARACTERS = 64, 512, 4096
 
 _Uuid = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 _Profile = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-_Unit = Annotated[int, msgspec.Meta(ge=0, le=MOST_UNITS)]
+_MemorySlices = Annotated[int, msgspec.Meta(ge=0, le=MOST_MEMORY_SLICES)]
 _Mib = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
 _SomeMib = Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)]
 _Summary = Annotated[str, msgspec.Meta(max_length=128)]
@@ -47,8 +47,8 @@ class PlaceFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """A MIG instance's placement on its GPU."""
 
     profile: _Profile
-    start: _Unit
-    size: _Unit = 0
+    start: _MemorySlices
+    size: _MemorySlices = 0
     """Memory slices; 0 for the profile's."""
 
 
@@ -92,10 +92,10 @@ class ProfileFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     """A MIG profile by the driver, where it differs from Tessera's catalog."""
 
     name: _Profile
-    compute_slices: _Unit
-    size: _Unit = 0
-    starts: Annotated[tuple[_Unit, ...], msgspec.Meta(max_length=64)] = ()
-    max_instances: _Unit
+    compute_slices: _MemorySlices
+    size: _MemorySlices = 0
+    starts: Annotated[tuple[_MemorySlices, ...], msgspec.Meta(max_length=64)] = ()
+    max_instances: _MemorySlices
     memory_mib: _SomeMib = msgspec.field(name="memoryMiB")
     media: Literal["none", "default", "me", "me.all", "full"] = "none"
     graphics: bool = False
@@ -106,8 +106,8 @@ class ProductFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
     arch: Annotated[str, msgspec.Meta(max_length=64)]
     memory_mib: _Mib = msgspec.field(name="memoryMiB")
-    memory_slices: _Unit = 0
-    compute_slices: _Unit = 0
+    memory_slices: _MemorySlices = 0
+    compute_slices: _MemorySlices = 0
     profiles: Annotated[tuple[ProfileFields, ...], msgspec.Meta(max_length=64)] = ()
     at_most_one: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)] = ()
 
