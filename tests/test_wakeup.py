@@ -9,8 +9,8 @@ from tessera.wakeup import WakeUp
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_ring_before_the_wait_is_heard_once() -> None:
-    """Rings of one moment count as one, and the next wait hears nothing of them."""
+async def test_a_wake_up_before_the_wait_counts_once() -> None:
+    """Wake-ups of one moment count as one, and do not end the next wait."""
     wakeup = WakeUp()
     wakeup.set()
     wakeup.set()
@@ -20,8 +20,8 @@ async def test_a_ring_before_the_wait_is_heard_once() -> None:
     assert asyncio.get_running_loop().time() >= began_s + 0.01
 
 
-async def test_a_ring_wakes_who_waits() -> None:
-    """The wait ends at the ring, long before the longest pause."""
+async def test_a_wake_up_ends_the_wait() -> None:
+    """The wait ends at the event, long before the longest pause."""
     wakeup = WakeUp()
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
         tasks.create_task(wakeup.wait(3600))

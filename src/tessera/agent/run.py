@@ -97,14 +97,14 @@ class Agent:
         self._log = logger(node=settings.node)
         self._layout_wakeup, self._offer_wakeup, self._record_wakeup = WakeUp(), WakeUp(), WakeUp()
         self.measures = Measures()
-        self._watched = WatchedNode(kube, settings.node, wake=self._ring, on_trouble=self._trouble)
+        self._watched = WatchedNode(kube, settings.node, wake=self._wake_loops, on_trouble=self._trouble)
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
         self._view = self._own_view()
         self._own_pods = OwnPods(kube, self._view)
-        self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
+        self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._wake_loops)
         key = settings.paths.assignment_key
-        self._keys = AssignmentKeys(kube, settings.node, key, self._log, wake=self._ring, clock_s=times.clock_s)
+        self._keys = AssignmentKeys(kube, settings.node, key, self._log, wake=self._wake_loops, clock_s=times.clock_s)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
         files = ConfigurationFiles(settings.sources)
         self._declarations = Declarations(driver, files, self._watched, self._gpunode, self._enforcer)
@@ -214,7 +214,7 @@ class Agent:
             await one_turn(act, partial(self._trouble, what=what), partial(self.measures.turned, what))
             await wakeup.wait(self._settings.interval_s)
 
-    def _ring(self) -> None:
+    def _wake_loops(self) -> None:
         for wakeup in (self._layout_wakeup, self._offer_wakeup, self._record_wakeup):
             wakeup.set()
 
@@ -301,4 +301,4 @@ class Agent:
 
     def _judged(self, changes: tuple[HealthChange, ...]) -> None:
         self._device_events.judged(changes)
-        self._ring()
+        self._wake_loops()

@@ -25,7 +25,7 @@ COMMANDS: dict[str, str] = {
     "top": "Show GPU usage live: memory used of what was allocated, load, throttling, and its causes.",
     "recommend": "Recommend GPU memory and MIG profiles from the usage of containers.",
     "run": "Run COMMAND in an image on part of a GPU: submit a Job, explain why it is pending, follow its log.",
-    "notebook": "Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.",
+    "notebook": "Open JupyterLab on part of a GPU: submit a Job, and forward it to an address of this machine.",
     "environments": "List the environments of `tessera run` and `notebook`: images by name, and their contents.",
     "jobs": "List the Jobs of `tessera run`, `notebook` and `render --job`: status, parts done, and why pending.",
     "attach": "Follow Job NAME: why it is pending, its log from the start or the address of its notebook, its end.",

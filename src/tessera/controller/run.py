@@ -224,7 +224,9 @@ class Controller:
         if change.object is not None and not change.gone:
             found, begun = change.object, self._ring.version if change.rewound else None
             version = int(version_of(found) or 0)
-            self._ring = self._ring.saw(found["metadata"].get("uid", ""), version, published_keys(found), begun=begun)
+            self._ring = self._ring.observe(
+                found["metadata"].get("uid", ""), version, published_keys(found), begun=begun
+            )
 
     def _partitioning_state(self, objects: tuple[Object, ...]) -> PartitioningState:
         authority = Authority(servers=self._ring.public, verify=verify)

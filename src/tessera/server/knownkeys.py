@@ -42,7 +42,7 @@ class KnownKeys:
             begun: `version` when the read began, if it was read and not watched.
 
         """
-        self.ring = self.ring.saw(uid_of(each), int(version_of(each) or 0), published_keys(each), begun=begun)
+        self.ring = self.ring.observe(uid_of(each), int(version_of(each) or 0), published_keys(each), begun=begun)
         if self.ring.public == self.authority.servers:
             return False
         self.authority = Authority(servers=self.ring.public, verify=verify)

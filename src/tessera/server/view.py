@@ -144,7 +144,7 @@ class View:
             except InvalidInput:
                 return
             self._note_recreated(name, each)
-            claims.saw(int(state.version), state.claims, self._clock_s(), skipped=skipped)
+            claims.take(int(state.version), state.claims, self._clock_s(), skipped=skipped)
             self._note_state(name, each, state)
         self._renew(name)
         self.claims.hold(name)

@@ -129,5 +129,5 @@ ANSWERED: dict[str, tuple[tuple[Allocation, ...], bool, tuple[ListStrategy, ...]
 def test_a_container_is_handed_what_it_was_answered(case: str) -> None:
     record, told, strategies = ANSWERED[case]
     present = DeviceInjection(strategies=("cdi-cri",), dev_root="/run/driver")
-    found = answered(record, replace(ENTRY, started=False), present, told=told)
+    found = answered(record, replace(ENTRY, started=False), present, named_at_allocate=told)
     assert found == replace(present, strategies=strategies)

@@ -91,7 +91,7 @@ class Plugins:
 
         """
         if not self._adopted:
-            self._maker.see(inventory)
+            self._maker.observe(inventory)
             await self._tidy_record()
             self._adopted = True
 
@@ -120,7 +120,7 @@ class Plugins:
             dev_root=options.driver_root,
             driver_folder=self._paths.driver_folder,
         )
-        self._maker.see(inventory)
+        self._maker.observe(inventory)
         self._unwritten = ""
         if self._injection.cdi or self.gate.record.by_cdi:
             try:

@@ -198,7 +198,7 @@ class AssignmentKeys:
 
     def _take(self, found: Object, begun: int | None) -> None:
         uid, version = found["metadata"].get("uid", ""), int(version_of(found) or 0)
-        before, self._ring = self._ring, self._ring.saw(uid, version, published_keys(found), begun=begun)
+        before, self._ring = self._ring, self._ring.observe(uid, version, published_keys(found), begun=begun)
         if self._ring != before:
             self._remember()
         new = Keys(public={**self._ring.public, **public_keys(self._own)}, verify=verify)

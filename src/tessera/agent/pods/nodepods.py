@@ -16,7 +16,7 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import PodShares, Qos
 from tessera.errors import Unavailable
 
-__all__ = ["Assignments", "KubeletResources", "Lacking", "NodePods", "OwnRecord", "RecordedPods"]
+__all__ = ["Assignments", "KubeletResources", "MissingFromRecord", "NodePods", "OwnRecord", "RecordedPods"]
 
 _LACKING_S = 60.0
 """How long a restarted kubelet may take to read its pods."""
@@ -64,7 +64,7 @@ class KubeletResources(Protocol):
         """Their names."""
 
 
-class Lacking:
+class MissingFromRecord:
     """Running pods missing from the kubelet's record: a restarted kubelet has not read its pods yet.
 
     A pod that is missing for a minute never comes, such as one that ran before its resource was registered.
@@ -112,7 +112,7 @@ class NodePods:
         self._record = record
         self._assignments = assignments
         self._node = node
-        self._lacking = Lacking(clock_s)
+        self._missing = MissingFromRecord(clock_s)
 
     async def refresh(self) -> None:
         """Read the pods and their assignments from the API server.
@@ -190,7 +190,7 @@ class NodePods:
         self._record.release()
         found = {each.key: each for each in (*self._record.container_devices(), *await self._view.container_devices())}
         record = tuple(found[key] for key in sorted(found))
-        missing = self._lacking.pods(self._view.pods(), record, self._node.resources)
+        missing = self._missing.pods(self._view.pods(), record, self._node.resources)
         if not missing:
             return record
         raise Unavailable(

@@ -42,7 +42,7 @@ Examples:
     help="Stop the notebook after this long without a running kernel or terminal.",
 )
 def notebook(**given: Unpack[_Given]) -> int:
-    """Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.
+    """Open JupyterLab on part of a GPU: submit a Job, and forward it to an address of this machine.
 
     Submits the Job, and reports why it is pending. When JupyterLab answers, prints its address with the token and
     forwards the port until Ctrl-C. The notebook keeps running: `tessera attach` opens it again, `tessera stop` ends

@@ -375,7 +375,7 @@ def latest(record: Iterable[Allocation], holder: Allocation) -> Allocation | Non
 def device_mismatch(
     record: Iterable[Allocation], holder: Allocation, assigned: AbstractSet[DeviceId], *, unanswered: bool
 ) -> str:
-    """Return why a container that `Allocate` told its devices cannot start: they differ from its assignment.
+    """Return why a container whose devices `Allocate` named cannot start: they differ from its assignment.
 
     Args:
         record: the allocations.
@@ -390,9 +390,9 @@ def device_mismatch(
     own = latest(record, holder)
     if unanswered and (own is None or not (own.guessed or own.started)):
         return "it was started with a GPU that is no longer recorded"
-    told = set() if own is None else {use.device for use in own.uses}
-    if told and told != assigned:
-        return f"it uses {_named(told)}, and is assigned {_named(assigned)}"
+    named = set() if own is None else {use.device for use in own.uses}
+    if named and named != assigned:
+        return f"it uses {_named(named)}, and is assigned {_named(assigned)}"
     return ""
 
 

@@ -47,7 +47,7 @@ def by_cdi(injection: DeviceInjection, kind: str, names: Sequence[str]) -> Conta
 
 
 def answered(
-    record: Iterable[Allocation], holder: Allocation, present: DeviceInjection, *, told: bool
+    record: Iterable[Allocation], holder: Allocation, present: DeviceInjection, *, named_at_allocate: bool
 ) -> DeviceInjection:
     """Return how `Allocate` answered for a container: as recorded, or as devices are handed over now.
 
@@ -57,7 +57,7 @@ def answered(
         record: the allocations.
         holder: the container.
         present: this node's strategies now.
-        told: whether an answer that named the devices is kept for it.
+        named_at_allocate: whether an answer that named the devices is kept for it.
 
     """
     own = latest(record, holder)
@@ -65,8 +65,12 @@ def answered(
     if own is not None:
         found = msgspec.structs.replace(present, strategies=own.strategies or present.strategies)
         # An answer by CDI alone is recorded without devices, so this one named them.
-        told = told or (own.guessed and bool(own.uses))
-    return found if found.fixed_at_allocate or not told else msgspec.structs.replace(present, strategies=("envvar",))
+        named_at_allocate = named_at_allocate or (own.guessed and bool(own.uses))
+    return (
+        found
+        if found.fixed_at_allocate or not named_at_allocate
+        else msgspec.structs.replace(present, strategies=("envvar",))
+    )
 
 
 def driver_mount(folder: str) -> ContainerMount:

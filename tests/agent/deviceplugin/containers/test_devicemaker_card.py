@@ -34,7 +34,7 @@ async def specification(card: Card, folder: str) -> dict[str, Any]:
         inventory = await driver.inventory()
     facts = inventory.gpus[0]
     maker = DeviceMaker(PluginPaths(), ChangeRequests(), complain=lambda error: pytest.fail(str(error)))
-    maker.see(inventory)
+    maker.observe(inventory)
     made = maker.edits([whole(0, facts.memory_mib)], {0: facts})
     spec = first_file(DRIVER_SPECS)
     libraries = cdi.mounted_driver(driver_mount(folder))

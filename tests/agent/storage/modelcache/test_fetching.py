@@ -55,4 +55,4 @@ async def test_a_model_for_which_there_is_no_room_has_failed_and_is_tried_again_
         decided(fetches, {}, {"large": 5 << 20})
         report = fetches.report("large")
         assert (report.state, report.failures, report.failed_s) == ("Failed", failures, 2.0)
-        assert "5 MiB too little: use a larger disk" in report.reason
+        assert "the disk for models lacks 5 MiB: use a larger disk" in report.reason

@@ -403,7 +403,7 @@ async def test_a_full_disk_serves_the_higher_priority_and_says_what_has_no_room(
         # 1. Of equal priority: it has to wait.
         await node.tell(desired(large, "large"), desired(small, "small"))
         found = await node.model(lambda each: each.state == "Failed", "large")
-        assert "MiB too little: use a larger disk" in found.reason
+        assert " MiB: use a larger disk" in found.reason
         # 2. Of higher priority, while a pod has the other: the same.
         await node.start("p", "models.tessera.dev/small")
         await node.model(lambda each: each.containers == 1, "small")
@@ -465,7 +465,7 @@ async def test_a_pod_that_gets_what_was_chosen_to_make_room_stops_nobody_for_eve
         disk.looked_at = start
         await node.tell(desired(large, "large", priority=1), desired(small, "small"))
         found = await node.model(lambda each: each.state == "Failed", "large")
-        assert "MiB too little: use a larger disk" in found.reason
+        assert " MiB: use a larger disk" in found.reason
         await node.kubelet.until_allocatable("models.tessera.dev/small", CLIENTS)
     assert not node.kubelet.panics
 

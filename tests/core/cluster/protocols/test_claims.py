@@ -32,7 +32,7 @@ A, B, C = claim("a", 0), claim("b", 1), claim("c", 2)
 def node() -> NodeClaims:
     """Return a node whose object was read at version 5 with the claims A and B."""
     one = NodeClaims()
-    one.saw(5, (A, B), 0.0, skipped=True)
+    one.take(5, (A, B), 0.0, skipped=True)
     one.reading()
     one.read(5, (A, B), 0.0)
     return one
@@ -45,11 +45,11 @@ def test_a_node_is_verified_when_its_object_and_then_its_pods_were_read(node: No
 
 
 def test_the_next_version_keeps_it_verified_and_a_skipped_one_does_not(node: NodeClaims) -> None:
-    node.saw(6, (A, B, C), 1.0)
+    node.take(6, (A, B, C), 1.0)
     assert node.verified
-    node.saw(6, (A,), 1.0, skipped=True)
+    node.take(6, (A,), 1.0, skipped=True)
     assert node.verified, "the version is known, nothing was skipped"
-    node.saw(9, (A, B, C), 1.0, skipped=True)
+    node.take(9, (A, B, C), 1.0, skipped=True)
     assert not node.verified
 
 
@@ -61,19 +61,19 @@ def test_a_loss_unverifies_also_while_the_node_is_read(node: NodeClaims) -> None
 
 
 def test_a_version_that_is_known_changes_nothing(node: NodeClaims) -> None:
-    node.saw(4, (C,), 1.0)
+    node.take(4, (C,), 1.0)
     assert node.counting(open_all) == (A, B)
 
 
 def test_a_claim_that_vanished_counts_until_its_pod_is_seen(node: NodeClaims) -> None:
-    node.saw(6, (B,), 1.0)
+    node.take(6, (B,), 1.0)
     assert node.counting(open_all) == (A, B)
     assert node.counting({"a": Fate.BOUND, "b": Fate.OPEN}.__getitem__) == (B,)
     assert node.counting(open_all) == (B,), "it was forgotten"
 
 
 def test_a_claim_that_vanished_before_a_read_counts_no_more(node: NodeClaims) -> None:
-    node.saw(6, (B,), 1.0)
+    node.take(6, (B,), 1.0)
     node.reading()
     node.read(7, (B,), 2.0)
     assert node.counting(open_all) == (B,)
@@ -81,7 +81,7 @@ def test_a_claim_that_vanished_before_a_read_counts_no_more(node: NodeClaims) ->
 
 def test_a_claim_that_vanished_makes_the_node_worth_a_look(node: NodeClaims) -> None:
     assert not node.vanished(0.0, open_all), "the object has them all"
-    node.saw(6, (B,), 1.0)
+    node.take(6, (B,), 1.0)
     assert node.vanished(0.0, open_all)
     assert not node.vanished(-1.0, open_all), "not yet: its pod's binding may be on the way"
     assert not node.vanished(0.0, lambda _: Fate.BOUND)
@@ -89,8 +89,8 @@ def test_a_claim_that_vanished_makes_the_node_worth_a_look(node: NodeClaims) -> 
 
 def test_a_claim_that_came_and_went_while_the_node_was_read_counts(node: NodeClaims) -> None:
     node.reading()
-    node.saw(8, (B, C), 2.0)
-    node.saw(9, (B,), 2.0)
+    node.take(8, (B, C), 2.0)
+    node.take(9, (B,), 2.0)
     node.read(7, (A, B), 2.0)
     assert (set(node.counting(open_all)), node.version, node.verified) == ({A, B, C}, 9, True)
 
@@ -101,7 +101,7 @@ def test_what_is_given_up_counts_no_more_and_is_left_out_of_the_next_write(node:
     assert node.counting(open_all) == (B,)
     assert node.without_settled(open_all) == (B,)
     assert node.with_claims((C,), open_all) == (B, C)
-    node.saw(6, (B, C), 1.0)
+    node.take(6, (B, C), 1.0)
     assert (node.without_settled(open_all), node.counting(open_all)) == (None, (B, C))
 
 
@@ -109,7 +109,7 @@ def test_a_new_attempt_takes_the_shares_of_an_earlier_one_and_replaces_it(node: 
     again = claim("a", 0, "2")
     assert (node.earlier("a", open_all), node.earlier("c", open_all)) == (A, None)
     assert node.with_claims((again,), open_all) == (B, again)
-    node.saw(6, (B, again), 1.0)
+    node.take(6, (B, again), 1.0)
     assert [each.uid for each in node.counting(open_all)] == ["a", "b"], "equal claims count once"
     node.give_up(ClaimKey("a", "1"))
     assert node.earlier("a", open_all) == again
@@ -117,7 +117,7 @@ def test_a_new_attempt_takes_the_shares_of_an_earlier_one_and_replaces_it(node: 
 
 
 def test_claims_are_overdue_by_when_they_were_seen_first(node: NodeClaims) -> None:
-    node.saw(6, (A, B, C), 10.0)
+    node.take(6, (A, B, C), 10.0)
     assert node.overdue(5.0, open_all) == (A, B)
     assert node.overdue(10.0, lambda uid: Fate.BOUND if uid == "a" else Fate.OPEN) == (B, C)
 
@@ -125,12 +125,12 @@ def test_claims_are_overdue_by_when_they_were_seen_first(node: NodeClaims) -> No
 def test_claims_of_a_deleted_object_are_lacking_in_the_next_until_it_has_them(node: NodeClaims) -> None:
     node.deleted()
     assert node.lacking(open_all) == (), "there is no object to have them"
-    node.saw(8, (), 1.0)
+    node.take(8, (), 1.0)
     assert node.lacking(open_all) == (A, B)
     assert node.lacking({"a": Fate.BOUND, "b": Fate.OPEN}.__getitem__) == (B,)
-    node.saw(9, (B,), 1.0)
+    node.take(9, (B,), 1.0)
     assert node.lacking(open_all) == (A,)
-    node.saw(10, (B, claim("a", 2, "2")), 1.0)
+    node.take(10, (B, claim("a", 2, "2")), 1.0)
     assert node.lacking(open_all) == (), "a later attempt has claimed for that pod"
     node.reading()
     node.read(11, (), 2.0)
@@ -143,7 +143,7 @@ def test_what_is_read_late_of_the_deleted_object_is_not_in_the_next(node: NodeCl
     node.deleted()
     node.reading()
     node.read(5, (A, B), 1.0)
-    node.saw(8, (), 1.0)
+    node.take(8, (), 1.0)
     assert node.lacking(open_all) == (A, B)
     node.reading()
     node.read(9, (A,), 1.0)
@@ -247,7 +247,7 @@ class Replica:
 
     def list_node(self) -> None:
         self.node_at = len(self.world.node_log)
-        self.node.saw(self.world.node_version, self.world.claims, self.world.now_s, skipped=True)
+        self.node.take(self.world.node_version, self.world.claims, self.world.now_s, skipped=True)
 
     def list_pods(self) -> None:
         self.pod_at = len(self.world.pod_log)
@@ -256,7 +256,7 @@ class Replica:
 
     def watch_node(self, events: int) -> None:
         for version, claims in self.world.node_log[self.node_at : self.node_at + events]:
-            self.node.saw(version, claims, self.world.now_s)
+            self.node.take(version, claims, self.world.now_s)
             self.node_at += 1
 
     def watch_pods(self, events: int) -> None:
@@ -311,7 +311,7 @@ class Replica:
             self.world.late_patches.append((job.base, job.claims))
         written = luck != 1 and self.world.write_node(job.base, job.claims)
         if luck in {0, 3} and written:
-            self.node.saw(self.world.node_version, job.claims, self.world.now_s)
+            self.node.take(self.world.node_version, job.claims, self.world.now_s)
             job.stage = "post"
         else:
             self.node.lost()
@@ -360,7 +360,7 @@ class Replica:
             self.node.read(self.world.node_version, self.world.claims, self.world.now_s)
         left = self.node.without_settled(self.fate)
         if left is not None and self.world.write_node(self.node.version, left):
-            self.node.saw(self.world.node_version, left, self.world.now_s)
+            self.node.take(self.world.node_version, left, self.world.now_s)
 
 
 def watch_node(_: Scene, replica: Replica, luck: int) -> None:

@@ -17,7 +17,7 @@ def after(history: list[tuple[str, frozenset[str]]]) -> KeyRing:
     """Return the ring after objects, each with its UID and the keys it shows; versions count from 1."""
     ring = KeyRing()
     for version, (uid, names) in enumerate(history, 1):
-        ring = ring.saw(uid, version, keys(*names))
+        ring = ring.observe(uid, version, keys(*names))
     return ring
 
 
@@ -45,18 +45,18 @@ def test_what_is_no_later_than_what_was_seen_says_nothing(
     history: list[tuple[str, frozenset[str]]], late: tuple[str, frozenset[str]], version: int
 ) -> None:
     ring = after(history)
-    assert ring.saw(late[0], min(version, len(history)), keys(*late[1])) is ring
+    assert ring.observe(late[0], min(version, len(history)), keys(*late[1])) is ring
 
 
 def test_another_object_of_that_name_takes_nothing_away_until_its_own_entry_is_removed() -> None:
     """Deleted, and written again by a server that has one key: the former ones count, and can be revoked there."""
-    ring = KeyRing().saw("u1", 1, keys("old", "new")).saw("u2", 2, keys("new"))
+    ring = KeyRing().observe("u1", 1, keys("old", "new")).observe("u2", 2, keys("new"))
     assert set(ring.public) == {"old", "new"}
     assert ring.public.keys() - ring.shown == {"old"}
-    ring = ring.saw("u2", 3, keys("new", "old")).saw("u2", 4, keys("new"))
+    ring = ring.observe("u2", 3, keys("new", "old")).observe("u2", 4, keys("new"))
     assert set(ring.public) == {"new"}
     assert ring.revoked == {"old"}
-    assert ring.saw("u3", 5, keys("old")).revoked == frozenset()
+    assert ring.observe("u3", 5, keys("old")).revoked == frozenset()
 
 
 @given(st.lists(VERSIONS, min_size=1, max_size=6), st.lists(VERSIONS, min_size=1, max_size=6), st.integers(0, 5))
@@ -67,13 +67,13 @@ def test_after_etcd_was_restored_a_read_counts_and_takes_nothing_away(
     ring = after(history)
     restored = min(back, len(history) - 1)
     (uid, names), *others = later
-    ring = ring.saw(uid, restored, keys(*names), begun=ring.version)
+    ring = ring.observe(uid, restored, keys(*names), begun=ring.version)
     before = after(history)
     assert set(ring.public) == set(before.public) | names
     assert ring.revoked == before.revoked - names
     assert (ring.version, ring.shown) == (restored, names)
     for version, (each, shown) in enumerate(others, restored + 1):
-        former, ring = ring, ring.saw(each, version, keys(*shown))
+        former, ring = ring, ring.observe(each, version, keys(*shown))
         taken_out = former.shown - shown if each == former.uid else frozenset[str]()
         assert set(ring.public) == (set(former.public) | shown) - taken_out
         assert taken_out <= ring.revoked
@@ -88,4 +88,4 @@ def test_a_read_that_ends_after_something_newer_was_seen_says_nothing(
     version = max(begun, min(version, len(history) - 1))
     uid, names = history[version - 1] if version else ("u1", frozenset[str]())
     ring = after(history)
-    assert ring.saw(uid, version, keys(*names), begun=begun) is ring
+    assert ring.observe(uid, version, keys(*names), begun=begun) is ring

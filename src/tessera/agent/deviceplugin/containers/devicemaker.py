@@ -76,7 +76,7 @@ class DeviceMaker:
         self.unit_mib = self._place.unit_mib
         """Unit of the resources that are amounts of memory, in MiB."""
 
-    def see(self, inventory: Inventory) -> None:
+    def observe(self, inventory: Inventory) -> None:
         """Set the inventory."""
         self.inventory = inventory
         caps = self._place.caps
@@ -102,10 +102,10 @@ class DeviceMaker:
             facts = self._gpu(share.gpu)
             placement = placement_of(share, facts)
             if placement is None and facts.mig is not None:
-                self.see(await self._changes.change(DisableMig(facts.uuid)))
+                self.observe(await self._changes.change(DisableMig(facts.uuid)))
                 facts = self._gpu(share.gpu)
             elif placement is not None and placement not in {each.placement for each in facts.instances}:
-                self.see(await self._changes.change(CreateInstance(facts.uuid, placement)))
+                self.observe(await self._changes.change(CreateInstance(facts.uuid, placement)))
                 facts = self._gpu(share.gpu)
             uuids[_uuid(facts, placement)] = None
         if any(share.mode in _ENFORCED for share in shares):

@@ -17,7 +17,7 @@ from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.containers.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.containers.exchanges import Exchanges
-from tessera.agent.pods.nodepods import Lacking
+from tessera.agent.pods.nodepods import MissingFromRecord
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
 from tessera.clients.kube import name_of, uid_of
@@ -94,7 +94,7 @@ class ShareAllocator:
         self._exchanges = Exchanges(self._view, pods, log, memory, gate.times.clock_s)
         self._needed: set[str] = set()
         """CDI names that were in use at the last cleanup."""
-        self._lacking = Lacking(gate.times.clock_s)
+        self._missing = MissingFromRecord(gate.times.clock_s)
         self.unassigned: dict[str, str] = {}
         """Pods with units and without an assignment, by UID: another scheduler placed
         them, or they named their node. Assignments are written when a pod is bound, so none will come."""
@@ -158,8 +158,8 @@ class ShareAllocator:
         request = await self._own(holder, len(ids))
         # 2. If `Allocate` named the devices, correct the assignments to match.
         answer = self._exchanges.answer_for(frozenset(ids))
-        told = answer is not None and answer.fixed
-        injection = answered(self._gate.record.entries, holder, self._injection, told=told)
+        named = answer is not None and answer.fixed
+        injection = answered(self._gate.record.entries, holder, self._injection, named_at_allocate=named)
         fixed = injection.fixed_at_allocate
         if fixed:
             async with self._turn:
@@ -233,7 +233,7 @@ class ShareAllocator:
         self.unassigned = {uid: pod for uid, pod in self.unassigned.items() if self._view.find(uid) is not None}
         async with self._turn:
             held = await self._view.container_devices()
-            if self._lacking.pods(self._pods.objects(), held, SHARE_RESOURCES):
+            if self._missing.pods(self._pods.objects(), held, SHARE_RESOURCES):
                 return
             await self._find_unassigned(held)
             requests = {(each.uid, each.key.container, each.key.resource): each for each in self.assigned_requests()}

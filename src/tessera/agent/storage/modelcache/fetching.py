@@ -189,7 +189,7 @@ class Fetches:
         for name in needs:
             self.needs.pop(name, None)
             if name in plan.refused:
-                missing = f"the disk for models has {-(-plan.refused[name] // 2**20)} MiB too little"
+                missing = f"the disk for models lacks {-(-plan.refused[name] // 2**20)} MiB"
                 self.refuse(desired[name], f"{self._disk.folder}: {missing}: {_NO_ROOM}")
             elif others := [other for other, by in plan.displaced.items() if by == name]:
                 reason = f"model {name}: the disk is full of {', '.join(others)}: space is being freed"

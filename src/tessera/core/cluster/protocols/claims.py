@@ -80,7 +80,7 @@ class NodeClaims:
         """Whether no claim is known, not even a settled one."""
         return not self._tracked
 
-    def saw(self, version: int, claims: Iterable[Claim], now_s: float, *, skipped: bool = False) -> None:
+    def take(self, version: int, claims: Iterable[Claim], now_s: float, *, skipped: bool = False) -> None:
         """Take the object from a watch or the answer to an own write; ignored if known already.
 
         Args:

@@ -37,7 +37,7 @@ class KeyRing(msgspec.Struct, frozen=True, kw_only=True):
     shown: frozenset[str] = frozenset()
     """Ids of its keys. Further keys in `public` are to be written into it again."""
 
-    def saw(self, uid: str, version: int, public: Mapping[str, bytes], *, begun: int | None = None) -> "KeyRing":
+    def observe(self, uid: str, version: int, public: Mapping[str, bytes], *, begun: int | None = None) -> "KeyRing":
         """Return the ring after another version of the object, with these keys by id. A deletion is no version.
 
         Args:

@@ -113,7 +113,7 @@ class Ledger:
         free = self._fleet.put(node)
         column = self._fleet.index[node.name]
         if known is None:
-            self._come(node.name, column)
+            self._add_node(node.name, column)
         if free:
             self._forget_impossible(node.name)
             for gpu in {*self._shares.get(node.name, {}), *(share.gpu for share in reserved)}:
@@ -121,7 +121,7 @@ class Ledger:
         elif known is not None and known.shares != reserved:
             for gpu in {share.gpu for share in (*known.shares, *reserved)}:
                 self._settle(node.name, column, gpu)
-        self._touch(column)
+        self._mark_changed(column)
 
     def drop_node(self, name: str) -> None:
         """Forget a node; its pods are kept until they are dropped."""
@@ -132,7 +132,7 @@ class Ledger:
         column = self._fleet.remove(name)
         for pod in self.pods_on(name):
             self._note(pod.need, column, -1)
-        self._touch(column)
+        self._mark_changed(column)
 
     def put_pod(self, pod: Holder) -> None:
         """Put a pod on a node as it is now, in place of the one with its id."""
@@ -348,7 +348,7 @@ class Ledger:
                     for pod in self.pods_on(name):
                         self._scores.policy.changed(pod.need, column, 1)
 
-    def _come(self, name: str, column: int) -> None:
+    def _add_node(self, name: str, column: int) -> None:
         """Record a new node."""
         if column >= len(self._place):
             self._place = np.concatenate((self._place, np.zeros(len(self._fleet.nodes) - column, dtype=np.int64)))
@@ -363,7 +363,7 @@ class Ledger:
         if self._fleet.shape == self._scores.shape:
             self._scores.note(need, column, pods)
 
-    def _touch(self, column: int) -> None:
+    def _mark_changed(self, column: int) -> None:
         """Record a change, unless all scores are to be recomputed."""
         if self._fleet.shape == self._scores.shape:
             self._scores.touch(column)
