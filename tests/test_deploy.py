@@ -1,6 +1,8 @@
 """What is deployed: generated files are as committed, and no part may do more than it does."""
 
 import json
+import os
+import pty
 import re
 import subprocess
 import tomllib
@@ -181,16 +183,19 @@ def test_uninstall_removes_all_objects_of_the_chart_that_are_not_in_its_namespac
         "server": {"page": True},
     }
     apart = {"Namespace", "CustomResourceDefinition", "APIService"}
-    found = {
-        (re.sub("ys$", "ies", re.sub("sss$", "sses", f"{each['kind']}s")).lower(), each["metadata"]["name"])
+    found = [
+        (
+            re.sub("ys$", "ies", re.sub("sss$", "sses", f"{each['kind']}s")).lower(),
+            each["metadata"]["name"],
+            each["metadata"].get("labels", {}),
+        )
         for each in rendered(everything, version)
         if each["metadata"].get("namespace") != NAMESPACE and each["kind"] not in apart
-    }
+    ]
     assert len(found) > 20
-    removed = set(in_uninstall("kinds").split())
-    assert {
-        one for one in found if one[0] not in removed or not re.search(in_uninstall("names"), f"/{one[1]}")
-    } == set()
+    removed, (label, value) = set(in_uninstall("kinds").split()), in_uninstall("label").split("=")
+    assert [one for one in found if one[0] not in removed] == []
+    assert [name for _, name, labels in found if not name.startswith("tessera-") or labels.get(label) != value] == []
 
 
 def test_uninstall_removes_what_agents_write_on_nodes_and_nothing_else() -> None:
@@ -222,6 +227,10 @@ def test_uninstall_removes_what_agents_write_on_nodes_and_nothing_else() -> None
 
 KUBECTL = r"""#!/bin/bash
 # Answers as kubectl does in a cluster with one node and a model that its agent removes; FAILS is the read that fails.
+if [ "$*" = 'config current-context' ]; then echo "$CONTEXT"; exit; fi
+[ "$1 $2" = '--context test' ] || exit 1
+shift 2
+if [ "$1" = config ]; then echo https://api.example:6443; exit; fi
 echo "$*" >>"$CALLS"
 [ "$1" = get ] || exit 0
 if [ "$(grep -c '^get ' "$CALLS")" = "$FAILS" ]; then
@@ -239,26 +248,68 @@ case "$*" in
     case $(grep -c '^get nodemodels ' "$CALLS") in 1) echo 'gpu-1: models 2024 ' ;; *) echo 'gpu-1: models  ' ;; esac ;;
   'get pods -n tessera-system '*) echo pod/tessera-agent-1 ;;
   'get apiservices '*) echo 'v1beta1.custom.metrics.k8s.io ' ;;
-  'get clusterroles '*) echo clusterrole.rbac.authorization.k8s.io/tessera-agent ;;
+  'get clusterroles -l app.kubernetes.io/name=tessera -o name')
+    printf 'clusterrole.rbac.authorization.k8s.io/%s\n' tessera-agent of-an-administrator ;;
   'get mutatingadmission'*) echo "error: the server doesn't have a resource type \"$2\"" >&2; exit 1 ;;
 esac
 """
 
 
-def test_uninstall_deletes_nothing_after_a_read_that_failed(tmp_path: Path) -> None:
-    (tmp_path / "kubectl").write_text(KUBECTL)
-    (tmp_path / "sleep").write_text("#!/bin/bash\n")
-    for each in ("kubectl", "sleep"):
-        (tmp_path / each).chmod(0o755)
+class Uninstall:
+    """deploy/uninstall with a stand-in for kubectl."""
 
-    def uninstall(fails: int) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-        (calls := tmp_path / "calls").write_text("")
-        path = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(calls), "FAILS": str(fails)}
-        done = subprocess.run(FOLDER / "uninstall", env=path, capture_output=True, text=True, check=False)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        (folder / "kubectl").write_text(KUBECTL)
+        (folder / "sleep").write_text("#!/bin/bash\n")
+        for each in ("kubectl", "sleep"):
+            (folder / each).chmod(0o755)
+
+    def __call__(
+        self, *arguments: str, fails: int = 0, context: str = "test", answer: str | None = None
+    ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+        """Return how it ended, and the requests to the cluster; with an answer on a terminal."""
+        (calls := self._folder / "calls").write_text("")
+        path = {"PATH": f"{self._folder}:/usr/bin:/bin", "CALLS": str(calls), "FAILS": str(fails), "CONTEXT": context}
+        ours, its = pty.openpty()
+        os.write(ours, (answer or "").encode())
+        done = subprocess.run(
+            (FOLDER / "uninstall", *arguments),
+            env=path,
+            stdin=subprocess.DEVNULL if answer is None else its,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        os.close(ours)
+        os.close(its)
         return done, [line for line in calls.read_text().splitlines() if line]
 
-    done, calls = uninstall(0)
-    assert (done.returncode, done.stderr) == (0, "")
+
+def test_uninstall_names_the_cluster_and_asks(tmp_path: Path) -> None:
+    uninstall = Uninstall(tmp_path)
+    for arguments, context, answer, code in (
+        ((), "test", "n\n", 1),
+        ((), "test", "\n", 1),
+        ((), "test", "y\n", 0),
+        (("--context", "test"), "other", "y\n", 0),
+        (("--yes",), "test", None, 0),
+    ):
+        done, calls = uninstall(*arguments, context=context, answer=answer)
+        assert (done.returncode, bool(calls)) == (code, not code), done.stderr
+        assert "from context test, https://api.example:6443" in done.stderr
+    done, calls = uninstall()
+    assert (done.returncode, calls) == (2, [])
+    assert "standard input is no terminal: give --yes" in done.stderr
+    for arguments in ((), ("--context", "")):
+        done, calls = uninstall(*arguments, "--yes", context="")
+        assert (done.returncode != 0, calls) == (True, [])
+
+
+def test_uninstall_deletes_nothing_after_a_read_that_failed(tmp_path: Path) -> None:
+    uninstall = Uninstall(tmp_path)
+    done, calls = uninstall("--yes")
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), "it names the cluster"
     assert sum(each.startswith("get nodemodels ") for each in calls) == 2, "it waited for the model, a name of digits"
     order = [calls.index(each) for each in calls if each.startswith(("delete", "patch", "label", "annotate"))]
     assert [calls[each].split()[:2] for each in order] == [
@@ -274,7 +325,7 @@ def test_uninstall_deletes_nothing_after_a_read_that_failed(tmp_path: Path) -> N
     reads = [each for each in calls if each.startswith("get ")]
     assert len(reads) > 20
     for number, read in enumerate(reads, 1):
-        done, calls = uninstall(number)
+        done, calls = uninstall("--yes", fails=number)
         said = f"deploy/uninstall: kubectl get {read.split()[1]}: "
         assert (done.returncode, calls[-1]) == (1, read), done.stderr
         assert said in done.stderr

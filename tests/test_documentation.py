@@ -1,6 +1,7 @@
 """Documentation stays true: links and named files exist, and the commands that pages show run."""
 
 import ast
+import itertools
 import os
 import re
 import shlex
@@ -218,7 +219,7 @@ def test_a_command_that_is_shown_works(command: str, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(("source", "command"), [each for each in SHOWN if not RUN.search(each[1])])
 def test_a_command_that_is_shown_has_the_options_it_is_shown_with(source: str, command: str) -> None:
     """Nothing is run: it may name clusters, files and GPUs that are not here."""
-    name, *arguments = shlex.split(command)
+    name, *arguments = itertools.takewhile("--".__ne__, shlex.split(command))  # what follows is another program's
     context = click.Context(main, info_name="tessera", resilient_parsing=True)
     found = main.get_command(context, name)
     assert found is not None, source
@@ -358,6 +359,20 @@ def test_a_walk_through_has_all_sections_and_says_what_its_reader_replaces(page:
     assert "`registry.example/tessera`" in need
     for word in ("gpu-node-1", "KEY", "SECRET"):
         assert (re.search(rf"\b{word}\b", typed) is None) or f"`{word}" in need or f"{word}=" in need, word
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/walkthroughs/*.md")), ids=lambda page: page.stem)
+def test_undo_deletes_nothing_that_a_cluster_may_have_by_another_hand(page: Path) -> None:
+    """Namespaces and what is in none have names of the walk-through, or its reader must not have them."""
+    text = page.read_text()
+    need, undo = text.partition("## Steps")[0], text.partition("\n## Undo")[2].partition("\n## ")[0]
+    deleted = re.findall(r"^kubectl delete (namespace|clusterrole\S*|storageclass) (.+)$", undo, re.MULTILINE)
+    names = {name for _, several in deleted for name in several.split()}
+    for file in re.findall(r"^kubectl delete -f (\S+)", undo, re.MULTILINE):
+        objects = yaml.safe_load_all((ROOT / file).read_text())
+        names |= {each["metadata"].get("namespace", each["metadata"]["name"]) for each in objects}
+    assert {name for name in names if not name.startswith("walkthrough-") and f"`{name}`" not in need} == set()
+    assert "without Tessera" in need
 
 
 def test_the_sizes_of_operations_are_those_of_the_pages_that_they_link() -> None:

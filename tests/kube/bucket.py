@@ -4,13 +4,11 @@ python bucket.py FOLDER ADDRESS PORT ACCESS_KEY SECRET_KEY
 """
 
 import hashlib
+import hmac
 import sys
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
-
-from tessera.clients.store.s3 import S3Settings, sign
 
 
 class Bucket(ThreadingHTTPServer):
@@ -18,19 +16,26 @@ class Bucket(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, address: tuple[str, int], settings: S3Settings) -> None:
+    def __init__(self, folder: Path, address: tuple[str, int], access: str, secret: str) -> None:
         super().__init__(address, Handler)
-        self.folder = folder
-        self.settings = settings
+        self.folder, self.access, self.secret = folder, access, secret
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Bucket
 
+    def do_PUT(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.is_signed(content):
+            path = self.server.folder / unquote(urlsplit(self.path).path).removeprefix("/models/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (new := path.with_name(f".{path.name}")).write_bytes(content)
+            new.replace(path)
+            self.answer(200, b"", etag(content))
+
     def do_GET(self) -> None:
-        if self.headers.get("Authorization") != self.expected():
-            self.answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+        if not self.is_signed():
             return
         parts = urlsplit(self.path)
         if parts.query:
@@ -43,14 +48,25 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.answer(404, b"")
 
-    def expected(self) -> str:
-        """Return the signature that this request has to have."""
-        _, _, rest = self.headers.get("Authorization", "").partition("SignedHeaders=")
-        names = [each for each in rest.partition(",")[0].split(";") if not each.startswith("x-amz-")]
-        signed = {each: self.headers.get(each, "") for each in names}
-        moment = self.headers.get("x-amz-date") or "20000101T000000Z"
-        when = datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-        return sign(self.server.settings, when, self.path, signed).get("Authorization", "none")
+    def is_signed(self, content: bytes = b"") -> bool:
+        """Return whether the request has the owner's signature; refuse it otherwise.
+
+        Source: AWS, "Authenticating Requests (AWS Signature Version 4)".
+        """
+        credential, _, rest = self.headers.get("Authorization", "").partition(", SignedHeaders=")
+        names, _, signature = rest.partition(", Signature=")
+        _, _, scope = credential.partition(f"Credential={self.server.access}/")
+        path, _, query = self.path.partition("?")
+        fields = "".join(f"{name}:{self.headers.get(name, '').strip()}\n" for name in names.split(";"))
+        canonical = f"{self.command}\n{path}\n{query}\n{fields}\n{names}\n{sha256(content)}"
+        text = f"AWS4-HMAC-SHA256\n{self.headers.get('x-amz-date')}\n{scope}\n{sha256(canonical.encode())}"
+        key = f"AWS4{self.server.secret}".encode()
+        for part in (*scope.split("/"), text):
+            key = hmac.digest(key, part.encode(), "sha256")
+        if not scope or key.hex() != signature:
+            self.answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+            return False
+        return True
 
     def listing(self, prefix: str) -> None:
         rows = "".join(
@@ -77,11 +93,14 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def etag(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
 if __name__ == "__main__":
     folder, address, port, access, secret = sys.argv[1:]
-    settings = S3Settings(access_key=access, secret_key=secret)
-    Bucket(Path(folder), (address, int(port)), settings).serve_forever()
+    Bucket(Path(folder), (address, int(port)), access, secret).serve_forever()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Prometheus", "draw"]
 
+_NAMESPACE = "walkthrough-monitoring"
+"""Source: examples/11-prometheus/prometheus.yaml."""
 _STEP_S = 5
 _GPU_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#1b1f24", "#8d96a0")
 _PARTS = ("#0072b2", "#56b4e9")
@@ -25,11 +27,11 @@ _INSTANCE_GIB = 39.5
 
 
 class Prometheus:
-    """The Prometheus in namespace `monitoring`."""
+    """The Prometheus of a walk-through."""
 
     def __init__(self, cluster: Cluster) -> None:
-        (pod,) = cluster.get("pods", "--namespace=monitoring", "--selector=app=prometheus")["items"]
-        self._base = f"/api/v1/namespaces/monitoring/pods/{pod['metadata']['name']}:9090/proxy/api/v1"
+        (pod,) = cluster.get("pods", f"--namespace={_NAMESPACE}", "--selector=app=prometheus")["items"]
+        self._base = f"/api/v1/namespaces/{_NAMESPACE}/pods/{pod['metadata']['name']}:9090/proxy/api/v1"
         self._cluster = cluster
 
     def instant(self, query: str) -> list[dict[str, Any]]:
@@ -65,7 +67,7 @@ def draw(prometheus: Prometheus, path: Path, seconds: float) -> None:
     memory, activity, power, tokens = (
         made.add_axes((0.05 + 0.49 * (number % 2), 0.54 - 0.47 * (number // 2), 0.38, 0.31)) for number in range(4)
     )
-    _bars(memory, prometheus.instant('DCGM_FI_DEV_FB_USED{namespace="serving"} / 1024'))
+    _bars(memory, prometheus.instant('DCGM_FI_DEV_FB_USED{namespace="walkthrough-serving"} / 1024'))
     plain(memory, "", "Memory in use by pod, of 39.5 GiB: DCGM_FI_DEV_FB_USED")
     by_gpu = {
         activity: ("SMs busy by instance, DCGM_FI_PROF_SM_ACTIVE", 'DCGM_FI_PROF_SM_ACTIVE{GPU_I_ID!=""}'),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from harness.ceph import lack
 from judges.deviceuse import Container, judged, uses_of
 from kube.busy import keep_busy, keep_instances_busy, let_go, top
 from kube.conftest import shown
-from kube.modelstore import ceph_bucket, put, serve_bucket, small_disk
+from kube.modelstore import ceph_bucket, serve_bucket, small_disk
 from kube.observing import containers_of, living, used_node
 from kube.pagepictures import take_page
 from kube.registry import RealRegistry, serve_on
@@ -30,6 +31,7 @@ from testbed.services import start_proxy
 from testbed.tesseraimage import k6_image, prometheus_image, triton_image, vllm_image
 
 _S = 180
+_CURL = shutil.which("curl") or "curl"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -111,9 +113,12 @@ def begin(helm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("KEY", "key")
         monkeypatch.setenv("SECRET", "secret")
         values = values or chart_values()
+        (tools := tmp_path / "tools").mkdir()  # the bucket is in the testbed's network alone
+        (tools / "curl").write_text(f'#!/bin/sh\nexec {shlex.join(cluster.nodes[0].command(_CURL))} "$@"\n')
+        (tools / "curl").chmod(0o755)
         # The first process here is not the node's, as `/proc/1/root` expects; the state folder is in the agent's pod.
         values["agent"]["args"] += ["--host-root=/", "--model-dir=/var/lib/tessera/disk/models"]
-        return Walk(f"walkthroughs/{page}", cluster, tmp_path, (helm_folder,), values, **more)
+        return Walk(f"walkthroughs/{page}", cluster, tmp_path, (helm_folder, tools), values, **more)
 
     return opened
 
@@ -122,14 +127,13 @@ def begin(helm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_models_on_nvme(eight_h100s: Cluster, begin: Callable[..., Walk]) -> None:
     """The model changes while 56 pods read it; the four that follow read the new one."""
     bucket, node = eight_h100s.folder / "bucket", eight_h100s.nodes[0]
-    put(bucket, "llama", config="one", weights="one")
     serve_bucket(node, bucket)
     walk = begin("models-on-nvme", eight_h100s)
     walk.step("1.")
     walk.step("2.")
     walk.step("3.")
     assert walk.step("4.").count("Pending") == 4
-    put(bucket, "llama", config="two", weights="two")
+    walk.step("5.")
     # A look misses pods whose first process has just ended: each starts a `sleep` or `cat` now and then.
     seen = dict[str, str]()
 
@@ -140,7 +144,7 @@ def test_models_on_nvme(eight_h100s: Cluster, begin: Callable[..., Walk]) -> Non
     until("a MIG instance in each of 56 pods", each_has_one, timeout_s=20, found=lambda: str(len(seen)))
     assert {*seen.values()} == {each.uuid for each in used_node(node).instances}
     take_page(eight_h100s, "models-on-nvme.png", height=580)
-    said = re.findall(r"^ *(\d+) (.*)$", walk.step("5."), re.MULTILINE)
+    said = re.findall(r"^ *(\d+) (.*)$", walk.step("6."), re.MULTILINE)
     assert said == [("30", "by hostPath"), ("30", "by resource"), ("1680", "whole one"), ("120", "whole two")]
     walk.step("Undo")
     walk.ended()
@@ -184,7 +188,7 @@ ON_A_PROCESSOR = {
     "resources": {"cpu": "20m", "memory": "1440Mi"},
 }
 """What a vLLM for a processor needs: a size of its KV cache, and no compiler. As the page says."""
-REPLICAS = ("--namespace=serving", "--selector=serving.tessera.dev/server=chat")
+REPLICAS = ("--namespace=walkthrough-serving", "--selector=serving.tessera.dev/server=chat")
 REAL = 2
 """Replicas in which vLLM itself runs: those on the first GPU; the others answer what was recorded."""
 
@@ -325,7 +329,6 @@ def test_team_gpu_cloud(
     cluster = two_a100s_of_a_team
     node, bucket = cluster.nodes[0], cluster.folder / "bucket"
     assert not lack(), f"the data is in a Ceph: apt-get install {lack()}"
-    put(bucket, "digits", train="digits of the team\n")
     values = chart_values()
     runtime = str(node.folder / "containerd")  # so it does not see how full the disk of the images is
     values["agent"]["volumes"].append({"name": "runtime", "hostPath": {"path": runtime}})

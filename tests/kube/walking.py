@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -84,7 +85,7 @@ class Walk:
     Args:
         page: its name in docs, such as `migrate/gpushare`.
         cluster: where it is walked; the page's gpu-node-1 is its node1.
-        folder: becomes the reader's working folder, with the page's YAML files and the checkout's deploy/.
+        folder: becomes the reader's working folder, with the page's YAML files, the checkout's deploy/ and examples/.
         programs: folders with helm and whatever else the page's reader has.
         values: of the chart for this testbed, which are added to those of the page.
         serving: fields of a ModelServer's spec for this testbed, which are added likewise.
@@ -100,9 +101,7 @@ class Walk:
         values: dict[str, Any],
         serving: dict[str, Any] | None = None,
     ) -> None:
-        text = (ROOT / "docs" / f"{page}.md").read_text()
-        for name, mine in _NAMES.items():
-            text = text.replace(name, mine)
+        text = _here((ROOT / "docs" / f"{page}.md").read_text())
         starts = [*_SECTION.finditer(text)]
         ends = [*(each.start() for each in starts[1:]), len(text)]
         self._cluster = cluster
@@ -119,8 +118,10 @@ class Walk:
             "KUBECONFIG": str(cluster.kubeconfig),
             "PATH": f"{':'.join(folders)}:{os.environ['PATH']}",
         }
-        for name in ("deploy", "examples"):
-            (folder / name).symlink_to(ROOT / name)
+        (folder / "deploy").symlink_to(ROOT / "deploy")
+        shutil.copytree(ROOT / "examples", folder / "examples")
+        for path in (folder / "examples").rglob("*.yaml"):
+            path.write_text(_here(path.read_text()))
         for found, end in zip(starts, ends, strict=True):
             blocks = _BLOCK.findall(text, found.end(), end)
             self._commands |= {found[1]: "".join(block for kind, block in blocks if kind == "sh")}
@@ -236,6 +237,13 @@ class Walk:
                 container.update(_SLEEPS)
                 template["spec"]["terminationGracePeriodSeconds"] = 1  # `sleep` as a first process heeds no SIGTERM
         (self._folder / name[1]).write_text(yaml.safe_dump(content))
+
+
+def _here(text: str) -> str:
+    """Return a text of the page with the names that it has on this testbed."""
+    for name, mine in _NAMES.items():
+        text = text.replace(name, mine)
+    return text
 
 
 def _merged(page: Any, mine: Any) -> Any:
