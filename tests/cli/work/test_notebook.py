@@ -1,7 +1,9 @@
 """`tessera notebook`: a pod's JupyterLab at an address of this machine, in a cluster of this process."""
 
 import asyncio
+import os
 import re
+import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator
@@ -209,6 +211,57 @@ async def test_what_a_visible_page_does_by_itself_is_no_activity_and_a_saved_fil
         saved = await owner.put("/api/contents/a.txt", json={"type": "file", "format": "text", "content": "a"})
         assert saved.status == 201
         assert await last_activity() > first
+
+
+SILENT = 'python3 -c \'import os, time; open("pid", "w").write(str(os.getpid())); time.sleep(3600)\''
+
+
+async def in_a_terminal(owner: aiohttp.ClientSession, command: str, home: Path) -> int:
+    """Run a command in a new terminal, whose page is closed then; return the process that writes its id."""
+    name = (await (await owner.post("/api/terminals", json={})).json())["name"]
+    async with asyncio.timeout(60), owner.ws_connect(f"/terminals/websocket/{name}") as shown:
+        await shown.send_json(["stdin", f"{command}\r"])
+        while not (pid := home / "pid").exists() or not pid.read_text():
+            await asyncio.sleep(0.05)
+    return int(pid.read_text())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("way", ["{}", "exec {}", "{} &"])
+async def test_a_silent_program_in_a_terminal_is_activity_and_its_idle_shell_is_not(tmp_path: Path, way: str) -> None:
+    async with (
+        jupyterlab_at(tmp_path, 60) as (_, address),
+        aiohttp.ClientSession(address, headers={"Authorization": "token opens"}) as owner,
+    ):
+
+        async def goes_on() -> bool:
+            found = [str((await (await owner.get("/api/status")).json())["last_activity"]) for _ in range(2)]
+            return found[0] < found[1]
+
+        process = await in_a_terminal(owner, way.format(SILENT), tmp_path)
+        for _ in range(3):
+            assert await goes_on()
+        os.kill(process, signal.SIGKILL)
+        async with asyncio.timeout(20):
+            while await goes_on():
+                await asyncio.sleep(0.05)
+        assert not await goes_on()
+
+
+@pytest.mark.long
+@pytest.mark.anyio
+async def test_a_notebook_goes_on_while_a_program_runs_in_its_terminal_and_ends_after_it(tmp_path: Path) -> None:
+    """The idle time is 10 s here, which JupyterLab looks at once a minute."""
+    async with (
+        jupyterlab_at(tmp_path, 10) as (process, address),
+        aiohttp.ClientSession(address, headers={"Authorization": "token opens"}) as owner,
+    ):
+        program = await in_a_terminal(owner, SILENT, tmp_path)
+        with pytest.raises(subprocess.TimeoutExpired):
+            await asyncio.to_thread(process.wait, 130)
+        os.kill(program, signal.SIGTERM)  # fails where it was ended
+        await asyncio.to_thread(process.wait, 130)
+    assert process.returncode == 0, (tmp_path / "log").read_text()[-2000:]
 
 
 @pytest.mark.long
