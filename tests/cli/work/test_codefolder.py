@@ -71,7 +71,7 @@ def test_tar_itself_unpacks_what_was_packed(tmp_path_factory: pytest.TempPathFac
     assert (target / "link").readlink() == (source / "link").readlink()
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "a/../../outside", "inside"])
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "a/../../outside", "inside", "../folder/a/b.py"])
 def test_a_link_that_leaves_the_folder_is_refused_by_name(tmp_path: Path, target: str) -> None:
     folder = fill(tmp_path / "folder", "a/b.py")
     fill(tmp_path, "outside")
@@ -93,12 +93,38 @@ def test_links_in_a_circle_are_refused(tmp_path: Path, links: tuple[str, ...]) -
 
 
 def test_credentials_stay_here_are_named_and_go_along_where_a_pattern_says_so(tmp_path: Path) -> None:
-    fill(tmp_path, "a.py", ".env", "deep/id_rsa", ".aws/credentials", "environment.env")
-    assert sorted(names(tmp_path)) == ["a.py", "environment.env"]
+    fill(tmp_path, "a.py", ".env", "deep/id_rsa", ".aws/credentials", "environment")
+    assert sorted(names(tmp_path)) == ["a.py", "environment"]
     assert archive_folder(tmp_path).left_out == (".aws/", ".env", "deep/id_rsa")
     (tmp_path / ".tesseraignore").write_text(".aws/\n!.env\n")
-    assert sorted(names(tmp_path)) == [".env", ".tesseraignore", "a.py", "environment.env"]
+    assert sorted(names(tmp_path)) == [".env", ".tesseraignore", "a.py", "environment"]
     assert archive_folder(tmp_path).left_out == ("deep/id_rsa",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".ENV", "server.Key", "SERVER.PEM", ".envrc", "prod.env", ".pgpass", "_netrc", ".dockercfg", ".vault-token"),
+        *("terraform.tfstate", "terraform.tfstate.backup", "member.kubeconfig", "credentials.json", "id_ed25519_sk"),
+        *(".kaggle/kaggle.json", ".huggingface/token", ".config/gcloud/application_default_credentials.json"),
+        *(
+            ".streamlit/secrets.toml",
+            "secrets.yaml",
+            "service-account-1.json",
+            "a\nb/.env",
+            "a\nb/.ssh/config",
+            "a\nb.pem",
+        ),
+    ],
+)
+def test_usual_names_of_credentials_stay_here_and_are_taken_back_by_name(tmp_path: Path, name: str) -> None:
+    fill(tmp_path, "a.py", name)
+    assert names(tmp_path) == ["a.py"]
+    (left,) = archive_folder(tmp_path).left_out
+    assert name.startswith(left.rstrip("/"))
+    if "\n" not in name:
+        (tmp_path / ".tesseraignore").write_text(f"!{left}\n")
+        assert name in names(tmp_path)
 
 
 TAKE_NOTHING_BACK = (
@@ -188,6 +214,7 @@ def test_no_folder_no_files_and_no_pattern_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=words):
             archive_folder(path)
     fill(tmp_path, "a.py")
-    (tmp_path / ".tesseraignore").write_text("!\n")
-    with pytest.raises(InvalidInput, match="files that can be read"):
-        archive_folder(tmp_path)
+    for pattern in ("!", "\\"):
+        (tmp_path / ".tesseraignore").write_text(f"*.log\n{pattern}\n")
+        with pytest.raises(InvalidInput, match=r"\.tesseraignore line 2: .*a pattern, as git reads it"):
+            archive_folder(tmp_path)

@@ -221,9 +221,10 @@ async def in_a_terminal(owner: aiohttp.ClientSession, command: str, home: Path) 
     name = (await (await owner.post("/api/terminals", json={})).json())["name"]
     async with asyncio.timeout(60), owner.ws_connect(f"/terminals/websocket/{name}") as shown:
         await shown.send_json(["stdin", f"{command}\r"])
-        while not (pid := home / "pid").exists() or not pid.read_text():
+        while True:
+            if (pid := home / "pid").exists() and (text := pid.read_text()):
+                return int(text)
             await asyncio.sleep(0.05)
-    return int(pid.read_text())
 
 
 @pytest.mark.anyio
@@ -243,7 +244,9 @@ async def test_a_silent_program_in_a_terminal_is_activity_and_its_idle_shell_is_
             assert await goes_on()
         os.kill(process, signal.SIGKILL)
         async with asyncio.timeout(20):
-            while await goes_on():
+            while True:
+                if not await goes_on():
+                    break
                 await asyncio.sleep(0.05)
         assert not await goes_on()
 

@@ -61,7 +61,7 @@ def notebook_command(idle_s: int) -> tuple[str, ...]:
     """Return the command of JupyterLab, reachable only from its own pod and with its token, which ends when idle.
 
     Idle kernels and terminals are ended, even while a browser shows them; without any of them, and without a changed
-    file, the server ends as well. A terminal is idle while no program runs in it. Source: Jupyter Server, `jupyter lab --help-all`.
+    file, the server ends as well. Source: Jupyter Server, `jupyter lab --help-all`.
 
     Args:
         idle_s: the time without work in seconds.

@@ -27,11 +27,16 @@ _VERSIONS: Final = (".git/", ".hg/", ".svn/")
 """Always left out: version control has no code to run, and a remote's address may have a password."""
 _CACHES: Final = ("__pycache__/", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
 _CREDENTIALS: Final = (
-    *(".env", ".env.*", ".netrc", ".npmrc", ".pypirc", ".git-credentials", ".htpasswd", "kubeconfig"),
-    *(".ssh/", ".aws/", ".azure/", ".gcloud/", ".kube/", ".docker/", ".gnupg/"),
-    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx"),
+    *(".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".npmrc", ".pypirc", ".git-credentials", ".htpasswd"),
+    *(".pgpass", ".my.cnf", ".boto", ".s3cfg", ".databrickscfg", ".dockercfg", ".vault-token", "rclone.conf"),
+    *("kubeconfig", "*.kubeconfig", "*.tfstate", "*.tfstate.*", "*.tfvars", "secrets.toml", "secrets.y*ml"),
+    *("credentials.json", "credentials.db", "application_default_credentials.json", "service[-_]account*.json"),
+    *(".ssh/", ".aws/", ".azure/", ".gcloud/", ".kube/", ".docker/", ".gnupg/", ".kaggle/", ".huggingface/"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk", "*.pem", "*.key", "*.ppk"),
+    *("*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx"),
 )
-"""Left out, with a note, unless a line such as `!.env` includes one by its name; `!.*` and `!*/` include none.
+"""Left out in any case of letters, with a note, unless a line such as `!.env` includes one by its name; `!.*` and `!*/`
+include none.
 
 Everybody who may read the namespace's Secrets sees them.
 """
@@ -103,8 +108,14 @@ class _Choice:
     def __init__(self, root: Path) -> None:
         own = next((path for name in _IGNORE_FILES if (path := root / name).is_file()), None)
         lines = own.read_text(errors="surrogateescape").splitlines() if own else []
+        for number, line in enumerate(lines, 1):
+            try:
+                GitIgnoreSpec.from_lines([line])
+            except ValueError as error:
+                place = f"--code {shown(str(root))}: {own and own.name} line {number}"
+                raise InvalidInput(place, found=shown(line), expected="a pattern, as git reads it") from error
         self._ignored = _patterns([*_CACHES, *lines, *_VERSIONS])
-        self._credentials = _patterns([*_CREDENTIALS, *filter(_names_credentials, lines)])
+        self._credentials = _patterns([*_CREDENTIALS, *filter(_names_credentials, lines)], re.IGNORECASE)
         self.left_out: list[str] = []
 
     def takes(self, path: str) -> bool:
@@ -120,14 +131,21 @@ class _Choice:
 def _names_credentials(line: str) -> bool:
     """Return whether a line names files that may contain credentials."""
     name = line.removeprefix("!").rstrip().rstrip("/").rpartition("/")[2]
-    hidden = _patterns(_CREDENTIALS)
+    hidden = _patterns(_CREDENTIALS, re.IGNORECASE)
     return bool(name) and not _WILD.search(name) and (_is_matched(hidden, name) or _is_matched(hidden, f"{name}/"))
 
 
-def _patterns(lines: Iterable[str]) -> tuple[tuple[re.Pattern[str], bool], ...]:
-    """Return the patterns of a `.gitignore`, the last first, each with whether it excludes its matches."""
+def _patterns(lines: Iterable[str], flags: int = 0) -> tuple[tuple[re.Pattern[str], bool], ...]:
+    """Return the patterns of a `.gitignore`, the last first, each with whether it excludes its matches.
+
+    A name may have a newline, which pathspec's patterns do not match.
+    """
     found = [(each.regex, each.include) for each in GitIgnoreSpec.from_lines(lines).patterns]
-    return tuple((regex, include) for regex, include in reversed(found) if regex is not None and include is not None)
+    return tuple(
+        (re.compile(regex.pattern, regex.flags | re.DOTALL | flags), include)
+        for regex, include in reversed(found)
+        if regex is not None and include is not None
+    )
 
 
 def _is_matched(patterns: Iterable[tuple[re.Pattern[str], bool]], path: str) -> bool:
@@ -164,12 +182,22 @@ def _check(subject: str, root: Path, path: Path, status: os.stat_result) -> None
     name = str(path.relative_to(root))
     hint = f"name it in {_IGNORE_FILES[0]}, or remove it"
     if stat.S_ISLNK(status.st_mode):
-        if path.readlink().is_absolute() or not path.resolve().is_relative_to(root):
+        if not _stays(path.parent.relative_to(root), path.readlink()) or not path.resolve().is_relative_to(root):
             found = f"link {shown(name)} to {shown(str(path.readlink()))}"
             raise InvalidInput(subject, found=found, hint=f"{hint}: only relative links within the folder are sent")
     elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         found = f"{shown(name)}, a socket, pipe or device"
         raise InvalidInput(subject, found=found, hint=f"only files, folders and links are sent: {hint}")
+
+
+def _stays(folder: Path, target: Path) -> bool:
+    """Return whether a link in a folder leads nowhere else on its way; another machine has other folders around it."""
+    depth = len(folder.parts)
+    for part in target.parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return False
+    return not target.is_absolute()
 
 
 def _tar(root: Path, found: list[tuple[Path, os.stat_result]]) -> bytes:

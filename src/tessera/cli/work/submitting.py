@@ -54,7 +54,9 @@ def with_own_secret(given: WorkOptions, asked: JobRequest) -> tuple[JobRequest, 
         archive = archive_folder(given["code"])
         files[ARCHIVE] = archive.content
         if archive.left_out:
-            say(f"left out, as they may contain credentials: {', '.join(map(shown, archive.left_out[:_NAMED]))}")
+            more = f" and {left} more" if (left := len(archive.left_out) - _NAMED) > 0 else ""
+            named = ", ".join(map(shown, archive.left_out[:_NAMED]))
+            say(f"left out, as they may contain credentials: {named}{more}")
     if asked.notebook:
         files[NOTEBOOK_KEY] = secrets.token_hex(_TOKEN_BYTES).encode()
     own = f"{asked.prefix}own-{secrets.token_hex(_SUFFIX_BYTES)}" if files else ""
