@@ -24,7 +24,7 @@ from tessera.api.kubernetes.notebooks import notebook_command
 from tessera.cli import main
 from tessera.cli.work.following import state_of
 from tessera.cli.work.forwarding import follow_notebook, token_of
-from tessera.cli.work.submitting import create_job
+from tessera.cli.work.ownsecret import create_job
 from tessera.clients.kube import PODS, SECRETS, Forbidden, MemoryKube
 from tessera.errors import InvalidInput, Unavailable
 

@@ -1,5 +1,6 @@
 """Where a Job would run, said before it is submitted."""
 
+import asyncio
 import re
 
 import pytest
@@ -8,9 +9,9 @@ from builders.kubeobjects import gpu, gpunode, node, share
 from builders.kubeobjects import pod as object_of_pod
 from harness.submittedjob import SubmittedJob
 from tessera.api.kubernetes.jobs import JobRequest, job_object
-from tessera.cli.work.placement import describe_placement
-from tessera.cli.work.submitting import forecast_job
-from tessera.clients.kube import GPU_NODES, NODES, PODS, name_of
+from tessera.cli.work import placement
+from tessera.cli.work.placement import forecast_job
+from tessera.clients.kube import EVERYTHING, GPU_NODES, NODES, PODS, Kind, Listing, MemoryKube, Selection, name_of
 from tessera.core.gpu.sharing import Mode
 
 FORECASTS: dict[str, tuple[dict[str, str], str]] = {
@@ -42,9 +43,22 @@ async def test_where_it_would_run_or_why_not_is_known_before_it_is_submitted(cas
         if "status" in body:
             patch, (namespace, name) = {"status": body["status"]}, name_of(body)
             await one.kube.patch(kind, name, patch, namespace=namespace, subresource="status")
-    assert (await describe_placement(one.kube, job)).startswith(want)
-    assert await forecast_job(one.kube, job) == await describe_placement(one.kube, job)
+    assert (await forecast_job(one.kube, job)).startswith(want)
     for kind in (PODS, NODES):
         one.kube.withhold("", kind)
         forecast = await forecast_job(one.kube, job)
         assert re.fullmatch(r"no forecast \(.+\): it needs the ClusterRole tessera-viewer", forecast)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("slow", [NODES, PODS])
+async def test_a_submission_does_not_wait_for_a_slow_api_server(slow: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(MemoryKube):
+        async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
+            if kind == slow:
+                await asyncio.Event().wait()
+            return await super().list(kind, selection)
+
+    monkeypatch.setattr(placement, "_READING_S", 0.05)
+    job = job_object(JobRequest(namespace="ns", image="a"))
+    assert await forecast_job(Slow(), job) == "no forecast: the cluster was not read within 0.05 s"

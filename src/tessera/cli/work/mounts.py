@@ -58,8 +58,8 @@ def secrets_of(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, 
     """
     parts = (word.partition(":") for word in words)
     found = [(checked("--secret", name, WordForm.OBJECT), colon, folder) for name, colon, folder in parts]
-    folders = tuple((name, checked_folder("--secret", folder)) for name, colon, folder in found if colon)
-    return tuple(name for name, colon, _ in found if not colon), folders
+    folders = dict.fromkeys((name, checked_folder("--secret", folder)) for name, colon, folder in found if colon)
+    return tuple(dict.fromkeys(name for name, colon, _ in found if not colon)), tuple(folders)
 
 
 def check_folders(folders: Iterable[tuple[str, str]]) -> None:

@@ -8,7 +8,8 @@ from tessera.api.kubernetes.jobs import NOTEBOOK_KEY
 from tessera.api.kubernetes.notebooks import notebook_command
 from tessera.cli.options import Seconds
 from tessera.cli.work.forwarding import follow_notebook, port_option
-from tessera.cli.work.submitting import submit, with_own_secret
+from tessera.cli.work.ownsecret import with_own_secret
+from tessera.cli.work.submitting import submit
 from tessera.cli.work.workoptions import WorkOptions, request_of, work_options
 
 __all__ = ["notebook"]
@@ -49,9 +50,12 @@ def notebook(**given: Unpack[_Given]) -> int:
     it. Files that are not on a volume are lost when it ends. The image must have JupyterLab. Needs the rights of
     Kubernetes' role `edit` in one namespace.
     """
-    asked = request_of(given, notebook_command(round(given["idle_s"])), notebook=True)
-    asked, files = with_own_secret(given, asked)
+    requested = request_of(given, notebook_command(round(given["idle_s"])), notebook=True)
+    requested, files = with_own_secret(given, requested)
     token = files[NOTEBOOK_KEY].decode()
     return submit(
-        given, asked, files, lambda kube, name: follow_notebook(kube, (asked.namespace, name), token, given["port"])
+        given,
+        requested,
+        files,
+        lambda kube, name: follow_notebook(kube, (requested.namespace, name), token, given["port"]),
     )

@@ -1,23 +1,49 @@
 """Where a Job's pod would run now, by the planner."""
 
+import asyncio
 from typing import Any
 
-from tessera.cli.livecluster import observe
-from tessera.clients.kube import Kube, Object
-from tessera.core.explain.podexplanation import explain_pod
-from tessera.core.packing.reasons import summarize
+from tessera.clients.kube import NODES, Forbidden, Kube, Object, Selection
 from tessera.core.workload.need import PodKey
+from tessera.errors import TesseraError
 
-__all__ = ["describe_placement"]
+__all__ = ["forecast_job"]
+
+_NO_NODE = Selection(fields=(("metadata.name", "none"),))
+"""What may be read is known by reading nothing."""
+_READING_S = 3.0
+"""How long a submission waits for the cluster to be read."""
 
 
-async def describe_placement(kube: Kube, job: Object) -> str:
+async def forecast_job(kube: Kube, job: Object) -> str:
+    """Return where a Job's pod would run now, or why it would be pending, or why that is not known."""
+    try:
+        async with asyncio.timeout(_READING_S):
+            await kube.list(NODES, _NO_NODE)
+        return await _placement(kube, job)
+    except Forbidden as error:
+        return f"no forecast ({error.found}): it needs the ClusterRole tessera-viewer"
+    except TimeoutError:
+        return f"no forecast: the cluster was not read within {_READING_S:g} s"
+    except TesseraError as error:
+        return f"no forecast: {error}"
+
+
+async def _placement(kube: Kube, job: Object) -> str:
     """Return where a Job's pod would run now, or why it would be pending.
+
+    The planner is imported here, as that takes longer than all else before a Job is submitted, and only for those who
+    may read nodes.
 
     Raises:
         TesseraError: the cluster cannot be read.
+        TimeoutError: not in time.
 
     """
+    from tessera.cli.livecluster import observe  # noqa: PLC0415 - slow to import
+    from tessera.core.explain.podexplanation import explain_pod  # noqa: PLC0415 - slow to import
+    from tessera.core.packing.reasons import summarize  # noqa: PLC0415 - slow to import
+
     template: dict[str, Any] = job["spec"]["template"]
     named = {"name": "this", "namespace": job["metadata"]["namespace"], "uid": "this"}
     pod = {
@@ -27,7 +53,9 @@ async def describe_placement(kube: Kube, job: Object) -> str:
         "spec": template["spec"],
         "status": {"phase": "Pending"},
     }
-    found = explain_pod(await observe(kube, pod), PodKey(f"{named['namespace']}/this"))
+    async with asyncio.timeout(_READING_S):
+        observed = await observe(kube, pod)
+    found = explain_pod(observed, PodKey(f"{named['namespace']}/this"))
     assert found is not None  # the pod is among those observed
     if any(each.obstacle is None for each in found.nodes):
         return "; ".join(found.sentences)

@@ -5,7 +5,8 @@ from typing import Unpack
 import click
 
 from tessera.cli.work.following import follow_job
-from tessera.cli.work.submitting import submit, with_own_secret
+from tessera.cli.work.ownsecret import with_own_secret
+from tessera.cli.work.submitting import submit
 from tessera.cli.work.workoptions import WorkOptions, request_of, work_options
 
 __all__ = ["run"]
@@ -39,5 +40,5 @@ def run(**given: Unpack[_Given]) -> int:
     The folder of --code goes into a Secret of the Job, at most 1023 KiB compressed, without what its .tesseraignore or
     .gitignore names. The image must have tar and gzip.
     """
-    asked, files = with_own_secret(given, request_of(given, given["command"]))
-    return submit(given, asked, files, lambda kube, name: follow_job(kube, name, asked.namespace))
+    requested, files = with_own_secret(given, request_of(given, given["command"]))
+    return submit(given, requested, files, lambda kube, name: follow_job(kube, name, requested.namespace))

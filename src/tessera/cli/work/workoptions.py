@@ -144,7 +144,7 @@ def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool =
     env_secrets = tuple(_secret(each) for each in given["env_secret"])
     _check_variables((*(name for name, _ in env), *(name for name, _, _ in env_secrets)))
     image, words = _image_of(given)
-    asked = JobRequest(
+    requested = JobRequest(
         name=given["name"] and checked("--name", given["name"], WordForm.LABEL),
         prefix=f"{_NOT_IN_NAMES.sub('-', words).strip('-')[:_LONGEST_PREFIX] or 'run'}-",
         namespace=_namespace(given),
@@ -162,13 +162,13 @@ def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool =
         notebook=notebook,
         user=given["user"] or 0,
     )
-    _check_need(asked)
-    return asked
+    _check_need(requested)
+    return requested
 
 
-def _check_need(asked: JobRequest) -> None:
+def _check_need(requested: JobRequest) -> None:
     """Refuse a pod that the scheduler's server would refuse on every node."""
-    template = job_object(asked)["spec"]["template"]
+    template = job_object(requested)["spec"]["template"]
     pod = Field(Document(source="the Job", number=1, data=template, first_line=1), template)
     try:
         read_need(pod)

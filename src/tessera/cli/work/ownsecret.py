@@ -1,0 +1,112 @@
+"""A Job's own Secret: its code and what opens its notebook. It is there before the Job, and deleted with it."""
+
+import datetime as dt
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
+from tessera.api.kubernetes.jobs import (
+    ARCHIVE,
+    BEGUN,
+    BY_RUN,
+    LEFT_AFTER_S,
+    NOTEBOOK_KEY,
+    JobRequest,
+    job_object,
+    own_secret,
+    owned_by,
+    secret_of,
+)
+from tessera.cli.work.codefolder import archive_folder
+from tessera.cli.work.following import say
+from tessera.cli.work.workoptions import WorkOptions
+from tessera.clients.kube import JOBS, SECRETS, Kube, Selection, Unanswered, name_of
+from tessera.errors import TesseraError, shown
+
+__all__ = ["create_job", "settle_secrets", "with_own_secret"]
+
+_SUFFIX_BYTES = 4
+_TOKEN_BYTES = 24
+_NAMED = 5
+
+
+def with_own_secret(given: WorkOptions, requested: JobRequest) -> tuple[JobRequest, dict[str, bytes]]:
+    """Return the work with its own Secret, if it needs one, and the files of that: its code, what opens its notebook.
+
+    Raises:
+        InvalidInput: the folder of its code cannot be read or is too large.
+
+    """
+    files: dict[str, bytes] = {}
+    if given["code"]:
+        archive = archive_folder(given["code"])
+        files[ARCHIVE] = archive.content
+        if archive.left_out:
+            more = f" and {left} more" if (left := len(archive.left_out) - _NAMED) > 0 else ""
+            named = ", ".join(map(shown, archive.left_out[:_NAMED]))
+            say(f"left out, as they may contain credentials: {named}{more}")
+    if requested.notebook:
+        files[NOTEBOOK_KEY] = secrets.token_hex(_TOKEN_BYTES).encode()
+    own = f"{requested.prefix}own-{secrets.token_hex(_SUFFIX_BYTES)}" if files else ""
+    return msgspec.structs.replace(requested, own_secret=own, code=ARCHIVE in files), files
+
+
+async def create_job(kube: Kube, requested: JobRequest, files: Mapping[str, bytes]) -> str:
+    """Create a Job and its own Secret, or neither; return its name.
+
+    The Secret comes first, so that no pod waits for a missing one, wherever this process ends.
+    """
+    if not files:
+        return name_of(await kube.create(JOBS, job_object(requested)))[1]
+    secret = await kube.create(SECRETS, own_secret(requested, files, begun=True))
+    try:
+        job = await kube.create(JOBS, job_object(requested))
+    except Unanswered:  # the Job may exist and need its Secret: the next submission checks
+        raise
+    except TesseraError:
+        await _without_secret(kube, requested)
+        raise
+    name = name_of(job)[1]
+    try:
+        await kube.patch(SECRETS, requested.own_secret, owned_by(job), namespace=requested.namespace)
+    except Unanswered:  # it may be the Job's already; else the next submission does it
+        return name
+    except TesseraError:
+        try:
+            await kube.delete(JOBS, name, namespace=requested.namespace)
+        except TesseraError:  # both stay, and the next submission sets the owner
+            return name
+        await _without_secret(kube, requested)
+        raise
+    await settle_secrets(kube, requested.namespace, dt.datetime.fromisoformat(secret["metadata"]["creationTimestamp"]))
+    return name
+
+
+async def _without_secret(kube: Kube, requested: JobRequest) -> None:
+    with suppress(TesseraError):  # the next submission does it
+        await kube.delete(SECRETS, requested.own_secret, namespace=requested.namespace)
+
+
+async def settle_secrets(kube: Kube, namespace: str, now: dt.datetime | None = None) -> None:
+    """Make Jobs own the Secrets of interrupted submissions, and delete unneeded ones.
+
+    Without permission nothing happens: another user's submission does it.
+
+    Args:
+        kube: the cluster.
+        namespace: whose Secrets.
+        now: by the API server's clock; None to delete nothing, as another clock takes a new Secret for an old one.
+
+    """
+    with suppress(TesseraError):
+        begun = (await kube.list(SECRETS, Selection(namespace=namespace, labels=BEGUN))).objects
+        jobs = (await kube.list(JOBS, Selection(namespace=namespace, labels=BY_RUN))).objects if begun else ()
+        needed = {secret_of(each): each for each in jobs}
+        for each in begun:
+            name, made = name_of(each)[1], dt.datetime.fromisoformat(each["metadata"]["creationTimestamp"])
+            if name in needed:
+                await kube.patch(SECRETS, name, owned_by(needed[name]), namespace=namespace)
+            elif now is not None and (now - made).total_seconds() > LEFT_AFTER_S:
+                await kube.delete(SECRETS, name, namespace=namespace)
