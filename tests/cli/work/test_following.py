@@ -195,9 +195,9 @@ class SilentLogs(MemoryKube):
     """An API that gives no logs."""
 
     async def logs(
-        self, name: str, namespace: str, *, container: str = "", follow: bool = False
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False, since: str | None = None
     ) -> AsyncIterator[bytes]:
-        async for piece in super().logs(name, namespace, container=container):
+        async for piece in super().logs(name, namespace, container=container, since=since):
             yield piece
         raise Unavailable(f"log of {namespace}/{name}", found="cut", expected=f"follow={follow}")
 
@@ -226,9 +226,9 @@ class SlowLogs(MemoryKube):
     """An API that gives a log that is long."""
 
     async def logs(
-        self, name: str, namespace: str, *, container: str = "", follow: bool = False
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False, since: str | None = None
     ) -> AsyncIterator[bytes]:
-        async for piece in super().logs(name, namespace, container=container):
+        async for piece in super().logs(name, namespace, container=container, since=since):
             yield piece
             await asyncio.sleep(0.1 if follow else 0)
 
@@ -250,9 +250,9 @@ class EndlessLogs(MemoryKube):
     """An API whose logs never end."""
 
     async def logs(
-        self, name: str, namespace: str, *, container: str = "", follow: bool = False
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False, since: str | None = None
     ) -> AsyncIterator[bytes]:
-        async for piece in super().logs(name, namespace, container=container):
+        async for piece in super().logs(name, namespace, container=container, since=since):
             yield piece
         if follow:
             await asyncio.Event().wait()
@@ -270,21 +270,49 @@ async def test_a_log_that_does_not_end_with_the_job_is_said(
     assert "the log did not end; tessera logs j -n ns prints it from its start" in capsys.readouterr().err
 
 
+class ShortLogs(MemoryKube):
+    """An API whose streams of logs end early, in the midst of a line, or break off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams = 0
+
+    async def logs(
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False, since: str | None = None
+    ) -> AsyncIterator[bytes]:
+        self.streams += 1
+        written = self.written[namespace, name]
+        self.written[namespace, name] = [b"".join(written)[: 40 * self.streams]]
+        async for piece in super().logs(name, namespace, container=container, since=since):
+            yield piece
+        self.written[namespace, name] = written
+        if self.streams % 2:
+            raise Unavailable(f"log of {namespace}/{name}", found="cut", expected=f"follow={follow}")
+
+
 @pytest.mark.anyio
-async def test_a_log_that_ends_before_the_command_is_said(
+async def test_a_log_whose_stream_ends_early_is_read_on_and_printed_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_LAST_WORDS_S", 0.1)
-    one = SubmittedJob(SlowLogs())
+    monkeypatch.setattr(following, "_AGAIN_S", 0.01)
+    one = SubmittedJob(api := ShortLogs())
     await one.submit()
-    one.kube.written["ns", "j-1"] = [b"part %d\n" % number for number in range(8)]
+    lines = "".join(f"part {number}: {number * '.'}\n" for number in range(12))
+    one.kube.written["ns", "j-1"] = [lines.encode()]
     await one.pod(RUNS, "n")
     task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
-    await said(capsys, "the log ended, and the command runs on; tessera logs j -n ns prints it from its start")
-    await asyncio.sleep(0.3)
+    printed, errors = "", ""
+    async with asyncio.timeout(20):
+        while len(printed) < len(lines):
+            await asyncio.sleep(0.01)
+            out, error = capsys.readouterr()
+            printed, errors = printed + out, errors + error
     await one.ends(0)
     assert await task == 0
-    assert "runs on" not in capsys.readouterr().err
+    assert printed + capsys.readouterr().out == lines
+    assert api.streams > 4
+    assert errors.count("the log broke off") == 1
+    assert "it is read on" in errors
 
 
 @pytest.mark.anyio
@@ -305,6 +333,7 @@ async def test_a_log_that_breaks_off_ends_nothing(capsys: pytest.CaptureFixture[
     await one.submit()
     await one.pod(RUNS, "n")
     task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
-    await said(capsys, "tessera logs j -n ns prints it from its start")
+    await said(capsys, "it is read on")
     await one.ends(0)
     assert await task == 0
+    assert "tessera logs j -n ns prints it from its start" in capsys.readouterr().err

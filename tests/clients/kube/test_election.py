@@ -93,7 +93,9 @@ class BadNetwork:
     def tunnel(self, name: str, namespace: str, *, port: int) -> AbstractAsyncContextManager[Tunnel]:
         raise NotImplementedError
 
-    def logs(self, name: str, namespace: str, *, container: str = "", follow: bool = False) -> AsyncIterator[bytes]:
+    def logs(
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False, since: str | None = None
+    ) -> AsyncIterator[bytes]:
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -158,11 +158,17 @@ async def test_a_pod_is_asked_by_way_of_the_api_server(tmp_path: Path) -> None:
 
 async def test_a_log_is_that_of_the_container_named(tmp_path: Path) -> None:
     async with connected(tmp_path, lambda _: answer(b"epoch 1"), {}) as (server, kube):
-        for container, follow in (("main", True), ("", False)):
-            found = [each async for each in kube.logs("p", "ns", container=container, follow=follow)]
+        since = "2026-11-26T21:00:00+01:00"
+        for container, follow, after in (("main", True, None), ("", False, None), ("", False, ""), ("", False, since)):
+            found = [each async for each in kube.logs("p", "ns", container=container, follow=follow, since=after)]
             assert b"".join(found) == b"epoch 1"
         log = "/api/v1/namespaces/ns/pods/p/log"
-        assert [each.target for each in server.requested] == [f"{log}?container=main&follow=true", log]
+        assert [each.target for each in server.requested] == [
+            f"{log}?container=main&follow=true",
+            log,
+            f"{log}?timestamps=true",
+            f"{log}?timestamps=true&sinceTime=2026-11-26T21%3A00%3A00%2B01%3A00",
+        ]
 
 
 @pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])

@@ -11,6 +11,7 @@ import click
 from tessera.api.kubernetes.jobs import job_selection
 from tessera.api.kubernetes.jobstates import QUEUED_JOB, JobStage, JobState, read_job
 from tessera.cli.work.gpuusage import gpu_usage
+from tessera.cli.work.joblog import JobLog
 from tessera.clients.kube import (
     EVENTS,
     JOBS,
@@ -40,7 +41,9 @@ __all__ = [
 
 INTERRUPTED = 130
 _LAST_WORDS_S = 10.0
-"""How long the log may be silent after the Job has ended, and how long ended before it."""
+"""How long the log may be silent after the Job has ended."""
+_AGAIN_S = 1.0
+"""After which a log is read on whose stream has ended before its command."""
 
 
 async def state_of(kube: Kube, name: str, namespace: str) -> JobState:
@@ -165,7 +168,7 @@ class _Shown:
         meanwhile: Callable[[JobState], Coroutine[Any, Any, None]] | None,
         wake: Callable[[], None],
     ) -> None:
-        self._pod, self._is_log, self._told = state.pod, meanwhile is None, False
+        self._pod, self._is_log, self._over = state.pod, meanwhile is None, asyncio.Event()
         self._again = f"tessera logs {state.name} -n {state.namespace} prints it from its start"
         self._heard_s = asyncio.get_running_loop().time()
         self._doing = asyncio.create_task(meanwhile(state) if meanwhile else self._log(kube, state))
@@ -177,19 +180,16 @@ class _Shown:
         return state.pod != self._pod and (self._doing.done() or not self._is_log)
 
     def check(self, state: JobState) -> None:
-        """Say it if the log ended a while ago, and the command has not.
+        """Note whether the command of this pod has ended.
 
         Raises:
             TesseraError: the alternative failed.
 
         """
-        if not self._doing.done():
-            return
-        self._doing.result()
-        runs = state.pod == self._pod and state.stage is JobStage.RUNNING and state.exit_code is None
-        if runs and not self._told and self._silent_s() >= _LAST_WORDS_S:
-            self._told = True
-            say(f"the log ended, and the command runs on; {self._again}")
+        if state.stage.ended or state.exit_code is not None or state.pod != self._pod:
+            self._over.set()
+        if self._doing.done():
+            self._doing.result()
 
     async def last_words(self) -> None:
         """Wait for the end of the log, for as long as pieces of it come."""
@@ -207,14 +207,27 @@ class _Shown:
         return asyncio.get_running_loop().time() - self._heard_s
 
     async def _log(self, kube: Kube, state: JobState) -> None:
-        try:
-            async for piece in kube.logs(state.pod, state.namespace, container=state.container, follow=True):
-                click.echo(piece, nl=False)
-                self._heard_s = asyncio.get_running_loop().time()
-        except TesseraError as error:
-            self._told = True
-            say(f"the log broke off ({error}); {self._again}")
-        self._heard_s = asyncio.get_running_loop().time()
+        """Print the log to its end: a stream that began after the end of the command has all that was missing."""
+        log, was_whole, troubles = JobLog(kube, state), False, set[str]()
+        while True:
+            over = self._over.is_set()
+            try:
+                async for piece in log.read():
+                    click.echo(piece, nl=False)
+                    self._heard_s = asyncio.get_running_loop().time()
+                was_whole = True
+            except TesseraError as error:
+                if over and was_whole:  # nothing was missing, and the pod is gone
+                    return
+                was_whole = False
+                if over or str(error) not in troubles:
+                    troubles.add(str(error))
+                    say(f"the log broke off ({error}); {self._again if over else 'it is read on'}")
+            self._heard_s = asyncio.get_running_loop().time()
+            if over:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), _AGAIN_S)
 
 
 class _Observed:

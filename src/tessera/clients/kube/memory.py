@@ -6,6 +6,7 @@ For demos, the simulator and tests; without admission, defaults, validation of k
 import asyncio
 import copy
 import itertools
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -249,9 +250,12 @@ class MemoryKube:
         return answer
 
     async def logs(
-        self, name: str, namespace: str, *, container: str = "", follow: bool = False
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False, since: str | None = None
     ) -> AsyncIterator[bytes]:
-        """Yield the pieces in `written` for a pod; with `follow` also later ones until it has ended."""
+        """Yield the pieces in `written` for a pod; with `follow` also later ones until it has ended.
+
+        Two lines are written in each tenth of a second.
+        """
         await self._reach(PODS, namespace)
         subject, pod = f"log of {_subject(PODS, (namespace, name))}", self._storage.get(PODS, (namespace, name))
         if pod is None:
@@ -259,11 +263,11 @@ class MemoryKube:
         names = [each["name"] for each in (pod.get("spec") or {}).get("containers", ())]
         if names and (container not in names if container else len(names) > 1):
             raise InvalidInput(subject, found=f"container {container!r}", expected=f"one of {', '.join(names)}")
-        pieces, given = self.written.get((namespace, name), []), 0
+        pieces, given, timed = self.written.get((namespace, name), []), 0, _TimedLines(since or "")
         while True:
             for piece in pieces[given:]:
                 given += 1
-                yield piece
+                yield piece if since is None else timed.of(piece)
             pod = self._storage.get(PODS, (namespace, name)) or {}
             if not follow or (pod.get("status") or {}).get("phase") != "Running":
                 return
@@ -428,6 +432,25 @@ _OWN = frozenset({"name", "namespace", "uid", "resourceVersion", "generation"})
 
 def _without_own(metadata: Object) -> Object:
     return {key: part for key, part in metadata.items() if key not in _OWN}
+
+
+class _TimedLines:
+    """The lines of a log with their times, without those before a second."""
+
+    def __init__(self, since: str) -> None:
+        self._since, self._number, self._rest = since, 0, False
+
+    def of(self, piece: bytes) -> bytes:
+        """Return the next piece of the log with times."""
+        found = b""
+        for part in re.findall(rb"[^\n]*\n|[^\n]+", piece):
+            seconds, tenths = divmod((self._number - self._rest) // 2, 10)
+            time = f"2026-01-01T00:{seconds // 60:02}:{seconds % 60:02}.{tenths}00000000Z"
+            if time >= self._since[:-1]:
+                found += part if self._rest else f"{time} ".encode() + part
+            self._number += not self._rest
+            self._rest = not part.endswith(b"\n")
+        return found
 
 
 class _Socket:

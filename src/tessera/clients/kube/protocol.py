@@ -349,7 +349,9 @@ class Kube(Protocol):
         """
         ...
 
-    def logs(self, name: str, namespace: str, *, container: str = "", follow: bool = False) -> AsyncIterator[bytes]:
+    def logs(
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False, since: str | None = None
+    ) -> AsyncIterator[bytes]:
         """Yield the log of a container of a pod, in pieces; with `follow` until it ends.
 
         Args:
@@ -357,6 +359,8 @@ class Kube(Protocol):
             namespace: of the pod.
             container: its name; empty for the only one.
             follow: whether to wait for what it writes later.
+            since: with it each line begins with its time and a space, and those before this second are left out,
+                `2026-11-26T20:00:00Z`; empty for all lines.
 
         Raises:
             InvalidInput: its container has not started yet, or is not named though it has several.

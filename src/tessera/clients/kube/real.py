@@ -194,12 +194,14 @@ class HttpKube:
             raise Unavailable(subject, found=error.found, hint="try again") from error
 
     async def logs(
-        self, name: str, namespace: str, *, container: str = "", follow: bool = False
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False, since: str | None = None
     ) -> AsyncIterator[bytes]:
         """Yield the log of a container of a pod; it may be silent for hours."""
         subject = f"log of {_subject(PODS, name, namespace)}"
         requested = _Request(subject, PODS, name, namespace, "log")
         asked = ({"container": container} if container else {}) | ({"follow": "true"} if follow else {})
+        if since is not None:
+            asked |= {"timestamps": "true"} | ({"sinceTime": since} if since else {})
         async with AsyncExitStack() as stack:
             try:
                 pieces = await stack.enter_async_context(self._opened(requested, asked))
