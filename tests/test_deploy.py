@@ -734,9 +734,10 @@ def test_the_agent_runs_on_its_nodes_and_leaves_the_operators_alone(case: str) -
 
 def test_the_example_environments_are_those_of_the_examples() -> None:
     """Each is one that Tessera reads, and all of them are pulled in advance."""
-    text = (FOLDER.parent / "examples/10-environments/environments.yaml").read_text()
+    example = FOLDER.parent / "examples/10-environments/environments.yaml"
+    assert example.is_symlink(), "one file for both"
     found = [each for each in rendered({**ANY, "exampleEnvironments": True}) if each["kind"] in {KIND, IMAGE_WARMUP}]
-    assert found == list(yaml.safe_load_all(text))
+    assert found == list(yaml.safe_load_all(example.read_text()))
     assert not [each for each in rendered(ANY) if each["kind"] in {KIND, IMAGE_WARMUP}]
     environments = [read_environment(each) for each in found if each["kind"] == KIND]
     assert [each.name for each in environments if each.notebook] == ["jupyter"]
