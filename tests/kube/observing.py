@@ -25,6 +25,7 @@ __all__ = ["Api", "Living", "NoAnswerError", "checkpoint", "containers_of", "liv
 
 OF_CONTAINER = re.compile(r"/(node[0-9]+)/kubepods(?:/[a-z]+)?/pod([0-9a-f-]{36})/([0-9a-f]{64})$")
 CAPABILITY = re.compile(r"gpu([0-9]+)/gi([0-9]+)/")
+_MPS = b"nvidia-cuda-mps-control"
 ANSWER_S = 5.0
 
 
@@ -209,6 +210,13 @@ def _ids(by_numa: Mapping[str, list[str]]) -> tuple[str, ...]:
 
 
 def mps_daemons(node: Node) -> dict[str, int]:
-    """Return the processes of the MPS daemons that run on a node, by GPU or MIG device."""
-    records = [json.loads(path.read_text()) for path in node.path("/run/tessera/mps").glob("*/daemon.json")]
-    return {one["target"]["key"]: one["pid"] for one in records if node.path(f"/proc/{one['pid']}").exists()}
+    """Return the processes of the MPS daemons that run on a node, by GPU or MIG device, also those without a record."""
+    found, folder = dict[str, int](), node.path("/run/tessera")
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or the node has no such folder
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if b"-f" in words and any(word.rpartition(b"/")[2] == _MPS for word in words):
+                pipe = re.search(rb"CUDA_MPS_PIPE_DIRECTORY=([^\0]+)", (process / "environ").read_bytes())
+                if pipe and (process / "root/run/tessera").samefile(folder):
+                    found[Path(pipe[1].decode()).parent.name] = int(process.name)
+    return found

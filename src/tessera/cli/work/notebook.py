@@ -46,7 +46,7 @@ def notebook(**given: Unpack[_Given]) -> int:
     """Open JupyterLab on part of a GPU: submit a Job, and forward it to an address of this machine.
 
     Submits the Job, and reports why it is pending. When JupyterLab answers, prints its address with the token and
-    forwards the port until Ctrl-C. The notebook keeps running: `tessera attach` opens it again, `tessera stop` ends
+    forwards the port until Ctrl-C. The notebook keeps running: `tessera attach` opens it again, `tessera stop` deletes
     it. Files that are not on a volume are lost when it ends. The image must have JupyterLab. Needs the rights of
     Kubernetes' role `edit` in one namespace.
     """

@@ -35,7 +35,8 @@ def run(**given: Unpack[_Given]) -> int:
     """Run COMMAND in an image on part of a GPU: submit a Job, explain why it is pending, follow its log.
 
     Ends with the exit code of the command. Ctrl-C leaves the Job running: `tessera attach` follows it again, `tessera
-    stop` ends it. Needs the right to create Jobs and read pods and logs in one namespace, as Kubernetes' role `edit`.
+    stop` deletes it. Needs the right to create Jobs and read pods and logs in one namespace, as Kubernetes' role
+    `edit`.
 
     The folder of --code goes into a Secret of the Job, at most 1023 KiB compressed, without what its .tesseraignore or
     .gitignore names. The image must have tar and gzip.

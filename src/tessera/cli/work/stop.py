@@ -1,4 +1,4 @@
-"""`tessera stop`: end Jobs."""
+"""`tessera stop`: delete Jobs."""
 
 import asyncio
 from collections.abc import Sequence

@@ -182,11 +182,11 @@ def _check_need(requested: JobRequest) -> None:
 def _image_of(given: WorkOptions) -> tuple[str, str]:
     """Return the image, empty for that of an environment, and a short name."""
     image, environment = given["image"], given["environment"]
-    if bool(image) == bool(environment):
-        found = "both" if image else "neither"
-        raise InvalidInput(
-            "--image and --environment", found=found, hint="give one of them; `tessera environments` lists environments"
-        )
+    if image and environment:
+        raise InvalidInput("--image and --environment", found="both", hint="give one of them")
+    if not image and not environment:
+        hint = "give one of them; `tessera environments` lists environments"
+        raise InvalidInput("--image or --environment", found="neither is there", hint=hint)
     if environment:
         return "", environment
     checked("--image", image, WordForm.IMAGE)
