@@ -40,6 +40,18 @@ class KubeApi:
             return web.json_response(status, status=404)
         return web.json_response(found)
 
+    async def log(self, request: web.Request) -> web.Response:
+        place, query = request.match_info, request.query
+        since = query.get("sinceTime", "") if "timestamps" in query else None
+        pieces = self.kube.logs(
+            place["name"],
+            place["namespace"],
+            container=query.get("container", ""),
+            follow="follow" in query,
+            since=since,
+        )
+        return web.Response(body=b"".join([each async for each in pieces]))
+
     async def _do(self, request: web.Request, kind: Kind, name: str, namespace: str) -> Object | None:
         if request.method == "POST":
             return await self.kube.create(kind, await request.json())
@@ -50,8 +62,10 @@ class KubeApi:
             return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         if name:
             return await self.kube.get(kind, name, namespace)
-        labels = [each.split("=") for each in request.query.get("labelSelector", "").split(",") if each]
-        selection = Selection(namespace=namespace, labels=tuple((key, value) for key, value in labels))
+        parts = [each.partition("=") for each in request.query.get("labelSelector", "").split(",") if each]
+        labels = tuple((key, value) for key, equals, value in parts if equals)
+        having = tuple(key for key, equals, _ in parts if not equals)
+        selection = Selection(namespace=namespace, labels=labels, having=having)
         listing = await self.kube.list(kind, selection)
         metadata = {"resourceVersion": listing.resource_version}
         return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata,
@@ -62,6 +76,7 @@ class KubeApi:
 async def serving(api: KubeApi, folder: Path) -> AsyncIterator[Path]:
     """Serve an API, and give a kubeconfig of it whose namespace is `ns`."""
     app = web.Application(client_max_size=1 << 24)
+    app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}/log", api.log)
     for prefix in ("/api/{version}", "/apis/{group}/{version}"):
         for end in ("", "/{name}"):
             app.router.add_route("*", f"{prefix}/namespaces/{{namespace}}/{{plural}}{end}", api.answer)

@@ -1,0 +1,45 @@
+"""`tessera jobs`, `logs` and `attach`: what was submitted, and what became of it."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.commandline import called, running
+from harness.kubeapi import KubeApi, serving
+from harness.submittedjob import SubmittedJob
+from tessera.api.kubernetes.jobs import JobRequest, job_object
+from tessera.clients.kube import JOBS
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_jobs_are_listed_and_logs_printed_and_an_ended_one_is_attached_to(tmp_path: Path) -> None:
+    one = SubmittedJob()
+    await one.submit()
+    await one.kube.create(JOBS, job_object(JobRequest(name="k", namespace="other", image="a")))
+    foreign = job_object(JobRequest(name="backup", namespace="ns", image="a"))
+    foreign["metadata"]["labels"] = {}
+    await one.kube.create(JOBS, foreign)
+    async with serving(KubeApi(one.kube), tmp_path) as config:
+        async with running(config, "logs", "j") as process:
+            _, error = await asyncio.wait_for(process.communicate(), 60)
+        assert (process.returncode, b"job ns/j: Pending: try again when its pod has started" in error) == (2, True), (
+            error
+        )
+        one.kube.written["ns", "j-1"] = [b"epoch 1\n", b"epoch 2\n"]
+        await one.ends(3)
+        listed = json.loads(await called(config, "jobs", "-o", "json"))
+        assert [(each["name"], each["stage"], each["node"], each["exit_code"]) for each in listed] == [
+            ("j", "Failed", "n", 3)
+        ]
+        everywhere = json.loads(await called(config, "jobs", "-A", "-o", "json"))
+        assert {(each["namespace"], each["name"]) for each in everywhere} == {("ns", "j"), ("other", "k")}
+        rows = [line.split() for line in (await called(config, "jobs")).splitlines() if line.strip(" -")]
+        assert [each[:3] for each in rows[:2]] == [["NAME", "NAMESPACE", "STATUS"], ["j", "ns", "Failed"]]
+        assert await called(config, "logs", "j") == "epoch 1\nepoch 2"
+        async with running(config, "attach", "j") as process:
+            out, error = await asyncio.wait_for(process.communicate(), 60)
+        assert (process.returncode, out) == (3, b"epoch 1\nepoch 2\n")
+        assert b"j: Failed on n: its command ended with 3" in error
