@@ -362,6 +362,19 @@ def test_a_walk_through_has_all_sections_and_says_what_its_reader_replaces(page:
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("docs/walkthroughs/*.md")), ids=lambda page: page.stem)
+def test_what_the_commands_of_a_walk_through_read_is_there_or_made_by_the_page(page: Path) -> None:
+    """Files are blocks of the page, written by its commands, or in this repository; objects of buckets are uploaded."""
+    text = page.read_text()
+    typed = "".join(SHELL.findall(text))
+    made = {*re.findall(r"^```yaml\n# (\S+)$", text, re.MULTILINE), *re.findall(r" > ([\w./-]+)", typed)}
+    read = set(re.findall(r"(?<![\w./-])[\w./-]+\.(?:yaml|json|kubeconfig)\b", typed))
+    assert len(read) > 2
+    assert sorted(name for name in read - made if not (ROOT / name).exists()) == []
+    for name in re.findall(r"^  source: s3://models/(\S+)$", text, re.MULTILINE):
+        assert f"https://rgw.example.com/models/{name}/" in typed or f" find {name} -type f)" in typed, name
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/walkthroughs/*.md")), ids=lambda page: page.stem)
 def test_undo_deletes_nothing_that_a_cluster_may_have_by_another_hand(page: Path) -> None:
     """Namespaces and what is in none have names of the walk-through, or its reader must not have them."""
     text = page.read_text()

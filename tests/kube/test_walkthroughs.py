@@ -32,7 +32,6 @@ from testbed.tesseraimage import k6_image, prometheus_image, triton_image, vllm_
 
 _S = 180
 _CURL = shutil.which("curl") or "curl"
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def built(modules: tuple[Module, ...]) -> Callable[[pytest.Config], Path]:
@@ -114,7 +113,8 @@ def begin(helm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("SECRET", "secret")
         values = values or chart_values()
         (tools := tmp_path / "tools").mkdir()  # the bucket is in the testbed's network alone
-        (tools / "curl").write_text(f'#!/bin/sh\nexec {shlex.join(cluster.nodes[0].command(_CURL))} "$@"\n')
+        inside = shlex.join(cluster.nodes[0].command("env"))
+        (tools / "curl").write_text(f'#!/bin/sh\nexec {inside} --chdir="$PWD" {_CURL} "$@"\n')
         (tools / "curl").chmod(0o755)
         # The first process here is not the node's, as `/proc/1/root` expects; the state folder is in the agent's pod.
         values["agent"]["args"] += ["--host-root=/", "--model-dir=/var/lib/tessera/disk/models"]
@@ -154,7 +154,6 @@ def test_models_on_nvme(eight_h100s: Cluster, begin: Callable[..., Walk]) -> Non
 def test_triton_on_mig(three_nodes: Cluster, begin: Callable[..., Walk]) -> None:
     """A real Triton, Prometheus, HorizontalPodAutoscaler and kube-proxy; no client is ever failed."""
     bucket = three_nodes.folder / "bucket"
-    shutil.copytree(EXAMPLES / "9-model-servers" / "sleeper", bucket / "sleeper")
     serve_bucket(three_nodes.nodes[0], bucket)
     walk = begin("triton-on-mig", three_nodes)
     walk.step("1.")
@@ -198,7 +197,6 @@ def test_vllm_on_3g40gb(eight_h100s_to_serve: Cluster, begin: Callable[..., Walk
     """Sixteen replicas, each with an instance of its own as driver and containers show it; real vLLM in two of them."""
     cluster = eight_h100s_to_serve
     bucket, node = cluster.folder / "bucket", cluster.nodes[0]
-    shutil.copytree(EXAMPLES / "9-model-servers" / "tiny-llama", bucket / "tiny-llama")
     serve_bucket(node, bucket)
     walk = begin("vllm-on-3g40gb", cluster, serving=ON_A_PROCESSOR)
     walk.step("1.")
