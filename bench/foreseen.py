@@ -20,9 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tessera.core.serving.autoscaler import ReplicaProposal
-from tessera.core.serving.load import Load
-from tessera.core.serving.passes import PASS_S
+from tessera.core.serving.autoscaling.autoscaler import ReplicaProposal
+from tessera.core.serving.metrics.load import PASS_S, Load
 from tessera.sim.serving.clairvoyant import ClairvoyantPlan, clairvoyant
 from tessera.sim.serving.replicas import Model, Replicas
 from tessera.sim.serving.run import ServingRun, run

@@ -28,7 +28,8 @@ from pathlib import Path
 from statistics import fmean
 
 from tessera.api.prometheus.engines import read_counters
-from tessera.core.serving.queuetime import Counters, Window, between
+from tessera.core.serving.metrics.counters import Counters
+from tessera.core.serving.metrics.queuetime import Window, between
 from tessera.sim.serving.replicas import Model, Replicas
 from testbed.tesseraimage import triton_image
 

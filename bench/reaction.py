@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tessera.core.serving.passes import PASS_S
+from tessera.core.serving.metrics.load import PASS_S
 from tessera.sim.serving.policies import POLICIES
 from tessera.sim.serving.replicas import Model
 from tessera.sim.serving.run import run

@@ -10,13 +10,14 @@ import yaml
 
 from tessera.clients.kube import MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
-from tessera.core.serving.metricnames import SERVING_METRICS
-from tessera.core.serving.render.promql import queue_time_query
+from tessera.core.serving.metrics.metricnames import SERVING_METRICS
+from tessera.core.serving.metrics.promql import queue_time_query
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.ownmetrics import OWN_METRICS
 from tessera.log import logger
-from tessera.server.metrics.modelservers import ModelServerMetrics
+from tessera.server.metrics.modelservers import ModelServerAutoscaler
 from tessera.server.metrics.samples import ScrapedSamples
+from tessera.server.metrics.servermetrics import ModelServerMetrics
 
 ROOT = Path(__file__).parents[1]
 RULES = (ROOT / "deploy/chart/files/monitoring/rules.yaml", ROOT / "deploy/chart/files/monitoring/model-servers.yaml")
@@ -26,7 +27,7 @@ ADAPTER = yaml.safe_load((ROOT / "deploy/chart/files/monitoring/prometheus-adapt
 EACH = [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
 ALERTS = [each for each in EACH if "alert" in each]
 RECORDED = {each["record"] for each in EACH if "record" in each}
-HOMES = {"core/serving/metricnames.py", "core/usage/nodemetrics.py", "core/usage/ownmetrics.py"}
+HOMES = {"core/serving/metrics/metricnames.py", "core/usage/nodemetrics.py", "core/usage/ownmetrics.py"}
 """Where names of metrics are spelled; all else imports them."""
 COMPONENTS = {
     name
@@ -97,7 +98,7 @@ def test_each_alert_has_a_case() -> None:
 
 def test_prometheus_adapter_serves_the_metrics_of_tessera_metrics_from_what_is_recorded() -> None:
     """All but the replicas, which `tessera metrics` alone decides."""
-    metrics = ModelServerMetrics(MemoryKube(), ScrapedSamples(MemoryMetrics()), logger())
+    metrics = ModelServerMetrics(ModelServerAutoscaler(MemoryKube(), ScrapedSamples(MemoryMetrics()), logger()))
     assert {("pods", each["name"]["as"]) for each in ADAPTER["rules"]} == metrics.custom()
     assert {each["name"]["as"] for each in ADAPTER["externalRules"]} == metrics.external() - {"tessera_replicas"}
     requested = {each["seriesQuery"].partition("{")[0] for each in (*ADAPTER["rules"], *ADAPTER["externalRules"])}

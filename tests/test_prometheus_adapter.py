@@ -30,7 +30,7 @@ from tessera.api.prometheus.engines import read_counters
 from tessera.clients.kube import PODS as POD_KIND
 from tessera.clients.kube import SERVICES, MemoryKube
 from tessera.clients.prometheus import HttpMetrics
-from tessera.core.serving.observed import ServerObservation, ServerState, observe
+from tessera.core.serving.metrics.observed import ServerObservation, ServerState, observe
 from tessera.errors import InvalidInput
 from tessera.log import logger
 from tessera.measures import Measures

@@ -1,17 +1,23 @@
 """Rules for sites that scrape model servers with Prometheus: queue time, and prometheus-adapter's configuration.
 
-The expressions compute the same as `core.serving.queuetime`: `increase` handles restarts, an idle pod
-has no wait, and if requests wait and none was started the wait is at least the window. Series of both engines
-get one name by recording rules, because two rules of prometheus-adapter for one metric hide each other.
+Series of both engines get one name by recording rules, because two rules of prometheus-adapter for one metric hide
+each other.
 """
 
 from functools import partial
 from typing import Final
 
 from tessera.api.documents import Plain
-from tessera.core.serving.enginemetrics import ENGINE_METRICS, EngineMetrics
-from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, SERVER, WAITING, recorded_name
-from tessera.core.serving.render.promql import WINDOW_S, queue_time
+from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
+from tessera.core.serving.metrics.metricnames import (
+    IN_FLIGHT,
+    QUEUE_TIME,
+    QUEUE_TIME_US,
+    SERVER,
+    WAITING,
+    recorded_name,
+)
+from tessera.core.serving.metrics.promql import in_flight, queue_time, waiting
 
 __all__ = ["adapter_rules", "prometheus_rules"]
 
@@ -32,11 +38,11 @@ def prometheus_rules() -> Plain:
     recorded: list[Plain] = []
     for level in _BY:
         for metric, expression in (
-            (QUEUE_TIME, _queue_time),
-            (WAITING, _waiting),
-            (IN_FLIGHT, _in_flight),
+            (QUEUE_TIME, queue_time),
+            (WAITING, waiting),
+            (IN_FLIGHT, in_flight),
         ):
-            each = " or ".join(f"({expression(engine, level)})" for engine in ENGINE_METRICS)
+            each = " or ".join(f"({expression(engine, partial(_sum, level))})" for engine in ENGINE_METRICS)
             recorded.append({"record": recorded_name(metric, level), "expr": each})
     alert: Plain = {
         "alert": "TesseraRequestsWaitLong",
@@ -82,26 +88,3 @@ def _adapter_rule(metric: str, series: str, unit: str, resources: tuple[str, ...
 def _sum(level: str, inner: str) -> str:
     chosen = f'{{{SERVER}!=""}}' if level == "server" else ""
     return f"sum by ({_BY[level]}) ({inner.replace('{}', chosen)})"
-
-
-def _increases(level: str, names: tuple[str, ...]) -> str:
-    """Return the increase of the sum of counters over the window."""
-    return " + ".join(_sum(level, f"increase({name}{{}}[{WINDOW_S}s])") for name in names)
-
-
-def _queue_time(engine: EngineMetrics, level: str) -> str:
-    return queue_time(engine, partial(_sum, level))
-
-
-def _waiting(engine: EngineMetrics, level: str) -> str:
-    """Return the requests that wait; by Little's law where the engine does not say."""
-    spent = _increases(level, (engine.queued,))
-    return f"{_sum(level, f'{engine.waiting}{{}}')} or {spent} * {engine.seconds / WINDOW_S:.12g}"
-
-
-def _in_flight(engine: EngineMetrics, level: str) -> str:
-    if engine.running:
-        running = _sum(level, f"{engine.running}{{}}")
-    else:
-        running = f"({_increases(level, engine.served)}) * {engine.seconds / WINDOW_S:.12g}"
-    return f"({_waiting(engine, level)}) + ({running})"

@@ -6,7 +6,7 @@ That Prometheus computes the right values of them, promtool tests in tests/test_
 import json
 import re
 
-from tessera.core.serving.enginemetrics import ENGINE_METRICS
+from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
 from testbed.generation.queuerules import adapter_rules, prometheus_rules
 
 

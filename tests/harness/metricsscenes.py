@@ -12,8 +12,9 @@ from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, PODS, MemoryK
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.errors import Unavailable
 from tessera.log import logger
-from tessera.server.metrics.modelservers import ModelServerMetrics
+from tessera.server.metrics.modelservers import ModelServerAutoscaler
 from tessera.server.metrics.samples import ScrapedSamples
+from tessera.server.metrics.servermetrics import ModelServerMetrics
 
 
 class Scene:
@@ -21,27 +22,32 @@ class Scene:
 
     def __init__(self) -> None:
         self.kube = MemoryKube()
-        self.metrics = MemoryMetrics()
+        self.exposed = MemoryMetrics()
         self.now_s = 2000.0
-        self.servers = ModelServerMetrics(self.kube, self.scraped(), logger(), now_s=lambda: self.now_s)
+        self.servers = ModelServerAutoscaler(self.kube, self.scraped(), logger(), now_s=lambda: self.now_s)
+
+    @property
+    def metrics(self) -> ModelServerMetrics:
+        """What is served of them."""
+        return ModelServerMetrics(self.servers, now_s=lambda: self.now_s)
 
     def scraped(self) -> ScrapedSamples:
-        return ScrapedSamples(self.metrics, now_s=lambda: self.now_s)
+        return ScrapedSamples(self.exposed, now_s=lambda: self.now_s)
 
     async def reconcile(self, *contents: bytes | Unavailable, seconds: float = 15.0) -> None:
         """Let time go by; then the pods 10.0.0.1, 10.0.0.2, ... expose these; look."""
         self.now_s += seconds
         for number, content in enumerate(contents, 1):
-            self.metrics.contents[f"http://10.0.0.{number}:8002/metrics"] = content
+            self.exposed.contents[f"http://10.0.0.{number}:8002/metrics"] = content
         await self.servers.reconcile()
 
     async def replicas(self) -> float:
-        (series,) = await self.servers.series(External(metric="tessera_replicas", namespace="ns"))
+        (series,) = await self.metrics.series(External(metric="tessera_replicas", namespace="ns"))
         return series.value
 
     async def pods(self, metric: str = "tessera_queue_time_seconds", **requested: Any) -> dict[str, float]:
         """Return a metric of pods by their names."""
-        values = await self.servers.values(
+        values = await self.metrics.values(
             Custom(version="v1beta1", resource="pods", namespace="ns", metric=metric, **requested)
         )
         return {each.name: each.value for each in values}
@@ -57,7 +63,7 @@ async def scene(*objects: tuple[Any, dict[str, Any]], one: Scene | None = None) 
     for kind, each in objects:
         await one.kube.create(kind, each)
     task = asyncio.create_task(one.servers.run())
-    await one.servers.measured.wait()
+    await one.servers.passed.wait()
     assert not one.servers.waiting_for
     try:
         yield one

@@ -24,8 +24,8 @@ from tessera.clients.kube import (
     version_of,
 )
 from tessera.core.serving.annotations import SERVER_LABEL
+from tessera.core.serving.autoscaling.scaletozero import ReplicasMetric, awake, step
 from tessera.core.serving.modelserver import ModelServer
-from tessera.core.serving.scaletozero import ReplicasMetric, awake, step
 from tessera.errors import Conflict, TesseraError
 from tessera.log import logger
 

@@ -7,7 +7,7 @@ import pytest
 
 from builders.measuredservers import autoscaler, deployment, model_pod
 from tessera.api.kubernetes.modelpods import more_pods, read_bounds, read_deployment, read_pod
-from tessera.core.serving.serverfacts import HpaBounds, ModelDeployment, ModelPod
+from tessera.core.serving.autoscaling.serverfacts import HpaBounds, ModelDeployment, ModelPod
 from tessera.errors import InvalidInput
 
 WANT = ModelPod(

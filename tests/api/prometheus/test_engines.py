@@ -6,8 +6,9 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from tessera.api.prometheus.engines import read_counters
-from tessera.core.serving.enginemetrics import ENGINE_METRICS
-from tessera.core.serving.queuetime import Counters, Window, between
+from tessera.core.serving.metrics.counters import Counters
+from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
+from tessera.core.serving.metrics.queuetime import Window, between
 from tessera.errors import InvalidInput
 
 RECORDED = Path(__file__).parents[2] / "data" / "servermetrics"

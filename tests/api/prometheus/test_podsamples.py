@@ -8,7 +8,7 @@ import pytest
 from tessera.api.prometheus.engines import counters_of
 from tessera.api.prometheus.podsamples import pod_query, read_scrapes
 from tessera.api.prometheus.samples import Sample
-from tessera.core.serving.enginemetrics import ENGINE_METRICS
+from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
 from tessera.errors import InvalidInput
 
 QUEUED, COUNT = "nv_inference_queue_duration_us", "nv_inference_request_success"

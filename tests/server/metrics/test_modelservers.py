@@ -17,34 +17,17 @@ from tessera.api.kubernetes.metrics.paths import External
 from tessera.api.prometheus.pendingrequests import PendingRequests
 from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, PODS
 from tessera.clients.prometheus import MemoryMetrics
-from tessera.core.serving.autoscaler import replicas_text
-from tessera.core.serving.queuetime import Counters, Missing
-from tessera.core.serving.serverfacts import ModelPod
+from tessera.core.serving.autoscaling.autoscaler import replicas_text
+from tessera.core.serving.autoscaling.serverfacts import ModelPod
+from tessera.core.serving.metrics.counters import Counters, Unmeasured
 from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
-from tessera.server.metrics.modelservers import ModelServerMetrics
+from tessera.server.metrics.modelservers import ModelServerAutoscaler
 from tessera.server.metrics.samples import PodName, ScrapedSamples
 from tessera.server.metrics.sources import MetricAbsent
 
 pytestmark = pytest.mark.anyio
-
-
-async def test_what_is_measured() -> None:
-    async with scene(*WHOLE) as one:
-        await one.reconcile(triton(ended=100), triton(ended=100))
-        await one.reconcile(
-            triton(ended=110, queued_s=5, served_s=30, waiting=3), triton(ended=130, queued_s=3, served_s=15)
-        )
-        assert await one.pods() == {"llm-1": 0.5, "llm-2": 0.1}
-        assert await one.pods("avg_time_queue_us") == {"llm-1": 500_000, "llm-2": 100_000}
-        assert await one.pods("tessera_requests_waiting") == {"llm-1": 3, "llm-2": 0}
-        assert await one.pods("tessera_requests_in_flight", name="llm-1") == {"llm-1": 5}
-        assert await one.pods(selector=read_selector(f"{SERVER}=llm", "s")) == {"llm-1": 0.5, "llm-2": 0.1}
-        for metric, want in (("queue_time_seconds", 0.2), ("requests_waiting", 3), ("requests_in_flight", 6)):
-            (series,) = await one.servers.series(External(metric=f"tessera_{metric}", namespace="ns"))
-            assert series.value == pytest.approx(want)
-            assert series.labels == {SERVER: "llm"}
 
 
 async def test_replicas_follow_the_load_and_each_decision_is_an_event() -> None:
@@ -57,12 +40,6 @@ async def test_replicas_follow_the_load_and_each_decision_is_an_event() -> None:
         assert reason == "ReplicasProposed"
         assert "replicas: expects" in message
         assert "requests in flight in 90 s" in message, "the cold start that was measured"
-
-
-async def test_what_is_served() -> None:
-    async with scene() as one:
-        assert ("pods", "avg_time_queue_us") in one.servers.custom()
-        assert "tessera_replicas" in one.servers.external()
 
 
 BAD_INPUT: dict[str, tuple[bytes | Unavailable, str]] = {
@@ -107,7 +84,7 @@ class Malformed:
         self.samples = samples
         self.pod = ""
 
-    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
+    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Unmeasured]:
         found = await self.samples.read(pods)
         malformed: Any = "many"
         return {
@@ -121,14 +98,14 @@ class Malformed:
 async def test_a_defect_about_one_server_leaves_the_others_measured_and_keeps_its_last_decision() -> None:
     one, measures = Scene(), Measures()
     source = Malformed(one.scraped())
-    one.servers = ModelServerMetrics(one.kube, source, logger(), measures=measures, now_s=lambda: one.now_s)
+    one.servers = ModelServerAutoscaler(one.kube, source, logger(), measures=measures, now_s=lambda: one.now_s)
     other = (DEPLOYMENTS, deployment("ocr", slots="4")), (AUTOSCALERS, autoscaler("ocr"))
     pods = (PODS, model_pod("llm-1", address="10.0.0.1")), (PODS, model_pod("ocr-1", "ocr", address="10.0.0.2"))
 
     async def replicas(server: str) -> float:
         selector = read_selector(f"{SERVER}={server}", "s")
         requested = External(metric="tessera_replicas", namespace="ns", selector=selector)
-        (series,) = await one.servers.series(requested)
+        (series,) = await one.metrics.series(requested)
         return series.value
 
     async with scene(*WHOLE[:2], *other, *pods, one=one):
@@ -211,7 +188,7 @@ async def test_an_idle_server_is_scaled_to_zero_and_back_when_it_is_woken(case: 
 async def test_a_repeated_first_scrape_is_not_bad_input() -> None:
     """As from a Prometheus that scrapes less often than we look."""
     one = Scene()
-    one.servers = ModelServerMetrics(one.kube, Repeated(), logger(), now_s=lambda: one.now_s)
+    one.servers = ModelServerAutoscaler(one.kube, Repeated(), logger(), now_s=lambda: one.now_s)
     async with scene(*WHOLE, one=one):
         with capture_logs() as logs:
             await one.reconcile()
@@ -225,7 +202,7 @@ async def test_a_repeated_first_scrape_is_not_bad_input() -> None:
 async def test_a_server_whose_pods_start_has_no_bad_input() -> None:
     """Its model loads, for longer than a decision is kept."""
     one, measures = Scene(), Measures()
-    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
+    one.servers = ModelServerAutoscaler(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
     starts = model_pod()
     starts["status"]["conditions"] = []
     async with scene((DEPLOYMENTS, deployment(slots="4")), (AUTOSCALERS, autoscaler()), (PODS, starts), one=one):
@@ -275,7 +252,7 @@ class Queue:
 
 async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back() -> None:
     one, queue, measures = Scene(), Queue(), Measures()
-    one.servers = ModelServerMetrics(
+    one.servers = ModelServerAutoscaler(
         one.kube, one.scraped(), logger(), queues=queue, measures=measures, now_s=lambda: one.now_s
     )
     objects = ((DEPLOYMENTS, deployment(replicas=0, slots="4", idle_seconds="600")), (AUTOSCALERS, autoscaler()))
@@ -307,7 +284,7 @@ async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back
 async def test_a_failed_wake_up_query_is_the_reason_for_zero() -> None:
     one, queue = Scene(), Queue()
     queue.trouble = DOWN
-    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), queues=queue, now_s=lambda: one.now_s)
+    one.servers = ModelServerAutoscaler(one.kube, one.scraped(), logger(), queues=queue, now_s=lambda: one.now_s)
     objects = ((DEPLOYMENTS, deployment(replicas=0, slots="4", idle_seconds="600")), (AUTOSCALERS, autoscaler()))
     async with scene(*objects, one=one):
         assert await one.replicas() == 0
@@ -319,7 +296,7 @@ async def test_a_failed_wake_up_query_is_the_reason_for_zero() -> None:
 class Repeated:
     """Samples of pods that count since long ago, the same at each look."""
 
-    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
+    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Unmeasured]:
         once = Counters(at_s=2000.0, started_s=0.0, queued_s=1.0, dequeued=9.0, served_s=2.0, completed=9.0)
         return dict.fromkeys(pods, once)
 
@@ -349,8 +326,8 @@ async def test_a_pod_for_which_there_was_no_time_says_so() -> None:
             return await super().get(url)
 
     one = Scene()
-    one.metrics = Hanging()
-    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), now_s=lambda: one.now_s)
+    one.exposed = Hanging()
+    one.servers = ModelServerAutoscaler(one.kube, one.scraped(), logger(), now_s=lambda: one.now_s)
     async with scene(*WHOLE, one=one):
         for number in range(2):
             await one.reconcile(b"", triton(ended=100 + number))
@@ -505,13 +482,6 @@ async def test_the_cold_start_is_that_of_the_first_readiness() -> None:
         assert "requests in flight in 90 s" in (await one.events())[-1][1]
 
 
-async def test_a_selector_that_selects_no_pod_has_a_reason() -> None:
-    async with scene(*WHOLE) as one:
-        await one.reconcile(triton(ended=1), triton(ended=1))
-        with pytest.raises(MetricAbsent, match="no such running pod has the label"):
-            await one.pods(selector=read_selector("a=b", "s"))
-
-
 async def test_a_server_without_its_pods_is_forgotten() -> None:
     async with scene(*WHOLE) as one:
         await one.reconcile(triton(ended=1), triton(ended=1))
@@ -521,17 +491,6 @@ async def test_a_server_without_its_pods_is_forgotten() -> None:
         await one.reconcile()
         with pytest.raises(MetricAbsent, match="no such server"):
             await one.replicas()
-
-
-async def test_old_measurements_are_not_served() -> None:
-    one = Scene()
-    with pytest.raises(Unavailable, match="nothing was measured yet"):
-        await one.replicas()
-    async with scene(*WHOLE) as one:
-        await one.reconcile(triton(ended=1), triton(ended=1))
-        one.now_s += 61
-        with pytest.raises(Unavailable, match="last measured 61 s ago"):
-            await one.pods()
 
 
 async def test_malformed_objects_are_ignored() -> None:

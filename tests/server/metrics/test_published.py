@@ -6,14 +6,14 @@ from builders.measuredservers import triton
 from harness.metricsscenes import DOWN, WHOLE, Scene, scene
 from tessera.log import logger
 from tessera.measures import Measures
-from tessera.server.metrics.modelservers import ModelServerMetrics
+from tessera.server.metrics.modelservers import ModelServerAutoscaler
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_what_prometheus_gets() -> None:
     one, measures = Scene(), Measures()
-    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
+    one.servers = ModelServerAutoscaler(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
 
     def published() -> dict[str, float]:
         """Return what is said of the server, and of its samples."""

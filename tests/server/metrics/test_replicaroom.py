@@ -24,7 +24,7 @@ from tessera.clients.kube import (
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import TesseraError
 from tessera.log import logger
-from tessera.server.metrics.modelservers import ModelServerMetrics
+from tessera.server.metrics.modelservers import ModelServerAutoscaler
 from tessera.server.metrics.replicaroom import ReplicaRoom
 
 pytestmark = pytest.mark.anyio
@@ -90,7 +90,7 @@ async def test_two_servers_that_grow_share_the_room() -> None:
         for number in range(1, 41):
             busy = triton(ended=100 + number * 200, served_s=600.0 * number, waiting=4)
             await one.reconcile(busy, busy)
-        found = await one.servers.series(External(metric="tessera_replicas", namespace="ns"))
+        found = await one.metrics.series(External(metric="tessera_replicas", namespace="ns"))
         assert sorted(each.value for each in found) == [2, 6]
 
 
@@ -103,7 +103,7 @@ async def test_servers_that_grow_are_counted_in_turn_within_a_time() -> None:
         one.now_s += 0.25
         return one.now_s
 
-    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), now_s=later)
+    one.servers = ModelServerAutoscaler(one.kube, one.scraped(), logger(), now_s=later)
     for node in ("a", "b", "c"):
         await make_node(one.kube, node, *(gpu(each) for each in range(8)))
     servers = [("many", f"llm-{number:02}") for number in range(40)] + [("one", "other")]
@@ -124,7 +124,7 @@ async def test_servers_that_grow_are_counted_in_turn_within_a_time() -> None:
             wanted = [
                 each
                 for namespace in ("many", "one")
-                for each in await one.servers.series(External(metric="tessera_replicas", namespace=namespace))
+                for each in await one.metrics.series(External(metric="tessera_replicas", namespace=namespace))
             ]
             counted.append({each.labels["serving.tessera.dev/server"] for each in wanted if each.value > 2})
         said = [text for _, text in await one.events()]

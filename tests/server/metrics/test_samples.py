@@ -14,8 +14,8 @@ from harness.prometheusserver import history, serving_history
 from tessera.api.kubernetes.modelpods import read_pod
 from tessera.api.prometheus.podsamples import pod_query
 from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
-from tessera.core.serving.queuetime import Counters, Missing
-from tessera.core.serving.serverfacts import ModelPod
+from tessera.core.serving.autoscaling.serverfacts import ModelPod
+from tessera.core.serving.metrics.counters import Counters, Unmeasured
 from tessera.errors import Unavailable
 from tessera.server.metrics.samples import PodName, PrometheusSamples, ScrapedSamples
 
@@ -130,7 +130,7 @@ async def test_what_a_real_prometheus_scraped_last(tmp_path: Path) -> None:
     assert counters.at_s == pytest.approx(now_s - 20, abs=0.002)
     assert (counters.dequeued, counters.queued_s) == (200.0, 10.0)
     assert counters.served_s == pytest.approx(60.0)
-    assert found["ns", "other"] == Missing(f"Prometheus {url} has no series of it; is its port of metrics scraped?")
+    assert found["ns", "other"] == Unmeasured(f"Prometheus {url} has no series of it; is its port of metrics scraped?")
 
 
 BAD: dict[str, tuple[bytes | Unavailable, str]] = {
@@ -148,7 +148,7 @@ async def test_a_prometheus_that_does_not_answer_is_the_reason_for_every_pod(cas
     found = await samples.read(pods("a", "b"))
     assert found.keys() == {("ns", "a"), ("ns", "b")}
     for each in found.values():
-        assert isinstance(each, Missing)
+        assert isinstance(each, Unmeasured)
         assert each.reason.startswith(f"Prometheus {URL}: ")
         assert want in each.reason
 
@@ -163,7 +163,7 @@ async def test_a_value_that_no_counter_has_is_that_pods_alone() -> None:
     )
     metrics.contents[samples.target] = f'{{"data": {{"result": [{series}]}}}}'.encode()
     found = await samples.read(pods("a", "b"))
-    assert found["ns", "a"] == Missing("nv_inference_queue_duration_us is nan, not from 0 to 1e+15")
+    assert found["ns", "a"] == Unmeasured("nv_inference_queue_duration_us is nan, not from 0 to 1e+15")
     assert isinstance(found["ns", "b"], Counters)
 
 
@@ -180,7 +180,7 @@ async def test_a_scrape_of_before_a_restart_is_not_counted_since_it() -> None:
         )
         metrics.contents[samples.target] = f'{{"data": {{"result": [{series}]}}}}'.encode()
         found.append((await samples.read({name: pod}))[name])
-    assert found[0] == Missing("scraped before its container restarted; the next scrape compares", early=True)
+    assert found[0] == Unmeasured("scraped before its container restarted; the next scrape compares", too_early=True)
     assert isinstance(found[1], Counters)
 
 
@@ -191,7 +191,7 @@ async def test_missing_files_are_reported_and_without_pods_nothing_is_queried() 
     samples = PrometheusSamples(connect, URL)
     assert await samples.read({}) == {}
     (found,) = (await samples.read(pods("a"))).values()
-    assert isinstance(found, Missing)
+    assert isinstance(found, Unmeasured)
     assert "is not queried: " in found.reason
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tessera.core.serving.autoscaler import ReplicaProposal
-from tessera.core.serving.load import Load
+from tessera.core.serving.autoscaling.autoscaler import ReplicaProposal
+from tessera.core.serving.metrics.load import Load
 from tessera.sim.serving.replicas import Model, Replicas
 from tessera.sim.serving.run import run
 

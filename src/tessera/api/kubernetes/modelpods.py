@@ -12,9 +12,9 @@ import msgspec
 
 from tessera.api.fields import misfit
 from tessera.core.serving.annotations import COLD_START, IDLE, ONE_BY_ONE, PORT, SLOTS, WAKE
-from tessera.core.serving.metricnames import REPLICAS
+from tessera.core.serving.autoscaling.serverfacts import HpaBounds, ModelDeployment, ModelPod
+from tessera.core.serving.metrics.metricnames import REPLICAS
 from tessera.core.serving.render import KIND
-from tessera.core.serving.serverfacts import HpaBounds, ModelDeployment, ModelPod
 from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import InvalidInput, shown
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from tessera.api.prometheus.samples import Sample, read_samples
-from tessera.core.serving.enginemetrics import ENGINE_METRICS
-from tessera.core.serving.queuetime import Counters
+from tessera.core.serving.metrics.counters import Counters
+from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
 from tessera.errors import InvalidInput
 
 __all__ = ["counters_of", "read_counters"]

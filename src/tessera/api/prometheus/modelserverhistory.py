@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from tessera.api.prometheus.answers import Series, numbers, read_series
 from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
-from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
+from tessera.core.serving.metrics.metricnames import IN_FLIGHT, SERVER, recorded_name
 
 __all__ = ["model_server_queries", "read_model_servers"]
 

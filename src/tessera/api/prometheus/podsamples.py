@@ -12,8 +12,8 @@ import msgspec
 
 from tessera.api.prometheus.answers import read_series
 from tessera.api.prometheus.samples import Sample
-from tessera.core.serving.enginemetrics import ENGINE_METRICS
-from tessera.core.serving.queuetime import LONGEST_S
+from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
+from tessera.core.serving.metrics.queuetime import LONGEST_S
 
 __all__ = ["Scrape", "pod_query", "read_scrapes"]
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from tessera.core.serving.metricnames import REPLICAS
+from tessera.core.serving.metrics.metricnames import REPLICAS
 from tessera.errors import Conflict, Unavailable, Unsupported
 
 __all__ = [

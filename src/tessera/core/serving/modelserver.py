@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tessera.core.serving.scaletozero import IDLE_S
+from tessera.core.serving.autoscaling.scaletozero import IDLE_S
 from tessera.core.workload.need import Isolation
 
 __all__ = [

@@ -1,22 +1,17 @@
 """Measures the model servers every 15 s and decides how many replicas each should have.
 
-A source of metrics of their pods and of each server. State is in memory only: after a restart
-the present number of replicas stays for five minutes, while it is measured.
+State is in memory only: after a restart the present number of replicas stays for five minutes, while it is measured.
 """
 
 import asyncio
 import datetime as dt
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Final
 
 import msgspec
 
-from tessera.api.kubernetes.labelselectors import selects
-from tessera.api.kubernetes.metrics.answers import ExternalSeries, MetricValue
-from tessera.api.kubernetes.metrics.paths import Custom, External
 from tessera.api.kubernetes.modelpods import read_bounds, read_deployment, read_pod
 from tessera.api.prometheus.pendingrequests import BY_SERVICE
 from tessera.api.tessera.node.nodereports import Report, Subject
@@ -35,22 +30,10 @@ from tessera.clients.kube import (
     uid_of,
 )
 from tessera.core.serving.annotations import SERVER_LABEL
-from tessera.core.serving.decisions import decide, report_of
-from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
-from tessera.core.serving.observed import ServerObservation, ServerState, observe
-from tessera.core.serving.passes import PASS_S
-from tessera.core.serving.queuetime import Counters, Missing, Window
-from tessera.core.serving.render import KIND
-from tessera.core.serving.scaling import (
-    PlacesToCount,
-    ScalingState,
-    in_turn,
-    promised_places,
-    scale,
-    to_count,
-    with_room,
-)
-from tessera.core.serving.serverfacts import (
+from tessera.core.serving.autoscaling.decisions import decide, report_of
+from tessera.core.serving.autoscaling.places import PlacesToCount, order_in_turn, promised_places, to_count, with_room
+from tessera.core.serving.autoscaling.replicas import ScalingState, decide_replicas
+from tessera.core.serving.autoscaling.serverfacts import (
     HpaBounds,
     ModelDeployment,
     ModelPod,
@@ -60,8 +43,13 @@ from tessera.core.serving.serverfacts import (
     server_facts,
     start_times,
 )
+from tessera.core.serving.metrics.counters import Counters, Unmeasured
+from tessera.core.serving.metrics.load import PASS_S
+from tessera.core.serving.metrics.observed import ServerObservation, ServerState, observe
+from tessera.core.serving.metrics.queuetime import Window
+from tessera.core.serving.render import KIND
 from tessera.core.usage.ownmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
-from tessera.errors import InvalidInput, TesseraError, Unavailable
+from tessera.errors import InvalidInput, TesseraError
 from tessera.log import Logger, defect
 from tessera.loops import one_turn
 from tessera.measures import Measures
@@ -69,23 +57,9 @@ from tessera.server.metrics.published import MeasuredServer, publish
 from tessera.server.metrics.replicaroom import ReplicaRoom
 from tessera.server.metrics.requestqueues import RequestQueues
 from tessera.server.metrics.samples import PodSamples
-from tessera.server.metrics.sources import MetricAbsent
 
-__all__ = ["ModelServerMetrics"]
+__all__ = ["ModelServerAutoscaler"]
 
-_STALE_S: Final = 60.0
-"""Measurements older than this are not served."""
-_POD_METRICS: Final[Mapping[str, Callable[[Window], float]]] = {
-    QUEUE_TIME: lambda window: window.queue_time_s,
-    WAITING: lambda window: window.waiting,
-    IN_FLIGHT: lambda window: window.in_flight,
-    QUEUE_TIME_US: lambda window: window.queue_time_s * 1e6,
-}
-_SERVER_METRICS: Final[Mapping[str, Callable[[ServerObservation], float | Missing]]] = {
-    QUEUE_TIME: lambda found: found.queue_time_s,
-    WAITING: lambda found: found.waiting,
-    IN_FLIGHT: lambda found: found.in_flight,
-}
 _Name = tuple[str, str]
 """Namespace and name."""
 
@@ -107,8 +81,8 @@ class _TrackedServer(msgspec.Struct):
     """Why the last pass over it failed; empty if it did not."""
 
 
-class ModelServerMetrics:
-    """The model servers of a cluster.
+class ModelServerAutoscaler:
+    """Measures and decides on the model servers of a cluster.
 
     Args:
         kube: the Kubernetes API.
@@ -142,16 +116,22 @@ class ModelServerMetrics:
             kind: Store(kube, kind, selection, on_trouble=self._trouble) for kind, selection in selections
         }
         self._states: dict[_Name, _TrackedServer] = {}
-        self._measured: dict[_Name, MeasuredServer] = {}
-        self._measured_s = 0.0
         self._complaint = ""
-        self.measured = asyncio.Event()
+        self.measured: Mapping[tuple[str, str], MeasuredServer] = {}
+        """The measurements of the last pass, by namespace and name."""
+        self.measured_s: float | None = None
+        """When that was; None before the first one."""
+        self.passed = asyncio.Event()
         """Set after the first pass over all servers."""
+
+    def labels_of_pod(self, namespace: str, name: str) -> Mapping[str, str]:
+        """Return the labels of a pod; none if it is gone."""
+        return labels_of(self._stores[PODS].objects.get((namespace, name), {}))
 
     @property
     def waiting_for(self) -> str:
         """What must be read before requests can be answered; empty when ready."""
-        return "" if self.measured.is_set() else f"reading model servers{self._complaint and f' ({self._complaint})'}"
+        return "" if self.passed.is_set() else f"reading model servers{self._complaint and f' ({self._complaint})'}"
 
     async def run(self) -> None:
         """Reconcile every 15 s, until canceled."""
@@ -205,7 +185,7 @@ class ModelServerMetrics:
                 measured[server] = self._keep_decision(server, own, error, now_s)
         # 3. Decide again by the room that there is, for those that grow.
         room = ReplicaRoom(self._kube, self._now_s)
-        for server in in_turn(growing, {each: self._states[each].counted_s for each in growing}):
+        for server in order_in_turn(growing, {each: self._states[each].counted_s for each in growing}):
             deployed, _ = deployments[server]
             try:
                 measured[server] = await self._decide_with_room(
@@ -215,10 +195,10 @@ class ModelServerMetrics:
                 measured[server] = self._keep_decision(server, pods.get(server, {}), error, now_s)
         publish(self._measures, measured)
         # 4. Forget deleted servers, and report changes.
-        first, self._measured, self._measured_s = measured.keys() - self._measured.keys(), measured, now_s
+        first, self.measured, self.measured_s = measured.keys() - self.measured.keys(), measured, now_s
         self._states = {server: self._states[server] for server in measured}
         await self._report_all(deployments, first)
-        self.measured.set()
+        self.passed.set()
 
     async def _report_all(
         self, deployments: Mapping[_Name, tuple[Object, ModelDeployment]], first: Collection[_Name]
@@ -226,16 +206,16 @@ class ModelServerMetrics:
         """Report what changed about each server; `first` are those measured for the first time."""
         for server, (deployed, read) in sorted(deployments.items()):
             # The first sample of a server has no predecessor to compare with: not an error.
-            if not (server in first and self._measured[server].decision.bad):
+            if not (server in first and self.measured[server].decision.bad):
                 try:
-                    await self._report(server, deployed, read, self._measured[server])
+                    await self._report(server, deployed, read, self.measured[server])
                 except Exception as error:  # noqa: BLE001 a defect about one server must not stop the others
                     self._trouble(error)
 
     def _observe(
         self,
         state: _TrackedServer,
-        samples: Mapping[str, Counters | Missing],
+        samples: Mapping[str, Counters | Unmeasured],
         pods: Mapping[str, ModelPod],
         *,
         replicas: int,
@@ -245,14 +225,14 @@ class ModelServerMetrics:
         ready = {name for name, pod in pods.items() if pod.ready}
         state.observed, found = observe(state.observed, samples, at_s=now_s, replicas=replicas, ready=ready)
         for window in found.pods.values():
-            result = "counted" if isinstance(window, Window) else "early" if window.early else "failed"
+            result = "counted" if isinstance(window, Window) else "early" if window.too_early else "failed"
             self._measures.count(METRICS_SAMPLES, result=result)
         return found
 
     def _keep_decision(self, server: _Name, pods: Iterable[str], error: Exception, now_s: float) -> MeasuredServer:
         """Log a defect about a server, and return its last decision while that counts, without measurements."""
-        state, former = self._states[server], self._measured.get(server)
-        missing = Missing(f"an error in `tessera metrics` itself, see its log ({type(error).__name__}: {error})")
+        state, former = self._states[server], self.measured.get(server)
+        missing = Unmeasured(f"an error in `tessera metrics` itself, see its log ({type(error).__name__}: {error})")
         if state.defect != missing.reason:
             state.defect = missing.reason
             self._log.error(
@@ -362,90 +342,12 @@ class ModelServerMetrics:
             except TesseraError as error:  # the next pass tries again
                 self._trouble(error)
 
-    # The `MetricsSource` interface
-
-    def custom(self) -> frozenset[tuple[str, str]]:
-        """Return the metrics of pods."""
-        return frozenset(("pods", name) for name in _POD_METRICS)
-
-    def external(self) -> frozenset[str]:
-        """Return the metrics of servers."""
-        return frozenset({*_SERVER_METRICS, REPLICAS})
-
-    async def values(self, requested: Custom) -> Sequence[MetricValue]:
-        """Return a metric of pods."""
-        subject = f"metric {requested.metric} of pods in namespace {requested.namespace}"
-        self._check_fresh(subject)
-        windows = {
-            name: (found.at_s, window)
-            for (namespace, _), found in self._measured.items()
-            if namespace == requested.namespace
-            for name, window in found.observation.pods.items()
-        }
-        objects = self._stores[PODS].objects
-        chosen = {
-            name: each
-            for name, each in windows.items()
-            if requested.name in {"", name}
-            and selects(requested.selector, labels_of(objects.get((requested.namespace, name), {})))
-        }
-        values = [
-            MetricValue(
-                name=name,
-                namespace=requested.namespace,
-                value=_POD_METRICS[requested.metric](window),
-                at_s=at_s,
-                window_s=window.seconds,
-            )
-            for name, (at_s, window) in sorted(chosen.items())
-            if isinstance(window, Window)
-        ]
-        if not values:
-            reasons = {name: window.reason for name, (_, window) in chosen.items() if isinstance(window, Missing)}
-            raise MetricAbsent(
-                subject,
-                found="; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items())[:5])
-                or f"no such running pod has the label {SERVER_LABEL}",
-                hint="wait until a pod was measured",
-            )
-        return values
-
-    async def series(self, requested: External) -> Sequence[ExternalSeries]:
-        """Return a metric of servers, by their label."""
-        subject = f"external metric {requested.metric} in namespace {requested.namespace}"
-        self._check_fresh(subject)
-        series, reasons = list[ExternalSeries](), list[str]()
-        for (namespace, server), measured in sorted(self._measured.items()):
-            labels = {SERVER_LABEL: server}
-            if namespace != requested.namespace or not selects(requested.selector, labels):
-                continue
-            found: float | Missing
-            if requested.metric == REPLICAS:
-                decision = measured.decision
-                found = Missing(decision.reason) if decision.replicas is None else float(decision.replicas)
-            else:
-                found = _SERVER_METRICS[requested.metric](measured.observation)
-            if isinstance(found, Missing):
-                reasons.append(f"{server}: {found.reason}")
-            else:
-                series.append(ExternalSeries(labels=labels, value=found, at_s=measured.at_s))
-        if reasons or not series:  # a sum without one of its servers would be too small
-            found_text = "; ".join(reasons) or "no such server"
-            raise MetricAbsent(subject, found=found_text, hint=f"check the pods with the label {SERVER_LABEL}")
-        return series
-
-    def _check_fresh(self, subject: str) -> None:
-        age_s = self._now_s() - self._measured_s
-        if not self._measured_s or age_s > _STALE_S:
-            found = f"last measured {age_s:.0f} s ago" if self._measured_s else "nothing was measured yet"
-            raise Unavailable(subject, found=found, hint=f"it is measured every {PASS_S} s; try again")
-
 
 def _decide(
     former: ScalingState, facts: ServerFacts, observation: ServerObservation, now_s: float
 ) -> tuple[ScalingState, MeasuredServer]:
     """Return the new state of a server, and its measurements with the decision."""
-    scaling, decision = scale(former, facts, observation.load, now_s)
+    scaling, decision = decide_replicas(former, facts, observation.load, now_s)
     decided_s = None if scaling.decided is None else scaling.decided.at_s
     return scaling, MeasuredServer(
         at_s=now_s, facts=facts, observation=observation, decision=decision, decided_s=decided_s

@@ -5,10 +5,10 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.decisions import ScalingDecision
-from tessera.core.serving.observed import ServerObservation
-from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.serverfacts import ServerFacts
+from tessera.core.serving.autoscaling.decisions import ScalingDecision
+from tessera.core.serving.autoscaling.serverfacts import ServerFacts
+from tessera.core.serving.metrics.counters import Unmeasured
+from tessera.core.serving.metrics.observed import ServerObservation
 from tessera.core.usage.families import Labels, Metric
 from tessera.core.usage.ownmetrics import (
     MODEL_SERVER_DECISION_AGE,
@@ -35,8 +35,8 @@ class MeasuredServer(msgspec.Struct, frozen=True, kw_only=True):
     """When the last valid decision that still counts was made; None for none."""
 
 
-def _known(found: float | Missing) -> float | None:
-    return None if isinstance(found, Missing) else found
+def _known(found: float | Unmeasured) -> float | None:
+    return None if isinstance(found, Unmeasured) else found
 
 
 _GAUGES: Final[Mapping[Metric, Callable[[MeasuredServer], float | None]]] = {

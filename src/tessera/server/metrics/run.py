@@ -15,9 +15,10 @@ from tessera.server.listening import HttpServer, listening
 from tessera.server.metrics.access import MetricsAccess
 from tessera.server.metrics.adaptermetrics import AdapterMetrics, RulesSource
 from tessera.server.metrics.app import MetricsApp
-from tessera.server.metrics.modelservers import ModelServerMetrics
+from tessera.server.metrics.modelservers import ModelServerAutoscaler
 from tessera.server.metrics.requestqueues import RequestQueues
 from tessera.server.metrics.samples import PodSamples
+from tessera.server.metrics.servermetrics import ModelServerMetrics
 from tessera.server.metrics.sources import JoinedSources
 from tessera.server.selfsigned import METRICS, SelfSigned
 
@@ -71,11 +72,10 @@ class MetricsServer:
         self._log = logger()
         self._measures = Measures()
         self._access = MetricsAccess(kube)
-        self._model_servers = ModelServerMetrics(kube, samples, self._log, queues=queues, measures=self._measures)
-        self._adapter = (
-            AdapterMetrics(rules, kube, self._log, self._measures, taken=self._model_servers) if rules else None
-        )
-        sources = JoinedSources((self._model_servers, self._adapter) if self._adapter else (self._model_servers,))
+        self._model_servers = ModelServerAutoscaler(kube, samples, self._log, queues=queues, measures=self._measures)
+        own_metrics = ModelServerMetrics(self._model_servers)
+        self._adapter = AdapterMetrics(rules, kube, self._log, self._measures, taken=own_metrics) if rules else None
+        sources = JoinedSources((own_metrics, self._adapter) if self._adapter else (own_metrics,))
         self._app = MetricsApp(sources, self._access, self._log, self._measures)
         own = SelfSigned(kube, settings.tls, self._log, authority=METRICS) if settings.self_signed else None
         self._own = own
@@ -98,7 +98,7 @@ class MetricsServer:
 
     async def ready(self) -> None:
         """Wait until requests can be answered."""
-        await self._model_servers.measured.wait()
+        await self._model_servers.passed.wait()
         await self._access.known.wait()
         if self._adapter is not None:
             await self._adapter.tried.wait()

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from tessera.api.prometheus.engines import counters_of, read_counters
 from tessera.api.prometheus.podsamples import pod_query, read_scrapes
 from tessera.clients.prometheus import MetricsClient
-from tessera.core.serving.queuetime import Counters, Missing
-from tessera.core.serving.serverfacts import ModelPod
+from tessera.core.serving.autoscaling.serverfacts import ModelPod
+from tessera.core.serving.metrics.counters import Counters, Unmeasured
 from tessera.errors import TesseraError, shown
 
 __all__ = ["PodName", "PodSamples", "PrometheusSamples", "ScrapedSamples"]
@@ -23,13 +23,13 @@ _SCRAPING_S: Final = 12.0
 """Pods not scraped by then have no sample."""
 _AT_ONCE: Final = 64
 """Pods that are asked or whose answers are read at once."""
-_LATE: Final = Missing(f"not scraped within {_SCRAPING_S:.0f} s, because other pods did not answer")
+_LATE: Final = Unmeasured(f"not scraped within {_SCRAPING_S:.0f} s, because other pods did not answer")
 
 
 class PodSamples(Protocol):
     """A source of the pods' counters."""
 
-    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
+    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Unmeasured]:
         """Return the last counters of each of these pods, or why there are none."""
         ...
 
@@ -53,7 +53,7 @@ class ScrapedSamples:
         self._passes = 0
         self._turns, self._reading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
 
-    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
+    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Unmeasured]:
         """Scrape each pod."""
         await self._metrics.keep(frozenset(pod.url.removesuffix("/metrics") for pod in pods.values() if pod.url))
         names = _order(pods, self._silent, self._late, self._passes)
@@ -61,13 +61,13 @@ class ScrapedSamples:
         answers = await asyncio.gather(*(self._ask(each[1], pods[each], deadline_s) for each in names))
         found = dict(zip(names, answers, strict=True))
         self._late = frozenset(name for name, answer in found.items() if answer == _LATE)
-        self._silent = frozenset(name for name, each in found.items() if isinstance(each, Missing)) - self._late
+        self._silent = frozenset(name for name, each in found.items() if isinstance(each, Unmeasured)) - self._late
         self._passes += 1
         return found
 
-    async def _ask(self, name: str, pod: ModelPod, deadline_s: float) -> Counters | Missing:
+    async def _ask(self, name: str, pod: ModelPod, deadline_s: float) -> Counters | Unmeasured:
         if not pod.url:
-            return Missing(pod.trouble)
+            return Unmeasured(pod.trouble)
         try:
             async with asyncio.timeout_at(deadline_s), self._turns:
                 content, at_s = await self._metrics.get(pod.url), self._now_s()
@@ -77,13 +77,13 @@ class ScrapedSamples:
         except TimeoutError:
             return _LATE
         except TesseraError as error:
-            return Missing(error.cause)
+            return Unmeasured(error.cause)
         except Exception as error:  # noqa: BLE001 a defect about one pod must not stop the others
             return _defect(error)
 
 
-def _defect(error: Exception) -> Missing:
-    return Missing(f"its metrics cannot be read, by an error of `tessera metrics` ({type(error).__name__}: {error})")
+def _defect(error: Exception) -> Unmeasured:
+    return Unmeasured(f"its metrics cannot be read, by an error of `tessera metrics` ({type(error).__name__}: {error})")
 
 
 def _order(
@@ -122,7 +122,7 @@ class PrometheusSamples:
         self.target = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': pod_query()})}"
         self._subject = f"Prometheus {url}"
 
-    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
+    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Unmeasured]:
         """Return the last counters of each pod in Prometheus."""
         if not pods:
             return {}
@@ -130,22 +130,24 @@ class PrometheusSamples:
             async with self._connect() as metrics:
                 scrapes = read_scrapes(await metrics.get(self.target), self._subject)
         except TesseraError as error:
-            return dict.fromkeys(pods, Missing(f"{self._subject}: {error.cause}"))
+            return dict.fromkeys(pods, Unmeasured(f"{self._subject}: {error.cause}"))
         except OSError as error:  # files with the token and the CA
-            return dict.fromkeys(pods, Missing(f"{self._subject} is not queried: {shown(error)}"))
-        found = dict[PodName, Counters | Missing]()
+            return dict.fromkeys(pods, Unmeasured(f"{self._subject} is not queried: {shown(error)}"))
+        found = dict[PodName, Counters | Unmeasured]()
         for name, pod in pods.items():
             scrape = scrapes.get(name)
             if scrape is None:
-                found[name] = Missing(f"{self._subject} has no series of it; is its port of metrics scraped?")
+                found[name] = Unmeasured(f"{self._subject} has no series of it; is its port of metrics scraped?")
                 continue
             if scrape.at_s < pod.started_s:  # its counters are those of the process before
-                found[name] = Missing("scraped before its container restarted; the next scrape compares", early=True)
+                found[name] = Unmeasured(
+                    "scraped before its container restarted; the next scrape compares", too_early=True
+                )
                 continue
             try:
                 found[name] = counters_of(f"pod {name[1]}", scrape.samples, at_s=scrape.at_s, started_s=pod.started_s)
             except TesseraError as error:
-                found[name] = Missing(error.cause)
+                found[name] = Unmeasured(error.cause)
             except Exception as error:  # noqa: BLE001 as above
                 found[name] = _defect(error)
         return found

@@ -12,9 +12,8 @@ import msgspec
 
 from tessera.clients.kube import PODS, MemoryKube, Object, Store, name_of
 from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
-from tessera.core.serving.autoscaler import AutoscalerState, ScaledServer, propose
-from tessera.core.serving.load import Load
-from tessera.core.serving.passes import PASS_S
+from tessera.core.serving.autoscaling.autoscaler import AutoscalerState, ScaledServer, propose
+from tessera.core.serving.metrics.load import PASS_S, Load
 from tessera.core.workload.need import PodKey
 from tessera.sim.serving.replicas import Model, Replicas
 

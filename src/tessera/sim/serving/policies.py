@@ -1,15 +1,15 @@
 """The policies that are compared, by name: published rules on the HorizontalPodAutoscaler, and Tessera's own.
 
-All of them go through the same HorizontalPodAutoscaler as Kubernetes runs it (`core/serving/hpa`), each 15 seconds,
-with the defaults of autoscaling/v2; Tessera's with the `behavior` that is rendered for a model server.
+All of them go through the same HorizontalPodAutoscaler as Kubernetes runs it (`core/serving/autoscaling/hpa`), every
+15 seconds, with the defaults of autoscaling/v2; Tessera's with the `behavior` that is rendered for a model server.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from tessera.core.serving.autoscaler import AutoscalerState, ReplicaProposal, ScaledServer, propose
-from tessera.core.serving.hpa import (
+from tessera.core.serving.autoscaling.autoscaler import AutoscalerState, ReplicaProposal, ScaledServer, propose
+from tessera.core.serving.autoscaling.hpa import (
     Behavior,
     HpaDecision,
     HpaHistory,
@@ -19,9 +19,9 @@ from tessera.core.serving.hpa import (
     average_metric,
     pods_metric,
 )
-from tessera.core.serving.hpabehavior import scaling_behavior
-from tessera.core.serving.load import Load
-from tessera.core.serving.scaletozero import IDLE_S, ReplicasMetric, step
+from tessera.core.serving.autoscaling.hpabehavior import scaling_behavior
+from tessera.core.serving.autoscaling.scaletozero import IDLE_S, ReplicasMetric, step
+from tessera.core.serving.metrics.load import Load
 from tessera.sim.serving.replicas import Model, Replica, Replicas
 from tessera.sim.serving.run import Scaler
 

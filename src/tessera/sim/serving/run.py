@@ -5,9 +5,8 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.core.serving.autoscaler import ReplicaProposal
-from tessera.core.serving.load import Load
-from tessera.core.serving.passes import PASS_S
+from tessera.core.serving.autoscaling.autoscaler import ReplicaProposal
+from tessera.core.serving.metrics.load import PASS_S, Load
 from tessera.sim.serving.replicas import Model, Replicas
 from tessera.sim.serving.traces import Floats
 

@@ -7,7 +7,7 @@ import pytest
 from tessera.api.kubernetes.metrics.answers import ExternalSeries, external_values
 from tessera.api.kubernetes.metrics.paths import External
 from tessera.api.kubernetes.metrics.values import read_desired_replicas
-from tessera.core.serving.scaletozero import ReplicasMetric
+from tessera.core.serving.autoscaling.scaletozero import ReplicasMetric
 from tessera.errors import InvalidInput
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tessera.api.fields import misfit
-from tessera.core.serving.scaletozero import ReplicasMetric
+from tessera.core.serving.autoscaling.scaletozero import ReplicasMetric
 from tessera.core.workload.units import quantity
 from tessera.errors import InvalidInput
 

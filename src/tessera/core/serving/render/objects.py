@@ -4,14 +4,14 @@ import datetime as dt
 from typing import Any, Final
 
 from tessera.core.serving.annotations import IDLE, ONE_BY_ONE, SERVER_LABEL, SLOTS, WAKE
-from tessera.core.serving.hpa import ScalingRules
-from tessera.core.serving.hpabehavior import scaling_behavior
-from tessera.core.serving.metricnames import QUEUE_TIME, REPLICAS
+from tessera.core.serving.autoscaling.hpa import ScalingRules
+from tessera.core.serving.autoscaling.hpabehavior import scaling_behavior
+from tessera.core.serving.metrics.load import PASS_S
+from tessera.core.serving.metrics.metricnames import QUEUE_TIME, REPLICAS
+from tessera.core.serving.metrics.promql import queue_time_query
 from tessera.core.serving.modelserver import ModelServer
-from tessera.core.serving.passes import PASS_S
 from tessera.core.serving.render.engines import METRICS_PORT, EngineProgram, program
 from tessera.core.serving.render.pods import isolation, labels, pod_template
-from tessera.core.serving.render.promql import queue_time_query
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import InvalidInput

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.serving.capacity import Capacity, measure, usable_slots
-from tessera.core.serving.load import Load
+from tessera.core.serving.autoscaling.capacity import Capacity, measure, usable_slots
+from tessera.core.serving.metrics.load import Load
 
 
 def load(at_s: float, *, running: float = 20, waiting: int = 130, ready: int = 1, **more: Any) -> Load:

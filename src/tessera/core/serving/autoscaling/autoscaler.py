@@ -14,11 +14,10 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.capacity import Capacity, measure, usable_slots
-from tessera.core.serving.forecast import ERRORS_S, ForecastState, SlotDemand, forecast_demand, starting
-from tessera.core.serving.load import Load
-from tessera.core.serving.passes import SUSTAINED_S
-from tessera.core.serving.scaletozero import IDLE_S, awake
+from tessera.core.serving.autoscaling.capacity import Capacity, measure, usable_slots
+from tessera.core.serving.autoscaling.forecast import ERRORS_S, ForecastState, SlotDemand, forecast_demand, starting
+from tessera.core.serving.autoscaling.scaletozero import IDLE_S, awake
+from tessera.core.serving.metrics.load import SUSTAINED_S, Load
 
 __all__ = ["AutoscalerState", "ReplicaProposal", "ScaledServer", "propose", "replicas_text", "serves"]
 

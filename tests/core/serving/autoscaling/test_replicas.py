@@ -3,22 +3,14 @@
 import msgspec
 import pytest
 
-from tessera.core.serving.decisions import ScalingDecision
-from tessera.core.serving.load import Load
-from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.scaling import (
-    PlacesToCount,
-    ScalingState,
-    in_turn,
-    promised_places,
-    scale,
-    to_count,
-    with_room,
-)
-from tessera.core.serving.serverfacts import ServerFacts
+from tessera.core.serving.autoscaling.decisions import ScalingDecision
+from tessera.core.serving.autoscaling.replicas import ScalingState, decide_replicas
+from tessera.core.serving.autoscaling.serverfacts import ServerFacts
+from tessera.core.serving.metrics.counters import Unmeasured
+from tessera.core.serving.metrics.load import Load
 
 FACTS = ServerFacts(replicas=2, min_replicas=1, max_replicas=5, slots=8, decided=True)
-BAD = Missing("1 of 1 pods (a): no answer")
+BAD = Unmeasured("1 of 1 pods (a): no answer")
 
 
 def load(at_s: float = 0.0, *, in_flight: int = 0, replicas: int = 2) -> Load:
@@ -29,7 +21,7 @@ def run(facts: ServerFacts, *, in_flight: int, looks: int = 40) -> ScalingDecisi
     """Return the decision after ten minutes of so many requests in flight."""
     remembered, found = ScalingState(), None
     for number in range(looks):
-        remembered, found = scale(remembered, facts, load(15.0 * number, in_flight=in_flight), 15.0 * number)
+        remembered, found = decide_replicas(remembered, facts, load(15.0 * number, in_flight=in_flight), 15.0 * number)
     assert found is not None
     return found
 
@@ -56,7 +48,7 @@ def test_a_full_server_gets_more_replicas() -> None:
     ],
 )
 def test_without_bounds_or_slots_there_is_no_decision(facts: ServerFacts, want: str) -> None:
-    remembered, found = scale(ScalingState(), facts, load(), 0.0)
+    remembered, found = decide_replicas(ScalingState(), facts, load(), 0.0)
     assert remembered == ScalingState()
     assert (found.replicas, found.bad) == (None, False)
     assert found.reason.endswith(want)
@@ -64,16 +56,16 @@ def test_without_bounds_or_slots_there_is_no_decision(facts: ServerFacts, want: 
 
 def test_an_annotation_that_cannot_be_read_is_bad_input_and_reported() -> None:
     facts = msgspec.structs.replace(FACTS, trouble="annotation x: 'y' is not a number")
-    _, found = scale(ScalingState(), facts, load(), 0.0)
+    _, found = decide_replicas(ScalingState(), facts, load(), 0.0)
     assert (found.replicas, found.reason, found.bad) == (None, facts.trouble, True)
 
 
 def test_bad_input_keeps_the_decision_and_what_was_learned() -> None:
-    remembered, good = scale(ScalingState(), FACTS, load(), 0.0)
-    kept, found = scale(remembered, FACTS, BAD, 15.0)
+    remembered, good = decide_replicas(ScalingState(), FACTS, load(), 0.0)
+    kept, found = decide_replicas(remembered, FACTS, BAD, 15.0)
     assert (found.replicas, found.bad) == (good.replicas, True)
     assert kept == remembered
-    _, late = scale(kept, FACTS, BAD, 300.0)
+    _, late = decide_replicas(kept, FACTS, BAD, 300.0)
     assert (late.replicas, late.bad) == (None, True)
 
 
@@ -90,7 +82,7 @@ def burst(facts: ServerFacts) -> ScalingDecision:
         now = msgspec.structs.replace(
             load(15.0 * number, in_flight=8), arrived=number * 200, completed=number * 200, served_s=number * 600.0
         )
-        remembered, found = scale(remembered, facts, now, now.at_s)
+        remembered, found = decide_replicas(remembered, facts, now, now.at_s)
     assert found is not None
     return found
 
@@ -108,40 +100,6 @@ def test_where_the_cluster_cannot_be_read_one_more_is_requested() -> None:
     found = burst(msgspec.structs.replace(FACTS, room=0, room_unknown=True))
     assert found.replicas == FACTS.replicas + 1
     assert found.reason.endswith("; room on the GPUs is unknown (cluster not read in time); one more is requested")
-
-
-def decision(replicas: int | None, *, bad: bool = False) -> ScalingDecision:
-    return ScalingDecision(replicas=replicas, reason="r", bad=bad)
-
-
-def test_places_are_counted_for_more_than_one_replica_beyond_those_that_are_there() -> None:
-    found = [to_count(FACTS, decision(number), pods=2) for number in (None, 1, 2, 3, 4, 5, 1 << 40)]
-    assert [each and each.more for each in found] == [None, None, None, None, 1, 2, 64]
-    assert to_count(FACTS, decision(5, bad=True), pods=2) is None
-    assert to_count(msgspec.structs.replace(FACTS, unschedulable=1), decision(5), pods=2) is None
-    assert to_count(msgspec.structs.replace(FACTS, decided=False), decision(5), pods=2) is None
-
-
-@pytest.mark.parametrize(("pods", "coming"), [(0, 2), (1, 1), (2, 0), (3, 0)])
-def test_desired_replicas_without_a_pod_take_the_places_first(pods: int, coming: int) -> None:
-    places = to_count(FACTS, decision(6), pods=pods)
-    assert places == PlacesToCount(more=3, coming=coming)
-    assert places.total == 3 + coming
-    assert [with_room(FACTS, places, found).room for found in (None, 0, 1, 5)] == [
-        None,
-        0,
-        max(1 - coming, 0),
-        5 - coming,
-    ]
-
-
-def test_others_do_not_count_the_places_that_a_server_gets() -> None:
-    places = PlacesToCount(more=3, coming=1)
-    got = [
-        promised_places(msgspec.structs.replace(FACTS, room=room), places, decision(replicas))
-        for room, replicas in ((None, 5), (0, 5), (2, None), (2, 1), (2, 3), (2, 5), (9, 5))
-    ]
-    assert got == [0, 0, 0, 1, 2, 3, 4]
 
 
 IDLE = ServerFacts(replicas=1, ready=1, min_replicas=0, max_replicas=5, slots=8, idle_s=600.0)
@@ -185,7 +143,7 @@ WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
     ],
 )
 def test_without_a_replica_nothing_is_bad_and_what_wakes_it_is_said(facts: ServerFacts, want: int, reason: str) -> None:
-    _, found = scale(ScalingState(), facts, Missing("it has no running pod"), 15.0)
+    _, found = decide_replicas(ScalingState(), facts, Unmeasured("it has no running pod"), 15.0)
     assert (found.replicas, found.reason, found.bad) == (want, reason, False)
 
 
@@ -205,7 +163,7 @@ def test_a_probe_that_fails_for_a_moment_changes_nothing_whatever_the_least(min_
             )
             measured = load(15.0 * number, in_flight=flying, replicas=1)
             now = msgspec.structs.replace(measured, ready=facts.ready, waiting=max(flying - 8, 0))
-            memory, decision = scale(memory, facts, now, 15.0 * number)
+            memory, decision = decide_replicas(memory, facts, now, 15.0 * number)
             found.append(decision.replicas)
         return found
 
@@ -215,22 +173,24 @@ def test_a_probe_that_fails_for_a_moment_changes_nothing_whatever_the_least(min_
 
 def test_a_failed_probe_of_a_pod_that_cannot_be_read_keeps_the_decision_for_a_moment() -> None:
     memory, facts = ScalingState(), msgspec.structs.replace(IDLE, replicas=2, ready=2)
-    decision = scale(memory, facts, load(in_flight=14), 0.0)[1]
+    decision = decide_replicas(memory, facts, load(in_flight=14), 0.0)[1]
     for number in range(40):
-        memory, decision = scale(memory, facts, load(15.0 * number, in_flight=14), 15.0 * number)
+        memory, decision = decide_replicas(memory, facts, load(15.0 * number, in_flight=14), 15.0 * number)
     lost = msgspec.structs.replace(facts, ready=0)
     said = list[tuple[int | None, str]]()
     for number in range(40, 43):
-        memory, found = scale(memory, lost, Missing("no answer"), 15.0 * number)
+        memory, found = decide_replicas(memory, lost, Unmeasured("no answer"), 15.0 * number)
         said.append((found.replicas, found.reason.partition(";")[0]))
     assert said == [(3, "no answer"), (3, "no answer"), (2, NOT_READY.replace("1 is", "2 are"))]
     assert decision.replicas == 3
     gone = msgspec.structs.replace(lost, replicas=0, pending_requests=3.0)
-    assert scale(memory, gone, Missing("no answer"), 15.0 * 44)[1].replicas == 1, "at zero nothing is awaited"
+    assert decide_replicas(memory, gone, Unmeasured("no answer"), 15.0 * 44)[1].replicas == 1, (
+        "at zero nothing is awaited"
+    )
 
 
 def test_a_server_scaled_to_zero_by_hand_stays_at_zero() -> None:
-    _, found = scale(ScalingState(), msgspec.structs.replace(FACTS, replicas=0), BAD, 15.0)
+    _, found = decide_replicas(ScalingState(), msgspec.structs.replace(FACTS, replicas=0), BAD, 15.0)
     assert (found.replicas, found.bad) == (None, False)
     assert "scaled to zero by hand" in found.reason
 
@@ -247,7 +207,7 @@ def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_
         for _ in range(passes):
             at_s += 15
             busy = msgspec.structs.replace(load(at_s, in_flight=30), waiting=18, saturated=serving)
-            remembered, _ = scale(remembered, now, busy, at_s)
+            remembered, _ = decide_replicas(remembered, now, busy, at_s)
         capacity = remembered.autoscaler.capacity
         limits.append(None if capacity is None else (int(capacity.requests), capacity.carried))
     assert limits == [(4, False), (4, True), (4, True), (6, False)], "after a minute of the new pods alone it is theirs"
@@ -264,13 +224,5 @@ def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_
     ],
 )
 def test_the_cold_start(facts: ServerFacts, want: str) -> None:
-    _, found = scale(ScalingState(), facts, load(), 0.0)
+    _, found = decide_replicas(ScalingState(), facts, load(), 0.0)
     assert want in found.reason
-
-
-def test_places_are_counted_in_turn() -> None:
-    """One of each namespace first; the one counted longest ago before others."""
-    servers = [("many", "a"), ("many", "b"), ("many", "c"), ("one", "a")]
-    assert in_turn(servers, {}) == [("many", "a"), ("one", "a"), ("many", "b"), ("many", "c")]
-    counted_s = {("many", "a"): 15.0, ("one", "a"): 15.0, ("many", "b"): 0.0}
-    assert in_turn(reversed(servers), counted_s) == [("many", "c"), ("one", "a"), ("many", "b"), ("many", "a")]

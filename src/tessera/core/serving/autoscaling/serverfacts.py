@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.serving.scaletozero import IDLE_S
+from tessera.core.serving.autoscaling.scaletozero import IDLE_S
 
 __all__ = [
     "HpaBounds",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tessera.core.serving.hpa import (
+from tessera.core.serving.autoscaling.hpa import (
     DOWN,
     UP,
     Behavior,

@@ -6,24 +6,21 @@ makes a cluster autoscaler add a node.
 """
 
 import math
-from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Final
 
 import msgspec
 
-from tessera.core.serving.autoscaler import AutoscalerState, ReplicaProposal, ScaledServer, propose, serves
-from tessera.core.serving.decisions import LastDecision, ScalingDecision, decide
-from tessera.core.serving.load import Load
-from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.serverfacts import ServerFacts
+from tessera.core.serving.autoscaling.autoscaler import AutoscalerState, ReplicaProposal, ScaledServer, propose, serves
+from tessera.core.serving.autoscaling.decisions import LastDecision, ScalingDecision, decide
+from tessera.core.serving.autoscaling.serverfacts import ServerFacts
+from tessera.core.serving.metrics.counters import Unmeasured
+from tessera.core.serving.metrics.load import Load
 
-__all__ = ["PlacesToCount", "ScalingState", "in_turn", "promised_places", "scale", "to_count", "with_room"]
+__all__ = ["ScalingState", "decide_replicas"]
 
 _COLD_START_S: Final = 120.0
 """Before one was measured. Source: llm-d measured 100 to 139 s for a vLLM with an 8B model."""
-_MOST_COUNTED: Final = 64
-"""Most places counted in a pass, for any metrics."""
 _LEAST_COLD_START_S, _MOST_COLD_START_S = 5.0, 1800.0
 
 
@@ -34,8 +31,8 @@ class ScalingState(msgspec.Struct, frozen=True, kw_only=True):
     decided: LastDecision | None = None
 
 
-def scale(
-    former: ScalingState, facts: ServerFacts, load: Load | Missing, now_s: float
+def decide_replicas(
+    former: ScalingState, facts: ServerFacts, load: Load | Unmeasured, now_s: float
 ) -> tuple[ScalingState, ScalingDecision]:
     """Return the new state, and the desired replicas.
 
@@ -65,12 +62,12 @@ def scale(
 
 
 def _decide_by_load(
-    former: ScalingState, facts: ServerFacts, load: Load | Missing, now_s: float, *, max_replicas: int, slots: int
+    former: ScalingState, facts: ServerFacts, load: Load | Unmeasured, now_s: float, *, max_replicas: int, slots: int
 ) -> tuple[ScalingState, ScalingDecision]:
     """Return the new state, and the decision by what is measured, for a server with bounds and slots."""
     # 1. While no replica serves, the requests that wait in front count. Without a measurement the last decision does.
     load = _load_or_unserved(former.autoscaler, facts, load, now_s) if facts.min_replicas == 0 else load
-    if isinstance(load, Missing):
+    if isinstance(load, Unmeasured):
         decided, decision = decide(former.decided, load, now_s)
         return ScalingState(autoscaler=former.autoscaler, decided=decided), decision
     # 2. Propose replicas, at most as many as there is room for.
@@ -95,8 +92,8 @@ def _decide_by_load(
 
 
 def _load_or_unserved(
-    autoscaler: AutoscalerState, facts: ServerFacts, load: Load | Missing, now_s: float
-) -> Load | Missing:
+    autoscaler: AutoscalerState, facts: ServerFacts, load: Load | Unmeasured, now_s: float
+) -> Load | Unmeasured:
     """Return the load as measured, or of a server of which no replica serves: only an external source counts then."""
     pending = math.ceil(facts.pending_requests or 0)
     unserved = Load(
@@ -108,75 +105,9 @@ def _load_or_unserved(
         replicas=facts.replicas,
         ready=facts.ready,
     )
-    if not serves(autoscaler, unserved if isinstance(load, Missing) else load):
+    if not serves(autoscaler, unserved if isinstance(load, Unmeasured) else load):
         load = unserved
-    return load if isinstance(load, Missing) else msgspec.structs.replace(load, woken_s=facts.woken_s)
-
-
-class PlacesToCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The places to count for a server that grows by more than one replica."""
-
-    more: int
-    """For replicas beyond those desired now."""
-    coming: int
-    """For desired replicas that have no pod yet; the same places serve these first."""
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.more + self.coming
-
-
-def to_count(facts: ServerFacts, decision: ScalingDecision, *, pods: int) -> PlacesToCount | None:
-    """Return the places to count before a decision is made; None if none or nothing uses it.
-
-    Args:
-        facts: of the server.
-        decision: without regard to room.
-        pods: that it has.
-
-    """
-    if decision.replicas is None or decision.bad or facts.unschedulable or not facts.decided:
-        return None
-    more = min(max(decision.replicas - facts.replicas - 1, 0), _MOST_COUNTED)
-    return PlacesToCount(more=more, coming=min(max(facts.replicas - pods, 0), more)) if more else None
-
-
-def with_room(facts: ServerFacts, places: PlacesToCount, found: int | None) -> ServerFacts:
-    """Return the facts with the room for more replicas: of the places that were found, those beyond the coming ones.
-
-    Args:
-        facts: of the server.
-        places: that were counted.
-        found: how many there are; None where that is unknown.
-
-    """
-    return msgspec.structs.replace(facts, room=None if found is None else max(found - places.coming, 0))
-
-
-def promised_places(facts: ServerFacts, places: PlacesToCount, decision: ScalingDecision) -> int:
-    """Return the places that a server gets by a decision with regard to room; others are not to count them."""
-    if not facts.room or decision.replicas is None:
-        return 0
-    return places.coming + min(max(decision.replicas - facts.replicas, 0), facts.room)
-
-
-def in_turn(servers: Iterable[tuple[str, str]], counted_s: Mapping[tuple[str, str], float]) -> list[tuple[str, str]]:
-    """Return the order in which to count places for servers, each its namespace and name.
-
-    One of each namespace comes before a second of any; where one is to be chosen, the one counted longest ago.
-
-    Args:
-        servers: in any order.
-        counted_s: when each was last counted.
-
-    """
-    before: dict[str, int] = {}
-    places: dict[tuple[str, str], int] = {}
-    for server in sorted(servers, key=lambda each: (counted_s.get(each, -math.inf), each)):
-        places[server] = before.get(server[0], 0)
-        before[server[0]] = places[server] + 1
-    return sorted(places, key=places.__getitem__)
+    return load if isinstance(load, Unmeasured) else msgspec.structs.replace(load, woken_s=facts.woken_s)
 
 
 def _limit_to_room(facts: ServerFacts, max_replicas: int) -> tuple[int, str]:

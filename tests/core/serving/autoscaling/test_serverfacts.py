@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.core.serving.scaletozero import IDLE_S
-from tessera.core.serving.serverfacts import (
+from tessera.core.serving.autoscaling.scaletozero import IDLE_S
+from tessera.core.serving.autoscaling.serverfacts import (
     HpaBounds,
     ModelDeployment,
     ModelPod,

@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.autoscaler import ReplicaProposal, replicas_text
-from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.serverfacts import ServerFacts
+from tessera.core.serving.autoscaling.autoscaler import ReplicaProposal, replicas_text
+from tessera.core.serving.autoscaling.serverfacts import ServerFacts
+from tessera.core.serving.metrics.counters import Unmeasured
 
 __all__ = ["KEPT_S", "DecisionReport", "LastDecision", "ScalingDecision", "decide", "report_of"]
 
@@ -39,7 +39,7 @@ class LastDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(
-    former: LastDecision | None, found: ReplicaProposal | Missing, now_s: float
+    former: LastDecision | None, found: ReplicaProposal | Unmeasured, now_s: float
 ) -> tuple[LastDecision | None, ScalingDecision]:
     """Return the new state, and the decision.
 
@@ -57,9 +57,9 @@ def decide(
     if former is not None and former.replicas and 0 <= now_s - former.at_s < KEPT_S:
         kept = f"the decision of {now_s - former.at_s:.0f} s ago is kept for {KEPT_S / 60:.0f} minutes"
         reason = f"{found.reason}; {kept}"
-        return former, ScalingDecision(replicas=former.replicas, reason=reason, bad=not found.early, earlier=True)
+        return former, ScalingDecision(replicas=former.replicas, reason=reason, bad=not found.too_early, earlier=True)
     reason = f"{found.reason}; the replicas do not change"
-    return None, ScalingDecision(replicas=None, reason=reason, bad=not found.early)
+    return None, ScalingDecision(replicas=None, reason=reason, bad=not found.too_early)
 
 
 class DecisionReport(msgspec.Struct, frozen=True, kw_only=True):

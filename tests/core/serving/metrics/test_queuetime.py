@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window, between
+from tessera.core.serving.metrics.counters import Counters, Unmeasured
+from tessera.core.serving.metrics.queuetime import LONGEST_S, Window, between
 
 OLD = -10_000.0
 
@@ -77,7 +78,7 @@ MISSING: dict[str, tuple[Counters | None, Counters, str]] = {
 def test_what_says_nothing(case: str) -> None:
     former, now, want = MISSING[case]
     found = between(former, now)
-    assert isinstance(found, Missing)
+    assert isinstance(found, Unmeasured)
     assert want in found.reason
 
 

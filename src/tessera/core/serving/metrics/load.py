@@ -1,8 +1,15 @@
-"""The load of a model server at a moment: the autoscaler's input."""
+"""The load of a model server at a moment: the autoscaler's input, measured in each pass."""
+
+from typing import Final
 
 import msgspec
 
-__all__ = ["Load"]
+__all__ = ["PASS_S", "SUSTAINED_S", "Load"]
+
+PASS_S: Final = 15
+"""Between two passes, and two scrapes: the sync period of HorizontalPodAutoscalers."""
+SUSTAINED_S: Final = 3 * PASS_S
+"""From the first to the last of four passes: true in all of them counts as true for a minute."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,8 +21,7 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.load import Load
-from tessera.core.serving.passes import PASS_S
+from tessera.core.serving.metrics.load import PASS_S, Load
 
 __all__ = ["ERRORS_S", "ForecastError", "ForecastState", "SlotDemand", "forecast_demand", "starting"]
 

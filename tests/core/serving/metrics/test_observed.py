@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.core.serving.load import Load
-from tessera.core.serving.observed import ServerObservation, ServerState, observe
-from tessera.core.serving.queuetime import Counters, Missing
-from tessera.core.serving.scaling import ScalingState, scale
-from tessera.core.serving.serverfacts import ServerFacts
+from tessera.core.serving.autoscaling.replicas import ScalingState, decide_replicas
+from tessera.core.serving.autoscaling.serverfacts import ServerFacts
+from tessera.core.serving.metrics.counters import Counters, Unmeasured
+from tessera.core.serving.metrics.load import Load
+from tessera.core.serving.metrics.observed import ServerObservation, ServerState, observe
 
-DOWN = Missing("connection refused")
+DOWN = Unmeasured("connection refused")
 
 
 def sample(
@@ -33,7 +33,7 @@ def sample(
     )
 
 
-def run_passes(*each: Mapping[str, Counters | Missing]) -> ServerObservation:
+def run_passes(*each: Mapping[str, Counters | Unmeasured]) -> ServerObservation:
     """Return what the last of some looks finds, 15 s apart, with as many ready pods as there are."""
     known, found = ServerState(), None
     for number, pods in enumerate(each, 1):
@@ -96,7 +96,7 @@ def test_a_pod_that_is_gone_answered_what_it_had() -> None:
 
 def test_a_pod_that_cannot_be_read_is_as_busy_as_the_others_and_pays_later() -> None:
     one = {"a": sample(15, 10, in_flight=4), "b": sample(15, 10, in_flight=4)}
-    two: dict[str, Counters | Missing] = {"a": sample(30, 20, in_flight=6), "b": DOWN}
+    two: dict[str, Counters | Unmeasured] = {"a": sample(30, 20, in_flight=6), "b": DOWN}
     found = run_passes(one, two)
     assert isinstance(found.load, Load)
     assert (found.load.in_flight, found.load.completed, found.load.served_s) == (12, 40, 80.0)
@@ -119,7 +119,7 @@ def test_scrapes_that_fail_change_no_rate(read: list[list[bool]], rate: int, in_
         at_s = 1000.0 + 15 * number
         one = sample(at_s, 1000 + rate * number, in_flight=in_flight)
         both = number <= 2  # the samples that all others are compared with
-        pods: dict[str, Counters | Missing] = {
+        pods: dict[str, Counters | Unmeasured] = {
             str(pod): one if both or pod == 0 or answered else DOWN for pod, answered in enumerate(passed)
         }
         memory, _ = observe(memory, pods, at_s=at_s, replicas=4, ready=pods.keys())
@@ -133,7 +133,7 @@ def test_what_pods_that_were_not_read_end_counts_once(read: list[list[bool]], ra
     memory = ServerState()
     for number, passed in enumerate([[True] * 4, *read, [True] * 4], 1):
         at_s, all_s = 1000.0 + 15 * number, number % 7 == 0 or number in (1, len(read) + 2)
-        pods: dict[str, Counters | Missing] = {
+        pods: dict[str, Counters | Unmeasured] = {
             str(pod): sample(at_s, 1000 + rate * number) if answered or all_s else DOWN
             for pod, (answered, rate) in enumerate(zip(passed, rates, strict=True))
         }
@@ -148,7 +148,7 @@ def test_after_a_gap_too_long_for_a_window_a_pod_owes_nothing() -> None:
     for number in range(24):
         at_s = 1000.0 + 15 * number
         one = sample(at_s, 1000 + 30 * number)
-        pods: dict[str, Counters | Missing] = {"a": one, "b": DOWN if 4 <= number < 14 else one}
+        pods: dict[str, Counters | Unmeasured] = {"a": one, "b": DOWN if 4 <= number < 14 else one}
         memory, _ = observe(memory, pods, at_s=at_s, replicas=2, ready=pods.keys())
         arrived.append(memory.arrived)
     assert memory.owed == ()
@@ -160,7 +160,7 @@ def test_a_pod_that_was_never_read_is_as_busy_as_the_others_and_its_first_sample
     for number in range(12):
         at_s = 1000.0 + 15 * number
         one = sample(at_s, 1000 + 30 * number, in_flight=8)
-        pods: dict[str, Counters | Missing] = {"a": one, "b": DOWN if number < 6 else one}
+        pods: dict[str, Counters | Unmeasured] = {"a": one, "b": DOWN if number < 6 else one}
         memory, _ = observe(memory, pods, at_s=at_s, replicas=2, ready=pods.keys())
         arrived.append(memory.arrived)
     assert {after - before for before, after in pairwise(arrived[1:])} == {60.0}
@@ -169,12 +169,12 @@ def test_a_pod_that_was_never_read_is_as_busy_as_the_others_and_its_first_sample
 
 def test_what_a_deleted_pod_owes_is_forgotten() -> None:
     one = {"a": sample(15, 10, in_flight=4), "b": sample(15, 10, in_flight=4)}
-    two: dict[str, Counters | Missing] = {"a": sample(30, 20, in_flight=4), "b": DOWN}
+    two: dict[str, Counters | Unmeasured] = {"a": sample(30, 20, in_flight=4), "b": DOWN}
     found = run_passes(one, two, {"a": sample(45, 30, in_flight=4)}).load
     assert isinstance(found, Load)
     assert (found.completed, found.arrived) == (54, 58), "of b the ten that were assumed, and those in flight"
     memory = ServerState()
-    passes: tuple[Mapping[str, Counters | Missing], ...] = (one, two, {"a": sample(45, 30)})
+    passes: tuple[Mapping[str, Counters | Unmeasured], ...] = (one, two, {"a": sample(45, 30)})
     for number, pods in enumerate(passes, 1):
         memory, _ = observe(memory, pods, at_s=15.0 * number, replicas=1, ready=pods.keys())
     assert memory.owed == ()
@@ -183,7 +183,7 @@ def test_what_a_deleted_pod_owes_is_forgotten() -> None:
 def test_a_pod_that_is_not_ready_is_not_assumed_to_serve() -> None:
     memory = ServerState()
     for number in range(1, 4):
-        pods: dict[str, Counters | Missing] = {"a": sample(15.0 * number, 10.0 * number, in_flight=4), "b": DOWN}
+        pods: dict[str, Counters | Unmeasured] = {"a": sample(15.0 * number, 10.0 * number, in_flight=4), "b": DOWN}
         memory, found = observe(memory, pods, at_s=15.0 * number, replicas=2, ready={"a"})
         assert isinstance(found.load, Load)
         assert (found.load.in_flight, found.load.completed) == (4, 10 * number)
@@ -202,7 +202,7 @@ def test_pods_whose_probes_fail_are_scaled_alike_whatever_the_least(ready: set[s
             facts = ServerFacts(
                 replicas=2, ready=len(now_ready), min_replicas=min_replicas, max_replicas=10, slots=8, decided=True
             )
-            memory, decision = scale(memory, facts, seen.load, 15.0 * number)
+            memory, decision = decide_replicas(memory, facts, seen.load, 15.0 * number)
             found.append(decision.replicas)
             if number > 40:
                 assert isinstance(seen.load, Load)
@@ -241,29 +241,29 @@ def test_a_new_pod_has_the_requests_that_it_reports(new: Counters, want: tuple[i
         ({}, "it has no running pod"),
         ({"a": DOWN}, "1 of 1 pods (a): connection refused"),
         (
-            {"a": DOWN, "b": Missing("no series"), "c": DOWN},
+            {"a": DOWN, "b": Unmeasured("no series"), "c": DOWN},
             "2 of 3 pods (a): connection refused; 1 of 3 pods (b): no series",
         ),
         ({"a": sample(20_000, 1)}, "1 of 1 pods (a): scraped once so far; the next scrape compares"),
     ],
 )
-def test_nothing_to_go_by(pods: dict[str, Counters | Missing], want: str) -> None:
+def test_nothing_to_go_by(pods: dict[str, Counters | Unmeasured], want: str) -> None:
     found = run_passes(pods)
     early = "the next scrape compares" in want
-    assert found.load == Missing(want, early=early or not pods)
+    assert found.load == Unmeasured(want, too_early=early or not pods)
     for each in (found.queue_time_s, found.waiting, found.in_flight):
-        assert each == Missing(want, early=early)
+        assert each == Unmeasured(want, too_early=early)
 
 
 def test_pods_that_do_not_take_requests_yet_need_not_say_how_many_they_have() -> None:
     for ready, early in ((set[str](), True), ({"a"}, False)):
         _, found = observe(ServerState(), {"a": DOWN}, at_s=15.0, replicas=1, ready=ready)
-        assert found.load == Missing("1 of 1 pods (a): connection refused", early=early)
+        assert found.load == Unmeasured("1 of 1 pods (a): connection refused", too_early=early)
 
 
 def test_less_than_half_of_the_pods_is_too_few() -> None:
     found = run_passes({"a": sample(15, 1), "b": DOWN, "c": DOWN})
-    assert isinstance(found.load, Missing)
+    assert isinstance(found.load, Unmeasured)
     assert found.queue_time_s == 0.0, "what is known of one is still shown"
 
 
@@ -291,24 +291,24 @@ def test_a_first_scrape_that_is_seen_again_waits_for_the_next() -> None:
     old = {"a": sample(1000, 10)}
     known, _ = observe(ServerState(), old, at_s=1001.0, replicas=1, ready={"a"})
     _, found = observe(known, old, at_s=1016.0, replicas=1, ready={"a"})
-    assert found.load == Missing("1 of 1 pods (a): scraped once so far; the next scrape compares", early=True)
+    assert found.load == Unmeasured("1 of 1 pods (a): scraped once so far; the next scrape compares", too_early=True)
 
 
 def test_it_is_too_early_only_where_nothing_else_is_wrong() -> None:
     first = sample(20_000, 1)
     both, one = run_passes({"a": first, "b": first}), run_passes({"a": first, "b": DOWN})
-    assert isinstance(both.load, Missing)
-    assert isinstance(one.load, Missing)
-    assert (both.load.early, one.load.early) == (True, False)
+    assert isinstance(both.load, Unmeasured)
+    assert isinstance(one.load, Unmeasured)
+    assert (both.load.too_early, one.load.too_early) == (True, False)
 
 
 def test_unread_replicas_are_counted() -> None:
-    pods: dict[str, Counters | Missing] = {"a": sample(15, 10), "b": DOWN}
+    pods: dict[str, Counters | Unmeasured] = {"a": sample(15, 10), "b": DOWN}
     assert [unread(pods, ready) for ready in ({"a"}, {"a", "b"})] == [1, 1]
     assert [unread({"a": sample(15, 10)}, ready) for ready in ({"a"}, {"a", "b"})] == [0, 1]
 
 
-def unread(pods: Mapping[str, Counters | Missing], ready: set[str]) -> int:
+def unread(pods: Mapping[str, Counters | Unmeasured], ready: set[str]) -> int:
     _, found = observe(ServerState(), pods, at_s=15.0, replicas=2, ready=ready)
     return found.load.unread if isinstance(found.load, Load) else -1
 
@@ -320,12 +320,12 @@ def test_what_was_before_a_gap_does_not_come_back_after_it() -> None:
     after = {"a": sample(1200, 1200, in_flight=2)}
     for at_s in (1200.0, 1210.0):
         known, found = observe(known, after, at_s=at_s, replicas=1, ready={"a"})
-        assert isinstance(found.load, Missing), at_s
+        assert isinstance(found.load, Unmeasured), at_s
 
 
 def test_a_scrape_of_long_ago_says_nothing_of_now() -> None:
-    one: Mapping[str, Counters | Missing] = {"a": sample(15, 10)}
-    assert run_passes(*[one] * 10).load == Missing("1 of 1 pods (a): its last sample is 135 s old")
+    one: Mapping[str, Counters | Unmeasured] = {"a": sample(15, 10)}
+    assert run_passes(*[one] * 10).load == Unmeasured("1 of 1 pods (a): its last sample is 135 s old")
 
 
 POD = st.one_of(
@@ -336,11 +336,11 @@ POD = st.one_of(
 
 
 @given(st.lists(st.lists(POD, min_size=3, max_size=3), min_size=2, max_size=12))
-def test_sums_never_go_back(rounds: list[list[tuple[int, float, bool] | Missing | None]]) -> None:
+def test_sums_never_go_back(rounds: list[list[tuple[int, float, bool] | Unmeasured | None]]) -> None:
     known, counted, started = ServerState(), dict[int, float](), dict[int, float]()
     for number, pods in enumerate(rounds, 1):
         at_s, former = 15.0 * number, known
-        given: dict[str, Counters | Missing] = {}
+        given: dict[str, Counters | Unmeasured] = {}
         for name, each in enumerate(pods):
             if isinstance(each, tuple):
                 if each[2]:
@@ -389,7 +389,7 @@ def test_a_restart_that_is_reported_late_by_a_clock_ahead_of_ours_counts_once() 
         memory, _ = observe(memory, pods, at_s=2000.0 + 15 * number, replicas=1, ready={"a"})
     assert memory.completed == 10
     _, found = observe(memory, {"a": DOWN}, at_s=2075.0, replicas=1, ready={"a"})
-    assert isinstance(found.load, Missing)
+    assert isinstance(found.load, Unmeasured)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 20), st.integers(1, 4)), min_size=1, max_size=12))
@@ -466,7 +466,7 @@ def test_one_pass_of_an_absurd_gauge_in_one_pod_of_many_adds_one_replica(
             if number == absurd:
                 samples["0"] = msgspec.structs.replace(good, waiting=wrong[0], running=wrong[1])
             memory, seen = observe(memory, samples, at_s=15.0 * number, replicas=pods, ready=samples.keys())
-            remembered, decision = scale(remembered, facts, seen.load, 15.0 * number)
+            remembered, decision = decide_replicas(remembered, facts, seen.load, 15.0 * number)
             decided.append(decision.replicas or 0)
         return max(decided[21:])
 

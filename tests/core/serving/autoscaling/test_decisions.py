@@ -1,7 +1,7 @@
 """Bad input: the last good decision is kept for five minutes, then there is none; and each says why."""
 
-from tessera.core.serving.autoscaler import ReplicaProposal
-from tessera.core.serving.decisions import (
+from tessera.core.serving.autoscaling.autoscaler import ReplicaProposal
+from tessera.core.serving.autoscaling.decisions import (
     KEPT_S,
     DecisionReport,
     LastDecision,
@@ -9,10 +9,10 @@ from tessera.core.serving.decisions import (
     decide,
     report_of,
 )
-from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.serverfacts import ServerFacts
+from tessera.core.serving.autoscaling.serverfacts import ServerFacts
+from tessera.core.serving.metrics.counters import Unmeasured
 
-BAD = Missing("1 of 1 pods (a): no answer")
+BAD = Unmeasured("1 of 1 pods (a): no answer")
 GOOD = LastDecision(at_s=100.0, replicas=3, reason="why")
 
 
@@ -29,7 +29,7 @@ def test_the_last_good_decision_is_kept_for_the_stated_time() -> None:
 
 
 def test_what_is_only_too_early_is_not_bad() -> None:
-    early = Missing("scraped once so far", early=True)
+    early = Unmeasured("scraped once so far", too_early=True)
     assert [decide(former, early, 110.0)[1].bad for former in (GOOD, None)] == [False, False]
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tessera.core.serving.autoscaler import AutoscalerState, ReplicaProposal, ScaledServer, propose, serves
-from tessera.core.serving.load import Load
+from tessera.core.serving.autoscaling.autoscaler import AutoscalerState, ReplicaProposal, ScaledServer, propose, serves
+from tessera.core.serving.metrics.load import Load
 
 SERVER = ScaledServer(slots=8, cold_start_s=120.0)
 SERVICE_S = 4.0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.serving.scaletozero import ReplicasMetric, ZeroStep, awake, step
+from tessera.core.serving.autoscaling.scaletozero import ReplicasMetric, ZeroStep, awake, step
 
 
 def zero(at_s: float) -> ReplicasMetric:

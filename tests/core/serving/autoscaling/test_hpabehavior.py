@@ -1,7 +1,7 @@
 """How fast a model server is scaled."""
 
-from tessera.core.serving.hpa import Behavior, HpaHistory, ReplicaBounds, advance
-from tessera.core.serving.hpabehavior import scaling_behavior
+from tessera.core.serving.autoscaling.hpa import Behavior, HpaHistory, ReplicaBounds, advance
+from tessera.core.serving.autoscaling.hpabehavior import scaling_behavior
 
 BOUNDS = ReplicaBounds(1, 100)
 

@@ -19,8 +19,7 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.load import Load
-from tessera.core.serving.passes import SUSTAINED_S
+from tessera.core.serving.metrics.load import SUSTAINED_S, Load
 
 __all__ = ["Capacity", "measure", "usable_slots"]
 

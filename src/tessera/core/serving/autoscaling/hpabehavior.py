@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from tessera.core.serving.hpa import UP, Behavior, ScalingPolicy, ScalingRules
+from tessera.core.serving.autoscaling.hpa import UP, Behavior, ScalingPolicy, ScalingRules
 
 __all__ = ["scaling_behavior"]
 

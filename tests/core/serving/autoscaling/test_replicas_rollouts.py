@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from tessera.core.serving.observed import ServerState, observe
-from tessera.core.serving.queuetime import Counters
-from tessera.core.serving.scaling import ScalingState, scale
-from tessera.core.serving.serverfacts import ServerFacts
+from tessera.core.serving.autoscaling.replicas import ScalingState, decide_replicas
+from tessera.core.serving.autoscaling.serverfacts import ServerFacts
+from tessera.core.serving.metrics.counters import Counters
+from tessera.core.serving.metrics.observed import ServerState, observe
 
 RATE, SERVICE_S = 10, 10.0
 """A hundred requests in flight, of which a pod serves 20: seven pods, or eight by what is at the beginning."""
@@ -92,7 +92,7 @@ def passes(cold_start_s: float, serves: int, hours: float) -> Iterator[tuple[int
             cold_start_s=cold_start_s,
             decided=True,
         )
-        remembered, found = scale(remembered, facts, seen.load, at_s)
+        remembered, found = decide_replicas(remembered, facts, seen.load, at_s)
         wanted = found.replicas or desired
         # One a minute less, as the HorizontalPodAutoscaler is rendered.
         if wanted < desired and at_s >= fewer_s + 60:

@@ -9,41 +9,15 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["LONGEST_S", "Counters", "Missing", "Window", "between", "went_back"]
+from tessera.core.serving.metrics.counters import Counters, Unmeasured, went_back
+
+__all__ = ["LONGEST_S", "Window", "between"]
 
 LONGEST_S: Final = 120.0
 """Samples farther apart say nothing about the present wait: eight failed passes."""
 _BATCHES: Final = 2
 """Where an engine does not report its requests in service, it may collect a batch while it serves another: so many
 times as many requests as are in service on average wait then at most, though it could serve them at once."""
-
-
-class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod's metrics at a moment, in the terms that all engines share. Counters count since it started."""
-
-    at_s: float
-    started_s: float
-    """Start of the process, by the kubelet."""
-    queued_s: float
-    """Sum of the waits in seconds."""
-    dequeued: float
-    """Number of requests in this sum."""
-    served_s: float
-    """Sum of the service times in seconds."""
-    completed: float
-    """Requests that ended, successfully or not."""
-    waiting: float | None = None
-    """Requests that are waiting now; None where the engine does not report it."""
-    running: float | None = None
-    """Requests in service now; None where the engine does not report it."""
-
-
-class Missing(msgspec.Struct, frozen=True):
-    """Why nothing is known of a pod."""
-
-    reason: str
-    early: bool = False
-    """Whether it is only too early: two samples are compared, and there is one so far."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +50,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return self.waiting + self.running
 
 
-def between(former: Counters | None, now: Counters, *, reset: bool = False) -> Window | Missing:
+def between(former: Counters | None, now: Counters, *, reset: bool = False) -> Window | Unmeasured:
     """Return the window since the former sample.
 
     After a restart, or if the process is so young that nothing came before, everything that it counted happened since.
@@ -90,13 +64,13 @@ def between(former: Counters | None, now: Counters, *, reset: bool = False) -> W
     """
     begun = _new(now)
     if former is None and now.at_s - now.started_s > LONGEST_S:
-        return Missing("scraped once so far; the next scrape compares", early=True)
+        return Unmeasured("scraped once so far; the next scrape compares", too_early=True)
     base = begun if former is None or _restarted(former, now, reset=reset) else former
     seconds = now.at_s - (former or begun).at_s
     if seconds <= 0:
-        return Missing("its samples are not in order: a clock went back")
+        return Unmeasured("its samples are not in order: a clock went back")
     if seconds > LONGEST_S:
-        return Missing(f"no sample for {seconds:.0f} s before this one; the next scrape compares", early=True)
+        return Unmeasured(f"no sample for {seconds:.0f} s before this one; the next scrape compares", too_early=True)
     served_s, queued_s = now.served_s - base.served_s, now.queued_s - base.queued_s
     dequeued = now.dequeued - base.dequeued
     running = served_s / seconds if now.running is None else now.running
@@ -119,12 +93,6 @@ def _new(now: Counters) -> Counters:
     return Counters(
         at_s=now.started_s, started_s=now.started_s, queued_s=0.0, dequeued=0.0, served_s=0.0, completed=0.0
     )
-
-
-def went_back(former: Counters, now: Counters) -> bool:
-    """Return whether a counter went back."""
-    names = ("queued_s", "dequeued", "served_s", "completed")
-    return any(getattr(now, each) < getattr(former, each) for each in names)
 
 
 def _restarted(former: Counters, now: Counters, *, reset: bool) -> bool:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tessera.core.serving.forecast import ForecastState, SlotDemand, forecast_demand, starting
-from tessera.core.serving.load import Load
+from tessera.core.serving.autoscaling.forecast import ForecastState, SlotDemand, forecast_demand, starting
+from tessera.core.serving.metrics.load import Load
 
 SERVICE_S = 4.0
 

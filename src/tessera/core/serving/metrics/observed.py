@@ -12,8 +12,9 @@ from statistics import mean
 
 import msgspec
 
-from tessera.core.serving.load import Load
-from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window, between, went_back
+from tessera.core.serving.metrics.counters import Counters, Unmeasured, went_back
+from tessera.core.serving.metrics.load import Load
+from tessera.core.serving.metrics.queuetime import LONGEST_S, Window, between
 
 __all__ = ["ServerObservation", "ServerState", "observe"]
 
@@ -25,7 +26,7 @@ as an allowance. A higher value counts after the next sample confirms it. Where 
 replica at most is added, while no requests wait in the others."""
 _WRONG_S = 300.0
 """After so long with more arrivals than that, one of the samples was wrong."""
-_ONCE = Missing("scraped once so far; the next scrape compares", early=True)
+_ONCE = Unmeasured("scraped once so far; the next scrape compares", too_early=True)
 
 
 class _Ended(msgspec.Struct, frozen=True):
@@ -69,15 +70,15 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
 class ServerObservation(msgspec.Struct, frozen=True, kw_only=True):
     """The observation of a pass."""
 
-    pods: Mapping[str, Window | Missing]
-    load: Load | Missing
-    """Missing if fewer than half of the ready pods could be read: too few to guess the rest."""
+    pods: Mapping[str, Window | Unmeasured]
+    load: Load | Unmeasured
+    """Unmeasured if fewer than half of the ready pods could be read: too few to guess the rest."""
 
     @property
-    def queue_time_s(self) -> float | Missing:
+    def queue_time_s(self) -> float | Unmeasured:
         """Average wait of a request in seconds, over the requests of all pods."""
         windows = self._windows()
-        if isinstance(windows, Missing):
+        if isinstance(windows, Unmeasured):
             return windows
         dequeued = sum(each.dequeued for each in windows)
         if dequeued:
@@ -85,25 +86,25 @@ class ServerObservation(msgspec.Struct, frozen=True, kw_only=True):
         return max(each.queue_time_s for each in windows)
 
     @property
-    def waiting(self) -> float | Missing:
+    def waiting(self) -> float | Unmeasured:
         """Requests that are waiting now."""
         windows = self._windows()
-        return windows if isinstance(windows, Missing) else sum(each.waiting for each in windows)
+        return windows if isinstance(windows, Unmeasured) else sum(each.waiting for each in windows)
 
     @property
-    def in_flight(self) -> float | Missing:
+    def in_flight(self) -> float | Unmeasured:
         """Requests in service or waiting now."""
         windows = self._windows()
-        return windows if isinstance(windows, Missing) else sum(each.in_flight for each in windows)
+        return windows if isinstance(windows, Unmeasured) else sum(each.in_flight for each in windows)
 
-    def _windows(self) -> list[Window] | Missing:
+    def _windows(self) -> list[Window] | Unmeasured:
         found = [each for each in self.pods.values() if isinstance(each, Window)]
         return found or _nothing(self.pods)
 
 
 def observe(
     former: ServerState,
-    pods: Mapping[str, Counters | Missing],
+    pods: Mapping[str, Counters | Unmeasured],
     *,
     at_s: float,
     replicas: int,
@@ -129,11 +130,11 @@ def observe(
     total = sum(in_flight.values())
     counted = _with_arrivals(counted, total, at_s) if measured else counted
     # 3. Return the load, if half of the pods are measured.
-    load: Load | Missing
+    load: Load | Unmeasured
     if 2 * len(measured) < max(len(ready), 1):
         found = _nothing(windows)
         # Pods that are not ready yet need no metrics: a model loads for half an hour.
-        load = Missing(found.reason, early=found.early or not ready)
+        load = Unmeasured(found.reason, too_early=found.too_early or not ready)
     else:
         load = Load(
             at_s=at_s,
@@ -152,7 +153,9 @@ def observe(
     return _with_samples(counted, pods, windows, in_flight), ServerObservation(pods=windows, load=load)
 
 
-def _windows(former: ServerState, pods: Mapping[str, Counters | Missing], at_s: float) -> dict[str, Window | Missing]:
+def _windows(
+    former: ServerState, pods: Mapping[str, Counters | Unmeasured], at_s: float
+) -> dict[str, Window | Unmeasured]:
     """Return the window of each pod since its former sample; gauges of a new sample are capped."""
     known, last = dict(former.samples), dict(former.windows)
     windows = {
@@ -180,7 +183,7 @@ def _saturated(measured: Mapping[str, Window], ready: AbstractSet[str]) -> float
 
 def _count_ended(
     former: ServerState,
-    pods: Mapping[str, Counters | Missing],
+    pods: Mapping[str, Counters | Unmeasured],
     measured: Mapping[str, Window],
     ready: AbstractSet[str],
 ) -> ServerState:
@@ -200,7 +203,7 @@ def _count_ended(
     completed, served_s = sum(each.completed for each in added), sum(each.served_s for each in added)
     # 2. The first sample of a pod says that it has just begun.
     unread = [name for name in pods if name in ready and name not in measured]
-    unread = [name for name in unread if name in owed or name in known or isinstance(pods[name], Missing)]
+    unread = [name for name in unread if name in owed or name in known or isinstance(pods[name], Unmeasured)]
     share = _Ended(completed / len(measured), served_s / len(measured)) if measured else _Ended()
     for name in unread:
         debt = owed.get(name, _Ended())
@@ -216,13 +219,13 @@ def _count_ended(
     )
 
 
-def _is_new(each: Counters | Missing | None, former: Counters | None) -> bool:
+def _is_new(each: Counters | Unmeasured | None, former: Counters | None) -> bool:
     """Return whether a pod has a sample that is not the former one."""
     return isinstance(each, Counters) and each != former
 
 
 def _present_requests(
-    pods: Mapping[str, Counters | Missing], measured: Mapping[str, Window], ready: AbstractSet[str], at_s: float
+    pods: Mapping[str, Counters | Unmeasured], measured: Mapping[str, Window], ready: AbstractSet[str], at_s: float
 ) -> dict[str, _Present]:
     """Return the requests now of each pod that is measured or ready; of none if no pod is measured.
 
@@ -234,7 +237,7 @@ def _present_requests(
     usual = _Present(mean(each.waiting for each in found.values()), mean(each.running for each in found.values()))
     for name in ready & pods.keys() - measured.keys():
         each = pods[name]
-        if isinstance(each, Missing) or at_s - each.at_s > LONGEST_S:
+        if isinstance(each, Unmeasured) or at_s - each.at_s > LONGEST_S:
             found[name] = usual
         else:
             most = _gauge_limit(usual.waiting + usual.running, len(pods))
@@ -247,8 +250,8 @@ def _present_requests(
 
 def _with_samples(
     former: ServerState,
-    pods: Mapping[str, Counters | Missing],
-    windows: Mapping[str, Window | Missing],
+    pods: Mapping[str, Counters | Unmeasured],
+    windows: Mapping[str, Window | Unmeasured],
     in_flight: Mapping[str, float],
 ) -> ServerState:
     """Return the state with each pod's last sample, window and requests; deleted pods are forgotten."""
@@ -284,29 +287,29 @@ def _with_arrivals(counted: ServerState, in_flight: float, at_s: float) -> Serve
     return msgspec.structs.replace(counted, arrived=arrived, ahead_s=ahead_s)
 
 
-def _is_reset(each: Counters | Missing, former: Counters | None, *, reset: bool) -> bool:
+def _is_reset(each: Counters | Unmeasured, former: Counters | None, *, reset: bool) -> bool:
     """Return whether a pod's counters went back, now or before, while the start of its process remained the same."""
-    if isinstance(each, Missing) or former is None:
+    if isinstance(each, Unmeasured) or former is None:
         return reset
     return each.started_s <= former.started_s and (reset or went_back(former, each))
 
 
 def _window(
-    each: Counters | Missing, former: Counters | None, last: Window | Missing, at_s: float, *, reset: bool
-) -> Window | Missing:
+    each: Counters | Unmeasured, former: Counters | None, last: Window | Unmeasured, at_s: float, *, reset: bool
+) -> Window | Unmeasured:
     """Return the window before a pod's last sample; that of the former pass if it is the same sample."""
-    if isinstance(each, Missing):
+    if isinstance(each, Unmeasured):
         return each
     if at_s - each.at_s > LONGEST_S:
-        return Missing(f"its last sample is {at_s - each.at_s:.0f} s old")
+        return Unmeasured(f"its last sample is {at_s - each.at_s:.0f} s old")
     return last if each == former else between(former, each, reset=reset)
 
 
 def _cap_gauges(
-    window: Window | Missing, now: Counters | Missing, former: Counters | None, pods: int
-) -> Window | Missing:
+    window: Window | Unmeasured, now: Counters | Unmeasured, former: Counters | None, pods: int
+) -> Window | Unmeasured:
     """Return the window with its gauges capped at what may have arrived since the former sample."""
-    if isinstance(window, Missing) or isinstance(now, Missing):
+    if isinstance(window, Unmeasured) or isinstance(now, Unmeasured):
         return window
     known = window.completed + (0.0 if former is None else (former.waiting or 0.0) + (former.running or 0.0))
     running = window.running if now.running is None else min(window.running, _gauge_limit(known, pods))
@@ -319,13 +322,13 @@ def _gauge_limit(requests: float, pods: int) -> float:
     return max(_NOISE / pods, _ALWAYS) + _SUDDEN * requests
 
 
-def _nothing(pods: Mapping[str, Window | Missing]) -> Missing:
+def _nothing(pods: Mapping[str, Window | Unmeasured]) -> Unmeasured:
     """Return why nothing is known of a server: the reasons of its pods, the first of several equal ones."""
-    missing = {name: each for name, each in sorted(pods.items()) if isinstance(each, Missing)}
+    missing = {name: each for name, each in sorted(pods.items()) if isinstance(each, Unmeasured)}
     reasons: dict[str, list[str]] = {}
     for name, each in missing.items():
         reasons.setdefault(each.reason, []).append(name)
     if not reasons:
-        return Missing("it has no running pod")
+        return Unmeasured("it has no running pod")
     texts = (f"{len(names)} of {len(pods)} pods ({names[0]}): {reason}" for reason, names in reasons.items())
-    return Missing("; ".join(texts), early=all(each.early for each in missing.values()))
+    return Unmeasured("; ".join(texts), too_early=all(each.too_early for each in missing.values()))
