@@ -3,14 +3,17 @@
 from typing import Any
 
 from builders.modelservers import server
-from tessera.core.serving.render import render
+from tessera.core.serving.render import StartedReplicas, render
 
 VLLM = {"engine": "vllm", "image": "example.com/vllm:1", "model": {"cache": "llama"}}
 
 
-def rendered(spec: dict[str, Any] | None = None, prometheus: str = "", **metadata: Any) -> dict[str, dict[str, Any]]:
+def rendered(
+    spec: dict[str, Any] | None = None, prometheus: str = "", started: StartedReplicas | None = None, **metadata: Any
+) -> dict[str, dict[str, Any]]:
     """Return the objects by their kinds."""
-    return {each["kind"]: each for each in render(server(spec, **metadata), "server", prometheus=prometheus)}
+    found = render(server(spec, **metadata), "server", prometheus=prometheus, started=started)
+    return {each["kind"]: each for each in found}
 
 
 def pod_template(spec: dict[str, Any] | None = None) -> dict[str, Any]:

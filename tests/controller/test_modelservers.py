@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -53,6 +54,25 @@ async def test_a_server_gets_its_objects_and_says_how_many_serve(cluster: Cluste
     assert (applied["message"], ready["reason"]) == ("all objects are as desired", "Starting")
     counts = {key: found["status"][key] for key in ("replicas", "readyReplicas", "desiredReplicas")}
     assert counts == {"replicas": 2, "readyReplicas": 2, "desiredReplicas": 2}
+
+
+async def test_the_first_replicas_start_one_by_one_where_each_measures_the_free_memory_of_a_gpu(
+    cluster: Cluster,
+) -> None:
+    vllm = {"engine": "vllm", "image": "example.com/vllm:1", "gpu": {"resource": "nvidia.com/gpu.shared"}}
+    await cluster.make(vllm | {"replicas": {"min": 3}})
+    async with cluster.running():
+        for number in (1, 2, 3):
+            found = await cluster.until(DEPLOYMENTS, partial(has_replicas, number))
+            await cluster.condition("Ready", failed)
+            status = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), number)
+            seen = {"status": {**status, "observedGeneration": found["metadata"]["generation"]}}
+            await cluster.kube.patch(DEPLOYMENTS, "ranker", seen, namespace=NS, subresource="status")
+        await cluster.condition("Ready", done)
+
+
+def has_replicas(number: int, each: Object | None) -> bool:
+    return each is not None and each["spec"].get("replicas") == number
 
 
 async def test_a_changed_spec_is_ready_once_its_own_pods_serve(cluster: Cluster) -> None:

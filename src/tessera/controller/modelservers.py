@@ -24,6 +24,7 @@ from tessera.api.tessera.v1alpha1.modelservers import (
     read_model_server,
     refused_status,
     server_status,
+    started_replicas,
     without_bad_wake,
 )
 from tessera.clients.kube import (
@@ -240,12 +241,12 @@ class ModelServers:
             return refused_status(former, generation, "RoleBindingMissing", refusal, self._now())
         try:
             server, ignored = _server_of(found)
-            objects = render(server, f"{KIND} {name}", prometheus=self._prometheus)
+            started = started_replicas(self._own_deployment(server))
+            objects = render(server, f"{KIND} {name}", prometheus=self._prometheus, started=started)
         except InvalidInput as error:
             return refused_status(former, generation, "Invalid", str(error), self._now())
         problems, notes, unserved = await self._apply_all(server, objects)
-        deployment = self._stores[DEPLOYMENTS, namespace].objects.get((namespace, name), {})
-        own = deployment if _owned(deployment, server.uid) else {}
+        own = self._own_deployment(server)
         if server.scales_to_zero and own:
             try:
                 notes += await self._zero_scaler.step(server, own)
@@ -255,8 +256,15 @@ class ModelServers:
             notes += (f"ignored: {ignored}",)
         written = self._applied.get((DEPLOYMENTS, namespace, name), _AppliedObject())
         found_now = observed(own, problems, notes, unserved, generation=written.generation)
-        found_now = msgspec.structs.replace(found_now, scales_to_zero=server.scales_to_zero)
+        found_now = msgspec.structs.replace(
+            found_now, scales_to_zero=server.scales_to_zero, min_replicas=server.min_replicas
+        )
         return server_status(former, generation, found_now, self._now())
+
+    def _own_deployment(self, server: ModelServer) -> Object:
+        """Return the server's Deployment as last observed; an empty one where it has none."""
+        deployment = self._stores[DEPLOYMENTS, server.namespace].objects.get((server.namespace, server.name), {})
+        return deployment if _owned(deployment, server.uid) else {}
 
     async def _apply_all(
         self, server: ModelServer, objects: Iterable[Object]

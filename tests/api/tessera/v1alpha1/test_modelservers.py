@@ -16,10 +16,11 @@ from tessera.api.tessera.v1alpha1.modelservers import (
     read_model_server,
     refused_status,
     server_status,
+    started_replicas,
     with_pods,
     without_bad_wake,
 )
-from tessera.core.serving.render import render
+from tessera.core.serving.render import StartedReplicas, render
 from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
@@ -181,6 +182,12 @@ STATES = {
         "False",
         "RollingOut",
     ),
+    "the next of the first starts later": (
+        ObservedServer(replicas=1, ready=1, desired=1, min_replicas=3),
+        "True",
+        "False",
+        "Starting",
+    ),
     "none is asked for": (ObservedServer(), "True", "True", "ScaledToZero"),
     "an object is another's": (
         ObservedServer(ready=1, desired=1, problems=("Service a is another's",)),
@@ -210,13 +217,26 @@ def test_a_status_says_what_was_found(case: str) -> None:
     conditions = {each.type: each for each in status.conditions}
     assert [conditions[each].status for each in ("Accepted", "Applied", "Ready")] == ["True", applied, ready]
     assert conditions["Ready"].reason == reason
-    assert (status.observed_generation, status.ready_replicas, status.desired_replicas) == (
-        4,
-        found.ready,
-        found.desired,
-    )
+    assert (status.observed_generation, status.ready_replicas) == (4, found.ready)
+    assert status.desired_replicas == max(found.desired, found.min_replicas)
     assert "; ".join(found.problems) in conditions["Applied"].message
     assert server_status(status, 4, found, NOW + dt.timedelta(hours=1)) == status, "the same changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("status", "want"),
+    [
+        ({}, (2, 0)),
+        ({"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2, "observedGeneration": 4}, (2, 2)),
+        ({"replicas": 3, "readyReplicas": 2, "updatedReplicas": 1, "observedGeneration": 4}, (2, 0)),
+        ({"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2, "observedGeneration": 3}, (2, 0)),
+    ],
+    ids=["new", "all are ready", "a rollout", "a change that the Deployment controller has not seen"],
+)
+def test_how_far_the_replicas_are(status: dict[str, int], want: tuple[int, int]) -> None:
+    found = started_replicas({"metadata": {"generation": 4}, "spec": {"replicas": 2}, "status": status})
+    assert found == StartedReplicas(*want)
+    assert started_replicas({}) == StartedReplicas(0, 0)
 
 
 def test_notes_are_said_where_nothing_is_wrong() -> None:

@@ -7,7 +7,8 @@ import pytest
 from builders.modelservers import server
 from builders.rendered import VLLM, pod_template, rendered
 from tessera.core.serving.annotations import SERVER_LABEL
-from tessera.core.serving.render import job
+from tessera.core.serving.autoscaling.hpa import Behavior, HpaHistory, ReplicaBounds, advance
+from tessera.core.serving.render import StartedReplicas, job
 from tessera.errors import InvalidInput
 
 NEED = {"memoryGiB": 20}
@@ -130,6 +131,66 @@ def test_replicas_start_one_after_another_only_where_vllm_measures_a_gpu_of_othe
     assert found["HorizontalPodAutoscaler"]["spec"]["behavior"]["scaleUp"] == up, "the metric knows which are ready"
     marked = found["Deployment"]["metadata"].get("annotations", {}).get("serving.tessera.dev/start-one-by-one")
     assert marked == ("true" if paced else None)
+
+
+ONE_BY_ONE = VLLM | {"gpu": PLUGIN, "replicas": {"min": 3, "max": 8}}
+BY_QUEUE_TIME = {"autoscaling": {"metric": "queue-time"}}
+BY_KEDA = {"autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}}
+
+
+@pytest.mark.parametrize(
+    ("desired", "ready", "want"),
+    [
+        (0, 0, (1, 1)),  # a new server, or one without a replica
+        (1, 0, (1, 1)),
+        (1, 1, (2, 2)),
+        (2, 1, (2, 2)),
+        (2, 2, (3, 3)),
+        (3, 3, (3, 4)),
+        (5, 2, (3, 5)),  # those that are requested stay
+        (8, 8, (3, 8)),
+    ],
+)
+def test_in_a_cluster_the_next_replica_is_requested_when_all_others_are_ready(
+    desired: int, ready: int, want: tuple[int, int]
+) -> None:
+    """The first ones too, and whatever scales: what measures the free memory of a GPU starts alone."""
+    started, fewest = StartedReplicas(desired, ready), want[0]
+    fixed = rendered(ONE_BY_ONE | {"replicas": {"min": 3}}, started=started)["Deployment"]["spec"]
+    assert fixed["replicas"] == fewest
+    assert fixed["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    by_tessera = rendered(ONE_BY_ONE, started=started)["HorizontalPodAutoscaler"]["spec"]
+    assert (by_tessera["minReplicas"], by_tessera["maxReplicas"]) == (fewest, 8), "the policy waits for ready ones"
+    by_time = rendered(ONE_BY_ONE | BY_QUEUE_TIME, started=started)["HorizontalPodAutoscaler"]["spec"]
+    assert (by_time["minReplicas"], by_time["maxReplicas"]) == want
+    assert [each["periodSeconds"] for each in by_time["behavior"]["scaleUp"]["policies"]] == [15, 15], "by no clock"
+    keda = rendered(ONE_BY_ONE | BY_KEDA, prometheus="http://p:9090", namespace="n", started=started)["ScaledObject"]
+    assert (keda["spec"]["minReplicaCount"], keda["spec"]["maxReplicaCount"]) == want
+
+
+@pytest.mark.parametrize("start_s", [20, 100, 200, 700])
+def test_however_long_a_start_takes_one_replica_starts_at_a_time(start_s: int) -> None:
+    """Queue time asks for all from the first pass on; the objects are those of the replicas of the moment before."""
+    ready_s, history, counts = [float(start_s)], HpaHistory(), list[int]()
+    for now_s in range(0, 10 * start_s + 150, 15):
+        ready = sum(each <= now_s for each in ready_s)
+        found = rendered(ONE_BY_ONE | BY_QUEUE_TIME, started=StartedReplicas(len(ready_s), ready))
+        spec = found["HorizontalPodAutoscaler"]["spec"]
+        bounds = ReplicaBounds(spec["minReplicas"], spec["maxReplicas"])
+        current = len(ready_s)
+        decision = advance(history, 40, float(now_s), current=current, bounds=bounds, behavior=Behavior())
+        history = decision.history
+        ready_s += [now_s + start_s] * (decision.replicas - current)
+        counts.append(sum(each > now_s for each in ready_s))
+    assert max(counts) == 1
+    assert len(ready_s) == 8
+
+
+def test_where_nothing_is_measured_all_replicas_start_at_once() -> None:
+    spec, started = {"replicas": {"min": 3, "max": 8}} | BY_QUEUE_TIME, StartedReplicas(1, 0)
+    found = rendered(spec, started=started)["HorizontalPodAutoscaler"]["spec"]
+    assert (found["minReplicas"], found["maxReplicas"]) == (3, 8)
+    assert rendered({"replicas": {"min": 3}}, started=started)["Deployment"]["spec"]["replicas"] == 3
 
 
 def test_keda_asks_the_prometheus_of_the_installation() -> None:

@@ -22,7 +22,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
 from tessera.core.serving import modelserver as core
 from tessera.core.serving.annotations import WAKE
-from tessera.core.serving.render import KIND
+from tessera.core.serving.render import KIND, StartedReplicas
 from tessera.core.serving.render.engines import program
 from tessera.core.serving.render.pods import pod_template
 from tessera.errors import InvalidInput, shown
@@ -38,6 +38,7 @@ __all__ = [
     "read_model_server",
     "refused_status",
     "server_status",
+    "started_replicas",
     "with_pods",
     "without_bad_wake",
 ]
@@ -294,6 +295,8 @@ class ObservedServer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether others are there, or the Deployment controller has not seen the present spec."""
     scales_to_zero: bool = False
     """Whether it may scale to zero."""
+    min_replicas: int = 0
+    """Fewest of its spec; of those that start one by one fewer are desired at first."""
     problems: tuple[str, ...] = ()
     """Why objects are not as desired, each in a sentence without full stop."""
     unserved: str = ""
@@ -341,26 +344,39 @@ def observed(
     )
 
 
+def started_replicas(deployment: Mapping[str, Any]) -> StartedReplicas:
+    """Return how far the replicas of a Deployment are; an empty one stands for none.
+
+    A rollout starts pods of its own, and those of before may still be ready: none counts as ready then.
+    """
+    if not deployment:
+        return StartedReplicas(0, 0)
+    found = msgspec.convert(deployment, _Deployment)
+    rolling = found.status.rolling(found.metadata.generation)
+    return StartedReplicas(found.spec.replicas, 0 if rolling else found.status.ready_replicas)
+
+
 def server_status(
     former: ModelServerStatus, generation: int, found: ObservedServer, now: dt.datetime
 ) -> ModelServerStatus:
     """Return the status of a valid server; the same observation gives the same status."""
+    desired = max(found.desired, found.min_replicas) if found.desired else 0
     said = "; ".join(found.problems or found.notes or ("all objects are as desired",))
     applied = (
         Finding("Applied", "False", "Failed", said) if found.problems else Finding("Applied", "True", "Done", said)
     )
-    serving = f"{found.ready} of {found.desired} replicas serve"
-    if found.scales_to_zero and not found.desired:
+    serving = f"{found.ready} of {desired} replicas serve"
+    if found.scales_to_zero and not desired:
         serving = "idle, so no replica serves and requests are refused; `tessera wake` starts one"
     if found.unserved:
-        serving = f"{found.ready} of {found.desired} replicas serve, not as specified: {found.unserved}"
+        serving = f"{found.ready} of {desired} replicas serve, not as specified: {found.unserved}"
         ready = Finding("Ready", "False", "DeploymentNotApplied", serving)
     elif found.rolling:
-        rolled = f"{min(found.updated, found.desired)} of {found.desired} replicas are of the present spec"
+        rolled = f"{min(found.updated, desired)} of {desired} replicas are of the present spec"
         hint = "`tessera explain pod` shows why one is pending, `kubectl describe pod` why one does not start"
         ready = Finding("Ready", "False", "RollingOut", f"{rolled}, {found.ready} serve; {hint}")
-    elif found.ready >= found.desired:
-        ready = Finding("Ready", "True", "Serving" if found.desired else "ScaledToZero", serving)
+    elif found.ready >= desired:
+        ready = Finding("Ready", "True", "Serving" if desired else "ScaledToZero", serving)
     else:
         ready = Finding("Ready", "False", "Starting", f"{serving}; `tessera explain pod` shows why one is pending")
     conditions = (Finding("Accepted", "True", "Valid", "the spec is valid"), applied, ready)
@@ -368,7 +384,7 @@ def server_status(
         observed_generation=generation,
         replicas=found.replicas,
         ready_replicas=found.ready,
-        desired_replicas=found.desired,
+        desired_replicas=desired,
         conditions=settled(former.conditions, map(_shortened, conditions), now, generation=generation),
     )
 

@@ -7,8 +7,8 @@ from tessera.core.serving.autoscaling.hpa import UP, Behavior, ScalingPolicy, Sc
 __all__ = ["scaling_behavior"]
 
 _START_S: Final = 180
-"""Seconds between two replicas that queue time adds one by one. A HorizontalPodAutoscaler does not know when the first
-one is ready, so that starts which take longer overlap; `tessera_replicas` waits for it, whatever it takes."""
+"""Seconds between two replicas that queue time adds one by one, without a controller that waits until the first one is
+ready: starts that take longer overlap."""
 _REMOVED_S: Final = 60
 """Seconds between two removed replicas."""
 _WINDOW_S: Final = 600
@@ -20,7 +20,7 @@ def scaling_behavior(metric: Literal["tessera", "queue-time"], *, one_by_one: bo
 
     Args:
         metric: what the server is scaled by.
-        one_by_one: whether a replica measures the free memory of a GPU as it starts, on which another may start.
+        one_by_one: whether replicas must start one by one, and nothing but the time between them sees to it.
 
     """
     paced = one_by_one and metric == "queue-time"

@@ -3,6 +3,6 @@
 `engines` is the program, `pods` the pod around it, `objects` everything else.
 """
 
-from tessera.core.serving.render.objects import KIND, job, render
+from tessera.core.serving.render.objects import KIND, StartedReplicas, job, render
 
-__all__ = ["KIND", "job", "render"]
+__all__ = ["KIND", "StartedReplicas", "job", "render"]

@@ -3,6 +3,8 @@
 import datetime as dt
 from typing import Any, Final
 
+import msgspec
+
 from tessera.core.serving.annotations import IDLE, ONE_BY_ONE, SERVER_LABEL, SLOTS, WAKE
 from tessera.core.serving.autoscaling.hpa import ScalingRules
 from tessera.core.serving.autoscaling.hpabehavior import scaling_behavior
@@ -16,7 +18,7 @@ from tessera.core.workload.need import Isolation
 from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import InvalidInput
 
-__all__ = ["KIND", "job", "render"]
+__all__ = ["KIND", "StartedReplicas", "job", "render"]
 
 KIND: Final = "ModelServer"
 # Source: kubernetes `pkg/apis/batch/validation` (`completionsSoftLimit`, `parallelismLimitForHighCompletions`,
@@ -25,21 +27,40 @@ _MANY_PARTS: Final = 100_000
 _MOST_OF_MANY: Final = 10_000
 
 
-def render(server: ModelServer, subject: str, *, prometheus: str = "") -> tuple[dict[str, Any], ...]:
+class StartedReplicas(msgspec.Struct, frozen=True):
+    """How far the replicas of a Deployment are."""
+
+    desired: int
+    ready: int
+
+    def limit(self, replicas: int) -> int:
+        """Return how many of some replicas to request, if they start one by one: one more than are ready."""
+        return min(replicas, max(self.desired, self.ready + 1))
+
+
+def render(
+    server: ModelServer, subject: str, *, prometheus: str = "", started: StartedReplicas | None = None
+) -> tuple[dict[str, Any], ...]:
     """Return the objects of a model server, the Deployment first.
+
+    Where replicas start one by one, they are at most one more than are ready: these objects change as replicas become
+    ready. Rendered without a cluster, the first ones start at once, and others by a clock.
 
     Args:
         server: its spec.
         subject: the server, for errors.
         prometheus: URL of the Prometheus that KEDA queries.
+        started: its replicas in the cluster; None without one.
 
     Raises:
         InvalidInput: the spec is invalid; names the field.
 
     """
     runs = program(server, subject)
+    one_by_one = runs.measures_memory and isolation(server) is not Isolation.HARDWARE
+    pace = _Pace(one_by_one=one_by_one, started=started if one_by_one else None)
     objects = [
-        _deployment(server, runs),
+        _deployment(server, runs, pace),
         _service(server, runs),
         _budget(server),
     ]
@@ -47,8 +68,21 @@ def render(server: ModelServer, subject: str, *, prometheus: str = "") -> tuple[
         objects.append(_monitor(server, runs))
     if server.scaled:
         by_keda = server.spec.autoscaling.autoscaler == "KEDA"
-        objects.append(_scaled_object(server, runs, subject, prometheus) if by_keda else _autoscaler(server, runs))
+        objects.append(_scaled_object(server, pace, subject, prometheus) if by_keda else _autoscaler(server, pace))
     return tuple(objects)
+
+
+class _Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How replicas start."""
+
+    one_by_one: bool
+    """Whether they may share a GPU whose free memory they measure as they start."""
+    started: StartedReplicas | None
+    """Those of the cluster, where it matters; None elsewhere."""
+
+    def limit(self, replicas: int) -> int:
+        """Return how many of some replicas to request now."""
+        return replicas if self.started is None else self.started.limit(replicas)
 
 
 def _object(
@@ -68,30 +102,27 @@ def _selector(server: ModelServer) -> dict[str, Any]:
     return {"matchLabels": {SERVER_LABEL: server.name}}
 
 
-def _deployment(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
+def _deployment(server: ModelServer, runs: EngineProgram, pace: _Pace) -> dict[str, Any]:
+    # A replica is replaced when its successor is ready, which takes one more part of a GPU for a while. Of four or
+    # more a quarter may be missing, whose successors start at once; of fewer that is none, because it is rounded down.
+    missing = 0 if pace.one_by_one else "25%"
     spec: dict[str, Any] = {
         "selector": _selector(server),
-        # A replica is replaced when its successor is ready, which takes one more part of a GPU for a while. Of four or
-        # more a quarter may be missing; of fewer that is none, because it is rounded down.
-        "strategy": {
-            "type": "RollingUpdate",
-            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": "25%"},
-        },
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": missing}},
         "progressDeadlineSeconds": server.spec.startup_seconds + 600,
         "template": pod_template(server, runs),
     }
-    deployment = _object(
-        server, "apps/v1", "Deployment", spec if server.scaled else {"replicas": server.min_replicas, **spec}
-    )
-    if annotations := _annotations(server, runs):
+    fixed = {} if server.scaled else {"replicas": pace.limit(server.min_replicas)}
+    deployment = _object(server, "apps/v1", "Deployment", {**fixed, **spec})
+    if annotations := _annotations(server, pace):
         deployment["metadata"]["annotations"] = annotations
     return deployment
 
 
-def _annotations(server: ModelServer, runs: EngineProgram) -> dict[str, str]:
+def _annotations(server: ModelServer, pace: _Pace) -> dict[str, str]:
     """Return the annotations of the Deployment for `tessera metrics`."""
     scaling, found = server.spec.autoscaling, dict[str, str]()
-    if server.scaled and _starts_one_by_one(server, runs):
+    if server.scaled and pace.one_by_one:
         found[ONE_BY_ONE] = "true"
     if scaling.slots is not None:
         found[SLOTS] = f"{scaling.slots}"
@@ -140,14 +171,16 @@ def _target(server: ModelServer) -> dict[str, str]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": server.name}
 
 
-def _starts_one_by_one(server: ModelServer, runs: EngineProgram) -> bool:
-    """Return whether replicas may share a GPU whose free memory they measure as they start."""
-    return runs.measures_memory and isolation(server) is not Isolation.HARDWARE
+def _bounds(server: ModelServer, pace: _Pace) -> tuple[int, int]:
+    """Return the fewest and most replicas that an autoscaler requests now; `tessera_replicas` waits by itself."""
+    by_queue_time = server.spec.autoscaling.metric == "queue-time"
+    return pace.limit(server.min_replicas), pace.limit(server.max_replicas) if by_queue_time else server.max_replicas
 
 
-def _behavior(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
+def _behavior(server: ModelServer, pace: _Pace) -> dict[str, Any]:
     """Return how fast replicas scale."""
-    found = scaling_behavior(server.spec.autoscaling.metric, one_by_one=_starts_one_by_one(server, runs))
+    by_clock = pace.one_by_one and pace.started is None
+    found = scaling_behavior(server.spec.autoscaling.metric, one_by_one=by_clock)
     return {"scaleUp": _direction(found.up), "scaleDown": _direction(found.down)}
 
 
@@ -162,8 +195,8 @@ def _direction(scaling: ScalingRules) -> dict[str, Any]:
     }
 
 
-def _autoscaler(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
-    scaling = server.spec.autoscaling
+def _autoscaler(server: ModelServer, pace: _Pace) -> dict[str, Any]:
+    scaling, (min_replicas, max_replicas) = server.spec.autoscaling, _bounds(server, pace)
     metric: dict[str, Any]
     if scaling.metric == "tessera":
         # One for each desired replica: the autoscaler's arithmetic gives the number itself.
@@ -176,15 +209,15 @@ def _autoscaler(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
     spec = {
         "scaleTargetRef": _target(server),
         # Scaling to zero is the controller's: clusters refuse 0 here before Kubernetes 1.37.
-        "minReplicas": max(1, server.min_replicas),
-        "maxReplicas": server.max_replicas,
+        "minReplicas": max(1, min_replicas),
+        "maxReplicas": max_replicas,
         "metrics": [metric],
-        "behavior": _behavior(server, runs),
+        "behavior": _behavior(server, pace),
     }
     return _object(server, "autoscaling/v2", "HorizontalPodAutoscaler", spec)
 
 
-def _scaled_object(server: ModelServer, runs: EngineProgram, subject: str, prometheus: str) -> dict[str, Any]:
+def _scaled_object(server: ModelServer, pace: _Pace, subject: str, prometheus: str) -> dict[str, Any]:
     if not prometheus:
         raise InvalidInput(
             f"{subject}: spec.autoscaling.autoscaler",
@@ -197,6 +230,7 @@ def _scaled_object(server: ModelServer, runs: EngineProgram, subject: str, prome
             found="KEDA's query would count servers of this name in all namespaces",
             hint="name the namespace",
         )
+    min_replicas, max_replicas = _bounds(server, pace)
     metadata = {
         "serverAddress": prometheus,
         "query": queue_time_query(server.spec.engine, server.name, server.namespace),
@@ -206,10 +240,10 @@ def _scaled_object(server: ModelServer, runs: EngineProgram, subject: str, prome
     }
     spec = {
         "scaleTargetRef": _target(server),
-        "minReplicaCount": server.min_replicas,
-        "maxReplicaCount": server.max_replicas,
-        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(server, runs)}},
-        "fallback": {"failureThreshold": 3, "replicas": server.min_replicas, "behavior": "currentReplicasIfHigher"},
+        "minReplicaCount": min_replicas,
+        "maxReplicaCount": max_replicas,
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(server, pace)}},
+        "fallback": {"failureThreshold": 3, "replicas": min_replicas, "behavior": "currentReplicasIfHigher"},
         "triggers": [{"type": "prometheus", "metricType": "Value", "metadata": metadata}],
     }
     return _object(server, "keda.sh/v1alpha1", "ScaledObject", spec)
