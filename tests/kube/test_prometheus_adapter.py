@@ -30,6 +30,7 @@ from kube.test_metrics_api import (
     available,
     write_whole,
 )
+from tessera.core.serving.metrics.load import PASS_S
 from testbed.addresses import CONTROL_PLANE
 from testbed.cluster import Cluster
 from testbed.controlplane import inside_url
@@ -287,6 +288,9 @@ def test_the_adapter_serves_what_tessera_serves_and_both_scale(scene: Adapted) -
         sys.stdout.write(f"seconds from overload to more replicas: {reacted}\n")
         # The same rule, by either pipeline: each looks every 15 s, and then the HorizontalPodAutoscaler does.
         assert median(reacted["rule"]) < median(reacted["recipe"]) + 30
+        # An overload that is twice the slots is one pass of `tessera metrics`, and one of the HorizontalPodAutoscaler;
+        # another pass is left for what a busy machine takes.
+        assert max(reacted["decided"]) < 3 * PASS_S + 5
         kept = [each[0][0] for each in made.values()]
         for name in names:
             if name not in kept:
