@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.awaiting import until_object
-from harness.modelservercluster import COMMAND, NS, Cluster, Looked, failed, is_there
+from harness.modelservercluster import COMMAND, NS, Cluster, Passes, failed, is_there
 from tessera.clients.kube import (
     AUTOSCALERS,
     DEPLOYMENTS,
@@ -189,8 +189,8 @@ async def test_a_service_that_cannot_become_the_desired_one_says_how_it_can(
         await cluster.condition("Applied", done)
         before = await cluster.until(SERVICES, is_there)
         await cluster.change({"expose": {"type": then}})
-        said = await cluster.condition("Applied", failed)
-        assert said["message"] == (
+        applied = await cluster.condition("Applied", failed)
+        assert applied["message"] == (
             "Service serving/ranker: Kubernetes does not change a Service to or from Headless: "
             "`kubectl delete service ranker -n serving`: Tessera then creates it again"
         )
@@ -208,10 +208,10 @@ async def test_a_wake_annotation_that_is_no_time_is_ignored_and_what_runs_is_rep
         await cluster.condition("Applied", done)
         bad = {"metadata": {"annotations": {"serving.tessera.dev/wake": "yesterday"}}}
         await cluster.kube.patch(MODEL_SERVERS, "ranker", bad, namespace=NS)
-        said = await cluster.condition("Applied", lambda each: "yesterday" in each["message"])
-        assert said["status"] == "True"
+        applied = await cluster.condition("Applied", lambda each: "yesterday" in each["message"])
+        assert applied["status"] == "True"
         want = "ignored: annotation serving.tessera.dev/wake: 'yesterday' is not a time, as 2026-11-26T08:00:00Z"
-        assert want in said["message"]
+        assert want in applied["message"]
         await cluster.kube.delete(SERVICES, "ranker", namespace=NS)
         await cluster.until(SERVICES, is_there)
         assert (await cluster.condition("Accepted", bool))["status"] == "True"
@@ -236,14 +236,14 @@ async def test_a_monitor_and_keda_are_made_where_the_cluster_has_them(cluster: C
     cluster.kube.uninstall(POD_MONITORS)
     await cluster.make(KEDA)
     async with cluster.running():
-        said = await cluster.condition("Applied", done)
-        assert said["message"] == "no PodMonitor: the cluster has no monitoring.coreos.com/v1"
+        applied = await cluster.condition("Applied", done)
+        assert applied["message"] == "no PodMonitor: the cluster has no monitoring.coreos.com/v1"
         found = await cluster.until(SCALED_OBJECTS, is_there)
         assert found["spec"]["triggers"][0]["metadata"]["serverAddress"] == cluster.prometheus
         cluster.kube.uninstall(SCALED_OBJECTS)
         await cluster.change({"startupSeconds": 900})
-        said = await cluster.condition("Applied", failed)
-        assert "scaledobjects of keda.sh/v1alpha1" in said["message"]
+        applied = await cluster.condition("Applied", failed)
+        assert "scaledobjects of keda.sh/v1alpha1" in applied["message"]
         await cluster.change(SCALED | {"autoscaling": {"metric": "tessera", "autoscaler": None, "slots": 8}})
         await cluster.condition("Applied", done)
 
@@ -308,8 +308,8 @@ async def test_pods_that_the_namespace_refuses_are_a_problem_with_its_words(clus
         await cluster.condition("Applied", done)
         body = {"status": {"conditions": [refusal, {"type": "Available", "status": "False"}]}}
         await cluster.kube.patch(DEPLOYMENTS, "ranker", body, namespace=NS, subresource="status")
-        said = await cluster.condition("Applied", failed)
-    assert said["message"] == "Deployment: violates PodSecurity baseline"
+        applied = await cluster.condition("Applied", failed)
+    assert applied["message"] == "Deployment: violates PodSecurity baseline"
 
 
 async def test_a_server_that_is_being_deleted_gets_nothing_any_more(cluster: Cluster) -> None:
@@ -346,7 +346,7 @@ async def test_an_unreadable_status_is_written_anew(cluster: Cluster) -> None:
 
 
 class Counting(MemoryKube):
-    """What is asked for by its name is written down."""
+    """Records what is read by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -368,7 +368,7 @@ async def test_an_unchanged_server_causes_no_api_calls(
         kube.uninstall(kind)
     await cluster.make(spec)
     await cluster.make(name="other")
-    measures = Looked()
+    measures = Passes()
     async with cluster.running(measures):
         await cluster.condition("Accepted", done)
         for turn in range(1, 31):

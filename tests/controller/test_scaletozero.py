@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.modelservercluster import COMMAND, NOW, NS, Cluster, Looked, failed, is_there
+from harness.modelservercluster import COMMAND, NOW, NS, Cluster, Passes, failed, is_there
 from tessera.clients.kube import (
     AUTOSCALERS,
     DEPLOYMENTS,
@@ -35,11 +35,13 @@ def wake(moment: dt.datetime) -> dict[str, Any]:
 
 async def say(kube: MemoryKube, replicas: int, at_s: int) -> None:
     """Let the metric say how many replicas are needed."""
-    said = {"value": f"{replicas}", "timestamp": dt.datetime.fromtimestamp(at_s, dt.UTC).isoformat()}
+    metric = {"value": f"{replicas}", "timestamp": dt.datetime.fromtimestamp(at_s, dt.UTC).isoformat()}
     if await kube.get(DESIRED_REPLICAS, "ranker", NS) is None:
-        await kube.create(DESIRED_REPLICAS, {"metadata": {"name": "ranker", "namespace": NS, "labels": SERVER}, **said})
+        await kube.create(
+            DESIRED_REPLICAS, {"metadata": {"name": "ranker", "namespace": NS, "labels": SERVER}, **metric}
+        )
     else:
-        await kube.patch(DESIRED_REPLICAS, "ranker", said, namespace=NS)
+        await kube.patch(DESIRED_REPLICAS, "ranker", metric, namespace=NS)
 
 
 def has(replicas: int) -> Callable[[Any], bool]:
@@ -80,9 +82,9 @@ async def test_without_a_metric_the_replicas_stay_and_the_status_says_so(cluster
     cluster.kube.withhold(NS, DESIRED_REPLICAS)
     await cluster.make(SLEEPS)
     async with cluster.running():
-        said = await cluster.condition("Applied", lambda each: "scaled to zero" in each["message"])
-        assert COMMAND.format(NS) in said["message"]
-        assert said["status"] == "True"
+        applied = await cluster.condition("Applied", lambda each: "scaled to zero" in each["message"])
+        assert COMMAND.format(NS) in applied["message"]
+        assert applied["status"] == "True"
         cluster.kube.withhold(NS)
         await cluster.condition("Applied", lambda each: "tessera_replicas of serving/ranker: none" in each["message"])
         found = await cluster.kube.get(DEPLOYMENTS, "ranker", NS)
@@ -94,23 +96,23 @@ class Silent(MemoryKube):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.reads = 0
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
         if kind is DESIRED_REPLICAS:
-            self.asked += 1
-            raise Unavailable("tessera_replicas", found=f"last measured {60 + self.asked} s ago", expected="a look")
+            self.reads += 1
+            raise Unavailable("tessera_replicas", found=f"last measured {60 + self.reads} s ago", expected="a look")
         return await super().list(kind, selection)
 
 
 async def test_a_reason_that_differs_in_a_number_alone_writes_no_status(cluster: Cluster) -> None:
     cluster.kube = kube = Silent()
     await cluster.make(SLEEPS)
-    measures = Looked()
+    measures = Passes()
     async with cluster.running(measures):
         await cluster.condition("Applied", lambda each: "last measured" in each["message"])
-        before, asked = await kube.get(MODEL_SERVERS, "ranker", NS), kube.asked
-        while kube.asked < asked + 3:
+        before, reads = await kube.get(MODEL_SERVERS, "ranker", NS), kube.reads
+        while kube.reads < reads + 3:
             await measures.again()
         after = await kube.get(MODEL_SERVERS, "ranker", NS)
     assert before is not None

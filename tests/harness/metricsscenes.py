@@ -35,7 +35,7 @@ class Scene:
         return ScrapedSamples(self.exposed, now_s=lambda: self.now_s)
 
     async def reconcile(self, *contents: bytes | Unavailable, seconds: float = 15.0) -> None:
-        """Let time go by; then the pods 10.0.0.1, 10.0.0.2, ... expose these; look."""
+        """Let time go by; then the pods 10.0.0.1, 10.0.0.2, ... expose these; reconcile."""
         self.now_s += seconds
         for number, content in enumerate(contents, 1):
             self.exposed.contents[f"http://10.0.0.{number}:8002/metrics"] = content
@@ -58,7 +58,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene(*objects: tuple[Any, dict[str, Any]], one: Scene | None = None) -> AsyncIterator[Scene]:
-    """Give a scene whose objects are followed; the first look is done."""
+    """Give a scene whose objects are followed; the first pass is done."""
     one = one or Scene()
     for kind, each in objects:
         await one.kube.create(kind, each)

@@ -52,7 +52,7 @@ class Cluster:
         await self.kube.patch(MODEL_SERVERS, "ranker", {"spec": spec}, namespace=NS)
 
     async def until(self, kind: Kind, holds: Callable[[Any], bool], namespace: str = NS) -> Any:
-        """Return an object of the server's name when it is as desired; None where it shall be gone and is."""
+        """Return an object of the server's name when it is as desired; None where it is expected to be gone, and is."""
         selection = Selection(namespace=namespace, fields=(("metadata.name", "ranker"),))
         async with asyncio.timeout(20):
             async for change in follow(self.kube, kind, selection, on_trouble=lambda _: None):
@@ -87,8 +87,8 @@ COMMAND = (
 )
 
 
-class Looked(Measures):
-    """Says when the controller has looked."""
+class Passes(Measures):
+    """Reports the passes of a controller."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Looked(Measures):
         self._reconciled.set()
 
     async def again(self) -> None:
-        """Wait until it has looked once more."""
+        """Wait for one more pass."""
         self._reconciled.clear()
         async with asyncio.timeout(20):
             await self._reconciled.wait()

@@ -50,7 +50,7 @@ class Scene:
         self._load = load
 
     def load(self, text: str) -> None:
-        """Set what all pods are asked."""
+        """Set the load of all pods."""
         self._load.write_text(text)
 
     def scraped(self) -> str:
@@ -115,7 +115,7 @@ class Scene:
         )
 
     def replicas(self, name: str) -> int:
-        """Return the replicas that a Deployment is asked for, after its pods run that do not yet."""
+        """Return the replicas of a Deployment's spec, after its pods run that do not yet."""
         moment = "2026-01-01T00:00:00Z"
         for pod in self.cluster.get("pods", "-n", "default", "-l", f"{SERVER}={name}")["items"]:
             if "deletionTimestamp" in pod["metadata"]:
@@ -158,11 +158,11 @@ class Scene:
     def until(self, what: str, holds: Callable[[], bool], *names: str) -> None:
         """Wait, and where it takes too long tell what everybody says."""
 
-        def words() -> str:
-            said = self.cluster.processes.last_words("metrics")
-            return "\n".join((*map(self.conditions, names), said))
+        def details() -> str:
+            log = self.cluster.processes.last_words("metrics")
+            return "\n".join((*map(self.conditions, names), log))
 
-        until(what, holds, timeout_s=120, found=words)
+        until(what, holds, timeout_s=120, found=details)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -226,9 +226,9 @@ def test_kubectl_reads_what_is_served(scene: Scene) -> None:
 
 
 def test_prometheus_gets_metrics_over_tls(scene: Scene) -> None:
-    said = scene.scraped()
+    exposed = scene.scraped()
     for each in ('tessera_loop_age_seconds{loop="reconcile"}', "tessera_metrics_reconcile_duration_seconds_count"):
-        assert each in said
+        assert each in exposed
 
 
 def test_a_user_without_rights_gets_403_with_the_reason(scene: Scene) -> None:
@@ -298,8 +298,8 @@ async def test_an_idle_model_server_is_scaled_to_zero_and_woken(scene: Scene, tm
             said_of_it = 'tessera_model_server_proposed_replicas{namespace="default",server="sleepy"} 0'
             assert said_of_it in await asyncio.to_thread(scene.scraped)
             call = ("wake", "sleepy", "-n", "default", "--kubeconfig", str(scene.cluster.kubeconfig))
-            said = await asyncio.to_thread(CliRunner().invoke, main, call)
-            assert (said.exit_code, said.output[:20]) == (0, "woke default/sleepy;"), said.output
+            result = await asyncio.to_thread(CliRunner().invoke, main, call)
+            assert (result.exit_code, result.output[:20]) == (0, "woke default/sleepy;"), result.output
             await until_it_has(1, "ValidMetricFound")
             events = scene.cluster.get("events", "-n", "default", "--field-selector=reason=ReplicasProposed")["items"]
             texts = {each["message"] for each in events if each["involvedObject"]["name"] == "sleepy"}

@@ -65,8 +65,8 @@ async def until(kube: Kube, kind: Kind, holds: Callable[[Any], bool], namespace:
 
 
 def conditions(found: Any) -> dict[str, str]:
-    told = ((found or {}).get("status") or {}).get("conditions") or ()
-    return {each["type"]: each["status"] for each in told}
+    conditions = ((found or {}).get("status") or {}).get("conditions") or ()
+    return {each["type"]: each["status"] for each in conditions}
 
 
 async def test_a_server_runs_is_repaired_and_goes(node_cluster: Cluster, tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ async def _unbound(cluster: Cluster, kube: Kube) -> None:
         model_server({**TINY, "replicas": {"min": 0}}, namespace=UNBOUND),
     )
     refused = await until(kube, MODEL_SERVERS, lambda each: conditions(each).get("Accepted") == "False", UNBOUND)
-    said = next(each for each in refused["status"]["conditions"] if each["type"] == "Accepted")
+    condition = next(each for each in refused["status"]["conditions"] if each["type"] == "Accepted")
     account = "--serviceaccount=tessera-system:tessera-controller"
-    assert said["reason"] == "RoleBindingMissing"
-    assert f"-n {UNBOUND} --clusterrole=tessera-model-servers {account}`" in said["message"]
+    assert condition["reason"] == "RoleBindingMissing"
+    assert f"-n {UNBOUND} --clusterrole=tessera-model-servers {account}`" in condition["message"]
     cluster.apply(model_servers_binding(UNBOUND))
     await until(kube, DEPLOYMENTS, lambda each: each is not None, UNBOUND)
 
@@ -132,21 +132,24 @@ async def _drift(kube: Kube) -> None:
 async def _headless_and_back(kube: Kube) -> None:
     """A Service that Kubernetes does not change is to be deleted, and created again; a bad wake annotation stops none.
 
-    Kubernetes refuses to take a Service's address away, and silently leaves one without where it shall have one.
+    Kubernetes refuses to take a Service's address away, and silently leaves one without where it needs one.
     """
     bad = {"metadata": {"annotations": {"serving.tessera.dev/wake": "yesterday"}}}
     await kube.patch(MODEL_SERVERS, "ranker", bad, namespace=NS)
     for address, has_none in (("Headless", True), ("ClusterIP", False)):
         await kube.patch(MODEL_SERVERS, "ranker", {"spec": {"expose": {"type": address}}}, namespace=NS)
         found = await until(kube, MODEL_SERVERS, lambda each: conditions(each).get("Applied") == "False")
-        said = {each["type"]: each["message"] for each in found["status"]["conditions"]}["Applied"]
-        assert "to or from Headless: `kubectl delete service ranker -n serving`: Tessera then creates it again" in said
+        condition = {each["type"]: each["message"] for each in found["status"]["conditions"]}["Applied"]
+        assert (
+            "to or from Headless: `kubectl delete service ranker -n serving`: Tessera then creates it again"
+            in condition
+        )
         await kube.delete(SERVICES, "ranker", namespace=NS)
         made = await until(kube, SERVICES, lambda each: each is not None)
         assert (made["spec"]["clusterIP"] == "None") == has_none
         found = await until(kube, MODEL_SERVERS, lambda each: conditions(each).get("Applied") == "True")
-        said = {each["type"]: each["message"] for each in found["status"]["conditions"]}["Applied"]
-        assert "ignored: annotation serving.tessera.dev/wake: 'yesterday' is not a time" in said
+        condition = {each["type"]: each["message"] for each in found["status"]["conditions"]}["Applied"]
+        assert "ignored: annotation serving.tessera.dev/wake: 'yesterday' is not a time" in condition
 
 
 async def _scaled(kube: Kube) -> None:
@@ -186,15 +189,15 @@ async def test_the_api_server_takes_what_is_rendered_and_knows_every_field(node_
     objects = [*render(one, "server"), job(one, ("true",), parallelism=2, completions=4)]
     taken = [json.dumps(each) for each in objects if each["kind"] != "PodMonitor"]
     text = "\n---\n".join(taken)
-    words = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
-    assert len(node_cluster.kubectl(*words, input_text=text).split()) == len(taken)
+    create = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
+    assert len(node_cluster.kubectl(*create, input_text=text).split()) == len(taken)
 
 
 async def test_the_api_server_takes_jobs_of_very_many_parts(node_cluster: Cluster) -> None:
     for parallelism, completions in ((100_000, 100_000), (10_000, 100_001), (7, 1_000_000)):
         one = job(server(namespace="default"), ("true",), parallelism=parallelism, completions=completions)
-        words = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
-        assert node_cluster.kubectl(*words, input_text=json.dumps(one)) == "job.batch/ranker\n"
+        create = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
+        assert node_cluster.kubectl(*create, input_text=json.dumps(one)) == "job.batch/ranker\n"
 
 
 def test_keda_and_the_prometheus_operator_know_every_field(node_cluster: Cluster, monitoring_kinds: Path) -> None:
@@ -214,12 +217,12 @@ def test_keda_and_the_prometheus_operator_know_every_field(node_cluster: Cluster
         groups = ("podmonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com", "scaledobjects.keda.sh")
         kinds = (f"crd/{each}" for each in groups)
         node_cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
-        words = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
-        taken = node_cluster.kubectl(*words, input_text="\n---\n".join(map(json.dumps, others)))
+        create = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
+        taken = node_cluster.kubectl(*create, input_text="\n---\n".join(map(json.dumps, others)))
         assert len(taken.split()) == len(others)
         misspelled = json.dumps(others[1]).replace('"ignoreNullValues": "false"', '"ignoreNullValues": false')
         with pytest.raises(Unavailable, match="ignoreNullValues"):
-            node_cluster.kubectl(*words, input_text=misspelled)
+            node_cluster.kubectl(*create, input_text=misspelled)
     finally:
         for definition in files:
             node_cluster.kubectl("delete", "--ignore-not-found", "-f", str(definition))

@@ -82,7 +82,7 @@ class Adapted(Scene):
         write_whole(self.cluster.folder / "targets.json", json.dumps(groups))
 
     def settle(self) -> dict[str, int]:
-        """Return the replicas that each Deployment is asked for, after its pods run and Prometheus knows of them."""
+        """Return the replicas of each Deployment's spec, after its pods run and Prometheus knows of them."""
         pods = self.cluster.get("pods", "-n", "default", "-l", SERVER)["items"]
         coming_or_going = [
             each for each in pods if each["status"].get("phase") != "Running" or "deletionTimestamp" in each["metadata"]
@@ -90,10 +90,10 @@ class Adapted(Scene):
         for server in {each["metadata"]["labels"][SERVER] for each in coming_or_going}:
             self.replicas(server)
         self.scrape()
-        return self.asked()
+        return self.desired()
 
-    def asked(self) -> dict[str, int]:
-        """Return the replicas that each Deployment is asked for."""
+    def desired(self) -> dict[str, int]:
+        """Return the replicas of each Deployment's spec."""
         found = self.cluster.get("deployments", "-n", "default", "-l", SERVER)["items"]
         return {each["metadata"]["name"]: each["spec"]["replicas"] for each in found}
 
@@ -107,7 +107,7 @@ class Adapted(Scene):
         }
 
     def adapter(self, path: str) -> Any:
-        """Return what the adapter itself answers; it is asked past kube-apiserver."""
+        """Return what the adapter itself answers; it is queried past kube-apiserver."""
         holder = self.cluster.processes.get("namespaces")
         assert holder is not None
         pki = self.cluster.pki
@@ -167,14 +167,14 @@ def scene(control_plane: Cluster, prometheus_adapter: Path) -> Iterator[Adapted]
         variables = {**environment(), **own.get(name, {})}
         control_plane.processes.start(name, command, inside=inside, environment=variables)
 
-    def words() -> str:
+    def details() -> str:
         return "\n".join(control_plane.processes.last_words(name) for name in processes)
 
     try:
         for each in made:
             if each["kind"] == "APIService":
                 name = each["metadata"]["name"]
-                until(name, lambda name=name: available(control_plane, name), timeout_s=120, found=words)  # type: ignore[misc]
+                until(name, lambda name=name: available(control_plane, name), timeout_s=120, found=details)  # type: ignore[misc]
         yield one
     finally:
         for name in processes:
@@ -266,7 +266,7 @@ def pipelines() -> dict[str, list[tuple[str, dict[str, Any]]]]:
 
 
 def test_the_adapter_serves_what_tessera_serves_and_both_scale(scene: Adapted) -> None:
-    """Ten requests end in a second and each waited two seconds: whoever is asked says so."""
+    """Ten requests end in a second and each waited two seconds: all metrics say so."""
     made = pipelines()
     names = [name for same in zip(*made.values(), strict=True) for name, _ in same]
     metrics = {name: metric for each in made.values() for name, metric in each}
@@ -286,7 +286,7 @@ def test_the_adapter_serves_what_tessera_serves_and_both_scale(scene: Adapted) -
         after_s = reactions(scene, names)
         reacted = {which: sorted(after_s[name] for name, _ in each) for which, each in made.items()}
         sys.stdout.write(f"seconds from overload to more replicas: {reacted}\n")
-        # The same rule, by either pipeline: each looks every 15 s, and then the HorizontalPodAutoscaler does.
+        # The same rule, by either pipeline: each measures every 15 s, and then the HorizontalPodAutoscaler reads it.
         assert median(reacted["rule"]) < median(reacted["recipe"]) + 30
         # An overload that is twice the slots is one pass of `tessera metrics`, and one of the HorizontalPodAutoscaler;
         # another pass is left for what a busy machine takes.
@@ -303,12 +303,12 @@ def test_the_adapter_serves_what_tessera_serves_and_both_scale(scene: Adapted) -
 
 
 def reactions(scene: Adapted, names: list[str]) -> dict[str, float]:
-    """Return how long after the load came each Deployment is asked for more replicas."""
+    """Return how long after the load came each Deployment has more replicas in its spec."""
     scene.load(BUSY)
     begun_s, found = time.monotonic(), dict[str, float]()
 
     def all_more() -> bool:
-        for name, replicas in scene.asked().items():
+        for name, replicas in scene.desired().items():
             if replicas > 1:
                 found.setdefault(name, round(time.monotonic() - begun_s, 1))
         return found.keys() >= set(names)

@@ -264,7 +264,7 @@ class ModelServers:
     def _own_deployment(self, server: ModelServer) -> Object:
         """Return the server's Deployment as last observed; an empty one where it has none."""
         deployment = self._stores[DEPLOYMENTS, server.namespace].objects.get((server.namespace, server.name), {})
-        return deployment if _owned(deployment, server.uid) else {}
+        return deployment if _is_owned(deployment, server.uid) else {}
 
     async def _apply_all(
         self, server: ModelServer, objects: Iterable[Object]
@@ -336,7 +336,7 @@ class ModelServers:
             return
         self._applied[key] = former = msgspec.structs.replace(former, absent="")
         live = await self._live(kind, server)
-        if live is not None and not _owned(live, server.uid):
+        if live is not None and not _is_owned(live, server.uid):
             raise Conflict(
                 f"{kind.name} {server.namespace}/{server.name}",
                 found="there is one that is not this ModelServer's",
@@ -375,7 +375,7 @@ class ModelServers:
         if former.absent == server.uid:
             return
         live = await self._live(kind, server)
-        own = live is not None and _owned(live, server.uid)
+        own = live is not None and _is_owned(live, server.uid)
         # It is not absent until its deletion is observed.
         self._applied[key] = msgspec.structs.replace(former, absent="" if own else server.uid)
         if own:
@@ -416,7 +416,7 @@ def _headless(service: Object) -> bool:
     return bool(service["spec"].get("clusterIP") == "None")
 
 
-def _owned(live: Mapping[str, Any], uid: str) -> bool:
+def _is_owned(live: Mapping[str, Any], uid: str) -> bool:
     """Return whether a ModelServer owns an object, by UID: an earlier server may have had the same name."""
     owners = (live.get("metadata") or {}).get("ownerReferences") or ()
     return any(each.get("kind") == KIND and each.get("uid") == uid for each in owners)

@@ -24,7 +24,7 @@ from tessera.clients.kube import (
     version_of,
 )
 from tessera.core.serving.annotations import SERVER_LABEL
-from tessera.core.serving.autoscaling.scaletozero import ReplicasMetric, awake, step
+from tessera.core.serving.autoscaling.scaletozero import ReplicasMetric, is_awake, step
 from tessera.core.serving.modelserver import ModelServer
 from tessera.errors import Conflict, TesseraError
 from tessera.log import logger
@@ -122,7 +122,7 @@ class ZeroScaler:
             return ()  # the next pass reads it again
         replicas = (deployment.get("spec") or {}).get("replicas", 1)
         idle_s, now_s = server.spec.autoscaling.idle_seconds, self._now().timestamp()
-        found = step(known.zero_s, replicas, known.desired, woken=awake(server.woken_s, idle_s, now_s))
+        found = step(known.zero_s, replicas, known.desired, woken=is_awake(server.woken_s, idle_s, now_s))
         self._known[name] = msgspec.structs.replace(known, zero_s=found.zero_s)
         if found.replicas is not None:
             patch = {"metadata": {"resourceVersion": version_of(deployment)}, "spec": {"replicas": found.replicas}}

@@ -23,7 +23,7 @@ def test_what_is_no_answer(answer: bytes) -> None:
         read_series(answer, "p", most=1)
 
 
-def test_more_than_is_asked_for() -> None:
+def test_more_series_than_requested() -> None:
     with pytest.raises(InvalidInput, match="1 series are more than 0"):
         read_series(VECTOR, "p", most=0)
 
@@ -51,7 +51,7 @@ def test_what_is_no_answer_with_values(case: str) -> None:
         read_sampled(NO_VALUES[case], "p", most=1)
 
 
-def test_more_values_than_are_asked_for() -> None:
+def test_more_values_than_requested() -> None:
     with pytest.raises(InvalidInput, match="1 series are more than 0"):
         read_sampled(VECTOR, "p", most=0)
 

@@ -133,7 +133,7 @@ def test_a_gpu_is_throttled_for_causes_that_there_are() -> None:
     }
 
 
-def test_who_worked_a_minute_ago_slows_down_nobody_now(tmp_path: Path) -> None:
+def test_a_pod_that_worked_a_minute_ago_slows_no_other_now(tmp_path: Path) -> None:
     """A did until 30 s ago, B does since then, and now the GPU is throttled: B is named, and A is not idle yet."""
     device = 'Hostname="n",hostname="n",gpu="0",UUID="G",modelName="Tesla T4"'
     pods = [f'{device},namespace="team",pod="{pod}",container="c",pod_uid="u{pod}"' for pod in "ab"]

@@ -20,7 +20,7 @@ def model_servers(**given: bytes) -> tuple[ModelServerHistory, ...]:
     return read_model_servers(usual | given, "Prometheus")
 
 
-def test_the_last_hour_is_asked_for_by_the_minute() -> None:
+def test_the_last_hour_is_queried_by_the_minute() -> None:
     queries = model_server_queries(7290.5)
     assert queries.keys() == {"in_flight", "desired", "ready"}
     for requested in queries.values():

@@ -67,7 +67,7 @@ def test_the_same_seed_prints_the_same(tmp_path: Path) -> None:
     assert tessera(*words, "--seed", 7).stdout != tessera(*words).stdout
 
 
-def test_what_is_wrong_is_said_before_anything_runs(trace: Path, tmp_path: Path) -> None:
+def test_invalid_input_is_reported_before_anything_runs(trace: Path, tmp_path: Path) -> None:
     assert "--column" in tessera(_rates(tmp_path)).output
     missing = tessera(tmp_path / "none.csv")
     assert (missing.exit_code, "No such file" in missing.output) == (2, True)

@@ -89,11 +89,13 @@ def test_options_that_defeat_what_is_rendered_are_refused_however_they_are_spell
     engine, want = DEFEATING[option]
     underscored = option[:2] + option[2:].replace("-", "_")
     spellings = [[option], [option, "0"], [f"{option}=0"], [underscored, "0"], [f"{underscored}=0"]]
-    for words in spellings if engine == "vllm" else spellings[1:3]:
+    for options in spellings if engine == "vllm" else spellings[1:3]:
         for unknown in (False, True):
             with pytest.raises(InvalidInput, match=re.escape(want)) as caught:
-                rendered({"engine": engine, "args": ["--log-verbose=1", *words][engine == "vllm" :]} | accept(unknown))
-            assert caught.value.subject == f"server: spec.args[{int(engine == 'triton')}]", words
+                rendered(
+                    {"engine": engine, "args": ["--log-verbose=1", *options][engine == "vllm" :]} | accept(unknown)
+                )
+            assert caught.value.subject == f"server: spec.args[{int(engine == 'triton')}]", options
 
 
 def accept(unknown: bool) -> dict[str, bool]:  # one of two
@@ -101,7 +103,7 @@ def accept(unknown: bool) -> dict[str, bool]:  # one of two
 
 
 @pytest.mark.parametrize(
-    ("engine", "words"),
+    ("engine", "options"),
     [
         ("vllm", ["--pipeline-parallel", "2"]),
         ("vllm", ["--data_parallel_size_l=2"]),
@@ -116,9 +118,9 @@ def accept(unknown: bool) -> dict[str, bool]:  # one of two
         ("triton", ["--allow-ht", "0"]),
     ],
 )
-def test_an_abbreviation_that_the_engine_accepts_is_the_option(engine: str, words: list[str]) -> None:
+def test_an_abbreviation_that_the_engine_accepts_is_the_option(engine: str, options: list[str]) -> None:
     with pytest.raises(InvalidInput, match="does not go with what Tessera renders"):
-        rendered({"engine": engine, "args": words, "allowUnknownArgs": True})
+        rendered({"engine": engine, "args": options, "allowUnknownArgs": True})
 
 
 BAD_NUMBERS = [
@@ -189,10 +191,10 @@ BAD_VALUES = [
 ]
 
 
-@pytest.mark.parametrize("words", BAD_VALUES)
-def test_values_that_switch_off_what_is_needed_are_refused(words: list[str]) -> None:
+@pytest.mark.parametrize("options", BAD_VALUES)
+def test_values_that_switch_off_what_is_needed_are_refused(options: list[str]) -> None:
     with pytest.raises(InvalidInput, match="does not go with what Tessera renders"):
-        rendered({"args": words})
+        rendered({"args": options})
 
 
 HARMLESS = {
@@ -216,8 +218,8 @@ HARMLESS = {
 
 @pytest.mark.parametrize("engine", HARMLESS)
 def test_values_that_change_nothing_are_taken(engine: str) -> None:
-    for words in HARMLESS[engine]:
-        assert container({"engine": engine, "args": words})["args"][-len(words) :] == words
+    for options in HARMLESS[engine]:
+        assert container({"engine": engine, "args": options})["args"][-len(options) :] == options
 
 
 @pytest.mark.parametrize("case", BAD_ARGS)
@@ -229,7 +231,7 @@ def test_options_that_cannot_be_are_refused_with_their_place(case: str) -> None:
     assert caught.value.subject == "server: spec.args[2]"
 
 
-def test_options_of_another_version_are_taken_where_that_is_said() -> None:
+def test_allow_unknown_args_accepts_options_of_another_version() -> None:
     assert "--brand-new" in container({"args": ["--brand-new"], "allowUnknownArgs": True})["args"]
 
 

@@ -81,8 +81,8 @@ async def test_pytorch_takes_no_more_than_is_left_for_it(card: Card) -> None:
     async with await card.driver() as driver:
         facts = (await driver.inventory()).gpus[0]
         before = (await driver.use(facts.uuid)).memory_used_mib
-        with pytorch() as told:
+        with pytorch() as reported:
             used = (await driver.use(facts.uuid)).memory_used_mib - before
-    beside = used - told["reserved"]
-    note(**told, used_mib=used, beside_its_own_memory=beside, left_by_size=left_of(facts.memory_mib))
+    beside = used - reported["reserved"]
+    note(**reported, used_mib=used, beside_its_own_memory=beside, left_by_size=left_of(facts.memory_mib))
     assert beside <= left_of(facts.memory_mib)

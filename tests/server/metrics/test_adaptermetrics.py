@@ -205,16 +205,16 @@ async def test_a_scalar_is_a_series_without_labels(rules: Path) -> None:
     assert (found.labels, found.value) == ({}, 7)
 
 
-async def test_a_prometheus_that_is_down_serves_nothing_and_later_what_it_said_before(rules: Path) -> None:
+async def test_a_prometheus_that_is_down_serves_nothing_and_later_its_former_series(rules: Path) -> None:
     measures = Measures()
     url = f"http://127.0.0.1:{free_port()}"
     one = ruled(rules, url, measures=measures)
     with capture_logs() as logs:
         await one.discover()
         await one.discover()
-    (said,) = [each["reason"] for each in logs if each["event"] == "series_not_known"]
-    assert said.startswith("'depth': ")
-    assert said.endswith("; and 1 more")
+    (reason,) = [each["reason"] for each in logs if each["event"] == "series_not_known"]
+    assert reason.startswith("'depth': ")
+    assert reason.endswith("; and 1 more")
     assert (one.custom(), one.external(), one.tried.is_set()) == (frozenset(), frozenset(), True)
     assert b'tessera_metrics_rule_queries_total{result="failed"} 4' in measures.render()
     with talking() as other:
@@ -235,8 +235,8 @@ async def test_one_broken_query_takes_no_other_rule_away(rules: Path, tmp_path: 
         one = ruled(rules, url)
         await one.discover()
     assert one.external() == {"all_depth"}
-    (said,) = [each["reason"] for each in logs if each["event"] == "series_not_known"]
-    assert said.startswith("'{': HTTP 400, ")
+    (reason,) = [each["reason"] for each in logs if each["event"] == "series_not_known"]
+    assert reason.startswith("'{': HTTP 400, ")
 
 
 async def test_a_file_that_changes_counts_and_a_broken_one_leaves_the_rules_before(rules: Path) -> None:
@@ -247,7 +247,7 @@ async def test_a_file_that_changes_counts_and_a_broken_one_leaves_the_rules_befo
         assert not await one.read_again()
         put(rules, RULES.replace("metricsQuery", "metricQuery"))
         assert not await one.read_again()
-        assert not await one.read_again()  # said once
+        assert not await one.read_again()  # logged once
         assert b"tessera_metrics_rules_invalid 1" in measures.render()
         await one.discover()
         assert one.external() == {"all_depth"}
@@ -282,15 +282,15 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
         RulesFile(path)
 
 
-async def test_what_tessera_serves_itself_comes_before_rules_and_that_is_said(rules: Path) -> None:
+async def test_metrics_of_tessera_take_precedence_over_rules_and_a_log_entry_names_them(rules: Path) -> None:
     with talking() as url, capture_logs() as logs:
         own = ruled(rules, url)
         await own.discover()
         source = RulesSource(file=RulesFile(rules), connect=HttpMetrics, url=url)
         one = AdapterMetrics(source, MemoryKube(), logger(), Measures(), taken=own)
         await one.discover()
-    (said,) = [each["reason"] for each in logs if each["event"] == "adapter_rules_hidden"]
-    assert said.startswith("namespaces/depth, pods/depth, all_depth are served as Tessera measures them")
+    (reason,) = [each["reason"] for each in logs if each["event"] == "adapter_rules_hidden"]
+    assert reason.startswith("namespaces/depth, pods/depth, all_depth are served as Tessera measures them")
 
 
 async def test_rules_for_more_series_than_can_be_compared_leave_what_was_served(rules: Path) -> None:
@@ -304,8 +304,8 @@ async def test_rules_for_more_series_than_can_be_compared_leave_what_was_served(
             one._url = other.rstrip("/")
             await one.discover()
     assert b"tessera_metrics_rules_invalid 1" in one._measures.render()
-    (said,) = [each["reason"] for each in logs if each["event"] == "adapter_rules_too_wide"]
-    assert "600 rules are for 1200000 names of series together" in said
+    (reason,) = [each["reason"] for each in logs if each["event"] == "adapter_rules_too_wide"]
+    assert "600 rules are for 1200000 names of series together" in reason
     assert one.external() == {"all_depth"}
 
 

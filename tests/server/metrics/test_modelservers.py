@@ -1,4 +1,4 @@
-"""Looks at model servers in memory: what is measured, decided, served and said; what is bad, and for how long."""
+"""Passes over model servers in memory: what is measured, decided and reported, and bad input."""
 
 import asyncio
 import contextlib
@@ -176,13 +176,13 @@ async def test_an_idle_server_is_scaled_to_zero_and_back_when_it_is_woken(case: 
         for _ in range(200):
             await one.reconcile(DOWN)
         assert await one.replicas() == 1, "it starts, however long that takes"
-        said = await one.events()
-        assert {message for _, message in said} == {
+        events = await one.events()
+        assert {message for _, message in events} == {
             "1 replica: expects 0 requests in flight in 90 s, plus a margin of 2: 1 replica with 4 slots",
             f"0 replicas: no request for {600 if 'annotation' in case else 1200} s, so no replica",
             "1 replica: woken",
         }
-        assert {reason for reason, _ in said} == {"ReplicasProposed"}
+        assert {reason for reason, _ in events} == {"ReplicasProposed"}
 
 
 async def test_a_repeated_first_scrape_is_not_bad_input() -> None:
@@ -241,10 +241,10 @@ class Queue:
         self.waiting: dict[tuple[str, str], float] = {}
         self.trouble: Unavailable | None = None
         self.bad = ""
-        self.asked = 0
+        self.queries = 0
 
     async def read(self) -> PendingRequests:
-        self.asked += 1
+        self.queries += 1
         if self.trouble:
             raise self.trouble
         return PendingRequests(self.waiting, self.bad)
@@ -269,16 +269,18 @@ async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back
         with capture_logs() as logs:
             await one.reconcile()
         assert await one.replicas() == 1
-        told = " ".join(each["reason"] for each in logs if each["event"] == "model_servers_not_followed")
-        assert told == ("--wake-query: 1 of 2 series lack namespace: write it as `sum by (namespace, service) (...)`")
+        reasons = " ".join(each["reason"] for each in logs if each["event"] == "model_servers_not_followed")
+        assert reasons == (
+            "--wake-query: 1 of 2 series lack namespace: write it as `sum by (namespace, service) (...)`"
+        )
         await one.kube.patch(DEPLOYMENTS, "llm", {"spec": {"replicas": 1}}, namespace="ns")
         await turns()
-        asked = queue.asked
+        queries = queue.queries
         await one.reconcile()
-        assert queue.asked == asked, "nobody is asked about servers that have a replica"
-    told = measures.render().decode()
-    for result, count in (("done", asked - 1), ("failed", 1)):
-        assert f'tessera_metrics_wake_queries_total{{result="{result}"}} {count}' in told
+        assert queue.queries == queries, "no query about servers that have a replica"
+    exposed = measures.render().decode()
+    for result, count in (("done", queries - 1), ("failed", 1)):
+        assert f'tessera_metrics_wake_queries_total{{result="{result}"}} {count}' in exposed
 
 
 async def test_a_failed_wake_up_query_is_the_reason_for_zero() -> None:

@@ -16,14 +16,14 @@ async def test_what_prometheus_gets() -> None:
     one.servers = ModelServerAutoscaler(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
 
     def published() -> dict[str, float]:
-        """Return what is said of the server, and of its samples."""
+        """Return the gauges of the server, and of its samples."""
         lines = [line.rpartition(" ") for line in measures.render().decode().splitlines() if not line.startswith("#")]
         own = {name: float(value) for name, _, value in lines if "loop=" not in name and "_reconcile_" not in name}
         return {name.replace('{namespace="ns",server="llm"}', ""): value for name, value in own.items()}
 
     async with scene(*WHOLE, one=one):
         assert {f'loop="{each}"' in measures.render().decode() for each in LOOPS} == {True}
-        assert published()["tessera_model_server_input_invalid"] == 1, "nothing was scraped yet at the first look"
+        assert published()["tessera_model_server_input_invalid"] == 1, "nothing was scraped yet in the first pass"
         await one.reconcile(triton(ended=100), triton(ended=100))
         await one.reconcile(triton(ended=110, queued_s=5, waiting=3), triton(ended=110))
         assert published() == {

@@ -47,7 +47,7 @@ def server_of_slices(replicas: int, name: str = "llm", slots: str = "4") -> dict
 
 @pytest.mark.parametrize(("replicas", "want"), [(1, 4), (2, 4)])
 async def test_slices_that_there_are_bound_the_replicas(replicas: int, want: int) -> None:
-    """Of three instances one is used: two more find a place, one replica is asked for beyond. A replica without a pod
+    """Of three instances one is used: two more find a place, one replica beyond is requested. A replica without a pod
     takes part of the room."""
     layout = tuple(place("A100-40GB", "1g.5gb", start) for start in (0, 1, 2))
     one = Scene()
@@ -62,8 +62,8 @@ async def test_slices_that_there_are_bound_the_replicas(replicas: int, want: int
     async with scene(*objects, one=one):
         await grow(one)
         assert await one.replicas() == want
-        (said,) = (text for _, text in await one.events() if text.startswith(f"{want} replicas: expects"))
-        assert f"; GPUs have room for {want - replicas - 1} more now; one beyond that is requested" in said
+        (event,) = (text for _, text in await one.events() if text.startswith(f"{want} replicas: expects"))
+        assert f"; GPUs have room for {want - replicas - 1} more now; one beyond that is requested" in event
 
 
 async def test_two_servers_that_grow_share_the_room() -> None:
@@ -127,12 +127,12 @@ async def test_servers_that_grow_are_counted_in_turn_within_a_time() -> None:
                 for each in await one.metrics.series(External(metric="tessera_replicas", namespace=namespace))
             ]
             counted.append({each.labels["serving.tessera.dev/server"] for each in wanted if each.value > 2})
-        said = [text for _, text in await one.events()]
+        events = [text for _, text in await one.events()]
     counted = [each for each in counted if each]
     assert max(map(len, counted)) == 7
     assert "other" in counted[0]
     assert len(set.union(*counted[:7])) == len(servers), "each had its turn"
-    assert any("room on the GPUs is unknown" in each for each in said)
+    assert any("room on the GPUs is unknown" in each for each in events)
 
 
 async def test_a_server_whose_autoscaler_uses_another_metric_takes_no_places() -> None:
@@ -160,17 +160,17 @@ async def test_where_the_cluster_cannot_be_read_one_replica_is_requested_at_a_ti
         async with scene(*objects, one=one):
             await grow(one)
             assert await one.replicas() == 2
-    (said,) = (each["reason"] for each in logs if each["event"] == "model_servers_not_followed")
-    assert "no right" in said
+    (reason,) = (each["reason"] for each in logs if each["event"] == "model_servers_not_followed")
+    assert "no right" in reason
 
 
 class Asked(MemoryKube):
     """Counts how often nodes are listed."""
 
-    asked = 0
+    node_reads = 0
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
-        self.asked += kind == NODES
+        self.node_reads += kind == NODES
         return await super().list(kind, selection)
 
 
@@ -187,7 +187,7 @@ async def test_the_cluster_is_read_once_for_all_servers_also_where_it_cannot_be(
         except TesseraError:
             continue
         room.promise(server, 5)
-    assert (found, kube.asked) == ([] if withheld else [5, 2], 1)
+    assert (found, kube.node_reads) == ([] if withheld else [5, 2], 1)
 
 
 async def test_places_for_pods_that_are_bound_to_a_node_are_not_counted() -> None:

@@ -52,11 +52,11 @@ async def test_it_answers_when_it_is_ready(certificates: Path) -> None:
         code, found = await Asked(certificates, one.port).get("/apis/external.metrics.k8s.io/v1beta1")
         assert code == 200
         assert "tessera_replicas" in {each["name"] for each in found["resources"]}
-        said = one.metrics().decode()
+        text = one.metrics().decode()
         for loop in ("reconcile", "front-proxy", "watch-pods"):
-            assert f'tessera_loop_age_seconds{{loop="{loop}"}}' in said
-        assert 'tessera_metrics_requests_total{code="200"} 1' in said
-        assert "tessera_metrics_reconcile_duration_seconds_count 1" in said
+            assert f'tessera_loop_age_seconds{{loop="{loop}"}}' in text
+        assert 'tessera_metrics_requests_total{code="200"} 1' in text
+        assert "tessera_metrics_reconcile_duration_seconds_count 1" in text
 
 
 async def test_rules_are_served_beside_its_own_metrics(certificates: Path, tmp_path: Path) -> None:
@@ -86,10 +86,10 @@ async def test_rules_are_served_beside_its_own_metrics(certificates: Path, tmp_p
         tls = Tls(certificate=certificates / "server.crt", key=certificates / "server.key")
         async with running(kube, tls, rules=rules) as one:
             assert not one.waiting_for()
-            asked = Asked(certificates, one.port)
-            _, found = await asked.get("/apis/external.metrics.k8s.io/v1beta1")
+            client = Asked(certificates, one.port)
+            _, found = await client.get("/apis/external.metrics.k8s.io/v1beta1")
             assert {"tessera_replicas", "up"} <= {each["name"] for each in found["resources"]}
-            _, found = await asked.get("/apis/external.metrics.k8s.io/v1beta1/namespaces/default/up")
+            _, found = await client.get("/apis/external.metrics.k8s.io/v1beta1/namespaces/default/up")
             assert [each["value"] for each in found["items"]] == ["7"]
             assert 'tessera_loop_age_seconds{loop="rules"}' in one.metrics().decode()
 

@@ -28,16 +28,16 @@ def pods(*names: str) -> dict[PodName, ModelPod]:
 
 
 class Asked(MemoryMetrics):
-    """Writes down who is asked; some have no answer, and for some there is no time."""
+    """Records which pods are scraped; some have no answer, and for some there is no time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.silent, self.late = set[str](), set[str]()
-        self.asked: list[str] = []
+        self.scraped: list[str] = []
 
     async def get(self, url: str) -> bytes:
         name = url.removeprefix("http://").removesuffix("/metrics")
-        self.asked.append(name)
+        self.scraped.append(name)
         if name in self.silent:
             raise Unavailable(url, found="no answer in 3 s", hint="check that it runs")
         if name in self.late:
@@ -45,13 +45,13 @@ class Asked(MemoryMetrics):
         return triton(ended=1)
 
     async def order(self, samples: ScrapedSamples, *names: str) -> str:
-        """Return who is asked in a pass; a pod is named by its namespace and number, as a1."""
-        self.asked.clear()
+        """Return the pods that are scraped in a pass; a pod is named by its namespace and number, as a1."""
+        self.scraped.clear()
         one = read_pod(model_pod("p", address="10.0.0.1"))
         await samples.read(
             {(name[0], name): msgspec.structs.replace(one, url=f"http://{name}/metrics") for name in names}
         )
-        return " ".join(self.asked)
+        return " ".join(self.scraped)
 
 
 async def test_no_namespace_starves_another() -> None:

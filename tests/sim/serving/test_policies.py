@@ -44,8 +44,8 @@ def test_an_idle_time_changes_nothing_while_requests_come(found: Comparison) -> 
 def test_a_spec_that_promises_more_slots_than_a_replica_has_costs_one_overload(found: Comparison) -> None:
     """The number in the spec counts until requests have waited for a minute; then come the replicas, for a while more
     than enough."""
-    told = compare(found.requests, Model(spec_slots=256), ["in-flight", "tessera"], 16)
-    plain, ours = rows(told)
+    outcomes = compare(found.requests, Model(spec_slots=256), ["in-flight", "tessera"], 16)
+    plain, ours = rows(outcomes)
     assert plain.within_slo < 0.5
     assert ours.within_slo > 0.95
     assert ours.replica_hours < 2 * ours.clairvoyant_replica_hours

@@ -34,7 +34,7 @@ def test_requests_as_azure_and_mooncake_publish_them() -> None:
 
 
 def test_a_column_of_rates_with_a_gap_and_an_end() -> None:
-    """The rate of a bin of 0 lies between its neighbors'; the mean over all bins is what was asked for."""
+    """The rate of a bin of 0 lies between its neighbors'; the mean over all bins is what was requested."""
     drawn = read(RATES, "a_rps", mean_rate=5.0)
     counts, _ = np.histogram(drawn.arrival_s, bins=[0, 600, 1200, 1800, 2400])
     assert len(drawn.arrival_s) == pytest.approx(5.0 * 2400, rel=0.1)
@@ -74,7 +74,7 @@ def test_the_first_hours() -> None:
     assert read(MOONCAKE).first(2.9).context.tolist() == [7322]
 
 
-# Keyed by a sentence: lines, column, mean rate, what is said.
+# Keyed by a sentence: lines, column, mean rate, the error.
 BAD: dict[str, tuple[list[str], str | None, float | None, str]] = {
     "an empty file": ([], None, None, "header"),
     "another table": (["a,b", "1,2"], None, None, "header: \"a,b\"|header: 'a,b'"),
@@ -103,6 +103,6 @@ BAD: dict[str, tuple[list[str], str | None, float | None, str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_no_trace_is_refused(case: str) -> None:
-    lines, column, mean_rate, said = BAD[case]
-    with pytest.raises(InvalidInput, match=said):
+    lines, column, mean_rate, error = BAD[case]
+    with pytest.raises(InvalidInput, match=error):
         read(lines, column, mean_rate)

@@ -176,7 +176,7 @@ def read_pod(each: Mapping[str, Any]) -> ModelPod:
         InvalidInput: it does not have a pod's form.
 
     """
-    pod = _converted(each, _Pod, "Pod")
+    pod = _convert(each, _Pod, "Pod")
     conditions = {condition.type: condition for condition in pod.status.conditions or ()}
     ready, scheduled = conditions.get("Ready"), conditions.get("PodScheduled")
     container, port, trouble = _metrics_port(pod)
@@ -233,7 +233,7 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
         InvalidInput: it does not have a Deployment's form.
 
     """
-    found = _converted(each, _Deployment, "Deployment")
+    found = _convert(each, _Deployment, "Deployment")
     annotations, trouble = found.metadata.annotations or {}, ""
     slots, cold_start_s, idle_s, woken_s, one_by_one = None, None, None, None, False
     try:
@@ -351,7 +351,7 @@ def read_bounds(each: Mapping[str, Any]) -> HpaBounds | None:
     )
 
 
-def _converted(each: Mapping[str, Any], kind: type[Any], name: str) -> Any:
+def _convert(each: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     try:
         return msgspec.convert(each, kind)
     except msgspec.ValidationError as error:

@@ -84,7 +84,7 @@ def metrics(**given: Any) -> None:
 
     The APIs are custom.metrics.k8s.io and external.metrics.k8s.io, behind kube-apiserver. Pods with the label
     serving.tessera.dev/server are scraped every 15 seconds, or the Prometheus that scrapes them. Run
-    one: what it learned of the load is lost when it ends, and learned again.
+    one replica: its history of the load is in memory, and rebuilt after a restart.
     """
     configure(given["log_level"], given["log_format"])
     for option in ("--wake-query", "--adapter-rules"):

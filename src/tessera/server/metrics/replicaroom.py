@@ -59,7 +59,7 @@ class ReplicaRoom:
             )
         promised = tuple(self._promised)
 
-        def counted() -> int | None:
+        def count_places() -> int | None:
             read = read_cluster(as_fields(more_pods(deployment, 1)), unit_mib=cluster.share_unit_mib).snapshot.pending
             if not read:
                 return None
@@ -68,7 +68,7 @@ class ReplicaRoom:
             snapshot = msgspec.structs.replace(cluster.snapshot, pending=(*cluster.snapshot.pending, *pods))
             return room(snapshot, (each.key for each in pods))
 
-        found = await asyncio.to_thread(counted)
+        found = await asyncio.to_thread(count_places)
         return None if found is None else max(found - len(promised), 0)
 
     def promise(self, deployment: Object, count: int) -> None:

@@ -29,9 +29,9 @@ _POD_METRICS: Final[Mapping[str, Callable[[Window], float]]] = {
     QUEUE_TIME_US: lambda window: window.queue_time_s * 1e6,
 }
 _SERVER_METRICS: Final[Mapping[str, Callable[[ServerObservation], float | Unmeasured]]] = {
-    QUEUE_TIME: lambda found: found.queue_time_s,
-    WAITING: lambda found: found.waiting,
-    IN_FLIGHT: lambda found: found.in_flight,
+    QUEUE_TIME: lambda observation: observation.queue_time_s,
+    WAITING: lambda observation: observation.waiting,
+    IN_FLIGHT: lambda observation: observation.in_flight,
 }
 
 
@@ -61,10 +61,10 @@ class ModelServerMetrics:
         subject = f"metric {requested.metric} of pods in namespace {requested.namespace}"
         self._check_fresh(subject)
         windows = {
-            name: (found.at_s, window)
-            for (namespace, _), found in self._servers.measured.items()
+            name: (server.at_s, window)
+            for (namespace, _), server in self._servers.measured.items()
             if namespace == requested.namespace
-            for name, window in found.observation.pods.items()
+            for name, window in server.observation.pods.items()
         }
         chosen = {
             name: each
@@ -102,19 +102,19 @@ class ModelServerMetrics:
             labels = {SERVER_LABEL: server}
             if namespace != requested.namespace or not selects(requested.selector, labels):
                 continue
-            found: float | Unmeasured
+            value: float | Unmeasured
             if requested.metric == REPLICAS:
                 decision = measured.decision
-                found = Unmeasured(decision.reason) if decision.replicas is None else float(decision.replicas)
+                value = Unmeasured(decision.reason) if decision.replicas is None else float(decision.replicas)
             else:
-                found = _SERVER_METRICS[requested.metric](measured.observation)
-            if isinstance(found, Unmeasured):
-                reasons.append(f"{server}: {found.reason}")
+                value = _SERVER_METRICS[requested.metric](measured.observation)
+            if isinstance(value, Unmeasured):
+                reasons.append(f"{server}: {value.reason}")
             else:
-                series.append(ExternalSeries(labels=labels, value=found, at_s=measured.at_s))
+                series.append(ExternalSeries(labels=labels, value=value, at_s=measured.at_s))
         if reasons or not series:  # a sum without one of its servers would be too small
-            found_text = "; ".join(reasons) or "no such server"
-            raise MetricAbsent(subject, found=found_text, hint=f"check the pods with the label {SERVER_LABEL}")
+            found = "; ".join(reasons) or "no such server"
+            raise MetricAbsent(subject, found=found, hint=f"check the pods with the label {SERVER_LABEL}")
         return series
 
     def _check_fresh(self, subject: str) -> None:

@@ -69,7 +69,7 @@ class Requests(msgspec.Struct, frozen=True):
         return Requests(*parts)
 
 
-def _ordered(times: Floats, context: Floats, generated: Floats) -> Requests:
+def _order(times: Floats, context: Floats, generated: Floats) -> Requests:
     order = np.argsort(times, kind="stable")
     return Requests(times[order] - times[order[0]], context[order], generated[order])
 
@@ -158,7 +158,7 @@ def _requests(
         raise InvalidInput(name, found="it has no request", hint="name a trace with at least one")
     times, contexts, tokens = np.array(found, dtype=np.float64).T
     _check_span(name, times.max() - times.min())
-    return _ordered(times, contexts, tokens)
+    return _order(times, contexts, tokens)
 
 
 def _check_count(name: str, mean_rate: float, span_s: float) -> None:
@@ -227,7 +227,7 @@ def _drawn(bins: list[_Bin], name: str, mean_rate: float, rng: np.random.Generat
     if not len(times):
         raise InvalidInput(f"{name}: mean rate", found=f"{mean_rate:g}", expected="a rate by which requests come")
     chance = rng.random((2, len(times))) * 100
-    return _ordered(times, np.interp(chance[0], _PERCENT, _CONTEXT), np.interp(chance[1], _PERCENT, _GENERATED))
+    return _order(times, np.interp(chance[0], _PERCENT, _CONTEXT), np.interp(chance[1], _PERCENT, _GENERATED))
 
 
 def _renewals(bins: list[_Bin], scale: float, width_s: float, rng: np.random.Generator) -> Floats:

@@ -48,10 +48,10 @@ ACCOUNTS = {
 
 @pytest.mark.parametrize("refusal", ACCOUNTS)
 def test_missing_rights_are_reported_with_the_command_that_grants_them(refusal: str) -> None:
-    said = missing_rights("ml", refusal)
+    message = missing_rights("ml", refusal)
     want = f"`kubectl create rolebinding tessera-model-servers -n ml {ROLE} --serviceaccount={ACCOUNTS[refusal]}`"
-    assert want in said
-    assert said.endswith(refusal)
+    assert want in message
+    assert message.endswith(refusal)
 
 
 REPLICAS = {
@@ -159,18 +159,18 @@ def test_another_object_is_refused(each: dict[str, Any]) -> None:
 
 
 def test_a_server_at_zero_says_how_it_is_woken() -> None:
-    def said(found: ObservedServer) -> str:
+    def ready_message(found: ObservedServer) -> str:
         return next(
             each.message
             for each in server_status(ModelServerStatus(), 1, found, NOW).conditions
             if each.type == "Ready"
         )
 
-    assert said(ObservedServer(scales_to_zero=True)) == (
+    assert ready_message(ObservedServer(scales_to_zero=True)) == (
         "idle, so no replica serves and requests are refused; `tessera wake` starts one"
     )
-    assert said(ObservedServer(scales_to_zero=True, desired=1)).startswith("0 of 1 replicas serve")
-    assert said(ObservedServer()) == "0 of 0 replicas serve"
+    assert ready_message(ObservedServer(scales_to_zero=True, desired=1)).startswith("0 of 1 replicas serve")
+    assert ready_message(ObservedServer()) == "0 of 0 replicas serve"
 
 
 STATES = {
@@ -239,7 +239,7 @@ def test_how_far_the_replicas_are(status: dict[str, int], want: tuple[int, int])
     assert started_replicas({}) == StartedReplicas(0, 0)
 
 
-def test_notes_are_said_where_nothing_is_wrong() -> None:
+def test_notes_are_the_message_where_nothing_is_wrong() -> None:
     status = server_status(ModelServerStatus(), 1, ObservedServer(notes=("no PodMonitor",)), NOW)
     assert status.conditions[1].message == "no PodMonitor"
 
@@ -291,7 +291,7 @@ ROLLOUTS = {
 @pytest.mark.parametrize("behind", [False, True])
 def test_replicas_of_a_former_spec_are_not_ready_ones(case: str, behind: bool) -> None:
     """Also where only the answer to the write knows of the later generation."""
-    changed, generation, said = ROLLOUTS[case]
+    changed, generation, message = ROLLOUTS[case]
     status = {"observedGeneration": 2, "replicas": 2, "readyReplicas": 2, "updatedReplicas": 2, **changed}
     deployment = {
         "metadata": {"generation": 2 if behind else generation},
@@ -300,8 +300,8 @@ def test_replicas_of_a_former_spec_are_not_ready_ones(case: str, behind: bool) -
     }
     found = server_status(ModelServerStatus(), 2, observed(deployment, (), (), generation=generation), NOW)
     ready = next(each for each in found.conditions if each.type == "Ready")
-    assert (ready.status == "True", ready.message.partition(";")[0]) == (case == "done", said)
-    assert (ready.reason == "RollingOut") == ("of the present spec" in said)
+    assert (ready.status == "True", ready.message.partition(";")[0]) == (case == "done", message)
+    assert (ready.reason == "RollingOut") == ("of the present spec" in message)
 
 
 def test_at_zero_nothing_rolls_out() -> None:

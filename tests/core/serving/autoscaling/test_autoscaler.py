@@ -34,7 +34,7 @@ def load_of(at_s: float, arrived: int, done: int, flying: int, replicas: int) ->
 def run_passes(
     rate: Callable[[float], float], hours: float, server: ScaledServer = SERVER, replicas: int = 1
 ) -> Iterable[tuple[float, ReplicaProposal]]:
-    """Yield what is asked for each 15 s under so many requests a second, all of them served at once."""
+    """Yield what is requested each 15 s under so many requests a second, all of them served at once."""
     state, arrived = AutoscalerState(), 0.0
     for step in range(int(hours * 240)):
         at_s = 15.0 * step
@@ -57,7 +57,7 @@ def test_steady_traffic_gets_what_it_needs_and_little_more() -> None:
 
 
 def test_growth_is_met_before_it_comes() -> None:
-    """A rate that grows by 1 a second in 10 minutes: what is asked for now holds what comes in two minutes."""
+    """A rate that grows by 1 a second in 10 minutes: what is requested now holds what comes in two minutes."""
     for at_s, found in run_passes(lambda at_s: 4 + at_s / 600, 2, replicas=4):
         if at_s > 1800:
             assert found.replicas * SERVER.slots >= (4 + (at_s + SERVER.cold_start_s) / 600) * SERVICE_S
@@ -183,7 +183,7 @@ def test_while_nothing_new_arrives_slow_starts_give_no_more_replicas(
     server = ScaledServer(slots=8, cold_start_s=cold_start_s, min_replicas=replicas, max_replicas=1000)
     flying = min(rate * 4, 8 * replicas)
     loads = [load_of(15.0 * n, 15 * rate * n + flying, 15 * rate * n, flying, replicas) for n in range(120)]
-    state, asked, desired = AutoscalerState(), list[int](), replicas
+    state, proposed, desired = AutoscalerState(), list[int](), replicas
     for load in loads:
         state, _ = propose(state, load, server)
     for number in range(120, 121 + int(2 * cold_start_s / 15)):
@@ -197,15 +197,15 @@ def test_while_nothing_new_arrives_slow_starts_give_no_more_replicas(
         )
         state, found = propose(state, stuck, server)
         desired = found.replicas
-        asked.append(desired)
+        proposed.append(desired)
     # A jump is certain in the second pass, requests in flight in the fourth.
-    assert max(asked) == max(asked[:4])
+    assert max(proposed) == max(proposed[:4])
 
 
 def broken(minutes: float, *, rolling: bool = False, max_replicas: int = 16) -> list[ReplicaProposal]:
     """Return what is proposed so long with five replicas of which two break after an hour; later ones do not start."""
     server = ScaledServer(slots=8, cold_start_s=120.0, max_replicas=max_replicas)
-    state, replicas, asked = AutoscalerState(), 5, list[ReplicaProposal]()
+    state, replicas, proposed = AutoscalerState(), 5, list[ReplicaProposal]()
     for number in range(240 + int(minutes * 4)):
         breaks = number >= 240
         load = load_of(15.0 * number, 90 * number + 30, 90 * number, 30, replicas)
@@ -214,29 +214,29 @@ def broken(minutes: float, *, rolling: bool = False, max_replicas: int = 16) -> 
         state, found = propose(state, load, server)
         if breaks:
             replicas = found.replicas
-            asked.append(found)
-    return asked
+            proposed.append(found)
+    return proposed
 
 
 def test_replicas_that_never_become_ready_are_replaced_within_the_bounds() -> None:
-    asked = broken(60)
-    assert [each.replicas for each in asked[:3]] == [5, 5, 6], "two passes without them may be a probe that failed"
-    assert asked[16].replicas == 6, "the sixth may still become ready"
-    assert asked[2].reason.endswith(
+    proposed = broken(60)
+    assert [each.replicas for each in proposed[:3]] == [5, 5, 6], "two passes without them may be a probe that failed"
+    assert proposed[16].replicas == 6, "the sixth may still become ready"
+    assert proposed[2].reason.endswith(
         "; 30 requests in flight for a minute: 5 replicas at 80 % of their slots"
         ", and 2 in place of replicas that are not ready"
         "; limited to 6: one more than are ready"
     )
-    assert asked[20].replicas == 7, "nor did that"
-    assert ", and 3 in place of replicas" in asked[20].reason
+    assert proposed[20].replicas == 7, "nor did that"
+    assert ", and 3 in place of replicas" in proposed[20].reason
     assert {each.replicas for each in broken(60, max_replicas=6)[2:]} == {6}
     assert broken(60, max_replicas=6)[-1].reason.endswith("; at most 6")
 
 
 def test_a_rollout_has_two_cold_starts_for_the_pods_that_it_replaces() -> None:
-    asked = [each.replicas for each in broken(10, rolling=True)]
-    assert set(asked[:16]) == {5}
-    assert asked[18] == 6, "a template that never becomes ready"
+    proposed = [each.replicas for each in broken(10, rolling=True)]
+    assert set(proposed[:16]) == {5}
+    assert proposed[18] == 6, "a template that never becomes ready"
 
 
 @given(
@@ -254,7 +254,7 @@ def test_what_is_unready_for_one_or_two_passes_changes_nothing(
     flying = math.floor(used * slots * replicas)
     unready = [0] * 10 + [count for passes, flap in flaps for count in (*flap, *[0] * passes)]
 
-    def asked(counts: list[int]) -> list[ReplicaProposal]:
+    def proposed(counts: list[int]) -> list[ReplicaProposal]:
         state, found, desired = AutoscalerState(), list[ReplicaProposal](), replicas
         for number, count in enumerate(counts):
             load = load_of(15.0 * number, 15 * flying * number + flying, 15 * flying * number, flying, desired)
@@ -265,7 +265,7 @@ def test_what_is_unready_for_one_or_two_passes_changes_nothing(
             found.append(proposal)
         return found
 
-    assert asked(unready) == asked([0] * len(unready))
+    assert proposed(unready) == proposed([0] * len(unready))
 
 
 @given(
@@ -325,11 +325,11 @@ def test_pods_that_end_start_no_replica() -> None:
 def test_replicas_that_stay_unready_are_missed_in_the_third_pass() -> None:
     loads = [load_of(15.0 * n, 60 * n + 60, 60 * n, 60, 10) for n in range(40)]
     lost = [msgspec.structs.replace(each, ready=4) if n >= 30 else each for n, each in enumerate(loads)]
-    state, asked = AutoscalerState(), list[int]()
+    state, proposed = AutoscalerState(), list[int]()
     for load in lost:
         state, found = propose(state, load, ScaledServer(slots=8, cold_start_s=120.0, max_replicas=40))
-        asked.append(found.replicas)
-    assert [count > 10 for count in asked[29:34]] == [False, False, False, True, True]
+        proposed.append(found.replicas)
+    assert [count > 10 for count in proposed[29:34]] == [False, False, False, True, True]
 
 
 def test_served_requests_are_no_queue_however_few_replicas_are_ready() -> None:
@@ -383,18 +383,18 @@ def test_one_pass_after_a_gap_is_not_a_minute(gap_s: float, flying: int, passes:
 @pytest.mark.parametrize("factor", [2, 3, 4, 6])
 def test_a_jump_of_the_rate_is_met_in_the_second_pass(factor: int) -> None:
     """Requests of 4 s come evenly, then at a multiple of that rate, as they would with slots for all of them."""
-    asked = dict(run_passes(lambda at_s: 3.0 if at_s < 7200 else 3.0 * factor, 2.1, replicas=2))
+    proposed = dict(run_passes(lambda at_s: 3.0 if at_s < 7200 else 3.0 * factor, 2.1, replicas=2))
     # What comes in the 15 s before 7200 is still of the old rate.
-    assert asked[7200.0].replicas * SERVER.slots >= 12
-    assert asked[7230.0 - 15].replicas * SERVER.slots >= 12 * factor
+    assert proposed[7200.0].replicas * SERVER.slots >= 12
+    assert proposed[7230.0 - 15].replicas * SERVER.slots >= 12 * factor
 
 
 def test_chance_is_no_jump() -> None:
-    """A Poisson process of 10 requests a second of 4 s for a day: what is asked for hardly changes."""
+    """A Poisson process of 10 requests a second of 4 s for a day: what is requested hardly changes."""
     rng = random.Random(1)
     rates = [sum(rng.expovariate(1) for _ in range(150)) / 15 for _ in range(5760)]
-    asked = [found.replicas for at_s, found in run_passes(lambda at_s: rates[int(at_s / 15)], 24, replicas=7)]
-    settled = asked[480:]
+    proposed = [found.replicas for at_s, found in run_passes(lambda at_s: rates[int(at_s / 15)], 24, replicas=7)]
+    settled = proposed[480:]
     assert set(settled) <= {6, 7}
     assert sum(a != b for a, b in pairwise(settled)) <= 20
 
@@ -402,29 +402,29 @@ def test_chance_is_no_jump() -> None:
 def test_what_is_a_jump_in_smooth_traffic_is_none_in_traffic_that_always_jumps() -> None:
     """Twice the rate for half a minute: replicas for it where arrivals are regular, not where minutes always differ."""
 
-    def asked(irregular: float, *, doubled: bool) -> int:
+    def proposed(irregular: float, *, doubled: bool) -> int:
         def rate(at_s: float) -> float:
             usual = 10 + irregular * (1 if at_s % 120 < 60 else -1)
             return 20.0 if doubled and at_s > 7185 else usual
 
         return last(rate, 2.01, replicas=8)
 
-    assert asked(0.0, doubled=True) >= asked(0.0, doubled=False) + 3
-    assert asked(9.0, doubled=True) <= asked(9.0, doubled=False) + 1
+    assert proposed(0.0, doubled=True) >= proposed(0.0, doubled=False) + 3
+    assert proposed(9.0, doubled=True) <= proposed(9.0, doubled=False) + 1
 
 
 def test_fewer_only_after_a_while() -> None:
     """The load halves after two hours: nothing goes for twelve minutes, then about half."""
-    asked = dict(run_passes(lambda at_s: 12.0 if at_s < 7200 else 6.0, 4, replicas=7))
-    before = asked[7185.0].replicas
-    assert all(asked[7200.0 + 15 * step].replicas >= before for step in range(47))
-    assert asked[4 * 3600 - 15.0].replicas <= before // 2 + 1
-    assert "were needed within 12 minutes" in asked[7500.0].reason
+    proposed = dict(run_passes(lambda at_s: 12.0 if at_s < 7200 else 6.0, 4, replicas=7))
+    before = proposed[7185.0].replicas
+    assert all(proposed[7200.0 + 15 * step].replicas >= before for step in range(47))
+    assert proposed[4 * 3600 - 15.0].replicas <= before // 2 + 1
+    assert "were needed within 12 minutes" in proposed[7500.0].reason
 
 
 def test_what_is_there_at_the_beginning_stays_at_first() -> None:
-    asked = [found.replicas for at_s, found in run_passes(lambda _: 1.0, 0.5, replicas=5) if at_s < 300 + 720 - 15]
-    assert set(asked) == {5}
+    proposed = [found.replicas for at_s, found in run_passes(lambda _: 1.0, 0.5, replicas=5) if at_s < 300 + 720 - 15]
+    assert set(proposed) == {5}
 
 
 def test_the_bounds_hold_and_the_event_names_them() -> None:
@@ -444,12 +444,12 @@ ZERO = ScaledServer(slots=8, cold_start_s=120.0, min_replicas=0)
 
 def test_to_zero_and_back() -> None:
     """With no request for twenty minutes there are none; the first that waits brings one back."""
-    asked = dict(run_passes(lambda at_s: 2.0 if at_s < 3600 or at_s > 10_800 else 0.0, 3.5, ZERO, 2))
-    last = max(at_s for at_s, found in asked.items() if at_s < 10_800 and found.replicas > 0)
+    proposed = dict(run_passes(lambda at_s: 2.0 if at_s < 3600 or at_s > 10_800 else 0.0, 3.5, ZERO, 2))
+    last = max(at_s for at_s, found in proposed.items() if at_s < 10_800 and found.replicas > 0)
     assert last == 3585.0 + 1200 - 15, "the last request came at 3585 s"
-    assert asked[last + 15].reason == "no request for 1200 s, so no replica"
-    assert asked[10_800.0].reason == "idle: no request and no wake-up"
-    back = asked[10_815.0]
+    assert proposed[last + 15].reason == "no request for 1200 s, so no replica"
+    assert proposed[10_800.0].reason == "idle: no request and no wake-up"
+    back = proposed[10_815.0]
     assert (back.replicas, back.reason) == (1, "8 waiting, and there is no replica")
 
 
@@ -504,7 +504,7 @@ def test_without_a_replica_its_user_wakes_it() -> None:
 def test_zero_exactly_when_there_was_no_request_for_the_idle_time(
     steps: list[tuple[int, int, bool]], idle_s: float, min_replicas: int
 ) -> None:
-    """Requests that come, those in flight, and somebody who wakes the server, at looks each 15 s; replicas start in
+    """Requests that come, those in flight, and somebody who wakes the server, in passes every 15 s; replicas start in
     none."""
     server = ScaledServer(slots=8, cold_start_s=60.0, min_replicas=min_replicas, max_replicas=4, idle_s=idle_s)
     state, replicas, arrived, woken_s, busy_s = AutoscalerState(), 1, 0, None, 0.0
@@ -586,7 +586,7 @@ def test_an_event_says_that_replicas_start_one_by_one() -> None:
     assert found.reason.endswith("; limited to 4: replicas start one by one, and 3 are ready")
 
 
-def said(reason: str, replicas: int) -> int:
+def last_number(reason: str, replicas: int) -> int:
     """Return the replicas that follow from the numbers of a reason, as a reader would count them."""
     if reason.startswith("no replica is ready"):
         return replicas
@@ -621,6 +621,6 @@ def test_whatever_the_input_it_stays_within_its_bounds(
         load = load_of(at_s, arrived, served, flying, replicas)
         state, found = propose(state, load, server)
         assert min_replicas <= found.replicas <= max_replicas
-        assert found.replicas == said(found.reason, replicas)
+        assert found.replicas == last_number(found.reason, replicas)
         assert math.isfinite(sum(slots for _, slots in state.forecast.forecasts))
         replicas = found.replicas

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tessera.core.serving.autoscaling.forecast import ForecastState, SlotDemand, forecast_demand, starting
+from tessera.core.serving.autoscaling.forecast import ForecastState, SlotDemand, forecast_demand, list_starting
 from tessera.core.serving.metrics.load import Load
 
 SERVICE_S = 4.0
@@ -92,6 +92,6 @@ def test_replicas_that_start_are_those_requested_within_two_cold_starts() -> Non
             for each in load
         ]
 
-    assert starting(requested(60), 120.0) == [60.0, 60.0]
-    assert starting(requested(240), 120.0) == [240.0, 240.0]
-    assert starting(requested(255), 120.0) == [], "they may never be ready"
+    assert list_starting(requested(60), 120.0) == [60.0, 60.0]
+    assert list_starting(requested(240), 120.0) == [240.0, 240.0]
+    assert list_starting(requested(255), 120.0) == [], "they may never be ready"

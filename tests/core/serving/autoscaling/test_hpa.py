@@ -108,10 +108,10 @@ def test_metrics_of_pods_that_the_selector_does_not_match_count_in_the_mean_alon
 
 
 @pytest.mark.parametrize(
-    ("each", "said"), [((), "no pods"), (pods(pending=2), "unready"), (pods(None, gone=1), "unready")]
+    ("each", "cause"), [((), "no pods"), (pods(pending=2), "unready"), (pods(None, gone=1), "unready")]
 )
-def test_without_metrics_nothing_is_proposed(each: tuple[HpaPod, ...], said: str) -> None:
-    with pytest.raises(Unavailable, match=said):
+def test_without_metrics_nothing_is_proposed(each: tuple[HpaPod, ...], cause: str) -> None:
+    with pytest.raises(Unavailable, match=cause):
         pods_metric(each, 1000, current=2)
 
 
@@ -198,7 +198,7 @@ def past(*recommended: tuple[float, int], events: tuple[tuple[float, int], ...] 
 RATES: dict[str, tuple[HpaHistory, Behavior | None, int, int, int, LimitReason]] = {
     "defaults: four pods at once": (past(), Behavior(), 1, 20, 5, LimitReason.UP),
     "defaults: or twice as many": (past(), Behavior(), 8, 40, 16, LimitReason.UP),
-    "defaults: all that is asked within the limit": (past(), Behavior(), 8, 15, 15, LimitReason.NONE),
+    "defaults: all that is requested within the limit": (past(), Behavior(), 8, 15, 15, LimitReason.NONE),
     "defaults: no more in the same 15 seconds": (
         past((10, 5), events=((10, 4),)),
         Behavior(),
@@ -319,19 +319,19 @@ def test_bounds_that_cannot_be(min_replicas: int, max_replicas: int) -> None:
 
 
 @example(
-    looks=[(2, 1.0), (0, 1.0), (0, 59.0), (0, 120.0), (0, 120.0), (6, 1.0)],
+    proposals=[(2, 1.0), (0, 1.0), (0, 59.0), (0, 120.0), (0, 120.0), (6, 1.0)],
     min_replicas=1,
     max_replicas=10,
     modern=True,
 )
 @given(
-    looks=st.lists(st.tuples(st.integers(0, 40), st.floats(1, 120)), max_size=40),
+    proposals=st.lists(st.tuples(st.integers(0, 40), st.floats(1, 120)), max_size=40),
     min_replicas=st.integers(1, 10),
     max_replicas=st.integers(10, 30),
     modern=st.booleans(),
 )
 def test_it_stays_within_its_bounds_and_rates(
-    looks: list[tuple[int, float]], min_replicas: int, max_replicas: int, *, modern: bool
+    proposals: list[tuple[int, float]], min_replicas: int, max_replicas: int, *, modern: bool
 ) -> None:
     """Whatever is proposed: within the bounds, up by four or double at most, and with one steady wish it gets there.
 
@@ -340,7 +340,7 @@ def test_it_stays_within_its_bounds_and_rates(
     """
     bounds, behavior = ReplicaBounds(min_replicas, max_replicas), Behavior(up=UP, down=DOWN) if modern else None
     history, now_s, replicas, removed = HpaHistory(), 0.0, min_replicas, list[tuple[float, int]]()
-    for proposed, pause_s in looks:
+    for proposed, pause_s in proposals:
         now_s += pause_s
         found = advance(history, proposed, now_s, current=replicas, bounds=bounds, behavior=behavior)
         assert min_replicas <= found.replicas <= max_replicas

@@ -17,18 +17,18 @@ def load(at_s: float = 0.0, *, in_flight: int = 0, replicas: int = 2) -> Load:
     return Load(at_s=at_s, arrived=0, completed=0, served_s=0.0, in_flight=in_flight, replicas=replicas, ready=replicas)
 
 
-def run(facts: ServerFacts, *, in_flight: int, looks: int = 40) -> ScalingDecision:
+def run(facts: ServerFacts, *, in_flight: int, passes: int = 40) -> ScalingDecision:
     """Return the decision after ten minutes of so many requests in flight."""
-    remembered, found = ScalingState(), None
-    for number in range(looks):
-        remembered, found = decide_replicas(remembered, facts, load(15.0 * number, in_flight=in_flight), 15.0 * number)
+    state, found = ScalingState(), None
+    for number in range(passes):
+        state, found = decide_replicas(state, facts, load(15.0 * number, in_flight=in_flight), 15.0 * number)
     assert found is not None
     return found
 
 
 def test_a_full_server_gets_more_replicas() -> None:
     found = run(FACTS, in_flight=40)
-    assert found.replicas == 3, "one more than there are at each look"
+    assert found.replicas == 3, "one more than there are in each pass"
     assert not found.bad
 
 
@@ -48,8 +48,8 @@ def test_a_full_server_gets_more_replicas() -> None:
     ],
 )
 def test_without_bounds_or_slots_there_is_no_decision(facts: ServerFacts, want: str) -> None:
-    remembered, found = decide_replicas(ScalingState(), facts, load(), 0.0)
-    assert remembered == ScalingState()
+    state, found = decide_replicas(ScalingState(), facts, load(), 0.0)
+    assert state == ScalingState()
     assert (found.replicas, found.bad) == (None, False)
     assert found.reason.endswith(want)
 
@@ -61,10 +61,10 @@ def test_an_annotation_that_cannot_be_read_is_bad_input_and_reported() -> None:
 
 
 def test_bad_input_keeps_the_decision_and_what_was_learned() -> None:
-    remembered, good = decide_replicas(ScalingState(), FACTS, load(), 0.0)
-    kept, found = decide_replicas(remembered, FACTS, BAD, 15.0)
+    state, good = decide_replicas(ScalingState(), FACTS, load(), 0.0)
+    kept, found = decide_replicas(state, FACTS, BAD, 15.0)
     assert (found.replicas, found.bad) == (good.replicas, True)
-    assert kept == remembered
+    assert kept == state
     _, late = decide_replicas(kept, FACTS, BAD, 300.0)
     assert (late.replicas, late.bad) == (None, True)
 
@@ -77,12 +77,12 @@ def test_while_a_pod_is_unschedulable_no_more_replicas_are_requested() -> None:
 
 def burst(facts: ServerFacts) -> ScalingDecision:
     """Return the decision when so many requests come that ten replicas are needed."""
-    remembered, found = ScalingState(), None
+    state, found = ScalingState(), None
     for number in range(40):
         now = msgspec.structs.replace(
             load(15.0 * number, in_flight=8), arrived=number * 200, completed=number * 200, served_s=number * 600.0
         )
-        remembered, found = decide_replicas(remembered, facts, now, now.at_s)
+        state, found = decide_replicas(state, facts, now, now.at_s)
     assert found is not None
     return found
 
@@ -92,8 +92,8 @@ def test_at_most_one_replica_beyond_the_room_is_requested(room: int | None, want
     found = burst(msgspec.structs.replace(FACTS, room=room))
     assert found.replicas == want
     now = f"GPUs have room for {room} more now" if room else "GPUs have no room for more now"
-    said = f"; {now}; one beyond that is requested, for which MIG instances or a node may be added"
-    assert found.reason.endswith(said) is (want < 5)
+    suffix = f"; {now}; one beyond that is requested, for which MIG instances or a node may be added"
+    assert found.reason.endswith(suffix) is (want < 5)
 
 
 def test_where_the_cluster_cannot_be_read_one_more_is_requested() -> None:
@@ -115,7 +115,7 @@ IDLE = ServerFacts(replicas=1, ready=1, min_replicas=0, max_replicas=5, slots=8,
     ],
 )
 def test_an_idle_server_may_go_to_zero_where_its_user_says_so(facts: ServerFacts, want: int) -> None:
-    assert run(facts, in_flight=0, looks=200).replicas == want
+    assert run(facts, in_flight=0, passes=200).replicas == want
 
 
 NOT_READY = "no replica is ready: 1 is starting or unready"
@@ -142,17 +142,17 @@ WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
         (msgspec.structs.replace(WITHOUT, replicas=1), 1, NOT_READY),
     ],
 )
-def test_without_a_replica_nothing_is_bad_and_what_wakes_it_is_said(facts: ServerFacts, want: int, reason: str) -> None:
+def test_without_a_replica_the_reason_names_what_wakes_it(facts: ServerFacts, want: int, reason: str) -> None:
     _, found = decide_replicas(ScalingState(), facts, Unmeasured("it has no running pod"), 15.0)
     assert (found.replicas, found.reason, found.bad) == (want, reason, False)
 
 
 @pytest.mark.parametrize("min_replicas", [0, 1])
-def test_a_probe_that_fails_for_a_moment_changes_nothing_whatever_the_least(min_replicas: int) -> None:
+def test_a_probe_that_fails_for_a_moment_changes_nothing_whatever_the_minimum(min_replicas: int) -> None:
     """One replica, steady for an hour, then overload, and it is unready in every other pass."""
 
-    def asked(unready: bool) -> list[int | None]:
-        memory, found = ScalingState(), list[int | None]()
+    def proposed(unready: bool) -> list[int | None]:
+        state, found = ScalingState(), list[int | None]()
         for number in range(100):
             flying = 5 if number < 60 else 30
             facts = msgspec.structs.replace(
@@ -163,28 +163,28 @@ def test_a_probe_that_fails_for_a_moment_changes_nothing_whatever_the_least(min_
             )
             measured = load(15.0 * number, in_flight=flying, replicas=1)
             now = msgspec.structs.replace(measured, ready=facts.ready, waiting=max(flying - 8, 0))
-            memory, decision = decide_replicas(memory, facts, now, 15.0 * number)
+            state, decision = decide_replicas(state, facts, now, 15.0 * number)
             found.append(decision.replicas)
         return found
 
-    assert asked(unready=True) == asked(unready=False)
-    assert max(each or 0 for each in asked(unready=True)) > 1
+    assert proposed(unready=True) == proposed(unready=False)
+    assert max(each or 0 for each in proposed(unready=True)) > 1
 
 
 def test_a_failed_probe_of_a_pod_that_cannot_be_read_keeps_the_decision_for_a_moment() -> None:
-    memory, facts = ScalingState(), msgspec.structs.replace(IDLE, replicas=2, ready=2)
-    decision = decide_replicas(memory, facts, load(in_flight=14), 0.0)[1]
+    state, facts = ScalingState(), msgspec.structs.replace(IDLE, replicas=2, ready=2)
+    decision = decide_replicas(state, facts, load(in_flight=14), 0.0)[1]
     for number in range(40):
-        memory, decision = decide_replicas(memory, facts, load(15.0 * number, in_flight=14), 15.0 * number)
+        state, decision = decide_replicas(state, facts, load(15.0 * number, in_flight=14), 15.0 * number)
     lost = msgspec.structs.replace(facts, ready=0)
-    said = list[tuple[int | None, str]]()
+    decisions = list[tuple[int | None, str]]()
     for number in range(40, 43):
-        memory, found = decide_replicas(memory, lost, Unmeasured("no answer"), 15.0 * number)
-        said.append((found.replicas, found.reason.partition(";")[0]))
-    assert said == [(3, "no answer"), (3, "no answer"), (2, NOT_READY.replace("1 is", "2 are"))]
+        state, found = decide_replicas(state, lost, Unmeasured("no answer"), 15.0 * number)
+        decisions.append((found.replicas, found.reason.partition(";")[0]))
+    assert decisions == [(3, "no answer"), (3, "no answer"), (2, NOT_READY.replace("1 is", "2 are"))]
     assert decision.replicas == 3
     gone = msgspec.structs.replace(lost, replicas=0, pending_requests=3.0)
-    assert decide_replicas(memory, gone, Unmeasured("no answer"), 15.0 * 44)[1].replicas == 1, (
+    assert decide_replicas(state, gone, Unmeasured("no answer"), 15.0 * 44)[1].replicas == 1, (
         "at zero nothing is awaited"
     )
 
@@ -197,7 +197,7 @@ def test_a_server_scaled_to_zero_by_hand_stays_at_zero() -> None:
 
 def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_ended() -> None:
     """Requests wait in the pods, which serve four each by the old template and six by the new one."""
-    facts, remembered = msgspec.structs.replace(FACTS, slots=256, revision="1"), ScalingState()
+    facts, state = msgspec.structs.replace(FACTS, slots=256, revision="1"), ScalingState()
     steps = [(6, "1", False), (20, "2", True), (4, "2", False), (1, "2", False)]
     limits = list[tuple[int, bool] | None]()
     at_s = 0.0
@@ -207,8 +207,8 @@ def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_
         for _ in range(passes):
             at_s += 15
             busy = msgspec.structs.replace(load(at_s, in_flight=30), waiting=18, saturated=serving)
-            remembered, _ = decide_replicas(remembered, now, busy, at_s)
-        capacity = remembered.autoscaler.capacity
+            state, _ = decide_replicas(state, now, busy, at_s)
+        capacity = state.autoscaler.capacity
         limits.append(None if capacity is None else (int(capacity.requests), capacity.carried))
     assert limits == [(4, False), (4, True), (4, True), (6, False)], "after a minute of the new pods alone it is theirs"
 

@@ -66,7 +66,7 @@ def passes(cold_start_s: float, serves: int, hours: float) -> Iterator[tuple[int
     """Yield the ready pods and the requests that wait in them, each 15 s from a rollout on."""
     draw, hour, at_s = random.Random(1), 3600.0, 0.0
     pods = [Pod(f"pod-{number}", 20, 0.0) for number in range(4)]
-    memory, remembered, desired, fewer_s = ServerState(), ScalingState(), 4, 0.0
+    state, scaling, desired, fewer_s = ServerState(), ScalingState(), 4, 0.0
     while at_s < (1 + hours) * hour:
         for _ in range(15):
             at_s += 1
@@ -81,7 +81,7 @@ def passes(cold_start_s: float, serves: int, hours: float) -> Iterator[tuple[int
         if at_s > hour:
             yield len(ready), sum(len(each.waiting) for each in ready)
         counters = {each.name: each.counters(at_s) for each in ready}
-        memory, seen = observe(memory, counters, at_s=at_s, replicas=desired, ready=counters.keys())
+        state, observation = observe(state, counters, at_s=at_s, replicas=desired, ready=counters.keys())
         facts = ServerFacts(
             replicas=desired,
             ready=len(ready),
@@ -92,7 +92,7 @@ def passes(cold_start_s: float, serves: int, hours: float) -> Iterator[tuple[int
             cold_start_s=cold_start_s,
             decided=True,
         )
-        remembered, found = decide_replicas(remembered, facts, seen.load, at_s)
+        scaling, found = decide_replicas(scaling, facts, observation.load, at_s)
         wanted = found.replicas or desired
         # One a minute less, as the HorizontalPodAutoscaler is rendered.
         if wanted < desired and at_s >= fewer_s + 60:

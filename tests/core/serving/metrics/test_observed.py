@@ -1,4 +1,4 @@
-"""A server's sums over pods that come, restart and go: they never go back, and what cannot be read is said."""
+"""A server's sums over pods that come, restart and go: they never go back, and what cannot be read has a reason."""
 
 import math
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def sample(
 
 
 def run_passes(*each: Mapping[str, Counters | Unmeasured]) -> ServerObservation:
-    """Return what the last of some looks finds, 15 s apart, with as many ready pods as there are."""
+    """Return what the last of some passes measures, 15 s apart, with as many ready pods as there are."""
     known, found = ServerState(), None
     for number, pods in enumerate(each, 1):
         known, found = observe(known, pods, at_s=15.0 * number, replicas=len(pods), ready=pods.keys())
@@ -114,7 +114,7 @@ READ = st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=4, max
 @given(READ, st.integers(1, 60), st.integers(0, 20))
 def test_scrapes_that_fail_change_no_rate(read: list[list[bool]], rate: int, in_flight: int) -> None:
     """Each pod ends as many requests in each pass, and one at least is read."""
-    memory, arrived = ServerState(), list[float]()
+    state, arrived = ServerState(), list[float]()
     for number, passed in enumerate(read, 1):
         at_s = 1000.0 + 15 * number
         one = sample(at_s, 1000 + rate * number, in_flight=in_flight)
@@ -122,49 +122,49 @@ def test_scrapes_that_fail_change_no_rate(read: list[list[bool]], rate: int, in_
         pods: dict[str, Counters | Unmeasured] = {
             str(pod): one if both or pod == 0 or answered else DOWN for pod, answered in enumerate(passed)
         }
-        memory, _ = observe(memory, pods, at_s=at_s, replicas=4, ready=pods.keys())
-        arrived.append(memory.arrived)
+        state, _ = observe(state, pods, at_s=at_s, replicas=4, ready=pods.keys())
+        arrived.append(state.arrived)
     assert [after - before for before, after in pairwise(arrived[1:])] == pytest.approx([4 * rate] * (len(read) - 2))
 
 
 @given(READ, st.lists(st.integers(0, 60), min_size=4, max_size=4))
 def test_what_pods_that_were_not_read_end_counts_once(read: list[list[bool]], rates: list[int]) -> None:
     """Pods differ, and at times none is read; no gap is too long for a window."""
-    memory = ServerState()
+    state = ServerState()
     for number, passed in enumerate([[True] * 4, *read, [True] * 4], 1):
         at_s, all_s = 1000.0 + 15 * number, number % 7 == 0 or number in (1, len(read) + 2)
         pods: dict[str, Counters | Unmeasured] = {
             str(pod): sample(at_s, 1000 + rate * number) if answered or all_s else DOWN
             for pod, (answered, rate) in enumerate(zip(passed, rates, strict=True))
         }
-        memory, _ = observe(memory, pods, at_s=at_s, replicas=4, ready=pods.keys())
+        state, _ = observe(state, pods, at_s=at_s, replicas=4, ready=pods.keys())
     passes = len(read) + 1
-    assert memory.completed - sum(each.completed for _, each in memory.owed) == pytest.approx(sum(rates) * passes)
-    assert memory.served_s - sum(each.served_s for _, each in memory.owed) == pytest.approx(2 * sum(rates) * passes)
+    assert state.completed - sum(each.completed for _, each in state.owed) == pytest.approx(sum(rates) * passes)
+    assert state.served_s - sum(each.served_s for _, each in state.owed) == pytest.approx(2 * sum(rates) * passes)
 
 
 def test_after_a_gap_too_long_for_a_window_a_pod_owes_nothing() -> None:
-    memory, arrived = ServerState(), list[float]()
+    state, arrived = ServerState(), list[float]()
     for number in range(24):
         at_s = 1000.0 + 15 * number
         one = sample(at_s, 1000 + 30 * number)
         pods: dict[str, Counters | Unmeasured] = {"a": one, "b": DOWN if 4 <= number < 14 else one}
-        memory, _ = observe(memory, pods, at_s=at_s, replicas=2, ready=pods.keys())
-        arrived.append(memory.arrived)
-    assert memory.owed == ()
+        state, _ = observe(state, pods, at_s=at_s, replicas=2, ready=pods.keys())
+        arrived.append(state.arrived)
+    assert state.owed == ()
     assert {after - before for before, after in pairwise(arrived[1:])} == {60.0}
 
 
 def test_a_pod_that_was_never_read_is_as_busy_as_the_others_and_its_first_sample_pays_nothing() -> None:
-    memory, arrived = ServerState(), list[float]()
+    state, arrived = ServerState(), list[float]()
     for number in range(12):
         at_s = 1000.0 + 15 * number
         one = sample(at_s, 1000 + 30 * number, in_flight=8)
         pods: dict[str, Counters | Unmeasured] = {"a": one, "b": DOWN if number < 6 else one}
-        memory, _ = observe(memory, pods, at_s=at_s, replicas=2, ready=pods.keys())
-        arrived.append(memory.arrived)
+        state, _ = observe(state, pods, at_s=at_s, replicas=2, ready=pods.keys())
+        arrived.append(state.arrived)
     assert {after - before for before, after in pairwise(arrived[1:])} == {60.0}
-    assert memory.owed == ()
+    assert state.owed == ()
 
 
 def test_what_a_deleted_pod_owes_is_forgotten() -> None:
@@ -173,18 +173,18 @@ def test_what_a_deleted_pod_owes_is_forgotten() -> None:
     found = run_passes(one, two, {"a": sample(45, 30, in_flight=4)}).load
     assert isinstance(found, Load)
     assert (found.completed, found.arrived) == (54, 58), "of b the ten that were assumed, and those in flight"
-    memory = ServerState()
+    state = ServerState()
     passes: tuple[Mapping[str, Counters | Unmeasured], ...] = (one, two, {"a": sample(45, 30)})
     for number, pods in enumerate(passes, 1):
-        memory, _ = observe(memory, pods, at_s=15.0 * number, replicas=1, ready=pods.keys())
-    assert memory.owed == ()
+        state, _ = observe(state, pods, at_s=15.0 * number, replicas=1, ready=pods.keys())
+    assert state.owed == ()
 
 
 def test_a_pod_that_is_not_ready_is_not_assumed_to_serve() -> None:
-    memory = ServerState()
+    state = ServerState()
     for number in range(1, 4):
         pods: dict[str, Counters | Unmeasured] = {"a": sample(15.0 * number, 10.0 * number, in_flight=4), "b": DOWN}
-        memory, found = observe(memory, pods, at_s=15.0 * number, replicas=2, ready={"a"})
+        state, found = observe(state, pods, at_s=15.0 * number, replicas=2, ready={"a"})
         assert isinstance(found.load, Load)
         assert (found.load.in_flight, found.load.completed) == (4, 10 * number)
 
@@ -194,19 +194,19 @@ def test_pods_whose_probes_fail_are_scaled_alike_whatever_the_least(ready: set[s
     """Two pods with 30 requests each and 8 slots, for ten minutes ready, then some of them unready for an hour."""
 
     def proposed(min_replicas: int) -> list[int | None]:
-        known, memory, found = ServerState(), ScalingState(), list[int | None]()
+        known, scaling, found = ServerState(), ScalingState(), list[int | None]()
         for number in range(1, 280):
             now_ready = ready if number > 40 else {"a", "b"}
             pods = {name: sample(15.0 * number, 40.0 * number, in_flight=30) for name in "ab"}
-            known, seen = observe(known, pods, at_s=15.0 * number, replicas=2, ready=now_ready)
+            known, observation = observe(known, pods, at_s=15.0 * number, replicas=2, ready=now_ready)
             facts = ServerFacts(
                 replicas=2, ready=len(now_ready), min_replicas=min_replicas, max_replicas=10, slots=8, decided=True
             )
-            memory, decision = decide_replicas(memory, facts, seen.load, 15.0 * number)
+            scaling, decision = decide_replicas(scaling, facts, observation.load, 15.0 * number)
             found.append(decision.replicas)
             if number > 40:
-                assert isinstance(seen.load, Load)
-                assert seen.load.unready_in_flight == 30 * len({"a", "b"} - ready)
+                assert isinstance(observation.load, Load)
+                assert observation.load.unready_in_flight == 30 * len({"a", "b"} - ready)
         return found
 
     assert proposed(0) == proposed(1)
@@ -224,15 +224,15 @@ def test_pods_whose_probes_fail_are_scaled_alike_whatever_the_least(ready: set[s
 )
 def test_a_new_pod_has_the_requests_that_it_reports(new: Counters, want: tuple[int, int]) -> None:
     """Its model loaded for minutes, so that its first sample is compared with none."""
-    memory, _ = observe(ServerState(), {"a": sample(1000, 10)}, at_s=1000.0, replicas=2, ready={"a"})
+    state, _ = observe(ServerState(), {"a": sample(1000, 10)}, at_s=1000.0, replicas=2, ready={"a"})
     pods = {"a": sample(1015, 40, in_flight=12), "b": new}
-    memory, found = observe(memory, pods, at_s=1015.0, replicas=2, ready=pods.keys())
+    state, found = observe(state, pods, at_s=1015.0, replicas=2, ready=pods.keys())
     assert isinstance(found.load, Load)
     assert (found.load.in_flight, found.load.waiting) == want
     assert found.load.completed == 30, "no one knows when those of its first sample ended"
     pods = {"a": sample(1030, 70, in_flight=12), "b": msgspec.structs.replace(new, at_s=1030.0, completed=505)}
-    memory, _ = observe(memory, pods, at_s=1030.0, replicas=2, ready=pods.keys())
-    assert memory.completed == 65
+    state, _ = observe(state, pods, at_s=1030.0, replicas=2, ready=pods.keys())
+    assert state.completed == 65
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_a_pod_that_never_answered_leaves_nothing_behind() -> None:
     assert known == ServerState()
 
 
-def test_a_scrape_that_is_seen_again_counts_once() -> None:
+def test_a_repeated_scrape_counts_once() -> None:
     one, two = {"a": sample(10, 10)}, {"a": sample(40, 16, in_flight=4, waits_s=1)}
     found = run_passes(one, one, two, two, two)
     assert isinstance(found.load, Load)
@@ -280,14 +280,14 @@ def test_a_scrape_that_is_seen_again_counts_once() -> None:
     assert found.pods == run_passes(one, one, two).pods
 
 
-def test_what_is_seen_again_after_a_look_without_an_answer_counts_once() -> None:
+def test_a_sample_repeated_after_a_failed_scrape_counts_once() -> None:
     one, two = {"a": sample(10, 10)}, {"a": sample(40, 16)}
     found = run_passes(one, one, two, {"a": DOWN}, two)
     assert isinstance(found.load, Load)
     assert found.load.completed == 16
 
 
-def test_a_first_scrape_that_is_seen_again_waits_for_the_next() -> None:
+def test_a_repeated_first_scrape_waits_for_the_next() -> None:
     old = {"a": sample(1000, 10)}
     known, _ = observe(ServerState(), old, at_s=1001.0, replicas=1, ready={"a"})
     _, found = observe(known, old, at_s=1016.0, replicas=1, ready={"a"})
@@ -366,7 +366,7 @@ def test_no_request_counts_twice_however_late_a_restart_is_reported(
 ) -> None:
     """A pod is scraped directly each 15 s: requests that ended, and whether it restarted 10 s before, which its status
     says so many passes late, by a clock that differs from ours."""
-    memory, counted, ended, late = ServerState(), 0, 0, list[tuple[int, float]]()
+    state, counted, ended, late = ServerState(), 0, 0, list[tuple[int, float]]()
     started_s = 1000.0 + clock_s
     for number, (came, restart) in enumerate(passes):
         at_s = 2000.0 + 15 * number
@@ -376,24 +376,24 @@ def test_no_request_counts_twice_however_late_a_restart_is_reported(
         counted, ended = counted + came, ended + (came if number or restart is not None else 0)
         started_s = max([started_s, *(each_s for due, each_s in late if due <= number)])
         pods = {"a": sample(at_s, counted, started_s=started_s)}
-        memory, _ = observe(memory, pods, at_s=at_s, replicas=1, ready={"a"})
-        assert memory.completed <= ended
+        state, _ = observe(state, pods, at_s=at_s, replicas=1, ready={"a"})
+        assert state.completed <= ended
 
 
 def test_a_restart_that_is_reported_late_by_a_clock_ahead_of_ours_counts_once() -> None:
     """The counters went back two passes before the pod's status has the start of the new process."""
-    memory = ServerState()
+    state = ServerState()
     passes = ((100, 0.0), (7, 0.0), (8, 0.0), (9, 99_999.0), (10, 99_999.0))
     for number, (counted, started_s) in enumerate(passes):
         pods = {"a": sample(2000.0 + 15 * number, counted, started_s=started_s)}
-        memory, _ = observe(memory, pods, at_s=2000.0 + 15 * number, replicas=1, ready={"a"})
-    assert memory.completed == 10
-    _, found = observe(memory, {"a": DOWN}, at_s=2075.0, replicas=1, ready={"a"})
+        state, _ = observe(state, pods, at_s=2000.0 + 15 * number, replicas=1, ready={"a"})
+    assert state.completed == 10
+    _, found = observe(state, {"a": DOWN}, at_s=2075.0, replicas=1, ready={"a"})
     assert isinstance(found.load, Unmeasured)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 20), st.integers(1, 4)), min_size=1, max_size=12))
-def test_who_looks_more_often_than_is_scraped_counts_the_same(scrapes: list[tuple[int, float, int]]) -> None:
+def test_passes_more_frequent_than_scrapes_count_the_same(scrapes: list[tuple[int, float, int]]) -> None:
     once = often = ServerState()
     at_s, counted = 0.0, 0.0
     for ended, in_flight, times in scrapes:
@@ -412,10 +412,10 @@ def test_who_looks_more_often_than_is_scraped_counts_the_same(scrapes: list[tupl
 
 @given(st.floats(0, 99_999), st.integers(1, 20), st.floats(0.1, 50))
 def test_one_sample_of_too_many_requests_is_forgotten_within_minutes(wrong: float, at: int, rate: float) -> None:
-    memory, arrived = ServerState(), list[float]()
+    state, arrived = ServerState(), list[float]()
     for number in range(1, 61):
         pods = {"a": sample(15.0 * number, rate * 15 * number, in_flight=wrong if number == at else 4.0)}
-        memory, found = observe(memory, pods, at_s=15.0 * number, replicas=1, ready={"a"})
+        state, found = observe(state, pods, at_s=15.0 * number, replicas=1, ready={"a"})
         arrived.append(found.load.arrived if isinstance(found.load, Load) else 0)
     late = (arrived[-1] - arrived[-11]) / 150
     assert late == pytest.approx(rate, abs=100 / 150 + 0.1), "of the noise that is none, at most"
@@ -437,14 +437,14 @@ def test_what_an_absurd_gauge_reports_counts_once_it_is_confirmed(
     pods: int, ended: int, in_flight: int, wrong: tuple[float, float], passes: int
 ) -> None:
     """One pod of them reports it in one pass, or in some."""
-    memory, found = ServerState(), list[int]()
+    state, found = ServerState(), list[int]()
     for number in range(1, 11):
         good = sample(15.0 * number, ended * number, in_flight=in_flight)
         samples = {str(pod): good for pod in range(pods)}
         if 5 <= number < 5 + passes:
             samples["0"] = msgspec.structs.replace(good, waiting=wrong[0], running=wrong[1])
-        memory, seen = observe(memory, samples, at_s=15.0 * number, replicas=pods, ready=samples.keys())
-        found.append(seen.load.in_flight if isinstance(seen.load, Load) else 0)
+        state, observation = observe(state, samples, at_s=15.0 * number, replicas=pods, ready=samples.keys())
+        found.append(observation.load.in_flight if isinstance(observation.load, Load) else 0)
     usual = pods * in_flight
     assert found[4] <= usual + 4 * max(100 / pods, 10) + 8 * (in_flight + ended) + 1
     assert found[5:] == [math.ceil(usual - in_flight + sum(wrong))] * (passes - 1) + [usual] * (6 - passes)
@@ -459,14 +459,14 @@ def test_one_pass_of_an_absurd_gauge_in_one_pod_of_many_adds_one_replica(
     facts = ServerFacts(deployment="llm", replicas=pods, ready=pods, max_replicas=500, decided=True, slots=8)
 
     def max_replicas(absurd: int) -> int:
-        memory, remembered, decided = ServerState(), ScalingState(), list[int]()
+        state, scaling, decided = ServerState(), ScalingState(), list[int]()
         for number in range(1, 40):
             good = msgspec.structs.replace(sample(15.0 * number, ended * number), waiting=0.0, running=float(in_flight))
             samples = {str(pod): good for pod in range(pods)}
             if number == absurd:
                 samples["0"] = msgspec.structs.replace(good, waiting=wrong[0], running=wrong[1])
-            memory, seen = observe(memory, samples, at_s=15.0 * number, replicas=pods, ready=samples.keys())
-            remembered, decision = decide_replicas(remembered, facts, seen.load, 15.0 * number)
+            state, observation = observe(state, samples, at_s=15.0 * number, replicas=pods, ready=samples.keys())
+            scaling, decision = decide_replicas(scaling, facts, observation.load, 15.0 * number)
             decided.append(decision.replicas or 0)
         return max(decided[21:])
 

@@ -42,7 +42,7 @@ CASES: dict[str, tuple[Counters | None, Counters, float]] = {
         counters(queued_s=10.0, dequeued=100.0, served_s=50.0, completed=100.0, waiting=3.0),
         15.0,
     ),
-    "a restart, which the kubelet said": (
+    "a restart, which the kubelet reported": (
         FORMER,
         counters(started_s=90.0, queued_s=20.0, dequeued=200.0, served_s=60.0, completed=200.0),
         0.1,
@@ -127,10 +127,10 @@ def test_requests_wait_because_no_more_can_be_served(case: str) -> None:
 @given(
     waits=st.lists(st.floats(0, 100), max_size=30),
     restarts=st.sets(st.integers(0, 30)),
-    looks=st.sets(st.integers(1, 30), min_size=2),
+    scrapes=st.sets(st.integers(1, 30), min_size=2),
 )
 def test_windows_add_up_to_what_happened_whatever_restarts(
-    waits: list[float], restarts: set[int], looks: set[int]
+    waits: list[float], restarts: set[int], scrapes: set[int]
 ) -> None:
     """A request ends each second; a restart loses what was counted since the last look, and nothing else."""
     started, queued, number = 0.0, 0.0, 0
@@ -142,7 +142,7 @@ def test_windows_add_up_to_what_happened_whatever_restarts(
             started, queued, number = second - 0.5, 0.0, 0
         if second <= len(waits):
             queued, number, since = queued + waits[second - 1], number + 1, since + 1
-        if second in looks:
+        if second in scrapes:
             now = counters(float(second), started_s=started, queued_s=queued, dequeued=number, completed=number)
             found = between(former, now)
             assert isinstance(found, Window)

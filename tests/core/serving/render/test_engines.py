@@ -1,4 +1,4 @@
-"""The command and ports of each engine, and what it is told of its part of a GPU."""
+"""The command and ports of each engine, and its options for a part of a GPU."""
 
 import re
 from typing import Any

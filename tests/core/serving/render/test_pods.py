@@ -24,13 +24,13 @@ SHARED_MEMORY: dict[str, tuple[dict[str, Any], bool, str | None]] = {
 @pytest.mark.parametrize("case", SHARED_MEMORY)
 def test_shared_memory_is_the_pods_own_only_where_mps_cannot_serve(case: str) -> None:
     """A client of MPS that has /dev/shm of its own does not reach the daemon."""
-    gpu, want, asked = SHARED_MEMORY[case]
+    gpu, want, isolation = SHARED_MEMORY[case]
     found = pod_template({"gpu": gpu})
     assert (
         {"name": "shared-memory", "mountPath": "/dev/shm"} in found["spec"]["containers"][0]["volumeMounts"]
     ) is want
     assert ("shared-memory" in {each["name"] for each in found["spec"]["volumes"]}) is want
-    assert found["metadata"].get("annotations", {}).get("tessera.dev/isolation") == asked
+    assert found["metadata"].get("annotations", {}).get("tessera.dev/isolation") == isolation
 
 
 MODELS = {
@@ -50,7 +50,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("case", MODELS)
-def test_the_model_is_read_only_and_where_the_engine_looks(case: str) -> None:
+def test_the_model_is_mounted_read_only_at_the_path_of_the_engine(case: str) -> None:
     model, want, path = MODELS[case]
     found = pod_template({"model": model})["spec"]
     volumes = {each.pop("name"): each for each in found["volumes"]}

@@ -47,7 +47,7 @@ class Started(NamedTuple):
         return [int(each) for each in re.findall(r"--kv-cache-memory-bytes=(\d+)", self.options)]
 
 
-def start(folder: Path, given: dict[str, Any], total: int, free: int, *words: str) -> Started:
+def start(folder: Path, given: dict[str, Any], total: int, free: int, *arguments: str) -> Started:
     """Run the program as it would in the image, beside a torch that says what the GPU has and a vllm that prints."""
     image = folder / "image"
     image.mkdir()
@@ -62,7 +62,7 @@ def start(folder: Path, given: dict[str, Any], total: int, free: int, *words: st
     environment = {"PYTHONPATH": str(image), "PATH": f"{image}:{os.environ['PATH']}"}
     if given:
         environment |= {"TESSERA_GPU_MODE": given["mode"], "TESSERA_GPU_MEMORY_MIB": str(given["allocated"])}
-    program = (sys.executable, "-c", *(words or (START, "256", "2048")), str(folder), "--port=8000")
+    program = (sys.executable, "-c", *(arguments or (START, "256", "2048")), str(folder), "--port=8000")
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     return Started(done.returncode, done.stdout, done.stderr)
 
@@ -235,9 +235,9 @@ def test_what_cannot_start_says_why(case: str, tmp_path: Path) -> None:
     assert options_of(tmp_path, (70 << 30, 80 << 30), {}) == ["--gpu-memory-utilization=0.8718"]
 
 
-@pytest.mark.parametrize("words", [(START, "256", "2048"), (START_SIZED,)])
-def test_vllm_loads_what_renews_its_connections(words: tuple[str, ...], tmp_path: Path) -> None:
-    done = start(files(tmp_path, {}), {}, TOTAL, FREE, *words)
+@pytest.mark.parametrize("arguments", [(START, "256", "2048"), (START_SIZED,)])
+def test_vllm_loads_what_renews_its_connections(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = start(files(tmp_path, {}), {}, TOTAL, FREE, *arguments)
     serve, loaded = done.options.splitlines()
     assert serve.endswith(" --middleware=renewed_connections.RenewedByChance"), done.error
     assert loaded == "RenewedConnections"

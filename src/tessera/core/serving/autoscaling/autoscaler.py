@@ -15,8 +15,14 @@ from typing import Final
 import msgspec
 
 from tessera.core.serving.autoscaling.capacity import Capacity, measure, usable_slots
-from tessera.core.serving.autoscaling.forecast import ERRORS_S, ForecastState, SlotDemand, forecast_demand, starting
-from tessera.core.serving.autoscaling.scaletozero import IDLE_S, awake
+from tessera.core.serving.autoscaling.forecast import (
+    ERRORS_S,
+    ForecastState,
+    SlotDemand,
+    forecast_demand,
+    list_starting,
+)
+from tessera.core.serving.autoscaling.scaletozero import IDLE_S, is_awake
 from tessera.core.serving.metrics.load import SUSTAINED_S, Load
 
 __all__ = ["AutoscalerState", "ReplicaProposal", "ScaledServer", "propose", "replicas_text", "serves"]
@@ -213,7 +219,7 @@ def _replicas_in_flight(loads: Sequence[Load], *, slots: int, cold_start_s: floa
     """Return the replicas for the requests that were in flight for a minute, or are many more now."""
     now, sustained = loads[-1], _sustained_requests(loads)
     for_a_minute = sustained / _FULL >= now.in_flight / _OVERLOAD
-    late = max(now.replicas - now.ready, 0) - len(starting(loads, cold_start_s))
+    late = max(now.replicas - now.ready, 0) - len(list_starting(loads, cold_start_s))
     return _InFlight(
         requests=sustained if for_a_minute else now.in_flight,
         sustained=for_a_minute,
@@ -230,7 +236,7 @@ def _reason_text(needed: _NeededReplicas, server: ScaledServer, capacity: Capaci
     forecast = round(demand.forecast)
     margin = math.ceil(demand.forecast + demand.margin) - forecast
     draining = demand.slots - forecast - margin
-    expected = f"expects {_requests(forecast)} in flight in {server.cold_start_s:.0f} s, plus a margin of {margin}"
+    expected = f"expects {_requests_text(forecast)} in flight in {server.cold_start_s:.0f} s, plus a margin of {margin}"
     expected += f", plus {draining} to drain the queue" if draining else ""
     source = ""
     if capacity is not None and needed.slots < server.slots:
@@ -245,18 +251,18 @@ def _reason_text(needed: _NeededReplicas, server: ScaledServer, capacity: Capaci
     if needed.bounded is not None:
         parts.append(f"at {'least' if needed.bounded > needed.unbounded else 'most'} {needed.bounded}")
     if needed.one_by_one is not None:
-        ready = _are(needed.ready)
+        ready = _are_text(needed.ready)
         parts.append(f"limited to {needed.one_by_one}: replicas start one by one, and {ready} ready")
     return "; ".join(parts)
 
 
-def _in_flight_texts(found: _InFlight) -> list[str]:
-    since, part = ("for a minute", _FULL) if found.sustained else ("now", _OVERLOAD)
-    full = f"{replicas_text(found.full)} at {100 * part:.0f} % of their slots"
-    text = f"{_requests(found.requests)} in flight {since}: {full}"
-    text += f", and {found.late} in place of replicas that are not ready" if found.late else ""
-    limited = found.full + found.late > found.one_more
-    return [text, f"limited to {found.replicas}: one more than are ready"] if limited else [text]
+def _in_flight_texts(in_flight: _InFlight) -> list[str]:
+    since, part = ("for a minute", _FULL) if in_flight.sustained else ("now", _OVERLOAD)
+    full = f"{replicas_text(in_flight.full)} at {100 * part:.0f} % of their slots"
+    text = f"{_requests_text(in_flight.requests)} in flight {since}: {full}"
+    text += f", and {in_flight.late} in place of replicas that are not ready" if in_flight.late else ""
+    limited = in_flight.full + in_flight.late > in_flight.one_more
+    return [text, f"limited to {in_flight.replicas}: one more than are ready"] if limited else [text]
 
 
 def replicas_text(replicas: int) -> str:
@@ -273,22 +279,22 @@ def serves(state: AutoscalerState, load: Load) -> bool:
     return load.ready > 0 or (load.replicas > 0 and (load.unready_in_flight > 0 or any(lately)))
 
 
-def _are(replicas: int) -> str:
+def _are_text(replicas: int) -> str:
     return "1 is" if replicas == 1 else f"{replicas} are"
 
 
-def _requests(count: int) -> str:
+def _requests_text(count: int) -> str:
     return "1 request" if count == 1 else f"{count} requests"
 
 
-def _goes_on(last: Load, load: Load) -> bool:
+def _continues(last: Load, load: Load) -> bool:
     counted = load.arrived >= last.arrived and load.completed >= last.completed
     return counted and 0 < load.at_s - last.at_s <= _GAP_S
 
 
 def _with_load(state: AutoscalerState, load: Load) -> AutoscalerState:
     """Return the state with this load, of the last hour; a new one if the load does not continue the former ones."""
-    former = state if state.loads and _goes_on(state.loads[-1], load) else _begun(state, load)
+    former = state if state.loads and _continues(state.loads[-1], load) else _begin_anew(state, load)
     return msgspec.structs.replace(
         former,
         busy_s=load.at_s if _is_busy(former, load) else former.busy_s,
@@ -296,7 +302,7 @@ def _with_load(state: AutoscalerState, load: Load) -> AutoscalerState:
     )
 
 
-def _begun(state: AutoscalerState, load: Load) -> AutoscalerState:
+def _begin_anew(state: AutoscalerState, load: Load) -> AutoscalerState:
     return AutoscalerState(began_s=load.at_s, busy_s=load.at_s, capacity=state.capacity)
 
 
@@ -307,7 +313,7 @@ def _is_busy(former: AutoscalerState, load: Load) -> bool:
 
 
 def _is_awake(load: Load, server: ScaledServer) -> bool:
-    return awake(load.woken_s, server.idle_s, load.at_s)
+    return is_awake(load.woken_s, server.idle_s, load.at_s)
 
 
 def _without_replicas(
@@ -319,15 +325,15 @@ def _without_replicas(
     learned counts again if replicas that were ready before are so within minutes.
     """
     if load.replicas:
-        waits = f"no replica is ready: {_are(load.replicas)} starting or unready"
+        waits = f"no replica is ready: {_are_text(load.replicas)} starting or unready"
         awaited = msgspec.structs.replace(state, busy_s=load.at_s)
         return awaited, ReplicaProposal(min(load.replicas, server.max_replicas), waits)
-    begun = _begun(state, load)
+    anew = _begin_anew(state, load)
     if load.in_flight:
-        return begun, ReplicaProposal(1, f"{load.in_flight} waiting, and there is no replica")
+        return anew, ReplicaProposal(1, f"{load.in_flight} waiting, and there is no replica")
     if _is_awake(load, server):
-        return begun, ReplicaProposal(1, "woken")
-    return begun, ReplicaProposal(0, "idle: no request and no wake-up")
+        return anew, ReplicaProposal(1, "woken")
+    return anew, ReplicaProposal(0, "idle: no request and no wake-up")
 
 
 def _with_lately_ready(loads: Sequence[Load]) -> Load:

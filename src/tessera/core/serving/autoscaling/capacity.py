@@ -61,7 +61,7 @@ def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, sl
     if former is not None and former.slots != slots:
         former = None
     if former is not None and former.revision != revision:
-        requests = _grown(former, now.at_s)
+        requests = _grow(former, now.at_s)
         former = Capacity(at_s=now.at_s, requests=requests, revision=revision, slots=slots, carried=True)
     if former is not None and former.carried and (now.revision != revision or now.saturated is not None):
         # While a rollout goes on a carried number does not grow; where requests wait its growth begins again.
@@ -78,7 +78,7 @@ def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, sl
     # 2. They did not, but replicas serve more than was measured before.
     if former is not None and not found:
         serving = median((each.in_flight - each.waiting) / max(each.ready, 1) for each in recent)
-        found = serving if serving > _grown(former, now.at_s) else 0.0
+        found = serving if serving > _grow(former, now.at_s) else 0.0
     # A replica that serves nothing while requests wait is broken, and more of them do not help.
     if found < 1:
         return former
@@ -88,10 +88,10 @@ def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, sl
 
 def usable_slots(capacity: Capacity | None, slots: int, now_s: float) -> int:
     """Return how many requests a replica serves at once: by its spec, or fewer where that was measured."""
-    return slots if capacity is None else min(slots, max(1, math.floor(_grown(capacity, now_s))))
+    return slots if capacity is None else min(slots, max(1, math.floor(_grow(capacity, now_s))))
 
 
-def _grown(capacity: Capacity, now_s: float) -> float:
+def _grow(capacity: Capacity, now_s: float) -> float:
     growth, each_s = (_CARRIED_GROWTH, _CARRIED_S) if capacity.carried else (_GROWTH, _HOUR_S)
     times = max(now_s - capacity.at_s, 0.0) / each_s
     return capacity.requests * math.pow(growth, min(times, 1000.0))

@@ -23,7 +23,7 @@ import msgspec
 
 from tessera.core.serving.metrics.load import PASS_S, Load
 
-__all__ = ["ERRORS_S", "ForecastError", "ForecastState", "SlotDemand", "forecast_demand", "starting"]
+__all__ = ["ERRORS_S", "ForecastError", "ForecastState", "SlotDemand", "forecast_demand", "list_starting"]
 
 _RECENT_S: Final = 240
 """The current rate is that of the last so many seconds."""
@@ -117,7 +117,7 @@ def _forecast_rate(loads: Sequence[Load], cold_start_s: float) -> float:
     jumped = _rate_after_jump(loads)
     if jumped is not None:
         return jumped
-    now, recent, trend = loads[-1], _before(loads, _RECENT_S), _before(loads, _TREND_S)
+    now, recent, trend = loads[-1], _load_before(loads, _RECENT_S), _load_before(loads, _TREND_S)
     rate = _rate(recent, now)
     # The two rates are those of the middles of their times.
     apart_s = (recent.at_s - trend.at_s) / 2
@@ -128,7 +128,7 @@ def _forecast_rate(loads: Sequence[Load], cold_start_s: float) -> float:
 
 def _rate_after_jump(loads: Sequence[Load]) -> float | None:
     """Return the rate since the last moment after which more requests arrived than chance explains; None for none."""
-    now, oldest = loads[-1], _before(loads, _RECENT_S)
+    now, oldest = loads[-1], _load_before(loads, _RECENT_S)
     dispersion, usual = _dispersion(loads), _rate(oldest, now)
     for since in reversed(loads):
         new_s, old_s = now.at_s - since.at_s, since.at_s - oldest.at_s
@@ -163,7 +163,7 @@ def _slots_to_drain(loads: Sequence[Load], forecast: float, *, slots: int, cold_
     Replicas that start meanwhile serve requests from when they are ready, so they are not requested twice.
     """
     now, service_s = loads[-1], _service_s(loads)
-    begun = starting(loads, cold_start_s)
+    begun = list_starting(loads, cold_start_s)
     # What is served is no queue, and goes on where more replicas serve than are ready.
     served = max(slots * now.ready, now.in_flight - now.waiting)
     started_s = sum(min(each, cold_start_s) for each in begun)
@@ -173,7 +173,7 @@ def _slots_to_drain(loads: Sequence[Load], forecast: float, *, slots: int, cold_
     return max(left_s, 0.0) / max(_DRAIN_S, service_s)
 
 
-def starting(loads: Sequence[Load], cold_start_s: float) -> list[float]:
+def list_starting(loads: Sequence[Load], cold_start_s: float) -> list[float]:
     """Return for how many seconds each replica that starts has been requested; without those that are late."""
     now = loads[-1]
     late_s = min(_LATE * cold_start_s, ERRORS_S - _MINUTE_S)
@@ -208,7 +208,7 @@ def _offered_slots(loads: Sequence[Load]) -> float:
     slots there are does not matter, so an error does not depend on what was known of them.
     """
     now = loads[-1]
-    arriving = _rate(_before(loads, _MINUTE_S), now) * _service_s(loads)
+    arriving = _rate(_load_before(loads, _MINUTE_S), now) * _service_s(loads)
     return min(float(now.in_flight), max(now.in_flight - now.waiting, arriving))
 
 
@@ -224,7 +224,7 @@ def _margin(errors: Sequence[ForecastError], forecast: float) -> float:
     return max(sure * covered + (1 - sure) * _GUESS * root, _LEAST * root)
 
 
-def _before(loads: Sequence[Load], seconds: float) -> Load:
+def _load_before(loads: Sequence[Load], seconds: float) -> Load:
     """Return the load of this long ago, or the first."""
     return next((each for each in reversed(loads) if each.at_s <= loads[-1].at_s - seconds), loads[0])
 

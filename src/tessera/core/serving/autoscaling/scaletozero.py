@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["IDLE_S", "ReplicasMetric", "ZeroStep", "awake", "step"]
+__all__ = ["IDLE_S", "ReplicasMetric", "ZeroStep", "is_awake", "step"]
 
 IDLE_S: Final = 1200
 """A server is idle after this long without a request, unless its spec says otherwise."""
@@ -34,7 +34,7 @@ class ZeroStep(msgspec.Struct, frozen=True, kw_only=True):
     """When the metric was first zero with the present replicas."""
 
 
-def awake(woken_s: float | None, idle_s: float, now_s: float) -> bool:
+def is_awake(woken_s: float | None, idle_s: float, now_s: float) -> bool:
     """Return whether a server was woken so recently that it is not idle yet.
 
     Args:

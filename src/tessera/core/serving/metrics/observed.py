@@ -99,7 +99,7 @@ class ServerObservation(msgspec.Struct, frozen=True, kw_only=True):
 
     def _windows(self) -> list[Window] | Unmeasured:
         found = [each for each in self.pods.values() if isinstance(each, Window)]
-        return found or _nothing(self.pods)
+        return found or _unmeasured(self.pods)
 
 
 def observe(
@@ -121,7 +121,7 @@ def observe(
 
     """
     # 1. Measure each pod since its former sample.
-    windows = _windows(former, pods, at_s)
+    windows = _measure_windows(former, pods, at_s)
     measured = {name: window for name, window in windows.items() if isinstance(window, Window)}
     # 2. Count what has ended and what is in flight, also in ready pods that are not measured; the arrivals never fall.
     counted = _count_ended(former, pods, measured, ready)
@@ -132,7 +132,7 @@ def observe(
     # 3. Return the load, if half of the pods are measured.
     load: Load | Unmeasured
     if 2 * len(measured) < max(len(ready), 1):
-        found = _nothing(windows)
+        found = _unmeasured(windows)
         # Pods that are not ready yet need no metrics: a model loads for half an hour.
         load = Unmeasured(found.reason, too_early=found.too_early or not ready)
     else:
@@ -144,7 +144,7 @@ def observe(
             in_flight=math.ceil(total),
             waiting=math.floor(sum(each.waiting for each in present.values())),
             unready_in_flight=math.ceil(sum(number for name, number in in_flight.items() if name not in ready)),
-            saturated=_saturated(measured, ready),
+            saturated=_mean_saturation(measured, ready),
             replicas=replicas,
             ready=len(ready),
             unread=len(windows.keys() | ready) - len(measured),
@@ -153,13 +153,13 @@ def observe(
     return _with_samples(counted, pods, windows, in_flight), ServerObservation(pods=windows, load=load)
 
 
-def _windows(
+def _measure_windows(
     former: ServerState, pods: Mapping[str, Counters | Unmeasured], at_s: float
 ) -> dict[str, Window | Unmeasured]:
     """Return the window of each pod since its former sample; gauges of a new sample are capped."""
     known, last = dict(former.samples), dict(former.windows)
     windows = {
-        name: _window(each, known.get(name), last.get(name, _ONCE), at_s, reset=name in former.resets)
+        name: _measure_window(each, known.get(name), last.get(name, _ONCE), at_s, reset=name in former.resets)
         for name, each in pods.items()
     }
     return {
@@ -168,7 +168,7 @@ def _windows(
     }
 
 
-def _saturated(measured: Mapping[str, Window], ready: AbstractSet[str]) -> float | None:
+def _mean_saturation(measured: Mapping[str, Window], ready: AbstractSet[str]) -> float | None:
     """Return how many requests a replica serves at once while others wait in it; None where none wait.
 
     One that serves nothing while requests wait in it is broken; one that terminates may be of an old template.
@@ -294,7 +294,7 @@ def _is_reset(each: Counters | Unmeasured, former: Counters | None, *, reset: bo
     return each.started_s <= former.started_s and (reset or went_back(former, each))
 
 
-def _window(
+def _measure_window(
     each: Counters | Unmeasured, former: Counters | None, last: Window | Unmeasured, at_s: float, *, reset: bool
 ) -> Window | Unmeasured:
     """Return the window before a pod's last sample; that of the former pass if it is the same sample."""
@@ -322,7 +322,7 @@ def _gauge_limit(requests: float, pods: int) -> float:
     return max(_NOISE / pods, _ALWAYS) + _SUDDEN * requests
 
 
-def _nothing(pods: Mapping[str, Window | Unmeasured]) -> Unmeasured:
+def _unmeasured(pods: Mapping[str, Window | Unmeasured]) -> Unmeasured:
     """Return why nothing is known of a server: the reasons of its pods, the first of several equal ones."""
     missing = {name: each for name, each in sorted(pods.items()) if isinstance(each, Unmeasured)}
     reasons: dict[str, list[str]] = {}

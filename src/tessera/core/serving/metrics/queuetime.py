@@ -65,7 +65,7 @@ def between(former: Counters | None, now: Counters, *, reset: bool = False) -> W
     begun = _new(now)
     if former is None and now.at_s - now.started_s > LONGEST_S:
         return Unmeasured("scraped once so far; the next scrape compares", too_early=True)
-    base = begun if former is None or _restarted(former, now, reset=reset) else former
+    base = begun if former is None or _has_restarted(former, now, reset=reset) else former
     seconds = now.at_s - (former or begun).at_s
     if seconds <= 0:
         return Unmeasured("its samples are not in order: a clock went back")
@@ -95,7 +95,7 @@ def _new(now: Counters) -> Counters:
     )
 
 
-def _restarted(former: Counters, now: Counters, *, reset: bool) -> bool:
+def _has_restarted(former: Counters, now: Counters, *, reset: bool) -> bool:
     """Return whether the process is another one: it started later, or a counter went back before that is known.
 
     The former sample may be the new process's already: a kubelet reports a restart late. Where the node's clock, which

@@ -13,7 +13,7 @@ def sampled(value: float, **labels: str) -> Sampled:
     return Sampled(labels, value, 5.0)
 
 
-def test_objects_that_were_asked_for_have_their_values() -> None:
+def test_requested_objects_have_their_values() -> None:
     answer = [sampled(2, pod="b"), sampled(1, pod="a"), sampled(3, pod="other"), sampled(4, node="a")]
     found = values_of(answer, "pod", ["a", "b", "c"], "ns")
     assert [(each.name, each.namespace, each.value, each.at_s) for each in found] == [
