@@ -203,7 +203,7 @@ class ModelServers:
         for found in alive:
             try:
                 former = _status(found)
-                status = await self._status_of(found, former)
+                status = await self._reconcile_server(found, former)
                 if status != former:
                     await self._write_status(found, status)
             except Exception as error:  # noqa: BLE001 a defect about one server shall not stop the others
@@ -224,10 +224,11 @@ class ModelServers:
             return None
         return server if server.scales_to_zero else None
 
-    async def _status_of(self, found: Object, former: ModelServerStatus) -> ModelServerStatus:
+    async def _reconcile_server(self, custom_resource: Object, former: ModelServerStatus) -> ModelServerStatus:
         """Reconcile one server and return its status."""
-        generation = found["metadata"].get("generation", 0)
-        namespace, name = name_of(found)
+        generation = custom_resource["metadata"].get("generation", 0)
+        namespace, name = name_of(custom_resource)
+        # 1. Refuse what may not be written.
         if namespace not in self._namespaces:
             problem = (
                 f"the controller has no --model-servers={namespace}: add it (docs/model-server.md), or apply what "
@@ -239,27 +240,30 @@ class ModelServers:
             if refusal is None:
                 return former  # its objects are being read
             return refused_status(former, generation, "RoleBindingMissing", refusal, self._now())
+        # 2. Render the objects, and write those that differ.
         try:
-            server, ignored = _server_of(found)
+            server, ignored = _server_of(custom_resource)
             started = started_replicas(self._own_deployment(server))
             objects = render(server, f"{KIND} {name}", prometheus=self._prometheus, started=started)
         except InvalidInput as error:
             return refused_status(former, generation, "Invalid", str(error), self._now())
         problems, notes, unserved = await self._apply_all(server, objects)
-        own = self._own_deployment(server)
-        if server.scales_to_zero and own:
+        deployment = self._own_deployment(server)
+        # 3. Scale to zero or to one.
+        if server.scales_to_zero and deployment:
             try:
-                notes += await self._zero_scaler.step(server, own)
+                notes += await self._zero_scaler.step(server, deployment)
             except TesseraError as error:
                 problems += (_problem(server, error),)
+        # 4. Report what was observed.
         if ignored:
             notes += (f"ignored: {ignored}",)
         written = self._applied.get((DEPLOYMENTS, namespace, name), _AppliedObject())
-        found_now = observed(own, problems, notes, unserved, generation=written.generation)
-        found_now = msgspec.structs.replace(
-            found_now, scales_to_zero=server.scales_to_zero, min_replicas=server.min_replicas
+        observation = observed(deployment, problems, notes, unserved, generation=written.generation)
+        observation = msgspec.structs.replace(
+            observation, scales_to_zero=server.scales_to_zero, min_replicas=server.min_replicas
         )
-        return server_status(former, generation, found_now, self._now())
+        return server_status(former, generation, observation, self._now())
 
     def _own_deployment(self, server: ModelServer) -> Object:
         """Return the server's Deployment as last observed; an empty one where it has none."""
@@ -334,22 +338,14 @@ class ModelServers:
         former = self._applied.get(key, _AppliedObject())
         if kind in _OPTIONAL and former.body == body and now_s - former.checked_s < self._pace.repair_s:
             return
+        # 1. Compare with the object that there is.
         self._applied[key] = former = msgspec.structs.replace(former, absent="")
         live = await self._live(kind, server)
-        if live is not None and not _is_owned(live, server.uid):
-            raise Conflict(
-                f"{kind.name} {server.namespace}/{server.name}",
-                found="there is one that is not this ModelServer's",
-                hint="rename one of the two, or delete the other",
-            )
-        if live is not None and kind is SERVICES and _headless(live) != _headless(body):
-            raise Conflict(
-                f"{kind.name} {server.namespace}/{server.name}",
-                found="Kubernetes does not change a Service to or from Headless",
-                hint=f"`kubectl delete service {server.name} -n {server.namespace}`: Tessera then creates it again",
-            )
-        if live is not None and _must_leave_zero(live, body):
-            live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
+        if live is not None:
+            _check_applicable(live, body, server)
+            if _must_leave_zero(live, body):
+                live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
+        # 2. Apply it, unless nothing changed since it was applied last.
         if live is None or (former.body, former.version) != (body, version_of(live)):
             before = version_of(live or {})
             if live is None:  # not by force: an object created just now belongs to somebody else
@@ -361,6 +357,7 @@ class ModelServers:
             if version_of(live) != before:  # only its status may have changed
                 self._log.info("model_server_applied", kind=kind.name, name=server.name, namespace=server.namespace)
         self._applied[key] = msgspec.structs.replace(former, checked_s=now_s)
+        # 3. Scale it, where the number is fixed.
         if replicas is not None and live["spec"].get("replicas") != replicas:
             patch = {"spec": {"replicas": replicas}}
             live = await self._kube.patch(kind, server.name, patch, namespace=server.namespace)
@@ -404,6 +401,23 @@ def _problem(server: ModelServer, error: TesseraError) -> str:
     return missing_rights(server.namespace, str(error)) if isinstance(error, Forbidden) else str(error)
 
 
+def _check_applicable(live: Object, body: Object, server: ModelServer) -> None:
+    """Check that an object can become the desired one.
+
+    Raises:
+        Conflict: it has another owner, or Kubernetes does not change it to that.
+
+    """
+    subject = f"{body['kind']} {server.namespace}/{server.name}"
+    if not _is_owned(live, server.uid):
+        found, hint = "there is one that is not this ModelServer's", "rename one of the two, or delete the other"
+        raise Conflict(subject, found=found, hint=hint)
+    if body["kind"] == SERVICES.name and _is_headless(live) != _is_headless(body):
+        found = "Kubernetes does not change a Service to or from Headless"
+        command = f"kubectl delete service {server.name} -n {server.namespace}"
+        raise Conflict(subject, found=found, hint=f"`{command}`: Tessera then creates it again")
+
+
 def _must_leave_zero(live: Object, body: Object) -> bool:
     """Return whether a Deployment still has zero replicas though its server may no longer scale to zero.
 
@@ -412,7 +426,7 @@ def _must_leave_zero(live: Object, body: Object) -> bool:
     return IDLE in annotations_of(live) and IDLE not in annotations_of(body) and live["spec"].get("replicas") == 0
 
 
-def _headless(service: Object) -> bool:
+def _is_headless(service: Object) -> bool:
     return bool(service["spec"].get("clusterIP") == "None")
 
 
