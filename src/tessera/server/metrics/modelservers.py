@@ -32,6 +32,7 @@ from tessera.clients.kube import (
 from tessera.core.serving.annotations import SERVER_LABEL
 from tessera.core.serving.autoscaling.decisions import decide, report_of
 from tessera.core.serving.autoscaling.places import PlacesToCount, order_in_turn, promised_places, to_count, with_room
+from tessera.core.serving.autoscaling.recordedpass import RecordedPass
 from tessera.core.serving.autoscaling.replicas import ScalingState, decide_replicas
 from tessera.core.serving.autoscaling.serverfacts import (
     HpaBounds,
@@ -194,6 +195,7 @@ class ModelServerAutoscaler:
             except Exception as error:  # noqa: BLE001 as above
                 measured[server] = self._keep_decision(server, pods.get(server, {}), error, now_s)
         publish(self._measures, measured)
+        self._record(measured)
         # 4. Forget deleted servers, and report changes.
         first, self.measured, self.measured_s = measured.keys() - self.measured.keys(), measured, now_s
         self._states = {server: self._states[server] for server in measured}
@@ -211,6 +213,14 @@ class ModelServerAutoscaler:
                     await self._report(server, deployed, read, self.measured[server])
                 except Exception as error:  # noqa: BLE001 a defect about one server must not stop the others
                     self._trouble(error)
+
+    def _record(self, measured: Mapping[_Name, MeasuredServer]) -> None:
+        """Log the input of each decision, for `replay`."""
+        for (namespace, server), each in measured.items():
+            recorded = RecordedPass.of(each.at_s, each.facts, each.observation.load)
+            self._log.debug(
+                "model_server_measured", namespace=namespace, server=server, recorded=msgspec.to_builtins(recorded)
+            )
 
     def _observe(
         self,
