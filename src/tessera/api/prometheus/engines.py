@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from tessera.api.prometheus.samples import Sample, read_samples
-from tessera.core.serving.metrics.counters import Counters
+from tessera.core.serving.metrics.counters import MOST_IN_FLIGHT, Counters
 from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
 from tessera.errors import InvalidInput
 
@@ -12,9 +12,6 @@ __all__ = ["counters_of", "read_counters"]
 
 _ABSURD = 1e15
 """Upper bound of a plausible counter: 10,000 requests a second for 3,000 years."""
-_MOST_IN_FLIGHT = 100_000
-"""Upper bound of the requests that plausibly wait in a pod, or are in service there, at a moment, of all its models."""
-
 _CLOCKS_S = 60.0
 """Bound of how much clocks of nodes and of who scrapes plausibly differ."""
 
@@ -52,8 +49,8 @@ def counters_of(source: str, samples: Sequence[Sample], *, at_s: float, started_
         if not 0 <= each.value < _ABSURD:
             raise InvalidInput(source, found=f"{each.name} is {each.value:g}, not from 0 to {_ABSURD:g}")
     in_flight = _sum(samples, (engine.waiting, engine.running))
-    if in_flight >= _MOST_IN_FLIGHT:
-        raise InvalidInput(source, found=f"{in_flight:.0f} requests are in flight, not fewer than {_MOST_IN_FLIGHT}")
+    if in_flight >= MOST_IN_FLIGHT:
+        raise InvalidInput(source, found=f"{in_flight:.0f} requests are in flight, not fewer than {MOST_IN_FLIGHT}")
     served_s, completed = _sum(samples, engine.served) * engine.seconds, _sum(samples, engine.completed)
     most_s = max(at_s - started_s, 0.0) + _CLOCKS_S
     if served_s > max(completed, 1.0) * most_s:

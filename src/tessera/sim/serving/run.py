@@ -105,6 +105,7 @@ def _load(replicas: Replicas, now_s: float, arrived: int) -> Load:
         in_flight=replicas.in_flight(),
         waiting=replicas.waiting(now_s),
         saturated=float(replicas.model.slots) if replicas.saturated(now_s) else None,
+        queued=replicas.saturated(now_s),
         replicas=len(replicas.live),
         ready=replicas.ready(now_s),
     )

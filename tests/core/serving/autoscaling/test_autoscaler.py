@@ -79,6 +79,7 @@ def busy(at_s: float, *, running: int, waiting: int, replicas: int = 1) -> Load:
         in_flight=flying,
         waiting=waiting,
         saturated=running / replicas if waiting else None,
+        queued=waiting > 0,
         replicas=replicas,
         ready=replicas,
     )

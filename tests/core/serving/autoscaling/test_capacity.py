@@ -22,6 +22,7 @@ def load(at_s: float, *, running: float = 20, waiting: int = 130, ready: int = 1
         "in_flight": math.ceil(running * ready) + waiting,
         "waiting": waiting,
         "saturated": float(running) if waiting else None,
+        "queued": waiting > 0,
         "replicas": ready,
         "revision": "1",
     }

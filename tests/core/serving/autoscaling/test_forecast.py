@@ -3,9 +3,18 @@
 import math
 from collections.abc import Callable
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tessera.core.serving.autoscaling.forecast import ForecastState, SlotDemand, forecast_demand, list_starting
+from tessera.core.serving.autoscaling.forecast import (
+    ForecastState,
+    SlotDemand,
+    StartingReplicas,
+    forecast_demand,
+    list_starting,
+)
 from tessera.core.serving.metrics.load import Load
 
 SERVICE_S = 4.0
@@ -92,6 +101,42 @@ def test_replicas_that_start_are_those_requested_within_two_cold_starts() -> Non
             for each in load
         ]
 
-    assert list_starting(requested(60), 120.0) == [60.0, 60.0]
-    assert list_starting(requested(240), 120.0) == [240.0, 240.0]
+    assert list_starting(requested(60), 120.0) == [StartingReplicas(2, 60.0)]
+    assert list_starting(requested(240), 120.0) == [StartingReplicas(2, 240.0)]
     assert list_starting(requested(255), 120.0) == [], "they may never be ready"
+
+
+@given(
+    passes=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=1, max_size=12),
+    cold_start_s=st.sampled_from([10.0, 60.0, 4000.0]),
+)
+def test_each_replica_that_starts_was_requested_when_fewer_were(
+    passes: list[tuple[int, int, bool]], cold_start_s: float
+) -> None:
+    loads = [
+        Load(
+            at_s=15.0 * number,
+            arrived=0,
+            completed=0,
+            served_s=0.0,
+            in_flight=0,
+            replicas=replicas,
+            ready=ready,
+            revision=None if rolling else "a",
+        )
+        for number, (replicas, ready, rolling) in enumerate(passes)
+    ]
+    now, want = loads[-1], list[float]()
+    for replica in range(now.ready + 1, now.replicas + 1):
+        fewer = [each for each in loads if each.replicas < replica or (now.revision is None and each.ready >= replica)]
+        want.append(now.at_s - (fewer[-1] if fewer else loads[0]).at_s)
+    found = [each.requested_s for each in list_starting(loads, cold_start_s) for _ in range(each.count)]
+    assert sorted(found) == sorted(each for each in want if each <= min(2 * cold_start_s, 3540))
+
+
+def test_any_number_of_replicas_is_counted_at_once() -> None:
+    load = loads_of(lambda _: 1.0, 41)
+    many = [msgspec.structs.replace(each, replicas=1 << 31, ready=1, in_flight=9) for each in load]
+    assert sum(each.count for each in list_starting([*load[:-2], *many[-2:]], 120.0)) == (1 << 31) - 4
+    _, demand = last([*load[:-2], *many[-2:]])
+    assert demand.draining == 0

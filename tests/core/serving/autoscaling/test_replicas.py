@@ -206,7 +206,7 @@ def test_a_rollout_keeps_the_capacity_and_measures_the_new_template_once_it_has_
         now = msgspec.structs.replace(facts, revision=revision, rolling=rolling)
         for _ in range(passes):
             at_s += 15
-            busy = msgspec.structs.replace(load(at_s, in_flight=30), waiting=18, saturated=serving)
+            busy = msgspec.structs.replace(load(at_s, in_flight=30), waiting=18, saturated=serving, queued=True)
             state, _ = decide_replicas(state, now, busy, at_s)
         capacity = state.autoscaler.capacity
         limits.append(None if capacity is None else (int(capacity.requests), capacity.carried))

@@ -48,7 +48,16 @@ def test_two_pods() -> None:
         {"a": sample(30, 14, in_flight=6, waits_s=1), "b": sample(30, 10, in_flight=2)},
     )
     assert found.load == Load(
-        at_s=30.0, arrived=32, completed=24, served_s=48.0, in_flight=8, waiting=4, saturated=2.0, replicas=2, ready=2
+        at_s=30.0,
+        arrived=32,
+        completed=24,
+        served_s=48.0,
+        in_flight=8,
+        waiting=4,
+        saturated=2.0,
+        queued=True,
+        replicas=2,
+        ready=2,
     )
     assert (found.waiting, found.in_flight) == (4.0, 8.0)
     assert found.queue_time_s == pytest.approx(3.5), "14 s by 4 requests: the wait of the former ten was not known"
@@ -61,6 +70,28 @@ def test_the_capacity_is_that_of_the_pods_in_which_requests_wait() -> None:
     found = run_passes(one, two).load
     assert isinstance(found, Load)
     assert (found.in_flight, found.waiting, found.saturated) == (41, 20, 20.0)
+
+
+@pytest.mark.parametrize(("slow", "want"), [(1, None), (5, None), (6, 1.0), (10, 1.0)])
+def test_requests_that_wait_in_few_pods_say_nothing_of_the_capacity_of_all(slow: int, want: float | None) -> None:
+    """Others serve four at once, and none waits; those serve one while three wait: slow GPUs, or long requests."""
+    first = {f"pod-{number}": sample(15, 10) for number in range(10)}
+    well = msgspec.structs.replace(sample(30, 12), running=4.0, waiting=0.0)
+    now = dict.fromkeys(first, well) | {
+        f"pod-{number}": msgspec.structs.replace(well, running=1.0, waiting=3.0) for number in range(slow)
+    }
+    found = run_passes(first, now).load
+    assert isinstance(found, Load)
+    assert (found.saturated, found.queued) == (want, True)
+
+
+def test_where_requests_wait_in_one_pod_and_the_others_are_as_full_all_are() -> None:
+    first = {name: sample(15, 10) for name in "abcd"}
+    full = msgspec.structs.replace(sample(30, 12), running=19.0, waiting=0.0)
+    now = dict.fromkeys(first, full) | {"a": msgspec.structs.replace(full, running=20.0, waiting=1.0)}
+    found = run_passes(first, now).load
+    assert isinstance(found, Load)
+    assert found.saturated == 20.0
 
 
 def test_a_pod_that_hangs_has_no_capacity() -> None:
@@ -380,14 +411,50 @@ def test_no_request_counts_twice_however_late_a_restart_is_reported(
         assert state.completed <= ended
 
 
+def test_a_model_that_is_unloaded_beside_others_adds_no_requests() -> None:
+    """The sums over the models fall, though Triton runs on."""
+    state, counted = ServerState(), (1_001_000, 1_001_030, 1_000_060, 1_000_090)
+    loads = list[Load | Unmeasured]()
+    for number, completed in enumerate(counted):
+        pods = {"a": sample(2000.0 + 15 * number, completed)}
+        state, found = observe(state, pods, at_s=2000.0 + 15 * number, replicas=1, ready={"a"})
+        loads.append(found.load)
+    assert state.completed == 60
+    assert [isinstance(each, Load) for each in loads] == [False, True, False, True]
+    assert isinstance(loads[2], Unmeasured)
+    assert loads[2].too_early
+
+
+def test_counters_that_go_back_in_every_scrape_are_bad_input() -> None:
+    state, early = ServerState(), list[bool]()
+    for number in range(5):
+        pods = {"a": sample(2000.0 + 15 * number, 1000 - 10 * number)}
+        state, found = observe(state, pods, at_s=2000.0 + 15 * number, replicas=1, ready={"a"})
+        assert isinstance(found.load, Unmeasured)
+        early.append(found.load.too_early)
+    assert early == [True, True, False, False, False]
+
+
+def test_load_that_follows_from_counters_is_capped_by_the_window_before() -> None:
+    """Triton does not report its requests in service: one sum that leaps is not as many requests."""
+
+    def triton(at_s: float, completed: float, served_s: float) -> Counters:
+        return msgspec.structs.replace(sample(at_s, completed), served_s=served_s, running=None, waiting=None)
+
+    found = run_passes({"a": triton(15, 100, 100)}, {"a": triton(30, 130, 130)}, {"a": triton(45, 160, 1_000_000)}).load
+    assert isinstance(found, Load)
+    assert found.in_flight <= 2 * (100 + 2 * (30 + 2)) + 2 * 100
+
+
 def test_a_restart_that_is_reported_late_by_a_clock_ahead_of_ours_counts_once() -> None:
-    """The counters went back two passes before the pod's status has the start of the new process."""
+    """The counters went back two passes before the pod's status has the start of the new process. What it counted until
+    it was scraped first is not known to be new: a model may have been unloaded."""
     state = ServerState()
     passes = ((100, 0.0), (7, 0.0), (8, 0.0), (9, 99_999.0), (10, 99_999.0))
     for number, (counted, started_s) in enumerate(passes):
         pods = {"a": sample(2000.0 + 15 * number, counted, started_s=started_s)}
         state, _ = observe(state, pods, at_s=2000.0 + 15 * number, replicas=1, ready={"a"})
-    assert state.completed == 10
+    assert state.completed == 3
     _, found = observe(state, {"a": DOWN}, at_s=2075.0, replicas=1, ready={"a"})
     assert isinstance(found.load, Unmeasured)
 

@@ -47,12 +47,12 @@ CASES: dict[str, tuple[Counters | None, Counters, float]] = {
         counters(started_s=90.0, queued_s=20.0, dequeued=200.0, served_s=60.0, completed=200.0),
         0.1,
     ),
-    "a restart, which a counter says": (
+    "a restart, which a counter says too": (
         FORMER,
-        counters(queued_s=1.0, dequeued=4.0, served_s=60.0, completed=110.0),
+        counters(started_s=90.0, queued_s=1.0, dequeued=4.0, served_s=60.0, completed=110.0),
         0.25,
     ),
-    "a restart with nothing since": (FORMER, counters(), 0.0),
+    "a restart with nothing since": (FORMER, counters(started_s=90.0), 0.0),
     "a new pod": (None, counters(started_s=60.0, queued_s=3.0, dequeued=2.0, served_s=1.0, completed=2.0), 1.5),
 }
 
@@ -70,6 +70,26 @@ MISSING: dict[str, tuple[Counters | None, Counters, str]] = {
     "a gap": (FORMER, counters(85.1 + LONGEST_S), "no sample for 120 s"),
     "the same moment": (FORMER, counters(85.0), "a clock went back"),
     "a clock that went back": (FORMER, counters(80.0), "a clock went back"),
+    "a counter that went back while the container ran on": (
+        FORMER,
+        counters(queued_s=12.0, dequeued=99.0, served_s=51.0, completed=101.0),
+        "a counter went back, as after a restart or where a model was unloaded",
+    ),
+    "waits of more requests than a pod has": (
+        FORMER,
+        counters(queued_s=9e8, dequeued=104.0, served_s=51.0, completed=104.0),
+        "59999999 requests in flight on average",
+    ),
+    "service times of more requests than a pod has": (
+        FORMER,
+        counters(queued_s=12.0, dequeued=104.0, served_s=3e6 + 100, completed=104.0),
+        "not fewer than 200000",
+    ),
+    "more requests than end in a pod": (
+        FORMER,
+        counters(queued_s=12.0, dequeued=1e12, served_s=51.0, completed=1e12),
+        "66666666660 requests a second, not fewer than 10000",
+    ),
     "a pod that starts in the future": (None, counters(started_s=101.0), "a clock went back"),
 }
 

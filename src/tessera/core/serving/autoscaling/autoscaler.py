@@ -219,7 +219,8 @@ def _replicas_in_flight(loads: Sequence[Load], *, slots: int, cold_start_s: floa
     """Return the replicas for the requests that were in flight for a minute, or are many more now."""
     now, sustained = loads[-1], _sustained_requests(loads)
     for_a_minute = sustained / _FULL >= now.in_flight / _OVERLOAD
-    late = max(now.replicas - now.ready, 0) - len(list_starting(loads, cold_start_s))
+    starting = sum(each.count for each in list_starting(loads, cold_start_s))
+    late = max(now.replicas - now.ready, 0) - starting
     return _InFlight(
         requests=sustained if for_a_minute else now.in_flight,
         sustained=for_a_minute,

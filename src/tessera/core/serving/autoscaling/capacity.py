@@ -63,7 +63,7 @@ def measure(former: Capacity | None, loads: Sequence[Load], *, revision: str, sl
     if former is not None and former.revision != revision:
         requests = _grow(former, now.at_s)
         former = Capacity(at_s=now.at_s, requests=requests, revision=revision, slots=slots, carried=True)
-    if former is not None and former.carried and (now.revision != revision or now.saturated is not None):
+    if former is not None and former.carried and (now.revision != revision or now.queued):
         # While a rollout goes on a carried number does not grow; where requests wait its growth begins again.
         former = msgspec.structs.replace(former, at_s=now.at_s)
     recent = [each for each in loads if each.at_s >= now.at_s - _MINUTE_S]

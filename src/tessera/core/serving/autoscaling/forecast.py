@@ -23,7 +23,15 @@ import msgspec
 
 from tessera.core.serving.metrics.load import PASS_S, Load
 
-__all__ = ["ERRORS_S", "ForecastError", "ForecastState", "SlotDemand", "forecast_demand", "list_starting"]
+__all__ = [
+    "ERRORS_S",
+    "ForecastError",
+    "ForecastState",
+    "SlotDemand",
+    "StartingReplicas",
+    "forecast_demand",
+    "list_starting",
+]
 
 _RECENT_S: Final = 240
 """The current rate is that of the last so many seconds."""
@@ -164,29 +172,41 @@ def _slots_to_drain(loads: Sequence[Load], forecast: float, *, slots: int, cold_
     """
     now, service_s = loads[-1], _service_s(loads)
     begun = list_starting(loads, cold_start_s)
+    replicas = sum(each.count for each in begun)
     # What is served is no queue, and goes on where more replicas serve than are ready.
     served = max(slots * now.ready, now.in_flight - now.waiting)
-    started_s = sum(min(each, cold_start_s) for each in begun)
+    started_s = sum(each.count * min(each.requested_s, cold_start_s) for each in begun)
     # In seconds of slots: what waits and comes, without what is served.
-    queued = now.in_flight - served - slots * len(begun)
+    queued = now.in_flight - served - slots * replicas
     left_s = queued * service_s + (forecast - served) * cold_start_s - slots * started_s
     return max(left_s, 0.0) / max(_DRAIN_S, service_s)
 
 
-def list_starting(loads: Sequence[Load], cold_start_s: float) -> list[float]:
-    """Return for how many seconds each replica that starts has been requested; without those that are late."""
+class StartingReplicas(msgspec.Struct, frozen=True):
+    """Replicas that start, and that were requested at the same time."""
+
+    count: int
+    requested_s: float
+    """For so many seconds."""
+
+
+def list_starting(loads: Sequence[Load], cold_start_s: float) -> list[StartingReplicas]:
+    """Return the replicas that start, without those that are late; in a rollout they start when others were ready.
+
+    Costs one step for each load, however many replicas somebody requests.
+    """
     now = loads[-1]
     late_s = min(_LATE * cold_start_s, ERRORS_S - _MINUTE_S)
-    requested = [_requested_s(loads, each) for each in range(now.ready + 1, now.replicas + 1)]
-    return [each for each in requested if each <= late_s]
-
-
-def _requested_s(loads: Sequence[Load], replicas: int) -> float:
-    """Return for how many seconds so many replicas have been requested; in a rollout since so many were ready."""
-    now = loads[-1]
-    rolling = now.revision is None
-    before = (each for each in reversed(loads) if each.replicas < replicas or (rolling and each.ready >= replicas))
-    return now.at_s - next(before, loads[0]).at_s
+    # Those from `low` to `high` were requested since the loads that were looked at.
+    low, high = now.ready + 1, now.replicas
+    found = list[StartingReplicas]()
+    for each in reversed(loads):
+        below = min(high, max(each.replicas, low - 1))
+        above = min(max(low, each.ready + 1), below + 1) if now.revision is None else low
+        found.append(StartingReplicas(high - below + above - low, now.at_s - each.at_s))
+        low, high = above, below
+    found.append(StartingReplicas(high - low + 1, now.at_s - loads[0].at_s))
+    return [each for each in found if each.count > 0 and each.requested_s <= late_s]
 
 
 def _add_error(state: ForecastState, loads: Sequence[Load], cold_start_s: float) -> tuple[ForecastError, ...]:

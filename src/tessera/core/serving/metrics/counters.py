@@ -1,8 +1,15 @@
 """What engines count of their requests, in one form for all."""
 
+from typing import Final
+
 import msgspec
 
-__all__ = ["Counters", "Unmeasured", "went_back"]
+__all__ = ["MOST_IN_FLIGHT", "MOST_RATE", "Counters", "Unmeasured", "went_back"]
+
+MOST_IN_FLIGHT: Final = 100_000
+"""Upper bound of the requests that plausibly wait in a pod, or are in service there, at a moment, of all its models."""
+MOST_RATE: Final = 10_000
+"""Upper bound of the requests that plausibly end in a pod in a second."""
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,8 +33,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     unready_in_flight: int = 0
     """Those of `in_flight` in replicas that are not ready: these serve, although their probe fails."""
     saturated: float | None = None
-    """Requests in service in a replica where requests wait, on average; None where none wait.
+    """Requests that a replica serves at once, where requests wait in half of the replicas or more; None elsewhere.
     Replicas that serve none are broken and do not count."""
+    queued: bool = False
+    """Whether requests wait in any of these replicas because it serves no more at once."""
     revision: str | None = ""
     """The template of its pods; None while a rollout replaces them."""
     unread: int = 0

@@ -6,7 +6,7 @@ count at once, and when it is read again only those beyond them do. So a scrape 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from statistics import mean
 
@@ -24,6 +24,8 @@ _SUDDEN, _ALWAYS = 2.0, 10.0
 """A gauge may rise to so many times the requests that the pod had and completed, plus its part of that noise or so many
 as an allowance. A higher value counts after the next sample confirms it. Where one pod of ten reports far too many, one
 replica at most is added, while no requests wait in the others."""
+_ALIKE = 0.8
+"""A replica that serves at least this part of what another one does is as full."""
 _WRONG_S = 300.0
 """After so long with more arrivals than that, one of the samples was wrong."""
 _ONCE = Unmeasured("scraped once so far; the next scrape compares", too_early=True)
@@ -136,6 +138,8 @@ def observe(
         # Pods that are not ready yet need no metrics: a model loads for half an hour.
         load = Unmeasured(found.reason, too_early=found.too_early or not ready)
     else:
+        # A replica that serves nothing while requests wait in it is broken; one that ends may be of an old template.
+        serving = [each for name, each in measured.items() if name in ready and each.running >= 1]
         load = Load(
             at_s=at_s,
             arrived=math.floor(counted.arrived),
@@ -144,7 +148,8 @@ def observe(
             in_flight=math.ceil(total),
             waiting=math.floor(sum(each.waiting for each in present.values())),
             unready_in_flight=math.ceil(sum(number for name, number in in_flight.items() if name not in ready)),
-            saturated=_mean_saturation(measured, ready),
+            saturated=_mean_saturation(serving),
+            queued=any(each.saturated for each in serving),
             replicas=replicas,
             ready=len(ready),
             unread=len(windows.keys() | ready) - len(measured),
@@ -163,22 +168,28 @@ def _measure_windows(
         for name, each in pods.items()
     }
     return {
-        name: each if pods[name] == known.get(name) else _cap_gauges(each, pods[name], known.get(name), len(pods))
+        name: each
+        if pods[name] == known.get(name)
+        else _cap_gauges(each, pods[name], known.get(name), last.get(name), len(pods))
         for name, each in windows.items()
     }
 
 
-def _mean_saturation(measured: Mapping[str, Window], ready: AbstractSet[str]) -> float | None:
-    """Return how many requests a replica serves at once while others wait in it; None where none wait.
+def _mean_saturation(serving: Sequence[Window]) -> float | None:
+    """Return how many requests a replica serves at once while others wait; None where that is not known of most.
 
-    One that serves nothing while requests wait in it is broken; one that terminates may be of an old template.
+    Where requests wait in some replicas and the others serve as many, all are full. Where the others serve more or
+    fewer, the first are not like them, unless they are most: a slow GPU, a long request, a client that keeps to one.
     """
-    saturated = [
-        window.running
-        for name, window in measured.items()
-        if name in ready and window.saturated and window.running >= 1
-    ]
-    return mean(saturated) if saturated else None
+    saturated = [each.running for each in serving if each.saturated]
+    others = [each.running for each in serving if not each.saturated]
+    if not saturated:
+        return None
+    found, usual = mean(saturated), mean(others or saturated)
+    alike = _ALIKE <= usual / found <= 1 / _ALIKE
+    # Of two equal halves the one that serves more shows what a replica can serve.
+    most = len(saturated) > len(others) or (len(saturated) == len(others) and found > usual)
+    return found if alike or most else None
 
 
 def _count_ended(
@@ -306,14 +317,23 @@ def _measure_window(
 
 
 def _cap_gauges(
-    window: Window | Unmeasured, now: Counters | Unmeasured, former: Counters | None, pods: int
+    window: Window | Unmeasured, now: Counters | Unmeasured, former: Counters | None, last: Window | None, pods: int
 ) -> Window | Unmeasured:
-    """Return the window with its gauges capped at what may have arrived since the former sample."""
+    """Return the window with its gauges capped at what may have arrived since the former sample.
+
+    What an engine does not report and follows from its counters is capped by the former window, once there is one.
+    """
     if isinstance(window, Unmeasured) or isinstance(now, Unmeasured):
         return window
-    known = window.completed + (0.0 if former is None else (former.waiting or 0.0) + (former.running or 0.0))
-    running = window.running if now.running is None else min(window.running, _gauge_limit(known, pods))
-    waiting = window.waiting if now.waiting is None else min(window.waiting, _gauge_limit(known + running, pods))
+    known = window.completed
+    if former is not None:
+        known += (last.waiting if last else 0.0) if former.waiting is None else former.waiting
+        known += (last.running if last else 0.0) if former.running is None else former.running
+    running, waiting = window.running, window.waiting
+    if now.running is not None or last is not None:
+        running = min(running, _gauge_limit(known, pods))
+    if now.waiting is not None or last is not None:
+        waiting = min(waiting, _gauge_limit(known + running, pods))
     return msgspec.structs.replace(window, running=running, waiting=waiting)
 
 

@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.metrics.counters import Counters, Unmeasured, went_back
+from tessera.core.serving.metrics.counters import MOST_IN_FLIGHT, MOST_RATE, Counters, Unmeasured, went_back
+from tessera.core.serving.metrics.load import PASS_S
 
 __all__ = ["LONGEST_S", "Window", "between"]
 
@@ -71,9 +72,15 @@ def between(former: Counters | None, now: Counters, *, reset: bool = False) -> W
         return Unmeasured("its samples are not in order: a clock went back")
     if seconds > LONGEST_S:
         return Unmeasured(f"no sample for {seconds:.0f} s before this one; the next scrape compares", too_early=True)
+    if former is not None and now.started_s <= former.started_s and went_back(former, now):
+        # A restart that the kubelet reports later, or a model that was unloaded: what the others counted is not new.
+        reason = "a counter went back, as after a restart or where a model was unloaded; the next scrape compares"
+        return Unmeasured(reason, too_early=not reset)
     served_s, queued_s = now.served_s - base.served_s, now.queued_s - base.queued_s
     dequeued = now.dequeued - base.dequeued
     running = served_s / seconds if now.running is None else now.running
+    if absurd := _absurdity(seconds, queued_s=queued_s, served_s=served_s, completed=now.completed - base.completed):
+        return Unmeasured(absurd)
     return Window(
         seconds=seconds,
         queued_s=queued_s,
@@ -86,6 +93,18 @@ def between(former: Counters | None, now: Counters, *, reset: bool = False) -> W
         stuck=dequeued == 0 and bool(now.waiting) and bool(base.waiting),
         saturated=(now.waiting or 0.0) > (_BATCHES * running if now.running is None else 0.0),
     )
+
+
+def _absurdity(seconds: float, *, queued_s: float, served_s: float, completed: float) -> str:
+    """Return what no pod does between two samples; empty where nothing is wrong."""
+    # The start of a process is known to the second.
+    seconds = max(seconds, PASS_S)
+    in_flight = (queued_s + served_s) / seconds
+    if in_flight >= 2 * MOST_IN_FLIGHT:
+        return f"its counters say {in_flight:.0f} requests in flight on average, not fewer than {2 * MOST_IN_FLIGHT}"
+    if completed >= MOST_RATE * seconds:
+        return f"its counters say {completed / seconds:.0f} requests a second, not fewer than {MOST_RATE}"
+    return ""
 
 
 def _new(now: Counters) -> Counters:
