@@ -4,7 +4,7 @@ The records are those of the wire (`api/tessera/v1alpha1/modelservers`), which a
 beyond types; `render` makes Kubernetes objects of them.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -13,9 +13,12 @@ from tessera.core.workload.need import Isolation
 
 __all__ = [
     "Autoscaling",
+    "EnvironmentSource",
     "EnvironmentVariable",
     "Expose",
+    "FieldSelector",
     "GpuRequest",
+    "KeySelector",
     "ModelLocation",
     "ModelServer",
     "ModelServerSpec",
@@ -23,6 +26,7 @@ __all__ = [
     "Nfs",
     "Probes",
     "ReplicaSpec",
+    "ResourceSelector",
     "Resources",
     "ServerToleration",
 ]
@@ -169,12 +173,48 @@ class Probes(_Record, frozen=True, kw_only=True):
     """Consecutive failures after which the replica is restarted."""
 
 
+class KeySelector(_Record, frozen=True, kw_only=True):
+    """A key of a ConfigMap or Secret of the namespace."""
+
+    name: _ObjectName
+    key: Annotated[str, msgspec.Meta(pattern="^[-._a-zA-Z0-9]+$", max_length=253)]
+    optional: bool | None = None
+    """Whether the pod starts without it."""
+
+
+class FieldSelector(_Record, frozen=True, kw_only=True):
+    """A field of the pod."""
+
+    api_version: Annotated[str, msgspec.Meta(max_length=63)] | None = None
+    field_path: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+    """`metadata.name`, `status.podIP`, ..."""
+
+
+class ResourceSelector(_Record, frozen=True, kw_only=True):
+    """A request or limit of the container."""
+
+    container_name: _Name | None = None
+    resource: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+    """`limits.memory`, `requests.cpu`, ..."""
+    divisor: _Quantity | None = None
+    """Unit of the value."""
+
+
+class EnvironmentSource(_Record, frozen=True, kw_only=True):
+    """Where a variable's value is; one of these."""
+
+    config_map_key_ref: KeySelector | None = None
+    secret_key_ref: KeySelector | None = None
+    field_ref: FieldSelector | None = None
+    resource_field_ref: ResourceSelector | None = None
+
+
 class EnvironmentVariable(_Record, frozen=True, kw_only=True):
     """A variable, with a value or a source, as in a container."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
     value: _Text | None = None
-    value_from: dict[str, Any] | None = None
+    value_from: EnvironmentSource | None = None
     """As in a container: `{secretKeyRef: {name: token, key: token}}`."""
 
 

@@ -114,7 +114,17 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.autoscaling.idleSeconds",
         "59 is not at least 60",
     ),
-    "two values": ({"env": [{"name": "A", "value": "b", "valueFrom": {}}]}, "spec.env[0]", "value or valueFrom"),
+    "two values": (
+        {"env": [{"name": "A", "value": "b", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]},
+        "spec.env[0]",
+        "value or valueFrom",
+    ),
+    "a value from nowhere": ({"env": [{"name": "A", "valueFrom": {}}]}, "spec.env[0].valueFrom", "in exactly one way"),
+    "a value from somewhere else": (
+        {"env": [{"name": "A", "valueFrom": {"a": {"a": {}}}}]},
+        "ModelServer ranker",
+        "unknown field `a`",
+    ),
     "a variable twice": (
         {"env": [{"name": "A"}, {"name": "B"}, {"name": "A"}]},
         "spec.env[2].name",

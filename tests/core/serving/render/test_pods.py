@@ -91,6 +91,9 @@ def test_the_users_words_for_the_pod_are_in_it() -> None:
         "env": [
             {"name": "HOME", "value": "/h"},
             {"name": "T", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}},
+            {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "M", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
+            {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b", "optional": True}}},
         ],
         "nodeSelector": {"pool": "gpu"},
         "tolerations": [{"key": "gpu", "operator": "Exists", "tolerationSeconds": 5}],
@@ -100,7 +103,7 @@ def test_the_users_words_for_the_pod_are_in_it() -> None:
     assert found["containers"][0]["env"] == [
         {"name": "USER", "value": "server"},
         {"name": "HOME", "value": "/h"},
-        {"name": "T", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}},
+        *spec["env"][1:],
     ]
     assert found["nodeSelector"] == {"pool": "gpu"}
     assert found["tolerations"] == [{"key": "gpu", "operator": "Exists", "tolerationSeconds": 5}]

@@ -5,7 +5,7 @@ The spec is `core.serving.modelserver`'s; see docs/model-server.md.
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -45,6 +45,7 @@ __all__ = [
 
 _MESSAGE_CHARACTERS: Final = 2048
 _MODEL_SOURCES: Final = ("cache", "claim", "nfs", "hostPath")
+_VALUE_SOURCES: Final = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef")
 
 
 RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
@@ -96,6 +97,13 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
             "!(has(self.value) && has(self.valueFrom))",
             "a variable has value or valueFrom, not both",
             lambda each: each.value is None or each.value_from is None,
+        ),
+    ),
+    core.EnvironmentSource: (
+        ValidationRule(
+            f"[{', '.join(f'has(self.{each})' for each in _VALUE_SOURCES)}].exists_one(each, each)",
+            f"say where the value is in exactly one way: {', '.join(_VALUE_SOURCES[:-1])} or {_VALUE_SOURCES[-1]}",
+            lambda each: sum(getattr(each, name) is not None for name in each.__struct_fields__) == 1,
         ),
     ),
 }
@@ -187,14 +195,20 @@ def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelSe
     )
 
 
+def _ruled_parts(spec: core.ModelServerSpec) -> Iterator[tuple[str, msgspec.Struct]]:
+    """Yield the parts of a spec that have rules, with their paths."""
+    yield "model", spec.model
+    yield "gpu", spec.gpu
+    yield "replicas", spec.replicas
+    yield "autoscaling", spec.autoscaling
+    for place, each in enumerate(spec.env):
+        yield f"env[{place}]", each
+        if each.value_from is not None:
+            yield f"env[{place}].valueFrom", each.value_from
+
+
 def _check(spec: core.ModelServerSpec, subject: str) -> None:
-    parts = {
-        "model": spec.model,
-        "gpu": spec.gpu,
-        "replicas": spec.replicas,
-        "autoscaling": spec.autoscaling,
-    } | {f"env[{place}]": each for place, each in enumerate(spec.env)}
-    for path, record in parts.items():
+    for path, record in _ruled_parts(spec):
         for rule in RULES[type(record)]:
             if not rule.holds(record):
                 written = msgspec.json.encode(record).decode()

@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+import msgspec
+
 from tessera.core.serving.annotations import SERVER_LABEL
 from tessera.core.serving.modelserver import MODELS, ModelServer, Probes
 from tessera.core.serving.render.engines import DRAIN_SECONDS, EngineProgram
@@ -83,17 +85,9 @@ def pod_template(server: ModelServer, program: EngineProgram, *, serving: bool =
         pod["imagePullSecrets"] = [{"name": each} for each in spec.image_pull_secrets]
     if spec.node_selector:
         pod["nodeSelector"] = dict(spec.node_selector)
-    if tolerations := [_given(each) for each in spec.tolerations]:
+    if tolerations := [msgspec.to_builtins(each) for each in spec.tolerations]:
         pod["tolerations"] = tolerations
     return {"metadata": metadata, "spec": pod}
-
-
-def _given(record: Any) -> dict[str, Any]:
-    return {
-        wire: value
-        for field, wire in zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True)
-        if (value := getattr(record, field)) is not None
-    }
 
 
 def _security(user: int) -> dict[str, Any]:
@@ -126,7 +120,7 @@ def _container(server: ModelServer, program: EngineProgram, *, serving: bool) ->
         "image": spec.image,
         **({"command": list(program.command)} if program.command else {}),
         **({"args": list(program.args)} if program.args else {}),
-        "env": [*env, *(_given(each) for each in spec.env)],
+        "env": [*env, *(msgspec.to_builtins(each) for each in spec.env)],
         "resources": {
             "requests": {"cpu": spec.resources.cpu, "memory": spec.resources.memory},
             "limits": {"memory": spec.resources.memory, **gpu_limits(server)},
