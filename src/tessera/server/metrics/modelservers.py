@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -50,7 +51,7 @@ from tessera.core.serving.metrics.observed import ServerObservation, ServerState
 from tessera.core.serving.metrics.queuetime import Window
 from tessera.core.serving.render import KIND
 from tessera.core.usage.ownmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
-from tessera.errors import InvalidInput, TesseraError
+from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger, defect
 from tessera.loops import one_turn
 from tessera.measures import Measures
@@ -61,6 +62,9 @@ from tessera.server.metrics.samples import PodSamples
 
 __all__ = ["ModelServerAutoscaler"]
 
+_EVENTS_AT_ONCE: Final = 8
+_EVENTS_S: Final = 5.0
+"""Events not written by then are written in the next pass."""
 _Name = tuple[str, str]
 """Namespace and name."""
 
@@ -205,14 +209,35 @@ class ModelServerAutoscaler:
     async def _report_all(
         self, deployments: Mapping[_Name, tuple[Object, ModelDeployment]], first: Collection[_Name]
     ) -> None:
-        """Report what changed about each server; `first` are those measured for the first time."""
+        """Report what changed about each server; `first` are those measured for the first time.
+
+        Events are written some at a time and for a few seconds: the next pass writes the rest. Decisions do not wait.
+        """
+        events = list[tuple[_TrackedServer, Subject, Report]]()
         for server, (deployed, read) in sorted(deployments.items()):
             # The first sample of a server has no predecessor to compare with: not an error.
             if not (server in first and self.measured[server].decision.bad):
                 try:
-                    await self._report(server, deployed, read, self.measured[server])
+                    events += self._report(server, deployed, read)
                 except Exception as error:  # noqa: BLE001 a defect about one server must not stop the others
                     self._trouble(error)
+        turns, now = asyncio.Semaphore(_EVENTS_AT_ONCE), dt.datetime.fromtimestamp(self._now_s(), dt.UTC)
+
+        async def write(state: _TrackedServer, subject: Subject, report: Report) -> None:
+            try:
+                async with turns:
+                    await record_event(self._kube, subject, report, now, component="tessera-metrics")
+            except Exception as error:  # noqa: BLE001 as above
+                self._trouble(error)
+            else:
+                state.reported.add(subject.uid)
+
+        try:
+            async with asyncio.timeout(_EVENTS_S):
+                await asyncio.gather(*(write(*each) for each in events))
+        except TimeoutError:
+            found = f"not all of {len(events)} were written in {_EVENTS_S:g} s"
+            self._trouble(Unavailable("events about model servers", found=found, hint="the next pass writes the rest"))
 
     def _record(self, measured: Mapping[_Name, MeasuredServer]) -> None:
         """Log the input of each decision, for `replay`."""
@@ -325,9 +350,15 @@ class ModelServerAutoscaler:
             room.promise(deployment, promised)
         return decided
 
-    async def _report(self, server: _Name, deployment: Object, read: ModelDeployment, measured: MeasuredServer) -> None:
-        """Report the decision if it differs from the last one, about the Deployment and the ModelServer it is of."""
-        decision, state = measured.decision, self._states[server]
+    def _report(
+        self, server: _Name, deployment: Object, read: ModelDeployment
+    ) -> list[tuple[_TrackedServer, Subject, Report]]:
+        """Log a decision that differs from the last one; return its events that are not written yet.
+
+        They are about the Deployment and the ModelServer that it is of.
+        """
+        measured, state = self.measured[server], self._states[server]
+        decision = measured.decision
         if state.logged != (decision.replicas, decision.bad):
             state.logged, state.reported = (decision.replicas, decision.bad), set()
             fields = {"namespace": server[0], "server": server[1], "replicas": decision.replicas}
@@ -336,21 +367,13 @@ class ModelServerAutoscaler:
             else:
                 self._log.info("replicas_decided", reason=decision.reason, **fields)
         if (event := report_of(measured.facts, decision)) is None:
-            return
+            return []
         report = Report(reason=event.reason, message=event.message, warning=event.warning)
         namespace, name = name_of(deployment)
         subjects = [Subject(kind="Deployment", name=name, namespace=namespace, uid=uid_of(deployment), node="")]
         if read.owner:
             subjects.append(Subject(kind=KIND, name=read.owner, namespace=namespace, uid=read.owner_uid, node=""))
-        now = dt.datetime.fromtimestamp(self._now_s(), dt.UTC)
-        for subject in subjects:
-            if subject.uid in state.reported:
-                continue
-            try:
-                await record_event(self._kube, subject, report, now, component="tessera-metrics")
-                state.reported.add(subject.uid)
-            except TesseraError as error:  # the next pass tries again
-                self._trouble(error)
+        return [(state, each, report) for each in subjects if each.uid not in state.reported]
 
 
 def _decide(

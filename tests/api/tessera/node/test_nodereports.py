@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -36,6 +37,15 @@ FAILED = Report(reason="LayoutFailed", message="x" * 2000, warning=True)
 
 
 NODE = Subject.of_node("n1")
+
+
+def test_an_event_about_an_object_with_a_long_name_has_a_name_that_kubernetes_takes() -> None:
+    for length in (235, 236, 237, 253):
+        name = event_name(
+            Subject(kind="Deployment", name=("a" * 235 + "-.b" + "c" * 50)[:length], uid="u", node=""), APPLIED
+        )
+        assert len(name) <= 253
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)
 
 
 def test_an_event_names_the_node_and_the_reason() -> None:

@@ -54,6 +54,8 @@ changes, and sees Node objects alone. Source: kubernetes v1.36
 
 _COMPONENT = "tessera-agent"
 _GRAVEST: tuple[ImpairedKind, ...] = ("Refused", "Withheld", "Overridden")
+_NAME_CHARACTERS = 253
+"""Source: kubernetes/apimachinery `pkg/util/validation` (`DNS1123SubdomainMaxLength`)."""
 _MESSAGE_CHARACTERS = 1024
 """Source: kubernetes/kubernetes `pkg/apis/core/validation/events.go` (`NoteLengthLimit`)."""
 
@@ -98,7 +100,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 def event_name(subject: Subject, report: Report) -> str:
     """Return the event's name: the same report of the same object has the same name, so that it is counted."""
     digest = hashlib.sha256(f"{subject.kind}\n{report.reason}\n{report.message}".encode()).hexdigest()[:16]
-    return f"{subject.name}.{digest}"
+    return f"{subject.name[: _NAME_CHARACTERS - len(digest) - 1].rstrip('-.')}.{digest}"
 
 
 def event(
