@@ -417,10 +417,10 @@ async def test_an_event_that_could_not_be_written_is_written_later_and_about_eac
 class WithoutEvents(MemoryKube):
     """A cluster whose events cannot be written: no request about them is answered."""
 
-    answers = False
+    answering = False
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
-        if kind is EVENTS and not self.answers:
+        if kind is EVENTS and not self.answering:
             await asyncio.Event().wait()
         return await super().get(kind, name, namespace)
 
@@ -442,7 +442,7 @@ async def test_events_that_are_not_answered_delay_no_pass_and_are_written_later(
                     await one.reconcile(triton(ended=100), triton(ended=100))
         assert any("not all of" in str(each.get("reason")) for each in logs)
         assert one.servers.measured["ns", "llm"].decision.replicas == 1
-        kube.answers = True
+        kube.answering = True
         await one.reconcile(triton(ended=100), triton(ended=100))
         assert ("ReplicasProposed", 1) in {(reason, int(message[0])) for reason, message in await one.events()}
 

@@ -87,7 +87,7 @@ def test_a_pod_has_what_the_restricted_standard_asks_and_no_token() -> None:
 
 
 def test_the_users_words_for_the_pod_are_in_it() -> None:
-    spec = {
+    spec: dict[str, Any] = {
         "env": [
             {"name": "HOME", "value": "/h"},
             {"name": "T", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}},
