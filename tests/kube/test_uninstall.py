@@ -75,6 +75,7 @@ def test_it_refuses_while_a_pod_has_a_share_and_leaves_nothing_after_it(two_node
     remove(two_nodes, "sharer")
     done = uninstall(two_nodes)
     assert (done.returncode, done.stderr.count("did not remove")) == (0, 0), done
+    assert f"/{of_another} stays: it lacks the label" in done.stderr
     two_nodes.kubectl("label", "node", node.name, f"{installed.LABEL}-")
     until_undone(before, two_nodes, tmp_path)
     again = uninstall(two_nodes)
