@@ -4,12 +4,15 @@ import itertools
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builders.fleets import A100, T4, gpu
-from builders.shares import share
+from builders.shares import mig_share, share
 from tessera.core.cluster.compatibility import Rule, faults, free_clients, with_reserved
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 
@@ -137,6 +140,69 @@ def test_what_cannot_be_together(of: Gpu, shares: tuple[Share, ...], want: list[
         found = list(faults(GpuType.of(of), dict(order)))
         assert [(fault.rule, fault.text) for fault in found] == want
         assert all(set(fault.holders) <= {name for name, _ in order} for fault in found)
+
+
+H100 = msgspec.structs.replace(gpu(0, model("H100-80GB")), memory_mib=80_427)  # of which the driver reserves 1,132 MiB
+BIG_HALVES = tuple(share(0, 40_448, at=f"3g.40gb@{start}", percent=42) for start in (0, 4))
+# Keyed by a sentence: the GPU, the shares by pod, and what is wrong with the records beside what cannot coexist.
+RECORDED: dict[str, tuple[Gpu, dict[str, tuple[Share, ...]], list[str]]] = {
+    "nothing": (gpu(0), {}, []),
+    "two shares of one pod are its own two": (gpu(0), {"p": (share(), share())}, []),
+    "instances that fill a GPU": (H100, {"p": BIG_HALVES[:1], "q": BIG_HALVES[1:]}, []),
+    "instances with more compute than there is": (
+        gpu(0, A100, FIXED),
+        {"p": (share(0, 1, at="3g.20gb@0", percent=60),), "q": (share(0, 1, at="3g.20gb@4", percent=60),)},
+        ["120 % of the compute is allocated; pods: p, q"],
+    ),
+    "a whole GPU that is larger than this one": (
+        gpu(0, T4),
+        {"p": (share(0, 99_000, Mode.WHOLE),)},
+        ["99000 MiB of 15360 MiB are allocated; pods: p"],
+    ),
+    "amounts from before the GPU was time-sliced": (
+        gpu(0, T4, SLICED),
+        {"q": (share(memory_mib=9_000),), "p": (share(memory_mib=9_000),)},
+        ["18000 MiB of 15360 MiB are allocated; pods: p, q"],
+    ),
+    "what is said of one share already": (gpu(0, T4), {"p": (share(memory_mib=99_000),)}, []),
+    "what is said of all together already": (
+        gpu(0, T4),
+        {"p": (share(memory_mib=9_000, percent=60),), "q": (share(memory_mib=9_000, percent=60),)},
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("of", "held", "want"), RECORDED.values(), ids=RECORDED)
+def test_records_together_must_not_exceed_the_gpu(of: Gpu, held: dict[str, tuple[Share, ...]], want: list[str]) -> None:
+    coexist = list(faults(GpuType.of(of), held))
+    found = list(faults(GpuType.of(of), held, recorded=True))
+    assert found[: len(coexist)] == coexist
+    assert [each.sentence for each in found[len(coexist) :]] == want
+
+
+GPUS = (gpu(0), gpu(0, T4), gpu(0, A100, FIXED), gpu(0, A100, REPLICATED), gpu(0, T4, SLICED))
+SHARES = (
+    share(0, 40_960, Mode.WHOLE, percent=100),
+    share(0, 4_096),
+    share(0, 36_000),
+    share(0, 4_096, Mode.MPS, percent=60),
+    *(mig_share(0, profile, start) for profile, start in (("1g.5gb", 0), ("1g.5gb", 6), ("1g.5gb", 9), ("7g.40gb", 0))),
+    *(Share.of_device(0, each, each.resource) for one in GPUS for each in one.devices),
+)
+
+
+@given(of=st.sampled_from(GPUS), shares=st.lists(st.sampled_from(SHARES), max_size=4))
+def test_records_break_each_rule_of_the_whole_gpu_once_and_no_other_beside_what_cannot_coexist(
+    of: Gpu, shares: list[Share]
+) -> None:
+    held = {f"p{number}": (each,) for number, each in enumerate(shares)}
+    coexist = list(faults(GpuType.of(of), held))
+    found = list(faults(GpuType.of(of), held, recorded=True))
+    assert found[: len(coexist)] == coexist
+    beside = [each.rule for each in found[len(coexist) :]]
+    assert set(beside) <= {Rule.MEMORY, Rule.COMPUTE} - {each.rule for each in coexist}
+    assert (Rule.COMPUTE in {each.rule for each in found}) >= (sum(each.compute_percent for each in shares) > 100)
 
 
 def test_a_larger_client_of_a_device_leaves_fewer_parts() -> None:

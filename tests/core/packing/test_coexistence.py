@@ -1,5 +1,7 @@
 """What can be on a GPU at once has one answer: rules, planner, ledger and inspection agree, whatever was recorded."""
 
+from collections.abc import Iterator
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,11 +9,11 @@ from hypothesis import strategies as st
 from builders.asks import exact, gpushare, need
 from builders.fleets import A30, A100, T4, pod_of
 from tessera.core.cluster.closing import closed
+from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase
 from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gputypes import GpuType
-from tessera.core.cluster.occupancy import Holding
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
-from tessera.core.explain.holdingfaults import holding_faults
+from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.mig import all_layouts
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.assumed import PodOnNode, with_assumed_shares
@@ -92,6 +94,16 @@ def ledger_of(gpu: Gpu, held: dict[PodKey, tuple[Share, ...]]) -> Ledger:
     return ledger
 
 
+def inspected(gpu: Gpu, held: dict[PodKey, tuple[Share, ...]]) -> Iterator[str]:
+    """Yield the conflicts that `tessera inspect` shows, without the pods."""
+    pods = tuple(
+        ObservedPod(pod=pod_of(Need(), key), node=A, shares=shares, phase=Phase.RUNNING) for key, shares in held.items()
+    )
+    cluster = Cluster(nodes=(ObservedNode(node=node_of(gpu)),), pods=pods, snapshot=Snapshot(nodes=()))
+    for each in inspect(cluster, names=(A,)).nodes[0].gpus[0].conflicts:
+        yield each.rpartition("; pods: ")[0]
+
+
 def refused(snapshot: Snapshot) -> bool:
     try:
         Fleet.of(snapshot)
@@ -110,8 +122,7 @@ def test_rules_planner_ledger_and_inspection_agree_on_what_can_be_together(
     pods = tuple(running(key, *shares) for key, shares in held.items())
     assert refused(Snapshot(nodes=(node_of(gpu),), running=pods)) is bool(found)
     assert bool(ledger_of(gpu, held).impossible_uses) is bool(found)
-    inspected = holding_faults(gpu, [Holding(key, share) for key, shares in held.items() for share in shares])
-    assert [each.rpartition("; pods: ")[0] for each in inspected][: len(found)] == found
+    assert list(inspected(gpu, held))[: len(found)] == found
 
 
 @settings(max_examples=150, deadline=None)

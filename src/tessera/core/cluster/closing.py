@@ -15,7 +15,7 @@ from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Gpu, Share
-from tessera.core.gpu.mig import Placement, placement_at
+from tessera.core.gpu.mig import Placement, placement_at, placements
 from tessera.core.gpu.sharing import AMOUNT_MODES, Offer, Sharing
 from tessera.core.workload.need import PodKey
 
@@ -82,26 +82,29 @@ def possible_together(gpu: Gpu, held: Mapping[PodKey, Sequence[Share]]) -> dict[
 
 def _possible(gpu: Gpu, held: Mapping[PodKey, Sequence[Share]]) -> bool:
     shares = [share for own in held.values() for share in own]
-    starts = {profile.name: profile.starts for profile in gpu.model.profiles}
-    known = all(share.profile is None or share.start in starts.get(share.profile, ()) for share in shares)
-    amounts_mib = sum(share.memory_mib for share in shares if share.profile is None)
-    return known and amounts_mib <= gpu.memory_mib and not any(faults(GpuType.of(_closed(gpu, shares)), held))
+    alone = msgspec.structs.replace(gpu, sharing=_sharing_of(gpu, shares))
+    return not any(faults(GpuType.of(alone), held, recorded=True))
 
 
 def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
+    sharing = _sharing_of(gpu, held)
+    if sharing.modes and not sharing.offers:  # by amounts: it has what they use, and no more
+        return msgspec.structs.replace(gpu, memory_mib=sum(share.memory_mib for share in held), sharing=sharing)
+    return msgspec.structs.replace(gpu, sharing=sharing)
+
+
+def _sharing_of(gpu: Gpu, held: Sequence[Share]) -> Sharing:
+    """Return the sharing under which a GPU has the held devices and no others."""
     modes = tuple(dict.fromkeys(share.mode for share in held))
     holders: dict[Placement, list[Share]] = {}
     for share in held:
-        if share.start is not None and any(each.name == share.profile for each in gpu.model.profiles):
-            holders.setdefault(placement_at(gpu.model, share.profile or "", share.start), []).append(share)
-    sharing = Sharing(modes=modes)
+        place = None if share.start is None else placement_at(gpu.model, share.profile or "", share.start)
+        if place in placements(gpu.model):
+            holders.setdefault(place, []).append(share)
     if holders:
         layout = tuple(sorted(holders))
         offers = tuple(Offer(placement=each, mode=holders[each][0].mode, clients=len(holders[each])) for each in layout)
-        sharing = Sharing(modes=modes, layout=layout, allow_repartition=False, offers=offers)
-    elif modes and (modes[0] not in AMOUNT_MODES or gpu.sharing.replicas):
-        sharing = Sharing(modes=modes[:1], offers=(Offer(mode=modes[0], clients=len(held)),))
-    elif modes:
-        left = sum(share.memory_mib for share in held)
-        return msgspec.structs.replace(gpu, memory_mib=left, sharing=sharing)
-    return msgspec.structs.replace(gpu, sharing=sharing)
+        return Sharing(modes=modes, layout=layout, allow_repartition=False, offers=offers)
+    if modes and (modes[0] not in AMOUNT_MODES or gpu.sharing.replicas):
+        return Sharing(modes=modes[:1], offers=(Offer(mode=modes[0], clients=len(held)),))
+    return Sharing(modes=modes)

@@ -55,24 +55,43 @@ class Fault(NamedTuple, Generic[Holder]):
 
 _Found = tuple[Rule, dict[str, object]]
 
+_SAID_BY: Final = {Rule.MEMORY: (Rule.MEMORY, Rule.SIZE), Rule.COMPUTE: (Rule.COMPUTE,)}
+"""The rules that, broken, say already that recorded devices exceed the GPU."""
 
-def faults(gpu_type: GpuType, held: Mapping[Holder, Sequence[Share]]) -> Iterator[Fault[Holder]]:
+
+def faults(
+    gpu_type: GpuType, held: Mapping[Holder, Sequence[Share]], *, recorded: bool = False
+) -> Iterator[Fault[Holder]]:
     """Yield why `held` cannot coexist on a GPU of this type, by holder; nothing if it can.
 
     Shares that are impossible even alone come first, then conflicts between the others. The modes allowed for new
     shares do not matter: a pod's allocation was made under rules that may have changed. The answer does
     not depend on the order. Cost: about a microsecond a share.
+
+    Args:
+        gpu_type: the type of the GPU.
+        held: the shares of each holder.
+        recorded: whether all recorded devices together must not exceed the GPU, however it is shared. MIG instances
+            are judged by their placement: two 3g.40gb have more than the usable memory of an H100 without MIG.
+
     """
     sound: dict[Holder, list[Share]] = {}
+    broken = set[Rule]()
     for holder in sorted(held, key=str):
         for share in held[holder]:
             found = _alone(gpu_type, share)
             if found is None:
                 sound.setdefault(holder, []).append(share)
             else:
+                broken.add(found[0])
                 yield Fault(found[0], (holder,), found[1])
     for rule, facts in _together(gpu_type, [share for shares in sound.values() for share in shares]):
+        broken.add(rule)
         yield Fault(rule, tuple(sound), facts)
+    if recorded:
+        for rule, facts in _beyond_gpu(gpu_type, [share for shares in held.values() for share in shares]):
+            if broken.isdisjoint(_SAID_BY[rule]):
+                yield Fault(rule, tuple(sorted(held, key=str)), facts)
 
 
 def with_reserved(gpu: Gpu, held: Sequence[Share]) -> list[Share]:
@@ -190,3 +209,13 @@ def _beyond(gpu_type: GpuType, device: Device, shares: Sequence[Share]) -> Itera
         percent = sum(share.compute_percent for share in shares)
         if percent > most_percent:
             yield Rule.COMPUTE, {"percent": percent}
+
+
+def _beyond_gpu(gpu_type: GpuType, shares: Sequence[Share]) -> Iterator[_Found]:
+    """Yield what recorded shares have together beyond their GPU, whatever devices it is shared as."""
+    memory_mib = sum(share.memory_mib for share in shares if share.profile is None)
+    if memory_mib > gpu_type.memory_mib:
+        yield Rule.MEMORY, {"memory": memory_mib, "most": gpu_type.memory_mib}
+    percent = sum(share.compute_percent for share in shares)
+    if percent > _FULL:
+        yield Rule.COMPUTE, {"percent": percent}

@@ -1,4 +1,7 @@
-"""The agent's record of each container's allocated devices, and which allocations conflict.
+"""The agent's record of each container's devices, and which conflict: by UUID, as `Allocate` knows no pod and no share.
+
+What may coexist on a GPU is for `core.cluster.compatibility` to say where the shares are known. Here devices are as the
+kubelet chose them, of GPUs that may be lost or shared otherwise by now: what matters is who excludes whom from one.
 
 The kubelet can forget what it allocated and allocate it again (docs/kubelet-races.md), so its record alone does not
 keep a device from two pods. This record does: it is written before `Allocate` or `PreStartContainer` is answered, and

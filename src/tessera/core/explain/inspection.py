@@ -9,11 +9,11 @@ from typing import Literal
 import msgspec
 
 from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
+from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.mps import Level
-from tessera.core.cluster.occupancy import Holding
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
-from tessera.core.explain.holdingfaults import holding_faults
 from tessera.core.gpu.mig import Layout, Placement, mask, placements
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.reasons import describe_need
@@ -286,7 +286,9 @@ class _NodeUsage:
         reasons = _reasons(gpu, state) if state else ()
         health = GpuHealth.UNKNOWN if state is None else GpuHealth.UNHEALTHY if reasons else GpuHealth.HEALTHY
         unmanaged = gpu.sharing.managed and state is None  # without an agent nobody partitions it
-        wrong = holding_faults(gpu, [Holding(holder.pod, holder.share) for holder in pods])
+        held = defaultdict[PodKey, list[Share]](list)
+        for holder in pods:
+            held[holder.pod].append(holder.share)
         return GpuInspection(
             index=gpu.index,
             uuid=gpu.uuid,
@@ -308,7 +310,10 @@ class _NodeUsage:
             fragmentation_percent=None if reasons else rest.fragmentation_percent,
             health=health,
             reasons=reasons,
-            conflicts=(*wrong, *(_absent(gpu, pods) if state else ())),
+            conflicts=(
+                *(fault.sentence for fault in faults(GpuType.of(gpu), held, recorded=True)),
+                *(_absent(gpu, pods) if state else ()),
+            ),
         )
 
     def _gpu_pod(self, gpu: Gpu, pod: ObservedPod, share: Share) -> GpuPod:
