@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tessera.core.gpu.gpumodels import CATALOG, GpuModel, Profile, is_profile, model, profile
+from tessera.core.gpu.gpumodels import CATALOG, GpuModel, Profile, is_profile, meant, model, profile, same_profile
 from tessera.errors import InvalidInput
 
 A30, A100_40, A100_80, H100 = model("A30-24GB"), model("A100-40GB"), model("A100-80GB"), model("H100-80GB")
@@ -124,6 +124,38 @@ def test_a_profile_is_one_where_some_model_has_it() -> None:
     assert all(is_profile(name) and is_profile(f"nvidia.com/mig-{name.replace('+', '.')}") for name in names)
     assert is_profile("3g.39gb")  # as other drivers print 3g.40gb
     assert not any(is_profile(name) for name in ("", "1g", "1g.11gb", "9g.80gb", "1g.10gb.x", "0g.10gb", "all"))
+
+
+# Keyed by a sentence: two names, and whether they may mean one profile.
+NAMES: dict[str, tuple[str, str, bool]] = {
+    "one name": ("1g.10gb", "nvidia.com/mig-1g.10gb", True),
+    "with media engines, as profile and as resource": ("1g.10gb+me", "nvidia.com/mig-1g.10gb.me", True),
+    "as another driver prints it": ("3g.40gb", "3g.39gb", True),
+    "as others print it, of a model that the catalog lacks": ("3g.301gb", "3g.300gb", True),
+    "two products' own": ("3g.47gb", "3g.48gb", False),
+    "the neighbor's memory": ("1g.10gb", "1g.20gb", False),
+    "other slices": ("3g.40gb", "4g.39gb", False),
+    "other attributes": ("3g.39gb", "3g.40gb+me", False),
+    "a name that is no profile's": ("3g.40gb", "all-balanced", False),
+    "one word": ("all-balanced", "all-balanced", True),
+}
+
+
+@pytest.mark.parametrize(("text", "other", "want"), NAMES.values(), ids=NAMES)
+def test_two_names_may_mean_one_profile(text: str, other: str, want: bool) -> None:
+    assert same_profile(text, other) is same_profile(other, text) is want
+
+
+@pytest.mark.parametrize("gpu", [each for each in CATALOG if each.profiles], ids=lambda each: each.name)
+def test_whatever_a_name_means_has_the_same_profile(gpu: GpuModel) -> None:
+    names = {each.name for other in CATALOG for each in other.profiles}
+    names |= {re.sub(r"\d+gb", f"{gb}gb", name) for name in names for gb in range(1, 300, 7)}
+    for name in names:
+        found = meant(gpu, name)
+        assert found is None or same_profile(found.name, name)
+        if name in {each.name for each in gpu.profiles}:
+            assert found is not None
+            assert all(same_profile(name, each.name) is (each is found) for each in gpu.profiles)
 
 
 def test_a_long_name_is_cut_in_the_error() -> None:

@@ -1,6 +1,5 @@
 """The assignments of a node's pods as shares, container by container."""
 
-import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
+from tessera.api.gpushare.annotations import ASSIGNED, INDEX, assumed_ns
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
 from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating
 from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask, write_shares
@@ -23,19 +23,6 @@ from tessera.core.workload.units import count
 from tessera.errors import InvalidInput
 
 __all__ = ["AssignedRequests", "corrected", "read_assigned_requests", "unshown"]
-
-_ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
-"""Annotation of a pod that requests `aliyun.com/gpu-mem`: when it was assigned, in nanoseconds since 1970. Set by the
-server and the agent; read by the agent and gpushare's programs. Source:
-AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
-_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
-"""Annotation of a pod that requests `aliyun.com/gpu-mem`: index of its GPU. Set by the server, corrected by the agent;
-read by commands and gpushare's programs. Source: as above."""
-_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
-"""Annotation of a pod that requests `aliyun.com/gpu-mem`: `true` once it has its GPU. Set by the server and the agent;
-read by the agent and gpushare's programs. Source: as above."""
-_TIME_NS = re.compile(r"[0-9]{1,19}")
-"""Nanoseconds since 1970, of 64 bits at most."""
 
 
 class AssignedRequests(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,11 +200,9 @@ def _units(pod: Field, resource: str) -> Iterator[tuple[str, int]]:
 
 def _since_ns(pod: Field, need: Need) -> int:
     """Return when a pod was bound, if its binding has the time, as of gpushare's pods; else when it was created."""
-    assumed = pod.get("metadata", "annotations").get(_ASSUMED)
-    bound = any(ask.form is Form.SHARE for ask in need.asks) and assumed.present
-    if bound and _TIME_NS.fullmatch(assumed.text()):
-        return int(assumed.text())
-    return created_ns(pod)
+    bound = any(ask.form is Form.SHARE for ask in need.asks)
+    assumed = assumed_ns(pod.get("metadata", "annotations")) if bound else None
+    return created_ns(pod) if assumed is None else assumed
 
 
 def unshown(
@@ -285,6 +270,6 @@ def corrected(
     shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
     request, end = correction.request, correction.request.at + len(correction.shares)
     annotations = {ASSIGNMENT: write_shares((*shares[: request.at], *correction.shares, *shares[end:]), requested)}
-    if request.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).present:
-        annotations |= {_INDEX: str(correction.shares[0].gpu), _ASSIGNED: "true"}
+    if request.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(INDEX).present:
+        annotations |= {INDEX: str(correction.shares[0].gpu), ASSIGNED: "true"}
     return annotations

@@ -1,16 +1,23 @@
-"""The devices of a running pod as recorded in annotations: Tessera's, and the two of gpushare."""
+"""The devices of a running pod as recorded in annotations: Tessera's, and those of gpushare."""
 
-import re
 from collections.abc import Iterator
-from typing import Annotated
 
 import msgspec
 
 from tessera.api.fields import Field, misfit
+from tessera.api.gpushare.annotations import assigned_mib, is_assigned
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys, assignment_of, check_signature
-from tessera.api.tessera.shares import AskFields, AssignmentFields, ShareFields, UnversionedShareFields
+from tessera.api.tessera.shares import (
+    MOST_GPUS,
+    MOST_MIB,
+    AskFields,
+    AssignmentFields,
+    ShareFields,
+    UnversionedShareFields,
+)
 from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.gpumodels import same_profile
 from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, mig_resource, names_device
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 from tessera.core.workload.resources import SHARE_MEMORY
@@ -18,21 +25,9 @@ from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = ["check_requested", "dealt", "read_shares", "serves", "signed_ask", "write_shares"]
 
-_GPUSHARE_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
-_GPUSHARE_ALLOCATION = "scheduler.framework.gpushare.allocation"
-"""Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`, gpushare-device-plugin
-`cmd/inspect/nodeinfo.go`: JSON of container index, GPU index, units of memory."""
-
-_GPU_INDEX = r"[0-9]{1,3}"
-"""No node has a thousand GPUs."""
-_MOST_UNITS = 2**20
-"""Of gpushare's on one GPU: more than any has, in MiB too."""
 _GIB = 1024
 
 _DECODER = msgspec.json.Decoder(AssignmentFields | tuple[UnversionedShareFields, ...])
-_Gpu = Annotated[str, msgspec.Meta(pattern=f"^{_GPU_INDEX}$")]
-_Units = Annotated[int, msgspec.Meta(ge=0, le=_MOST_UNITS)]
-_ALLOCATION = msgspec.json.Decoder(dict[str, dict[_Gpu, _Units]])
 
 
 def write_shares(shares: tuple[Share, ...], requested: Need | None = None) -> str:
@@ -90,7 +85,7 @@ def read_shares(
         own = pod.get("metadata", "annotations", ASSIGNMENT)
         return _own(own)[0] if own.present else _foreign(pod, need, share_unit_mib)
     annotations = pod.get("metadata", "annotations")
-    foreign = any(annotations.get(key).present for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
+    foreign = is_assigned(annotations)
     if annotations.get(ASSIGNMENT).present or (foreign and keys.unsigned == "refused"):
         try:
             check_signature(pod, keys)
@@ -114,16 +109,24 @@ def read_shares(
 def _foreign(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share, ...] | None:
     """Return what gpushare's annotations record."""
     annotations = pod.get("metadata", "annotations")
-    allocation, index = (annotations.get(key) for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
-    if allocation.present:
-        return _allocation(allocation, share_unit_mib)
-    memory_mib = sum(ask.memory_mib for ask in need.asks if ask.form is Form.SHARE) if need else 0
-    if not index.present or not memory_mib:
+    requested_mib = sum(ask.memory_mib for ask in need.asks if ask.form is Form.SHARE) if need else 0
+    found = assigned_mib(annotations, requested_mib, share_unit_mib)
+    if found is None:
         return None
-    text = index.text()
-    if not re.fullmatch(_GPU_INDEX, text):
-        raise index.refuse("the index of a GPU")
-    return (_share(int(text), memory_mib),)
+    for gpu, memory_mib in found.items():
+        if gpu >= MOST_GPUS or memory_mib > MOST_MIB:
+            raise annotations.refuse(found=f"{memory_mib} MiB of GPU {gpu} are more than any node has")
+    return tuple(
+        Share(
+            gpu=gpu,
+            mode=Mode.MEMORY_SHARE,
+            memory_mib=memory_mib,
+            compute_percent=0,
+            isolation=Isolation.NONE,
+            resource=SHARE_MEMORY,
+        )
+        for gpu, memory_mib in found.items()
+    )
 
 
 def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Iterator[tuple[Ask, int, tuple[Share, ...]]]:
@@ -203,7 +206,7 @@ def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
 def _serves(share: Share, ask: Ask) -> bool:
     """Return whether a share is of a kind that can serve an ask."""
     if ask.form is Form.EXACT:
-        return _kind(share.resource) == _kind(ask.resource)
+        return _same_device(share.resource, ask.resource)
     return ask.form is Form.NEED or (share.resource == ask.resource and _is_part(share))
 
 
@@ -211,13 +214,13 @@ def _is_part(share: Share) -> bool:
     return share.profile is None and share.mode in AMOUNT_MODES
 
 
-def _kind(resource: str) -> str:
-    """Return a resource name without what differs between drivers: `3g.39gb` and `3g.40gb` are one profile."""
-    profile = resource.removeprefix(mig_resource(""))
-    if profile == resource:
-        return resource
-    slices, _, rest = profile.partition(".")
-    return f"{slices} {rest.partition('.')[2]}"
+def _same_device(resource: str, requested: str) -> bool:
+    """Return whether two resource names are of one kind of device, whatever driver prints the name of its profile."""
+    if resource == requested or not all(each.startswith(mig_resource("")) for each in (resource, requested)):
+        return resource == requested
+    shared = resource.endswith(".shared")
+    alike = same_profile(resource.removesuffix(".shared"), requested.removesuffix(".shared"))
+    return alike and shared is requested.endswith(".shared")
 
 
 def _own(field: Field) -> tuple[tuple[Share, ...], Need | None]:
@@ -232,28 +235,3 @@ def _own(field: Field) -> tuple[tuple[Share, ...], Need | None]:
         requested = Need(asks=msgspec.convert(found.asks, tuple[Ask, ...], from_attributes=True), models=found.models)
     shares = found.shares if isinstance(found, AssignmentFields) else found
     return msgspec.convert(shares, tuple[Share, ...], from_attributes=True), requested
-
-
-def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:
-    """Return one share for each GPU: gpushare's containers of one pod have one limit together."""
-    try:
-        by_container = _ALLOCATION.decode(field.text())
-        amounts: dict[int, int] = {}
-        for by_gpu in by_container.values():
-            for gpu, amount in by_gpu.items():
-                amounts[int(gpu)] = amounts.get(int(gpu), 0) + amount * unit_mib
-    except (ValueError, RecursionError) as error:
-        cause = misfit(error, field.text().encode(errors="replace"))
-        raise field.refuse(found=f"it is not JSON of container index, GPU index and amount ({cause})") from error
-    return tuple(_share(gpu, memory_mib) for gpu, memory_mib in sorted(amounts.items()))
-
-
-def _share(gpu: int, memory_mib: int) -> Share:
-    return Share(
-        gpu=gpu,
-        mode=Mode.MEMORY_SHARE,
-        memory_mib=memory_mib,
-        compute_percent=0,
-        isolation=Isolation.NONE,
-        resource=SHARE_MEMORY,
-    )

@@ -1,14 +1,9 @@
-"""The annotations of a binding: its assignment, and for gpushare's pods those of gpushare's extender.
-
-Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/pod.go` (`PatchPodAnnotationSpec`), `const.go`;
-gpushare-device-plugin `cmd/inspect/nodeinfo.go` (`GetAllocation`).
-"""
+"""The annotations of a binding: its assignment, and for gpushare's pods those of gpushare's extender."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
+from tessera.api.gpushare.annotations import binding
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.clusterpods import object_field
@@ -43,21 +38,9 @@ def binding_annotations(
     annotations = {ASSIGNMENT: write_shares(shares, need)}
     if any(ask.form is Form.SHARE for ask in need.asks):
         share = next(share for share in shares if share.resource == SHARE_MEMORY)
-        annotations |= _gpushare(_units(pod), share, gpus, share_unit_mib)
-        annotations["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] = str(now_ns)
+        total_mib = next((gpu.memory_mib for gpu in gpus if gpu.index == share.gpu), 0)
+        annotations |= binding(_units(pod), share.gpu, total_mib // share_unit_mib, now_ns=now_ns)
     return annotations
-
-
-def _gpushare(units: Mapping[int, int], share: Share, gpus: Sequence[Gpu], share_unit_mib: int) -> dict[str, str]:
-    total_mib = next((gpu.memory_mib for gpu in gpus if gpu.index == share.gpu), 0)
-    allocation = {str(container): {str(share.gpu): amount} for container, amount in units.items()}
-    return {
-        "ALIYUN_COM_GPU_MEM_IDX": str(share.gpu),
-        "ALIYUN_COM_GPU_MEM_DEV": str(total_mib // share_unit_mib),
-        "ALIYUN_COM_GPU_MEM_POD": str(sum(units.values())),
-        "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
-        "scheduler.framework.gpushare.allocation": msgspec.json.encode(allocation).decode(),
-    }
 
 
 def _units(pod: Mapping[str, Any]) -> dict[int, int]:

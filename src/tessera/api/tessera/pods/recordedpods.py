@@ -7,6 +7,7 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
+from tessera.api.gpushare.annotations import ASSIGNED, ASSUMED
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask, write_shares
@@ -18,9 +19,6 @@ from tessera.core.workload.need import Ask, Form, Need
 from tessera.core.workload.resources import SHARE_MEMORY
 
 __all__ = ["allocated", "asks_by_name", "awaits_memory", "honored", "recorded_assignment"]
-
-_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
-_ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
 
 def asks_by_name(pod: Mapping[str, Any]) -> bool:
@@ -120,7 +118,7 @@ def awaits_memory(pod: Mapping[str, Any]) -> bool:
 
     """
     field = _field(pod)
-    return not is_finished(field) and field.get("metadata", "annotations").get(_ASSIGNED).value == "false"
+    return not is_finished(field) and field.get("metadata", "annotations").get(ASSIGNED).value == "false"
 
 
 def allocated(pod: Mapping[str, Any], held: Iterable[KubeletAllocation], *, now_ns: int) -> dict[str, str]:
@@ -148,7 +146,7 @@ def allocated(pod: Mapping[str, Any], held: Iterable[KubeletAllocation], *, now_
         if container.get("resources", "limits").get(SHARE_MEMORY).present
     }
     given = field.get("status", "phase").value == "Running" or (asking and asking <= own)
-    return {_ASSIGNED: "true", _ASSUMED: str(now_ns)} if given else {}
+    return {ASSIGNED: "true", ASSUMED: str(now_ns)} if given else {}
 
 
 def _named(

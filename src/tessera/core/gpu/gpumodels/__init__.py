@@ -2,7 +2,7 @@
 
 from tessera.core.gpu.gpumodels.drivernames import DRIVER_NAMES, DriverName
 from tessera.core.gpu.gpumodels.instancetypes import INSTANCE_TYPES, InstanceGpus
-from tessera.core.gpu.gpumodels.names import CATALOG, is_profile, meant, model, profile, sized_model
+from tessera.core.gpu.gpumodels.names import CATALOG, is_profile, meant, model, profile, same_profile, sized_model
 from tessera.core.gpu.gpumodels.observed import ObservedGpu, ObservedProfile, architecture, observed_model
 from tessera.core.gpu.gpumodels.records import GpuModel, Profile
 from tessera.core.gpu.gpumodels.sources import SOURCES
@@ -24,5 +24,6 @@ __all__ = [
     "model",
     "observed_model",
     "profile",
+    "same_profile",
     "sized_model",
 ]

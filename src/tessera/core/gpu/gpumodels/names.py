@@ -11,7 +11,7 @@ from tessera.core.gpu.gpumodels.records import GpuModel, Profile
 from tessera.core.gpu.gpumodels.wholeproducts import WHOLE_PRODUCTS
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["CATALOG", "is_profile", "meant", "model", "profile", "sized_model"]
+__all__ = ["CATALOG", "is_profile", "meant", "model", "profile", "same_profile", "sized_model"]
 
 CATALOG: tuple[GpuModel, ...] = (*MIG_PRODUCTS, *WHOLE_PRODUCTS)
 """Every GPU model Tessera knows, those with MIG first."""
@@ -132,6 +132,18 @@ def meant(model: GpuModel, text: str) -> Profile | None:
 
 
 _OWN_PROFILES = frozenset(each.name.replace("+", ".") for model in CATALOG for each in model.profiles)
+
+
+def same_profile(text: str, other: str) -> bool:
+    """Return whether two names may mean one profile of some model, in the catalog or not: see `meant`."""
+    first, second = _plain_profile(text), _plain_profile(other)
+    dotted = {first.replace("+", "."), second.replace("+", ".")}
+    if len(dotted) == 1:
+        return True
+    parts, others = _PROFILE.fullmatch(first), _PROFILE.fullmatch(second)
+    if parts is None or others is None or dotted <= _OWN_PROFILES:
+        return False
+    return _same(first, second, others) or _same(second, first, parts)
 
 
 @cache
