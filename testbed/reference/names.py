@@ -1,6 +1,7 @@
 """The reference of labels, annotations, taints and resources, from the constants that hold them.
 
-A constant is on the page if the docstring below it reads `Label of a node: what it says. Set by X; read by Y.`
+A constant is on the page if the docstring below it reads `Label of a node: what it says. Set by X; read by Y.`, once or
+for each kind of name that it is.
 """
 
 import ast
@@ -52,5 +53,5 @@ def names() -> Iterator[tuple[str, dict[str, str]]]:
                     | ast.AnnAssign(value=ast.Constant(value=str(name))),
                     ast.Expr(value=ast.Constant(value=str(text))),
                 ):
-                    if found := _SAID.match(" ".join(text.split())):
+                    for found in _SAID.finditer(" ".join(text.split())):
                         yield name, found.groupdict()

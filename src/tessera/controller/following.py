@@ -11,6 +11,7 @@ from tessera.api.tessera.v1alpha1.gpupolicies import LabelSelector, selector_ter
 from tessera.clients.kube import Kind, Kube, Object, Selection, Store, Subresource, labels_of, name_of
 from tessera.core.packing.fit.admission import matches
 from tessera.core.workload.need import SelectorTerm
+from tessera.core.workload.tesseranames import CONTROLLER
 from tessera.errors import InvalidInput
 from tessera.log import Complaint, logger
 from tessera.loops import one_turn
@@ -19,7 +20,6 @@ from tessera.wakeup import WakeUp
 
 __all__ = ["Following"]
 
-_MANAGER: Final = "tessera-controller"
 _LONGEST_S: Final = 10.0
 
 _Node = TypeVar("_Node")
@@ -158,4 +158,4 @@ class Following:
         """Write the `spec` or `status` of an object."""
         subresource: Subresource = "status" if "status" in part else ""
         body = {"metadata": {"name": name}, **part}
-        await self._kube.apply(kind, body, manager=_MANAGER, force=True, subresource=subresource)
+        await self._kube.apply(kind, body, manager=CONTROLLER, force=True, subresource=subresource)

@@ -58,6 +58,7 @@ from tessera.core.packing.partitioning import (
     observe_cluster,
 )
 from tessera.core.usage.ownmetrics import CONTROLLER_RECONCILES, DECISIONS, PENDING, PLAN_TIME, RECONCILE_TIME
+from tessera.core.workload.tesseranames import CONTROLLER
 from tessera.errors import InvalidInput
 from tessera.log import defect, logger
 from tessera.loops import one_turn
@@ -67,7 +68,6 @@ from tessera.wakeup import WakeUp
 
 __all__ = ["Controller"]
 
-_MANAGER = "tessera-controller"
 _KINDS = (NODES, PODS, GPU_NODES, GPU_POLICIES)
 _REST = 3
 """Pause after a pass, as a multiple of its duration: under constant change the controller uses a quarter of a core."""
@@ -275,7 +275,7 @@ class Controller:
                 continue
             metadata = {"name": state.name, "resourceVersion": state.version}
             body = {"apiVersion": API_VERSION, "kind": GPU_NODE, "metadata": metadata, "spec": spec}
-            stored = await self._kube.apply(GPU_NODES, body, manager=_MANAGER, force=True)
+            stored = await self._kube.apply(GPU_NODES, body, manager=CONTROLLER, force=True)
             self._generations[state.name] = stored["metadata"].get("generation", 0)
             self._log.info(
                 "node_written", node=state.name, policy=policy.name if policy else "", desired=spec["desired"]
@@ -286,7 +286,7 @@ class Controller:
             report = Report(reason=event.reason, message=event.message, warning=event.warning)
             self._measures.count(DECISIONS, reason=event.reason)
             self._log.info("decided", node=event.node, event_reason=event.reason, reason=event.message)
-            await record_event(self._kube, event.node, report, self._now(), component=_MANAGER)
+            await record_event(self._kube, event.node, report, self._now(), component=CONTROLLER)
 
     # Statuses
 

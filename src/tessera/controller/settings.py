@@ -3,6 +3,7 @@
 import msgspec
 
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
+from tessera.core.workload.tesseranames import CONTROLLER
 
 __all__ = ["ControllerSettings"]
 
@@ -12,7 +13,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str = NAMESPACE
     """Namespace of the Lease."""
-    lease: str = "tessera-controller"
+    lease: str = CONTROLLER
     """Name of the leader election Lease."""
     identity: str
     """Identity of this process in the leader election; unique."""

@@ -22,6 +22,7 @@ from tessera.core.packing.ledger import Ledger, schedulable_node
 from tessera.core.storage.images.imagelocality import ImageLocality
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.core.workload.resources import GPU_MEMORY
+from tessera.core.workload.tesseranames import GPUS_BY_LABELS
 from tessera.errors import InvalidInput
 from tessera.log import Logger
 from tessera.server.knownkeys import KnownKeys
@@ -30,11 +31,7 @@ from tessera.server.pods.podcache import PodCache
 from tessera.server.recent import Recent
 from tessera.wakeup import WakeUp
 
-__all__ = ["BY_LABELS", "View"]
-
-BY_LABELS = "tessera.dev/gpus-by-labels"
-"""Annotation of a GPUNode: created for claims on a node without an agent, whose GPUs are read from labels. Set by the
-server; read by the server."""
+__all__ = ["View"]
 
 _ANY = Need(asks=(Ask(resource=GPU_MEMORY, form=Form.NEED, memory_mib=1024),))
 
@@ -198,7 +195,7 @@ class View:
 
     def _note_state(self, name: str, each: Object, state: GpuNodeState) -> None:
         self._gpu_nodes[name] = each
-        if state.reported or BY_LABELS not in annotations_of(each):
+        if state.reported or GPUS_BY_LABELS not in annotations_of(each):
             self._states[name] = state
         else:
             self._states.pop(name, None)

@@ -14,6 +14,7 @@ from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing import sizing
 from tessera.core.packing.exact import assign
 from tessera.core.packing.sizing import NodeType, SizingRules, smallest_fleet
+from tessera.core.workload.kubernetesnames import HOSTNAME
 from tessera.core.workload.need import Ask, Isolation, Need, Pod
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
@@ -67,13 +68,13 @@ def test_nodes_are_numbered_by_the_name_of_their_type() -> None:
         cpu_milli=1,
         memory_mib=1,
         gpus=(gpu(0),),
-        labels=((sizing.HOSTNAME, "dgx-7"), ("zone", "a")),
+        labels=((HOSTNAME, "dgx-7"), ("zone", "a")),
     )
     types = (NodeType(node=labeled, cost=1.0), NodeType(node=node("dgx", gpu(0, T4)), cost=1.0))
     need = Need(asks=(Ask(resource="nvidia.com/mig-7g.40gb"),))
     got = smallest_fleet(types, (*pods(need, 2, "m"), *pods(Need(asks=WHOLE.asks, models=("T4",)), 1, "w"))).snapshot
     assert [each.name for each in got.nodes] == ["dgx-0", "dgx-1", "dgx-2"]
-    assert got.nodes[1].labels == ((sizing.HOSTNAME, "dgx-1"), ("zone", "a"))
+    assert got.nodes[1].labels == ((HOSTNAME, "dgx-1"), ("zone", "a"))
     assert [each.gpus for each in types] == ["1xA100-40GB", "1xT4"]
 
 

@@ -15,6 +15,7 @@ from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import GatePod
 from tessera.core.usage.cgroups import owner_of
+from tessera.core.workload.kubernetesnames import MIRROR
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = [
@@ -30,8 +31,6 @@ __all__ = [
 
 _FRESH_S = 2.0
 """How long a list takes precedence over the watch, which shows the same before that."""
-_MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of a static pod's mirror pod: the UID that the kubelet gives the pod itself."""
 _OF_THE_API = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 """A UID as the API server creates it. A static pod's is 32 digits of a hash, unless its file says another.
 Source: Kubernetes `pkg/kubelet/config/common.go`, `applyDefaults`."""
@@ -293,7 +292,7 @@ def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
     own, mirrored = dict[str, Object](), dict[str, Object]()
     for pod in pods:
         _put(own, uid_of(pod), pod)
-        mirror = annotations_of(pod).get(_MIRROR)
+        mirror = annotations_of(pod).get(MIRROR)
         if mirror is not None and not _OF_THE_API.fullmatch(str(mirror)):
             _put(mirrored, str(mirror), pod)
     return mirrored | own

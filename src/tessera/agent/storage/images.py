@@ -26,6 +26,7 @@ from tessera.clients.kube import SECRETS, Kube, Selection, Store
 from tessera.clients.runtime import Runtime
 from tessera.core.storage.images.warmup import DesiredImage, ObservedImage, next_steps
 from tessera.core.usage.ownmetrics import IMAGES
+from tessera.core.workload.tesseranames import AGENT
 from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported
 from tessera.log import Complaint, logger
 from tessera.loops import one_turn
@@ -33,8 +34,6 @@ from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
 __all__ = ["ImageWarmer"]
-
-_MANAGER = "tessera-agent"
 
 
 class _Pull(NamedTuple):
@@ -142,7 +141,7 @@ class ImageWarmer:
         status = node_status(observed, disk_percent=percent, runtime=version)
         if found.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_IMAGES, "metadata": {"name": self._node}, "status": status}
-            await self._kube.apply(KIND, body, manager=_MANAGER, force=True, subresource="status")
+            await self._kube.apply(KIND, body, manager=AGENT, force=True, subresource="status")
         self._complain.settle()
 
     async def _observe(self, image: DesiredImage, former: ObservedImage | None) -> ObservedImage:

@@ -13,14 +13,12 @@ import msgspec
 from tessera.api.fields import Field, in_place, read_model
 from tessera.core.gpu.gpumodels import INSTANCE_TYPES, GpuModel, model, sized_model
 from tessera.core.workload import units
+from tessera.core.workload.tesseranames import GPU_MODEL
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["INSTANCE_TYPE_LABELS", "MODEL_LABELS", "LabeledGpus", "ModelRule", "model_rules", "read_labeled_gpus"]
 
-_OWN = "tessera.dev/gpu-model"
-"""Label of a node without an agent: the model of its GPUs, where no other label says it. Set by users; read by `tessera
-plan` and the server."""
-_PRODUCTS = (_OWN, "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+_PRODUCTS = (GPU_MODEL, "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 _KARPENTER = "karpenter.k8s.aws/instance-gpu-"
 _KARPENTER_NAME = f"{_KARPENTER}name"
 INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
@@ -99,7 +97,7 @@ def read_labeled_gpus(labels: Field, given: GpuModel | None = None) -> LabeledGp
             try:
                 return _joined(read_model(labels.get(key)), cloud, key)
             except InvalidInput as error:
-                if key == _OWN:
+                if key == GPU_MODEL:
                     raise
                 wrong = wrong or error
     if cloud is None and wrong is not None:

@@ -10,6 +10,7 @@ import msgspec
 
 from tessera.api.untyped import as_dict, as_list
 from tessera.core.storage.disks.localvolumes import CreateVolume, LocalVolume, Phase
+from tessera.core.workload.kubernetesnames import HOSTNAME
 
 __all__ = ["STORAGE_CLASS", "names_folder", "persistent_volume", "read_volume", "volume_labels", "volume_path"]
 
@@ -23,7 +24,6 @@ agent; read by the disk agent."""
 _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 """With it the volume controller leaves a released volume to an external deleter. Source: kubernetes v1.36
 `pkg/controller/volume/persistentvolume/pv_controller.go` (`findDeletablePlugin`)."""
-_HOSTNAME = "kubernetes.io/hostname"
 _DIGITS = 10
 _NUMBER = re.compile(r"[0-9]{1,4}")
 
@@ -66,7 +66,7 @@ def persistent_volume(volume: CreateVolume, node: str, mount: str) -> dict[str, 
         mount: where the disks are mounted.
 
     """
-    term = {"matchExpressions": [{"key": _HOSTNAME, "operator": "In", "values": [node]}]}
+    term = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [node]}]}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -127,7 +127,7 @@ def _steps(path: str) -> list[str]:
 
 def _excludes(term: Mapping[str, Any], node: str) -> bool:
     """Return whether a term names nodes and this one is not among them."""
-    named = (("matchExpressions", _HOSTNAME), ("matchFields", "metadata.name"))
+    named = (("matchExpressions", HOSTNAME), ("matchFields", "metadata.name"))
     return any(
         each.get("key") == key and each.get("operator") == "In" and node not in as_list(each.get("values"))
         for part, key in named

@@ -4,12 +4,13 @@ import datetime as dt
 
 from tessera.api.tessera.node.nodereports import Report, Subject, event, event_name
 from tessera.clients.kube.protocol import EVENTS, Kube
+from tessera.core.workload.tesseranames import AGENT
 
 __all__ = ["record_event"]
 
 
 async def record_event(
-    kube: Kube, about: str | Subject, report: Report, now: dt.datetime, *, component: str = "tessera-agent"
+    kube: Kube, about: str | Subject, report: Report, now: dt.datetime, *, component: str = AGENT
 ) -> None:
     """Write an event about an object, a node by its name, or count it if the same report was written before.
 

@@ -22,11 +22,11 @@ from tessera.core.gpu.sharing import Mode, Option
 from tessera.core.packing.exact import assign, free_devices, made_modes, ways
 from tessera.core.packing.linear import LinearProgram, TimeBudget
 from tessera.core.packing.plan import Plan, Progress, plan
+from tessera.core.workload.kubernetesnames import HOSTNAME
 from tessera.core.workload.need import Need, Pod
 
 __all__ = ["FleetSizing", "NodeType", "SizingRules", "smallest_fleet"]
 
-HOSTNAME: Final = "kubernetes.io/hostname"
 _MOST_TRIES: Final = 12
 """Fleets that are tried, the cheapest first, before nodes are added for the remaining pods."""
 _MOST_PROVED: Final = 64

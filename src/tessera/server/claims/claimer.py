@@ -19,11 +19,12 @@ from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.protocols.claims import Fate, key_of
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.packing.ledger import Hold, Holder, Purpose
+from tessera.core.workload.tesseranames import GPUS_BY_LABELS
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.server.claims.nominations import Nominations
 from tessera.server.settings import ServerSettings
-from tessera.server.view import BY_LABELS, View
+from tessera.server.view import View
 
 __all__ = ["Claimer", "WrittenClaim"]
 
@@ -277,7 +278,7 @@ class Claimer:
             accepted = "start the agent (kubectl get pods -n tessera-system); kube-scheduler tries again"
             raise Conflict(f"node {node}", found=found, hint=accepted)
         body = new_object(node, known["metadata"].get("uid", ""))
-        body["metadata"]["annotations"] = {BY_LABELS: "true"}
+        body["metadata"]["annotations"] = {GPUS_BY_LABELS: "true"}
         return await self._kube.create(GPU_NODES, body)
 
     # Garbage collection

@@ -29,13 +29,12 @@ from tessera.core.storage.disks.localvolumes import (
 )
 from tessera.core.storage.disks.plan import DiskPlan, DiskSpec, DiskState
 from tessera.core.storage.disks.steps import Step
+from tessera.core.workload.kubernetesnames import HOSTNAME
 from tessera.errors import Conflict, TesseraError, Unsupported
 from tessera.log import Complaint, logger
 from tessera.loops import one_turn
 
 __all__ = ["DisksKeeper", "KeeperSettings"]
-
-_HOSTNAME = "kubernetes.io/hostname"
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,13 +161,13 @@ class DisksKeeper:
 
     async def _create(self, action: CreateVolume) -> None:
         node = self._settings.node
-        hostname = labels_of(await self._record.read()).get(_HOSTNAME, "")
+        hostname = labels_of(await self._record.read()).get(HOSTNAME, "")
         if hostname != node:
-            found = f"label {_HOSTNAME}={hostname}"
+            found = f"label {HOSTNAME}={hostname}"
             raise Unsupported(
                 f"local volumes of node {node}",
                 found=found,
-                hint="set its label kubernetes.io/hostname to the node's name",
+                hint=f"set its label {HOSTNAME} to the node's name",
             )
         body: Object = persistent_volume(action, node, self._settings.disks.mount)
         try:

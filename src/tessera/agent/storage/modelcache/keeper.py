@@ -52,6 +52,7 @@ from tessera.core.storage.models.cacheplan import (
 from tessera.core.storage.models.peers.owners import meeting_pause_s
 from tessera.core.usage.ownmetrics import MODEL_BYTES, MODEL_BYTES_READ, MODEL_BYTES_SERVED, MODELS, PEERS_BANNED
 from tessera.core.workload.resources import MODEL_RESOURCE
+from tessera.core.workload.tesseranames import AGENT
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Complaint, logger
 from tessera.loops import one_turn
@@ -60,7 +61,6 @@ from tessera.wakeup import WakeUp
 
 __all__ = ["ModelKeeper", "Places"]
 
-_MANAGER = "tessera-agent"
 _TEND_S = 0.2
 """A restarted kubelet must have its plugins before it syncs its pods (docs/kubelet-races.md)."""
 _FIRST_MEET_S, _MEET_S = 1.0, 30.0
@@ -366,7 +366,7 @@ class ModelKeeper:
         )
         if found.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_MODELS, "metadata": {"name": self._node}, "status": status}
-            await self._kube.apply(KIND, body, manager=_MANAGER, force=True, subresource="status")
+            await self._kube.apply(KIND, body, manager=AGENT, force=True, subresource="status")
 
 
 def _readers(

@@ -36,6 +36,7 @@ from tessera.core.cluster.shareunit import common_unit_mib, mixed_units
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.sharing import Mode, Sharing, managed_sharing
+from tessera.core.workload.kubernetesnames import HOSTNAME
 from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import InvalidInput, shown
 
@@ -363,7 +364,7 @@ def _labels(name: str, gpus: tuple[Gpu, ...], given: dict[str, str]) -> tuple[tu
     arm = bool(gpus) and gpus[0].model.name.startswith(("GH", "GB", "GB3"))
     labels = {
         "kubernetes.io/arch": "arm64" if arm else "amd64",
-        "kubernetes.io/hostname": name,
+        HOSTNAME: name,
         "kubernetes.io/os": "linux",
     }
     if gpus:

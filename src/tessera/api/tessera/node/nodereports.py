@@ -13,6 +13,7 @@ from tessera.core.cluster.mps import Enforcement
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.health import HealthChange, HealthPhase
+from tessera.core.workload.tesseranames import AGENT
 
 __all__ = [
     "CONDITION",
@@ -52,7 +53,6 @@ which tries pending pods again then. It tries pods again that an extender found 
 changes, and sees Node objects alone. Source: kubernetes v1.36
 `pkg/scheduler/framework/events.go:nodeSchedulingPropertiesChange`; annotations count from 1.31 on, labels always."""
 
-_COMPONENT = "tessera-agent"
 _GRAVEST: tuple[ImpairedKind, ...] = ("Refused", "Withheld", "Overridden")
 _NAME_CHARACTERS = 253
 """Source: kubernetes/apimachinery `pkg/util/validation` (`DNS1123SubdomainMaxLength`)."""
@@ -104,7 +104,7 @@ def event_name(subject: Subject, report: Report) -> str:
 
 
 def event(
-    subject: Subject, report: Report, now: dt.datetime, *, count: int = 1, component: str = _COMPONENT
+    subject: Subject, report: Report, now: dt.datetime, *, count: int = 1, component: str = AGENT
 ) -> dict[str, Any]:
     """Return a core/v1 Event about an object, in the namespace where kubectl finds it: of a node, `default`."""
     moment = time_text(now.timestamp())

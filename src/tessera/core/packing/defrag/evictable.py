@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from tessera.core.packing.fit.admission import matches
+from tessera.core.workload.kubernetesnames import MIRROR
 from tessera.core.workload.need import PodKey, SelectorTerm
 
 __all__ = ["DO_NOT_EVICT", "Budget", "Evictable", "PodFacts", "evictable"]
@@ -14,7 +15,6 @@ DO_NOT_EVICT: Final = "tessera.dev/do-not-evict"
 """Annotation of a pod: `"true"` keeps it on its node. Set by users; read by `tessera defrag`."""
 _SAFE: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """Source: kubernetes/autoscaler cluster-autoscaler FAQ, "What types of pods can prevent CA from removing a node?"."""
-_MIRROR: Final = "kubernetes.io/config.mirror"
 _SYSTEM: Final = "kube-system"
 
 
@@ -75,7 +75,7 @@ def _refused(pod: PodFacts) -> str:
         (pod.namespace == _SYSTEM, f"it is in namespace {_SYSTEM}"),
         (pod.annotations.get(DO_NOT_EVICT) == "true", f"its annotation {DO_NOT_EVICT} forbids it"),
         (safe == "false", f"its annotation {_SAFE} forbids it"),
-        (_MIRROR in pod.annotations or kind == "Node", "it is a static pod of its node"),
+        (MIRROR in pod.annotations or kind == "Node", "it is a static pod of its node"),
         (not kind, "no controller would recreate it"),
         (kind == "DaemonSet", "its DaemonSet would recreate it on the same node"),
         (

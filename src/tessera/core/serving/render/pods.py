@@ -7,6 +7,7 @@ import msgspec
 from tessera.core.serving.annotations import SERVER_LABEL
 from tessera.core.serving.modelserver import MODELS, ModelServer, Probes
 from tessera.core.serving.render.engines import DRAIN_SECONDS, EngineProgram
+from tessera.core.workload.kubernetesnames import HOSTNAME
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
 from tessera.core.workload.tesseranames import GPU_MODEL, ISOLATION
@@ -104,7 +105,7 @@ def _security(user: int) -> dict[str, Any]:
 def _spread(server: ModelServer) -> dict[str, Any]:
     return {
         "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
+        "topologyKey": HOSTNAME,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": {SERVER_LABEL: server.name}},
     }
