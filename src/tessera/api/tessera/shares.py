@@ -1,4 +1,4 @@
-"""Shares in Tessera's wire formats: a pod's annotation `tessera.dev/assignment` and the claims of a GPUNode.
+"""Shares in Tessera's wire formats: a pod's annotation `tessera.dev/assignment`, claims of a GPUNode, `shares.json`.
 
 ```json
 {"version": 1, "shares": [{"gpu": 0, "mode": "mig", "profile": "1g.5gb", "start": 0, "memoryMiB": 4864,
@@ -50,8 +50,8 @@ class ShareFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     container: Annotated[str, msgspec.Meta(max_length=63)] = ""
 
 
-class UnversionedShareFields(ShareFields, frozen=True, kw_only=True):
-    """A share in an older annotation."""
+class UnversionedShareFields(ShareFields, frozen=True, kw_only=True, omit_defaults=False):
+    """A share in an older annotation, and in the agent's `shares.json`."""
 
     memory_mib: _Memory = msgspec.field(name="memory_mib")
     compute_percent: _Percent = msgspec.field(name="compute_percent")

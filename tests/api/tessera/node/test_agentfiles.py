@@ -31,7 +31,19 @@ from tessera.errors import InvalidInput
 NEED = "tessera.dev/gpu-memory"
 TEXT, FLAG, AMOUNT = st.text(max_size=5), st.booleans(), st.integers(0, 1 << 50)
 PLACEMENTS = st.none() | st.builds(Placement, start=AMOUNT, size=AMOUNT, profile=TEXT)
-SHARES = st.lists(st.builds(Share, gpu=AMOUNT, memory_mib=AMOUNT, compute_percent=AMOUNT), max_size=2).map(tuple)
+SHARES = st.lists(
+    st.builds(
+        Share,
+        gpu=st.integers(0, 255),
+        profile=st.none() | st.sampled_from(["1g.5gb", "7g.80gb+me"]),
+        start=st.none() | st.integers(0, 64),
+        memory_mib=st.integers(0, 1 << 24),
+        compute_percent=st.integers(0, 100),
+        resource=TEXT,
+        container=TEXT,
+    ),
+    max_size=2,
+).map(tuple)
 KEYS = st.builds(RequestKey, TEXT, TEXT, TEXT, TEXT)
 REQUESTS = st.builds(AssignedRequest, key=KEYS, units=AMOUNT, shares=SHARES, models=st.tuples(TEXT), at=AMOUNT)
 USES = st.builds(Use, gpu=TEXT, placement=PLACEMENTS, exclusivity=st.sampled_from(Exclusivity), memory_mib=AMOUNT)
@@ -202,6 +214,22 @@ def test_all_answers_that_were_ever_written_are_read(path: Path) -> None:
     uid = "uid-p" if int(path.name.partition("-")[0]) > 6 else ""
     request = AssignedRequest(key=key, uid=uid, units=2, shares=(first,), since_ns=7)
     assert kept.exchanges == (Correction(request=request, shares=(second,)),)
+
+
+@pytest.mark.parametrize(
+    ("changed", "was"),
+    [
+        (b'"gpu": 256', b'"gpu": 0'),
+        (b'"memory_mib": -1', b'"memory_mib": 4096'),
+        (b'"memory_mib": 16777217', b'"memory_mib": 4096'),
+        (b'"compute_percent": 101', b'"compute_percent": 10'),
+    ],
+)
+def test_a_share_on_the_disk_has_the_bounds_of_an_assignment(changed: bytes, was: bytes) -> None:
+    content = FORMER_ANSWERS.replace(was, changed)
+    assert content != FORMER_ANSWERS
+    with pytest.raises(InvalidInput, match=r"shares\.json"):
+        read_answers(content, "shares.json")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"version": 2}', b"\xff", b"[" * 100_000], ids=str)

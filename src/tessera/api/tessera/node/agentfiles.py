@@ -19,11 +19,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from tessera.api.fields import refused_form
+from tessera.api.tessera.shares import UnversionedShareFields
 from tessera.core.deviceplugin.allocations import Allocation
 from tessera.core.deviceplugin.lostentries import LostEntry
 from tessera.core.deviceplugin.matching import Answer, Correction
-from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
 from tessera.errors import UNDECODABLE
 
 __all__ = ["Answers", "lost_entries", "read_allocations", "read_answers", "write_allocations", "write_answers"]
@@ -87,18 +86,6 @@ class _AllocationFields(msgspec.Struct, frozen=True, kw_only=True):
     strategies: tuple[str, ...] = ()
 
 
-class _ShareFields(msgspec.Struct, frozen=True, kw_only=True):
-    gpu: int
-    mode: Mode
-    profile: str | None = None
-    start: int | None = None
-    memory_mib: int
-    compute_percent: int
-    isolation: Isolation
-    resource: str
-    container: str = ""
-
-
 class _KeyFields(NamedTuple):
     namespace: str
     pod: str
@@ -110,7 +97,7 @@ class _AnswerFields(msgspec.Struct, frozen=True, kw_only=True):
     ids: frozenset[str]
     key: _KeyFields
     specification: str
-    shares: tuple[_ShareFields, ...]
+    shares: tuple[UnversionedShareFields, ...]
     fixed: bool = True
 
 
@@ -118,7 +105,7 @@ class _RequestFields(msgspec.Struct, frozen=True, kw_only=True):
     key: _KeyFields
     uid: str = ""
     units: int
-    shares: tuple[_ShareFields, ...]
+    shares: tuple[UnversionedShareFields, ...]
     at: int = 0
     since_ns: int = 0
     ending: bool = False
@@ -132,7 +119,7 @@ class _RequestFields(msgspec.Struct, frozen=True, kw_only=True):
 
 class _CorrectionFields(msgspec.Struct, frozen=True, kw_only=True):
     request: _RequestFields = msgspec.field(name="due")
-    shares: tuple[_ShareFields, ...]
+    shares: tuple[UnversionedShareFields, ...]
 
 
 class _AnswersFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +130,7 @@ class _AnswersFields(msgspec.Struct, frozen=True, kw_only=True):
 
 class _FormerCorrectionFields(msgspec.Struct, frozen=True, kw_only=True):
     request: _RequestFields = msgspec.field(name="claim")
-    shares: tuple[_ShareFields, ...]
+    shares: tuple[UnversionedShareFields, ...]
 
 
 class _FormerAnswersFields(_AnswersFields, frozen=True, kw_only=True):
