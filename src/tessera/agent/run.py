@@ -189,8 +189,8 @@ class Agent:
         try:
             async with self._kubelet, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watched.run(self.measures))
-                tasks.create_task(self._gpunode.run(self.measures))
-                tasks.create_task(self._keys.run(self.measures))
+                tasks.create_task(self._gpunode.store.run(self.measures))
+                tasks.create_task(self._keys.store.run(self.measures))
                 await self._watched.synced()
                 await self._gpunode.known()
                 await self._keys.synced()

@@ -25,18 +25,16 @@ from tessera.api.tessera.v1alpha1.imagewarmups import (
 )
 from tessera.api.tessera.v1alpha1.objects import refused_status
 from tessera.clients.kube import ENVIRONMENTS, IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store
-from tessera.controller.following import Following
+from tessera.controller.reconciler import Reconciler
 from tessera.core.storage.images.warmup import DesiredImage, Turn, image_nodes, plan, summary
 from tessera.errors import InvalidInput
-from tessera.log import logger
-from tessera.measures import Measures
 
 __all__ = ["ImageWarmups"]
 
 _UNBOUND = Selection(fields=(("spec.nodeName", ""),))
 
 
-class ImageWarmups:
+class ImageWarmups(Reconciler):
     """Reconciles the ImageWarmups of all nodes; `run` ends when it is canceled.
 
     Args:
@@ -55,16 +53,9 @@ class ImageWarmups:
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
         least_s: float = 1.0,
     ) -> None:
-        self._now = now
-        self._least_s = least_s
-        self._log = logger()
         kinds = {IMAGE_WARMUPS: Selection(), ENVIRONMENTS: Selection(), NODE_IMAGES: Selection(), PODS: _UNBOUND}
-        self._following = Following(kube, nodes, kinds, "image_warmups")
+        super().__init__(kube, nodes, kinds, "image_warmups", now=now, least_s=least_s)
         self._turns: dict[Turn, float] = {}
-
-    async def run(self, measures: Measures) -> None:
-        """Run until canceled; while the CRDs are not installed, wait for them."""
-        await self._following.run(self.reconcile, self._least_s, measures)
 
     async def reconcile(self) -> None:
         """Reconcile all ImageWarmups once.
@@ -75,17 +66,16 @@ class ImageWarmups:
         """
         now = self._now()
         # 1. Read the nodes with an agent, the environments, the warmups, and the images of pending pods.
-        follow = self._following
-        nodes = follow.read_nodes(NODE_IMAGES, lambda each, ready: read_node_images(each, ready=ready))
+        nodes = self.read_nodes(NODE_IMAGES, lambda each, ready: read_node_images(each, ready=ready))
         names = {each.name for each in nodes}
         environments = self._environments()
-        known, refused = follow.read_selecting(
+        known, refused = self.read_selecting(
             IMAGE_WARMUPS,
             partial(read_image_warmup, environments=environments),
             lambda each: each.spec.node_selector,
             names,
         )
-        demand = _demand(follow.objects(PODS).values())
+        demand = _demand(self.objects(PODS).values())
         # 2. Plan, and write the desired images of each node.
         warmups = [core for _, core in known]
         # In a thread: with thousands of nodes this takes a second, and the Lease must be renewed meanwhile.
@@ -98,28 +88,28 @@ class ImageWarmups:
         # 3. Write the status of each warmup and environment.
         for each, core in known:
             status = warmup_status(each, summary(core, nodes, demand), now)
-            await follow.write_status(IMAGE_WARMUPS, each.metadata.name, each.status, status)
+            await self.write_status(IMAGE_WARMUPS, each.metadata.name, each.status, status)
         for found, problem in refused:
-            await follow.write_refused(
+            await self.write_refused(
                 IMAGE_WARMUPS, found, ImageWarmupStatus, partial(refused_status, problem=problem, now=now)
             )
 
         for one in environments:
             wanted, ready = image_nodes(one.full_image, warmups, nodes)
-            await follow.write_status(ENVIRONMENTS, one.name, one.status, EnvironmentStatus(nodes=wanted, ready=ready))
+            await self.write_status(ENVIRONMENTS, one.name, one.status, EnvironmentStatus(nodes=wanted, ready=ready))
 
     def _environments(self) -> list[Environment]:
         """Return the valid Environments, ordered by name."""
         found = []
-        for _, each in sorted(self._following.objects(ENVIRONMENTS).items()):
+        for _, each in sorted(self.objects(ENVIRONMENTS).items()):
             try:
                 found.append(read_environment(each))
             except InvalidInput as error:
-                self._following.complain(error)
+                self._complain(error)
         return found
 
     async def _write_node(self, name: str, desired: tuple[DesiredImage, ...]) -> None:
-        await self._following.write(NODE_IMAGES, name, spec=node_spec(desired))
+        await self.write(NODE_IMAGES, name, spec=node_spec(desired))
         turns = [each.image for each in desired if each.attempt]
         self._log.info("node_images_written", node=name, images=len(desired), turns=turns)
 

@@ -18,18 +18,16 @@ from tessera.api.tessera.v1alpha1.modelcaches import (
 )
 from tessera.api.tessera.v1alpha1.objects import refused_status
 from tessera.clients.kube import MODEL_CACHES, NODE_MODELS, PODS, Kube, Object, Selection, Store
-from tessera.controller.following import Following
+from tessera.controller.reconciler import Reconciler
 from tessera.core.storage.models.cache import DesiredModel, models_of_nodes, summary
 from tessera.core.workload.resources import MODEL_RESOURCE
-from tessera.log import logger
-from tessera.measures import Measures
 
 __all__ = ["ModelCaches"]
 
 _UNBOUND = Selection(fields=(("spec.nodeName", ""),))
 
 
-class ModelCaches:
+class ModelCaches(Reconciler):
     """Reconciles the ModelCaches of all nodes; `run` ends when it is canceled.
 
     Args:
@@ -48,15 +46,8 @@ class ModelCaches:
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
         least_s: float = 1.0,
     ) -> None:
-        self._now = now
-        self._least_s = least_s
-        self._log = logger()
         kinds = {MODEL_CACHES: Selection(), NODE_MODELS: Selection(), PODS: _UNBOUND}
-        self._following = Following(kube, nodes, kinds, "model_caches")
-
-    async def run(self, measures: Measures) -> None:
-        """Run until canceled; while the CRDs are not installed, wait for them."""
-        await self._following.run(self.reconcile, self._least_s, measures)
+        super().__init__(kube, nodes, kinds, "model_caches", now=now, least_s=least_s)
 
     async def reconcile(self) -> None:
         """Reconcile all ModelCaches once.
@@ -66,13 +57,13 @@ class ModelCaches:
 
         """
         # 1. Read the nodes with an agent, the models, and what pending pods request.
-        follow, now = self._following, self._now()
-        nodes = follow.read_nodes(NODE_MODELS, lambda each, ready: read_node_models(each, ready=ready))
+        now = self._now()
+        nodes = self.read_nodes(NODE_MODELS, lambda each, ready: read_node_models(each, ready=ready))
         names = {each.name for each in nodes}
-        known, refused = follow.read_selecting(
+        known, refused = self.read_selecting(
             MODEL_CACHES, read_model_cache, lambda each: each.spec.node_selector, names
         )
-        demand = _demand(follow.objects(PODS).values())
+        demand = _demand(self.objects(PODS).values())
         # 2. Plan, and write the desired models of each node.
         unread = {found["metadata"]["name"] for found, _ in refused}
         desired = models_of_nodes([core for _, core in known], nodes, demand, unread)
@@ -82,14 +73,14 @@ class ModelCaches:
         # 3. Write the status of each ModelCache.
         for each, core in known:
             status = cache_status(each, summary(core, nodes, demand), now)
-            await follow.write_status(MODEL_CACHES, each.metadata.name, each.status, status)
+            await self.write_status(MODEL_CACHES, each.metadata.name, each.status, status)
         for found, problem in refused:
-            await follow.write_refused(
+            await self.write_refused(
                 MODEL_CACHES, found, ModelCacheStatus, partial(refused_status, problem=problem, now=now)
             )
 
     async def _write_node(self, name: str, desired: tuple[DesiredModel, ...]) -> None:
-        await self._following.write(NODE_MODELS, name, spec=node_spec(desired))
+        await self.write(NODE_MODELS, name, spec=node_spec(desired))
         self._log.info("node_models_written", node=name, models=[each.name for each in desired])
 
 

@@ -67,7 +67,7 @@ class Counting(MemoryKube):
 @contextlib.asynccontextmanager
 async def following(kube: MemoryKube) -> AsyncIterator[GpuNodeLink]:
     link = GpuNodeLink(kube, "n1", logger(), wake=lambda: None)
-    running = asyncio.ensure_future(link.run())
+    running = asyncio.ensure_future(link.store.run())
     try:
         await link.known()
         yield link
@@ -84,7 +84,7 @@ async def test_an_agent_that_may_not_ask_goes_on_asking_and_says_so_until_it_is_
     kube.stop()
     with capture_logs() as lines:
         link = GpuNodeLink(kube, "n1", logger(), wake=lambda: None, remind_s=0.01)
-        running, known = asyncio.ensure_future(link.run()), asyncio.ensure_future(link.known())
+        running, known = asyncio.ensure_future(link.store.run()), asyncio.ensure_future(link.known())
         await kube.often.wait()
         assert (known.done(), link.assignment_keys) == (False, None)
         kube.start()

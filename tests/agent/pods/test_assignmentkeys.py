@@ -119,7 +119,7 @@ def test_nothing_is_signed_before_there_is_a_key(tmp_path: Path) -> None:
 async def test_the_servers_keys_are_followed_and_outlive_their_object(tmp_path: Path) -> None:
     kube, changed = MemoryKube(), asyncio.Event()
     keys = AssignmentKeys(kube, "n1", tmp_path / "key", logger(), wake=changed.set)
-    running = asyncio.ensure_future(keys.run())
+    running = asyncio.ensure_future(keys.store.run())
 
     async def until_published(holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
@@ -154,7 +154,7 @@ async def test_the_servers_keys_are_followed_and_outlive_their_object(tmp_path: 
 async def after_a_look(path: Path, kube: MemoryKube) -> AssignmentKeys:
     """Return the keys of an agent that has started, and has looked once."""
     keys = keys_at(path, kube)
-    running = asyncio.ensure_future(keys.run())
+    running = asyncio.ensure_future(keys.store.run())
     await keys.synced()
     running.cancel()
     keys.open(())

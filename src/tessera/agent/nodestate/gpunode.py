@@ -17,7 +17,6 @@ from tessera.core.cluster.protocols.allocators import devices_by_gpu, devices_on
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 from tessera.log import Complaint, Logger
-from tessera.measures import Measures
 
 __all__ = ["GpuNodeLink", "GpuNodeRequest"]
 
@@ -48,6 +47,9 @@ class GpuNodeLink:
         log: for changes.
         wake: called after each change.
         remind_s: how often it is logged that nobody knows yet whether the CRD is installed.
+
+    Attributes:
+        store: the object; it is watched while its `run` runs.
 
     """
 
@@ -84,15 +86,6 @@ class GpuNodeLink:
         """UID of the object with these."""
         self._replaced = False
         """Whether another object was read in its place."""
-
-    async def run(self, measures: Measures | None = None) -> None:
-        """Watch the object until canceled.
-
-        Args:
-            measures: has the age of the API server's last answer.
-
-        """
-        await self.store.run(measures)
 
     async def known(self) -> None:
         """Return once it is known whether the CRD is installed, and what the spec is.

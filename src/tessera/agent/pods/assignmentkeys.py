@@ -23,7 +23,6 @@ from tessera.clients.kube import CONFIG_MAPS, Change, Kube, Object, Selection, S
 from tessera.core.cluster.protocols.keyring import KeyRing
 from tessera.errors import InvalidInput, Unavailable
 from tessera.log import Logger
-from tessera.measures import Measures
 from tessera.signing import SEED_BYTES, Signer, verify
 
 __all__ = ["AssignmentKeys", "Trust"]
@@ -89,6 +88,9 @@ class AssignmentKeys:
         wake: called when the servers' keys changed.
         clock_s: a monotonic clock.
 
+    Attributes:
+        store: the servers' keys; they are watched while its `run` runs.
+
     """
 
     def __init__(
@@ -118,15 +120,6 @@ class AssignmentKeys:
         self._missing_s: dict[str, float] = {}
         """When published keys disappeared."""
         self._keys = Keys(public=self._ring.public, verify=verify)
-
-    async def run(self, measures: Measures | None = None) -> None:
-        """Watch the servers' keys until canceled.
-
-        Args:
-            measures: has the age of the API server's last answer.
-
-        """
-        await self.store.run(measures)
 
     async def synced(self) -> None:
         """Wait until the servers' keys are read: without them running pods would appear unassigned."""

@@ -196,7 +196,7 @@ async def node(socket_folder: Path) -> AsyncIterator[Node]:
         kube = InterleavedKube()
         await kube.create(NODES, {"metadata": {"name": "n1"}})
         made = Node(kube, kubelet, socket_folder)
-        running = asyncio.ensure_future(made.link.run())
+        running = asyncio.ensure_future(made.link.store.run())
         try:
             await made.link.known()
             await made.link.fresh(observed_on().node)  # the object is made

@@ -376,7 +376,7 @@ CLAIMED = ["agent looks", "server looks", "server claims"]
 
 async def walk(names: list[str]) -> None:
     node = Node()
-    following = asyncio.ensure_future(node.link.run())
+    following = asyncio.ensure_future(node.link.store.run())
     await node.link.known()
     try:
         for name in names:

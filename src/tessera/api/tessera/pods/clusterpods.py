@@ -12,6 +12,7 @@ from tessera.api.kubernetes.podspecs import PREFIX, read_need
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
+from tessera.api.untyped import as_dict
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.need import Form, Need, PodKey
@@ -59,7 +60,7 @@ def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: K
         keys: the keys that count on its node; without them assignments are not verified.
 
     """
-    metadata, spec = _mapping(pod.get("metadata")), _mapping(pod.get("spec"))
+    metadata, spec = as_dict(pod.get("metadata")), as_dict(pod.get("spec"))
     field = object_field("Pod", pod)
     need, wrong = _need(field, share_unit_mib, keys)
     shares, unread, doubted = _shares(field, None if wrong else need, share_unit_mib, keys)
@@ -119,20 +120,16 @@ def asks_gpus(pod: Mapping[str, Any]) -> bool:
     """Return whether a Pod object requests devices, or an amount by Tessera's or gpushare's resources, even zero."""
     return any(
         name.startswith(PREFIX) or name == SHARE_MEMORY or (names_device(name) and not is_zero(amount))
-        for container in _containers(_mapping(pod.get("spec")))
+        for container in _containers(as_dict(pod.get("spec")))
         for part in ("limits", "requests")
-        for name, amount in _mapping(_mapping(container.get("resources")).get(part)).items()
+        for name, amount in as_dict(as_dict(container.get("resources")).get(part)).items()
     )
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for kind in ("containers", "initContainers"):
         found = spec.get(kind)
-        yield from map(_mapping, found if isinstance(found, list) else ())
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+        yield from map(as_dict, found if isinstance(found, list) else ())
 
 
 def object_field(kind: str, value: Mapping[str, Any]) -> Field:

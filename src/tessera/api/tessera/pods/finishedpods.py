@@ -7,6 +7,7 @@ from tessera.api.fields import Field
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.tessera.pods.assignments import read_shares
 from tessera.api.tessera.pods.clusterpods import object_field
+from tessera.api.untyped import as_dict
 from tessera.core.cluster.cluster import FinishedPod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import PodKey
@@ -18,7 +19,7 @@ __all__ = ["read_finished_pod"]
 def read_finished_pod(pod: Mapping[str, Any]) -> FinishedPod | None:
     """Return how a pod ended, by its status, and its recorded devices; None if it has not finished."""
     field = object_field("Pod", pod)
-    metadata, spec, status = (_mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    metadata, spec, status = (as_dict(pod.get(part)) for part in ("metadata", "spec", "status"))
     if not status or not is_finished(field):
         return None
     return FinishedPod(
@@ -37,7 +38,7 @@ def _ended(status: Mapping[str, Any]) -> Iterator[str]:
     for kind in ("initContainerStatuses", "containerStatuses"):
         listed = status.get(kind)
         for each in listed if isinstance(listed, list) else ():
-            ended = _mapping(_mapping(_mapping(each).get("state")).get("terminated"))
+            ended = as_dict(as_dict(as_dict(each).get("state")).get("terminated"))
             code, reason = ended.get("exitCode"), _text(ended, "reason")
             if isinstance(code, int) and code:
                 yield f"container {_text(each, 'name')} ended with exit code {code}{f' ({reason})' if reason else ''}"
@@ -53,7 +54,3 @@ def _shares(field: Field) -> tuple[Share, ...]:
 def _text(part: Mapping[str, Any], name: str) -> str:
     value = part.get(name)
     return value if isinstance(value, str) else ""
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -1,7 +1,9 @@
-"""What the reconcilers of custom resources share: the objects they watch, the reconcile loop, and status writes."""
+"""What reconcilers of custom resources share that select nodes: watched objects, the reconcile loop, status writes."""
 
+import abc
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import datetime as dt
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -18,7 +20,7 @@ from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
-__all__ = ["Following"]
+__all__ = ["Reconciler"]
 
 _LONGEST_S: Final = 10.0
 
@@ -28,37 +30,60 @@ _Core = TypeVar("_Core")
 _Status = TypeVar("_Status", bound=msgspec.Struct)
 
 
-class Following:
-    """The watched objects of some kinds, and the nodes.
+class Reconciler(abc.ABC):
+    """Reconciles custom resources that select nodes; `run` ends when it is canceled.
 
     Args:
         kube: the Kubernetes API.
         nodes: the Node objects, watched by the caller.
         kinds: the kinds to watch besides nodes, with a selection for each.
         what: name of the reconciler in logs and metrics, as `model_caches`.
+        now: the wall clock.
+        least_s: shortest pause between two passes, however much changes.
 
     """
 
-    def __init__(self, kube: Kube, nodes: Store, kinds: Mapping[Kind, Selection], what: str) -> None:
-        self.complain = Complaint(logger(), f"{what}_not_followed")
+    def __init__(
+        self,
+        kube: Kube,
+        nodes: Store,
+        kinds: Mapping[Kind, Selection],
+        what: str,
+        *,
+        now: Callable[[], dt.datetime],
+        least_s: float,
+    ) -> None:
+        self._now = now
+        self._least_s = least_s
+        self._log = logger()
+        self._complain = Complaint(self._log, f"{what}_not_followed")
         self._kube = kube
         self._nodes = nodes
         self._wakeup = WakeUp()
         nodes.wake_also(self._wakeup.set)
         self._stores = {
-            kind: Store(kube, kind, selection, wake=self._wakeup.set, on_trouble=self.complain)
+            kind: Store(kube, kind, selection, wake=self._wakeup.set, on_trouble=self._complain)
             for kind, selection in kinds.items()
         }
         self._what = what
 
-    async def run(self, reconcile: Callable[[], Awaitable[None]], least_s: float, measures: Measures) -> None:
+    @abc.abstractmethod
+    async def reconcile(self) -> None:
+        """Reconcile all objects once.
+
+        Raises:
+            TesseraError: a write failed; earlier writes stay.
+
+        """
+
+    async def run(self, measures: Measures) -> None:
         """Reconcile on every change, and every 10 s, until canceled; while a CRD is not installed, wait for it.
 
         The first pass starts once all stores and the nodes are synced: an object not listed yet would count as deleted.
         """
 
         def well() -> None:
-            self.complain.settle()
+            self._complain.settle()
             measures.turned(self._what)
 
         try:
@@ -68,8 +93,8 @@ class Following:
                 for store in (self._nodes, *self._stores.values()):
                     await store.synced()
                 while True:
-                    await one_turn(reconcile, self.complain, well)
-                    await asyncio.sleep(least_s)
+                    await one_turn(self.reconcile, self._complain, well)
+                    await asyncio.sleep(self._least_s)
                     await self._wakeup.wait(_LONGEST_S)
         finally:
             measures.stopped(self._what)
@@ -102,7 +127,7 @@ class Following:
             try:
                 found.append(read(each, self.is_ready(name)))
             except InvalidInput as error:
-                self.complain(error)
+                self._complain(error)
         return found
 
     def read_selecting(

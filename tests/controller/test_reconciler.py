@@ -1,6 +1,7 @@
 """A new leader, for whom the list of nodes comes late, takes nothing off them; a defect in one part stops no other."""
 
 import asyncio
+import datetime as dt
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,8 +29,8 @@ from tessera.clients.kube import (
     Store,
 )
 from tessera.clients.kube.protocol import EVERYTHING
-from tessera.controller.following import Following
 from tessera.controller.modelservers import ModelServers, Pace
+from tessera.controller.reconciler import Reconciler
 from tessera.controller.settings import ControllerSettings
 from tessera.measures import Measures
 
@@ -109,12 +110,14 @@ async def test_a_change_of_a_node_is_looked_at_before_the_next_look_without_one(
     kube, reconciled = MemoryKube(), asyncio.Event()
     await kube.create(NODES, {"metadata": {"name": "n"}})
     nodes = Store(kube, NODES)
-    following = Following(kube, nodes, {MODEL_CACHES: Selection()}, "test")
 
-    async def reconcile() -> None:
-        reconciled.set()
+    class Reconciles(Reconciler):
+        async def reconcile(self) -> None:
+            reconciled.set()
 
-    tasks = [asyncio.create_task(each) for each in (nodes.run(), following.run(reconcile, 0.0, Measures()))]
+    kinds = {MODEL_CACHES: Selection()}
+    reconciler = Reconciles(kube, nodes, kinds, "test", now=lambda: dt.datetime.now(dt.UTC), least_s=0.0)
+    tasks = [asyncio.create_task(each) for each in (nodes.run(), reconciler.run(Measures()))]
     for _ in range(500):  # until nothing is left to look at
         await asyncio.sleep(0)
     reconciled.clear()
