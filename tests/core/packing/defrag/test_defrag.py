@@ -34,8 +34,9 @@ def fits(ledger: Ledger, need: Need, spec: Node) -> bool:
 
 
 def put(ledger: Ledger, need: Need, nodes: Sequence[Node], name: str) -> Holder | None:
-    """Place a pod where the ledger rates it best, as kube-scheduler would."""
-    able = [spec.name for spec in nodes if fits(ledger, need, spec)]
+    """Place a pod where the ledger rates it best, as kube-scheduler and the extender would."""
+    unsuited = ledger.unsuited(need, [spec.name for spec in nodes])
+    able = [spec.name for spec in nodes if spec.name not in unsuited and fits(ledger, need, spec)]
     if not able:
         return None
     scores = ledger.scores(need, able)
@@ -276,6 +277,15 @@ def test_an_unhealthy_gpu_is_named_where_an_emptied_node_does_not_help() -> None
     assert reason == (
         "moving pods does not help: no room for 14.7 GiB with hardware isolation: 2 GPUs are unhealthy (n)"
     )
+
+
+def test_a_node_that_withholds_the_resource_is_named_beside_those_that_are_too_small() -> None:
+    """A GPU of the one is large enough, so that it is not said that even an empty node could not take the pod."""
+    reason = "tessera.dev/gpu-memory is not advertised: set unit: GiB"
+    large = msgspec.structs.replace(node("a", gpu(0)), withheld=(("tessera.dev/gpu-memory", reason),))
+    got = propose(cluster([large, node("b", gpu(0, T4))], []), [asker(amount(39_000))], {})
+    small = "no GPU of the node can provide 38.1 GiB (b: 1 x T4 of 15360 MiB shared as whole, mps, memory-share)"
+    assert got.stuck[0].reasons == (f"no node can take it: {reason} (a); {small}",)
 
 
 def test_askers_that_fit_alone_are_told_that_others_come_before_them() -> None:

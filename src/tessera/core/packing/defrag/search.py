@@ -240,7 +240,9 @@ class _Search:
         never = self.room.ledger.filter(asker.need, admitting).hopeless
         open_nodes = [name for name in admitting if name not in never]
         if not open_nodes:
-            return (f"it fits no node, even an empty one: {self._obstacles(asker.need, admitting)}",)
+            every = len(admitting) == len(self.room.nodes)
+            cause = "it fits no node, even an empty one" if every else "no node can take it"
+            return (f"{cause}: {self._obstacles(asker.need, self.room.nodes)}",)
         ordered = sorted(open_nodes, key=lambda name: len(self.room.ledger.pods_on(name)))[:_MOST_WHYS]
         found = (self._in_the_way(asker, name) for name in ordered)
         known = [sentence for _, sentence in sorted(each for each in found if each is not None)[:_MOST_SHOWN]]
