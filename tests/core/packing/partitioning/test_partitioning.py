@@ -307,6 +307,36 @@ def test_idle_devices_go_where_they_are_in_the_way() -> None:
     assert [each.message for each in decision.events] == [want]
 
 
+@pytest.mark.parametrize(
+    ("pending", "want"),
+    [
+        ((), "GPU 0: 4g.20gb at 0, which a pod uses"),
+        (("1g.5gb",), "GPU 0: 1g.5gb at 4, for pending pods; 4g.20gb at 0, which a pod uses"),
+        (("7g.40gb",), "GPU 0: 4g.20gb at 0, which a pod uses"),
+    ],
+    ids=["nothing pends", "one pod can be served beside it", "one pod cannot"],
+)
+def test_a_device_that_a_running_pod_has_becomes_desired_for_that_pod(pending: tuple[str, ...], want: str) -> None:
+    """The event says for whom: no pending pod gets what is in use."""
+    world = Scene()
+    world.run("held", part(0, "4g.20gb@0"))
+    world.create_desired()
+    world.pending = [asking("other", exact(each)) for each in pending]
+    decision = world.reconcile(later_s=20)
+    assert [each.message for each in decision.events] == [want]
+
+
+def test_a_device_in_use_takes_the_place_of_one_that_is_desired() -> None:
+    world = Scene()
+    world.want(wish(0, "1g.5gb@0", "1g.5gb@6"))
+    world.run("held", part(0, "4g.20gb@0"))
+    world.create_desired()
+    decision = world.reconcile()
+    assert [each.message for each in decision.events] == [
+        "GPU 0: 4g.20gb at 0 instead of 1g.5gb at 0, which a pod uses"
+    ]
+
+
 def test_devices_rest_before_they_make_way() -> None:
     """What has just become desired is not taken away for another pod at once: shapes shall not chase each other."""
     world = Scene(limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=30))

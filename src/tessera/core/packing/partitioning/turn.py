@@ -365,14 +365,16 @@ class _Pass:
         for gpu, devices in changed.items():
             managed = self.managed[gpu]
             came, gone = devices - managed.present, managed.present - devices
+            used = came & managed.allocated
             instead = f" instead of {shown(gone)}" if gone else ""
-            if came:
-                reason, message = (
-                    "DevicesDesired",
-                    f"GPU {managed.gpu.index}: {shown(came)}{instead}, for pending pods",
-                )
+            if not came:
+                said = f"{shown(gone)}, which no pod uses"
+            elif came == used:
+                said = f"{shown(used)}{instead}, which a pod uses"
             else:
-                reason, message = "DevicesReleased", f"GPU {managed.gpu.index}: {shown(gone)}, which no pod uses"
+                said = f"{shown(came - used)}{instead}, for pending pods"
+                said += f"; {shown(used)}, which a pod uses" if used else ""
+            reason, message = "DevicesDesired" if came else "DevicesReleased", f"GPU {managed.gpu.index}: {said}"
             self.events.append(NodeEvent(node=managed.node, reason=reason, message=message))
 
 
