@@ -37,7 +37,10 @@ def explained(seed: int, *, desired: bool, running: int) -> tuple[Cluster, Obser
 )
 @example(seed=422, running=0).via("a GPU with instances of another profile that can be repartitioned")
 def test_plan_explain_and_the_extender_say_the_same_of_every_node_word_for_word(seed: int, running: int) -> None:
-    """But for a device that a node without agent does not advertise: a plan may be for agents yet to come."""
+    """But for a device that a node without agent does not advertise: a plan may be for agents yet to come.
+
+    Nothing is desired by name here: see the next law.
+    """
     case = explained(seed, desired=False, running=running)
     if case is None:
         return
@@ -59,6 +62,27 @@ def test_plan_explain_and_the_extender_say_the_same_of_every_node_word_for_word(
     for each in verdicts:
         if each.obstacle is None or each.obstacle.cause not in OF_NODES:
             assert texts.get(each.node, "") == (each.obstacle.text if each.obstacle else "")
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=seeds, running=st.integers(0, 3))
+def test_a_plan_counts_as_free_what_is_kept_for_pods_by_name_and_says_so_of_each_gpu(seed: int, running: int) -> None:
+    """Idle devices that are desired give way to pods that fit nowhere else, which a plan shows before it happens.
+
+    Explain and the extender answer for this moment, and count them. So plan and explain differ on GPUs that have them
+    alone; a plan has room there where explain has none, never the other way.
+    """
+    case = explained(seed, desired=True, running=running)
+    if case is None:
+        return
+    cluster, me, verdicts = case
+    for mine, other in zip(verdicts, Reasons(cluster.snapshot).verdicts(me.pod.need), strict=True):
+        if mine.obstacle is not None and mine.obstacle.cause is Cause.NO_AGENT:
+            continue
+        if (mine.obstacle, mine.detail) != (other.obstacle, other.detail):
+            kept = f" of {mine.node}: the controller keeps idle devices for pods that request them by name"
+            assert any(kept in note for note in cluster.snapshot.notes)
+            assert mine.obstacle is not None
 
 
 @settings(max_examples=60, deadline=None)
