@@ -60,7 +60,10 @@ def sharing_of(rng: random.Random, model: str) -> Sharing:
 
 
 def random_cluster(rng: random.Random, *, desired: bool, running: int) -> list[Object]:
-    """Return the objects of a cluster with a pending pod `WANT`; whether devices may be desired; the running pods."""
+    """Return the objects of a cluster with a pending pod `WANT`; whether devices may be desired; the running pods.
+
+    Of some running pods the request cannot be read.
+    """
     objects: list[Object] = []
     models: list[str] = []
     for number in range(rng.choice((1, 1, 2, 3))):
@@ -71,7 +74,7 @@ def random_cluster(rng: random.Random, *, desired: bool, running: int) -> list[O
     want = _pod(rng, "want", models)
     placed: list[Object] = []
     for number in range(running):
-        placed += _placed([*objects, *placed], _pod(rng, f"r{number}", models))
+        placed += _placed([*objects, *placed], _pod(rng, f"r{number}", models), unreadable=rng.random() < 0.2)
     return [*objects, *placed, want]
 
 
@@ -127,7 +130,7 @@ def _pod(rng: random.Random, name: str, models: Sequence[str]) -> Object:
     return pod(name, limits, node=None, annotations=annotations)
 
 
-def _placed(objects: Sequence[Object], waiting: Object) -> list[Object]:
+def _placed(objects: Sequence[Object], waiting: Object, *, unreadable: bool) -> list[Object]:
     """Return the pod where the scheduler would place it; none where it fits nowhere."""
     cluster, live = read_cluster(as_fields(objects)), read_live_pod(waiting)
     ledger = Ledger.of(cluster)
@@ -139,4 +142,5 @@ def _placed(objects: Sequence[Object], waiting: Object) -> list[Object]:
         return []
     limits = waiting["spec"]["containers"][0]["resources"]["limits"]
     metadata = waiting["metadata"]
-    return [pod(metadata["name"], limits, *shares, node=best, annotations=metadata["annotations"])]
+    annotations = metadata["annotations"] | ({"tessera.dev/isolation": "since removed"} if unreadable else {})
+    return [pod(metadata["name"], limits, *shares, node=best, annotations=annotations)]

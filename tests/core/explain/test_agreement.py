@@ -36,6 +36,7 @@ def explained(seed: int, *, desired: bool, running: int) -> tuple[Cluster, Obser
     "an unhealthy GPU that the planner gives a layout: its instances and their slices are the same places"
 )
 @example(seed=422, running=0).via("a GPU with instances of another profile that can be repartitioned")
+@example(seed=5012, running=3).via("devices are recorded on a pod whose request cannot be read")
 def test_plan_explain_and_the_extender_say_the_same_of_every_node_word_for_word(seed: int, running: int) -> None:
     """But for a device that a node without agent does not advertise: a plan may be for agents yet to come.
 

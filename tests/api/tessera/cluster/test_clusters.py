@@ -11,6 +11,8 @@ from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_clus
 from tessera.core.cluster.cluster import Cluster, ObservedPod, Phase, Record
 from tessera.core.explain.inspection import inspect
 from tessera.core.packing.fit import Fleet
+from tessera.core.packing.ledger import Ledger
+from tessera.core.packing.plan import plan
 
 NEED = {"tessera.dev/gpu-memory": 4}
 GOOD = (node(), gpunode("a", gpu(0), gpu(1)), pod("p", NEED, share(1, 4096)))
@@ -41,7 +43,14 @@ NOTED: dict[str, tuple[Object, list[str]]] = {
     "a time that is a number": (pod("x", metadata={"creationTimestamp": 5}), ["metadata.creationTimestamp"]),
     "a status that is a list": (pod("x") | {"status": []}, ["status"]),
     "a pod on a node that is gone": (pod("x", NEED, node="gone"), ["pod ns/x is left out: it runs on node gone"]),
-    "a pod whose request is nonsense": (pod("x", {"nvidia.com/gpu": "-1"}), ["pod ns/x is left out", "-1"]),
+    "a pod whose request is nonsense": (
+        pod("x", {"nvidia.com/gpu": "-1"}),
+        ["pod ns/x cannot be read, and only its recorded devices count", "-1"],
+    ),
+    "a pending pod whose request is nonsense": (
+        pod("x", {"nvidia.com/gpu": "-1"}, node=None),
+        ["pod ns/x is left out", "-1"],
+    ),
     "an assignment that is no JSON": (
         pod("x", NEED, annotations={"tessera.dev/assignment": "{"}),
         ["the devices recorded on pod ns/x are not used"],
@@ -113,6 +122,22 @@ def test_a_pod_that_cannot_be_read_holds_what_is_recorded() -> None:
     assert got.problem == f"its request cannot be read: {got.unread}"
 
 
+def test_a_plan_gives_nobody_what_is_recorded_of_a_pod_that_cannot_be_read() -> None:
+    odd = pod("x", NEED, share(0, 40000), annotations={"tessera.dev/unknown": "x"})
+    got = read(*GOOD, odd, pod("q", {"tessera.dev/gpu-memory": 38}, node=None)).snapshot
+    assert [(each.pod.key, each.assignment.shares) for each in got.running if each.pod.key == "ns/x"] == [
+        ("ns/x", (share(0, 40000),))
+    ]
+    assert plan(got).assignments == ()
+
+
+def test_records_of_pods_that_cannot_be_read_close_a_gpu_like_others() -> None:
+    odd = pod("x", NEED, share(1, 40000), annotations={"tessera.dev/unknown": "x"})
+    got = read(*GOOD, odd)
+    assert any("GPU 1 of a takes no new pods, as its allocations conflict" in note for note in got.snapshot.notes)
+    assert bool(Ledger.of(got).impossible_uses)
+
+
 # Keyed by a sentence: a pod that cannot be read; desired are its node, its phase and words of its problem.
 UNREAD: dict[str, tuple[Object, str | None, Phase, str]] = {
     "without anything recorded": (pod("p", {"nvidia.com/gpu": "-1"}), "a", Phase.RUNNING, "cannot be read"),
@@ -160,8 +185,8 @@ def test_pods_that_did_not_change_are_not_read_again() -> None:
     assert look(nameless).pods[0].pod is not look(nameless).pods[0].pod
 
 
-def test_a_pod_of_a_strange_version_is_left_out() -> None:
-    assert "ns/x is left out" in read(*GOOD, pod("x", metadata={"resourceVersion": 5})).notes[0]
+def test_a_pod_of_a_strange_version_cannot_be_read() -> None:
+    assert "ns/x cannot be read" in read(*GOOD, pod("x", metadata={"resourceVersion": 5})).notes[0]
 
 
 def test_the_unit_is_that_of_the_nodes_unless_it_is_given() -> None:

@@ -138,7 +138,7 @@ NOTES: dict[str, tuple[Plain, str]] = {
     "a node that is not there": (listed("a", GPU, "m"), "pod ns/a is left out: it runs on node m, which is not among"),
     "a pod that cannot be read": (
         listed("a", GPU, annotations={"tessera.dev/isolation": "x"}),
-        "pod ns/a is left out: cluster.json, document 1, line 28: Pod ns/a: metadata.annotations",
+        "pod ns/a cannot be read, and only its recorded devices count: cluster.json, document 1, line 28: Pod ns/a: ",
     ),
     "more devices than the node shows": (
         listed("a", {"nvidia.com/gpu": "3"}),

@@ -19,7 +19,7 @@ from tessera.api.kubernetes.taints import not_ready_taints
 from tessera.api.tessera.cluster.fleets import close_gpus, desired_notes
 from tessera.api.tessera.node.nodereports import ENFORCEMENT
 from tessera.api.tessera.pods.assignments import read_shares
-from tessera.api.tessera.pods.runningpods import PodMemory, PodsOfCluster, read_pods
+from tessera.api.tessera.pods.runningpods import PodMemory, PodsOfCluster, node_of, read_pods
 from tessera.api.tessera.pods.signatures import Authority, Keys
 from tessera.api.tessera.v1alpha1.gpunodes import KIND, read_gpu_node
 from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
@@ -287,7 +287,7 @@ class _Pods:
         if key in self._pending:
             return _PodAllocation(self._pending[key])
         running = self._running.get(key)
-        if running is None:
+        if running is None or key in self._unread:
             return self._left_out(field, key)
         if key in self._recorded and key not in self._invalid_assignment:
             return _PodAllocation(running.pod, running.assignment.node, self._recorded[key], Record.RECORDED)
@@ -298,8 +298,7 @@ class _Pods:
 
     def _left_out(self, field: Field, key: PodKey) -> _PodAllocation:
         """Return what is known of an invalid pod; its recorded devices count all the same."""
-        name = _spec(field).get("nodeName")
-        node = NodeName(name) if isinstance(name, str) and name else None
+        node = NodeName(node_of(field)) or None
         unread = self._unread.get(key, "")
         problem = f"its request cannot be read: {unread}" if unread else ""
         held = _PodAllocation(Pod(key=key, need=Need(node_name=node or "")), node, unread=unread, problem=problem)

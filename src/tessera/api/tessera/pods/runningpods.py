@@ -4,6 +4,7 @@ Kubernetes does not record which device a pod uses, unless a scheduler extender 
 recorded, `core.packing.assumed` says what the pod has.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -15,13 +16,14 @@ from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.kubernetes.workloads import controller
 from tessera.api.tessera.pods.assignments import read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys
+from tessera.api.untyped import as_dict
 from tessera.core.cluster.snapshot import Node, NodeName, Running, Share
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, names_device
 from tessera.core.packing.assumed import PodOnNode, unused_record, with_assumed_shares
-from tessera.core.workload.need import Form, Pod, PodKey
+from tessera.core.workload.need import Form, Need, Pod, PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["Claims", "PodMemory", "PodsOfCluster", "read_pods"]
+__all__ = ["Claims", "PodMemory", "PodsOfCluster", "node_of", "read_pods"]
 
 
 class PodsOfCluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +39,7 @@ class PodsOfCluster(msgspec.Struct, frozen=True, kw_only=True):
     invalid: Mapping[PodKey, str] = {}
     """Why annotations do not count; such a pod uses nothing, or what the kubelet allocated by name."""
     unread: Mapping[PodKey, str] = {}
-    """Why a pod was left out, naming its field."""
+    """Why a pod's request is invalid, naming the field; of such a pod only recorded devices count."""
     misread: tuple[str, ...] = ()
     """Pods and records that are invalid, one sentence each."""
     notes: tuple[str, ...] = ()
@@ -51,8 +53,8 @@ Claims = Mapping[str, tuple[NodeName, tuple[Share, ...]]]
 class _Reading(msgspec.Struct, frozen=True):
     """The content of one Pod object."""
 
-    pod: Pod | None
-    """None if it is invalid."""
+    pod: Pod
+    """Without a request if it is invalid."""
     shares: tuple[Share, ...] | None = None
     """If they are recorded."""
     note: str = ""
@@ -60,7 +62,7 @@ class _Reading(msgspec.Struct, frozen=True):
     invalid: str = ""
     """Why annotations do not count."""
     unread: str = ""
-    """Why the pod is invalid, naming the field."""
+    """Why its request is invalid, naming the field."""
 
 
 class PodMemory:
@@ -110,10 +112,12 @@ class _Found:
             self.notes.append(read.note)
         if read.invalid:
             self.invalid[key] = read.invalid
-        if read.pod is None:
-            self.unread[key] = read.unread
-            return
         node, shares = read.pod.need.node_name, read.shares
+        if read.unread:
+            self.unread[key] = read.unread
+            if node in self._nodes:
+                self.on_node.setdefault(node, []).append(PodOnNode(read.pod, shares or ()))
+            return
         if shares is None and node in self._nodes and not self._signed:
             shares = _of_hami(field, self._nodes[node], key, self.notes)
         if not shares and read.pod.need.asks and not self._signed:
@@ -163,7 +167,8 @@ def read_pods(
 ) -> PodsOfCluster:
     """Return the pods of Pod objects; finished ones are left out, pods with a claim run on its node.
 
-    An invalid pod, or one on an unknown node, is left out with a note: a cluster is as it is.
+    A cluster is as it is: an invalid pod, or one on an unknown node, is left out with a note. Of an invalid pod on a
+    node its recorded devices count, as by the scheduler's ledger.
 
     Args:
         fields: the objects.
@@ -186,10 +191,11 @@ def read_pods(
         seen.add(key)
         if is_finished(field):
             continue
+        own_keys = _keys_of(field, keys)
         try:
-            read = memory.reading(field, key, share_unit_mib, _keys_of(field, keys))
+            read = memory.reading(field, key, share_unit_mib, own_keys)
         except InvalidInput as error:
-            read = _unread(field, key, error)
+            read = _unread(field, key, error, share_unit_mib, own_keys)
         found.take(field, key, read)
     memory.settle()
     return found.observed()
@@ -223,7 +229,7 @@ def _of_hami(field: Field, node: Node, key: PodKey, notes: list[str]) -> tuple[S
 
 
 def _keys_of(field: Field, keys: Mapping[str, Keys] | None) -> Keys | None:
-    return (keys or {}).get(field.get("spec", "nodeName").text(""))
+    return (keys or {}).get(node_of(field))
 
 
 def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> _Reading:
@@ -232,7 +238,7 @@ def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> 
         priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
         pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
     except InvalidInput as error:
-        return _unread(field, key, error)
+        return _unread(field, key, error, share_unit_mib, keys)
     if not need.node_name:
         return _Reading(pod)
     try:
@@ -244,5 +250,21 @@ def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> 
         return _Reading(pod, note=unused_record(key, error))
 
 
-def _unread(field: Field, key: PodKey, error: InvalidInput) -> _Reading:
-    return _Reading(None, note=f"pod {key} is left out: {error}", unread=in_words(error, field))
+def _unread(field: Field, key: PodKey, error: InvalidInput, share_unit_mib: int, keys: Keys | None) -> _Reading:
+    """Return a pod without its request, which cannot be read, and with what is recorded of it."""
+    node, shares = node_of(field), None
+    with contextlib.suppress(InvalidInput):
+        shares = read_shares(field, None, share_unit_mib=share_unit_mib, keys=keys) if node else None
+    note = f"pod {key} cannot be read, and only its recorded devices count" if node else f"pod {key} is left out"
+    return _Reading(
+        Pod(key=key, need=Need(node_name=node)),
+        shares,
+        note=f"{note}: {error}",
+        unread=in_words(error, field),
+    )
+
+
+def node_of(field: Field) -> str:
+    """Return the node of a Pod object, however malformed it is; empty where it has none."""
+    name = as_dict(as_dict(field.value).get("spec")).get("nodeName")
+    return name if isinstance(name, str) else ""
