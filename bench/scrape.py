@@ -27,6 +27,7 @@ from tessera.clients.kube import Object
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -88,7 +89,7 @@ async def fill(driver: GpuDriver, machine: Machine, proc: Path) -> tuple[Invento
         for instance in facts.instances:
             for replica in range(CLIENTS):
                 number = len(entries)
-                use = Use(gpu=facts.uuid, placement=instance.placement, exclusivity=Exclusivity.REPLICA)
+                use = Use(device=DeviceId(facts.uuid, instance.placement), exclusivity=Exclusivity.REPLICA)
                 entries.append(
                     Allocation(
                         resource=f"nvidia.com/mig-{PROFILE}.shared",

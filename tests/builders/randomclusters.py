@@ -11,6 +11,7 @@ from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.api.tessera.pods.clusterpods import read_live_pod
 from tessera.core.cluster.gpunodestate import DesiredDevices, Impairment, UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Layout
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.ledger import Ledger
@@ -99,9 +100,9 @@ def _node(rng: random.Random, name: str, models: Sequence[str], *, desired: bool
         each = msgspec.structs.replace(gpu(index, model, sharing=sharing_of(rng, model)), uuid=f"GPU-{name}-{index}")
         gpus.append(each)
         if rng.random() < 0.15:
-            unhealthy.append(UnhealthyDevice(gpu=each.uuid, reason="Xid 79"))
+            unhealthy.append(UnhealthyDevice(device=DeviceId(each.uuid), reason="Xid 79"))
         elif each.sharing.layout and rng.random() < 0.15:
-            unhealthy.append(UnhealthyDevice(gpu=each.uuid, placement=each.sharing.layout[0], reason="Xid 94"))
+            unhealthy.append(UnhealthyDevice(device=DeviceId(each.uuid, each.sharing.layout[0]), reason="Xid 94"))
         if desired and each.sharing.managed and rng.random() < 0.2:
             wanted.append(DesiredDevices(gpu=each.uuid, whole=True))
     impaired: tuple[Impairment, ...] = ()

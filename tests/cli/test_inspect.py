@@ -23,6 +23,7 @@ from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, name_of
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
 from tessera.core.explain.inspection import Inspection, inspect
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import InvalidInput, Unavailable
 
@@ -40,7 +41,7 @@ CLUSTER: list[Object] = [
         *(gpu(index, layout=None if index else LAYOUT, node="gpu-a") for index in range(4)),
         driver="580.95.05",
         policy="batch",
-        unhealthy=(UnhealthyDevice(gpu="GPU-gpu-a-3", reason="Xid 79"),),
+        unhealthy=(UnhealthyDevice(device=DeviceId("GPU-gpu-a-3"), reason="Xid 79"),),
         used=(Used(gpu="GPU-gpu-a-0", memory_mib=3072), Used(gpu="GPU-gpu-a-1", memory_mib=19456)),
         desired=(DesiredDevices(gpu="GPU-gpu-a-0", instances=(place(A100, "1g.5gb", 4),)),),
     ),

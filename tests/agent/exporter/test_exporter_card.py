@@ -22,6 +22,7 @@ from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.health import Health
@@ -139,8 +140,8 @@ def near(smi: SmiGpu, path: str, value: float, most: float) -> None:
 
 
 async def test_the_metrics_of_two_pods_are_nvidia_smis(card: Card, pods: PodsOnCard) -> None:
-    pods.allocate("busy", Use(gpu=pods.uuid, exclusivity=Exclusivity.MEMORY, memory_mib=8192))
-    pods.allocate("idle", Use(gpu=pods.uuid, exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+    pods.allocate("busy", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
+    pods.allocate("idle", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
     with load(card, pods, busy=6144, idle=2048) as programs:
         programs["busy"].must("busy", seconds=1)
         await pods.exporter.observe()
@@ -229,7 +230,7 @@ async def test_work_of_tensor_cores_and_its_power_are_seen(card: Card, pods: Pod
 
 
 async def test_no_metric_is_absurd(card: Card, pods: PodsOnCard) -> None:
-    pods.allocate("busy", Use(gpu=pods.uuid, exclusivity=Exclusivity.MEMORY, memory_mib=8192))
+    pods.allocate("busy", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
     with load(card, pods, busy=1024) as programs:
         for _ in range(4):
             programs["busy"].must("busy", seconds=0.4)
@@ -247,7 +248,7 @@ async def test_no_metric_is_absurd(card: Card, pods: PodsOnCard) -> None:
 
 
 async def test_observing_and_scraping_cost_what_is_promised(card: Card, pods: PodsOnCard) -> None:
-    pods.allocate("busy", Use(gpu=pods.uuid, exclusivity=Exclusivity.MEMORY, memory_mib=8192))
+    pods.allocate("busy", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
     with load(card, pods, busy=1024) as programs:
         programs["busy"].tell("busy", seconds=6)
         await pods.exporter.observe()
@@ -285,7 +286,7 @@ async def test_programs_that_take_turns_both_progress_and_are_told_apart(card: C
     """Time-slicing: two busy programs and an idle one, without MPS."""
     pods.slice_time(3)
     for pod in ("one", "two", "idle"):
-        pods.allocate(pod, Use(gpu=pods.uuid, exclusivity=Exclusivity.REPLICA))
+        pods.allocate(pod, Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.REPLICA))
     with load(card, pods, one=512, two=512, idle=512) as programs:
         alone = programs["one"].must("busy", seconds=2)["rounds"]
         await pods.exporter.observe()
@@ -311,7 +312,7 @@ async def test_programs_that_take_turns_both_progress_and_are_told_apart(card: C
 async def test_a_noisy_pod_is_named(card: Card, pods: PodsOnCard) -> None:
     pods.slice_time(2)
     for pod in ("noisy", "quiet"):
-        pods.allocate(pod, Use(gpu=pods.uuid, exclusivity=Exclusivity.REPLICA))
+        pods.allocate(pod, Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.REPLICA))
     with load(card, pods, noisy=512, quiet=512) as programs:
         programs["noisy"].must("busy", seconds=0.5)
         await pods.exporter.observe()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 SEEN = Inventory(gpus=(card("T4"),))
 ILL = HealthChange(device=DeviceId("GPU-0"), before=HealthPhase.HEALTHY, after=HealthPhase.UNHEALTHY, reason="error 79")
-LEFT = UnhealthyDevice(gpu="GPU-0", reason="processes of a pod that is gone use it")
+LEFT = UnhealthyDevice(device=DeviceId("GPU-0"), reason="processes of a pod that is gone use it")
 
 
 @pytest.fixture

@@ -240,7 +240,7 @@ async def test_an_agent_reports_its_gpus(machine: Machine) -> None:
             if state.unhealthy:
                 break
             await asyncio.sleep(0.02)
-        assert [(each.gpu, "79" in each.reason) for each in state.unhealthy] == [(first.uuid, True)]
+        assert [(each.device.gpu, "79" in each.reason) for each in state.unhealthy] == [(first.uuid, True)]
         assert [gpu.uuid for gpu in state.gpus] == [first.uuid, second.uuid]
         assert {each.gpu for each in state.used} == {first.uuid, second.uuid}
         node = await machine.kube.get(NODES, "n1")

@@ -4,10 +4,11 @@ import asyncio
 
 from harness import virtualtime
 from tessera.agent.pods.evictions import Evictions
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.layouts import GpuUser
 from tessera.errors import Unavailable
 
-POD = GpuUser(gpu="u", pod="ns/p")
+POD = GpuUser(device=DeviceId("u"), pod="ns/p")
 
 
 class Api:
@@ -40,7 +41,7 @@ def test_why_a_pod_stays_is_said_until_it_goes() -> None:
         evictions = Evictions(api.evict, 1.0)
         await ask_for(evictions, 1, POD)
         assert evictions.refusals([POD]) == ("pod ns/p is not evicted: a budget keeps it",)
-        assert evictions.refusals([GpuUser(gpu="u", pod="ns/other")]) == ()
+        assert evictions.refusals([GpuUser(device=DeviceId("u"), pod="ns/other")]) == ()
         api.allows = True
         evictions.begin_anew()
         await ask_for(evictions, 1, POD)
@@ -53,7 +54,7 @@ def test_why_a_pod_stays_is_said_until_it_goes() -> None:
 def test_the_next_pod_of_a_name_is_asked_at_once_and_a_process_never() -> None:
     async def story() -> None:
         evictions = Evictions(api.evict, 1.0)
-        await ask_for(evictions, 1, POD, GpuUser(gpu="u", pid=7))
+        await ask_for(evictions, 1, POD, GpuUser(device=DeviceId("u"), pid=7))
         await ask_for(evictions, 1)
         await ask_for(evictions, 1, POD)
 

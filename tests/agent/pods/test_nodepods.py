@@ -10,6 +10,7 @@ from builders.nodepods import node_pods
 from harness.servers import Clock
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import users_of
 from tessera.errors import Unavailable
@@ -56,7 +57,9 @@ async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute() 
 async def test_what_allocate_answered_is_held_though_no_pod_is_known_for_it_yet() -> None:
     """Its container has the UUID: an instance that is destroyed and made again has another."""
     made = facts(0)
-    answered = Allocation(resource="tessera.dev/gpu-memory", ids=("u",), at_ns=1, uses=(Use(gpu=made.uuid),))
+    answered = Allocation(
+        resource="tessera.dev/gpu-memory", ids=("u",), at_ns=1, uses=(Use(device=DeviceId(made.uuid)),)
+    )
     pods = node_pods(lambda: (), record(()), resources=KNOWN, entries=[answered])
     inventory = Inventory(gpus=(made,))
     held = [(each.pod, each.devices) for each in await pods.pod_devices(inventory)]

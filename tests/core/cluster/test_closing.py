@@ -12,6 +12,7 @@ from tessera.core.cluster.byname import named_share
 from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Layout, all_layouts
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Demand, Fleet
@@ -26,8 +27,8 @@ LAYOUT = (place("A100-40GB", "3g.20gb", 0), place("A100-40GB", "3g.20gb", 4))
 FIXED = Sharing(
     modes=(Mode.MIG, Mode.MIG_TIME_SLICING), layout=LAYOUT, allow_repartition=False, replicas=(("3g.20gb", 2),)
 )
-WHOLE_SICK = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
-SECOND_SICK = (UnhealthyDevice(gpu="GPU-a-0", placement=LAYOUT[1], reason="Xid 43"),)
+WHOLE_SICK = (UnhealthyDevice(device=DeviceId("GPU-a-0"), reason="Xid 79"),)
+SECOND_SICK = (UnhealthyDevice(device=DeviceId("GPU-a-0", LAYOUT[1]), reason="Xid 43"),)
 ANY = (
     amount(1024),
     amount(1024, Isolation.DRIVER),
@@ -55,7 +56,7 @@ def replicated(start: int) -> Share:
 # Keyed by a sentence: the GPU, what is unhealthy, what is held; desired is whether anything new is served.
 CASES: dict[str, tuple[Gpu, tuple[UnhealthyDevice, ...], tuple[Share, ...], bool]] = {
     "a GPU that is well": (gpu(0), (), (), True),
-    "the neighbor is unhealthy": (gpu(0), (UnhealthyDevice(gpu="GPU-a-1"),), (), True),
+    "the neighbor is unhealthy": (gpu(0), (UnhealthyDevice(device=DeviceId("GPU-a-1")),), (), True),
     "an empty GPU": (gpu(0), WHOLE_SICK, (), False),
     "a GPU held whole": (gpu(0), WHOLE_SICK, (share(0, 40000, Mode.WHOLE, percent=100),), False),
     "memory shares": (gpu(0), WHOLE_SICK, (share(0, 4096), share(0, 2048)), False),
@@ -131,7 +132,7 @@ def test_planner_ledger_and_controller_agree_on_what_is_unhealthy(layout: Layout
         state = GpuNodeState(
             name=NodeName("a"),
             gpus=(card,),
-            unhealthy=(UnhealthyDevice(gpu=card.uuid, placement=unhealthy),),
+            unhealthy=(UnhealthyDevice(device=DeviceId(card.uuid, unhealthy)),),
             reported=True,
         )
         where = node("a", card)

@@ -14,5 +14,5 @@ def test_desired_devices_are_the_whole_gpu_or_its_instances() -> None:
 
 
 def test_what_is_unhealthy_is_a_gpu_or_an_instance() -> None:
-    assert UnhealthyDevice(gpu="u").device == DeviceId("u")
-    assert UnhealthyDevice(gpu="u", placement=TWO[1]).device == DeviceId("u", TWO[1])
+    assert UnhealthyDevice(device=DeviceId("u")).device == DeviceId("u")
+    assert UnhealthyDevice(device=DeviceId("u", TWO[1])).device == DeviceId("u", TWO[1])

@@ -37,15 +37,15 @@ FIRST, SECOND, PAIR = Placement(0, 1, "1g.5gb"), Placement(1, 1, "1g.5gb"), Plac
 
 
 def whole(gpu: str = GPU, placement: Placement | None = None) -> Use:
-    return Use(gpu=gpu, placement=placement)
+    return Use(device=DeviceId(gpu, placement))
 
 
 def amount(memory_mib: int, gpu: str = GPU) -> Use:
-    return Use(gpu=gpu, exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib)
+    return Use(device=DeviceId(gpu), exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib)
 
 
 def client(gpu: str = GPU, *, mps: bool | None = None) -> Use:
-    return Use(gpu=gpu, exclusivity=Exclusivity.REPLICA, mps=mps)
+    return Use(device=DeviceId(gpu), exclusivity=Exclusivity.REPLICA, mps=mps)
 
 
 def entry(
@@ -318,8 +318,8 @@ def test_shares_name_devices_that_are_there_or_will_be() -> None:
     part = share(1, 7, Mode.MPS)
     lost = share(5, 7, Mode.MPS)
     assert uses_of_shares((instance, part, lost), inventory) == (
-        Use(gpu=facts(0).uuid, placement=PAIR, memory_mib=9856),
-        Use(gpu=facts(1).uuid, exclusivity=Exclusivity.MEMORY, memory_mib=7, mps=True),
+        Use(device=DeviceId(facts(0).uuid, PAIR), memory_mib=9856),
+        Use(device=DeviceId(facts(1).uuid), exclusivity=Exclusivity.MEMORY, memory_mib=7, mps=True),
     )
 
 

@@ -7,13 +7,14 @@ from tessera.core.cluster.mps import mps_key
 from tessera.core.deviceplugin.allocations import Allocation, AssignedUses, Exclusivity, Use
 from tessera.core.deviceplugin.formerentries import is_vague, supplemented
 from tessera.core.deviceplugin.lastgate import GatePod
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 
 NAMED, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
 PLACE = Placement(0, 1, "1g.5gb")
-TURNS = Use(gpu="GPU-0", exclusivity=Exclusivity.REPLICA)
-WHOLE = Use(gpu="GPU-1")
-PART = Use(gpu="GPU-0", exclusivity=Exclusivity.MEMORY, memory_mib=5)
+TURNS = Use(device=DeviceId("GPU-0"), exclusivity=Exclusivity.REPLICA)
+WHOLE = Use(device=DeviceId("GPU-1"))
+PART = Use(device=DeviceId("GPU-0"), exclusivity=Exclusivity.MEMORY, memory_mib=5)
 POD = GatePod(name="ns/a", lasting=frozenset({"proxy", "main"}), order=("proxy", "init", "main"))
 
 
@@ -30,7 +31,7 @@ SHARED: dict[str, tuple[tuple[Use, ...], str, tuple[Use, ...], bool, set[str], l
     "a replica on a GPU without a daemon": ((TURNS,), NAMED, (), True, set(), [False]),
     "a replica on a GPU with one": ((TURNS,), NAMED, (), True, {mps_key("GPU-0")}, [True]),
     "a replica of an instance with one": (
-        (msgspec.structs.replace(TURNS, placement=PLACE),),
+        (msgspec.structs.replace(TURNS, device=DeviceId(TURNS.device.gpu, PLACE)),),
         NAMED,
         (),
         True,
@@ -39,7 +40,7 @@ SHARED: dict[str, tuple[tuple[Use, ...], str, tuple[Use, ...], bool, set[str], l
     ),
     "a replica of a pod that does not run": ((TURNS,), NAMED, (), False, set(), [None]),
     "replicas of two GPUs, of which one is known": (
-        (by_mps(TURNS, mps=False), msgspec.structs.replace(TURNS, gpu="GPU-2")),
+        (by_mps(TURNS, mps=False), msgspec.structs.replace(TURNS, device=DeviceId("GPU-2"))),
         NAMED,
         (),
         True,

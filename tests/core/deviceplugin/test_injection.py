@@ -7,6 +7,7 @@ from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.containerresponse import ContainerResponse, DeviceNode
 from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
 from tessera.core.deviceplugin.injection import GPU_KIND, answered, by_cdi, container_response, share_name
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy
 
@@ -116,11 +117,15 @@ ANSWERED: dict[str, tuple[tuple[Allocation, ...], bool, tuple[ListStrategy, ...]
     "of other ids it says nothing": ((replace(ENTRY, ids=("b",), strategies=("envvar",)),), False, ("cdi-cri",)),
     "of another pod it says nothing": ((replace(ENTRY, uid="v", strategies=("envvar",)),), False, ("cdi-cri",)),
     "the answer itself says it": (
-        (replace(ENTRY, uid="", guessed=True, uses=(Use(gpu="g"),), strategies=("envvar", "cdi-cri")),),
+        (replace(ENTRY, uid="", guessed=True, uses=(Use(device=DeviceId("g")),), strategies=("envvar", "cdi-cri")),),
         True,
         ("envvar", "cdi-cri"),
     ),
-    "devices on record were named": ((replace(ENTRY, guessed=True, uses=(Use(gpu="g"),)),), False, ("envvar",)),
+    "devices on record were named": (
+        (replace(ENTRY, guessed=True, uses=(Use(device=DeviceId("g")),)),),
+        False,
+        ("envvar",),
+    ),
     "devices that are kept were named": ((), True, ("envvar",)),
 }
 

@@ -29,11 +29,11 @@ NAMED, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
 
 
 def whole(*gpus: str) -> tuple[Use, ...]:
-    return tuple(Use(gpu=gpu) for gpu in gpus)
+    return tuple(Use(device=DeviceId(gpu)) for gpu in gpus)
 
 
 def amount(memory_mib: int) -> tuple[Use, ...]:
-    return (Use(gpu=GPU, exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib),)
+    return (Use(device=DeviceId(GPU), exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib),)
 
 
 def entry(pod: str, ids: str, uses: tuple[Use, ...] = (), container: str = "main", resource: str = NAMED) -> Allocation:
@@ -272,7 +272,7 @@ def test_of_a_pod_s_containers_the_last_that_starts_knows_what_all_are_assigned(
 
 
 def test_devices_of_one_pod_that_only_its_processes_use_are_closed_and_parts_are_not() -> None:
-    shared = (Use(gpu="GPU-2", exclusivity=Exclusivity.REPLICA), *amount(1))
+    shared = (Use(device=DeviceId("GPU-2"), exclusivity=Exclusivity.REPLICA), *amount(1))
     record = (entry("a", "x", whole(OTHER, GPU)), entry("b", "y", whole("GPU-3")), entry("a", "z", shared))
     found = devices_of_orphans(record, {"a"})
     assert [each.device for each in found] == [DeviceId(GPU), DeviceId(OTHER)]
@@ -310,7 +310,7 @@ def test_a_recorded_use_isolates_as_the_mode_that_it_was_allocated_as(
 
 @pytest.mark.parametrize("exclusivity", [Exclusivity.REPLICA, Exclusivity.MEMORY])
 def test_an_unknown_use_is_the_weakest_unless_its_devices_are_offered(exclusivity: Exclusivity) -> None:
-    use = Use(gpu=GPU, exclusivity=exclusivity)
+    use = Use(device=DeviceId(GPU), exclusivity=exclusivity)
     assert use.isolation is None
     for requested in (Isolation.HARDWARE, Isolation.DRIVER):
         assert weaker_use(requested, [use], offered=False) is use

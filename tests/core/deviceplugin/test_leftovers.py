@@ -34,8 +34,7 @@ processes = st.lists(
 )
 uses = st.builds(
     lambda device, exclusivity: Use(
-        gpu=device.gpu,
-        placement=device.placement,
+        device=DeviceId(device.gpu, device.placement),
         exclusivity=exclusivity,
         memory_mib=300 if exclusivity is Exclusivity.MEMORY else 0,
         mps=None if exclusivity is Exclusivity.EXCLUSIVE else False,
@@ -72,7 +71,7 @@ def test_no_container_starts_beside_a_process_of_an_ended_pod_on_a_device_of_its
 
 
 def test_it_says_which_process_and_pod() -> None:
-    new = msgspec.structs.replace(NEW, uses=(Use(gpu="GPU-0"),))
+    new = msgspec.structs.replace(NEW, uses=(Use(device=DeviceId("GPU-0")),))
     listed = [DeviceProcess(pid=pid, uid="gone", device=DeviceId("GPU-0")) for pid in (12, 7)]
     (found,) = leftovers((), new, listed, ())
     decision = start((found,), new, SEEN, {}, ids=True)
@@ -90,7 +89,7 @@ def test_it_says_which_process_and_pod() -> None:
 
 @pytest.mark.parametrize(("parts", "refused"), [((700,), False), ((701,), True), ((1, 699), False), ((1, 700), True)])
 def test_of_a_shared_device_the_memory_of_all_processes_of_a_pod_counts(parts: tuple[int, ...], refused: bool) -> None:
-    use = Use(gpu="GPU-0", exclusivity=Exclusivity.MEMORY, memory_mib=300, mps=True)
+    use = Use(device=DeviceId("GPU-0"), exclusivity=Exclusivity.MEMORY, memory_mib=300, mps=True)
     new = msgspec.structs.replace(NEW, uses=(use,))
     listed = [
         DeviceProcess(pid=pid, uid="gone", device=DeviceId("GPU-0"), memory_mib=memory_mib)

@@ -22,6 +22,7 @@ from tessera.core.explain.fleetview import (
     WorkloadRecommendation,
     changes,
 )
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.usage.neighbors import Contention
@@ -168,7 +169,7 @@ def test_a_measured_percent_changes_no_node() -> None:
 
 
 def test_what_is_wrong_is_named_on_its_gpu_and_node() -> None:
-    unhealthy = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
+    unhealthy = (UnhealthyDevice(device=DeviceId("GPU-a-0"), reason="Xid 79"),)
     found = view_of(
         node(),
         gpunode("a", gpu(0), unhealthy=unhealthy),

@@ -28,6 +28,7 @@ from tessera.core.explain.fleetview import (
     WorkloadRecommendation,
     changes,
 )
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.firstobstacle import refused
 from tessera.core.packing.fit.admission import Refusal
@@ -237,7 +238,7 @@ def test_pods_whose_devices_contradict_are_named_to_those_who_may_see_them() -> 
             pod(each, WHOLE, share(index, 40000, Mode.WHOLE), metadata={"namespace": "zq"})
             for each, index in (("zqx", 0), ("zqy", 9))
         ),
-        gpunode("a", gpu(0), unhealthy=(UnhealthyDevice(gpu="GPU-a-0", reason=ORPHANS),)),
+        gpunode("a", gpu(0), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-a-0"), reason=ORPHANS),)),
     )
     view = seen(*objects)
     texts = [view.nodes[0].problem, *view.nodes[0].gpus[0].problems]

@@ -11,6 +11,7 @@ from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.mps import Level
 from tessera.core.explain.inspection import GpuHealth, GpuInspection, Inspection, NodeInspection, inspect
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.workload.need import PodKey
 
@@ -146,9 +147,9 @@ def test_how_far_pods_are() -> None:
 
 def test_what_is_unhealthy_is_reported() -> None:
     unhealthy = (
-        UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),
-        UnhealthyDevice(gpu="GPU-a-1", placement=LAYOUT[0], reason="Xid 43"),
-        UnhealthyDevice(gpu="GPU-a-2"),
+        UnhealthyDevice(device=DeviceId("GPU-a-0"), reason="Xid 79"),
+        UnhealthyDevice(device=DeviceId("GPU-a-1", LAYOUT[0]), reason="Xid 43"),
+        UnhealthyDevice(device=DeviceId("GPU-a-2")),
     )
     got = only(
         node(),

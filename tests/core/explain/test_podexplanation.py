@@ -18,6 +18,7 @@ from tessera.core.cluster.mps import Level
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.explain.inspection import inspect
 from tessera.core.explain.podexplanation import PodExplanation, explain_finished, explain_pod
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.plan import plan
@@ -136,7 +137,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "a resource that one healthy GPU could make, and nobody on a node without an agent": (
         [
             machine(),
-            gpunode("a", gpu(0), gpu(1), unhealthy=(UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)),
+            gpunode("a", gpu(0), gpu(1), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-a-0"), reason="Xid 79"),)),
             PLAIN,
             me({"nvidia.com/mig-1g.5gb": 1}),
         ],
@@ -160,7 +161,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "a resource that nobody creates, for want of an agent or of health": (
         [
             machine(),
-            gpunode("a", gpu(0), unhealthy=(UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)),
+            gpunode("a", gpu(0), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-a-0"), reason="Xid 79"),)),
             PLAIN,
             me({"nvidia.com/mig-1g.5gb": 1}),
         ],
@@ -309,7 +310,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ["too little free GPU memory: 40 GiB requested, at most 1 GiB free on one GPU (GPU 0)"],
     ),
     "nobody could end to make room": (
-        [machine(), gpunode("a", gpu(0), unhealthy=(UnhealthyDevice(gpu="GPU-a-0"),)), me({NEED: 4})],
+        [machine(), gpunode("a", gpu(0), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-a-0")),)), me({NEED: 4})],
         [],
         [],
         ["no room for 4 GiB"],
@@ -599,7 +600,11 @@ HELD = (
     share(0, 40960, Mode.WHOLE),
     mig_share(0, "1g.5gb", sevenths()[0].start),
 )
-UNHEALTHY = (None, UnhealthyDevice(gpu="GPU-a-0"), UnhealthyDevice(gpu="GPU-a-0", placement=sevenths()[0]))
+UNHEALTHY = (
+    None,
+    UnhealthyDevice(device=DeviceId("GPU-a-0")),
+    UnhealthyDevice(device=DeviceId("GPU-a-0", sevenths()[0])),
+)
 
 
 @given(
@@ -618,7 +623,7 @@ def test_the_plan_says_the_same_of_every_node_word_for_word(
     pods = [pod("x", {NEED: 4}, held)] if held is not None and held.mode in first.modes else []
     if SHARES.modes[0] in second.modes:
         pods.append(pod("y", {NEED: 4}, share(1, 8192)))
-    if unhealthy is not None and unhealthy.placement not in (None, *(first.layout or ())):
+    if unhealthy is not None and unhealthy.device.placement not in (None, *(first.layout or ())):
         ill = ()
     cluster = read_cluster(as_fields([machine(), gpunode("a", *gpus, unhealthy=ill), *pods, me(requested)]))
     explained = explain_pod(cluster, ME)

@@ -163,7 +163,7 @@ CUTS: dict[str, tuple[Layout | None, DesiredDevices, Spots, Spots, Layout | str]
 
 
 def users(spots: Spots) -> list[GpuUser]:
-    return [GpuUser(gpu=UUID, placement=spot, pod="default/p") for spot in spots]
+    return [GpuUser(device=DeviceId(UUID, spot), pod="default/p") for spot in spots]
 
 
 @pytest.mark.parametrize("case", CUTS)

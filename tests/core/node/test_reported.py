@@ -61,15 +61,15 @@ def test_the_state_of_a_node() -> None:
     assert (found.name, found.gpus, found.used, found.unit_mib) == ("n1", GPUS, (used(5),), 512)
     assert (found.driver, found.reported, found.version) == ("580.1", True, "")
     assert found.unhealthy == (
-        UnhealthyDevice(gpu=CUT.uuid, placement=HALVES[1], reason="XID 94"),
-        UnhealthyDevice(gpu=WHOLE.uuid, reason="XID 79"),
+        UnhealthyDevice(device=DeviceId(CUT.uuid, HALVES[1]), reason="XID 94"),
+        UnhealthyDevice(device=DeviceId(WHOLE.uuid), reason="XID 79"),
     )
 
 
 def test_a_gpu_that_nobody_may_use_is_given_to_nobody() -> None:
     prohibited = msgspec.structs.replace(WHOLE, compute_mode=ComputeMode.PROHIBITED)
     found = reported("n1", (), Inventory(gpus=(prohibited,)), Health(), used=(), unit_mib=1024)
-    assert found.unhealthy == (UnhealthyDevice(gpu=WHOLE.uuid, reason="its compute mode is prohibited"),)
+    assert found.unhealthy == (UnhealthyDevice(device=DeviceId(WHOLE.uuid), reason="its compute mode is prohibited"),)
 
 
 # sentence: (memory reported before, measured now, and reported now)
@@ -136,9 +136,9 @@ TOLD: dict[str, tuple[GpuNodeState, NodeSummary]] = {
             Sharing(modes=(Mode.MEMORY_SHARE,)),
             Sharing(modes=(Mode.WHOLE, Mode.MPS), allow_repartition=False),
             unhealthy=(
-                UnhealthyDevice(gpu="GPU-1", placement=HALVES[0]),
-                UnhealthyDevice(gpu="GPU-1"),
-                UnhealthyDevice(gpu="GPU-7"),
+                UnhealthyDevice(device=DeviceId("GPU-1", HALVES[0])),
+                UnhealthyDevice(device=DeviceId("GPU-1")),
+                UnhealthyDevice(device=DeviceId("GPU-7")),
             ),
         ),
         NodeSummary(ready="1/2", models="A100-40GB", sharing="1 memory-share, 1 whole + mps", instances=""),

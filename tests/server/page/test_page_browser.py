@@ -17,6 +17,7 @@ from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODE_MODELS, NODES, PODS, MemoryKube
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
 from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
@@ -39,7 +40,7 @@ async def fleet(gpus: int) -> MemoryKube:
         name = f"n{number:03d}"
         cards = tuple(gpu(i, layout=slices if i < 4 else None, node=name) for i in range(min(8, gpus)))
         desired = (DesiredDevices(gpu=f"GPU-{name}-0", instances=(*slices, place(A100, "1g.5gb", 6))),)
-        unhealthy = (UnhealthyDevice(gpu=f"GPU-{name}-7", reason="Xid 79"),) if number == 0 else ()
+        unhealthy = (UnhealthyDevice(device=DeviceId(f"GPU-{name}-7"), reason="Xid 79"),) if number == 0 else ()
         body = gpunode(name, *cards, desired=desired, unhealthy=unhealthy)
         await kube.create(NODES, node(name))
         await kube.create(GPU_NODES, {key: part for key, part in body.items() if key != "status"})
@@ -207,7 +208,7 @@ async def test_hostile_and_very_long_texts_are_texts_and_stay_in_their_place(wid
     kube = MemoryKube()
     await kube.create(NODES, node(LONG_NODE))
     card = msgspec.structs.replace(gpu(0, node=LONG_NODE), uuid="GPU-0")
-    body = gpunode(LONG_NODE, card, unhealthy=(UnhealthyDevice(gpu=card.uuid, reason=HOSTILE[:1024]),))
+    body = gpunode(LONG_NODE, card, unhealthy=(UnhealthyDevice(device=DeviceId(card.uuid), reason=HOSTILE[:1024]),))
     await kube.create(GPU_NODES, {key: part for key, part in body.items() if key != "status"})
     await kube.patch(GPU_NODES, LONG_NODE, {"status": body["status"]}, subresource="status")
     whole = share(0, 40960, Mode.WHOLE)

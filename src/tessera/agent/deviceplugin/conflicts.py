@@ -13,6 +13,7 @@ from tessera.agent.pods.podsview import is_ending
 from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event, uid_of
 from tessera.core.deviceplugin.allocations import Allocation, Clash
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.layouts import GpuUser
 from tessera.errors import TesseraError
 from tessera.log import Logger
@@ -123,7 +124,7 @@ class Conflicts:
     async def _ask(self, uids: Mapping[str, str]) -> tuple[str, ...]:
         """Request evictions by `namespace/name`; return why some are refused."""
         self._uids = dict(uids)
-        users = [GpuUser(gpu="", pod=pod) for pod in uids]
+        users = [GpuUser(device=DeviceId(""), pod=pod) for pod in uids]
         await self._evictions.ask(users)
         refusals = {user.pod: text for user in users for text in self._evictions.refusals([user])}
         for pod, text in refusals.items():

@@ -85,7 +85,7 @@ async def resume(gpus: NodeGpus, gpu: str, failed: Procedure, by_s: float) -> Ex
 
 def used_on(users: tuple[GpuUser, ...], gpu: str, layout: Layout) -> Layout:
     """Return the used instances of a layout, sorted; all of them where that is unknown."""
-    own = {user.placement for user in users if user.gpu == gpu}
+    own = {user.device.placement for user in users if user.device.gpu == gpu}
     return tuple(sorted(layout if None in own else (each for each in layout if each in own)))
 
 
@@ -169,7 +169,7 @@ class _Run:
 
     async def _clean(self, facts: GpuFacts, users: tuple[GpuUser, ...]) -> None:
         """Destroy what a failed step left incomplete, so that the former instance can be created in its place."""
-        if any(user.gpu == self._gpu and user.placement is None for user in users):
+        if any(user.device.gpu == self._gpu and user.device.placement is None for user in users):
             return
         for place in facts.incomplete:
             with contextlib.suppress(TesseraError, TimeoutError):

@@ -223,7 +223,7 @@ class Partitioner:
                 hint="try again; if it persists, see `tessera doctor`",
             ) from error
         facts = next((each for each in inventory.gpus if each.uuid == gpu), None)
-        return facts, tuple(user for user in users if user.gpu == gpu)
+        return facts, tuple(user for user in users if user.device.gpu == gpu)
 
     async def _bring_alone(self, target: LayoutTarget, by_s: float) -> str:
         try:

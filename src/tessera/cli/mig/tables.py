@@ -36,13 +36,13 @@ def node_table(seen: NodeInUse, names: Sequence[str]) -> RenderableType:
     """Return every GPU with its MIG instances and what uses them, then the configurations this node supports."""
     table = headed_table("GPU", "model, MIG", "used by", "UUID")
     for gpu in seen.inventory.gpus:
-        own = [user for user in seen.users if user.gpu == gpu.uuid]
+        own = [user for user in seen.users if user.device.gpu == gpu.uuid]
         rows = [
-            (_place(each.placement), _users(user for user in own if user.placement == each.placement), each.uuid)
+            (_place(each.placement), _users(user for user in own if user.device.placement == each.placement), each.uuid)
             for each in gpu.instances
         ]
         rows += [(f"{_place(each)}, incomplete", "", "") for each in gpu.incomplete]
-        whole = _users(user for user in own if user.placement is None)
+        whole = _users(user for user in own if user.device.placement is None)
         table.add_row(str(gpu.index), f"{gpu.model.name}, {'lost' if gpu.lost else _mode(gpu)}", whole, gpu.uuid)
         for place, users, uuid in rows:
             table.add_row("", f"  {place}", users, uuid)
@@ -62,20 +62,20 @@ def node_json(seen: NodeInUse, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _gpu_json(gpu: GpuFacts, users: Iterable[GpuUser]) -> dict[str, Any]:
-    own = [user for user in users if user.gpu == gpu.uuid]
+    own = [user for user in users if user.device.gpu == gpu.uuid]
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
         "model": gpu.model.name,
         "lost": gpu.lost,
         "mig": None if gpu.mig is None else {"current": gpu.mig.current, "pending": gpu.mig.pending},
-        "users": [_user_json(user) for user in own if user.placement is None],
+        "users": [_user_json(user) for user in own if user.device.placement is None],
         "instances": [
             {
                 **_place_json(each.placement),
                 "uuid": each.uuid,
                 "memory_mib": each.memory_mib,
-                "users": [_user_json(user) for user in own if user.placement == each.placement],
+                "users": [_user_json(user) for user in own if user.device.placement == each.placement],
             }
             for each in gpu.instances
         ],

@@ -24,7 +24,7 @@ __all__ = ["closed", "closed_gpus", "possible_together", "reserved_shares", "unh
 
 def closed_gpus(unhealthy: Iterable[UnhealthyDevice]) -> frozenset[str]:
     """Return the UUIDs of the GPUs of which no new pod gets anything."""
-    return frozenset(each.gpu for each in unhealthy if each.placement is None)
+    return frozenset(each.device.gpu for each in unhealthy if each.device.placement is None)
 
 
 def unhealthy_gpus(gpus: Iterable[Gpu], unhealthy: Iterable[UnhealthyDevice]) -> tuple[int, ...]:
@@ -38,7 +38,7 @@ def reserved_shares(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice]) -> Iterator[
 
     One that a pod uses, or that conflicts with shares in use, reserves nothing more.
     """
-    own = [each.placement for each in unhealthy if each.gpu == gpu.uuid]
+    own = [each.device.placement for each in unhealthy if each.device.gpu == gpu.uuid]
     if None in own:
         yield named_share(gpu, None)
         return

@@ -44,16 +44,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 class UnhealthyDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A device that is allocated to no pod for now."""
 
-    gpu: str
-    """UUID."""
-    placement: Placement | None = None
-    """The MIG instance; None for the whole GPU with all that is on it."""
+    device: DeviceId
+    """A GPU with all that is on it, or an instance."""
     reason: str = ""
-
-    @property
-    def device(self) -> DeviceId:
-        """The device."""
-        return DeviceId(self.gpu, self.placement)
 
 
 class Used(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.advertise import NodeOffer, PluginDevice, Resource
 from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
 from tessera.core.gpu.inventory import Inventory
-from tessera.core.gpu.mig import Placement, placement_at
+from tessera.core.gpu.mig import placement_at
 from tessera.core.gpu.sharing import MPS_MODES, Mode
 from tessera.core.node.nodesharing import ListStrategy
 from tessera.core.workload.need import Isolation
@@ -71,26 +71,18 @@ _EXCLUSIVITY = {
 class Use(msgspec.Struct, frozen=True, kw_only=True):
     """A container's device, or its part of one."""
 
-    gpu: str
-    """UUID."""
-    placement: Placement | None = None
-    """The MIG instance; None for the whole GPU."""
+    device: DeviceId
     exclusivity: Exclusivity = Exclusivity.EXCLUSIVE
     memory_mib: int = 0
     """Memory that the container may use, if memory is counted."""
     mps: bool | None = None
     """Of a shared device, whether by an MPS daemon, which excludes others; None where unknown."""
 
-    @property
-    def device(self) -> DeviceId:
-        """The device."""
-        return DeviceId(self.gpu, self.placement)
-
     def excludes(self, other: "Use") -> bool:
         """Return whether two containers can never have these at once, however much memory there is."""
-        if self.gpu != other.gpu:
+        if self.device.gpu != other.device.gpu:
             return False
-        same = self.placement == other.placement and self.exclusivity is other.exclusivity is not Exclusivity.EXCLUSIVE
+        same = self.device == other.device and self.exclusivity is other.exclusivity is not Exclusivity.EXCLUSIVE
         if same and {self.mps, other.mps} != {True, False}:
             return False
         return overlap(self.device, other.device)
@@ -250,8 +242,7 @@ def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:
     return tuple(
         dict.fromkeys(
             Use(
-                gpu=each.gpu_uuid,
-                placement=each.placement,
+                device=DeviceId(each.gpu_uuid, each.placement),
                 exclusivity=_exclusivity(each.mode, replica="::" in each.id),
                 mps=_by_mps(each.mode),
             )
@@ -275,8 +266,7 @@ def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
     return tuple(
         dict.fromkeys(
             Use(
-                gpu=devices[uuid].gpu,
-                placement=devices[uuid].placement,
+                device=devices[uuid],
                 exclusivity=Exclusivity.REPLICA if replica else Exclusivity.EXCLUSIVE,
             )
             for uuid, replica, _ in parts
@@ -293,10 +283,10 @@ def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, 
     gpus = {each.index: each for each in inventory.gpus}
     return tuple(
         Use(
-            gpu=gpus[each.gpu].uuid,
-            placement=None
-            if each.start is None
-            else placement_at(gpus[each.gpu].model, each.profile or "", each.start),
+            device=DeviceId(
+                gpus[each.gpu].uuid,
+                None if each.start is None else placement_at(gpus[each.gpu].model, each.profile or "", each.start),
+            ),
             exclusivity=_exclusivity(each.mode, replica=False),
             mps=_by_mps(each.mode),
             memory_mib=each.memory_mib,
@@ -349,13 +339,13 @@ def clashes(
 
     """
     beside = [each for each in record if not replaces(new, each)]
-    own_ids, gpus = set(new.ids), {use.gpu for use in new.uses}
+    own_ids, gpus = set(new.ids), {use.device.gpu for use in new.uses}
     for other in (each for each in beside if not each.uid or each.uid != new.uid):
         common = own_ids.intersection(other.ids) if ids and other.resource == new.resource else ()
         if common:
             yield Clash(other=other, text=f"device {min(common)} of {new.resource}")
             continue
-        near = [each for each in other.uses if each.gpu in gpus]
+        near = [each for each in other.uses if each.device.gpu in gpus]
         found = next((use for use in new.uses for each in near if use.excludes(each)), None)
         if found is not None:
             yield Clash(other=other, text=str(found.device))
@@ -462,11 +452,7 @@ def _starts_before(other: Allocation, each: Allocation) -> bool:
 
 
 def _memory_mib(entry: Allocation, device: DeviceId) -> int:
-    return sum(
-        use.memory_mib
-        for use in entry.uses
-        if use.gpu == device.gpu and use.placement == device.placement and use.exclusivity is Exclusivity.MEMORY
-    )
+    return sum(use.memory_mib for use in entry.uses if use.exclusivity is Exclusivity.MEMORY and use.device == device)
 
 
 def double_allocations(

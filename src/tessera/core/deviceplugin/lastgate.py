@@ -355,8 +355,7 @@ def devices_of_orphans(record: Iterable[Allocation], gone: Container[str]) -> tu
     }
     return tuple(
         UnhealthyDevice(
-            gpu=device.gpu,
-            placement=device.placement,
+            device=device,
             reason=f"pod {kept[device]} is deleted, and its processes still use it",
         )
         for device in sorted(kept, key=DeviceId.order)

@@ -348,11 +348,11 @@ def _unplaced(pod: ObservedPod) -> Unplaced:
 
 def _reasons(gpu: Gpu, state: GpuNodeState) -> tuple[str, ...]:
     return tuple(
-        f"{each.placement.profile} at {each.placement.start}: {each.reason or 'unhealthy'}"
-        if each.placement
+        f"{each.device.placement.profile} at {each.device.placement.start}: {each.reason or 'unhealthy'}"
+        if each.device.placement
         else each.reason or "unhealthy"
         for each in state.unhealthy
-        if each.gpu == gpu.uuid
+        if each.device.gpu == gpu.uuid
     )
 
 

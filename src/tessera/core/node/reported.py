@@ -82,11 +82,11 @@ def _unhealthy(inventory: Inventory, health: Health) -> Iterator[UnhealthyDevice
         prohibited = "its compute mode is prohibited" if facts.compute_mode is ComputeMode.PROHIBITED else ""
         reason = states[whole].reason if whole in states else prohibited
         if reason:
-            yield UnhealthyDevice(gpu=facts.uuid, reason=reason)
+            yield UnhealthyDevice(device=DeviceId(facts.uuid), reason=reason)
         for placement in facts.layout or ():
             state = states.get(DeviceId(facts.uuid, placement))
             if state is not None:
-                yield UnhealthyDevice(gpu=facts.uuid, placement=placement, reason=state.reason)
+                yield UnhealthyDevice(device=DeviceId(facts.uuid, placement), reason=state.reason)
 
 
 def use_to_report(former: Iterable[Used], measured: Iterable[Used], gpus: Iterable[Gpu]) -> tuple[Used, ...]:
@@ -106,7 +106,7 @@ def use_to_report(former: Iterable[Used], measured: Iterable[Used], gpus: Iterab
 
 def summary(state: GpuNodeState) -> NodeSummary:
     """Return a summary of a node's GPUs, truncated if they are very many."""
-    unhealthy = {each.gpu for each in state.unhealthy}
+    unhealthy = {each.device.gpu for each in state.unhealthy}
     profiles = Counter(place.profile for gpu in state.gpus for place in gpu.sharing.layout or ())
     well = sum(gpu.uuid not in unhealthy for gpu in state.gpus)
     return NodeSummary(

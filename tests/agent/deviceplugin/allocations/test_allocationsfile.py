@@ -9,10 +9,14 @@ from structlog.testing import capture_logs
 from tessera.agent.deviceplugin.allocations.allocationsfile import read_allocations, write_allocations
 from tessera.api.tessera.node import agentfiles
 from tessera.core.deviceplugin.allocations import Allocation, Use
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Unavailable
 from tessera.log import logger
 
-RECORD = tuple(Allocation(resource="r", ids=(name,), uses=(Use(gpu="g"),), uid=name, pod=f"ns/{name}") for name in "ab")
+RECORD = tuple(
+    Allocation(resource="r", ids=(name,), uses=(Use(device=DeviceId("g")),), uid=name, pod=f"ns/{name}")
+    for name in "ab"
+)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

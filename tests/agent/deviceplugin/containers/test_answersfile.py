@@ -16,6 +16,7 @@ from tessera.agent.pods.podsview import PodsView
 from tessera.clients.kube import Listing, Object
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 
 pytestmark = pytest.mark.anyio
@@ -48,8 +49,8 @@ async def test_files_without_a_version_are_read(tmp_path: Path) -> None:
         shutil.copy(STATE / name, tmp_path)
     plugins = started(tmp_path)
     assert [request.shares for request in plugins.shares.assigned_requests()] == [(amount(1, memory_mib=2048),)]
-    slice_ = Use(gpu="GPU-00000001", placement=Placement(0, 1, "1g.5gb"))
-    memory = Use(gpu="GPU-00000001", exclusivity=Exclusivity.MEMORY, memory_mib=2048)
+    slice_ = Use(device=DeviceId("GPU-00000001", Placement(0, 1, "1g.5gb")))
+    memory = Use(device=DeviceId("GPU-00000001"), exclusivity=Exclusivity.MEMORY, memory_mib=2048)
     assert plugins.gate.record.entries == (
         Allocation(
             resource="nvidia.com/mig-1g.5gb",

@@ -175,7 +175,7 @@ async def test_after_a_reboot_pods_get_their_shares_though_the_kubelet_lost_its_
     await node.offer(*pairs, how=how)
     for name in "qp" if how is CDI else "pq":  # by the environment the guess holds: the kubelet admits the oldest first
         await node.run(name, NEED, 10)
-    assert {each.pod: each.uses[0].gpu for each in node.plugins.gate.record.entries} == {
+    assert {each.pod: each.uses[0].device.gpu for each in node.plugins.gate.record.entries} == {
         f"default/{name}": facts(node.assigned(name)[0]["gpu"]).uuid for name in "pq"
     }
     node.ask("stray", NEED, 10)

@@ -127,7 +127,9 @@ class Churn:
         for name, gpu in self.told.items():
             used[gpu] += self.units[name]
         assert all(units <= GIB for units in used.values()), self.told
-        recorded = {each.pod: [NAMES[use.gpu] for use in each.uses] for each in self.node.plugins.gate.record.entries}
+        recorded = {
+            each.pod: [NAMES[use.device.gpu] for use in each.uses] for each in self.node.plugins.gate.record.entries
+        }
         assert {name: recorded[f"default/{name}"] for name in self.told} == {
             name: [gpu] for name, gpu in self.told.items()
         }

@@ -9,6 +9,7 @@ from tessera.api import documents
 from tessera.api.tessera.cluster import fleets
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, UnhealthyDevice
 from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.plan import plan
 from tessera.core.workload.need import PodKey
@@ -82,7 +83,7 @@ def test_a_claim_of_a_pod_that_is_bound_or_gone_counts_for_nothing() -> None:
 
 
 def test_what_is_unhealthy_is_given_to_nobody_new() -> None:
-    unhealthy = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
+    unhealthy = (UnhealthyDevice(device=DeviceId("GPU-a-0"), reason="Xid 79"),)
     objects = (node(), gpunode("a", gpu(0), gpu(1), unhealthy=unhealthy), pod("old", NEED, share(0, 4096)))
     got = read(*objects, *(pod(f"new-{number}", NEED, node=None) for number in range(20)))
     assert gpus_by_pod(got) == {"ns/old": [0]}

@@ -23,6 +23,7 @@ from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.kubeletallocations import RequestKey
 from tessera.core.deviceplugin.lostentries import LostEntry
 from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Correction
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.nodesharing import ListStrategy
@@ -46,7 +47,9 @@ SHARES = st.lists(
 ).map(tuple)
 KEYS = st.builds(RequestKey, TEXT, TEXT, TEXT, TEXT)
 REQUESTS = st.builds(AssignedRequest, key=KEYS, units=AMOUNT, shares=SHARES, models=st.tuples(TEXT), at=AMOUNT)
-USES = st.builds(Use, gpu=TEXT, placement=PLACEMENTS, exclusivity=st.sampled_from(Exclusivity), memory_mib=AMOUNT)
+USES = st.builds(
+    Use, device=st.builds(DeviceId, TEXT, PLACEMENTS), exclusivity=st.sampled_from(Exclusivity), memory_mib=AMOUNT
+)
 USES = st.builds(msgspec.structs.replace, USES, mps=st.sampled_from([None, False, True]))
 ALLOCATIONS = st.builds(
     Allocation,
@@ -127,7 +130,7 @@ def test_version_1_has_these_names() -> None:
 
 
 def test_what_was_written_before_there_were_versions_is_read() -> None:
-    use = Use(gpu="GPU-1", placement=Placement(1, 1, "1g.5gb"), exclusivity=Exclusivity.REPLICA, memory_mib=7)
+    use = Use(device=DeviceId("GPU-1", Placement(1, 1, "1g.5gb")), exclusivity=Exclusivity.REPLICA, memory_mib=7)
     held = Allocation(
         resource="nvidia.com/mig-1g.5gb",
         ids=("MIG-1",),
@@ -170,13 +173,15 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
     found, problem = read_allocations(path.read_bytes())
     assert problem == ""
     number = int(path.name.partition("-")[0])
-    turns = Use(gpu="GPU-00000001", exclusivity=Exclusivity.REPLICA, mps=False if number > 8 else None)
-    part = msgspec.structs.replace(turns, gpu="GPU-00000002", exclusivity=Exclusivity.MEMORY, memory_mib=2048)
+    turns = Use(device=DeviceId("GPU-00000001"), exclusivity=Exclusivity.REPLICA, mps=False if number > 8 else None)
+    part = msgspec.structs.replace(
+        turns, device=DeviceId("GPU-00000002"), exclusivity=Exclusivity.MEMORY, memory_mib=2048
+    )
     assert [(each.resource, each.ids, each.uses, each.uid, each.pod, each.container, each.at_ns) for each in found] == [
         (
             "nvidia.com/mig-1g.5gb",
             ("MIG-1",),
-            (Use(gpu="GPU-00000000", placement=Placement(0, 1, "1g.5gb")),),
+            (Use(device=DeviceId("GPU-00000000", Placement(0, 1, "1g.5gb"))),),
             *("uid-slice", "ns/slice", "main", 5),
         ),
         ("nvidia.com/gpu", ("GPU-00000001::0",), (turns,), "uid-turns", "ns/turns", "main", 6),

@@ -106,7 +106,9 @@ def test_a_revision_changes_with_what_the_gpus_can_be_allocated_as_and_with_noth
     first = gpu_revision(state, ())
     assert first == gpu_revision(state, ())
     assert first == gpu_revision(msgspec.structs.replace(state, used=(Used(gpu=facts(0).uuid, memory_mib=9),)), ())
-    unhealthy = msgspec.structs.replace(state, unhealthy=(UnhealthyDevice(gpu=facts(0).uuid, reason="Xid 79"),))
+    unhealthy = msgspec.structs.replace(
+        state, unhealthy=(UnhealthyDevice(device=DeviceId(facts(0).uuid), reason="Xid 79"),)
+    )
     assert len({first, gpu_revision(state, slices), gpu_revision(unhealthy, ())}) == 3
 
 
@@ -142,6 +144,8 @@ def test_a_device_that_fails_and_recovers_is_reported_by_its_index() -> None:
 
 
 def test_a_device_that_a_pod_left_processes_on_is_reported_with_what_follows() -> None:
-    got = orphan_report(UnhealthyDevice(gpu=facts(1).uuid, reason="pod ml/a is gone"), Inventory(gpus=(facts(1),)))
+    got = orphan_report(
+        UnhealthyDevice(device=DeviceId(facts(1).uuid), reason="pod ml/a is gone"), Inventory(gpus=(facts(1),))
+    )
     assert (got.reason, got.warning) == ("DeviceOrphaned", True)
     assert got.message == f"GPU 1 ({facts(1).uuid}): pod ml/a is gone; no pod is sent to it until they have ended"

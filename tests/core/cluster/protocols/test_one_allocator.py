@@ -122,10 +122,10 @@ def entry(device: DeviceId, name: str = "", *, units: int = 0) -> Allocation:
     """Return what the agent records of a device, and of its pod if that is known; a need has units of its own."""
     gpu, placement = device
     if units and is_need(name):
-        uses = (Use(gpu=gpu, placement=placement, exclusivity=Exclusivity.MEMORY, memory_mib=1),)
+        uses = (Use(device=DeviceId(gpu, placement), exclusivity=Exclusivity.MEMORY, memory_mib=1),)
         return Allocation(resource="need", ids=(name,), uses=uses, uid=name, pod=name, container="main")
     requested = ("need", (name,)) if is_need(name) else ("named", (f"{device}",))
-    uses = (Use(gpu=gpu, placement=placement),)
+    uses = (Use(device=DeviceId(gpu, placement)),)
     return Allocation(
         resource=requested[0], ids=requested[1], uses=uses, uid=name, pod=name, container="main" * bool(name)
     )

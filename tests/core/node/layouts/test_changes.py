@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from builders.cards import at, card, names
 from builders.nodefacts import node_of
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import CATALOG, model
 from tessera.core.gpu.inventory import GpuFacts, GpuProcess
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of, is_legal
@@ -43,7 +44,7 @@ TWO = LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
 def users(*places: str | None) -> tuple[GpuUser, ...]:
     """Return a pod on each of these instances of the A100: `3g.20gb at 0`."""
     every = {f"{each.profile} at {each.start}": each for layout in all_layouts(A100) for each in layout}
-    return tuple(GpuUser(gpu="GPU-0", placement=every[each] if each else None, pod="ns/p") for each in places)
+    return tuple(GpuUser(device=DeviceId("GPU-0", every[each] if each else None), pod="ns/p") for each in places)
 
 
 def described(made: Change) -> str:
@@ -63,7 +64,7 @@ def described(made: Change) -> str:
 
 
 ALL = ", ".join(names(SEVEN))
-PROCESS = (GpuUser(gpu="GPU-0", pid=77),)
+PROCESS = (GpuUser(device=DeviceId("GPU-0"), pid=77),)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ PROCESS = (GpuUser(gpu="GPU-0", pid=77),)
         pytest.param(
             card(layout=SEVEN),
             TWO,
-            (GpuUser(gpu="GPU-1", pid=1),),
+            (GpuUser(device=DeviceId("GPU-1"), pid=1),),
             described(change(card(layout=SEVEN), TWO, ())),
             id="others",
         ),
@@ -215,15 +216,15 @@ def test_users_are_pods_and_the_processes_that_no_pod_explains() -> None:
         "GPU-9": (GpuProcess(pid=5),),
     }
     want = (
-        GpuUser(gpu="GPU-0", pid=3),
-        GpuUser(gpu="GPU-0", placement=HALVES[0], pod="ns/replica"),
-        GpuUser(gpu="GPU-0", placement=HALVES[0], pod="ns/twice"),
-        GpuUser(gpu="GPU-0", placement=HALVES[1], pid=2),
-        GpuUser(gpu="GPU-1", pod="ns/units"),
+        GpuUser(device=DeviceId("GPU-0"), pid=3),
+        GpuUser(device=DeviceId("GPU-0", HALVES[0]), pod="ns/replica"),
+        GpuUser(device=DeviceId("GPU-0", HALVES[0]), pod="ns/twice"),
+        GpuUser(device=DeviceId("GPU-0", HALVES[1]), pid=2),
+        GpuUser(device=DeviceId("GPU-1"), pod="ns/units"),
     )
     assert users_of(inventory, held, processes) == want
     assert users_of(inventory, (), {}) == ()
-    assert users_of(node_of(card()), (), {"GPU-0": (GpuProcess(pid=4),)}) == (GpuUser(gpu="GPU-0", pid=4),)
+    assert users_of(node_of(card()), (), {"GPU-0": (GpuProcess(pid=4),)}) == (GpuUser(device=DeviceId("GPU-0"), pid=4),)
 
 
 @st.composite
@@ -246,7 +247,7 @@ def test_a_change_touches_no_used_instance_and_leads_to_the_target(
     situation: tuple[GpuFacts, LayoutTarget, Layout],
 ) -> None:
     facts, target, used = situation
-    users = tuple(GpuUser(gpu=facts.uuid, placement=each, pod="ns/p") for each in used)
+    users = tuple(GpuUser(device=DeviceId(facts.uuid, each), pod="ns/p") for each in used)
     made = change(facts, target, users)
     same = not differences(node_of(facts), (target,))
     assert isinstance(made, Keep) is same
@@ -261,9 +262,9 @@ def test_a_change_touches_no_used_instance_and_leads_to_the_target(
         case Blocked(users=holding, withdraw=withdraw):
             assert holding
             assert set(withdraw) <= set(facts.layout or ())
-            blocking = {user.placement for user in holding}
+            blocking = {user.device.placement for user in holding}
             assert blocking <= set(withdraw)
-            gone = tuple(user for user in users if user.placement not in blocking)
+            gone = tuple(user for user in users if user.device.placement not in blocking)
             then = change(facts, target, gone)
             if isinstance(then, ChangeInstances):
                 doomed = {step.placement for step in then.plan.steps if isinstance(step, Destroy)}
@@ -279,7 +280,7 @@ def test_one_more_instance_costs_no_used_one_and_no_more_than_it_must(
 ) -> None:
     facts, _, used = situation
     place = data.draw(st.sampled_from(sorted({each for layout in all_layouts(facts.model) for each in layout})))
-    users = tuple(GpuUser(gpu=facts.uuid, placement=each, pod="ns/p") for each in used)
+    users = tuple(GpuUser(device=DeviceId(facts.uuid, each), pod="ns/p") for each in used)
     target = with_instance(facts, place, users)
     if target is None:
         assert facts.layout is None or not is_legal(facts.model, tuple({*used, place}))

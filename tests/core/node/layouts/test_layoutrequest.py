@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from builders.cards import at, card
 from builders.nodefacts import node_of
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.node.layouts import (
@@ -31,7 +32,7 @@ SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 LIMITS = LayoutLimits(pending_s=100, rebooting_s=1000, retry_s=10, retry_most_s=35)
 REBOOTS = msgspec.structs.replace(LIMITS, may_reboot=True)
-USED = (GpuUser(gpu="GPU-0", placement=HALVES[0], pod="ns/p"),)
+USED = (GpuUser(device=DeviceId("GPU-0", HALVES[0]), pod="ns/p"),)
 
 
 def look(
@@ -45,7 +46,7 @@ ASKED = look(card(layout=SEVEN))
 OTHER = look(card(layout=HALVES))
 BLOCKED = look(card(layout=HALVES), USED)
 SWITCHED = look(card(pending=True))
-SWITCHED_BUSY = look(card(pending=True), (GpuUser(gpu="GPU-0", pid=7),))
+SWITCHED_BUSY = look(card(pending=True), (GpuUser(device=DeviceId("GPU-0"), pid=7),))
 LOST = look(card(layout=HALVES, lost=True))
 UNSEEN = look(card(layout=SEVEN), unseen=(1,))
 UNSEEN_YET = look(card(layout=HALVES), unseen=(1,))

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from builders.cards import at, card, names
 from builders.nodefacts import node_of
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import CATALOG, model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, all_layouts
@@ -16,8 +17,8 @@ HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 MIG_MODELS = [each.name for each in CATALOG if each.memory_slices]
 TWO = LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
 OFF = LayoutTarget(gpu="GPU-0", index=0, mig=False)
-POD = GpuUser(gpu="GPU-0", placement=at(A100, ("1g.5gb", 1))[0], pod="ns/p")
-WHOLE = GpuUser(gpu="GPU-0", pod="ns/w")
+POD = GpuUser(device=DeviceId("GPU-0", at(A100, ("1g.5gb", 1))[0]), pod="ns/p")
+WHOLE = GpuUser(device=DeviceId("GPU-0"), pod="ns/w")
 
 
 def line(action: Action) -> str:
@@ -64,7 +65,7 @@ def line(action: Action) -> str:
         pytest.param(
             card(layout=at(A100, ("1g.5gb", 2))),
             TWO,
-            (GpuUser(gpu="GPU-0", pid=5),),
+            (GpuUser(device=DeviceId("GPU-0"), pid=5),),
             ["destroy 1g.5gb at 2 ! process 5", "create 3g.20gb at 0", "create 3g.20gb at 4"],
             id="a process on an unknown instance",
         ),

@@ -14,6 +14,7 @@ from builders.worlds import Judge, World, worlds
 from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
 from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Node, Snapshot
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.packing.defrag import Asker, DefragProposal, Evictable, propose, search
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.ledger import Holder, Ledger
@@ -269,7 +270,7 @@ def test_why_nothing_helps(pods: list[ObservedPod], evictable: dict[PodKey, Evic
 
 def test_an_unhealthy_gpu_is_named_where_an_emptied_node_does_not_help() -> None:
     (spec,) = TWO
-    unhealthy = tuple(UnhealthyDevice(gpu=each.uuid, reason="Xid 79") for each in spec.gpus)
+    unhealthy = tuple(UnhealthyDevice(device=DeviceId(each.uuid), reason="Xid 79") for each in spec.gpus)
     state = GpuNodeState(name=spec.name, gpus=spec.gpus, unhealthy=unhealthy, reported=True)
     observed = Cluster(nodes=(ObservedNode(node=spec, state=state),), snapshot=Snapshot(nodes=(spec,)))
     got = propose(observed, [asker(WHOLE)], {})

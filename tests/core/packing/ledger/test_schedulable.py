@@ -8,6 +8,7 @@ import pytest
 from builders.fleets import A30, T4, amount, gpu, node, slices
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
 from tessera.core.packing.ledger import Holder, Ledger, schedulable_node
@@ -161,16 +162,20 @@ RESERVED = {
         2,
         False,
     ),
-    "an unhealthy GPU": (state(card(), unhealthy=(UnhealthyDevice(gpu="GPU-0"),)), 0, False),
-    "an unhealthy GPU that is not there": (state(card(), unhealthy=(UnhealthyDevice(gpu="GPU-9"),)), 2, True),
-    "an unhealthy instance": (state(card(), unhealthy=(UnhealthyDevice(gpu="GPU-0", placement=SECOND),)), 1, False),
+    "an unhealthy GPU": (state(card(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0")),)), 0, False),
+    "an unhealthy GPU that is not there": (
+        state(card(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-9")),)),
+        2,
+        True,
+    ),
+    "an unhealthy instance": (state(card(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0", SECOND)),)), 1, False),
     "an unhealthy instance of a fixed layout": (
-        state(card(0, FIXED), unhealthy=(UnhealthyDevice(gpu="GPU-0", placement=SECOND),)),
+        state(card(0, FIXED), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0", SECOND)),)),
         1,
         False,
     ),
     "an unhealthy instance that is shared": (
-        state(card(0, REPLICAS), unhealthy=(UnhealthyDevice(gpu="GPU-0", placement=SECOND),)),
+        state(card(0, REPLICAS), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0", SECOND)),)),
         2,
         False,
     ),
@@ -189,7 +194,7 @@ def test_a_unhealthy_gpu_keeps_what_pods_hold_there() -> None:
     ledger = ledger_of(state(card()))
     shares = ledger.choose(amount(1_000), "n")
     assert not isinstance(shares, str)
-    spec, reserved = schedulable_node(node("n"), state(card(), unhealthy=(UnhealthyDevice(gpu="GPU-0"),)))
+    spec, reserved = schedulable_node(node("n"), state(card(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0")),)))
     ledger.put_pod(Holder("a", PodKey("default/a"), NodeName("n"), amount(1_000), shares))
     ledger.put_node(spec, reserved=reserved)
     assert list(ledger.impossible_uses) == []

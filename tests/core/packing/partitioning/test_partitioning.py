@@ -14,6 +14,7 @@ from builders.fleets import pod_of
 from builders.shares import mig_share, share, whole
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement, is_legal
 from tessera.core.gpu.sharing import AUTO, GPU_RESOURCE, Mode, Sharing, mig_resource
@@ -559,7 +560,7 @@ def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
 def test_sick_gpus_get_nothing_new() -> None:
     """What is held on them stays desired."""
     world = Scene(2)
-    world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
+    world.unhealthy = (UnhealthyDevice(device=DeviceId("GPU-0"), reason="XID 79"),)
     world.run("one", part(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
     world.pending = [asking("two", exact("1g.5gb"))]
@@ -572,7 +573,7 @@ def test_what_is_desired_of_a_unhealthy_gpu_stops_nobody(protect_s: float) -> No
     """Its idle devices are neither offered nor in anybody's way."""
     world = Scene(2, limits=PartitioningLimits(idle_s=0, longest_s=0, protect_s=protect_s))
     world.want(wish(0, "1g.5gb@0"))
-    world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
+    world.unhealthy = (UnhealthyDevice(device=DeviceId("GPU-0"), reason="XID 79"),)
     world.pending = [asking("one", exact("1g.5gb")), asking("need", need(4))]
     world.reconcile()
     assert wish(1, "1g.5gb@4") in world.desired
@@ -583,7 +584,7 @@ def test_a_unhealthy_instance_leaves_the_rest_of_its_gpu() -> None:
     for desired in ((), (wish(0, "3g.20gb@4"),)):
         world = Scene(sharing=Sharing(layout=places("3g.20gb@4")))
         world.want(*desired)
-        world.unhealthy = (UnhealthyDevice(gpu="GPU-0", placement=places("3g.20gb@4")[0], reason="XID 43"),)
+        world.unhealthy = (UnhealthyDevice(device=DeviceId("GPU-0", places("3g.20gb@4")[0]), reason="XID 43"),)
         world.pending = [asking(name, exact("3g.20gb")) for name in ("one", "two")]
         decision = world.reconcile()
         (found,) = world.desired
@@ -594,7 +595,7 @@ def test_a_unhealthy_instance_leaves_the_rest_of_its_gpu() -> None:
 @pytest.mark.parametrize("name", ["3g.20gb@4", "7g.40gb@0"])
 def test_a_gpu_with_a_unhealthy_instance_is_not_given_whole(name: str) -> None:
     world = Scene(sharing=Sharing(layout=places(name)))
-    world.unhealthy = (UnhealthyDevice(gpu="GPU-0", placement=places(name)[0], reason="XID 43"),)
+    world.unhealthy = (UnhealthyDevice(device=DeviceId("GPU-0", places(name)[0]), reason="XID 43"),)
     world.pending = [asking("one", Ask(resource="nvidia.com/gpu"))]
     decision = world.reconcile()
     assert world.desired == ()
@@ -764,7 +765,7 @@ def test_an_unhealthy_instance_is_not_destroyed_for_what_was_desired_in_its_plac
     """Desired before it became unhealthy; pods get what is beside it, and no more of them are called served."""
     world = Scene(sharing=Sharing(layout=places("3g.20gb@4")))
     world.want(wish(0, desired))
-    world.unhealthy = (UnhealthyDevice(gpu="GPU-0", placement=places("3g.20gb@4")[0], reason="XID 43"),)
+    world.unhealthy = (UnhealthyDevice(device=DeviceId("GPU-0", places("3g.20gb@4")[0]), reason="XID 43"),)
     world.pending = [asking(f"p{number}", exact("1g.5gb")) for number in range(pending)]
     for _ in range(3):
         world.reconcile()

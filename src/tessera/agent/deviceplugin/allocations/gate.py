@@ -184,7 +184,7 @@ class Gate:
             Unavailable: the driver or the API server does not answer, or the record cannot be written.
 
         """
-        processes = await self._processes.on({use.gpu for use in new.uses})
+        processes = await self._processes.on({use.device.gpu for use in new.uses})
         if not leftovers(self.record.entries, new, processes, ()):
             return
         # The watch may be late: only a list of all pods tells which of them have ended.

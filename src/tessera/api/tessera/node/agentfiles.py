@@ -14,13 +14,14 @@ import contextlib
 import enum
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 
 from tessera.api.fields import refused_form
 from tessera.api.tessera.shares import UnversionedShareFields
-from tessera.core.deviceplugin.allocations import Allocation
+from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.lostentries import LostEntry
 from tessera.core.deviceplugin.matching import Answer, Correction
 from tessera.errors import UNDECODABLE
@@ -65,6 +66,23 @@ class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
     exclusivity: _Sharer = msgspec.field(name="sharer", default=_Sharer.EXCLUSIVE)
     memory_mib: int = 0
     mps: bool | None = None
+
+    @classmethod
+    def of(cls, use: Use) -> Self:
+        """Return the record of a container's device."""
+        place = use.device.placement
+        return cls(
+            gpu=use.device.gpu,
+            placement=None if place is None else _PlacementFields(place.start, place.size, place.profile),
+            exclusivity=_Sharer(use.exclusivity),
+            memory_mib=use.memory_mib,
+            mps=use.mps,
+        )
+
+    @property
+    def device(self) -> tuple[str, _PlacementFields | None]:
+        """The fields of the device."""
+        return self.gpu, self.placement
 
 
 class _AllocationFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +166,14 @@ _FORMER_ANSWERS = msgspec.json.Decoder(_FormerAnswersFields)
 
 def write_allocations(record: Iterable[Allocation]) -> bytes:
     """Return the content of `allocations.json`."""
-    return msgspec.json.encode([msgspec.convert(each, _AllocationFields, from_attributes=True) for each in record])
+    return msgspec.json.encode([_entry(each) for each in record])
+
+
+@lru_cache(maxsize=1024)  # the record is written as a whole with each allocation, and most of it is as before
+def _entry(allocation: Allocation) -> msgspec.Raw:
+    found = msgspec.convert(msgspec.structs.replace(allocation, uses=()), _AllocationFields, from_attributes=True)
+    uses = tuple(map(_UseFields.of, allocation.uses))
+    return msgspec.Raw(msgspec.json.encode(msgspec.structs.replace(found, uses=uses)))
 
 
 def read_allocations(content: bytes) -> tuple[tuple[Allocation, ...], str]:

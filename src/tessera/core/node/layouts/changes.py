@@ -31,19 +31,12 @@ __all__ = [
 class GpuUser(msgspec.Struct, frozen=True, kw_only=True):
     """The user of a GPU or of one of its MIG instances: a pod, or a process of no known pod."""
 
-    gpu: str
-    """UUID."""
-    placement: Placement | None = None
-    """The MIG instance; None for the whole GPU, and where it is not known which instance."""
+    device: DeviceId
+    """The whole GPU also where it is not known which of its instances."""
     pod: str = ""
     """`namespace/name`; empty for a process, and for a pod that is about to start and not known yet."""
     pid: int = 0
     """0 for a pod."""
-
-    @property
-    def device(self) -> DeviceId:
-        """The device in use."""
-        return DeviceId(self.gpu, self.placement)
 
     def order(self) -> tuple[tuple[str, Layout], str, int]:
         """Return the sort key of users."""
@@ -53,7 +46,8 @@ class GpuUser(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The user in messages."""
         who = f"pod {self.pod}" if self.pod else f"process {self.pid}" if self.pid else "a pod that is about to start"
-        return f"{who} on {self.placement.profile} at {self.placement.start}" if self.placement else who
+        place = self.device.placement
+        return f"{who} on {place.profile} at {place.start}" if place else who
 
 
 class Keep(msgspec.Struct, frozen=True, tag=True):
@@ -166,7 +160,7 @@ def change(gpu: GpuFacts, target: LayoutTarget, users: Iterable[GpuUser]) -> Cha
         users: of GPUs and instances, including other GPUs'.
 
     """
-    own = tuple(sorted((user for user in users if user.gpu == gpu.uuid), key=GpuUser.order))
+    own = tuple(sorted((user for user in users if user.device.gpu == gpu.uuid), key=GpuUser.order))
     if gpu.lost:
         return Impossible(lost(gpu.index))
     if gpu.mig is None:
@@ -201,19 +195,19 @@ def _instances(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...]) 
     wrong = why_illegal(gpu.model, present)
     if wrong:
         return Impossible(f"GPU {gpu.index}: the driver reports an impossible layout: {wrong}")
-    used = tuple(sorted({user.placement for user in users if user.placement in present}))
+    used = tuple(sorted({user.device.placement for user in users if user.device.placement in present}))
     whole = tuple(each.placement for each in gpu.instances)
     goal = whole if gpu.incomplete else target.layout if target.layout is not None else dict(target.counts)
     plan = plan_repartition(gpu.model, present, used, goal)
     if isinstance(plan, RepartitionRefusal):
-        holding = tuple(user for user in users if user.placement in plan.blockers)
+        holding = tuple(user for user in users if user.device.placement in plan.blockers)
         if not holding:
             return Impossible(f"GPU {gpu.index}: {plan.reason}")
         rest = plan_repartition(gpu.model, present, tuple(each for each in used if each not in plan.blockers), goal)
         assert isinstance(rest, Repartition), "without the blockers there is a way"
         doomed = tuple(each for each in present if each not in rest.target)
         return Blocked(f"GPU {gpu.index}: {plan.reason}; used by {_names(holding)}", holding, doomed)
-    unknown = tuple(user for user in users if user.placement is None)
+    unknown = tuple(user for user in users if user.device.placement is None)
     if unknown and any(isinstance(step, Destroy) for step in plan.steps):
         return Blocked(f"GPU {gpu.index}: the instances that {_names(unknown)} uses are unknown", unknown)
     return ChangeInstances(plan)
@@ -225,7 +219,7 @@ def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[GpuUser])
     None if used instances leave no room, or MIG is off on a GPU in use.
     """
     present = tuple(each.placement for each in gpu.instances)
-    own = {user.placement for user in users if user.gpu == gpu.uuid}
+    own = {user.device.placement for user in users if user.device.gpu == gpu.uuid}
     used = tuple(each for each in present if each in own)
     if (gpu.layout is None and own) or not is_legal(
         gpu.model, (*(each for each in used if each != placement), placement)
@@ -266,7 +260,7 @@ def users_of(
 
     """
     found = {
-        GpuUser(gpu=device.gpu, placement=device.placement, pod=pod)
+        GpuUser(device=device, pod=pod)
         for pod, ids in held
         for device in devices_of_ids((name.partition("-_-")[0] for name in ids), inventory)
     }
@@ -280,7 +274,7 @@ def _process_users(inventory: Inventory, processes: Mapping[str, Iterable[GpuPro
         instances = {each.gpu_instance: each.placement for each in gpu.instances}
         for process in processes.get(gpu.uuid, ()):
             place = None if process.gpu_instance is None else instances.get(process.gpu_instance)
-            yield GpuUser(gpu=gpu.uuid, placement=place, pid=process.pid)
+            yield GpuUser(device=DeviceId(gpu.uuid, place), pid=process.pid)
 
 
 def _mode(*, on: bool) -> str:

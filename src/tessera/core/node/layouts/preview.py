@@ -32,7 +32,7 @@ def preview(gpu: GpuFacts, target: LayoutTarget, users: Iterable[GpuUser]) -> tu
 
     With users in the way, the steps are those without these users, which each step names.
     """
-    own = tuple(user for user in users if user.gpu == gpu.uuid)
+    own = tuple(user for user in users if user.device.gpu == gpu.uuid)
     held = () if isinstance(change(gpu, target, own), Blocked) else own
     actions: list[Action] = []
     facts, needed = gpu, change(gpu, target, held)
@@ -55,7 +55,7 @@ def _switch(gpu: GpuFacts, needed: SetMode, users: tuple[GpuUser, ...]) -> Actio
 def _steps(gpu: GpuFacts, plan: Repartition, users: tuple[GpuUser, ...]) -> Iterable[Action]:
     for step in plan.steps:
         made = isinstance(step, Create)
-        disturbed = () if made else tuple(user for user in users if user.placement in {None, step.placement})
+        disturbed = () if made else tuple(user for user in users if user.device.placement in {None, step.placement})
         what: Literal["create", "destroy"] = "create" if made else "destroy"
         yield Action(gpu=gpu.uuid, index=gpu.index, what=what, placement=step.placement, disturbs=disturbed)
 

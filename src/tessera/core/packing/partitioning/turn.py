@@ -229,8 +229,7 @@ class _Pass:
 
     def _over_unhealthy(self, devices: Iterable[DeviceId]) -> frozenset[DeviceId]:
         """Return the devices that overlap an unhealthy one, which is not destroyed for them."""
-        unhealthy = [DeviceId(each.gpu, each.placement) for each in self.unhealthy]
-        return frozenset(each for each in devices if any(overlap(each, other) for other in unhealthy))
+        return frozenset(each for each in devices if any(overlap(each, other.device) for other in self.unhealthy))
 
     def _snapshot(self, chosen: Callable[[Pod], bool]) -> Snapshot:
         """Return the snapshot to plan, with these pods pending."""

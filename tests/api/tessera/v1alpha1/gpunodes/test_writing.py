@@ -18,6 +18,7 @@ from tessera.api.tessera.v1alpha1.gpunodes import (
 )
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import CATALOG, GpuModel, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
@@ -82,7 +83,7 @@ def states(draw: st.DrawFn) -> GpuNodeState:
     )
     place = st.none() | st.just(Placement(0, 1, "1g.5gb"))
     unhealthy = tuple(
-        UnhealthyDevice(gpu=gpu.uuid, placement=draw(place), reason="XID 79") for gpu in gpus if draw(st.booleans())
+        UnhealthyDevice(device=DeviceId(gpu.uuid, draw(place)), reason="XID 79") for gpu in gpus if draw(st.booleans())
     )
     used = tuple(Used(gpu=gpu.uuid, placement=draw(place), memory_mib=5) for gpu in gpus if draw(st.booleans()))
     desired = tuple(

@@ -17,6 +17,7 @@ from tessera.api.tessera.v1alpha1.gpunodes.fields import (
 )
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import GpuModel, Profile, model
 from tessera.core.gpu.mig import Layout, Placement, placement_at, why_illegal
 from tessera.core.gpu.sharing import Offer, Sharing
@@ -77,7 +78,7 @@ def _state(found: _Object) -> GpuNodeState:
         name=NodeName(found.metadata.name),
         gpus=gpus,
         unhealthy=tuple(
-            UnhealthyDevice(gpu=each.uuid, placement=_place(models[each.uuid], one.place), reason=one.reason)
+            UnhealthyDevice(device=DeviceId(each.uuid, _place(models[each.uuid], one.place)), reason=one.reason)
             for each in status.gpus
             for one in each.unhealthy
         ),

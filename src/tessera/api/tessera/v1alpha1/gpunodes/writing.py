@@ -86,9 +86,9 @@ def _gpu_fields(gpu: Gpu, state: GpuNodeState) -> GpuFields:
         sharing=_sharing_fields(gpu.sharing),
         product=_product_fields(gpu.model),
         unhealthy=tuple(
-            UnhealthyFields(place=_optional(unhealthy.placement), reason=unhealthy.reason)
+            UnhealthyFields(place=_optional(unhealthy.device.placement), reason=unhealthy.reason)
             for unhealthy in state.unhealthy
-            if unhealthy.gpu == gpu.uuid
+            if unhealthy.device.gpu == gpu.uuid
         ),
         used=tuple(
             UsedFields(place=_optional(used.placement), memory_mib=used.memory_mib)
