@@ -61,6 +61,17 @@ def test_of_several_ways_that_of_the_latest_scrape_counts() -> None:
     assert (scrape.at_s, scrape.samples) == (1000.0, (Sample(QUEUED, 1000.0),))
 
 
+def test_of_two_engines_in_a_pod_the_same_one_counts_in_each_pass() -> None:
+    """They are scraped in turn, so that now the one and now the other was scraped last."""
+    for first, second, want in ((990.0, 998.0, 990.0), (1005.0, 998.0, 1005.0), (930.0, 998.0, 998.0)):
+        ways = [
+            ({"__name__": QUEUED, **A, "instance": instance}, [(at_s, str(at_s))])
+            for instance, at_s in (("10.0.0.1:8000", first), ("10.0.0.1:8002", second))
+        ]
+        (scrape,) = read_scrapes(answer(*ways), "p").values()
+        assert scrape.at_s == want
+
+
 def test_what_names_no_pod_or_has_no_sample_is_left_out() -> None:
     nameless = ({"__name__": QUEUED, "namespace": "ns"}, [(10.0, "1")])
     empty: tuple[dict[str, str], list[tuple[float, str]]] = ({"__name__": QUEUED, **A}, [])

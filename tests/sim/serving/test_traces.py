@@ -98,6 +98,10 @@ BAD: dict[str, tuple[list[str], str | None, float | None, str]] = {
     "more than a year": ([MOONCAKE[0], "0,1,2", "1e300,1,2"], None, None, "covers 1.16e\\+292 days, more than 366"),
     "rates of more than a year": (["t_s,a_rps", "0,1", "1e9,1"], "a_rps", 3.0, "covers 1.16e\\+04 days"),
     "next to none": (RATES, "a_rps", 1e-9, "requests come"),
+    "a client as regular as no other": ([*CLIENTS[:1], "0,0,1,1e-300,Gamma,0,0"], None, 3.0, "line 2: cv: 1e-300"),
+    "a client as irregular as no other": ([*CLIENTS[:1], "0,0,1,1e300,Gamma,0,0"], None, 3.0, "0.1 to 100"),
+    "a shape without a mean": ([*CLIENTS[:1], "0,0,1,1,Weibull,0.001,0"], None, 3.0, "line 2: arg1: 0.001"),
+    "a field that is no field": ([MOONCAKE[0], "9" * 131_073 + ",1,2"], None, None, "line 2 is not CSV"),
 }
 
 

@@ -19,6 +19,8 @@ __all__ = ["Scrape", "pod_query", "read_scrapes"]
 
 _MOST_SERIES: Final = 100_000
 """1,000 pods of Triton with a dozen models have as many."""
+_OTHER_WAY_S: Final = 60.0
+"""Where one of several jobs did not scrape a pod for this long, another one counts."""
 _SCRAPED_BY: Final = ("job", "instance", "prometheus", "prometheus_replica")
 """Labels that differ when several jobs, or several Prometheis, scrape one pod."""
 
@@ -39,7 +41,8 @@ def pod_query() -> str:
 def read_scrapes(answer: bytes, source: str) -> dict[tuple[str, str], Scrape]:
     """Return the last scrape of each pod, by namespace and name.
 
-    Of a pod that is scraped twice one scrape counts, so that nothing is added up twice: the latest. Series
+    Of a pod that is scraped twice one scrape counts, so that nothing is added up twice, and the same one in each pass:
+    two engines in a pod have counters of their own. Another one counts where that was not scraped for a minute. Series
     missing from the last scrape, as of a model that was unloaded, do not count.
 
     Raises:
@@ -57,10 +60,9 @@ def read_scrapes(answer: bytes, source: str) -> dict[tuple[str, str], Scrape]:
         ways[pod].setdefault(way, []).append((at_s, sample))
     found = {}
     for pod, by_way in ways.items():
-        last_s, series = max(
-            ((max(at_s for at_s, _ in series), series) for _, series in sorted(by_way.items())),
-            key=lambda each: each[0],
-        )
+        scrapes = [(max(at_s for at_s, _ in series), series) for _, series in sorted(by_way.items())]
+        newest_s = max(at_s for at_s, _ in scrapes)
+        last_s, series = next(each for each in scrapes if each[0] > newest_s - _OTHER_WAY_S)
         found[pod] = Scrape(last_s, tuple(sample for at_s, sample in series if at_s == last_s))
     return found
 

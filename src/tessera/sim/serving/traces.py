@@ -24,6 +24,8 @@ Row = Mapping[str, str]
 
 _CV: Final = 2.0
 """Coefficient of variation of the times between arrivals, where a file has none."""
+_LEAST_SHAPE, _MOST_SHAPE = 0.1, 100.0
+"""Bounds of a client's coefficient of variation and Weibull shape; ServeGen's are from 0.2 to 20."""
 _PERCENT: Final = (*range(0, 100, 5), 99, 100)
 _CONTEXT: Final = (
     *(2, 181, 207, 372, 387, 396, 403, 414, 703, 984),
@@ -91,6 +93,16 @@ def read_requests(
 
     """
     rows = csv.DictReader(lines)
+    try:
+        return _read_rows(rows, name, column=column, mean_rate=mean_rate, rng=rng)
+    except csv.Error as error:
+        found = f"line {rows.line_num + 1} is not CSV: {error}"
+        raise InvalidInput(name, found=found, hint="name a trace of requests or of rates") from error
+
+
+def _read_rows(
+    rows: "csv.DictReader[str]", name: str, *, column: str | None, mean_rate: float | None, rng: np.random.Generator
+) -> Requests:
     header = tuple(rows.fieldnames or ())
     by_header: dict[tuple[str, ...], tuple[Callable[[str], float], str, str]] = {
         ("TIMESTAMP", "ContextTokens", "GeneratedTokens"): (_clock_s, "ContextTokens", "GeneratedTokens"),
@@ -208,7 +220,12 @@ def _clients(rows: "csv.DictReader[str]", name: str) -> list[_Bin]:
     found = []
     for row in islice(rows, _MOST):
         start_s, rate, cv, first = (_value(row, key, rows.line_num, name) for key in ("t_s", "rate_rps", "cv", "arg1"))
-        found.append(_Bin(row["client"], start_s, rate, cv or 1.0, first if row["pattern"] == "Weibull" else 0.0))
+        shape = first if row["pattern"] == "Weibull" else 0.0
+        for key, value in (("cv", cv), ("arg1", shape)):
+            if value and not _LEAST_SHAPE <= value <= _MOST_SHAPE:
+                expected = f"0, or a number from {_LEAST_SHAPE:g} to {_MOST_SHAPE:g}"
+                raise InvalidInput(f"{name}, line {rows.line_num}: {key}", found=f"{value:g}", expected=expected)
+        found.append(_Bin(row["client"], start_s, rate, cv or 1.0, shape))
     return found
 
 
