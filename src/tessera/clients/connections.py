@@ -14,7 +14,7 @@ import yarl
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Broken", "Connections", "HttpResponse", "ServerAddress", "Unreachable", "WebSocket", "reached"]
+__all__ = ["Broken", "Connections", "HttpResponse", "ServerAddress", "TooLong", "Unreachable", "WebSocket", "reached"]
 
 _CONNECT_S = 10.0
 _IDLE_S = 60.0
@@ -35,6 +35,10 @@ class Unreachable(Exception):
 
 class Broken(Exception):
     """The connection ended or was malformed: the request may have been processed."""
+
+
+class TooLong(Broken):
+    """The answer is longer than is accepted."""
 
 
 class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,7 +246,7 @@ async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
     async for piece in response.content.iter_any():
         content += piece
         if len(content) > most:
-            raise Broken(f"an answer of more than {most} bytes")
+            raise TooLong(f"an answer of more than {most} bytes")
     return bytes(content)
 
 

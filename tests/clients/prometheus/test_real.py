@@ -7,7 +7,7 @@ import pytest
 
 from conformance.metricssuite import CONTENT, MetricsSuite
 from harness.httpserver import Asked, Server, answer, chunked, serving
-from tessera.clients.prometheus import HttpMetrics, MetricsClient
+from tessera.clients.prometheus import AnswerTooLarge, HttpMetrics, MetricsClient
 from tessera.errors import InvalidInput, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -57,6 +57,7 @@ async def test_what_a_refusal_says_is_shown(server: Server, metrics: HttpMetrics
 BODIES = {
     "too much at once": (answer(b"a" * 1001), "more than 1000 bytes"),
     "too much in pieces": (chunked(*[b"a" * 100] * 11), "more than 1000 bytes"),
+    "too much to compute": (b"HTTP/1.1 422 Unprocessable Entity\r\nContent-Length: 0\r\n\r\n", "HTTP 422"),
     "a redirect": (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", "HTTP 302"),
     "not HTTP": (b"SSH-2.0-server\r\n\r\n", "check that it runs"),
 }
@@ -66,8 +67,9 @@ BODIES = {
 async def test_what_is_no_answer(metrics: HttpMetrics, case: str) -> None:
     raw, want = BODIES[case]
     async with serving(lambda _: raw) as server:
-        with pytest.raises(Unavailable, match=want):
+        with pytest.raises(Unavailable, match=want) as caught:
             await metrics.get(f"{server.url}/metrics")
+    assert isinstance(caught.value, AnswerTooLarge) is case.startswith("too much")
 
 
 async def test_a_server_that_does_not_answer() -> None:

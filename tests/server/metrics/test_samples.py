@@ -13,7 +13,7 @@ from builders.measuredservers import model_pod, triton
 from harness.prometheusserver import history, serving_history
 from tessera.api.kubernetes.modelpods import read_pod
 from tessera.api.prometheus.podsamples import pod_query
-from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
+from tessera.clients.prometheus import AnswerTooLarge, HttpMetrics, MemoryMetrics
 from tessera.core.serving.autoscaling.serverfacts import ModelPod
 from tessera.core.serving.metrics.counters import Counters, Unmeasured
 from tessera.errors import Unavailable
@@ -144,7 +144,7 @@ async def test_a_prometheus_that_does_not_answer_is_the_reason_for_every_pod(cas
     answer, want = BAD[case]
     metrics = MemoryMetrics()
     samples = PrometheusSamples(lambda: nullcontext(metrics), URL)
-    metrics.contents[samples.target] = answer
+    metrics.contents[samples.target()] = answer
     found = await samples.read(pods("a", "b"))
     assert found.keys() == {("ns", "a"), ("ns", "b")}
     for each in found.values():
@@ -161,10 +161,33 @@ async def test_a_value_that_no_counter_has_is_that_pods_alone() -> None:
         f' "values": [[2000, "{text}"]]}}'
         for pod, text in (("a", "NaN"), ("b", "1000000"))
     )
-    metrics.contents[samples.target] = f'{{"data": {{"result": [{series}]}}}}'.encode()
+    metrics.contents[samples.target()] = f'{{"data": {{"result": [{series}]}}}}'.encode()
     found = await samples.read(pods("a", "b"))
     assert found["ns", "a"] == Unmeasured("nv_inference_queue_duration_us is nan, not from 0 to 1e+15")
     assert isinstance(found["ns", "b"], Counters)
+
+
+async def test_a_pod_with_too_many_series_fails_in_its_namespace_alone() -> None:
+    metrics = MemoryMetrics()
+    samples = PrometheusSamples(lambda: nullcontext(metrics), URL)
+    metrics.contents[samples.target()] = AnswerTooLarge(URL, found="an answer of more than 1 bytes", hint="less")
+    metrics.contents[samples.target("wild")] = metrics.contents[samples.target()]
+    series = (
+        '{"metric": {"__name__": "nv_inference_queue_duration_us", "namespace": "ns", "pod": "a"},'
+        ' "values": [[2000, "1000000"]]}'
+    )
+    metrics.contents[samples.target("ns")] = f'{{"data": {{"result": [{series}]}}}}'.encode()
+    both = {**pods("a"), ("wild", "b"): pods("b")["ns", "b"]}
+    for _ in range(20):
+        found = await samples.read(both)
+        assert isinstance(found["ns", "a"], Counters)
+        assert found["wild", "b"] == Unmeasured(f"Prometheus {URL}: an answer of more than 1 bytes")
+    metrics.contents[samples.target()] = b'{"data": {"result": []}}'
+    found = await samples.read(both)
+    want = Unmeasured(f"Prometheus {URL} has no series of it; is its port of metrics scraped?")
+    assert set(found.values()) == {want}, "after some passes all are queried at once again"
+    metrics.contents[samples.target()] = AnswerTooLarge(URL, found="too much", hint="less")
+    assert await samples.read(pods("a")) == {("ns", "a"): Unmeasured(f"Prometheus {URL}: too much")}
 
 
 async def test_a_scrape_of_before_a_restart_is_not_counted_since_it() -> None:
@@ -178,7 +201,7 @@ async def test_a_scrape_of_before_a_restart_is_not_counted_since_it() -> None:
             '{"metric": {"__name__": "nv_inference_queue_duration_us", "namespace": "ns", "pod": "a"},'
             f' "values": [[{at_s}, "1000000"]]}}'
         )
-        metrics.contents[samples.target] = f'{{"data": {{"result": [{series}]}}}}'.encode()
+        metrics.contents[samples.target()] = f'{{"data": {{"result": [{series}]}}}}'.encode()
         found.append((await samples.read({name: pod}))[name])
     assert found[0] == Unmeasured("scraped before its container restarted; the next scrape compares", too_early=True)
     assert isinstance(found[1], Counters)
@@ -196,5 +219,5 @@ async def test_missing_files_are_reported_and_without_pods_nothing_is_queried() 
 
 
 def test_the_question_is_one_for_all_pods() -> None:
-    assert "/api/v1/query?query=" in PrometheusSamples(HttpMetrics, URL).target
+    assert "/api/v1/query?query=" in PrometheusSamples(HttpMetrics, URL).target()
     assert pod_query().count("{") == 1

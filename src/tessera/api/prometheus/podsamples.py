@@ -32,10 +32,16 @@ class Scrape(msgspec.Struct, frozen=True):
     samples: tuple[Sample, ...]
 
 
-def pod_query() -> str:
-    """Return the query for the engines' series of all pods, as far back as they matter for the present load."""
+def pod_query(namespace: str = "") -> str:
+    """Return the query for the engines' series of all pods, as far back as they matter for the present load.
+
+    Args:
+        namespace: of the pods; empty for all.
+
+    """
+    where = f'namespace="{namespace}"' if namespace else 'namespace!=""'
     names = "|".join(sorted(frozenset[str]().union(*(each.series for each in ENGINE_METRICS))))
-    return f'{{__name__=~"{names}",namespace!="",pod!=""}}[{LONGEST_S:.0f}s]'
+    return f'{{__name__=~"{names}",{where},pod!=""}}[{LONGEST_S:.0f}s]'
 
 
 def read_scrapes(answer: bytes, source: str) -> dict[tuple[str, str], Scrape]:

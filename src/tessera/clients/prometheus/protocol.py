@@ -2,14 +2,20 @@
 
 from typing import Protocol
 
-__all__ = ["MetricsClient"]
+from tessera.errors import Unavailable
+
+__all__ = ["AnswerTooLarge", "MetricsClient"]
+
+
+class AnswerTooLarge(Unavailable):
+    """The server answers more than is accepted, or cannot compute that much: less is to be requested."""
 
 
 class MetricsClient(Protocol):
     """Servers of metrics, each by its URL.
 
-    An answer is bounded in size and time, because the server is untrusted. Raises `Unavailable` if the server
-    does not answer in time, answers too much, or with an error; `InvalidInput` if the URL is invalid.
+    An answer is bounded in size and time, because the server is untrusted. Raises `Unavailable` if the server does not
+    answer in time, or with an error, `AnswerTooLarge` if it answers too much; `InvalidInput` if the URL is invalid.
     """
 
     async def get(self, url: str) -> bytes:

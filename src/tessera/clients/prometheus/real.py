@@ -5,13 +5,16 @@ import ssl
 from typing import Self
 from urllib.parse import urlsplit
 
-from tessera.clients.connections import Broken, Connections, ServerAddress, Unreachable
+from tessera.clients.connections import Broken, Connections, ServerAddress, TooLong, Unreachable
+from tessera.clients.prometheus.protocol import AnswerTooLarge
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["HttpMetrics"]
 
 _MOST_BYTES = 2 << 20
 """Largest answer; a Triton with a hundred models has 400 kB."""
+_TOO_MUCH = 422
+"""Prometheus' status of a query that would load too many samples. Source: prometheus.io, "HTTP API"."""
 _DEADLINE_S = 3.0
 """Less than the interval of passes."""
 _AT_ONCE = 64
@@ -60,11 +63,14 @@ class HttpMetrics:
             except TimeoutError as error:
                 found = f"no answer in {self._deadline_s:g} s"
                 raise Unavailable(url, found=found, hint="check that it runs") from error
+            except TooLong as error:
+                raise AnswerTooLarge(url, found=shown(error), hint="check what it serves") from error
             except (Unreachable, Broken) as error:
                 raise Unavailable(url, found=shown(error), hint="check that it runs") from error
         if not answer.success:
             said = answer.content.decode(errors="replace").strip()
-            raise Unavailable(url, found=f"HTTP {answer.status}, {shown(said)}", hint="check the address")
+            failure = AnswerTooLarge if answer.status == _TOO_MUCH else Unavailable
+            raise failure(url, found=f"HTTP {answer.status}, {shown(said)}", hint="check the address")
         return answer.content
 
     async def keep(self, servers: frozenset[str]) -> None:

@@ -3,17 +3,17 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import urlencode
 
 from tessera.api.prometheus.engines import counters_of, read_counters
-from tessera.api.prometheus.podsamples import pod_query, read_scrapes
-from tessera.clients.prometheus import MetricsClient
+from tessera.api.prometheus.podsamples import Scrape, pod_query, read_scrapes
+from tessera.clients.prometheus import AnswerTooLarge, MetricsClient
 from tessera.core.serving.autoscaling.serverfacts import ModelPod
 from tessera.core.serving.metrics.counters import Counters, Unmeasured
-from tessera.errors import TesseraError, shown
+from tessera.errors import InvalidInput, TesseraError, Unavailable, shown
 
 __all__ = ["PodName", "PodSamples", "PrometheusSamples", "ScrapedSamples"]
 
@@ -23,6 +23,9 @@ _SCRAPING_S: Final = 12.0
 """Pods not scraped by then have no sample."""
 _AT_ONCE: Final = 64
 """Pods that are asked or whose answers are read at once."""
+_QUERIES_AT_ONCE: Final = 8
+_SPLIT_PASSES: Final = 20
+"""Passes until all namespaces are queried at once again: five minutes."""
 _LATE: Final = Unmeasured(f"not scraped within {_SCRAPING_S:.0f} s, because other pods did not answer")
 
 
@@ -108,46 +111,84 @@ def _order(
 class PrometheusSamples:
     """A Prometheus that scrapes the pods: one query for all.
 
-    Args:
-        connect: returns a client for one query, with the current token.
-        url: `https://HOST[:PORT][/PREFIX]`.
+    Where the answer is too large, as by a pod with very many series, one for each namespace: only that one fails then.
 
-    Attributes:
-        target: URL of the query.
+    Args:
+        connect: returns a client for the queries of a pass, with the current token.
+        url: `https://HOST[:PORT][/PREFIX]`.
 
     """
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[MetricsClient]], url: str) -> None:
         self._connect = connect
-        self.target = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': pod_query()})}"
+        self._url = url.rstrip("/")
         self._subject = f"Prometheus {url}"
+        self._split_passes = 0
+        """Passes for which namespaces are queried one by one, since the answer for all was too large."""
+
+    def target(self, namespace: str = "") -> str:
+        """Return the URL of the query, for all namespaces or for one."""
+        return f"{self._url}/api/v1/query?{urlencode({'query': pod_query(namespace)})}"
 
     async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Unmeasured]:
         """Return the last counters of each pod in Prometheus."""
         if not pods:
             return {}
+        namespaces = sorted({namespace for namespace, _ in pods})
         try:
             async with self._connect() as metrics:
-                scrapes = read_scrapes(await metrics.get(self.target), self._subject)
+                scrapes = await self._query(metrics, namespaces)
         except TesseraError as error:
             return dict.fromkeys(pods, Unmeasured(f"{self._subject}: {error.cause}"))
         except OSError as error:  # files with the token and the CA
             return dict.fromkeys(pods, Unmeasured(f"{self._subject} is not queried: {shown(error)}"))
-        found = dict[PodName, Counters | Unmeasured]()
-        for name, pod in pods.items():
-            scrape = scrapes.get(name)
-            if scrape is None:
-                found[name] = Unmeasured(f"{self._subject} has no series of it; is its port of metrics scraped?")
-                continue
-            if scrape.at_s < pod.started_s:  # its counters are those of the process before
-                found[name] = Unmeasured(
-                    "scraped before its container restarted; the next scrape compares", too_early=True
-                )
-                continue
+        return {name: self._counters_of(name, pod, scrapes[name[0]]) for name, pod in pods.items()}
+
+    async def _query(
+        self, metrics: MetricsClient, namespaces: Sequence[str]
+    ) -> Mapping[str, Mapping[PodName, Scrape] | TesseraError]:
+        """Return the scrapes of each namespace, or why there are none.
+
+        Raises:
+            TesseraError: of all.
+
+        """
+        if not self._split_passes:
             try:
-                found[name] = counters_of(f"pod {name[1]}", scrape.samples, at_s=scrape.at_s, started_s=pod.started_s)
+                return dict.fromkeys(namespaces, read_scrapes(await metrics.get(self.target()), self._subject))
+            except (AnswerTooLarge, InvalidInput):
+                if len(namespaces) == 1:
+                    raise
+                self._split_passes = _SPLIT_PASSES
+        self._split_passes -= 1
+        turns = asyncio.Semaphore(_QUERIES_AT_ONCE)
+
+        async def query(namespace: str) -> Mapping[PodName, Scrape] | TesseraError:
+            try:
+                async with turns, asyncio.timeout(_SCRAPING_S):
+                    return read_scrapes(await metrics.get(self.target(namespace)), self._subject)
+            except TimeoutError:
+                found = f"no answer in {_SCRAPING_S:.0f} s"
+                return Unavailable(self._subject, found=found, hint="check that it runs")
             except TesseraError as error:
-                found[name] = Unmeasured(error.cause)
-            except Exception as error:  # noqa: BLE001 as above
-                found[name] = _defect(error)
-        return found
+                return error
+
+        return dict(zip(namespaces, await asyncio.gather(*map(query, namespaces)), strict=True))
+
+    def _counters_of(
+        self, name: PodName, pod: ModelPod, scrapes: Mapping[PodName, Scrape] | TesseraError
+    ) -> Counters | Unmeasured:
+        """Return the counters of a pod by its last scrape."""
+        if isinstance(scrapes, TesseraError):
+            return Unmeasured(f"{self._subject}: {scrapes.cause}")
+        scrape = scrapes.get(name)
+        if scrape is None:
+            return Unmeasured(f"{self._subject} has no series of it; is its port of metrics scraped?")
+        if scrape.at_s < pod.started_s:  # its counters are those of the process before
+            return Unmeasured("scraped before its container restarted; the next scrape compares", too_early=True)
+        try:
+            return counters_of(f"pod {name[1]}", scrape.samples, at_s=scrape.at_s, started_s=pod.started_s)
+        except TesseraError as error:
+            return Unmeasured(error.cause)
+        except Exception as error:  # noqa: BLE001 as above
+            return _defect(error)
