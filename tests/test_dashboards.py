@@ -21,7 +21,7 @@ import msgspec
 import pytest
 import yaml
 
-from builders.exposed import node_metrics
+from builders.exposed import node_metrics, process_metrics
 from builders.measuredservers import autoscaler, deployment, model_pod, triton
 from harness.metricsserver import MetricsServer as AskedMetrics
 from harness.metricsserver import front_proxy_config, make_certificates
@@ -32,7 +32,6 @@ from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.core.usage.activity import UNUSED_MIB
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.ownmetrics import OWN_METRICS
-from tessera.measures import Measures
 from tessera.server.metrics.adaptermetrics import RulesFile, RulesSource
 from tessera.server.metrics.requestqueues import PrometheusQueues
 from tessera.server.metrics.run import MetricsServer, MetricsSettings
@@ -100,20 +99,6 @@ def queries(board: dict[str, Any], node: str = "n1") -> Iterator[tuple[str, str]
             for name, value in (*GRAFANA.items(), ("$node", node)):
                 expr = expr.replace(name, value)
             yield panel["title"], expr
-
-
-def process_metrics() -> bytes:
-    """Return one sample or more of everything that processes count."""
-    clock = iter(range(1000))
-    measures = Measures(lambda: float(next(clock)))
-    measures.turned("reconcile")
-    for each in OWN_METRICS:
-        labels = dict.fromkeys(each.labels, "x") | ({"namespace": "team"} if "namespace" in each.labels else {})
-        if each.kind == "histogram":
-            measures.observe(each, 0.02, **labels)
-        elif each.name != "tessera_loop_age_seconds":
-            measures.set(each, {tuple(labels.items()): 1})
-    return as_labeled(measures.render(), node="n1")
 
 
 def as_labeled(text: bytes, **labels: str) -> bytes:
@@ -333,7 +318,7 @@ async def test_an_embedded_cluster_fills_the_panels(tmp_path: Path) -> None:
 
 
 def test_no_panel_is_empty_where_everything_is_exposed(tmp_path: Path) -> None:
-    with serving_history(tmp_path, history(node_metrics() + process_metrics(), TIMES_S)) as url:
+    with serving_history(tmp_path, history(node_metrics() + as_labeled(process_metrics(), node="n1"), TIMES_S)) as url:
         panels = [panel for board in DASHBOARDS.values() for panel in queries(board)]
         assert [title for title, expr in panels if not found_by(url, expr)] == []
 

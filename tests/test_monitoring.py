@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from builders.exposed import node_metrics, process_metrics
 from tessera.clients.kube import MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.core.serving.metrics.metricnames import SERVING_METRICS
@@ -49,6 +50,27 @@ def test_each_name_of_a_metric_is_spelled_in_one_place_of_the_program() -> None:
             spelled.setdefault(name, []).append(where)
     assert spelled.keys() == {*EXPOSED, *SERVING_METRICS} - {"avg_time_queue_us"}
     assert {name: places for name, places in spelled.items() if len(places) > 1 or places[0] not in HOMES} == {}
+
+
+def test_promtool_objects_to_no_metric_but_to_what_is_dcgm_exporter_s() -> None:
+    """Its names and labels are kept where the meaning is equal, so that its dashboards work."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool, by which Prometheus checks metrics, is not on PATH")
+    exposed = node_metrics() + process_metrics()
+    assert {each.name for each in OWN_METRICS} <= set(re.findall(r"^# TYPE (\S+)", exposed.decode(), re.MULTILINE))
+    result = subprocess.run([promtool, "check", "metrics"], input=exposed, check=False, capture_output=True)
+    objections = set(result.stderr.decode().splitlines())
+    labels = {
+        each for each in objections if each.endswith("label names should be written in 'snake_case' not 'camelCase'")
+    }
+    assert labels, "modelName is a label of DCGM exporter"
+    assert {each.partition(" ")[0] for each in labels}.isdisjoint(each.name for each in OWN_METRICS)
+    assert {each.partition(" ")[0] for each in objections - labels} == {
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+    }, "counters without `_total`"
 
 
 def test_pages_and_help_name_metrics_that_there_are() -> None:

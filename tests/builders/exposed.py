@@ -1,4 +1,4 @@
-"""What an agent exposes to Prometheus."""
+"""What agents and the other processes expose to Prometheus."""
 
 from builders.usage import GPU, PARTITIONED, SMALL, allocation
 from tessera.api.prometheus.exposition import exposition
@@ -6,6 +6,10 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
 from tessera.core.usage.attribution import Owner, attributed
 from tessera.core.usage.nodemetrics import DeviceFacts, GpuCounts, NodeUsage, node_families
+from tessera.core.usage.ownmetrics import LOOP_AGE, OWN_METRICS
+from tessera.measures import Measures
+
+__all__ = ["node_metrics", "process_metrics"]
 
 
 def node_metrics(used_mib: int = 700) -> bytes:
@@ -40,3 +44,17 @@ def node_metrics(used_mib: int = 700) -> bytes:
         counts=(GpuCounts(gpu=GPU.uuid),),
     )
     return exposition(node_families(usage))
+
+
+def process_metrics() -> bytes:
+    """Return one sample or more of everything that processes expose of themselves."""
+    clock = iter(range(1000))
+    measures = Measures(lambda: float(next(clock)))
+    measures.turned("reconcile")
+    for each in OWN_METRICS:
+        labels = dict.fromkeys(each.labels, "x") | ({"namespace": "team"} if "namespace" in each.labels else {})
+        if each.kind == "histogram":
+            measures.observe(each, 0.02, **labels)
+        elif each != LOOP_AGE:
+            measures.set(each, {tuple(labels.items()): 1})
+    return measures.render()
