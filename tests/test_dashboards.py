@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import reduce
 from pathlib import Path
@@ -23,11 +23,22 @@ import yaml
 
 from builders.exposed import node_metrics, process_metrics
 from builders.measuredservers import autoscaler, deployment, model_pod, triton
+from builders.quotaobjects import cluster_queue, resource_quota
 from harness.metricsserver import MetricsServer as AskedMetrics
 from harness.metricsserver import front_proxy_config, make_certificates
+from harness.nodestorage import storing
 from harness.prometheusserver import history, serving_history
 from tessera.certificates import Tls
-from tessera.clients.kube import AUTOSCALERS, CONFIG_MAPS, DEPLOYMENTS, PODS, MemoryKube, Object
+from tessera.clients.kube import (
+    AUTOSCALERS,
+    CLUSTER_QUEUES,
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    PODS,
+    RESOURCE_QUOTAS,
+    MemoryKube,
+    Object,
+)
 from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.core.usage.activity import UNUSED_MIB
 from tessera.core.usage.nodemetrics import NODE_METRICS
@@ -52,15 +63,8 @@ AGREE = 5
 """Scrapes at which page and dashboard agree to the byte, at least."""
 MONITORED = {"job": "tessera-system/tessera", "endpoint": "metrics"}
 """Labels of every target of the chart's PodMonitor."""
-NOT_EMBEDDED = {
-    "Quota in use",
-    "Quota borrowed",
-    "Models by state",
-    "Images by state",
-    "Models read, by source",
-}
-"""Panels that the embedded cluster leaves empty: it has no quota, ModelCache or ImageWarmup.
-"""
+NODE = "h100-1"
+"""Of the embedded cluster, the one whose devices the dashboard `nodes` shows."""
 NOT_WITH_VLLM = {
     "Age of the decision",
     "Images by state",
@@ -114,9 +118,7 @@ def as_labeled(text: bytes, **labels: str) -> bytes:
 
 
 def test_the_panels_that_may_be_empty_are_panels() -> None:
-    assert {
-        panel["title"] for board in DASHBOARDS.values() for panel in board["panels"]
-    } >= NOT_EMBEDDED | NOT_WITH_VLLM
+    assert {panel["title"] for board in DASHBOARDS.values() for panel in board["panels"]} >= NOT_WITH_VLLM
 
 
 def test_they_are_what_grafana_imports() -> None:
@@ -246,14 +248,26 @@ async def fleet_totals(client: httpx2.AsyncClient, port: int) -> tuple[int, int]
     return sum(each["memory_mib"] for each in gpus), sum(each.get("allocated_mib", 0) for each in gpus)
 
 
-async def embedded_history(folder: Path, prometheus: str) -> tuple[str, dict[int, tuple[int, int]]]:
+async def embedded_history(
+    folder: Path, prometheus: str, storage: Callable[[], bytes]
+) -> tuple[str, dict[int, tuple[int, int]]]:
     """Return what Prometheus stores of an embedded cluster and `tessera metrics`, scraped each second for a minute.
 
     With it the page's totals at the same times.
 
-    Their ports are asked meanwhile as kube-scheduler and kube-apiserver do.
+    Their ports are asked meanwhile as kube-scheduler and kube-apiserver do. The cluster has quotas, and an agent with
+    models and images.
+
+    Args:
+        folder: for certificates.
+        prometheus: the address of one that has `up`.
+        storage: what the first agent exposes of its models and images.
+
     """
     cluster = Embedded(Page(port=0, sign_in=False))
+    await cluster.kube.create(RESOURCE_QUOTAS, resource_quota("12"))
+    await cluster.kube.create(CLUSTER_QUEUES, cluster_queue())
+    await cluster.kube.patch(CLUSTER_QUEUES, "a", {"status": cluster_queue()["status"]}, subresource="status")
     running = asyncio.create_task(cluster.run(lambda _: None))
     samples: list[str] = []
     totals: dict[int, tuple[int, int]] = {}
@@ -272,7 +286,9 @@ async def embedded_history(folder: Path, prometheus: str) -> tuple[str, dict[int
                 await apiserver.get("/apis/external.metrics.k8s.io/v1beta1")
                 totals_now = await fleet_totals(scheduler, cluster.server.page_port)
                 at_s = NOW_S - APART_S * (SCRAPES - 1 - step)
-                for instance, text in {**cluster.metrics(), "metrics": metrics.metrics()}.items():
+                exposed = {**cluster.metrics(), "metrics": metrics.metrics()}
+                exposed[f"agent-{NODE}"] += storage()
+                for instance, text in exposed.items():
                     samples += as_scraped(text, instance, at_s)
                 totals[at_s] = totals_now
         assert not running.done()
@@ -284,20 +300,21 @@ async def embedded_history(folder: Path, prometheus: str) -> tuple[str, dict[int
 
 
 @pytest.mark.anyio
-async def test_an_embedded_cluster_fills_the_panels(tmp_path: Path) -> None:
+async def test_an_embedded_cluster_fills_the_panels(tmp_path: Path, socket_folder: Path, pki: Path) -> None:
     minutes = {"start": NOW_S - APART_S * SCRAPES, "end": NOW_S, "step": 60}
     for name in ("now", "metrics", "then"):
         (tmp_path / name).mkdir()
     now_s = time.time()
     up = "".join(f'up{{namespace="serving"}} 1 {now_s + 60 * step:.0f}\n' for step in range(-5, 10))
     with serving_history(tmp_path / "now", up) as prometheus:
-        samples, totals = await embedded_history(tmp_path / "metrics", prometheus)
+        async with storing(NODE, tmp_path / "node", socket_folder, pki) as storage:
+            samples, totals = await embedded_history(tmp_path / "metrics", prometheus, storage)
     with serving_history(tmp_path / "then", samples) as url:
         panels = [panel for board in DASHBOARDS.values() for panel in queries(board)]
         empty = {
             title
             for title, expr in panels
-            if not asked(url, "query_range", query=expr.replace('"n1"', '"h100-1"'), **minutes)["result"]
+            if not asked(url, "query_range", query=expr.replace('"n1"', f'"{NODE}"'), **minutes)["result"]
         }
         fleet = dict(reversed([*queries(DASHBOARDS["fleet"])]))
 
@@ -307,7 +324,7 @@ async def test_an_embedded_cluster_fills_the_panels(tmp_path: Path) -> None:
 
         of_all, part = over_time(fleet["Memory of all GPUs"]), over_time(fleet["Memory allocated"])
         by_namespace = over_time(f"sum({fleet['Memory allocated by namespace']})")
-    assert empty == NOT_EMBEDDED
+    assert empty == set()
     known = totals.keys() & part.keys() & by_namespace.keys()
     assert len(known) > SCRAPES / 2
     assert of_all[NOW_S] / 2**20 == totals[NOW_S][0]

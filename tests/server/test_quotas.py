@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from builders.quotaobjects import GPU_MEMORY, cluster_queue, resource_quota
 from harness.servers import settle
 from tessera.clients.kube import CLUSTER_QUEUES, RESOURCE_QUOTAS, MemoryKube
 from tessera.server.run import Server
@@ -15,14 +15,7 @@ from tessera.server.settings import ServerSettings
 
 pytestmark = pytest.mark.anyio
 
-MEMORY = "tessera.dev/gpu-memory"
-META = {"name": "gpus", "namespace": "team-a"}
-USED = f'tessera_quota_used{{kind="ResourceQuota",quota="team-a/gpus",cohort="",flavor="",resource="{MEMORY}"}}'
-
-
-def quota(used: str) -> dict[str, Any]:
-    key = f"requests.{MEMORY}"
-    return {"metadata": META, "status": {"hard": {key: "160"}, "used": {key: used}}}
+USED = f'tessera_quota_used{{kind="ResourceQuota",quota="team-a/gpus",cohort="",flavor="",resource="{GPU_MEMORY}"}}'
 
 
 @asynccontextmanager
@@ -46,22 +39,16 @@ async def lines(server: Server) -> list[str]:
 
 async def test_they_follow_the_cluster() -> None:
     kube = MemoryKube()
-    await kube.create(RESOURCE_QUOTAS, quota("12"))
-    resources = [{"name": MEMORY, "nominalQuota": "80"}]
-    usage = [{"name": "a100", "resources": [{"name": MEMORY, "total": "90", "borrowed": "10"}]}]
-    groups = [{"flavors": [{"name": "a100", "resources": resources}]}]
-    queue = {"metadata": {"name": "a"}, "spec": {"cohortName": "all", "resourceGroups": groups}}
-    await kube.create(CLUSTER_QUEUES, queue)
-    await kube.patch(CLUSTER_QUEUES, "a", {"status": {"flavorsUsage": usage}}, subresource="status")
+    await kube.create(RESOURCE_QUOTAS, resource_quota("12"))
+    await kube.create(CLUSTER_QUEUES, cluster_queue())
+    await kube.patch(CLUSTER_QUEUES, "a", {"status": cluster_queue()["status"]}, subresource="status")
     async with running(kube) as server:
         found = await lines(server)
         assert f"{USED} 12" in found
-        assert (
-            f'tessera_quota_borrowed{{kind="ClusterQueue",quota="a",cohort="all",flavor="a100",resource="{MEMORY}"}} 10'
-            in found
-        )
+        of_queue = f'kind="ClusterQueue",quota="a",cohort="all",flavor="a100",resource="{GPU_MEMORY}"'
+        assert f"tessera_quota_borrowed{{{of_queue}}} 10" in found
         assert "tessera_quota_left_out 0" in found
-        await kube.patch(RESOURCE_QUOTAS, "gpus", quota("20"), namespace="team-a", subresource="status")
+        await kube.patch(RESOURCE_QUOTAS, "gpus", resource_quota("20"), namespace="team-a", subresource="status")
         assert f"{USED} 20" in await lines(server)
         await kube.delete(RESOURCE_QUOTAS, "gpus", namespace="team-a")
         await kube.delete(CLUSTER_QUEUES, "a")
@@ -70,13 +57,15 @@ async def test_they_follow_the_cluster() -> None:
 
 async def test_one_that_cannot_be_read_is_left_out_and_said_once() -> None:
     kube = MemoryKube()
-    await kube.create(RESOURCE_QUOTAS, quota("many"))
+    await kube.create(RESOURCE_QUOTAS, resource_quota("many"))
     with capture_logs() as logs:
         async with running(kube) as server:
             for used in ("many", "3", "many"):
-                await kube.patch(RESOURCE_QUOTAS, "gpus", quota(used), namespace="team-a", subresource="status")
+                await kube.patch(
+                    RESOURCE_QUOTAS, "gpus", resource_quota(used), namespace="team-a", subresource="status"
+                )
                 await settle()
-            await kube.create(RESOURCE_QUOTAS, quota("7") | {"metadata": META | {"name": "other"}})
+            await kube.create(RESOURCE_QUOTAS, resource_quota("7", "other"))
             found = [each for each in await lines(server) if each.startswith("tessera_quota_used{")]
     assert found == [f"{USED.replace('/gpus', '/other')} 7"]
     (said,) = (each for each in logs if each["event"] == "quotas_not_read")
