@@ -13,14 +13,14 @@ time of the processor (DevTools, `Performance.getMetrics`: `TaskDuration`). What
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from harness.browser import Tab
 from server.page.test_page_browser import fleet, opened
 from tessera.clients.kube import PODS, name_of
+from tessera.core.explain.fleetpage import MeasuredUsage
 from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.usage.neighbors import Contention
-from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.log import configure
 
@@ -53,30 +53,25 @@ class Changing:
         """Take the next measurements."""
         self._refreshes += 1
 
-    def activity(self) -> Mapping[tuple[str, PodKey], float]:
-        """Return the activity of each pod."""
-        return {pod: 5 + (number + 7 * self._refreshes) % 90 for number, pod in enumerate(self._pods)}
-
-    def contention(self) -> Mapping[tuple[str, str], tuple[Contention, ...]]:
-        """Return what slows eight GPUs."""
+    @property
+    def measured(self) -> MeasuredUsage:
+        """The activity of each pod, eight slow GPUs and two model servers."""
         cause = ("thermal", "power-cap")[self._refreshes % 2]
-        return {
-            (f"n{number:03d}", f"GPU-n{number:03d}-4"): (
-                Contention(cause=cause, drivers=(f"research/w{number}/main",)),
-            )
-            for number in SLOW
-        }
-
-    def model_servers(self) -> tuple[ModelServerHistory, ...]:
-        """Return two model servers."""
         points = tuple(
             ScalePoint(60 * (minute + self._refreshes), 3, 3, (minute + self._refreshes) % 9) for minute in range(60)
         )
-        return tuple(ModelServerHistory(namespace="ml", name=name, points=points) for name in ("llm", "chat"))
-
-    def recommendations(self) -> tuple[Recommendation, ...]:
-        """Return none."""
-        return ()
+        return MeasuredUsage(
+            activity={pod: 5 + (number + 7 * self._refreshes) % 90 for number, pod in enumerate(self._pods)},
+            contention={
+                (f"n{number:03d}", f"GPU-n{number:03d}-4"): (
+                    Contention(cause=cause, drivers=(f"research/w{number}/main",)),
+                )
+                for number in SLOW
+            },
+            model_servers=tuple(
+                ModelServerHistory(namespace="ml", name=name, points=points) for name in ("llm", "chat")
+            ),
+        )
 
 
 async def spent_ms(tab: Tab) -> dict[str, float]:

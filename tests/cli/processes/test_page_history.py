@@ -32,24 +32,24 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
         connect = partial(prometheus_client, url, None, None, deadline_s=30, most_bytes=1 << 20)
         found = PrometheusMetrics(connect, connect, url, logger())
         await refreshed(found)
-    assert {pod.rpartition("/")[2]: percent for (_, pod), percent in found.activity().items()} == {
+    assert {pod.rpartition("/")[2]: percent for (_, pod), percent in found.measured.activity.items()} == {
         "busy": 20,
         "idle": 0,
         "slice": 25,
     }
-    assert {each.pod: (each.verdict.value, each.fits) for each in found.recommendations()} == {
+    assert {each.pod: (each.verdict.value, each.fits) for each in found.measured.recommendations} == {
         "idle": ("unused", ""),
         "busy": ("too-much", "1 GiB"),
         "slice": ("fits", ""),
     }
     both = ("team/busy/main", "team/idle/main")
-    assert found.contention() == {
+    assert found.measured.contention == {
         ("n1", "GPU-0"): (
             Contention(cause="power-cap", drivers=both[:1], affected=both[1:]),
             Contention(cause="thermal", affected=both, scope="node"),
         )
     }
-    (server,) = found.model_servers()
+    (server,) = found.measured.model_servers
     assert (server.namespace, server.name) == ("ml", "llm")
     assert {(each.desired, each.ready, each.in_flight) for each in server.points} == {(3, 2, 7)}
     assert 55 <= len(server.points) <= 61

@@ -8,7 +8,7 @@ import pytest
 from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, place, pod, share
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
-from tessera.core.explain.fleetpage import PageObservation, fleet_view
+from tessera.core.explain.fleetpage import MeasuredUsage, PageObservation, fleet_view
 from tessera.core.explain.fleetview import (
     FleetChange,
     FleetView,
@@ -34,7 +34,9 @@ A100 = "A100-40GB"
 
 
 def view_of(*objects: Object, **more: Any) -> FleetView:
-    return fleet_view(PageObservation(cluster=read_cluster(as_fields(objects)), **more))
+    on_nodes = {name: more.pop(name) for name in ("images", "models") if name in more}
+    cluster = read_cluster(as_fields(objects))
+    return fleet_view(PageObservation(cluster=cluster, measured=MeasuredUsage(**more), **on_nodes))
 
 
 def only(*objects: Object, **more: Any) -> GpuView:

@@ -27,17 +27,17 @@ class Scene:
         """Let time go by and look."""
         self.now_s += seconds
         await refreshed(self.memory)
-        return {str(pod): percent for (_, pod), percent in self.memory.activity().items()}
+        return {str(pod): percent for (_, pod), percent in self.memory.measured.activity.items()}
 
 
 async def test_activity_throttling_and_sizes_are_the_agents() -> None:
     one = Scene()
     assert await one.refresh(0) == {"team/train": 90, "web/serve": 12}
-    assert one.memory.contention() == {("n1", gpu.uuid): gpu.contention for gpu in REPORT.gpus if gpu.contention}, (
-        "as the agents name them"
-    )
-    assert one.memory.model_servers() == ()
-    advice = {each.pod: each.verdict.value for each in one.memory.recommendations()}
+    assert one.memory.measured.contention == {
+        ("n1", gpu.uuid): gpu.contention for gpu in REPORT.gpus if gpu.contention
+    }, "as the agents name them"
+    assert one.memory.measured.model_servers == ()
+    advice = {each.pod: each.verdict.value for each in one.memory.measured.recommendations}
     assert advice["train"] == "too-little"
     assert advice["serve"] == "too-much"
 
@@ -53,7 +53,7 @@ async def test_it_asks_once_in_a_minute_and_forgets_who_is_silent() -> None:
     one.usages.silent = "agent n1"
     with capture_logs() as logs:
         assert await one.refresh(60) == {}
-    assert one.memory.recommendations() == ()
+    assert one.memory.measured.recommendations == ()
     assert [each["event"] for each in logs] == ["agent_not_read"]
 
 
@@ -76,7 +76,7 @@ async def test_while_no_agent_can_be_asked_the_last_answer_is_kept_for_three_min
         for _ in range(4):
             now_s += 60
             await refreshed(memory)
-            found.append(len(memory.activity()))
+            found.append(len(memory.measured.activity))
             kube.withhold("tessera-system", PODS)
     assert found == [2, 2, 2, 0]
     assert [each["event"] for each in logs] == ["agents_not_read"]
@@ -101,7 +101,7 @@ async def test_each_agent_that_does_not_answer_is_left_out_and_logged_once_until
         return sorted(each["reason"].partition(":")[0].rpartition("/")[2] for each in logs)
 
     assert await complaints() == ["b", "c"]
-    assert memory.activity() == {("n1", "team/train"): 90, ("n1", "web/serve"): 12}
+    assert memory.measured.activity == {("n1", "team/train"): 90, ("n1", "web/serve"): 12}
     assert await complaints() == [], "nothing has changed"
     other = write_usage(UsageReport(node="n2"))
     kube.answers["tessera-system", "b"] = {(9400, "usage"): other}

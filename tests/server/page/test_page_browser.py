@@ -16,6 +16,7 @@ from harness.servers import make_node, make_pod
 from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODE_MODELS, NODES, PODS, MemoryKube
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
+from tessera.core.explain.fleetpage import MeasuredUsage
 from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode
@@ -373,38 +374,34 @@ class Judged:
     def refresh(self, changed: Callable[[], None]) -> None:
         pass
 
-    def activity(self) -> dict[tuple[str, PodKey], float]:
-        return {("n001", PodKey("research/w1")): 99.0, ("n000", PodKey("ml/p0-0-0")): 0.0}
-
-    def contention(self) -> dict[tuple[str, str], tuple[Contention, ...]]:
+    @property
+    def measured(self) -> MeasuredUsage:
         heated = Contention(cause="thermal", drivers=("research/w1/main",), scope="node")
         even = Contention(cause="saturated", evenly=("research/w1/main", "ml/other/main"))
-        return {("n001", "GPU-n001-4"): (heated, even)}
-
-    def model_servers(self) -> tuple[ModelServerHistory, ...]:
         points = (ScalePoint(0, 1, 1, 2.0), ScalePoint(1800, 3, 1, 24.0), ScalePoint(3600, 3, 3, 9.4))
-        once = ModelServerHistory(namespace="ml", name="new", points=points[:1])
-        return (
-            ModelServerHistory(namespace="research", name="llm", points=points),
-            once,
-        )
-
-    def recommendations(self) -> tuple[Recommendation, ...]:
         facts: dict[str, Any] = {
             "gpu": 4,
             "device": "whole",
             "namespace": "research",
             "container": "main",
             "allocated_mib": 40960,
-        }
-        facts |= {
             "peak_mib": 3000,
             "observed_s": 90000,
             "verdict": Sizing.TOO_MUCH,
             "fits": "1g.5gb",
             "saved_mib": 36096,
         }
-        return tuple(Recommendation(node=f"n00{number}", pod=f"w{number}", **facts) for number in range(2))
+        return MeasuredUsage(
+            activity={("n001", PodKey("research/w1")): 99.0, ("n000", PodKey("ml/p0-0-0")): 0.0},
+            contention={("n001", "GPU-n001-4"): (heated, even)},
+            model_servers=(
+                ModelServerHistory(namespace="research", name="llm", points=points),
+                ModelServerHistory(namespace="ml", name="new", points=points[:1]),
+            ),
+            recommendations=tuple(
+                Recommendation(node=f"n00{number}", pod=f"w{number}", **facts) for number in range(2)
+            ),
+        )
 
 
 @pytest.mark.anyio

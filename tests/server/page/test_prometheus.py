@@ -87,13 +87,13 @@ class Scene:
 
     async def again(self) -> float | None:
         await refreshed(self.history)
-        return {str(pod): percent for (_, pod), percent in self.history.activity().items()}.get("ml/p")
+        return {str(pod): percent for (_, pod), percent in self.history.measured.activity.items()}.get("ml/p")
 
 
 async def test_it_asks_now_and_then_while_somebody_looks() -> None:
     one = Scene()
     assert (one.connected, await one.refresh("20")) == (0, 20)
-    (server,) = one.history.model_servers()
+    (server,) = one.history.measured.model_servers
     assert (server.namespace, server.name, len(server.points)) == ("ml", "llm", 2)
     assert (await one.refresh("30", seconds=14), one.connected) == (20, 1)
     assert (await one.refresh("30", seconds=1), one.connected) == (30, 2)
@@ -111,7 +111,7 @@ async def test_without_an_answer_what_is_known_counts_for_two_minutes(trouble: s
             assert await one.again() == 20
         one.now_s += 15
         assert await one.again() is None
-        assert one.history.model_servers() == ()
+        assert one.history.measured.model_servers == ()
     assert [each["event"] for each in logs] == ["history_not_read"]
     one.broken = ""
     assert await one.refresh("40") == 40
@@ -146,7 +146,7 @@ async def test_a_week_is_judged_now_and_then_and_nothing_waits_for_it() -> None:
 
     async def advice(seconds: float) -> list[tuple[str, str]]:
         await one.refresh("20", seconds)
-        return [(each.pod, each.fits) for each in one.history.recommendations()]
+        return [(each.pod, each.fits) for each in one.history.measured.recommendations]
 
     one.metrics.contents |= week("1000")
     assert (await advice(15), one.asked_for_weeks) == ([("p", "2 GiB")], 1)

@@ -34,7 +34,7 @@ from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.core.workload.units import gib
 
-__all__ = ["PageObservation", "fleet_view"]
+__all__ = ["MeasuredUsage", "PageObservation", "fleet_view"]
 
 _TEMPLATE_HASH: Final = re.compile("-[bcdfghjklmnpqrstvwxz2456789]{1,10}$")
 """What a Deployment adds to its name for a ReplicaSet.
@@ -45,21 +45,28 @@ _MOST_ADVICE: Final = 500
 """Most recommendations shown."""
 
 
-class PageObservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MeasuredUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured of pods and model servers; without what is unknown."""
+
+    activity: Mapping[tuple[str, PodKey], float] = {}
+    """Percent of its compute that each pod uses, of its busiest device, by the node that reports it."""
+    contention: Mapping[tuple[str, str], tuple[Contention, ...]] = {}
+    """What slows down the pods of GPUs, by the node that reports it, and UUID."""
+    model_servers: tuple[ModelServerHistory, ...] = ()
+    """Those that are scaled, with their last hour."""
+    recommendations: tuple[Recommendation, ...] = ()
+    """For containers, some of which may be gone; the most urgent first."""
+
+
+class PageObservation(msgspec.Struct, frozen=True, kw_only=True):
     """The input of the page."""
 
     cluster: Cluster
-    activity: Mapping[tuple[str, PodKey], float] = {}
-    """Percent of its compute that each pod uses, by the node that reports it; without pods for which it is unknown."""
-    contention: Mapping[tuple[str, str], tuple[Contention, ...]] = {}
-    """What slows down the pods of GPUs, by the node that reports it, and UUID."""
+    measured: MeasuredUsage = MeasuredUsage()
     images: Mapping[str, tuple[ObservedImage, ...]] = {}
     """Reported images of ImageWarmups, by node."""
     models: Mapping[str, tuple[ObservedModel, ...]] = {}
     """Reported models of ModelCaches, by node."""
-    model_servers: tuple[ModelServerHistory, ...] = ()
-    recommendations: tuple[Recommendation, ...] = ()
-    """For containers, some of which may be gone."""
 
 
 class _Pods(NamedTuple):
@@ -82,7 +89,7 @@ def fleet_view(observed: PageObservation) -> FleetView:
     allocated = {pod.pod.key for pod in cluster.pods if pod.shares}
     workloads = {pod.pod.key: _workload(pod.pod.owner) for pod in cluster.pods}
     places = {pod.pod.key: pod.node for pod in cluster.pods}
-    activity = {key: percent for (node, key), percent in observed.activity.items() if places.get(key) == node}
+    activity = {key: percent for (node, key), percent in observed.measured.activity.items() if places.get(key) == node}
     pods = _Pods(workloads, places, activity)
     return FleetView(
         nodes=tuple(_node(each, nodes[each.name], observed, pods) for each in found.nodes),
@@ -91,7 +98,7 @@ def fleet_view(observed: PageObservation) -> FleetView:
             for each in found.pending
             for namespace, pod in (_split(each.pod),)
         ),
-        model_servers=observed.model_servers,
+        model_servers=observed.measured.model_servers,
         recommendations=tuple(_recommended(observed, pods)),
         activity={key: round(percent) for key, percent in sorted(activity.items()) if key in allocated},
         namespaces=tuple(sorted(namespaces)),
@@ -101,7 +108,7 @@ def fleet_view(observed: PageObservation) -> FleetView:
 
 def _recommended(observed: PageObservation, pods: _Pods) -> Iterator[WorkloadRecommendation]:
     """Yield recommendations for existing pods."""
-    found = ((PodKey(f"{each.namespace}/{each.pod}"), each) for each in observed.recommendations)
+    found = ((PodKey(f"{each.namespace}/{each.pod}"), each) for each in observed.measured.recommendations)
     advised = ((key, each) for key, each in found if pods.nodes.get(key) == each.node and not each.verdict.settled)
     for key, each in itertools.islice(advised, _MOST_ADVICE):
         yield WorkloadRecommendation(**msgspec.structs.asdict(each), workload=pods.workloads[key])
@@ -189,7 +196,7 @@ def _gpu(
         allocated_mib=found.allocated_mib,
         used_mib=found.used_mib,
         problems=(*(found.reasons if found.health is GpuHealth.UNHEALTHY else ()), *found.conflicts),
-        slowdowns=tuple(map(parts.slowdown, observed.contention.get((name, found.uuid), ()))),
+        slowdowns=tuple(map(parts.slowdown, observed.measured.contention.get((name, found.uuid), ()))),
     )
 
 

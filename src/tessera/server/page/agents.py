@@ -1,17 +1,15 @@
 """The page's metrics where no Prometheus is configured: read from the agents."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from tessera.clients.nodeusage import NodeUsages
-from tessera.core.explain.fleetview import ModelServerHistory
+from tessera.core.explain.fleetpage import MeasuredUsage
 from tessera.core.usage.activity import pod_activity
-from tessera.core.usage.neighbors import Contention
-from tessera.core.usage.rightsizing import Recommendation, recommendations
+from tessera.core.usage.rightsizing import recommendations
 from tessera.core.usage.usagereport import UsageReport
-from tessera.core.workload.need import PodKey
 from tessera.errors import Unavailable
 from tessera.log import Complaint, Logger
 from tessera.server.page.cachedanswer import CachedAnswer
@@ -20,12 +18,6 @@ __all__ = ["AgentMetrics"]
 
 _STALE_S: Final = 180.0
 """Older values are not shown."""
-
-
-class _Reported(NamedTuple):
-    activity: Mapping[tuple[str, PodKey], float] = {}
-    contention: Mapping[tuple[str, str], tuple[Contention, ...]] = {}
-    advice: tuple[Recommendation, ...] = ()
 
 
 class AgentMetrics:
@@ -51,22 +43,22 @@ class AgentMetrics:
         self._complaints: dict[str, Complaint] = {}
         """By agent; of those alone that do not answer, so that one that does is complained about again."""
         complain = Complaint(log, "agents_not_read")
-        self._reported = CachedAnswer(self._read, _Reported(), complain, clock_s, every_s=every_s, stale_s=_STALE_S)
+        self._reported = CachedAnswer(self._read, MeasuredUsage(), complain, clock_s, every_s=every_s, stale_s=_STALE_S)
 
     def refresh(self, changed: Callable[[], None]) -> None:
         """Read again if the last read is old."""
         self._reported.refresh(changed)
 
-    async def _read(self) -> _Reported:
+    async def _read(self) -> MeasuredUsage:
         found = await self._usages.read()
         self._complain(found.silent)
         reports = found.reports
-        return _Reported(
+        return MeasuredUsage(
             activity=pod_activity(_loads(reports)),
             contention={
                 (each.node, gpu.uuid): gpu.contention for each in reports for gpu in each.gpus if gpu.contention
             },
-            advice=tuple(await asyncio.to_thread(recommendations, reports)),
+            recommendations=tuple(await asyncio.to_thread(recommendations, reports)),
         )
 
     def _complain(self, silent: Iterable[Unavailable]) -> None:
@@ -77,21 +69,10 @@ class AgentMetrics:
             complain(each)
             self._complaints[each.subject] = complain
 
-    def activity(self) -> Mapping[tuple[str, PodKey], float]:
-        """Return how much of its compute each pod uses, in percent of its busiest device, by node and pod."""
-        return self._reported.value.activity
-
-    def contention(self) -> Mapping[tuple[str, str], tuple[Contention, ...]]:
-        """Return what slows down the pods of GPUs, by node and UUID."""
-        return self._reported.value.contention
-
-    def model_servers(self) -> tuple[ModelServerHistory, ...]:
-        """Return nothing: agents do not measure model servers."""
-        return ()
-
-    def recommendations(self) -> tuple[Recommendation, ...]:
-        """Return recommendations for containers, by their usage since the agent started; the most urgent first."""
-        return self._reported.value.advice
+    @property
+    def measured(self) -> MeasuredUsage:
+        """What agents report; nothing of model servers, which they do not measure."""
+        return self._reported.value
 
 
 def _loads(reports: Iterable[UsageReport]) -> Iterator[tuple[str, str, float | None]]:

@@ -2,19 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlencode
+
+import msgspec
 
 from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
 from tessera.api.prometheus.modelserverhistory import model_server_queries, read_model_servers
 from tessera.clients.nodeusage import PrometheusUsage
 from tessera.clients.prometheus import MetricsClient
-from tessera.core.explain.fleetview import ModelServerHistory
-from tessera.core.usage.neighbors import Contention
+from tessera.core.explain.fleetpage import MeasuredUsage
 from tessera.core.usage.rightsizing import Recommendation, recommendations
-from tessera.core.workload.need import PodKey
 from tessera.errors import Unavailable
 from tessera.log import Complaint, Logger
 from tessera.server.page.cachedanswer import CachedAnswer
@@ -29,12 +29,6 @@ _ADVICE_S: Final = 600.0
 _ADVICE_STALE_S: Final = 3600.0
 """Older recommendations are not shown."""
 _WINDOW: Final = "7d"
-
-
-class _Measured(NamedTuple):
-    activity: Mapping[tuple[str, PodKey], float] = {}
-    contention: Mapping[tuple[str, str], tuple[Contention, ...]] = {}
-    model_servers: tuple[ModelServerHistory, ...] = ()
 
 
 class PrometheusMetrics:
@@ -65,7 +59,7 @@ class PrometheusMetrics:
         self._now_s = now_s
         self._measured = CachedAnswer(
             self._measure,
-            _Measured(),
+            MeasuredUsage(),
             Complaint(log, "history_not_read"),
             clock_s,
             every_s=_RETRY_S,
@@ -86,7 +80,7 @@ class PrometheusMetrics:
         self._measured.refresh(changed)
         self._advice.refresh(changed)
 
-    async def _measure(self) -> _Measured:
+    async def _measure(self) -> MeasuredUsage:
         source = f"Prometheus {self._url}"
         targets = {
             **{name: f"query?{urlencode({'query': query})}" for name, query in load_queries().items()},
@@ -99,10 +93,12 @@ class PrometheusMetrics:
             raise Unavailable(source, found=error.found, hint="see Prometheus' log") from error
         answers = dict(zip(targets, found, strict=True))
 
-        def read() -> _Measured:
-            activity = read_activity(read_loads(answers, source, now=False))
-            contention = read_contention(read_loads(answers, source, now=True))
-            return _Measured(activity, contention, read_model_servers(answers, source))
+        def read() -> MeasuredUsage:
+            return MeasuredUsage(
+                activity=read_activity(read_loads(answers, source, now=False)),
+                contention=read_contention(read_loads(answers, source, now=True)),
+                model_servers=read_model_servers(answers, source),
+            )
 
         return await asyncio.to_thread(read)  # so that scheduling requests are answered meanwhile
 
@@ -112,18 +108,7 @@ class PrometheusMetrics:
             found = await PrometheusUsage(metrics, self._url, _WINDOW).read()
         return tuple(await asyncio.to_thread(recommendations, found.reports))
 
-    def activity(self) -> Mapping[tuple[str, PodKey], float]:
-        """Return how much of its compute each pod uses, in percent, by node and pod."""
-        return self._measured.value.activity
-
-    def contention(self) -> Mapping[tuple[str, str], tuple[Contention, ...]]:
-        """Return what slows down the pods of GPUs, by node and UUID."""
-        return self._measured.value.contention
-
-    def model_servers(self) -> tuple[ModelServerHistory, ...]:
-        """Return the model servers with their last hour."""
-        return self._measured.value.model_servers
-
-    def recommendations(self) -> tuple[Recommendation, ...]:
-        """Return recommendations for containers by a week; the most urgent first."""
-        return self._advice.value
+    @property
+    def measured(self) -> MeasuredUsage:
+        """The last two minutes, the last hour of model servers, and recommendations by a week."""
+        return msgspec.structs.replace(self._measured.value, recommendations=self._advice.value)

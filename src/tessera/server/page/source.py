@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -12,11 +12,8 @@ from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_clus
 from tessera.api.tessera.v1alpha1.imagewarmups import read_node_images
 from tessera.api.tessera.v1alpha1.modelcaches import read_node_models
 from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
-from tessera.core.explain.fleetpage import PageObservation, fleet_view
-from tessera.core.explain.fleetview import FleetView, ModelServerHistory
-from tessera.core.usage.neighbors import Contention
-from tessera.core.usage.rightsizing import Recommendation
-from tessera.core.workload.need import PodKey
+from tessera.core.explain.fleetpage import MeasuredUsage, PageObservation, fleet_view
+from tessera.core.explain.fleetview import FleetView
 from tessera.errors import InvalidInput, Unsupported
 from tessera.log import Complaint, Logger
 from tessera.server.view import View
@@ -34,38 +31,17 @@ class PageMetrics(Protocol):
         """Begin to measure again if it is due, and call `changed` when there are other values."""
         ...
 
-    def activity(self) -> Mapping[tuple[str, PodKey], float]:
-        """Return how much of its compute each pod uses, in percent, by node and pod; unknown pods are left out."""
-        ...
-
-    def contention(self) -> Mapping[tuple[str, str], tuple[Contention, ...]]:
-        """Return what slows down the pods of GPUs, by node and UUID."""
-        ...
-
-    def model_servers(self) -> tuple[ModelServerHistory, ...]:
-        """Return the model servers that are scaled, with their last hours."""
-        ...
-
-    def recommendations(self) -> tuple[Recommendation, ...]:
-        """Return recommendations for containers, by their usage; the most urgent first."""
+    @property
+    def measured(self) -> MeasuredUsage:
+        """The last measurements that are not too old."""
         ...
 
 
 class _NoMetrics:
+    measured = MeasuredUsage()
+
     def refresh(self, changed: Callable[[], None]) -> None:
         pass
-
-    def activity(self) -> Mapping[tuple[str, PodKey], float]:
-        return {}
-
-    def contention(self) -> Mapping[tuple[str, str], tuple[Contention, ...]]:
-        return {}
-
-    def model_servers(self) -> tuple[ModelServerHistory, ...]:
-        return ()
-
-    def recommendations(self) -> tuple[Recommendation, ...]:
-        return ()
 
 
 NO_METRICS: PageMetrics = _NoMetrics()
@@ -113,19 +89,14 @@ class Source:
         objects, authority = self._view.objects(), self._view.keys.authority
         images = {each.name: each.observed for each in _readable(self._images, read_node_images)}
         models = {each.name: each.observed for each in _readable(self._models, read_node_models)}
-        metrics = self._metrics
-        activity, model_servers, advice = metrics.activity(), metrics.model_servers(), metrics.recommendations()
-        contention = metrics.contention()
+        measured = self._metrics.measured
 
         def read() -> FleetView:
             observed = PageObservation(
                 cluster=read_cluster(as_fields(objects), memory=self._memory, authority=authority),
-                activity=activity,
-                contention=contention,
+                measured=measured,
                 images=images,
                 models=models,
-                model_servers=model_servers,
-                recommendations=advice,
             )
             return fleet_view(observed)
 

@@ -13,7 +13,7 @@ from tessera.clients.kube import GPU_NODES, GPU_POLICIES, MemoryKube, Store
 from tessera.clients.nodeusage import NodeReports
 from tessera.controller.run import Controller
 from tessera.controller.settings import ControllerSettings
-from tessera.core.explain.fleetview import ModelServerHistory
+from tessera.core.explain.fleetpage import MeasuredUsage
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, UsageReport
 from tessera.errors import TesseraError
 from tessera.log import logger
@@ -82,8 +82,9 @@ class _Metrics(AgentMetrics):
         super().__init__(_Usages(nodes, speed), logger(), every_s=_READ_S)
         self._workloads = workloads
 
-    def model_servers(self) -> tuple[ModelServerHistory, ...]:
-        return self._workloads.model_servers()
+    @property
+    def measured(self) -> MeasuredUsage:
+        return msgspec.structs.replace(super().measured, model_servers=self._workloads.model_servers())
 
 
 class Embedded:
