@@ -37,6 +37,13 @@ CASES = {
         f"0::/../{SYSTEMD.rpartition('/')[2]}/cri-containerd-{ID}.scope/kubepods/pod{OTHER}/{'cd' * 32}\n",
         MAIN,
     ),
+    "seen from a group beside it, cgroupfs": (f"0::/../../pod{UID}/{ID}\n", MAIN),
+    "seen from a group of another quality of service, cgroupfs": (f"0::/../../../besteffort/pod{UID}/{ID}\n", MAIN),
+    "seen from a group beside it, cgroupfs, nested by the container": (
+        f"0::/../../pod{UID}/{ID}/kubepods/pod{OTHER}/{'cd' * 32}\n",
+        MAIN,
+    ),
+    "the machine's, seen from a pod's group": ("0::/../../../../system.slice/podman.service/pod\n", None),
     "the pod's own group": (f"{SYSTEMD}\n", POD),
     "a container that is not known": (f"{SYSTEMD}/cri-containerd-{'cd' * 32}.scope\n", POD),
     "a group that is no container": (f"{SYSTEMD}/something\n", POD),

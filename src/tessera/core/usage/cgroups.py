@@ -9,12 +9,13 @@ __all__ = ["outside_pods", "owner_of"]
 
 _PODS = "kubepods"
 _POD = re.compile(
-    r"kubepods(?:-(?:\w+-)?|[^\n]*?/(?:[\w.-]*-)?)"
+    r"(?:kubepods(?:-(?:\w+-)?|[^\n]*?/(?:[\w.-]*-)?)|:(?:/\.\.)+/(?:(?:burstable|besteffort)/)?)"
     r"pod(?P<uid>[0-9a-zA-Z_-]{4,253}?)(?:\.slice)?(?:[/:](?P<rest>[^\n]*))?(?:\n|$)"
 )
 """A pod's control group below the kubelet's, the outermost: a container may name nested ones as it likes.
 
-Below another group than the machine's, the path begins at the pod's: `/../../kubepods-burstable-podUID.slice/...`.
+Below another group than the machine's, the path begins at the pod's: `/../../kubepods-burstable-podUID.slice/...`, and
+without systemd `/../../podUID/...`, or `/../../../besteffort/podUID/...` from another quality of service.
 Source: kubernetes/kubernetes `pkg/kubelet/cm/{cgroup_manager_linux,pod_container_manager_linux}.go`."""
 _CONTAINER = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*[-:])?(?P<id>[0-9a-f]{64})(?:\.scope)?(?:/|$)")
 """`cri-containerd-ID.scope`, `crio-ID.scope`, `ID`; after `:` that of a containerd that does not use systemd under a
