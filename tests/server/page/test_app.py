@@ -3,9 +3,11 @@
 import asyncio
 from contextlib import AsyncExitStack, suppress
 
+import httpx2
 import pytest
 
 from harness.pageserver import cluster, served
+from harness.servers import Clock
 from tessera.clients.kube import MemoryKube
 from tessera.core.explain.fleetview import FleetView
 from tessera.log import logger
@@ -13,6 +15,7 @@ from tessera.measures import Measures
 from tessera.server.listening import HttpServer, listening
 from tessera.server.page.app import make_page_app
 from tessera.server.page.feed import FleetFeed
+from tessera.server.page.signin import SignIn
 from tessera.server.settings import PageLimits
 
 pytestmark = pytest.mark.anyio
@@ -60,6 +63,24 @@ async def test_viewers_see_what_they_may_list() -> None:
         assert (answer.json()["namespaces"], answer.json()["partial"]) == (["ns"], True)
         # No other host's page can have sent a token that it does not have: any name may lead here.
         assert (await page.get("/api/fleet", "token-of-viewer", Host="gpus.example")).status_code == 200
+
+
+async def test_a_stranger_is_sent_away_at_once_and_learns_nothing_of_why_the_fleet_is_not_known() -> None:
+    kube = await cluster()
+
+    async def observe() -> FleetView:
+        raise AssertionError  # nobody runs the feed: it has not read yet
+
+    feed = FleetFeed(observe, Measures(), logger())
+    limits = PageLimits(refresh_s=0.05)
+    sign_in = SignIn(kube, Clock())
+    app = make_page_app(feed, sign_in, waiting_for=lambda: "reading pods (10.0.0.1)", limits=limits, log=logger())
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost") as client:
+        for token in ("", "unknown"):
+            answer = await client.get("/api/events", headers={"Authorization": f"Bearer {token}"})
+            assert (answer.status_code, "10.0.0.1" in answer.text) == (401, False)
+        answer = await client.get("/api/fleet", headers={"Authorization": "Bearer token-of-viewer"})
+        assert (answer.status_code, answer.json()) == (503, {"error": "reading pods (10.0.0.1)"})
 
 
 async def test_who_may_list_every_pod_or_the_nodes_alone() -> None:

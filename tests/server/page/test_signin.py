@@ -16,19 +16,19 @@ NAMESPACES = ("ml", "vision")
 VIEWERS: dict[str, tuple[list[tuple[str, list[str] | None]], Viewer]] = {
     "nodes and all pods": (
         [("nodes", None), ("pods", None)],
-        Viewer(name="ann", scope=EVERYTHING, welcome=True),
+        Viewer(name="ann", scope=EVERYTHING, admitted=True),
     ),
-    "all pods": ([("pods", None)], Viewer(name="ann", scope=Scope(namespaces=frozenset(NAMESPACES)), welcome=True)),
-    "nodes alone": ([("nodes", None)], Viewer(name="ann", scope=Scope(namespaces=frozenset()), welcome=True)),
+    "all pods": ([("pods", None)], Viewer(name="ann", scope=Scope(namespaces=frozenset(NAMESPACES)), admitted=True)),
+    "nodes alone": ([("nodes", None)], Viewer(name="ann", scope=Scope(namespaces=frozenset()), admitted=True)),
     "pods of one namespace": (
         [("pods", ["vision"])],
-        Viewer(name="ann", scope=Scope(namespaces=frozenset({"vision"})), welcome=True),
+        Viewer(name="ann", scope=Scope(namespaces=frozenset({"vision"})), admitted=True),
     ),
     "pods of a namespace without GPUs": (
         [("pods", ["web"])],
-        Viewer(name="ann", scope=Scope(namespaces=frozenset()), welcome=False),
+        Viewer(name="ann", scope=Scope(namespaces=frozenset()), admitted=False),
     ),
-    "nothing": ([], Viewer(name="ann", scope=Scope(namespaces=frozenset()), welcome=False)),
+    "nothing": ([], Viewer(name="ann", scope=Scope(namespaces=frozenset()), admitted=False)),
 }
 
 
@@ -43,31 +43,36 @@ def accounts(rights: list[tuple[str, list[str] | None]]) -> MemoryKube:
     return kube
 
 
+async def signed_in(sign_in: SignIn, token: str) -> Viewer | None:
+    user = await sign_in.user(token)
+    return None if user is None else await sign_in.viewer(user, NAMESPACES)
+
+
 @pytest.mark.parametrize("case", VIEWERS)
 async def test_a_viewer_sees_the_namespaces_whose_pods_they_may_list(case: str) -> None:
     rights, want = VIEWERS[case]
-    assert await SignIn(accounts(rights), Clock()).viewer("token", NAMESPACES) == want
+    assert await signed_in(SignIn(accounts(rights), Clock()), "token") == want
 
 
 @pytest.mark.parametrize("token", ["", "unknown", "x" * 20_000])
 async def test_a_token_that_is_nobodys_has_no_viewer(token: str) -> None:
-    assert await SignIn(accounts([("pods", None)]), Clock()).viewer(token, NAMESPACES) is None
+    assert await signed_in(SignIn(accounts([("pods", None)]), Clock()), token) is None
 
 
 async def test_a_revoked_token_counts_for_half_a_minute_at_most() -> None:
     kube, clock = accounts([("pods", None)]), Clock()
     sign_in = SignIn(kube, clock)
-    known = await sign_in.viewer("token", NAMESPACES)
+    known = await signed_in(sign_in, "token")
     assert known
     kube.accounts.drop("token")
     clock.now_s += 29
-    assert await sign_in.viewer("token", NAMESPACES) == known
+    assert await signed_in(sign_in, "token") == known
     clock.now_s += 2
-    assert await sign_in.viewer("token", NAMESPACES) is None
+    assert await signed_in(sign_in, "token") is None
 
 
 async def test_an_api_server_that_does_not_answer_is_an_error_and_nobody_is_let_in() -> None:
     kube = accounts([("pods", None)])
     kube.stop()
     with pytest.raises(TesseraError):
-        await SignIn(kube, Clock()).viewer("token", NAMESPACES)
+        await signed_in(SignIn(kube, Clock()), "token")

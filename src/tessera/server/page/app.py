@@ -15,14 +15,13 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from tessera.api.tessera.cluster.fleetviews import write_event
 from tessera.core.explain.fleetscope import EVERYTHING
 from tessera.errors import TesseraError
 from tessera.log import Logger
-from tessera.server.listening import ABORT
 from tessera.server.page.feed import Channel, FleetFeed
+from tessera.server.page.sending import AnswerSlot, AnswerSlots, SentInPieces, SlotsTaken, pieces_of
 from tessera.server.page.signin import SignIn, Viewer
 from tessera.server.settings import PageLimits
 
@@ -40,9 +39,7 @@ _HEADERS = {
 }
 _EVENTS = "text/event-stream"
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
-_PIECE = 1 << 16
-"""Bytes of an answer that are sent at once."""
-_EVERYBODY = Viewer(name="", scope=EVERYTHING, welcome=True)
+_EVERYBODY = Viewer(name="", scope=EVERYTHING, admitted=True)
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -72,31 +69,31 @@ class _Handlers:
         self._sign_in = sign_in
         self._waiting_for = waiting_for
         self._limits = limits
-        self._streams = _Places(limits, limits.replace_s)
-        self._fleets = _Places(limits, math.inf)
+        self._streams = AnswerSlots(limits, limits.replace_s)
+        self._fleets = AnswerSlots(limits, math.inf)
 
-    def _place(self, places: "_Places", viewer: Viewer, own: str, total: str) -> "_Place":
-        """Return a place for an answer, before the next await: many requests may arrive at once.
+    def _slot(self, slots: AnswerSlots, viewer: Viewer, own: str, total: str) -> AnswerSlot:
+        """Return a slot for an answer, before the next await: many requests may arrive at once.
 
         Raises:
             _Refused: there is none.
 
         """
         try:
-            return places.take(viewer.name, signed_in=self._sign_in is not None)
-        except _TooMany as error:
+            return slots.take(viewer.name, signed_in=self._sign_in is not None)
+        except SlotsTaken as error:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, own if error.own else total) from None
 
     async def fleet(self, request: Request) -> Response:
         viewer, most = await self._viewer(request), self._limits
         own = f"{viewer.name} has {most.streams_per_viewer} requests for the fleet, the most for one viewer; try again"
-        place = self._place(self._fleets, viewer, own, f"there are {most.streams} requests for the fleet; try again")
+        slot = self._slot(self._fleets, viewer, own, f"there are {most.streams} requests for the fleet; try again")
         try:
             content = await self._content(viewer)
         except BaseException:
-            place.leave()
+            slot.free()
             raise
-        return _Sending(_pieces(content), "application/json", most.send_s, place)
+        return SentInPieces(pieces_of(content), "application/json", most.send_s, slot)
 
     async def _content(self, viewer: Viewer) -> bytes:
         """Return the viewer's fleet after the next refresh.
@@ -119,8 +116,8 @@ class _Handlers:
         most = self._limits
         own = f"{viewer.name} has the page open in {most.streams_per_viewer} tabs, the most for one viewer: close one"
         total = f"all {most.streams} live connections are in use; try again later"
-        place = self._place(self._streams, viewer, own, total)
-        return _Sending(self._stream(request, viewer), _EVENTS, most.send_s, place)
+        slot = self._slot(self._streams, viewer, own, total)
+        return SentInPieces(self._stream(request, viewer), _EVENTS, most.send_s, slot)
 
     async def _stream(self, request: Request, viewer: Viewer) -> AsyncGenerator[bytes]:
         """Yield events until the stream's time is over, or the viewer's permissions change."""
@@ -179,151 +176,17 @@ class _Handlers:
         """Return the viewer: their name and the namespaces that they may see."""
         if self._sign_in is None:
             return _EVERYBODY
+        # Before anything is waited for: why it is not known yet, and for how long, is nothing for strangers.
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        await self._until(self._feed.refreshed.wait())
-        viewer = await self._sign_in.viewer(token.strip(), self._feed.namespaces) if kind == "Bearer" else None
-        if viewer is None:
+        user = await self._sign_in.user(token.strip()) if kind == "Bearer" else None
+        if user is None:
             raise _Refused(HTTPStatus.UNAUTHORIZED, "sign in with a Kubernetes token: kubectl create token NAME")
-        if not viewer.welcome:
+        await self._until(self._feed.refreshed.wait())
+        viewer = await self._sign_in.viewer(user, self._feed.namespaces)
+        if not viewer.admitted:
             reason = f"{viewer.name} may list neither nodes nor the pods of a namespace that uses GPUs"
             raise _Refused(HTTPStatus.FORBIDDEN, reason)
         return viewer
-
-
-class _Place:
-    """The place of an answer that is being sent.
-
-    Args:
-        places: all of them; the viewer's own.
-        began_s: when it was taken.
-
-    """
-
-    def __init__(self, places: "list[_Place]", began_s: float) -> None:
-        self._places = places
-        self.began_s = began_s
-        self.replaced = asyncio.Event()
-        """Set when another answer has taken it."""
-
-    def leave(self) -> None:
-        """Leave it to others; again is nothing."""
-        if self in self._places:
-            self._places.remove(self)
-
-
-class _TooMany(Exception):
-    """No answer can be sent: the viewer has as many (`own`), or all together have."""
-
-    def __init__(self, *, own: bool) -> None:
-        super().__init__()
-        self.own = own
-
-
-class _Places:
-    """Places for answers that are being sent, of each viewer and of all.
-
-    Args:
-        limits: how many.
-        replace_s: a viewer's oldest that is older than this gives way to another.
-
-    """
-
-    def __init__(self, limits: PageLimits, replace_s: float) -> None:
-        self._limits = limits
-        self._replace_s = replace_s
-        self._taken: dict[str, list[_Place]] = {}
-        """By the viewer's name, oldest first."""
-
-    def take(self, name: str, *, signed_in: bool) -> _Place:
-        """Return a place of a viewer.
-
-        Raises:
-            _TooMany: there is none.
-
-        """
-        now_s = asyncio.get_running_loop().time()
-        self._taken = {name: places for name, places in self._taken.items() if places}
-        own = self._taken.setdefault(name, [])
-        most = self._limits.streams_per_viewer if signed_in else self._limits.streams
-        if len(own) >= most and now_s - own[0].began_s > self._replace_s:
-            own.pop(0).replaced.set()
-        if signed_in and len(own) >= most:
-            raise _TooMany(own=True)
-        if sum(map(len, self._taken.values())) >= self._limits.streams:
-            raise _TooMany(own=False)
-        place = _Place(own, now_s)
-        own.append(place)
-        return place
-
-
-class _Sending(Response):
-    """A response in pieces, which ends where its reader stops reading: nothing of it is kept then.
-
-    Args:
-        pieces: a generator.
-        media_type: what they are.
-        send_s: longest time until a piece is taken.
-        place: left at the end.
-
-    """
-
-    def __init__(self, pieces: AsyncGenerator[bytes], media_type: str, send_s: float, place: _Place) -> None:
-        super().__init__(headers={"Cache-Control": "no-store"}, media_type=media_type)
-        self._pieces = pieces
-        self._send_s = send_s
-        self._place = place
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the pieces until they end, or the viewer disconnects, stops reading, or needs the place for another."""
-        headers = [each for each in self.raw_headers if each[0] != b"content-length"]
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            complete = await self._sent(receive, send)
-        finally:
-            self._place.leave()
-        if not complete:
-            scope[ABORT]()
-            await asyncio.sleep(0)  # the server learns that the connection has ended
-
-    async def _sent(self, receive: Receive, send: Send) -> bool:
-        """Return whether the response was sent to its end."""
-        sending = asyncio.ensure_future(self._send(send))
-        others = asyncio.ensure_future(_until_gone(receive)), asyncio.ensure_future(self._place.replaced.wait())
-        try:
-            await asyncio.wait((sending, *others), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sending, *others):
-                task.cancel()
-            result, *_ = await asyncio.gather(sending, *others, return_exceptions=True)
-        if not self._place.replaced.is_set():
-            return result is None
-        try:
-            await self._piece(send, b"", more=False)
-        except TimeoutError:
-            return False
-        return True
-
-    async def _send(self, send: Send) -> None:
-        try:
-            async for each in self._pieces:
-                await self._piece(send, each, more=True)
-            await self._piece(send, b"", more=False)
-        finally:
-            await self._pieces.aclose()
-
-    async def _piece(self, send: Send, content: bytes, *, more: bool) -> None:
-        async with asyncio.timeout(self._send_s):
-            await send({"type": "http.response.body", "body": content, "more_body": more})
-
-
-async def _pieces(content: bytes) -> AsyncGenerator[bytes]:
-    for begin in range(0, len(content), _PIECE):
-        yield content[begin : begin + _PIECE]
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def make_page_app(

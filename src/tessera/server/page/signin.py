@@ -21,7 +21,7 @@ class Viewer(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     scope: Scope
-    welcome: bool
+    admitted: bool
     """Whether they may see the page at all: list nodes, or the pods of a namespace that uses GPUs."""
 
 
@@ -37,26 +37,32 @@ class SignIn:
     def __init__(self, kube: Kube, clock_s: Callable[[], float]) -> None:
         self._reviews = Reviews(kube, _TRUSTED_S, clock_s)
 
-    async def viewer(self, token: str, namespaces: Iterable[str]) -> Viewer | None:
-        """Return the user of a token and the namespaces that they may see; None for an invalid token.
+    async def user(self, token: str) -> ReviewedUser | None:
+        """Return the user of a token; None for an invalid token.
 
         Raises:
             TesseraError: the API server does not answer.
 
         """
-        user = await self._reviews.user(token)
-        if user is None:
-            return None
+        return await self._reviews.user(token)
+
+    async def viewer(self, user: ReviewedUser, namespaces: Iterable[str]) -> Viewer:
+        """Return a user as a viewer, with those of these namespaces that they may see.
+
+        Raises:
+            TesseraError: the API server does not answer.
+
+        """
         nodes, everywhere = await asyncio.gather(self._may_list(user, "nodes"), self._may_list(user, "pods"))
         if nodes and everywhere:
-            return Viewer(name=user.username, scope=EVERYTHING, welcome=True)
+            return Viewer(name=user.username, scope=EVERYTHING, admitted=True)
         requested = sorted(namespaces)
         if everywhere:
             shown = frozenset(requested)
         else:
             allowed = await asyncio.gather(*(self._may_list(user, "pods", each) for each in requested))
             shown = frozenset(name for name, may in zip(requested, allowed, strict=True) if may)
-        return Viewer(name=user.username, scope=Scope(namespaces=shown), welcome=nodes or everywhere or bool(shown))
+        return Viewer(name=user.username, scope=Scope(namespaces=shown), admitted=nodes or everywhere or bool(shown))
 
     async def _may_list(self, user: ReviewedUser, resource: str, namespace: str = "") -> bool:
         requested = Attributes(verb="list", resource=resource, namespace=namespace)
