@@ -93,7 +93,7 @@ async def test_what_is_no_report_and_who_may_not_ask_are_reported(kube: MemoryKu
     with pytest.raises(Unavailable, match=r"agent tessera-system/a: it is not a report \("):
         (await usages.read()).some()
     await kube.delete(PODS, "a", namespace=HERE)
-    with pytest.raises(Unavailable, match="agents: there is no agent's pod"):
+    with pytest.raises(Unavailable, match="agents: no agent pod exists"):
         await usages.read()
     kube.withhold(HERE, PODS)
     with pytest.raises(Unavailable, match="tessera-usage-viewer"):

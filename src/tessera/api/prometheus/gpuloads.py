@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from tessera.api.prometheus.answers import numbers, read_series
 from tessera.core.gpu.gpumodels import model
 from tessera.core.usage.activity import pod_activity
-from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, instance_part
+from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of
 from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
 from tessera.core.usage.plausible import percentage
 from tessera.core.usage.throttling import ThrottleCause
@@ -101,7 +101,7 @@ def _part(device: _Device) -> float | None:
     if not profile:
         return 1.0
     try:
-        return instance_part(model(product), profile)
+        return model(product).compute_part(profile)
     except InvalidInput:
         return None
 

@@ -14,29 +14,16 @@ from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.usage.agents import agents, agents_options, note_silent, refuse_two_sources
 from tessera.cli.usage.history import prometheus, prometheus_options, refuse_without_prometheus
-from tessera.core.usage.rightsizing import Sizing, recommendations
+from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.core.workload.units import gib
 
 __all__ = ["recommend"]
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The recommendation for a container."""
-
-    node: str
-    gpu: int
-    device: str
-    namespace: str
-    pod: str
-    container: str
-    allocated_mib: int | None
-    peak_mib: int | None
-    mean_percent: float | None
-    observed_s: float
-    verdict: Sizing
-    fits: str
-    saved_mib: int
-    load_unknown: bool
+_Document = msgspec.defstruct(
+    "_Document", [(each.name, each.type) for each in msgspec.structs.fields(Recommendation)], rename="camel"
+)
+"""A recommendation in JSON and YAML: with every field, named as in the agents' reports."""
 
 
 class _Given(TypedDict):
@@ -81,7 +68,7 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
         refuse_without_prometheus()
     rows = asyncio.run(_rows(given))
     shown = [each for each in rows if given["all"] or not each.verdict.settled]
-    if print_document(shown, output):
+    if print_document([_Document(**msgspec.structs.asdict(each)) for each in shown], output):
         return
     table = headed_table(
         "CONTAINER", "NODE", "DEVICE", "ALLOCATED", "PEAK", "GPU %", "OBSERVED", "VERDICT", "FITS", "SAVES"
@@ -105,7 +92,7 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
     click.echo(f"{len(rows)} containers, {len(shown)} shown; {gib(saved_mib)} could be allocated to others")
 
 
-async def _rows(given: _Given) -> list[_Row]:
+async def _rows(given: _Given) -> list[Recommendation]:
     if given["prometheus"]:
         usages = prometheus(given["prometheus"], given["window"], given["token_file"], given["ca_file"])
     else:
@@ -115,7 +102,7 @@ async def _rows(given: _Given) -> list[_Row]:
         found = await source.read()
     reports = found.some()
     note_silent(found.silent)
-    return [_Row(**msgspec.structs.asdict(each)) for each in recommendations(reports)]
+    return recommendations(reports)
 
 
 def _duration(seconds: float) -> str:

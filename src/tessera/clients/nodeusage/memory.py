@@ -16,7 +16,7 @@ class MemoryUsage:
         """Which node does not answer; empty for none."""
 
     async def read(self) -> NodeReports:
-        """Return the reports; none where one does not answer."""
+        """Return the reports; none while a node is silent."""
         if self.silent:
             return NodeReports(silent=(Unavailable(self.silent, found="no answer", hint="try again"),))
         return NodeReports(tuple(sorted(self.reports, key=lambda each: each.node)))

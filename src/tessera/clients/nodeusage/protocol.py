@@ -9,7 +9,10 @@ import msgspec
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
 
-__all__ = ["MOST_BYTES", "NodeReports", "NodeUsages"]
+__all__ = ["METRICS_PORT", "MOST_BYTES", "NodeReports", "NodeUsages"]
+
+METRICS_PORT = 9400
+"""Of an agent that the chart installed."""
 
 MOST_BYTES = 8 << 20
 """Largest report; one of 224 containers has 60 kB."""

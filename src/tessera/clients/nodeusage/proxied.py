@@ -9,14 +9,12 @@ from tessera.api.kubernetes.podstates import is_terminating
 from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import PODS, Forbidden, Kube, Object, Selection, annotations_of, name_of
-from tessera.clients.nodeusage.protocol import MOST_BYTES, NodeReports
+from tessera.clients.nodeusage.protocol import METRICS_PORT, MOST_BYTES, NodeReports
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["ProxiedUsage"]
 
-_PORT = 9400
-"""Of the metrics of an agent that the chart installed."""
 _AGENTS = Selection(
     namespace=NAMESPACE, labels=(("app.kubernetes.io/name", "tessera"), ("app.kubernetes.io/component", "agent"))
 )
@@ -24,7 +22,7 @@ _SCHEME = "prometheus.io/scheme"
 """Annotation of a pod with metrics over TLS, as in common scrape configurations of Prometheus."""
 _AT_ONCE = 32
 _LOG = f"see kubectl describe pod and kubectl logs of it, in {NAMESPACE}"
-_HINT = "run kubectl -n tessera-system port-forward POD 9400, then --agent 127.0.0.1:9400"
+_HINT = f"run kubectl -n tessera-system port-forward POD {METRICS_PORT}, then --agent 127.0.0.1:{METRICS_PORT}"
 
 
 class ProxiedUsage:
@@ -52,7 +50,7 @@ class ProxiedUsage:
             raise _lacking("agents", error) from error
         pods = [each for each in found if not is_terminating(each)]
         if not pods:
-            raise Unavailable("agents", found="there is no agent's pod", hint=_HINT)
+            raise Unavailable("agents", found="no agent pod exists", hint=f"install the agents, or {_HINT}")
         return await NodeReports.gathered(map(self._ask, pods))
 
     async def _ask(self, pod: Object) -> UsageReport:
@@ -65,7 +63,9 @@ class ProxiedUsage:
         try:
             async with self._turns:
                 tls = annotations_of(pod).get(_SCHEME) == "https"
-                answer = await self._kube.ask_pod(name, namespace, port=_PORT, path="usage", most=MOST_BYTES, tls=tls)
+                answer = await self._kube.ask_pod(
+                    name, namespace, port=METRICS_PORT, path="usage", most=MOST_BYTES, tls=tls
+                )
                 report = read_usage(answer, subject)
         except Forbidden as error:
             raise _lacking(subject, error) from error

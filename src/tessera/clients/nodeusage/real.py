@@ -6,14 +6,16 @@ from urllib.parse import urlsplit
 
 from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.clients.connections import Broken, Connections, Unreachable, reached
-from tessera.clients.nodeusage.protocol import MOST_BYTES, NodeReports
+from tessera.clients.nodeusage.protocol import METRICS_PORT, MOST_BYTES, NodeReports
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["HttpUsage"]
 
-_PORT = 9400
-_HINT = "check the address, or run kubectl -n tessera-system port-forward POD 9400, and --agent http://127.0.0.1:9400"
+_HINT = (
+    f"check the address, or run kubectl -n tessera-system port-forward POD {METRICS_PORT}, "
+    f"and --agent http://127.0.0.1:{METRICS_PORT}"
+)
 
 
 class HttpUsage:
@@ -64,4 +66,4 @@ def _url(address: str) -> str:
         port = urlsplit(full).port
     except ValueError:
         return full  # reported with its other mistakes
-    return full.rstrip("/") if port is not None else f"{full.rstrip('/')}:{_PORT}"
+    return full.rstrip("/") if port is not None else f"{full.rstrip('/')}:{METRICS_PORT}"

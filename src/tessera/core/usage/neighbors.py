@@ -6,7 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.usage.attribution import DeviceUse, GpuUse
 from tessera.core.usage.throttling import ThrottleCause, causes
 
@@ -18,7 +17,6 @@ __all__ = [
     "GpuLoad",
     "contention_of",
     "gpu_load",
-    "instance_part",
 ]
 
 SATURATED = "saturated"
@@ -177,7 +175,7 @@ def gpu_load(gpu: GpuUse) -> GpuLoad:
     devices = tuple(
         DeviceLoad(
             percent=device.busy_percent if device.alone else _saturation(device),
-            part=1.0 if device.instance is None else instance_part(gpu.facts.model, device.instance.placement.profile),
+            part=1.0 if device.instance is None else gpu.facts.model.compute_part(device.instance.placement.profile),
             containers=tuple(
                 ContainerLoad(name=each.allocation.name, percent=each.busy_percent) for each in device.containers
             ),
@@ -190,9 +188,3 @@ def gpu_load(gpu: GpuUse) -> GpuLoad:
 def _saturation(device: DeviceUse) -> float | None:
     """Return how busy a shared device is: in time, as its containers are measured, or in its multiprocessors."""
     return max((each for each in (device.gpu_percent, device.busy_percent) if each is not None), default=None)
-
-
-def instance_part(model: GpuModel, profile: str) -> float | None:
-    """Return the part of a GPU's compute that a MIG instance has; None where the model has no such profile."""
-    slices = {each.name: each.compute_slices for each in model.profiles}.get(profile)
-    return slices / model.compute_slices if slices else None

@@ -8,7 +8,6 @@ import msgspec
 
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.usage.activity import IDLE_PERCENT, UNUSED_MIB
-from tessera.core.usage.neighbors import instance_part
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
 
@@ -226,7 +225,7 @@ def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) 
 def _part(device: DeviceReport, known: GpuModel | None) -> float | None:
     if not device.profile:
         return 1.0
-    return None if known is None else instance_part(known, device.profile)
+    return None if known is None else known.compute_part(device.profile)
 
 
 def recommendations(reports: Iterable[UsageReport]) -> list[Recommendation]:

@@ -243,7 +243,7 @@ class EmbeddedNode:
 
     def _part(self, share: Share) -> float:
         """Return the part of its GPU's compute that a pod can use: that of its instance, or all."""
-        return 1.0 if share.profile is None else share.memory_mib / model(self._models[share.gpu]).memory_mib
+        return (model(self._models[share.gpu]).compute_part(share.profile) if share.profile else None) or 1.0
 
     def _end(self, kubelet: MemoryKubelet, uid: str, pod: Object) -> None:
         kubelet.remove(*name_of(pod))

@@ -56,3 +56,8 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     note: str = ""
     sources: tuple[str, ...] = ()
     """Keys of `SOURCES`."""
+
+    def compute_part(self, profile: str) -> float | None:
+        """Return the part of its compute that an instance of a profile has; None where it has no such profile."""
+        slices = {each.name: each.compute_slices for each in self.profiles}.get(profile)
+        return slices / self.compute_slices if slices else None

@@ -37,6 +37,7 @@ export async function follow(token, on, signal) {
         clearTimeout(timer);
         timer = setTimeout(stop, SILENCE_MS);
         rest += value;
+        if (!value.includes("\n")) continue; // of a long event there is more: it is looked through once
         const events = rest.split("\n\n");
         rest = events.pop();
         for (const text of events) {
