@@ -64,7 +64,7 @@ class Changing:
             activity={pod: 5 + (number + 7 * self._refreshes) % 90 for number, pod in enumerate(self._pods)},
             contention={
                 (f"n{number:03d}", f"GPU-n{number:03d}-4"): (
-                    Contention(cause=cause, drivers=(f"research/w{number}/main",)),
+                    Contention(cause=cause, caused_by=(f"research/w{number}/main",)),
                 )
                 for number in SLOW
             },

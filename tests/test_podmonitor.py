@@ -161,7 +161,7 @@ def test_the_busy_pod_is_named_however_prometheus_labels_the_agent(prometheus: s
     loads = read_loads(answers, "Prometheus", now=True)
     assert read_loads(answers, "Prometheus", now=False) == loads
     assert read_activity(loads) == {("n1", "team/busy"): 80, ("n1", "team/small"): 15}
-    names: dict[str, Any] = {"drivers": ("team/busy/main",), "affected": ("team/small/main",)}
+    names: dict[str, Any] = {"caused_by": ("team/busy/main",), "affected": ("team/small/main",)}
     assert read_contention(loads) == {
         ("n1", GPU.uuid): (Contention(cause="power-cap", **names), Contention(cause="saturated", **names))
     }

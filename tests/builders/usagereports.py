@@ -30,7 +30,7 @@ REPORT = UsageReport(
             power_watts=69.6,
             throttled=("thermal",),
             devices=(DeviceReport(memory_mib=15000, used_mib=8100, gpu_percent=97, containers=(IDLE, BUSY)),),
-            contention=(Contention(cause="thermal", drivers=("team/train/main",), affected=("team/notebook/main",)),),
+            contention=(Contention(cause="thermal", caused_by=("team/train/main",), affected=("team/notebook/main",)),),
         ),
         GpuReport(
             index=1,

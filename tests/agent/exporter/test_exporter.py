@@ -351,7 +351,7 @@ async def test_the_report_names_who_drives_a_throttled_gpu_within_two_observatio
     assert (report.node, report.age_s is not None) == ("n1", True)
     gpu = report.gpus[0]
     assert (gpu.throttled, gpu.temperature_c) == (("thermal",), 92)
-    contention = {each.cause: (each.drivers, each.affected) for each in gpu.contention}
+    contention = {each.cause: (each.caused_by, each.affected) for each in gpu.contention}
     assert contention == dict.fromkeys(("thermal", "saturated"), (("team/a/c",), ("team/b/c",)))
     first = gpu.devices[0].containers[0]
     assert (first.name, first.used_mib, first.peak_mib, first.mean_percent) == ("team/a/c", 3000, 3000, 90)

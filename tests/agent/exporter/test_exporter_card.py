@@ -305,8 +305,8 @@ async def test_programs_that_take_turns_both_progress_and_are_told_apart(card: C
         assert all(percent[pod] >= 20 for pod in ("one", "two")), percent
         saturated = [each for each in report.gpus[0].contention if each.cause == SATURATED]
         assert saturated
-        assert {*saturated[0].evenly, *saturated[0].drivers} == {"team/one/c", "team/two/c"}
-        assert "team/idle/c" not in saturated[0].drivers
+        assert {*saturated[0].evenly, *saturated[0].caused_by} == {"team/one/c", "team/two/c"}
+        assert "team/idle/c" not in saturated[0].caused_by
 
 
 async def test_a_noisy_pod_is_named(card: Card, pods: PodsOnCard) -> None:
@@ -323,4 +323,4 @@ async def test_a_noisy_pod_is_named(card: Card, pods: PodsOnCard) -> None:
         programs["noisy"].answer()
         note(contention=report.gpus[0].contention, containers=report.gpus[0].devices[0].containers)
         (found,) = [each for each in report.gpus[0].contention if each.cause == SATURATED]
-        assert (found.drivers, found.affected) == (("team/noisy/c",), ("team/quiet/c",))
+        assert (found.caused_by, found.affected) == (("team/noisy/c",), ("team/quiet/c",))

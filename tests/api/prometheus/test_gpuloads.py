@@ -78,15 +78,15 @@ def slow(*throttled: tuple[str, str], allocations: bytes, utilization: bytes) ->
 def test_the_pods_that_slow_down_a_gpu_are_named_as_agents_name_them() -> None:
     causes = (("a", "power-cap"), ("b", "none"))
     busy = answer(now("99", GPU), now("90", POD), now("9", OTHER))
-    names: dict[str, Any] = {"drivers": ("ml/p/c",), "affected": ("ml/q/c",)}
+    names: dict[str, Any] = {"caused_by": ("ml/p/c",), "affected": ("ml/q/c",)}
     want = (Contention(cause="power-cap", **names), Contention(cause="saturated", **names))
     assert slow(*causes, allocations=answer(now("1", OTHER)), utilization=busy) == {"a": want}
     apart = answer(now("9", POD), now("90", {**OTHER, "UUID": "b"}), now("95", {**OTHER, "UUID": "c", "Hostname": "m"}))
     found = slow(("a", "power-cap"), ("a", "thermal"), allocations=answer(), utilization=apart)
-    of_node = Contention(cause="thermal", drivers=("ml/q/c",), affected=("ml/p/c",), scope="node")
-    assert found == {"a": (Contention(cause="power-cap", drivers=("ml/p/c",)), of_node)}, "GPUs of its own node"
+    of_node = Contention(cause="thermal", caused_by=("ml/q/c",), affected=("ml/p/c",), scope="node")
+    assert found == {"a": (Contention(cause="power-cap", caused_by=("ml/p/c",)), of_node)}, "GPUs of its own node"
     (unknown, _) = slow(*causes, allocations=answer(now("1")), utilization=answer(now("99", GPU), now("9", OTHER)))["a"]
-    assert unknown.drivers == ()
+    assert unknown.caused_by == ()
 
 
 UNBELIEVED = {
@@ -159,6 +159,6 @@ def test_a_pod_that_worked_a_minute_ago_slows_no_other_now(tmp_path: Path) -> No
         }
     by_mean, by_now = (read_loads(answers, "Prometheus", now=now) for now in (False, True))
     assert read_contention(by_now) == {
-        ("n", "G"): (Contention(cause="power-cap", drivers=("team/b/c",), affected=("team/a/c",)),)
+        ("n", "G"): (Contention(cause="power-cap", caused_by=("team/b/c",), affected=("team/a/c",)),)
     }
     assert read_activity(by_mean)["n", PodKey("team/a")] > 50

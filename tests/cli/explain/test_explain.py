@@ -232,7 +232,7 @@ async def test_the_agent_of_the_pod_s_node_is_asked_by_way_of_the_api_by_those_w
         await kube.create(PODS, {"metadata": metadata, "spec": {"nodeName": on}, "status": status})
     kube.answers[here, "a"] = {(9400, "usage"): write_usage(REPORT)}
     (contention,) = await observe_contention(kube, "n1", "team/train")
-    assert (contention.cause, contention.drivers) == ("thermal", ("team/train/main",))
+    assert (contention.cause, contention.caused_by) == ("thermal", ("team/train/main",))
     assert await observe_contention(kube, "n1", "team/calm") == ()
     kube.answers[here, "c"] = {(9400, "usage"): write_usage(UsageReport(node="n4"))}
     for asked, want in (

@@ -45,7 +45,7 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
     both = ("team/busy/main", "team/idle/main")
     assert found.measured.contention == {
         ("n1", "GPU-0"): (
-            Contention(cause="power-cap", drivers=both[:1], affected=both[1:]),
+            Contention(cause="power-cap", caused_by=both[:1], affected=both[1:]),
             Contention(cause="thermal", affected=both, scope="node"),
         )
     }

@@ -144,7 +144,7 @@ def test_a_pod_s_workload_is_its_owner_s_wherever_it_is_shown(owner: tuple[str, 
     advice = Recommendation(
         node="a", gpu=0, device="whole", namespace="ns", pod="train-0-x2x4b", container="c", verdict=Sizing.UNUSED
     )
-    slow = Contention(cause="thermal", drivers=("ns/train-0-x2x4b/c", "ns/gone/c"))
+    slow = Contention(cause="thermal", caused_by=("ns/train-0-x2x4b/c", "ns/gone/c"))
     got = view_of(*objects, recommendations=(advice,), contention={("a", "GPU-a-0"): (slow,)})
     (only_node,) = got.nodes
     (only_gpu,) = only_node.gpus
@@ -154,7 +154,7 @@ def test_a_pod_s_workload_is_its_owner_s_wherever_it_is_shown(owner: tuple[str, 
     assert [each.workload for each in only_node.unplaced] == [want]
     assert [each.workload for each in got.pending] == [want]
     assert [each.workload for each in got.recommendations] == [want]
-    assert [each.workload for each in slowdown.drivers] == [want, ""]
+    assert [each.workload for each in slowdown.caused_by] == [want, ""]
 
 
 def test_a_measured_percent_changes_no_node() -> None:
@@ -215,7 +215,7 @@ UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "no room"}
 
 def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
     objects = (node(), *(pod(each, NEED, share(0, 8192, Mode.MPS)) for each in "pq"), gpunode("a", gpu(0)))
-    found = Contention(cause="thermal", drivers=("ns/q/one", "ns/gone/c", "ns/q/two"), affected=("ns/p/c",))
+    found = Contention(cause="thermal", caused_by=("ns/q/one", "ns/gone/c", "ns/q/two"), affected=("ns/p/c",))
     other = Contention(cause="saturated", evenly=("ns/q/one", "ns/gone/c"))
     own = Contention(cause="saturated", evenly=("ns/q/one", "ns/q/two"))
     got = only(
@@ -226,9 +226,9 @@ def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
     (_, q) = (each for part in got.parts for each in part.pods)
     gone = PodView(namespace="ns", pod="gone")
     assert got.slowdowns == (
-        Slowdown(cause="thermal", drivers=(q, gone)),
+        Slowdown(cause="thermal", caused_by=(q, gone)),
         Slowdown(cause="saturated", evenly=(q, gone)),
-        Slowdown(cause="saturated", drivers=(q,)),
+        Slowdown(cause="saturated", caused_by=(q,)),
     ), "containers of one pod share with nobody else"
 
 
@@ -238,7 +238,7 @@ def test_a_node_is_believed_about_its_own_pods_and_gpus_alone() -> None:
         pod("p", WHOLE, share(0, 40000, Mode.WHOLE), node="a"),
         pod("q", WHOLE, share(0, 40000, Mode.WHOLE), node="b"),
     )
-    slow = Contention(cause="thermal", scope="node", drivers=("ns/p/c", "ns/q/c"))
+    slow = Contention(cause="thermal", scope="node", caused_by=("ns/p/c", "ns/q/c"))
     advice = Recommendation(
         node="b", gpu=0, device="whole", namespace="ns", pod="p", container="c", verdict=Sizing.UNUSED
     )
@@ -251,7 +251,7 @@ def test_a_node_is_believed_about_its_own_pods_and_gpus_alone() -> None:
     first, second = (each.gpus[0] for each in got.nodes)
     assert got.activity == {"ns/q": 20}
     assert first.slowdowns == ()
-    assert [[each.pod for each in slowdown.drivers] for slowdown in second.slowdowns] == [["q"]]
+    assert [[each.pod for each in slowdown.caused_by] for slowdown in second.slowdowns] == [["q"]]
     assert [each.pod for each in got.recommendations] == ["q"]
 
 

@@ -56,7 +56,7 @@ def test_others_are_parts_without_names() -> None:
     card = GpuView(
         index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
         slowdowns=(
-            Slowdown(cause="thermal", drivers=(mine, holder)), Slowdown(cause="saturated", evenly=(mine, holder)),
+            Slowdown(cause="thermal", caused_by=(mine, holder)), Slowdown(cause="saturated", evenly=(mine, holder)),
         ),
         problems=("Xid 79", "theirs/secret and mine/open overlap", "pod gone/x.y-1/main is gone, mine/p/c is not"),
     )  # fmt: skip
@@ -97,7 +97,7 @@ def test_others_are_parts_without_names() -> None:
     assert hidden == PodView(phase="running", isolation="hardware", memory_mib=5)
     assert shown == mine
     driven, even = one.gpus[0].slowdowns
-    assert (driven.drivers, even.evenly) == ((mine, hidden), (mine, hidden))
+    assert (driven.caused_by, even.evenly) == ((mine, hidden), (mine, hidden))
     assert one.gpus[0].problems == (
         "Xid 79",
         "(another namespace) and mine/open overlap",
@@ -121,7 +121,7 @@ def test_what_slows_a_gpu_is_shown_to_those_with_a_pod_on_it() -> None:
             GpuPart(start=start, size=1, state="allocated", pods=(PodView(namespace=each, pod="p"),))
             for start, each in enumerate(namespaces)
         )
-        slow = Slowdown(cause="saturated", drivers=(PodView(namespace="theirs", pod="p"),))
+        slow = Slowdown(cause="saturated", caused_by=(PodView(namespace="theirs", pod="p"),))
         card = GpuView(index=0, model="T4", memory_mib=9, width=2, mode="", health="", parts=parts, slowdowns=(slow,))
         return FleetView(nodes=(NodeView(name="n", gpus=(card,)),))
 
@@ -129,7 +129,7 @@ def test_what_slows_a_gpu_is_shown_to_those_with_a_pod_on_it() -> None:
     assert in_scope(view("theirs", "theirs"), mine).nodes[0].gpus[0].slowdowns == ()
     assert in_scope(view(), mine).nodes[0].gpus[0].slowdowns == ()
     (kept,) = in_scope(view("mine", "theirs"), mine).nodes[0].gpus[0].slowdowns
-    assert kept == Slowdown(cause="saturated", drivers=(PodView(),))
+    assert kept == Slowdown(cause="saturated", caused_by=(PodView(),))
 
 
 HIDDEN = st.from_regex(r"zq[a-z0-9]{1,4}([-.][a-z0-9]{1,3})?", fullmatch=True)

@@ -50,16 +50,16 @@ def test_a_gpu_that_is_neither_throttled_nor_saturated_has_no_noise() -> None:
 
 def test_the_busiest_that_make_half_of_the_load_drive_a_throttled_gpu() -> None:
     assert (found_on(shared(80, reasons=0x4 | 0x20, a=60, b=20, c=10))) == (
-        Contention(cause="power-cap", drivers=(A,), affected=(B, C)),
-        Contention(cause="thermal", drivers=(A,), affected=(B, C)),
+        Contention(cause="power-cap", caused_by=(A,), affected=(B, C)),
+        Contention(cause="thermal", caused_by=(A,), affected=(B, C)),
     )
     (even,) = found_on(shared(90, reasons=0x4, a=20, b=30, c=30))
-    assert even.drivers == (B, C)
+    assert even.caused_by == (B, C)
 
 
 def test_those_with_more_than_their_part_saturate_a_shared_device() -> None:
     (found,) = found_on(shared(99, a=70, b=20, c=9))
-    assert found == Contention(cause="saturated", drivers=(A,), affected=(B, C))
+    assert found == Contention(cause="saturated", caused_by=(A,), affected=(B, C))
 
 
 def test_a_fair_share_is_not_blamed() -> None:
@@ -71,7 +71,7 @@ def test_a_fair_share_is_not_blamed() -> None:
         ({"a": 41, "b": 41, "c": 14}, (A, B)),
     ):
         (found,) = found_on(shared(99, allocations=ALLOCATIONS[: len(loads)], **loads))
-        assert (found.cause, found.drivers, found.evenly) == ("saturated", (), evenly), loads
+        assert (found.cause, found.caused_by, found.evenly) == ("saturated", (), evenly), loads
         assert len(found.affected) == len(loads)
 
 
@@ -91,7 +91,7 @@ def test_loads_that_overlap_are_compared_with_each_other() -> None:
             ContainerLoad(name=name, percent=percent) for name, percent in zip("abc", loads, strict=False)
         )
         ((found,),) = contention_of([GpuLoad(devices=(DeviceLoad(percent=100, containers=containers),))])
-        assert (found.drivers, found.evenly) == (tuple(drivers), tuple(evenly)), loads
+        assert (found.caused_by, found.evenly) == (tuple(drivers), tuple(evenly)), loads
 
 
 def test_two_that_use_most_of_what_four_share_saturate_it() -> None:
@@ -99,18 +99,18 @@ def test_two_that_use_most_of_what_four_share_saturate_it() -> None:
         ContainerLoad(name=name, percent=percent) for name, percent in zip("abcd", (50, 50, 0, 0), strict=True)
     )
     ((found,),) = contention_of([GpuLoad(devices=(DeviceLoad(percent=100, containers=loads),))])
-    assert (found.drivers, found.evenly, found.affected) == (("a", "b"), (), ("c", "d"))
+    assert (found.caused_by, found.evenly, found.affected) == (("a", "b"), (), ("c", "d"))
 
 
 def test_where_loads_are_not_known_nobody_uses_it_equally() -> None:
     for loads in ({"a": 50, "b": None}, {"a": 35, "b": 35}, {"a": 62, "b": 14}):
         (found,) = found_on(shared(99, allocations=ALLOCATIONS[:2], **loads))
-        assert (found.drivers, found.evenly) == ((), ()), loads
+        assert (found.caused_by, found.evenly) == ((), ()), loads
 
 
 def test_where_loads_are_not_known_nobody_is_named() -> None:
     (found,) = found_on(shared(99, a=None, b=None, c=None))
-    assert found == Contention(cause="saturated", drivers=(), affected=(A, B, C))
+    assert found == Contention(cause="saturated", caused_by=(), affected=(A, B, C))
 
 
 def test_instances_drive_their_gpu_by_their_part_of_it() -> None:
@@ -124,7 +124,7 @@ def test_instances_drive_their_gpu_by_their_part_of_it() -> None:
         ),
     )
     (found,) = found_on(attributed(PARTITIONED, reading, [one, other], {}))
-    assert (found.drivers, found.affected) == ((other.name,), (one.name,))
+    assert (found.caused_by, found.affected) == ((other.name,), (one.name,))
 
 
 def test_a_saturated_instance_is_found_by_its_activity() -> None:
@@ -136,17 +136,17 @@ def test_a_saturated_instance_is_found_by_its_activity() -> None:
     plain = msgspec.structs.replace(PARTITIONED, model=msgspec.structs.replace(GPU.model, profiles=()))
     reading = msgspec.structs.replace(reading, clocks_event_reasons=0x4)
     throttled, _ = found_on(attributed(plain, reading, pair, {}))
-    assert (throttled.drivers, throttled.affected) == ((), tuple(each.name for each in pair))
+    assert (throttled.caused_by, throttled.affected) == ((), tuple(each.name for each in pair))
     assert WHOLE not in {each.device for each in pair}
 
 
 def test_nobody_is_blamed_for_the_load_of_another_that_is_not_known() -> None:
     (found,) = found_on(shared(94, reasons=0x4, a=None, b=9))
-    assert (found.drivers, found.affected) == ((), (A, B, C)), "nine tenths may be a's"
+    assert (found.caused_by, found.affected) == ((), (A, B, C)), "nine tenths may be a's"
     (found,) = found_on(shared(94, reasons=0x4, a=None, b=60))
-    assert found.drivers == (B,), "nobody else can have as much"
+    assert found.caused_by == (B,), "nobody else can have as much"
     (found,) = found_on(shared(80, reasons=0x4, b=9))
-    assert found.drivers == (), "the rest is of processes in no pod"
+    assert found.caused_by == (), "the rest is of processes in no pod"
 
 
 def test_a_container_whose_helper_is_idle_drives_what_its_other_process_does() -> None:
@@ -158,8 +158,8 @@ def test_a_container_whose_helper_is_idle_drives_what_its_other_process_does() -
     owners = {pid: Owner(uid=f"uid-{name}", container="main") for pid, name in ((1, "a"), (2, "a"), (3, "b"))}
     reading = GpuReading(gpu_percent=99, clocks_event_reasons=0x4, processes=processes)
     throttled, saturated = found_on(attributed(GPU, reading, ALLOCATIONS[:2], owners))
-    assert throttled == Contention(cause="power-cap", drivers=(A,), affected=(B,))
-    assert (saturated.cause, saturated.drivers) == ("saturated", (A,))
+    assert throttled == Contention(cause="power-cap", caused_by=(A,), affected=(B,))
+    assert (saturated.cause, saturated.caused_by) == ("saturated", (A,))
 
 
 def test_a_shared_gpu_is_saturated_in_time_or_in_its_multiprocessors() -> None:
@@ -179,10 +179,10 @@ def test_a_gpu_with_an_instance_of_which_nothing_is_known_has_no_known_drivers()
     (found,) = slowed("power-cap", known, unknown)
     assert found == Contention(cause="power-cap", affected=("a", "b"))
     (found,) = slowed("power-cap", known, msgspec.structs.replace(unknown, containers=()))
-    assert found.drivers == ("a",), "nobody is on it"
+    assert found.caused_by == ("a",), "nobody is on it"
     measured = msgspec.structs.replace(unknown, percent=100.0)
     (found,) = slowed("power-cap", known, measured)
-    assert found.drivers == ("a",), "whoever is on it has a seventh at the most"
+    assert found.caused_by == ("a",), "whoever is on it has a seventh at the most"
 
 
 @st.composite
@@ -200,7 +200,7 @@ def loaded(draw: st.DrawFn) -> tuple[DeviceLoad, ...]:
 
 def drivers_of(devices: tuple[DeviceLoad, ...]) -> dict[str, tuple[str, ...]]:
     """Return the drivers of throttling and of saturated devices: of one GPU, and of GPUs that have one device each."""
-    return {f"{each.cause} {number}": each.drivers for number, each in enumerate(found_of(devices))}
+    return {f"{each.cause} {number}": each.caused_by for number, each in enumerate(found_of(devices))}
 
 
 def found_of(devices: tuple[DeviceLoad, ...]) -> tuple[Contention, ...]:
@@ -216,11 +216,11 @@ def test_a_saturated_device_is_driven_by_those_well_above_an_equal_part_or_share
     containers = tuple(ContainerLoad(name=str(number), percent=load) for number, load in enumerate(loads))
     (found,) = contention_of([GpuLoad(devices=(DeviceLoad(percent=percent, containers=containers),))])[0]
     by_name = {each.name: each.percent or 0 for each in containers}
-    assert set(found.drivers) == {name for name, load in by_name.items() if load > 1.25 * equal}
+    assert set(found.caused_by) == {name for name, load in by_name.items() if load > 1.25 * equal}
     assert all(equal / 2 <= by_name[name] <= 1.25 * equal for name in found.evenly)
-    assert not (found.drivers and found.evenly)
+    assert not (found.caused_by and found.evenly)
     assert len(found.evenly) != 1
-    if not found.drivers and sum(loads) >= percent:
+    if not found.caused_by and sum(loads) >= percent:
         assert found.evenly, "all of the load is theirs, and none of them has much more than the others"
 
 
@@ -234,7 +234,7 @@ def test_a_load_that_is_not_known_makes_nobody_saturate_a_device(loads: list[int
             for number, load in enumerate(loads)
         )
         ((found,),) = contention_of([GpuLoad(devices=(DeviceLoad(percent=100, containers=containers),))])
-        return set(found.drivers)
+        return set(found.caused_by)
 
     assert drivers(*hidden) <= drivers()
 
@@ -268,7 +268,7 @@ def test_drivers_have_more_load_than_all_others_and_those_that_have_more_than_th
 ) -> None:
     loads = {each.name: (each.percent or 0) * (device.part or 0) for device in devices for each in device.containers}
     throttled = slowed("power-cap", *devices)[0]
-    drivers = throttled.drivers
+    drivers = throttled.caused_by
     assert {*drivers, *throttled.affected} == loads.keys()
     least = min((loads[each] for each in drivers), default=100)
     assert all(loads[each] < least for each in throttled.affected), "of equals all are named, or none"
@@ -281,7 +281,7 @@ def test_of_equal_loads_all_drive_a_gpu_or_none() -> None:
     def named(percent: float, *loads: float) -> str:
         containers = tuple(ContainerLoad(name=name, percent=load) for name, load in zip("abc", loads, strict=False))
         (found,) = slowed("power-cap", DeviceLoad(percent=percent, containers=containers))[:1]
-        return "".join(found.drivers)
+        return "".join(found.caused_by)
 
     assert named(90, 45, 45) == "ab"
     assert named(99, 33, 33, 33) == "abc"
@@ -298,10 +298,10 @@ def alone(name: str, percent: float | None, *causes: str) -> GpuLoad:
 
 def test_a_hot_gpu_that_does_little_is_driven_by_the_busy_gpus_of_its_node() -> None:
     heated, _, _ = contention_of([alone("a", 20, "thermal", "power-cap"), alone("b", 95), alone("c", 45)])
-    thermal = Contention(cause="thermal", drivers=("b",), affected=("a",), scope="node")
-    assert heated == (thermal, Contention(cause="power-cap", drivers=("a",))), "a power limit is the GPU's own"
+    thermal = Contention(cause="thermal", caused_by=("b",), affected=("a",), scope="node")
+    assert heated == (thermal, Contention(cause="power-cap", caused_by=("a",))), "a power limit is the GPU's own"
     own, _ = contention_of([alone("a", 50, "power-brake"), alone("b", 95)])
-    assert own == (Contention(cause="power-brake", drivers=("a",)),)
+    assert own == (Contention(cause="power-brake", caused_by=("a",)),)
 
 
 def test_a_hot_node_that_does_little_or_of_which_something_is_not_known_has_no_known_drivers() -> None:
@@ -310,4 +310,4 @@ def test_a_hot_node_that_does_little_or_of_which_something_is_not_known_has_no_k
         assert heated == (Contention(cause="thermal", affected=("a",), scope="node"),)
     unknown, _ = contention_of([alone("a", None, "thermal"), alone("b", 95)])
     assert unknown == (Contention(cause="thermal", affected=("a",)),)
-    assert contention_of([GpuLoad(causes=("thermal",)), alone("b", 95)])[0][0].drivers == ("b",), "nobody is on it"
+    assert contention_of([GpuLoad(causes=("thermal",)), alone("b", 95)])[0][0].caused_by == ("b",), "nobody is on it"

@@ -50,14 +50,14 @@ def test_no_impossible_value_is_left(
         observed_s=since or 0.0,
     )
     device = DeviceReport(start=index, memory_mib=index, used_mib=memory, gpu_percent=percent, containers=(container,))
-    contention = Contention(cause=cause, drivers=("a/b/c",))
+    contention = Contention(cause=cause, caused_by=("a/b/c",))
     gpu = GpuReport(
         index=index,
         temperature_c=percent,
         power_watts=power,
         throttled=(cause,),
         devices=(device,),
-        contention=(contention, Contention(cause="thermal", drivers=("not a pod",))),
+        contention=(contention, Contention(cause="thermal", caused_by=("not a pod",))),
     )
     near = msgspec.structs.replace(gpu, index=0)
     found = possible_report(UsageReport(node="n1", age_s=since, gpus=(gpu, near)))

@@ -31,7 +31,7 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
     assert (first.throttled, device.profile, device.used_mib, device.gpu_percent) == (("power-cap",), "", 70, 5)
     (container,) = device.containers
     assert (container.name, container.peak_mib, container.observed_s) == ("team/a/main", 70, 15.0)
-    assert [(each.cause, each.drivers) for each in first.contention] == [("power-cap", ("team/a/main",))]
+    assert [(each.cause, each.caused_by) for each in first.contention] == [("power-cap", ("team/a/main",))]
     small, large = second.devices
     assert (small.containers, large.profile, large.start, large.gpu_percent) == ((), "3g.20gb", 4, 40)
     assert (large.containers[0].peak_mib, large.containers[0].observed_s) == (None, 0.0)
@@ -53,5 +53,5 @@ def test_an_exclusive_instance_s_container_is_as_busy_as_its_instance() -> None:
 )
 def test_contention_is_said_of_pods_that_drive_it_and_of_those_that_it_slows_down(pod: str, gpus: list[int]) -> None:
     driver, other = ("team/train/main",), ("team/notebook/main",)
-    want = [PodContention(gpu=each, cause="thermal", drivers=driver, affected=other) for each in gpus]
+    want = [PodContention(gpu=each, cause="thermal", caused_by=driver, affected=other) for each in gpus]
     assert list(contention_around(REPORT, pod)) == want

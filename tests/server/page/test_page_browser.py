@@ -376,7 +376,7 @@ class Judged:
 
     @property
     def measured(self) -> MeasuredUsage:
-        heated = Contention(cause="thermal", drivers=("research/w1/main",), scope="node")
+        heated = Contention(cause="thermal", caused_by=("research/w1/main",), scope="node")
         even = Contention(cause="saturated", evenly=("research/w1/main", "ml/other/main"))
         points = (ScalePoint(0, 1, 1, 2.0), ScalePoint(1800, 3, 1, 24.0), ScalePoint(3600, 3, 3, 9.4))
         facts: dict[str, Any] = {

@@ -91,7 +91,7 @@ def contention_words(each: Contention) -> str:
     if each.evenly:
         *most, last = map(clean, each.evenly)
         return f"{clean(each.cause)}: {', '.join(most)} and {last} use it about equally"
-    drivers = ", ".join(map(clean, each.drivers)) or "unknown pods"
+    containers = ", ".join(map(clean, each.caused_by)) or "unknown pods"
     others = f"; slowed down: {', '.join(map(clean, each.affected))}" if each.affected else ""
     where = " on this node" if each.scope == "node" else ""
-    return f"{clean(each.cause)}, caused by {drivers}{where}{others}"
+    return f"{clean(each.cause)}, caused by {containers}{where}{others}"

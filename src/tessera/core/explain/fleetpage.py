@@ -251,7 +251,7 @@ class _Parts:
             yield GpuPart(start=start, size=self._gpu.memory_mib - start, state="free")
 
     def slowdown(self, contention: Contention) -> Slowdown:
-        """Return what slows down the pods, with those of the node that drive it; of which some may be gone."""
+        """Return what slows down the pods, with those of the node that cause it; of which some may be gone."""
         pods = {each.pod: self._pod_view(each) for each in self._gpu.pods}
 
         def named(containers: Iterable[str]) -> tuple[PodView, ...]:
@@ -263,10 +263,10 @@ class _Parts:
             }
             return tuple((others | pods)[key] for key in keys)
 
-        drivers, evenly = named(contention.drivers), named(contention.evenly)
+        caused_by, evenly = named(contention.caused_by), named(contention.evenly)
         if len(evenly) == 1:  # containers of one pod
-            drivers, evenly = evenly, ()
-        return Slowdown(cause=contention.cause, drivers=drivers, scope=contention.scope, evenly=evenly)
+            caused_by, evenly = evenly, ()
+        return Slowdown(cause=contention.cause, caused_by=caused_by, scope=contention.scope, evenly=evenly)
 
     def _is_idle(self, pods: Iterable[InspectedPod], used_mib: int | None) -> bool:
         return is_idle([self._pods.activity.get(each.pod) for each in pods], used_mib)

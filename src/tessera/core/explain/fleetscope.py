@@ -96,7 +96,7 @@ class _Shown:
             slowdowns=tuple(
                 msgspec.structs.replace(
                     each,
-                    drivers=tuple(map(self._pod_view, each.drivers)),
+                    caused_by=tuple(map(self._pod_view, each.caused_by)),
                     evenly=tuple(map(self._pod_view, each.evenly)),
                 )
                 for each in (gpu.slowdowns if any(shown) else ())

@@ -68,12 +68,12 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     cause: str
     """Reasons of lowered clocks, such as `thermal`; or `saturated`."""
-    drivers: tuple[PodView, ...] = ()
+    caused_by: tuple[PodView, ...] = ()
     """The busiest first; empty where unknown."""
     scope: Literal["gpu", "node"] = "gpu"
-    """Where the drivers are."""
+    """Where these are."""
     evenly: tuple[PodView, ...] = ()
-    """Of a saturated device without drivers: the pods that use it about equally."""
+    """Of a saturated device that none of them saturates alone: the pods that use it about equally."""
 
 
 class GpuPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

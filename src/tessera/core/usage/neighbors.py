@@ -28,7 +28,7 @@ _BUSY_PERCENT = 50
 _OF_NODE = frozenset(
     {ThrottleCause.THERMAL, ThrottleCause.HARDWARE_THERMAL, ThrottleCause.HARDWARE_SLOWDOWN, ThrottleCause.POWER_BRAKE}
 )
-"""Causes that other GPUs may drive: their heat, and the supply of all."""
+"""What other GPUs may cause: by their heat, and at the supply of all."""
 
 
 class Contention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,12 +36,12 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     cause: str
     """Of throttling: `power-cap`; or `saturated`."""
-    drivers: tuple[str, ...] = ()
-    """Containers that certainly cause it, the busiest first; empty where that is unknown."""
+    caused_by: tuple[str, ...] = msgspec.field(default=(), name="drivers")
+    """Containers that certainly cause it, the busiest first; empty where that is unknown. `drivers` in the JSON."""
     scope: Literal["gpu", "node"] = "gpu"
-    """Where its drivers are."""
+    """Where they are."""
     evenly: tuple[str, ...] = ()
-    """Of a saturated device without drivers: the containers that use it about equally."""
+    """Of a saturated device that none of them saturates alone: the containers that use it about equally."""
     affected: tuple[str, ...] = ()
     """The other containers."""
 
@@ -81,12 +81,11 @@ class GpuLoad(msgspec.Struct, frozen=True, kw_only=True):
 def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]:
     """Return what slows down the users of each GPU of a node: causes of throttling, and saturated shared devices.
 
-    A throttled GPU is driven by the busiest containers that together make half of its load, and all that
-    are as busy as the last of them; a saturated device by those that take well above an equal part of its load; where
-    none does, it is shared evenly. A GPU that is hot or
-    short of power with less than half of its compute in use is driven by the node's GPUs that use more: the busiest
-    containers there. Load outside known containers counts as that of one more container, so a container is named only
-    if it is a driver whatever the unknown load is.
+    Throttling is caused by the busiest containers that together make half of the GPU's load, and all that are as busy
+    as the last of them; saturation by those that take well above an equal part of the device's load; where none does,
+    it is shared evenly. Where a GPU is hot or short of power with less than half of its compute in use, the cause is
+    on the node's GPUs that use more: the busiest containers there. Load outside known containers counts as that of one
+    more container, so a container is named only if it is a cause whatever the unknown load is.
     """
     known = all(each.percent is not None for each in node)
     busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices if known]
@@ -111,11 +110,11 @@ def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad]) -> Iterator[Content
 
 
 def _contention(
-    cause: str, drivers: Iterable[str], everybody: Iterable[str], scope: Literal["gpu", "node"] = "gpu"
+    cause: str, caused_by: Iterable[str], everybody: Iterable[str], scope: Literal["gpu", "node"] = "gpu"
 ) -> Contention:
-    drivers = tuple(dict.fromkeys(drivers))
-    affected = tuple(dict.fromkeys(each for each in everybody if each not in drivers))
-    return Contention(cause=cause, drivers=drivers, affected=affected, scope=scope)
+    caused_by = tuple(dict.fromkeys(caused_by))
+    affected = tuple(dict.fromkeys(each for each in everybody if each not in caused_by))
+    return Contention(cause=cause, caused_by=caused_by, affected=affected, scope=scope)
 
 
 def _most_load(containers: Iterable[ContainerLoad]) -> float:

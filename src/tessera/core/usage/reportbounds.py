@@ -44,7 +44,7 @@ def _gpu(gpu: GpuReport) -> GpuReport:
 def _known(contention: Iterable[Contention]) -> Iterable[Contention]:
     """Yield what has a known cause; its containers are `namespace/pod/container`, and one alone shares nothing."""
     for each in contention:
-        names = (*each.drivers, *each.affected, *each.evenly)
+        names = (*each.caused_by, *each.affected, *each.evenly)
         if each.cause in _CAUSES and all(name.count("/") == 2 for name in names):  # noqa: PLR2004
             several = len(set(each.evenly)) > 1
             yield each if several else msgspec.structs.replace(each, evenly=())

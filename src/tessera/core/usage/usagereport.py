@@ -147,5 +147,5 @@ def contention_around(report: UsageReport, pod: str) -> Iterator[PodContention]:
     """Yield what slows down a pod, `namespace/pod`, or is caused by it."""
     for gpu in report.gpus:
         for each in gpu.contention:
-            if any(name.rpartition("/")[0] == pod for name in (*each.drivers, *each.affected)):
+            if any(name.rpartition("/")[0] == pod for name in (*each.caused_by, *each.affected)):
                 yield PodContention(gpu=gpu.index, **msgspec.structs.asdict(each))

@@ -88,7 +88,7 @@ async def test_the_noisy_one_of_a_hot_gpu_is_named_where_the_driver_tells_proces
     (found,) = contention_of([gpu_load(attributed(t4, reading, allocations, owners))])
     thermal, saturated = found
     assert (thermal.cause, saturated.cause) == ("thermal", "saturated")
-    assert thermal.drivers == saturated.drivers == named
+    assert thermal.caused_by == saturated.caused_by == named
 
 
 @pytest.mark.parametrize(
@@ -210,4 +210,4 @@ async def test_the_pod_with_an_idle_helper_is_named_as_the_driver_not_its_neighb
     owners = {pid: Owner(uid=pod, container="main") for pid, pod in ((1, "busy"), (2, "busy"), (3, "quiet"))}
     use = attributed(t4, await world.driver.measure(t4.uuid), allocations, owners)
     ((power_cap, _),) = contention_of([gpu_load(use)])
-    assert power_cap == Contention(cause="power-cap", drivers=("team/busy/main",), affected=("team/quiet/main",))
+    assert power_cap == Contention(cause="power-cap", caused_by=("team/busy/main",), affected=("team/quiet/main",))

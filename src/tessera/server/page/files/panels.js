@@ -1,4 +1,4 @@
-// The side panels: one GPU, pending pods, model servers over time, notes. Empty ones are not shown.
+// The side panels: one GPU, pending pods, slow GPUs, model servers over time, right-sizing, notes. Empty ones are not shown.
 
 import { gib, owner, slowness, workload } from "./fleet.js";
 import { element, link, renew } from "./mosaic.js";
@@ -60,7 +60,7 @@ export function drawPending(section, rest, filters) {
   fill(section, `Pending pods · ${shown.length + (filters.namespace ? 0 : rest.pending_elsewhere)}`, ...content);
 }
 
-// GPUs that slow their pods, and the pods that drive that.
+// GPUs that slow their pods, and the pods that cause it.
 export function drawSlow(section, nodes, filters) {
   const items = [];
   for (const node of nodes) {
@@ -71,7 +71,7 @@ export function drawSlow(section, nodes, filters) {
       const item = element("li");
       item.append(entry(`${node.name}, GPU ${gpu.index}`, { gpu: `${node.name}/${gpu.index}` }));
       for (const slowdown of gpu.slowdowns) {
-        item.append(element("span", "need", slowness(slowdown)), element("p", "", driven(slowdown)));
+        item.append(element("span", "need", slowness(slowdown)), element("p", "", causedBy(slowdown)));
       }
       items.push(item);
     }
@@ -85,10 +85,10 @@ function entry(text, query) {
   return title;
 }
 
-function driven(slowdown) {
+function causedBy(slowdown) {
   const sharers = named(slowdown.evenly ?? []);
   if (sharers.length) return `Used about equally by ${sharers.join(", ")}.`;
-  const names = named(slowdown.drivers ?? []);
+  const names = named(slowdown.caused_by ?? []);
   const where = slowdown.scope === "node" ? " on this node" : "";
   return names.length ? `Caused by ${names.join(", ")}${where}.` : "Caused by unknown pods.";
 }
@@ -213,7 +213,7 @@ export function drawDetails(section, { node, gpu, activity }, palette, filters, 
     ["Memory", `${gib(gpu.allocated_mib)} of ${gib(gpu.memory_mib)} allocated${used}`],
     ["Sharing", gpu.mode],
     ["Health", gpu.problems.length ? gpu.problems.join("; ") : gpu.health],
-    ["Slow", gpu.slowdowns.map((each) => `${slowness(each)}. ${driven(each)}`).join(" ")],
+    ["Slow", gpu.slowdowns.map((each) => `${slowness(each)}. ${causedBy(each)}`).join(" ")],
     ["Driver", node.driver],
     ["Policy", node.policy],
     ["UUID", gpu.uuid ?? ""],
