@@ -179,13 +179,13 @@ def main() -> int:
     for name, value in found.items():
         floor = f"  at most {FLOORS[name]:g}" if name in FLOORS else ""
         print(f"{name:24}{value:12.2f}{floor}")
-    documented = said()
-    if stale := [name for name, value in documented.items() if abs(found[name] / value - 1) > _SAME]:
-        print(f"docs/metrics.md has {documented}: correct {', '.join(stale)}")
+    stated = documented()
+    if stale := [name for name, value in stated.items() if abs(found[name] / value - 1) > _SAME]:
+        print(f"docs/metrics.md has {stated}: correct {', '.join(stale)}")
     return int(bool(stale) or any(found[name] > most for name, most in FLOORS.items()))
 
 
-def said() -> dict[str, float]:
+def documented() -> dict[str, float]:
     """Return what docs/metrics.md has of such a node; docs/operations.md has the same, as a test of pages compares."""
     text = (Path(__file__).parents[1] / "docs/metrics.md").read_text()
     found = re.search(r"have ([\d,]+)\s+series in (\d+) kB", text)

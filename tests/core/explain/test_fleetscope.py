@@ -50,13 +50,13 @@ def test_who_sees_everything_gets_the_view_itself() -> None:
 
 
 def test_others_are_parts_without_names() -> None:
-    holder = PodView(namespace="theirs", pod="secret", phase="running", isolation="hardware", memory_mib=5)
-    mine = msgspec.structs.replace(holder, namespace="mine", pod="open")
-    part = GpuPart(start=0, size=1, label="1g", state="allocated", idle=True, pods=(holder, mine))
+    theirs = PodView(namespace="theirs", pod="secret", phase="running", isolation="hardware", memory_mib=5)
+    mine = msgspec.structs.replace(theirs, namespace="mine", pod="open")
+    part = GpuPart(start=0, size=1, label="1g", state="allocated", idle=True, pods=(theirs, mine))
     card = GpuView(
         index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
         slowdowns=(
-            Slowdown(cause="thermal", caused_by=(mine, holder)), Slowdown(cause="saturated", evenly=(mine, holder)),
+            Slowdown(cause="thermal", caused_by=(mine, theirs)), Slowdown(cause="saturated", evenly=(mine, theirs)),
         ),
         problems=("Xid 79", "theirs/secret and mine/open overlap", "pod gone/x.y-1/main is gone, mine/p/c is not"),
     )  # fmt: skip
@@ -67,7 +67,7 @@ def test_others_are_parts_without_names() -> None:
                 name="n",
                 problem="of theirs/secret.",
                 gpus=(card,),
-                unplaced=(holder,),
+                unplaced=(theirs,),
                 images=(ImageView(image="i", state="s"),),
             ),
         ),
@@ -159,16 +159,16 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
     def text() -> str:
         return draw(st.sampled_from(TEXTS)).format(*draw(st.sampled_from(hidden)))
 
-    def holders() -> tuple[PodView, ...]:
+    def pods() -> tuple[PodView, ...]:
         named = [PodView(namespace=namespace, pod=name) for namespace, name in hidden]
         return (*named, PodView(namespace="mine", pod="p"))
 
-    part = GpuPart(start=0, size=1, state="allocated", pods=holders())
+    part = GpuPart(start=0, size=1, state="allocated", pods=pods())
     card = GpuView(
         index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(text(),)
     )
     images = (ImageView(image=text(), state="Present"),)
-    one = NodeView(name="n", problem=text(), gpus=(card,), unplaced=holders(), images=images)
+    one = NodeView(name="n", problem=text(), gpus=(card,), unplaced=pods(), images=images)
     view = FleetView(
         nodes=(one,),
         pending=(

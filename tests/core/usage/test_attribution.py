@@ -43,23 +43,23 @@ def test_three_pods_on_a_shared_gpu_have_what_their_processes_use() -> None:
     owners = {1: owner("a"), 2: owner("a"), 3: owner("b"), 9: None}
     device = device_of(reading, [C, A, B], owners)
     assert uses(device) == {"a": (400, 70), "b": (200, 20), "c": (0, 0)}
-    assert (device.used_mib, device.left_mib, device.alone) == (1000, 400, None)
+    assert (device.used_mib, device.unattributed_mib, device.exclusive_allocation) == (1000, 400, None)
 
 
 def test_a_container_that_has_a_device_to_itself_uses_all_of_it() -> None:
     own = allocation("a", exclusive=True)
     device = device_of(GpuReading(memory_used_mib=700, gpu_percent=30, processes=(process(1, 300),)), [own], None)
     assert uses(device) == {"a": (700, 30)}
-    assert (device.left_mib, device.alone) == (0, own)
+    assert (device.unattributed_mib, device.exclusive_allocation) == (0, own)
     two = device_of(GpuReading(memory_used_mib=700, processes=()), [own, allocation("b", exclusive=True)], {})
-    assert (two.alone, uses(two)) == (None, {"a": (0, 0), "b": (0, 0)})
+    assert (two.exclusive_allocation, uses(two)) == (None, {"a": (0, 0), "b": (0, 0)})
 
 
 def test_what_the_driver_does_not_report_of_one_process_is_not_known_of_its_container() -> None:
     reading = GpuReading(memory_used_mib=500, processes=(process(1, 300, 50), process(2, None), process(3, 9, 4)))
     device = device_of(reading, [A, B], {1: owner("a"), 2: owner("a"), 3: owner("b")})
     assert uses(device) == {"a": (None, None), "b": (9, 4)}
-    assert device.left_mib is None
+    assert device.unattributed_mib is None
 
 
 def test_where_processes_cannot_be_seen_only_idle_devices_are_known() -> None:
@@ -76,8 +76,8 @@ def test_where_it_is_unknown_which_processes_there_are_no_container_is_idle(
 ) -> None:
     device = device_of(GpuReading(memory_used_mib=500, gpu_percent=90), [A, B], owners)
     assert uses(device) == {"a": (None, None), "b": (None, None)}
-    assert device.left_mib is None
-    assert device_of(GpuReading(memory_used_mib=500), [], owners).left_mib == 500, "nobody has a part of it"
+    assert device.unattributed_mib is None
+    assert device_of(GpuReading(memory_used_mib=500), [], owners).unattributed_mib == 500, "nobody has a part of it"
 
 
 def test_a_process_whose_instance_is_unknown_may_be_on_each() -> None:
@@ -117,9 +117,9 @@ def on_small(*memory_mib: int) -> DeviceUse:
 
 def test_containers_together_have_no_more_memory_than_their_device() -> None:
     impossible = on_small(4000, 4000)
-    assert (uses(impossible), impossible.left_mib) == ({"a": (None, None), "b": (None, None)}, None)
+    assert (uses(impossible), impossible.unattributed_mib) == ({"a": (None, None), "b": (None, None)}, None)
     rounded = on_small(2433, 2432)
-    assert (uses(rounded), rounded.left_mib) == ({"a": (2433, None), "b": (2432, None)}, 0)
+    assert (uses(rounded), rounded.unattributed_mib) == ({"a": (2433, None), "b": (2432, None)}, 0)
 
 
 def test_the_rounding_of_processes_is_no_impossible_memory() -> None:
@@ -134,8 +134,8 @@ def test_the_rounding_of_processes_is_no_impossible_memory() -> None:
 def test_a_process_whose_container_is_unknown_may_be_of_each_of_the_device() -> None:
     reading = GpuReading(memory_used_mib=500, processes=(process(1, 300, 50), process(2, 100, 5)))
     device = device_of(reading, [A, B], {1: owner("a")})
-    assert (uses(device), device.left_mib) == ({"a": (None, None), "b": (None, None)}, None)
-    assert device_of(reading, [], {1: None}).left_mib == 500, "nobody has a part of it"
+    assert (uses(device), device.unattributed_mib) == ({"a": (None, None), "b": (None, None)}, None)
+    assert device_of(reading, [], {1: None}).unattributed_mib == 500, "nobody has a part of it"
     small, large = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
     processes = (process(1, 40, on=7), process(2, 5, on=2))
     reading = GpuReading(
@@ -208,9 +208,9 @@ def test_containers_never_use_more_than_all_processes_do_and_all_memory_is_someb
     device = device_of(GpuReading(memory_used_mib=used_mib, processes=tuple(processes)), [A, B, C], owners)
     known = [each.memory_mib for each in device.containers if each.memory_mib is not None]
     assert sum(known) <= sum(each.memory_mib or 0 for each in processes)
-    if device.left_mib is not None:
+    if device.unattributed_mib is not None:
         assert used_mib is not None
-        assert sum(known) + device.left_mib == max(used_mib, sum(known))
+        assert sum(known) + device.unattributed_mib == max(used_mib, sum(known))
     assert all(0 <= (each.gpu_percent or 0) <= 100 for each in device.containers)
 
 

@@ -179,7 +179,7 @@ def test_states_and_counts_are_those_of_the_agent() -> None:
         DeviceFacts(device=DeviceId("GPU-gone"), healthy=False),
     )
     counts = (GpuCounts(gpu="GPU-1", last_xid=79, xids=(("hardware", 2),), layout_changes=3),)
-    families = node_families(NodeUsage(node="n1", gpus=(own,), states=states, counts=counts, blind=True))
+    families = node_families(NodeUsage(node="n1", gpus=(own,), states=states, counts=counts, sees_processes=False))
     assert dict(values(families, "tessera_device_healthy", "GPU_I_ID")) == {("",): 1, ("7",): 0}
     assert dict(values(families, "tessera_device_orphaned", "GPU_I_ID")) == {("",): 0, ("7",): 1}
     assert dict(values(families, "tessera_device_sharing_info", "GPU_I_ID", "mode", "isolation")) == {

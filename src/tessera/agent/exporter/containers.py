@@ -99,9 +99,9 @@ class NodeContainers:
         return {pid: owner for pid, owner in found.items() if owner is not None or outside_pods(texts[pid])}
 
     @property
-    def blind(self) -> bool:
-        """Whether processes of other pods cannot be observed."""
-        return self._view.blind
+    def sees_processes(self) -> bool:
+        """Whether processes of other pods can be observed."""
+        return not self._view.blind
 
     def _cgroups(self, pid: int) -> str:
         try:

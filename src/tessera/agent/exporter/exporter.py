@@ -153,7 +153,7 @@ class Exporter:
             states=tuple(self._states(inventory, gpus)),
             counts=tuple(self._counts(facts.uuid) for facts in inventory.gpus),
             unseen=inventory.unseen,
-            blind=self._containers.blind,
+            sees_processes=self._containers.sees_processes,
         )
         self._observed_s = loop.time()
         self._took_s = self._observed_s - began_s

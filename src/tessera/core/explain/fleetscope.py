@@ -87,7 +87,7 @@ class _Shown:
         )
 
     def _gpu(self, gpu: GpuView) -> GpuView:
-        shown = [self._scope.shows(holder.namespace) for part in gpu.parts for holder in part.pods]
+        shown = [self._scope.shows(pod.namespace) for part in gpu.parts for pod in part.pods]
         return msgspec.structs.replace(
             gpu,
             parts=tuple(map(self._part, gpu.parts)),
@@ -104,10 +104,10 @@ class _Shown:
         )
 
     def _part(self, part: GpuPart) -> GpuPart:
-        own = all(self._scope.shows(holder.namespace) for holder in part.pods)
+        own = all(self._scope.shows(pod.namespace) for pod in part.pods)
         return msgspec.structs.replace(part, idle=part.idle and own, pods=tuple(map(self._pod_view, part.pods)))
 
-    def _pod_view(self, holder: PodView) -> PodView:
-        if self._scope.shows(holder.namespace):
-            return holder
-        return PodView(phase=holder.phase, isolation=holder.isolation, memory_mib=holder.memory_mib)
+    def _pod_view(self, pod: PodView) -> PodView:
+        if self._scope.shows(pod.namespace):
+            return pod
+        return PodView(phase=pod.phase, isolation=pod.isolation, memory_mib=pod.memory_mib)

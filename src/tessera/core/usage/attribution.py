@@ -84,7 +84,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     activity: EngineActivity | None = None
     containers: tuple[ContainerUse, ...] = ()
     """Sorted."""
-    left_mib: int | None = None
+    unattributed_mib: int | None = None
     """Memory in use by no container; None where unknown."""
 
     @property
@@ -93,10 +93,10 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
         return _busy(self.activity, self.gpu_percent)
 
     @property
-    def alone(self) -> ContainerAllocation | None:
+    def exclusive_allocation(self) -> ContainerAllocation | None:
         """The allocation of the one container with the exclusive device."""
-        alone = len(self.containers) == 1 and self.containers[0].allocation.exclusive
-        return self.containers[0].allocation if alone else None
+        exclusive = len(self.containers) == 1 and self.containers[0].allocation.exclusive
+        return self.containers[0].allocation if exclusive else None
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ def attributed(
             gpu_percent=reading.gpu_percent,
             activity=reading.activity,
         )
-        devices = [_shared_out(device, by_device[device.device], reading.processes, owners, most_mib(facts))]
+        devices = [_with_containers(device, by_device[device.device], reading.processes, owners, most_mib(facts))]
     else:
         devices = []
         measured = {each.placement: each for each in reading.instances}
@@ -149,7 +149,7 @@ def attributed(
                 activity=None if own is None else own.activity,
             )
             on = None if own is None else _on_instance(instance, reading.processes)
-            devices.append(_shared_out(device, by_device[device.device], on, owners, most_mib(instance)))
+            devices.append(_with_containers(device, by_device[device.device], on, owners, most_mib(instance)))
     return GpuUse(facts=facts, reading=reading, devices=tuple(devices))
 
 
@@ -175,7 +175,7 @@ def _on_instance(instance: Instance, processes: tuple[ProcessReading, ...] | Non
     return tuple(each for each in processes if each.gpu_instance == instance.gpu_instance)
 
 
-def _shared_out(
+def _with_containers(
     device: DeviceUse,
     allocations: list[ContainerAllocation],
     processes: tuple[ProcessReading, ...] | None,
@@ -184,16 +184,18 @@ def _shared_out(
 ) -> DeviceUse:
     """Return a device with the usage of each of its containers."""
     if len(allocations) == 1 and allocations[0].exclusive:
-        alone = ContainerUse(
+        user = ContainerUse(
             allocation=allocations[0],
             memory_mib=device.used_mib,
             gpu_percent=device.gpu_percent,
             activity=device.activity,
         )
-        return msgspec.structs.replace(device, containers=(alone,), left_mib=0)
+        return msgspec.structs.replace(device, containers=(user,), unattributed_mib=0)
     if processes is None or any(owners is None or each.pid not in owners for each in processes):
         unknown = tuple(ContainerUse(allocation=each) for each in allocations)
-        return msgspec.structs.replace(device, containers=unknown, left_mib=None if allocations else device.used_mib)
+        return msgspec.structs.replace(
+            device, containers=unknown, unattributed_mib=None if allocations else device.used_mib
+        )
     own = defaultdict[tuple[str, str], list[ProcessReading]](list)
     for process in processes:
         owner = None if owners is None else owners[process.pid]
@@ -205,8 +207,8 @@ def _shared_out(
         containers = tuple(msgspec.structs.replace(each, memory_mib=None) for each in containers)
         known = []
     complete = device.used_mib is not None and len(known) == len(containers)
-    left_mib = max((device.used_mib or 0) - sum(known), 0) if complete else None
-    return msgspec.structs.replace(device, containers=containers, left_mib=left_mib)
+    unattributed_mib = max((device.used_mib or 0) - sum(known), 0) if complete else None
+    return msgspec.structs.replace(device, containers=containers, unattributed_mib=unattributed_mib)
 
 
 def _use_of(

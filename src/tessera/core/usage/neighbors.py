@@ -21,9 +21,13 @@ __all__ = [
 
 SATURATED = "saturated"
 _SATURATED_PERCENT = 95
-_HALF = 0.5
+_MOST_OF_LOAD = 0.5
+"""The part of a throttled GPU's load that the named containers make together, at least."""
 _WELL_ABOVE = 1.25
 """Times the equal part of the load of a device: what a container that saturates it uses at least."""
+_EVENLY = 0.5
+"""Times the equal part: what a container that uses a saturated device evenly with others uses at least, and what at
+the most is of processes that belong to no known container."""
 _BUSY_PERCENT = 50
 _OF_NODE = frozenset(
     {ThrottleCause.THERMAL, ThrottleCause.HARDWARE_THERMAL, ThrottleCause.HARDWARE_SLOWDOWN, ThrottleCause.POWER_BRAKE}
@@ -130,8 +134,8 @@ def _evenly(device: DeviceLoad, equal: float) -> tuple[str, ...]:
     containers = device.containers
     known = [each.percent for each in containers if each.percent is not None]
     rest = (device.percent or 0.0) - sum(known)
-    sharers = tuple(each.name for each in containers if (each.percent or 0.0) >= _HALF * equal)
-    return sharers if len(known) == len(containers) and rest <= _HALF * equal and len(sharers) > 1 else ()
+    sharers = tuple(each.name for each in containers if (each.percent or 0.0) >= _EVENLY * equal)
+    return sharers if len(known) == len(containers) and rest <= _EVENLY * equal and len(sharers) > 1 else ()
 
 
 def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:
@@ -165,7 +169,7 @@ def _busiest(devices: Iterable[DeviceLoad]) -> Iterator[str]:
         so_far += load
         if name:
             yield name
-        if so_far >= _HALF * total and not least:
+        if so_far >= _MOST_OF_LOAD * total and not least:
             least = load if name else math.inf
 
 
@@ -173,7 +177,7 @@ def gpu_load(gpu: GpuUse) -> GpuLoad:
     """Return how busy the devices of a GPU and their containers are."""
     devices = tuple(
         DeviceLoad(
-            percent=device.busy_percent if device.alone else _saturation(device),
+            percent=device.busy_percent if device.exclusive_allocation else _saturation(device),
             part=1.0 if device.instance is None else gpu.facts.model.compute_part(device.instance.placement.profile),
             containers=tuple(
                 ContainerLoad(name=each.allocation.name, percent=each.busy_percent) for each in device.containers

@@ -197,7 +197,8 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     counts: tuple[GpuCounts, ...] = ()
     unseen: tuple[int, ...] = ()
     """Indices of GPUs that were lost before the agent started, of which nothing else is known."""
-    blind: bool = False
+    sees_processes: bool = True
+    """Whether processes of other pods are visible."""
 
 
 _Samples: TypeAlias = defaultdict[str, list[MetricSample]]
@@ -241,7 +242,7 @@ def node_families(usage: NodeUsage) -> tuple[Family, ...]:
         _add(samples, _HEALTHY, nameless, 0)
     left_out = max(containers - _MOST_CONTAINERS, 0)
     samples[_LEFT_OUT.name].append(MetricSample((("hostname", usage.node),), left_out))
-    samples[_ATTRIBUTION.name].append(MetricSample((("hostname", usage.node),), int(not usage.blind)))
+    samples[_ATTRIBUTION.name].append(MetricSample((("hostname", usage.node),), int(usage.sees_processes)))
     return tuple(Family(each, _each_once(samples[each.name])) for each in NODE_METRICS if samples[each.name])
 
 
@@ -294,8 +295,8 @@ def _add(samples: _Samples, metric: Metric, labels: Labels, value: float | None)
 def _add_gpu(samples: _Samples, gpu: GpuUse, labels: Labels, *, with_pod: bool) -> None:
     """Add the measurements of a whole GPU; also a container's if it has the GPU exclusively, and series of its own."""
     facts, reading = gpu.facts, gpu.reading
-    alone = gpu.devices[0].alone if with_pod and facts.layout is None and gpu.devices else None
-    whole = (*labels, *_pod_labels(alone)) if alone else labels
+    user = gpu.devices[0].exclusive_allocation if with_pod and facts.layout is None and gpu.devices else None
+    whole = (*labels, *_pod_labels(user)) if user else labels
     for field, metric in _GPU.items():
         _add(samples, metric, labels if field in _LASTING else whole, getattr(reading, field))
     if reading.remapped_rows is not None:
@@ -321,10 +322,10 @@ def _layout_text(layout: Layout | None) -> str:
 
 def _add_slices(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
     """Add how much of a GPU is free in all, and in one piece, beside the allocated instances."""
-    held = tuple(sorted(each.instance.placement for each in gpu.devices if each.instance and each.containers))
+    allocated = tuple(sorted(each.instance.placement for each in gpu.devices if each.instance and each.containers))
     model = gpu.facts.model
-    free = model.memory_slices - sum(each.size for each in held)
-    largest = max((each.size for each in open_placements(model, held)), default=0)
+    free = model.memory_slices - sum(each.size for each in allocated)
+    largest = max((each.size for each in open_placements(model, allocated)), default=0)
     _add(samples, _FREE_SLICES, labels, free)
     _add(samples, _LARGEST, labels, largest)
 
@@ -340,8 +341,8 @@ def _add_counts(samples: _Samples, counts: GpuCounts, labels: Labels) -> None:
 def _add_device(samples: _Samples, device: DeviceUse, shown: Collection[ContainerUse], labels: Labels) -> None:
     """Add the measurements of a device, and those of its containers that have series of their own."""
     own = _device_labels(device, labels)
-    alone = device.alone if shown else None
-    whose = (*own, *_pod_labels(alone)) if alone else own
+    user = device.exclusive_allocation if shown else None
+    whose = (*own, *_pod_labels(user)) if user else own
     known = device.used_mib is not None and device.memory_mib > 0
     free_mib = max(device.memory_mib - (device.used_mib or 0), 0) if known else None
     _add(samples, FB_FREE, whose, free_mib)
@@ -351,12 +352,12 @@ def _add_device(samples: _Samples, device: DeviceUse, shown: Collection[Containe
         _add(samples, metric, whose, None if percent is None else percent / 100)
     if not device.containers:
         _add(samples, FB_USED, own, device.used_mib)
-    elif device.alone is None and device.left_mib:
-        _add(samples, FB_USED, own, device.left_mib)
+    elif device.exclusive_allocation is None and device.unattributed_mib:
+        _add(samples, FB_USED, own, device.unattributed_mib)
     for each in shown:
         pod = (*own, *_pod_labels(each.allocation))
         _add(samples, FB_USED, pod, each.memory_mib)
-        if alone is None and device.instance is None:  # under MIG nobody has a utilization
+        if user is None and device.instance is None:  # under MIG nobody has a utilization
             _add(samples, GPU_UTIL, pod, each.gpu_percent)
         part = "" if each.allocation.exclusive else "replica" if each.allocation.replica else "memory"
         kind = ((EXCLUSIVE, "true" if each.allocation.exclusive else "false"), (PART, part))

@@ -54,7 +54,7 @@ REPARTITIONS = Metric(
     "Repartitions of GPUs by the agent since it started, by how they ended.",
     ("outcome",),
 )
-LOOP_AGE = Metric("tessera_loop_age_seconds", "gauge", "Time since a loop of the process did its work.", ("loop",))
+LOOP_AGE = Metric("tessera_loop_age_seconds", "gauge", "Time since the last successful pass of a loop.", ("loop",))
 IMAGES = Metric("tessera_node_images", "gauge", "Images assigned to the node, by state.", ("state",))
 MODELS = Metric("tessera_node_models", "gauge", "Models assigned to the node, by state.", ("state",))
 MODEL_BYTES = Metric("tessera_node_models_bytes", "gauge", "Size of the models that new pods of the node get.")

@@ -72,7 +72,6 @@ class ObservedUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of the GPU; None where its model's counts."""
     allocated_mib: int | None = None
     peak_mib: int | None = None
-    """Its peak."""
     mean_percent: float | None = None
     """Its average load, of the compute of the device."""
     observed_s: float = 0.0

@@ -137,7 +137,7 @@ class EmbeddedWorkloads:
 
     def model_servers(self) -> tuple[ModelServerHistory, ...]:
         """Return the model servers."""
-        return tuple(each.service() for each in self._servers.values())
+        return tuple(each.history() for each in self._servers.values())
 
     def busy(self, pod: Object) -> float:
         """Return how much of its compute a pod uses, in percent."""
@@ -231,7 +231,7 @@ class _Server:
     def busy(self, running: int) -> float:
         return 100 * self._replicas.in_flight() / max(1, running * self._serving.slots)
 
-    def service(self) -> ModelServerHistory:
+    def history(self) -> ModelServerHistory:
         return ModelServerHistory(namespace=self._case.namespace, name=self._case.name, points=tuple(self._points))
 
     def advance(self, now_s: float, running: int) -> int:

@@ -1,7 +1,7 @@
 """The dashboard page's wire format: JSON of `GET /api/fleet`, and the events of `GET /api/events` (docs/page.md).
 
 Fields are named as in `core/explain/fleetview`; those that are empty, false or unknown are left out. The points of a
-service are lists: seconds since 1970, desired replicas, ready replicas, requests in flight.
+model server are lists: seconds since 1970, desired replicas, ready replicas, requests in flight.
 """
 
 import msgspec
