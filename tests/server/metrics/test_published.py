@@ -4,9 +4,15 @@ import pytest
 
 from builders.measuredservers import triton
 from harness.metricsscenes import DOWN, WHOLE, Scene, scene
+from tessera.core.serving.decisions import ScalingDecision
+from tessera.core.serving.observed import ServerObservation
+from tessera.core.serving.queuetime import Missing
+from tessera.core.serving.serverfacts import ServerFacts
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.metrics.modelservers import ModelServerAutoscaler
+from tessera.server.metrics.modelservers import ModelServerMetrics
+from tessera.server.metrics.published import MeasuredServer, publish
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +43,7 @@ async def test_what_prometheus_gets() -> None:
             "tessera_model_server_proposed_replicas": 1,
             "tessera_model_server_decision_age_seconds": 0,
             "tessera_model_server_input_invalid": 0,
+            "tessera_model_servers_left_out": 0,
         }
         await one.reconcile(DOWN, DOWN)
         held = published()
@@ -48,6 +55,24 @@ async def test_what_prometheus_gets() -> None:
         assert "tessera_model_server_decision_age_seconds" not in gone
         assert "tessera_model_server_proposed_replicas" not in gone
         assert gone["tessera_model_server_input_invalid"] == 1
+
+
+def test_a_namespace_of_very_many_servers_does_not_fill_prometheus_and_keeps_nobody_out() -> None:
+    one = MeasuredServer(
+        at_s=0.0,
+        facts=ServerFacts(replicas=1),
+        observation=ServerObservation(pods={}, load=Missing("scraped once")),
+        decision=ScalingDecision(replicas=None, reason="scraped once"),
+        decided_s=None,
+    )
+    measures = Measures()
+    names = [("many", f"s{number:03d}") for number in range(300)]
+    publish(measures, dict.fromkeys([*names, ("other", "llm")], one))
+    text = measures.render().decode()
+    assert "tessera_model_servers_left_out 44\n" in text
+    replicas = [line for line in text.splitlines() if line.startswith("tessera_model_server_replicas{")]
+    assert len(replicas) == 257
+    assert replicas[-1] == 'tessera_model_server_replicas{namespace="other",server="llm"} 1'
 
 
 LOOPS = ("reconcile", "watch-pods", "watch-deployments", "watch-horizontalpodautoscalers")

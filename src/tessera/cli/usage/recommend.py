@@ -56,9 +56,9 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
     """Recommend GPU memory and MIG profiles from the usage of containers.
 
     It lists containers that were allocated too much or too little, or do not use it, what would fit and what that
-    saves, by the peak memory of each container since its node's agent started, or in Prometheus. Check the column OBSERVED before you
-    act on it. The recommended size is 20 % above the peak; of an exclusive device its compute covers the mean load
-    (GPU %) too, where that is known.
+    saves, by the peak memory of each container since its node's agent started, or in Prometheus. Check the column
+    OBSERVED before you act on it. The recommended size is 20 % above the peak; of an exclusive device its compute
+    covers the mean load (GPU %) too, where that is known.
     """
     refuse_two_sources()
     if given["prometheus"]:

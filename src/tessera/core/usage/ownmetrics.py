@@ -21,6 +21,7 @@ __all__ = [
     "MODEL_BYTES",
     "MODEL_BYTES_READ",
     "MODEL_BYTES_SERVED",
+    "MODEL_SERVERS_LEFT_OUT",
     "MODEL_SERVER_DECISION_AGE",
     "MODEL_SERVER_INPUT_INVALID",
     "MODEL_SERVER_IN_FLIGHT",
@@ -168,6 +169,9 @@ MODEL_SERVER_INPUT_INVALID = Metric(
     "Whether too few pods could be scraped, or an annotation is invalid.",
     _MODEL_SERVER,
 )
+MODEL_SERVERS_LEFT_OUT = Metric(
+    "tessera_model_servers_left_out", "gauge", "Model servers without series, beyond 256 of a namespace."
+)
 
 OWN_METRICS: tuple[Metric, ...] = (
     EXPORTER_AGE,
@@ -207,4 +211,5 @@ OWN_METRICS: tuple[Metric, ...] = (
     MODEL_SERVER_PROPOSED,
     MODEL_SERVER_DECISION_AGE,
     MODEL_SERVER_INPUT_INVALID,
+    MODEL_SERVERS_LEFT_OUT,
 )

@@ -1,5 +1,6 @@
 """The Prometheus metrics of model servers: observations and decisions."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -18,10 +19,14 @@ from tessera.core.usage.ownmetrics import (
     MODEL_SERVER_QUEUE_TIME,
     MODEL_SERVER_READY,
     MODEL_SERVER_REPLICAS,
+    MODEL_SERVERS_LEFT_OUT,
 )
 from tessera.measures import Measures
 
 __all__ = ["MeasuredServer", "publish"]
+
+_MOST_OF_NAMESPACE: Final = 256
+"""Most servers of a namespace with series: users who create Deployments must not fill Prometheus."""
 
 
 class MeasuredServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +58,16 @@ _GAUGES: Final[Mapping[Metric, Callable[[MeasuredServer], float | None]]] = {
 
 def publish(measures: Measures, seen: Mapping[tuple[str, str], MeasuredServer]) -> None:
     """Set the gauges of all servers, by namespace and name; deleted servers have no series."""
+    shown: dict[tuple[str, str], MeasuredServer] = {}
+    of_namespace = Counter[str]()
+    for key, each in sorted(seen.items()):
+        of_namespace[key[0]] += 1
+        if of_namespace[key[0]] <= _MOST_OF_NAMESPACE:
+            shown[key] = each
+    measures.set(MODEL_SERVERS_LEFT_OUT, {(): len(seen) - len(shown)})
     for metric, value_of in _GAUGES.items():
         values: dict[Labels, float] = {}
-        for (namespace, server), each in sorted(seen.items()):
+        for (namespace, server), each in shown.items():
             value = value_of(each)
             if value is not None:
                 values[("namespace", namespace), ("server", server)] = float(value)
