@@ -112,17 +112,3 @@ def test_equal_memory_slices_have_equal_memory_and_more_have_more(gpu: GpuModel)
 @every_model
 def test_records_are_hashable_and_equal_by_value(gpu: GpuModel) -> None:
     assert {gpu: 1}[model(gpu.name)] == 1
-
-
-@every_mig_model
-def test_instances_side_by_side_have_no_more_compute_than_the_gpu(gpu: GpuModel) -> None:
-    for each in gpu.profiles:
-        part = gpu.compute_part(each.name)
-        assert part is not None
-        assert 0 < part * each.max_instances <= 1
-
-
-def test_the_part_of_the_compute_is_that_of_a_profile_of_the_gpu() -> None:
-    h100 = model("H100-80GB")
-    assert [h100.compute_part(each) for each in ("1g.10gb", "3g.40gb", "1g.5gb")] == [1 / 7, 3 / 7, None]
-    assert model("T4").compute_part("1g.10gb") is None
