@@ -88,6 +88,8 @@ async def test_a_cluster_that_cannot_be_read_is_said() -> None:
     one = Served(server, Clock())
     answer = await one.get("/api/fleet", "token-of-admin")
     await one.client.aclose()
-    assert (answer.status_code, answer.json()["error"][:8]) == (503, "reading ")
+    assert (answer.status_code, answer.json()["error"][:36]) == (503, "the API server does not review token"), (
+        "where it is concerns nobody who is not signed in"
+    )
     server.stop()
     await running

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from tessera.api.tessera.cluster.fleetviews import write_event
 from tessera.core.explain.fleetscope import EVERYTHING
 from tessera.errors import TesseraError
-from tessera.log import Logger
+from tessera.log import Complaint, Logger
 from tessera.server.page.feed import Channel, FleetFeed
 from tessera.server.page.sending import AnswerSlot, AnswerSlots, SentInPieces, SlotsTaken, pieces_of
 from tessera.server.page.signin import SignIn, Viewer
@@ -59,11 +59,12 @@ class _Handlers:
         sign_in: authenticates viewers; None to show everything to everybody.
         waiting_for: why the fleet is not known yet; empty when it is.
         limits: on streams.
+        log: records that tokens cannot be reviewed.
 
     """
 
     def __init__(
-        self, feed: FleetFeed, sign_in: SignIn | None, waiting_for: Callable[[], str], limits: PageLimits
+        self, feed: FleetFeed, sign_in: SignIn | None, waiting_for: Callable[[], str], limits: PageLimits, log: Logger
     ) -> None:
         self._feed = feed
         self._sign_in = sign_in
@@ -71,6 +72,7 @@ class _Handlers:
         self._limits = limits
         self._streams = AnswerSlots(limits, limits.replace_s)
         self._fleets = AnswerSlots(limits, math.inf)
+        self._complain = Complaint(log, "token_not_reviewed")
 
     def _slot(self, slots: AnswerSlots, viewer: Viewer, own: str, total: str) -> AnswerSlot:
         """Return a slot for an answer, before the next await: many requests may arrive at once.
@@ -176,11 +178,17 @@ class _Handlers:
         """Return the viewer: their name and the namespaces that they may see."""
         if self._sign_in is None:
             return _EVERYBODY
-        # Before anything is waited for: why it is not known yet, and for how long, is nothing for strangers.
+        # Strangers first: neither why the fleet is not known yet nor where the API server is concerns them.
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        user = await self._sign_in.user(token.strip()) if kind == "Bearer" else None
+        try:
+            user = await self._sign_in.user(token.strip()) if kind == "Bearer" else None
+        except TesseraError as error:
+            self._complain(error)
+            reason = "the API server does not review tokens now; try again"
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, reason) from None
         if user is None:
             raise _Refused(HTTPStatus.UNAUTHORIZED, "sign in with a Kubernetes token: kubectl create token NAME")
+        self._complain.settle()
         await self._until(self._feed.refreshed.wait())
         viewer = await self._sign_in.viewer(user, self._feed.namespaces)
         if not viewer.admitted:
@@ -199,10 +207,10 @@ def make_page_app(
         sign_in: authenticates viewers; None to show everything to everybody who can reach the loopback address.
         waiting_for: why the fleet is not known yet; empty when it is.
         limits: on streams.
-        log: records defects.
+        log: records defects, and that tokens cannot be reviewed.
 
     """
-    handlers = _Handlers(feed, sign_in, waiting_for, limits)
+    handlers = _Handlers(feed, sign_in, waiting_for, limits, log)
     files = {path.name: path for path in _FILES.iterdir() if path.suffix in _TYPES}
 
     async def file(request: Request) -> Response:
