@@ -34,7 +34,7 @@ from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.health import Health
 from tessera.core.usage.nodemetrics import series_bound
 from tessera.log import configure, logger
-from tessera.probes import MetricsPort, exposing
+from tessera.processports import MetricsPort, serving_metrics
 from tessera.sim.nvmlsim import Machine, Process, create_state, library
 
 GPUS, CLIENTS = 8, 4
@@ -144,7 +144,7 @@ async def measure(folder: Path, scrapes: int, observations: int) -> dict[str, fl
             for _ in range(observations):
                 await exporter.observe()
             observing_s = (time.process_time() - began_s) / observations
-            async with exposing(MetricsPort(port=0), exporter.render) as port:
+            async with serving_metrics(MetricsPort(port=0), exporter.render) as port:
                 times_s, text = [], b""
                 began_s = time.process_time()
                 for _ in range(scrapes):

@@ -62,7 +62,7 @@ def shared_gpu() -> bytes:
 
 
 @contextmanager
-def exposing(text: bytes) -> Iterator[str]:
+def serving_metrics(text: bytes) -> Iterator[str]:
     """Give the address of a server of these metrics."""
 
     class Answer(BaseHTTPRequestHandler):
@@ -126,7 +126,7 @@ def series(url: str, query: str) -> list[tuple[dict[str, str], float]]:
 @pytest.fixture(params=RELABELINGS, ids=list(RELABELINGS.values()))
 def prometheus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Give the address of a Prometheus that has scraped the agent, with the chart's relabelings and without."""
-    with exposing(shared_gpu()) as address:
+    with serving_metrics(shared_gpu()) as address:
         settings = scrapes(address, chart=request.param)
         with serving_history(tmp_path, "former 1 1790000000\n", settings=settings) as url:
             deadline = time.monotonic() + 60

@@ -8,7 +8,7 @@ from functools import partial
 
 from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.core.usage.usagereport import UsageReport
-from tessera.probes import MetricsPort, exposing
+from tessera.processports import MetricsPort, serving_metrics
 
 __all__ = ["serving_reports"]
 
@@ -21,7 +21,9 @@ def serving_reports(*reports: UsageReport) -> Iterator[list[str]]:
     async def serve() -> None:
         async with AsyncExitStack() as stack:
             for each in reports:
-                port = await stack.enter_async_context(exposing(MetricsPort(port=0), bytes, partial(write_usage, each)))
+                port = await stack.enter_async_context(
+                    serving_metrics(MetricsPort(port=0), bytes, partial(write_usage, each))
+                )
                 addresses.append(f"127.0.0.1:{port}")
             ready.set()
             await end.wait()

@@ -29,7 +29,7 @@ from tessera.core.node.health import Health
 from tessera.core.usage.neighbors import SATURATED
 from tessera.core.usage.throttling import ThrottleCause, causes
 from tessera.log import logger
-from tessera.probes import MetricsPort, exposing
+from tessera.processports import MetricsPort, serving_metrics
 
 pytestmark = [pytest.mark.anyio, pytest.mark.gpu]
 SAMPLE = re.compile(r"(?P<name>[a-zA-Z_]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
@@ -260,7 +260,7 @@ async def test_observing_and_scraping_cost_what_is_promised(card: Card, pods: Po
             walls.append(time.perf_counter() - at)
         observing = (time.process_time() - began) / len(walls)
         times: list[float] = []
-        async with exposing(MetricsPort(port=0), pods.exporter.render) as port:
+        async with serving_metrics(MetricsPort(port=0), pods.exporter.render) as port:
             began = time.process_time()
             for _ in range(200):
                 at = time.perf_counter()

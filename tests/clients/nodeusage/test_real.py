@@ -10,7 +10,7 @@ from conformance.nodeusagesuite import NodeUsageSuite
 from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.clients.nodeusage import HttpUsage, real
 from tessera.errors import InvalidInput
-from tessera.probes import MetricsPort, exposing
+from tessera.processports import MetricsPort, serving_metrics
 
 
 class TestHttpUsage(NodeUsageSuite):
@@ -20,7 +20,7 @@ class TestHttpUsage(NodeUsageSuite):
 
     @pytest.fixture
     async def usages(self, answers: list[bytes]) -> AsyncIterator[HttpUsage]:
-        async with exposing(MetricsPort(port=0), bytes, lambda: answers[0]) as port:
+        async with serving_metrics(MetricsPort(port=0), bytes, lambda: answers[0]) as port:
             usages = HttpUsage([f"127.0.0.1:{port}"])
             yield usages
             await usages.close()
@@ -39,10 +39,10 @@ async def test_what_is_no_agent_is_distinguished_from_one_that_is_away(monkeypat
         assert "port-forward" in str(error)
         return str(error)
 
-    async with exposing(MetricsPort(port=0), bytes) as port:
+    async with serving_metrics(MetricsPort(port=0), bytes) as port:
         assert "HTTP 404" in await failed(f"http://127.0.0.1:{port}/")
     assert "127.0.0.1" in await failed(f"127.0.0.1:{port}")
-    async with exposing(MetricsPort(port=0), bytes, lambda: b" " * 100) as port:
+    async with serving_metrics(MetricsPort(port=0), bytes, lambda: b" " * 100) as port:
         monkeypatch.setattr(real, "MOST_BYTES", 10)
         assert "more than 10 bytes" in await failed(f"127.0.0.1:{port}")
         assert "no answer in 0 s" in await failed(f"127.0.0.1:{port}", deadline_s=0)

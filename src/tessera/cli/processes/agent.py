@@ -31,7 +31,7 @@ from tessera.core.node.layouts import LayoutLimits
 from tessera.core.storage.disks.plan import DiskSpec
 from tessera.errors import InvalidInput, shown
 from tessera.log import configure
-from tessera.probes import MetricsPort, answering, exposing
+from tessera.processports import MetricsPort, serving_metrics, serving_probes
 
 __all__ = ["agent", "storage_loops"]
 
@@ -235,7 +235,10 @@ async def _run(
                 return one.measures.render() + one.exporter.render()
 
             with contextlib.suppress(asyncio.CancelledError):
-                async with answering(ports[0], one.waiting_for), exposing(ports[1], metrics, one.exporter.report):
+                async with (
+                    serving_probes(ports[0], one.waiting_for),
+                    serving_metrics(ports[1], metrics, one.exporter.report),
+                ):
                     await one.run()
         finally:
             await driver.close()

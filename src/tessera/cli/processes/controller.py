@@ -23,7 +23,7 @@ from tessera.controller.settings import ControllerSettings
 from tessera.errors import TesseraError
 from tessera.log import configure, logger
 from tessera.measures import Measures
-from tessera.probes import MetricsPort, answering, exposing
+from tessera.processports import MetricsPort, serving_metrics, serving_probes
 
 __all__ = ["controller"]
 
@@ -109,7 +109,7 @@ async def _run(
         answered = partial(measures.turned, "lease")
         election = Election(kube, lock, settings.identity, on_trouble=not_elected, on_answer=answered)
         with contextlib.suppress(asyncio.CancelledError):
-            async with answering(ports[0], lambda: election.trouble), exposing(ports[1], measures.render):
+            async with serving_probes(ports[0], lambda: election.trouble), serving_metrics(ports[1], measures.render):
                 await election.run(lambda: lead(kube, measures))
 
 

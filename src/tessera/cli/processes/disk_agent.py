@@ -17,7 +17,7 @@ from tessera.clients.kube import HttpKube
 from tessera.core.storage.disks.localvolumes import VolumeSpec
 from tessera.errors import InvalidInput
 from tessera.log import Format, Level, configure
-from tessera.probes import answering
+from tessera.processports import serving_probes
 
 __all__ = ["disk_agent"]
 
@@ -107,5 +107,5 @@ async def _run(settings: KeeperSettings, disks: Disks, kubeconfig: Path | None, 
     async with HttpKube.connect(kubeconfig) as kube:
         keeper = DisksKeeper(settings, disks, kube)
         with contextlib.suppress(asyncio.CancelledError):
-            async with answering(health_port, keeper.waiting_for):
+            async with serving_probes(health_port, keeper.waiting_for):
                 await keeper.run()

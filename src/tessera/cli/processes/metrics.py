@@ -18,7 +18,7 @@ from tessera.clients.kube import HttpKube
 from tessera.clients.prometheus import HttpMetrics
 from tessera.errors import InvalidInput
 from tessera.log import configure
-from tessera.probes import MetricsPort, answering, exposing
+from tessera.processports import MetricsPort, serving_metrics, serving_probes
 from tessera.server.metrics.adaptermetrics import RulesFile, RulesSource
 from tessera.server.metrics.requestqueues import PrometheusQueues
 from tessera.server.metrics.run import MetricsServer, MetricsSettings
@@ -135,5 +135,5 @@ async def _run(
         samples = sources.samples or ScrapedSamples(client)
         one = MetricsServer(settings, kube, samples, queues=sources.queues, rules=sources.rules)
         with contextlib.suppress(asyncio.CancelledError):
-            async with answering(ports[0], one.waiting_for), exposing(ports[1], one.metrics):
+            async with serving_probes(ports[0], one.waiting_for), serving_metrics(ports[1], one.metrics):
                 await one.run()

@@ -9,7 +9,7 @@ import click
 from tessera.certificates import Tls
 from tessera.cli.options import with_options
 from tessera.errors import InvalidInput
-from tessera.probes import MetricsPort
+from tessera.processports import MetricsPort
 
 __all__ = ["metrics_options", "metrics_port"]
 

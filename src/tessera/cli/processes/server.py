@@ -19,7 +19,7 @@ from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.log import configure, logger
-from tessera.probes import MetricsPort, answering, exposing
+from tessera.processports import MetricsPort, serving_metrics, serving_probes
 from tessera.server.page import AgentMetrics, PageMetrics, PrometheusMetrics
 from tessera.server.run import Server
 from tessera.server.settings import AdmissionSettings, Page, ServerLimits, ServerSettings, is_loopback
@@ -193,5 +193,5 @@ async def _run(
         one = Server(settings, kube, metrics=history or _agents(kube))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, one.stop)
-        async with answering(ports[0], one.waiting_for), exposing(ports[1], one.metrics):
+        async with serving_probes(ports[0], one.waiting_for), serving_metrics(ports[1], one.metrics):
             await one.run()

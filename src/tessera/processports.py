@@ -18,7 +18,7 @@ from tessera.errors import Unavailable, shown
 from tessera.listeners import BoundedListener
 from tessera.log import logger
 
-__all__ = ["MetricsPort", "answering", "exposing"]
+__all__ = ["MetricsPort", "serving_metrics", "serving_probes"]
 
 _DEADLINE_S = 5.0
 _PLAIN = "text/plain; charset=utf-8"
@@ -38,7 +38,7 @@ class MetricsPort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def answering(port: int | None, waiting_for: Callable[[], str]) -> AsyncIterator[int]:
+async def serving_probes(port: int | None, waiting_for: Callable[[], str]) -> AsyncIterator[int]:
     """Serve on all addresses of the machine, for a kubelet, while the body runs; yield the port.
 
     Args:
@@ -54,7 +54,7 @@ async def answering(port: int | None, waiting_for: Callable[[], str]) -> AsyncIt
 
 
 @asynccontextmanager
-async def exposing(
+async def serving_metrics(
     at: MetricsPort, metrics: Callable[[], bytes], usage: Callable[[], bytes] | None = None
 ) -> AsyncIterator[int]:
     """Serve `/metrics` on all addresses of the machine while the body runs; yield the port, 0 for none.
