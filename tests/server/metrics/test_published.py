@@ -1,17 +1,16 @@
 """What Prometheus gets of model servers."""
 
 import pytest
-
-from builders.measuredservers import triton
-from harness.metricsscenes import DOWN, WHOLE, Scene, scene
 from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.observed import ServerObservation
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.serverfacts import ServerFacts
+
+from builders.measuredservers import triton
+from harness.metricsscenes import DOWN, WHOLE, Scene, scene
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.metrics.modelservers import ModelServerAutoscaler
-from tessera.server.metrics.modelservers import ModelServerMetrics
 from tessera.server.metrics.published import MeasuredServer, publish
 
 pytestmark = pytest.mark.anyio

@@ -1,11 +1,13 @@
-"""The page in headless Chromium: slow GPUs are marked, and what the panels name leads to its GPU or its namespace."""
+"""The page in headless Chromium: what is marked in the fleet, and where what the panels name leads."""
 
 import json
 
 import pytest
 
+from builders.kubeobjects import mig_share, pod
 from harness.servers import make_pod
-from server.page.test_page_browser import DRAWN, Judged, fleet, opened
+from server.page.test_page_browser import DRAWN, MIG, Judged, fleet, opened
+from tessera.clients.kube import PODS
 
 pytestmark = pytest.mark.anyio
 CHOSEN = "document.querySelector('.gpu[aria-current]')?.dataset.gpu"
@@ -85,3 +87,38 @@ async def test_a_deep_link_scrolls_to_its_gpu_and_a_pointed_one_has_a_tooltip() 
         titles = await tab.run("[...document.querySelectorAll('.gpu[title]')].map(each => each.title)")
         assert len(titles) == 1
         assert titles[0].startswith("n110, GPU 5, A100-40GB, 0 GiB of 40 GiB allocated")
+
+
+CONTRAST = """
+(() => {
+  const part = document.querySelector(".part.allocated.planned");
+  const of = (element, name) => getComputedStyle(element)[name];
+  const numbers = (color) => color.match(/[0-9.]+/g).slice(0, 3).map(Number);
+  const light = (color) => color
+    .map((each) => (each / 255 <= 0.04045 ? each / 255 / 12.92 : ((each / 255 + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, each, place) => sum + each * [0.2126, 0.7152, 0.0722][place], 0);
+  const strand = part.querySelector(".strand");
+  const cover = Number(of(strand, "opacity"));
+  const below = numbers(of(part, "backgroundColor"));
+  const behind = numbers(of(strand, "backgroundColor")).map((each, i) => cover * each + (1 - cover) * below[i]);
+  const words = [...part.querySelectorAll(".words *")].map((each) => light(numbers(of(each, "color"))));
+  return words.map((each) => {
+    const [less, more] = [each, light(behind)].sort((a, b) => a - b);
+    return (more + 0.05) / (less + 0.05);
+  });
+})()
+"""
+"""Of the words on a planned instance, by WCAG 2.2: axe does not compute it, because the words lie over the color."""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_the_words_on_an_instance_that_is_planned_for_a_pod_can_be_read_in_each_color(dark: bool) -> None:
+    kube = await fleet(8)
+    await kube.create(PODS, pod("new", MIG, mig_share(0, "1g.5gb", 6), node="n000", metadata={"namespace": "ml"}))
+    async with opened(kube) as (tab, url):
+        await tab.open(url, dark=dark)
+        await tab.until(f"{DRAWN} && document.querySelector('.part.allocated.planned .words b')")
+        for number in range(12):
+            strand = "document.querySelector('.part.allocated.planned .strand')"
+            await tab.run(f"{strand}.className = 'strand c-{number}'")
+            assert min(await tab.run(CONTRAST)) >= 4.5, number
