@@ -1,13 +1,13 @@
 """What Prometheus gets of model servers."""
 
 import pytest
-from tessera.core.serving.decisions import ScalingDecision
-from tessera.core.serving.observed import ServerObservation
-from tessera.core.serving.queuetime import Missing
-from tessera.core.serving.serverfacts import ServerFacts
 
 from builders.measuredservers import triton
 from harness.metricsscenes import DOWN, WHOLE, Scene, scene
+from tessera.core.serving.autoscaling.decisions import ScalingDecision
+from tessera.core.serving.autoscaling.serverfacts import ServerFacts
+from tessera.core.serving.metrics.counters import Unmeasured
+from tessera.core.serving.metrics.observed import ServerObservation
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.metrics.modelservers import ModelServerAutoscaler
@@ -60,7 +60,7 @@ def test_a_namespace_of_very_many_servers_does_not_fill_prometheus_and_keeps_nob
     one = MeasuredServer(
         at_s=0.0,
         facts=ServerFacts(replicas=1),
-        observation=ServerObservation(pods={}, load=Missing("scraped once")),
+        observation=ServerObservation(pods={}, load=Unmeasured("scraped once")),
         decision=ScalingDecision(replicas=None, reason="scraped once"),
         decided_s=None,
     )
