@@ -40,6 +40,7 @@ _Path = Annotated[str, msgspec.Meta(pattern="^/", max_length=1024)]
 _Quantity = Annotated[str, msgspec.Meta(pattern="^[0-9]+(\\.[0-9]+)?(m|[kMGTP]|[KMGTP]i)?$", max_length=32)]
 _Label = Annotated[str, msgspec.Meta(max_length=317)]
 _LabelValue = Annotated[str, msgspec.Meta(max_length=63)]
+_RESOURCE = r"^nvidia\.com/(gpu|mig-[1-9][0-9]*g\.[1-9][0-9]*gb[a-z.-]*)(\.shared)?$"
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 _Argument = Annotated[str, msgspec.Meta(max_length=16_384)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
@@ -93,7 +94,10 @@ class GpuRequest(_Record, frozen=True, kw_only=True):
     """GPU models that may serve; empty for any."""
     resource: (
         Annotated[
-            str, msgspec.Meta(pattern="^nvidia\\.com/(gpu|mig-[0-9]+g\\.[0-9]+gb[a-z.-]*)(\\.shared)?$", max_length=63)
+            str,
+            msgspec.Meta(
+                pattern="^nvidia\\.com/(gpu|mig-[1-9][0-9]*g\\.[1-9][0-9]*gb[a-z.-]*)(\\.shared)?$", max_length=63
+            ),
         ]
         | None
     ) = None

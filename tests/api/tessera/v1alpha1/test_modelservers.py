@@ -119,11 +119,18 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.env[0]",
         "value or valueFrom",
     ),
+    "a line end after a name": ({"model": {"cache": "m\n"}}, "spec.model.cache", "it ends with a line end"),
+    "a line end in a list": ({"imagePullSecrets": ["a", "b\n"]}, "spec.imagePullSecrets[1]", "it ends with a line end"),
+    "an instance of nothing": (
+        {"gpu": {"resource": "nvidia.com/mig-0g.0gb"}},
+        "spec.gpu.resource",
+        "'nvidia.com/mig-0g.0gb'",
+    ),
     "a value from nowhere": ({"env": [{"name": "A", "valueFrom": {}}]}, "spec.env[0].valueFrom", "in exactly one way"),
     "a value from somewhere else": (
         {"env": [{"name": "A", "valueFrom": {"a": {"a": {}}}}]},
-        "ModelServer ranker",
-        "unknown field `a`",
+        "spec.env[0].valueFrom.a",
+        "it is an unknown field",
     ),
     "a variable twice": (
         {"env": [{"name": "A"}, {"name": "B"}, {"name": "A"}]},

@@ -45,6 +45,7 @@ __all__ = [
 
 _MESSAGE_CHARACTERS: Final = 2048
 _MODEL_SOURCES: Final = ("cache", "claim", "nfs", "hostPath")
+_MAY_HAVE_LINES: Final = frozenset({"args", "command", "value", "annotations"})
 _VALUE_SOURCES: Final = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef")
 
 
@@ -207,7 +208,25 @@ def _ruled_parts(spec: core.ModelServerSpec) -> Iterator[tuple[str, msgspec.Stru
             yield f"env[{place}].valueFrom", each.value_from
 
 
+def _ends_of_lines(value: object, path: str) -> Iterator[str]:
+    """Yield the fields with a line end at their end, but for those that may have lines.
+
+    A `$` of a pattern allows one in Python, where the API server's does not.
+    """
+    if isinstance(value, str) and value.endswith("\n"):
+        yield path
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            if name not in _MAY_HAVE_LINES:
+                yield from _ends_of_lines(each, f"{path}.{name}")
+    elif isinstance(value, list | tuple):
+        for number, each in enumerate(value):
+            yield from _ends_of_lines(each, f"{path}[{number}]")
+
+
 def _check(spec: core.ModelServerSpec, subject: str) -> None:
+    for path in _ends_of_lines(msgspec.to_builtins(spec), "spec"):
+        raise InvalidInput(f"{subject}: {path}", found="it ends with a line end", hint="remove that")
     for path, record in _ruled_parts(spec):
         for rule in RULES[type(record)]:
             if not rule.holds(record):
