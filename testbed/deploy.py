@@ -9,7 +9,7 @@ from tessera.api import documents
 from tessera.api.tessera.chart import installation
 from tessera.api.tessera.v1alpha1 import crds
 from tessera.cli.manifests import chart_folder, render_chart
-from testbed.generation import queuerules, quotafiles, valuesreference
+from testbed.generation import queuerules, quotafiles, uninstalllists, valuesreference
 from testbed.generation.schedulerconfiguration import configuration
 
 __all__ = [
@@ -35,6 +35,16 @@ _ANY_IMAGE: dict[str, Any] = {
     "createNamespace": True,
     "metricsApi": {"enabled": True},
 }
+
+
+_ALL_PARTS: dict[str, Any] = {
+    "disks": {"enabled": True},
+    "server": {"page": True},
+    "agent": {"modelSecrets": ["models"], "pullSecrets": ["registry"], "modelPeers": "peers"},
+    "metrics": {"podMonitor": True, "alertRules": True, "dashboards": True},
+}
+_WITHOUT_POLICIES = "1.35.0"
+"""A version of Kubernetes whose API server has no MutatingAdmissionPolicies."""
 
 
 def objects(*names: str, values: dict[str, Any] | None = None) -> tuple[dict[str, Any], ...]:
@@ -89,6 +99,9 @@ def write(folder: Path) -> None:
     rules = {"model-servers": queuerules.prometheus_rules(), "prometheus-adapter": queuerules.adapter_rules()}
     for name, content in rules.items():
         files[f"chart/files/monitoring/{name}.yaml"] = _HEAD + documents.write(content, block=True)
+    everything = {**_ANY_IMAGE, **_ALL_PARTS}
+    objects = [each for version in (_WITHOUT_POLICIES, KUBE_VERSION) for each in rendered(everything, version)]
+    files["uninstall"] = uninstalllists.with_lists((FOLDER / "uninstall").read_text(), objects)
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
