@@ -130,12 +130,14 @@ JSON: dict[bytes, str] = {
     b"\xff": "it is not JSON",
     b"{}": "name: it is missing",
     b'{"name": 1} and more': "name: an integer is not a text",
+    b'{"name": "\xff"}': "it is not UTF-8",
+    b'{"name": ' + b"9" * 5000 + b"}": "name: it is unreadable ('Number out of range')",
 }
 
 
 @pytest.mark.parametrize("content", JSON)
 def test_bytes_that_are_no_json_are_called_that(content: bytes) -> None:
-    with pytest.raises(msgspec.DecodeError) as caught:
+    with pytest.raises(UNDECODABLE) as caught:
         msgspec.json.decode(content, type=Named)
     assert misfit(caught.value, content) == JSON[content]
 

@@ -331,6 +331,8 @@ def refused_form(error: Exception, value: object, subject: str, hint: str = "") 
     expected = ""
     if isinstance(error, RecursionError):
         found = "it is nested too deeply"
+    elif isinstance(error, UnicodeDecodeError):
+        found = "it is not UTF-8"
     elif isinstance(error, UnicodeError):
         found = "it has half of a character, a surrogate"
     elif not isinstance(error, msgspec.DecodeError):
@@ -341,6 +343,8 @@ def refused_form(error: Exception, value: object, subject: str, hint: str = "") 
         found = "it is missing" if "missing" in message else "it is an unknown field"
     elif message.startswith("Expected "):
         found, expected = _misfit(message.removeprefix("Expected "), there)
+    elif not message.startswith("Invalid "):
+        found = f"it is unreadable ({shown(message)})"
     elif " value " in message:
         found, expected = message.partition(" value ")[2], "a value that is accepted there"
     else:

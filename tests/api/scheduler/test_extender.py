@@ -59,21 +59,21 @@ def test_numbers_with_a_fraction_stay_exact() -> None:
 
 
 WRONG: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "truncated"),
-    "cut off": (b'{"Pod":{"metadata"', "truncated"),
-    "not JSON": (b"\xff\x00", "malformed"),
-    "a list": (b"[]", "array"),
+    "nothing": (b"", "it is not complete JSON"),
+    "cut off": (b'{"Pod":{"metadata"', "it is not complete JSON"),
+    "not JSON": (b"\xff\x00", "it is not JSON"),
+    "a list": (b"[]", "a list is not a mapping"),
     "null": (b"null", "null"),
     "brackets without end": (b'{"Pod":' + b"[" * 100_000, "nested too deeply"),
     "a deep pod": (b'{"Pod":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b'},"NodeNames":[]}', "nested too deeply"),
     "no pod": (body(NodeNames=[]), "no Pod"),
     "null for a pod": (body(Pod=None, NodeNames=[]), "no Pod"),
-    "a number for a pod": (body(Pod=1, NodeNames=[]), "`int`"),
+    "a number for a pod": (body(Pod=1, NodeNames=[]), "Pod: .*an integer is not a mapping"),
     "no nodes at all": (body(Pod=POD), "neither Nodes nor NodeNames"),
-    "a number for a name": (body(Pod=POD, NodeNames=[1]), "in 'NodeNames'"),
-    "a list for nodes": (body(Pod=POD, Nodes=[]), "array"),
-    "a number for a node": (body(Pod=POD, Nodes={"items": [1]}), "`int`"),
-    "text that is not UTF-8": (b'{"Pod":{"a":"\xff"},"NodeNames":[]}', "utf-8"),
+    "a number for a name": (body(Pod=POD, NodeNames=[1]), r"NodeNames: \[0\]: 1 is not a text"),
+    "a list for nodes": (body(Pod=POD, Nodes=[]), "Nodes: .*a list is not a mapping"),
+    "a number for a node": (body(Pod=POD, Nodes={"items": [1]}), "Nodes: .*an integer is not a mapping"),
+    "text that is not UTF-8": (b'{"Pod":{"a":"\xff"},"NodeNames":[]}', "it is not UTF-8"),
     "a number no machine has": (b'{"Pod":{"a":' + b"9" * 5000 + b'},"NodeNames":[]}', "out of range"),
 }
 
@@ -140,7 +140,7 @@ BINDINGS: dict[str, tuple[bytes, BindingArgs | str]] = {
     ),
     "without node": (body(PodName="p", PodNamespace="n", PodUID="u", Node=""), "no Node"),
     "without anything": (b"{}", "no PodName, no PodNamespace, no Node"),
-    "with a number": (body(PodName=1, PodNamespace="n", Node="a"), "in 'PodName'"),
+    "with a number": (body(PodName=1, PodNamespace="n", Node="a"), "PodName: 1 is not a text"),
 }
 
 

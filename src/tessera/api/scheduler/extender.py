@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tessera.api.fields import in_place, misfit, refused_form
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = [
@@ -153,11 +154,12 @@ _ENCODE = msgspec.json.Encoder().encode
 def _guarded(subject: str, decode: Callable[[], Value]) -> Value:
     """Return a decoder's result, with its errors as ours."""
     try:
-        return decode()
+        return in_place(subject, decode)
     except RecursionError as error:
         raise InvalidInput(subject, found="its JSON is nested too deeply", hint=_ACCEPTED) from error
     except ValueError as error:
-        raise InvalidInput(subject, found=f"it is not a JSON object ({shown(error)})", hint=_ACCEPTED) from error
+        cause = misfit(error, b"")
+        raise InvalidInput(subject, found=f"it is not a JSON object ({cause})", hint=_ACCEPTED) from error
 
 
 def _read(kind: type[Wire], body: bytes | msgspec.Raw, subject: str) -> Wire:
@@ -182,7 +184,7 @@ def _member(key: str, value: msgspec.Raw, kind: Any) -> Any:
     try:
         return msgspec.json.decode(value, type=kind)
     except msgspec.ValidationError as error:
-        raise msgspec.ValidationError(f"{error}, in {shown(key)}") from error
+        raise refused_form(error, bytes(value), shown(key)[1:-1], _ACCEPTED) from error
 
 
 def _pod(raw: msgspec.Raw, subject: str) -> dict[str, Any]:
