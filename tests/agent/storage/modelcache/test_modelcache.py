@@ -416,7 +416,7 @@ async def test_a_full_disk_serves_the_higher_priority_and_says_what_has_no_room(
         node.now_s += 1000
         await node.model(has(), "large")
         found = await node.model(lambda each: each.state == "Failed", "small")
-        assert (found.revision, "too little" in found.reason) == ("", True)
+        assert (found.revision, "the disk for models lacks" in found.reason) == ("", True)
         await node.kubelet.until_allocatable("models.tessera.dev/small", 0)
     assert not node.kubelet.panics
 
