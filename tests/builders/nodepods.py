@@ -69,9 +69,12 @@ class _Record:
         pass
 
 
-class _Unassigned:
+class _Assigned:
+    def __init__(self, requests: Iterable[AssignedRequest]) -> None:
+        self._requests = tuple(requests)
+
     def assigned_requests(self) -> tuple[AssignedRequest, ...]:
-        return ()
+        return self._requests
 
     async def refresh(self) -> None:
         pass
@@ -87,16 +90,19 @@ def node_pods(
     *,
     resources: Iterable[str] = (),
     entries: Iterable[Allocation] = (),
+    requests: Iterable[AssignedRequest] = (),
     clock_s: Callable[[], float] = time.monotonic,
 ) -> NodePods:
-    """Return the pods of a node without assignments.
+    """Return the pods of a node.
 
     Args:
         pods: returns the Pod objects.
         held: returns the kubelet's record.
         resources: that the kubelet knows.
         entries: of the agent's own record.
+        requests: the pods' assignments.
         clock_s: a monotonic clock.
 
     """
-    return NodePods(_View(pods, held), _Record(entries), _Unassigned(), KnownResources(*resources), clock_s=clock_s)
+    view, assigned = _View(pods, held), _Assigned(requests)
+    return NodePods(view, _Record(entries), assigned, KnownResources(*resources), clock_s=clock_s)

@@ -3,7 +3,7 @@
 from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
-from tessera.agent.deviceplugin import OfferedResource
+from tessera.agent.deviceplugin import Handover, OfferedResource
 from tessera.core.deviceplugin.advertise import OfferOptions, PluginDevice, Resource
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import AllocationPolicy
@@ -51,7 +51,7 @@ def plugin(
     policy: AllocationPolicy = "distributed",
     view: SaidPods | None = None,
 ) -> OfferedResource:
-    return OfferedResource(resource, give, gate(view or SaidPods()), shares or Shares(), policy=policy)
+    return OfferedResource(resource, Handover(give), gate(view or SaidPods()), shares or Shares(), policy=policy)
 
 
 IDS = [device.id for device in two(SLICED).devices]

@@ -160,6 +160,17 @@ async def test_a_slice_is_desired_for_a_pod_that_waits(kube: MemoryKube) -> None
     ]
 
 
+async def test_no_gpu_is_made_for_a_pod_that_no_scheduler_may_place_yet(kube: MemoryKube) -> None:
+    """Kueue holds pods back by scheduling gates: what is made for them meanwhile is kept from others."""
+    gates = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    for name, spec in (("gated", gates), ("waiting", {})):
+        await kube.create(PODS, pod(name, SLICE, node=None, phase="Pending", spec=spec))
+    async with running(kube):
+        assert len(desired(await until(kube, lambda each: bool(desired(each))))) == 1
+        await kube.patch(PODS, "gated", {"spec": {"schedulingGates": []}}, namespace="ns")
+        await until(kube, lambda each: len(desired(each)) == 2)
+
+
 async def test_pods_that_ask_no_gpu_or_end_wait_for_none(kube: MemoryKube) -> None:
     """Only pods without node that ask a GPU make it act; a pod that runs is as its record says."""
     await kube.create(PODS, pod("plain", {"cpu": 1}, node=None))

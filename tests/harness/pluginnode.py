@@ -229,9 +229,11 @@ class Node:
                 await self.task
             self.task = None
 
-    def assign(self, name: str, units: int, *shares: Share, compute_percent: int = 0) -> None:
+    def assign(self, name: str, units: int, *shares: Share, compute_percent: int = 0, resource: str = NEED) -> None:
         """Let the API server know a pod with an assignment."""
-        requested = {NEED: str(units)} | ({"tessera.dev/gpu-compute": str(compute_percent)} if compute_percent else {})
+        requested = {resource: str(units)} | (
+            {"tessera.dev/gpu-compute": str(compute_percent)} if compute_percent else {}
+        )
         pod = {
             "metadata": {
                 "namespace": "default",

@@ -43,3 +43,18 @@ async def test_nodes_come_change_and_go(kube: MemoryKube, server: Asked) -> None
     await kube.delete(NODES, "late")
     await settle()
     assert await server.fitting(waiting, "late", "a") == ["a"]
+
+
+@pytest.mark.parametrize("unit_mib", [2048, 1 << 24])
+async def test_one_node_s_unit_that_there_is_not_keeps_no_pod_from_other_nodes(
+    kube: MemoryKube, server: Asked, unit_mib: int
+) -> None:
+    """As an agent whose identity was stolen may report it: requests are read in the largest unit of all nodes."""
+    sharing = Sharing(modes=(Mode.MEMORY_SHARE, Mode.MPS))
+    for name in ("honest", "stolen"):
+        await make_node(kube, name, gpu(0, "T4", sharing))
+    status = gpunode("stolen", gpu(0, "T4", sharing), unit_mib=unit_mib)["status"]
+    await kube.patch(GPU_NODES, "stolen", {"status": status}, subresource="status")
+    await settle()
+    waiting = await make_pod(kube, "p", {"aliyun.com/gpu-mem": 9})
+    assert await server.fitting(waiting, "honest") == ["honest"]

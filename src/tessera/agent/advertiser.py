@@ -218,9 +218,8 @@ class Advertiser:
         # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not advertised.
         plugins.count_in(node_sharing.unit_mib)
         await plugins.adopt(inventory)  # allocations made before this agent kept a record
-        used = self._gate.record.without_mps
         gpus = await self._enforcer.apply(
-            withheld(declared.gpus, self._kept), inventory, node_sharing, self._pods, used
+            withheld(declared.gpus, self._kept), inventory, node_sharing, self._pods, self._gate.record
         )
         self.notes["enforcement"] = self._enforcer.problems
         # 3. Plan what to advertise.

@@ -104,6 +104,43 @@ async def test_mig_instances_by_index_as_the_driver_numbers_them(node: Node) -> 
     assert got["NVIDIA_VISIBLE_DEVICES"] == want[got["TESSERA_GPU_UUIDS"]]
 
 
+async def test_a_container_is_held_to_the_index_that_it_was_told(node: Node) -> None:
+    """Numbers change where an instance before it goes; the kubelet keeps its answer for the container's life."""
+    how, layout = PluginOptions(id_strategy="index"), sevenths()[:3]
+    gpu = facts(0, layout=layout)
+    await node.offer((gpu, mig(layout)), how=how)
+    node.ask("p", SLICE)
+    await node.kubelet.allocate("default", "p", Container(name="main", limits=((SLICE, 1),)), (gpu.instances[2].uuid,))
+    assert dict((await node.kubelet.create("default", "p", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == "0:2"
+    fewer = msgspec.structs.replace(gpu, instances=gpu.instances[1:])
+    await node.offer((fewer, mig(layout[1:])), how=how)
+    said = "it was given the devices of index 0:2, which have index 0:1 by now: delete and recreate the pod"
+    with pytest.raises(Conflict, match=said):
+        await node.kubelet.create("default", "p", "main")
+    node.passed_s += 61
+    assert list(node.plugins.gate.refusals.blocked_pods()) == ["uid-p"]
+    await node.offer((gpu, mig(layout)), how=how)
+    assert dict((await node.kubelet.create("default", "p", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == "0:2"
+
+
+async def test_the_index_that_a_container_was_told_is_known_after_a_reboot(node: Node) -> None:
+    how, one = PluginOptions(id_strategy="index"), Container(name="main", limits=((GPU, 1),))
+    first, second = facts(0, "T4"), facts(1, "T4")
+    await node.offer((first, WHOLE), (second, WHOLE), how=how)
+    node.ask("p")
+    await node.kubelet.allocate("default", "p", one, (second.uuid,))
+    await node.kubelet.create("default", "p", "main")
+    await node.kill()
+    node.plugins = node.started()
+    swapped = (msgspec.structs.replace(second, index=0), WHOLE), (msgspec.structs.replace(first, index=1), WHOLE)
+    await node.offer(*swapped, how=how)
+    with pytest.raises(Conflict, match="the devices of index 1, which have index 0 by now"):
+        await node.kubelet.create("default", "p", "main")
+    await node.offer((first, WHOLE), how=how)
+    with pytest.raises(Conflict, match="the devices of index 1, which have index none by now"):
+        await node.kubelet.create("default", "p", "main")
+
+
 async def test_replicas_under_mps_get_their_limits(node: Node) -> None:
     options = PluginOptions(allocation_policy="packed")
     await node.offer((facts(0, "T4"), MPS), how=options)

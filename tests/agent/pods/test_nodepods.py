@@ -7,9 +7,11 @@ import pytest
 
 from builders.gpunodes import facts
 from builders.nodepods import node_pods
+from builders.shares import share
 from harness.servers import Clock
 from tessera.core.deviceplugin.allocations import Allocation, Use
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.matching import AssignedRequest
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import users_of
@@ -93,3 +95,25 @@ async def test_each_pod_that_the_record_lacks_is_waited_for_a_minute_of_its_own(
                 await pods.pod_devices(Inventory(gpus=()))
         else:
             assert await pods.pod_devices(Inventory(gpus=())) == ()
+
+
+def test_a_pod_uses_what_its_containers_have_at_once() -> None:
+    """An init container beside the sidecars before it, then the others beside all sidecars."""
+    order = ("before", "init", "after", "main")
+    init = [{"name": name, "restartPolicy": "Always"} for name in ("before", "after")]
+    init.insert(1, {"name": "init"})
+    metadata = {"namespace": "default", "name": "p", "uid": "u"}
+    pod = {"metadata": metadata, "spec": {"initContainers": init, "containers": [{"name": "main"}]}}
+    shares = {name: share(0, 2**number) for number, name in enumerate(order)}
+    requests = [
+        AssignedRequest(
+            key=RequestKey("default", "p", name, "aliyun.com/gpu-mem"),
+            units=1,
+            shares=(each,),
+            initial=name == "init",
+        )
+        for name, each in shares.items()
+    ]
+    (own,) = node_pods(lambda: [pod], requests=requests).by_pod
+    assert [[each.memory_mib for each in step] for step in own.steps] == [[1, 4, 8], [2, 1]]
+    assert (own.uid, own.qos) == ("u", "BestEffort")

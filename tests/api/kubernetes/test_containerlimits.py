@@ -9,6 +9,7 @@ from tessera.api.kubernetes.containerlimits import (
     containers_in_order,
     holds_devices,
     lasting_containers,
+    was_admitted,
     was_created,
 )
 
@@ -46,6 +47,14 @@ def test_a_pod_that_says_nothing() -> None:
     assert not holds_devices({})
     assert lasting_containers({}) == frozenset()
     assert containers_in_order({}) == ()
+    assert not was_admitted({})
+
+
+@pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
+def test_a_kubelet_reports_containers_once_it_has_admitted_their_pod(kind: str) -> None:
+    waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+    assert was_admitted({"status": {"phase": "Pending", kind: [waiting]}})
+    assert not was_admitted({"status": {"phase": "Pending", kind: []}})
 
 
 # sentence: a pod's status, and whether its container `c` was created

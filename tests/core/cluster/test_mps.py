@@ -5,6 +5,7 @@ import msgspec
 from builders.nodefacts import gpu, node_of
 from builders.shares import share
 from tessera.core.cluster.mps import Level, MpsTarget, enforceable, enforcements, mps_key, mps_targets
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.node.nodesharing import GpuSettings, NodeSharing, SharingEntry, effective
@@ -46,6 +47,14 @@ def test_devices_with_mps_replicas_have_a_daemon_and_amounts_while_a_pod_uses_th
     ]
     amount = MpsTarget(key="GPU-2", gpu="GPU-2", visible="GPU-2")
     assert mps_targets(GPUS, NODE, shares) == (WHOLE, INSTANCE, amount)
+
+
+def test_clients_keep_their_limits_where_their_devices_are_to_be_divided_into_another_number() -> None:
+    former = {DeviceId("GPU-0"): 2, DeviceId("GPU-1", SECOND): 4, DeviceId("GPU-2"): 8}
+    whole, instance = mps_targets(GPUS, NODE, former=former)
+    assert whole == msgspec.structs.replace(WHOLE, memory_limit_mib=7680, thread_percent=50)
+    half_mib = INSTANCE.memory_limit_mib // 2
+    assert instance == msgspec.structs.replace(INSTANCE, memory_limit_mib=half_mib, thread_percent=25)
 
 
 def test_what_cannot_be_enforced_is_not_offered() -> None:

@@ -44,8 +44,8 @@ def amount(memory_mib: int, gpu: str = GPU) -> Use:
     return Use(device=DeviceId(gpu), exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib)
 
 
-def client(gpu: str = GPU, *, mps: bool | None = None) -> Use:
-    return Use(device=DeviceId(gpu), exclusivity=Exclusivity.REPLICA, mps=mps)
+def client(gpu: str = GPU, *, mps: bool | None = None, clients: int = 0) -> Use:
+    return Use(device=DeviceId(gpu), exclusivity=Exclusivity.REPLICA, mps=mps, clients=clients)
 
 
 def entry(
@@ -242,8 +242,10 @@ def test_answers_of_no_pod_are_no_conflict() -> None:
     assert double_allocations([entry("a", whole()), Allocation(resource=UNITS, ids=("x",), uses=(whole(),))], {}) == ()
 
 
-def device(name: str, mode: Mode, placement: Placement | None = None) -> PluginDevice:
-    return PluginDevice(id=name, gpu_uuid=GPU, uuid=name.partition("::")[0], mode=mode, placement=placement)
+def device(name: str, mode: Mode, placement: Placement | None = None, *, clients: int = 2) -> PluginDevice:
+    return PluginDevice(
+        id=name, gpu_uuid=GPU, uuid=name.partition("::")[0], mode=mode, placement=placement, clients=clients
+    )
 
 
 def test_devices_by_name_and_their_replicas() -> None:
@@ -251,7 +253,7 @@ def test_devices_by_name_and_their_replicas() -> None:
     assert uses_of_devices([device("MIG-1", Mode.MIG, FIRST)]) == (whole(placement=FIRST),)
     for mode in (Mode.TIME_SLICING, Mode.MPS):
         used = uses_of_devices([device("GPU-0::1", mode), device("GPU-0::2", mode)])
-        assert used == (client(mps=mode is Mode.MPS),)
+        assert used == (client(mps=mode is Mode.MPS, clients=2 * (mode is Mode.MPS)),)
 
 
 def test_where_no_mps_daemon_may_start() -> None:
@@ -262,6 +264,7 @@ def test_where_no_mps_daemon_may_start() -> None:
 
 GPUS = "nvidia.com/gpu"
 CLIENTS = tuple(device(f"GPU-0::{i}", Mode.MPS) for i in range(2))
+MORE = tuple(device(f"GPU-0::{i}", Mode.MPS, clients=4) for i in range(4))
 WHOLE, SLICED = (device("GPU-0", Mode.WHOLE),), tuple(device(f"GPU-0::{i}", Mode.TIME_SLICING) for i in range(2))
 CUT = (device("MIG-1", Mode.MIG, FIRST), device("MIG-2", Mode.MIG, SECOND))
 UNIT = (device("GPU-0-_-0", Mode.MPS),)
@@ -284,6 +287,22 @@ FORMS: dict[str, tuple[str, tuple[PluginDevice, ...], Allocation, list[str]]] = 
     "replicas beside that of a pod": (GPUS, SLICED, had(GPUS, SLICED[1]), ["GPU-0::0", "GPU-0::1"]),
     "replicas by MPS of a GPU where a pod takes turns": (GPUS, CLIENTS, had(GPUS, SLICED[1]), ["GPU-0::1"]),
     "turns on a GPU where a pod is a client of MPS": (GPUS, SLICED, had(GPUS, CLIENTS[0]), ["GPU-0::0"]),
+    "more replicas by MPS, each with less memory": (GPUS, MORE, had(GPUS, CLIENTS[0]), ["GPU-0::0"]),
+    "fewer replicas by MPS": (GPUS, CLIENTS, had(GPUS, MORE[3]), []),
+    "a replica that a pod has under another name": (
+        "nvidia.com/gpu.shared",
+        SLICED,
+        had(GPUS, SLICED[1]),
+        ["GPU-0::0"],
+    ),
+    "a replica by MPS that a pod has under another name": (
+        "nvidia.com/gpu.shared",
+        MORE,
+        had(GPUS, MORE[1]),
+        [
+            *("GPU-0::0", "GPU-0::2", "GPU-0::3"),
+        ],
+    ),
     "units, which are numbers": (UNITS, UNIT, had(GPUS, *WHOLE), ["GPU-0-_-0"]),
     "what assignments say, which is no form of a name": (GPUS, WHOLE, entry("p", amount(5)), ["GPU-0"]),
 }
@@ -296,6 +315,25 @@ def test_what_a_pod_has_in_one_form_is_not_offered_in_another(case: str) -> None
     got, reasons = without_other_forms(offered, [allocation])
     assert [each.id for resource in got.resources for each in resource.devices] == want
     assert len(reasons) == (len(want) < len(devices)), "one for a device, however many replicas it has"
+
+
+@pytest.mark.parametrize(
+    ("new", "former", "clash"),
+    [
+        (had("nvidia.com/gpu.shared", SLICED[0]), had(GPUS, SLICED[0]), True),
+        (had("nvidia.com/gpu.shared", SLICED[0]), had(GPUS, SLICED[1]), False),
+        (had(GPUS, MORE[1]), had(GPUS, CLIENTS[0]), True),
+        (had(GPUS, MORE[1]), had(GPUS, MORE[0]), False),
+        # Before the number was recorded.
+        (had(GPUS, MORE[1]), msgspec.structs.replace(had(GPUS, MORE[0]), uses=(client(mps=True),)), False),
+        # Both resources of memory have the same ids.
+        (had("aliyun.com/gpu-mem", *UNIT), had(UNITS, *UNIT), False),
+    ],
+)
+def test_a_replica_is_one_under_each_name_and_of_one_size(new: Allocation, former: Allocation, clash: bool) -> None:
+    other = msgspec.structs.replace(new, uid="b", pod="default/b")
+    found = list(clashes([former], other, {}, ids=True))
+    assert [each.other for each in found] == [former] * clash
 
 
 def test_who_has_a_device_in_another_form_is_said() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from tessera.core.cluster.mps import mps_key
 from tessera.core.deviceplugin.allocations import Allocation, AssignedUses, Exclusivity, Use
-from tessera.core.deviceplugin.formerentries import is_vague, supplemented
+from tessera.core.deviceplugin.formerentries import is_vague, supplemented, with_strategies
 from tessera.core.deviceplugin.lastgate import GatePod
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
@@ -90,3 +90,12 @@ def test_whose_sharing_is_unknown() -> None:
         True,
         False,
     ]
+
+
+def test_how_former_agents_answered_is_kept_as_devices_are_handed_over_when_that_is_first_looked_at() -> None:
+    new = msgspec.structs.replace(entry(WHOLE), strategies=("envvar",))
+    answer = Allocation(resource=NAMED, ids=("y",), uses=(WHOLE,))
+    found = with_strategies((entry(TURNS), new, answer), ("cdi-cri",))
+    assert [each.strategies for each in found] == [("cdi-cri",), ("envvar",), ()]
+    assert with_strategies(found, ("envvar",)) == found
+    assert with_strategies((entry(TURNS),), ()) == (entry(TURNS),)

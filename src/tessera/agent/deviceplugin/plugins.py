@@ -10,12 +10,12 @@ from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.containers.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, PluginPaths, naming
 from tessera.agent.deviceplugin.containers.shares import ShareAllocator
-from tessera.agent.deviceplugin.offers.resource import OfferedResource
+from tessera.agent.deviceplugin.offers.resource import Handover, OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.sharing.mpsdaemons import recorded_daemons
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.advertise import NodeOffer, PluginDevice, Resource
-from tessera.core.deviceplugin.allocations import Use, uses_of_ids
+from tessera.core.deviceplugin.allocations import Use, uses_of_devices, uses_of_ids
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, container_response
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
@@ -116,6 +116,7 @@ class Plugins:
         self._injection = DeviceInjection(
             strategies=options.list_strategies or _STRATEGIES,
             pass_device_specs=options.pass_device_specs,
+            by_index=options.id_strategy == "index",
             annotation_prefix=options.cdi_annotation_prefix,
             dev_root=options.driver_root,
             driver_folder=self._paths.driver_folder,
@@ -158,11 +159,11 @@ class Plugins:
         await self._servers.close()
 
     async def _tidy(self) -> None:
-        await self._tidy_record()
+        await self._tidy_record(self._injection.strategies)
         await self.shares.tidy()
 
-    async def _tidy_record(self) -> None:
-        await self.gate.record.tidy(self._uses_of, recorded_daemons(self._paths.mps_root))
+    async def _tidy_record(self, strategies: tuple[ListStrategy, ...] = ()) -> None:
+        await self.gate.record.tidy(self._uses_of, recorded_daemons(self._paths.mps_root), strategies)
 
     def _uses_of(self, held: KubeletAllocation) -> tuple[Use, ...]:
         """Return what a container uses by its ids: by its assignment, or the devices of these names."""
@@ -183,9 +184,12 @@ class Plugins:
 
     def _plugin(self, resource: Resource) -> OfferedResource:
         policy = self._options.allocation_policy or "distributed"
-        return OfferedResource(
-            resource, self._give, self.gate, self.shares, policy=policy, injection=lambda: self._injection
-        )
+        handover = Handover(self._give, lambda: self._injection, self._indices)
+        return OfferedResource(resource, handover, self.gate, self.shares, policy=policy)
+
+    def _indices(self, uses: tuple[Use, ...]) -> tuple[str, ...]:
+        gpus = {facts.uuid: facts for facts in self._maker.inventory.gpus}
+        return tuple(_index(use.device, gpus) for use in uses)
 
     def _give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
         gpus = {facts.uuid: facts for facts in self._maker.inventory.gpus}
@@ -193,8 +197,8 @@ class Plugins:
         uuids = tuple(dict.fromkeys(device.uuid for device in devices))
         made = self._maker.edits(shares, {facts.index: facts for facts in self._maker.inventory.gpus})
         visible = uuids
-        if self._options.id_strategy == "index":
-            visible = tuple(dict.fromkeys(_index(device, gpus) for device in devices))
+        if self._injection.by_index:
+            visible = self._indices(uses_of_devices(devices))
         named = by_cdi(self._injection, GPU_KIND, uuids)
         return container_response(self._injection, named, visible, naming(uuids, made))
 
@@ -212,10 +216,16 @@ def _share(resource: Resource, device: PluginDevice, gpus: Mapping[str, GpuFacts
     )
 
 
-def _index(device: PluginDevice, gpus: Mapping[str, GpuFacts]) -> str:
-    """Return the driver's index of a device: `0`, or `0:1` for a MIG instance, by id of GPU and compute instance."""
-    facts = gpus[device.gpu_uuid]
+def _index(device: DeviceId, gpus: Mapping[str, GpuFacts]) -> str:
+    """Return the driver's index of a device: `0`, or `0:1` for a MIG instance, by id of GPU and compute instance.
+
+    `none` for a device that is not there.
+    """
+    facts = gpus.get(device.gpu)
+    if facts is None:
+        return "none"
     if device.placement is None:
         return str(facts.index)
     order = sorted(facts.instances, key=lambda each: (each.gpu_instance, each.compute_instance))
-    return f"{facts.index}:{[each.uuid for each in order].index(device.uuid)}"
+    places = [each.placement for each in order]
+    return f"{facts.index}:{places.index(device.placement)}" if device.placement in places else "none"

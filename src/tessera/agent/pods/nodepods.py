@@ -1,9 +1,10 @@
 """The pods of this node: their assignments, and their devices by the kubelet's record."""
 
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from tessera.api.kubernetes.containerlimits import containers_in_order
 from tessera.api.tessera.pods.assignedrequests import unshown
 from tessera.clients.kube import Object, name_of
 from tessera.core.cluster.snapshot import Share
@@ -132,14 +133,15 @@ class NodePods:
     def by_pod(self) -> tuple[PodShares, ...]:
         """The shares of each pod that has any, with the names of its cgroup."""
         objects = {name_of(each): each for each in self._view.pods()}
-        shares: dict[tuple[str, str], list[Share]] = {}
-        for request in (each for each in self._assignments.assigned_requests() if not each.initial):
-            shares.setdefault((request.key.namespace, request.key.pod), []).extend(request.shares)
+        requests: dict[tuple[str, str], list[AssignedRequest]] = {}
+        for request in self._assignments.assigned_requests():
+            requests.setdefault((request.key.namespace, request.key.pod), []).append(request)
         found = []
-        for name, own in shares.items():
+        for name, own in requests.items():
+            steps = tuple(_steps(own, containers_in_order(objects[name])))
             said = (objects[name].get("status") or {}).get("qosClass")
             qos: Qos = said if said in {"Guaranteed", "Burstable"} else "BestEffort"
-            found.append(PodShares(uid=objects[name]["metadata"].get("uid", ""), qos=qos, shares=tuple(own)))
+            found.append(PodShares(uid=objects[name]["metadata"].get("uid", ""), qos=qos, steps=steps))
         return tuple(found)
 
     def assigned_devices(self, inventory: Inventory) -> frozenset[DeviceId]:
@@ -198,3 +200,13 @@ class NodePods:
             found=f"it lacks pods that run with devices: {', '.join(missing[:3])}",
             hint="the agent tries again: a kubelet that has just started has not read all pods yet",
         )
+
+
+def _steps(requests: Sequence[AssignedRequest], order: Sequence[str]) -> Iterator[tuple[Share, ...]]:
+    """Yield what a pod uses at once, as `PodShares.steps` has it."""
+    lasting = [each for each in requests if not each.initial]
+    yield tuple(share for each in lasting for share in each.shares)
+    for one in (each for each in requests if each.initial):
+        earlier = frozenset(order[: order.index(one.key.container)])
+        beside = (share for each in lasting if each.key.container in earlier for share in each.shares)
+        yield (*one.shares, *beside)

@@ -1,7 +1,8 @@
 """Enforces the declared sharing: MPS daemons, memory limits, power; and returns what can be advertised."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.sharing import MemoryKeeper, MpsSettings, MpsSupervisor, PowerKeeper, systemd_cgroups
@@ -18,6 +19,18 @@ from tessera.core.node.nodesharing import NodeSharing
 from tessera.log import Logger
 
 __all__ = ["Enforcer"]
+
+
+class UsedDevices(Protocol):
+    """The devices that pods use; `agent.deviceplugin.allocations` has a record of them."""
+
+    @property
+    def without_mps(self) -> Iterable[DeviceId]:
+        """The devices on which no MPS daemon may start before their pods have ended."""
+
+    @property
+    def mps_clients(self) -> Mapping[DeviceId, int]:
+        """Into how many replicas the memory of devices is divided that pods use by MPS."""
 
 
 class Enforcer:
@@ -49,7 +62,7 @@ class Enforcer:
         inventory: Inventory,
         node_sharing: NodeSharing,
         pods: NodePods,
-        without_mps: Iterable[DeviceId] = (),
+        used: UsedDevices,
     ) -> tuple[Gpu, ...]:
         """Enforce the sharing and return the GPUs without the shares that could not be enforced.
 
@@ -58,16 +71,16 @@ class Enforcer:
             inventory: of the driver.
             node_sharing: the declarations for the node.
             pods: those of the node.
-            without_mps: devices in use on which no MPS daemon may start before their pods have ended.
+            used: the devices in use, by the agent's record.
 
         """
         desired = tuple(gpus)
-        used = used_keys(await pods.pod_devices(inventory), inventory)
-        targets = mps_targets(desired, inventory, pods.shares)
+        keys = used_keys(await pods.pod_devices(inventory), inventory)
+        targets = mps_targets(desired, inventory, pods.shares, used.mps_clients)
         # A daemon's compute mode would keep new processes of these pods off the GPU.
         assigned = (each.device for each in uses_of_shares(pods.shares, inventory) if each.keeps_mps_out)
-        taken = {mps_key(*device) for device in (*without_mps, *assigned)} & {each.key for each in targets}
-        states = await self._mps.apply((each for each in targets if each.key not in taken), inventory, used)
+        taken = {mps_key(*device) for device in (*used.without_mps, *assigned)} & {each.key for each in targets}
+        states = await self._mps.apply((each for each in targets if each.key not in taken), inventory, keys)
         self._daemons = tuple(states)
         unable = self._mps.unavailable()
         self.problems = (

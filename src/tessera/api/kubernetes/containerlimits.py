@@ -6,7 +6,7 @@ from typing import Any
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["asks_of", "containers_in_order", "holds_devices", "lasting_containers", "was_created"]
+__all__ = ["asks_of", "containers_in_order", "holds_devices", "lasting_containers", "was_admitted", "was_created"]
 
 
 def lasting_containers(pod: Mapping[str, Any]) -> frozenset[str]:
@@ -22,6 +22,12 @@ def containers_in_order(pod: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(
         str(each.get("name")) for each in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     )
+
+
+def was_admitted(pod: Mapping[str, Any]) -> bool:
+    """Return whether a kubelet has admitted a pod: only then it reports the pod's containers."""
+    status = pod.get("status") or {}
+    return bool(status.get("containerStatuses") or status.get("initContainerStatuses"))
 
 
 def was_created(pod: Mapping[str, Any], container: str) -> bool:

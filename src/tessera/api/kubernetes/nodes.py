@@ -21,6 +21,7 @@ from tessera.api.kubernetes.containerrequests import is_zero
 from tessera.api.kubernetes.labeledgpus import INSTANCE_TYPE_LABELS, LabeledGpus, read_labeled_gpus
 from tessera.api.kubernetes.taints import read_taints
 from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.shareunit import UNITS_MIB
 from tessera.core.cluster.snapshot import Gpu, MemoryUnits, Node, NodeName
 from tessera.core.gpu.gpumodels import GpuModel, model, profile
 from tessera.core.gpu.mig import Layout, place
@@ -169,10 +170,11 @@ def _extended(amounts: Field, known: Mapping[str, Plain]) -> dict[str, int]:
 def share_unit_mib(field: Field, state: GpuNodeState | None = None) -> int | None:
     """Return the MiB in one `aliyun.com/gpu-mem` of a node: from its agent, else 1 if a GPU has so many units.
 
-    None for a node whose GPUs are not shared by amounts of memory.
+    None for a node whose GPUs are not shared by amounts of memory, or whose agent reports a unit that there is not.
     """
     if state and state.reported:
-        return state.unit_mib if any(Mode.MEMORY_SHARE in gpu.sharing.modes for gpu in state.gpus) else None
+        shares = any(Mode.MEMORY_SHARE in gpu.sharing.modes for gpu in state.gpus)
+        return state.unit_mib if shares and state.unit_mib in UNITS_MIB else None
     allocatable = field.get("status", "allocatable")
     total = allocatable.get(SHARE_MEMORY).read(units.count, 0)
     if not total:

@@ -71,6 +71,8 @@ class ObservedPod(msgspec.Struct, frozen=True, kw_only=True):
     record: Record = Record.NONE
     phase: Phase
     ending: bool = False
+    gated: bool = False
+    """Whether it has scheduling gates: no scheduler may place it before they are removed."""
     scheduler: str = ""
     """Name of the scheduler responsible for it."""
     message: str = ""

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
-__all__ = ["common_unit_mib", "mixed_units"]
+__all__ = ["UNITS_MIB", "common_unit_mib", "mixed_units"]
 
 _GIB_MIB = 1024
+UNITS_MIB = (1, _GIB_MIB)
+"""The units that a GPUPolicy can name. No other counts: one node's report must not change all requests."""
 
 
 def common_unit_mib(units: Iterable[int]) -> int:

@@ -58,6 +58,8 @@ class PluginDevice(ListedDevice, frozen=True, kw_only=True):
     """Memory allocated; 0 where no amount is known."""
     compute_percent: int = 0
     """Percent of the GPU's compute allocated."""
+    clients: int = 1
+    """How many replicas there are of the device."""
 
     @property
     def device(self) -> DeviceId:
@@ -240,6 +242,7 @@ def _clients(device: Device, facts: GpuFacts, options: OfferOptions) -> Iterator
             mode=device.mode,
             memory_mib=device.memory_mib,
             compute_percent=device.compute_percent,
+            clients=device.clients,
         )
 
 

@@ -77,13 +77,15 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that the container may use, if memory is counted."""
     mps: bool | None = None
     """Of a shared device, whether by an MPS daemon, which excludes others; None where unknown."""
+    clients: int = 0
+    """Of a replica by MPS, into how many the device's memory is divided; 0 for other uses, and where unknown."""
 
     def excludes(self, other: "Use") -> bool:
         """Return whether two containers can never have these at once, however much memory there is."""
         if self.device.gpu != other.device.gpu:
             return False
         same = self.device == other.device and self.exclusivity is other.exclusivity is not Exclusivity.EXCLUSIVE
-        if same and {self.mps, other.mps} != {True, False}:
+        if same and {self.mps, other.mps} != {True, False} and len({self.clients, other.clients} - {0}) <= 1:
             return False
         return overlap(self.device, other.device)
 
@@ -135,6 +137,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     strategies: tuple[ListStrategy, ...] = ()
     """The device list strategies by which `Allocate` answered: whatever is configured later, the container's runtime
     is handed that answer. Empty while unknown."""
+    indices: tuple[str, ...] = ()
+    """The driver's indices of `uses`, where that answer named them so; empty where it named UUIDs."""
 
     @property
     def holder(self) -> str:
@@ -245,6 +249,7 @@ def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:
                 device=DeviceId(each.gpu_uuid, each.placement),
                 exclusivity=_exclusivity(each.mode, replica="::" in each.id),
                 mps=_by_mps(each.mode),
+                clients=each.clients if each.mode in MPS_MODES and "::" in each.id else 0,
             )
             for each in devices
         )
@@ -299,16 +304,18 @@ def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, 
 def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> tuple[NodeOffer, tuple[str, ...]]:
     """Return the offer without devices that pods have by name in another form, and their holders.
 
-    A whole GPU and its replicas have different ids, or another name. The kubelet, which considers these free, would
-    allocate them to pods that cannot have them.
+    A whole GPU and its replicas have different ids, or another name, and so have replicas by MPS of another number. The
+    kubelet, which considers these free, would allocate them to pods that cannot have them.
     """
     named = [each for each in record if each.resource not in SHARE_RESOURCES]
     kept, reasons = list[Resource](), dict[str, None]()
     for resource in offer.resources:
         own = {name for each in named if each.resource == resource.name for name in each.ids}
+        others = {name: each.holder for each in named if each.resource != resource.name for name in each.ids}
         devices = list[PluginDevice]()
         for device in resource.devices:
-            holder = "" if resource.by_assignment or device.id in own else _holder(device, named)
+            free = resource.by_assignment or device.id in own
+            holder = "" if free else others.get(device.id) or _holder(device, named)
             if holder:
                 text = f"{device.device}: {holder} still uses it in another form than the present {resource.name}"
                 reasons[text] = None
@@ -341,7 +348,9 @@ def clashes(
     beside = [each for each in record if not replaces(new, each)]
     own_ids, gpus = set(new.ids), {use.device.gpu for use in new.uses}
     for other in (each for each in beside if not each.uid or each.uid != new.uid):
-        common = own_ids.intersection(other.ids) if ids and other.resource == new.resource else ()
+        # Ids of devices are the same under each name; those of units are the same for both of their resources.
+        alike = new.resource == other.resource or not {new.resource, other.resource}.intersection(SHARE_RESOURCES)
+        common = own_ids.intersection(other.ids) if ids and alike else ()
         if common:
             yield Clash(other=other, text=f"device {min(common)} of {new.resource}")
             continue

@@ -7,9 +7,10 @@ import msgspec
 from tessera.core.cluster.mps import mps_key
 from tessera.core.deviceplugin.allocations import Allocation, AssignedUses, Exclusivity, Use
 from tessera.core.deviceplugin.lastgate import GatePod
+from tessera.core.node.nodesharing import ListStrategy
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["is_vague", "supplemented"]
+__all__ = ["is_vague", "supplemented", "with_strategies"]
 
 
 def is_vague(entry: Allocation) -> bool:
@@ -66,3 +67,14 @@ def _with_daemon(use: Use, daemons: Container[str]) -> Use:
     if use.mps is not None or use.exclusivity is Exclusivity.EXCLUSIVE:
         return use
     return msgspec.structs.replace(use, mps=mps_key(*use.device) in daemons)
+
+
+def with_strategies(record: Iterable[Allocation], present: tuple[ListStrategy, ...]) -> tuple[Allocation, ...]:
+    """Return the record with how the containers of pods were answered where that is not recorded: as they would be now.
+
+    It holds from then on: a container's runtime is handed the same answer for its life, whatever is configured later.
+    """
+    return tuple(
+        msgspec.structs.replace(each, strategies=present) if each.pod and not each.strategies else each
+        for each in record
+    )

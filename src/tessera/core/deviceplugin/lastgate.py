@@ -243,7 +243,12 @@ def named(entry: Allocation, observed: GateObservation) -> Allocation:
     if found is None:
         return entry
     return msgspec.structs.replace(
-        found, uses=entry.uses, at_ns=entry.at_ns, guessed=entry.guessed, strategies=entry.strategies
+        found,
+        uses=entry.uses,
+        at_ns=entry.at_ns,
+        guessed=entry.guessed,
+        strategies=entry.strategies,
+        indices=entry.indices,
     )
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "Correction",
     "Ids",
     "Reconciled",
+    "Units",
     "misfit",
     "pick",
     "reconcile",
@@ -31,6 +32,8 @@ ASSIGNED_HINT = "set schedulerName: tessera-scheduler, and recreate the pod; a s
 """For a pod that requests a share and was not assigned one."""
 Ids: TypeAlias = frozenset[str]
 """Device ids of one resource, which no two containers have at once."""
+Units: TypeAlias = tuple[str, Ids]
+"""A resource and ids of it: those of memory are the same for both of its resources."""
 
 
 class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,14 +102,19 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     fixed: bool = True
     """Whether the answer named the devices, so that the container has them whatever is decided later."""
 
+    @property
+    def held(self) -> Units:
+        """What the kubelet allocated."""
+        return self.key.resource, self.ids
+
 
 def served(
     requests: Iterable[AssignedRequest], held: Iterable[KubeletAllocation], answers: Iterable[Answer]
 ) -> frozenset[RequestKey]:
     """Return the answered requests: those with devices, and those meant by answers not yet in use."""
     holding = {each.key for each in held}
-    known = {frozenset(each.device_ids) for each in held}
-    meant = {answer.key for answer in answers if answer.ids not in known}
+    known = {(each.resource, frozenset(each.device_ids)) for each in held}
+    meant = {answer.key for answer in answers if answer.held not in known}
     return frozenset(each.key for each in requests if each.running or each.key in holding | meant)
 
 
@@ -159,8 +167,8 @@ def reconcile(
     Only requests of equal specification are exchanged; together they name the same shares before and after, so that
     nothing is allocated twice. A holder without an answer, such as one served by CDI, keeps its own.
     """
-    by_ids = {answer.ids: answer for answer in answers}
-    answered = {each.key: by_ids.get(frozenset(each.device_ids)) for each in held}
+    by_units = {answer.held: answer for answer in answers}
+    answered = {each.key: by_units.get((each.resource, frozenset(each.device_ids))) for each in held}
     if not any(answered.values()):
         return Reconciled()
     kinds: dict[str, list[AssignedRequest]] = {}

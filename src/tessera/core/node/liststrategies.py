@@ -35,6 +35,8 @@ class DeviceInjection(msgspec.Struct, frozen=True, kw_only=True):
 
     strategies: tuple[ListStrategy, ...] = ("envvar",)
     pass_device_specs: bool = False
+    by_index: bool = False
+    """Whether `Allocate` names whole devices by the driver's index (`deviceIDStrategy`), not by UUID."""
     annotation_prefix: str = "cdi.k8s.io/"
     dev_root: str = "/"
     """Host folder that contains the driver's `/dev`."""

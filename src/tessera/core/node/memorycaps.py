@@ -24,7 +24,9 @@ class PodShares(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     qos: Qos
     """`status.qosClass`."""
-    shares: tuple[Share, ...]
+    steps: tuple[tuple[Share, ...], ...]
+    """What it uses at once: the shares of the containers that last, and of each init container beside the sidecars
+    that start before it."""
 
 
 class MemoryCap(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -53,8 +55,8 @@ def pod_cgroup(uid: str, qos: Qos, *, systemd: bool) -> str:
 def memory_caps(pods: Iterable[PodShares], inventory: Inventory, *, systemd: bool = True) -> tuple[MemoryCap, ...]:
     """Return the limits of the pods with memory shares, sorted; none where the driver does not support them.
 
-    Shares of one GPU add up. GPUs with MIG on do not support it. MPS has limits of its own: there the memory is the
-    server's, whose cgroup is not the pod's.
+    Shares of one GPU that are used at once add up. GPUs with MIG on do not support it. MPS has limits of its own: there
+    the memory is the server's, whose cgroup is not the pod's.
     """
     if not inventory.memory_limits:
         return ()
@@ -63,10 +65,13 @@ def memory_caps(pods: Iterable[PodShares], inventory: Inventory, *, systemd: boo
 
 
 def _caps(pod: PodShares, uuids: Mapping[int, str], *, systemd: bool) -> Iterable[MemoryCap]:
-    held: dict[str, int] = {}
-    for share in pod.shares:
-        if share.mode is Mode.MEMORY_SHARE and share.gpu in uuids:
-            uuid = uuids[share.gpu]
-            held[uuid] = held.get(uuid, 0) + share.memory_mib
+    most: dict[str, int] = {}
+    for step in pod.steps:
+        held: dict[str, int] = {}
+        for share in step:
+            if share.mode is Mode.MEMORY_SHARE and share.gpu in uuids:
+                uuid = uuids[share.gpu]
+                held[uuid] = held.get(uuid, 0) + share.memory_mib
+        most |= {uuid: max(mib, most.get(uuid, 0)) for uuid, mib in held.items()}
     cgroup = pod_cgroup(pod.uid, pod.qos, systemd=systemd)
-    return (MemoryCap(gpu=uuid, cgroup=cgroup, hard_mib=hard_mib) for uuid, hard_mib in held.items())
+    return (MemoryCap(gpu=uuid, cgroup=cgroup, hard_mib=hard_mib) for uuid, hard_mib in most.items())

@@ -15,6 +15,7 @@ from harness.pluginnode import CDI, GPU, MEMORY, MPS, NEED, SLICED, WHOLE, Node,
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import without_other_forms
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.errors import Conflict, Unavailable
 
@@ -93,6 +94,40 @@ async def test_a_client_of_mps_of_an_earlier_agent_goes_on_as_one(node: Node) ->
     record = node.plugins.gate.record
     assert record.without_mps == frozenset()
     assert without_other_forms(node.offered((facts(1), MPS)), record.allocated)[1] == ()
+
+
+async def test_more_replicas_by_mps_come_when_the_pods_with_larger_ones_have_ended(node: Node) -> None:
+    """Four quarters beside two halves would be more memory than there is; and no process may lose half of its own."""
+    gpu = facts(1, "T4")
+    halves, quarters = (Sharing(modes=(Mode.MPS,), replicas=(("", number),)) for number in (2, 4))
+    await node.offer((gpu, halves))
+    for name in "ab":
+        assert dict((await node.run(name)).env)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=7680M"
+    record = node.plugins.gate.record
+    assert record.mps_clients == {DeviceId(gpu.uuid): 2}
+    kept, (reason,) = without_other_forms(node.offered((gpu, quarters)), record.allocated)
+    assert [device.id for each in kept.resources for device in each.devices] == [f"{gpu.uuid}::{i}" for i in range(2)]
+    assert "of pod default/a still uses it in another form than the present nvidia.com/gpu" in reason
+    await node.offer((gpu, quarters))  # as where a pod was admitted in the last moment
+    with pytest.raises(Conflict, match="container main of pod default/a uses GPU"):
+        await node.run("c")
+    node.version += 1
+    for name in "ab":
+        node.end(name)
+    assert dict((await node.run("d")).env)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3840M"
+
+
+async def test_a_replica_is_the_same_under_another_name(node: Node) -> None:
+    renamed = msgspec.structs.replace(SLICED, renamed=True)
+    await node.offer((facts(1), SLICED))
+    for name in "abc":
+        await node.run(name)
+    kept, _ = without_other_forms(node.offered((facts(1), renamed)), node.plugins.gate.record.allocated)
+    assert [(each.name, len(each.devices)) for each in kept.resources] == [("nvidia.com/gpu.shared", 1)]
+    await node.offer((facts(1), renamed))  # as where they were withheld too late
+    await node.run("d", "nvidia.com/gpu.shared")
+    with pytest.raises(Conflict, match="of pod default/"):
+        await node.run("e", "nvidia.com/gpu.shared")
 
 
 async def test_an_init_container_runs_again_where_the_record_was_lost(node: Node) -> None:

@@ -11,6 +11,7 @@ from harness.pluginnode import MEMORY, NEED, Node, share
 from tessera.api.tessera.pods.signatures import is_signed
 from tessera.clients.kubelet import Container
 from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Conflict
 
 pytestmark = pytest.mark.anyio
@@ -216,3 +217,33 @@ async def test_who_restores_an_assignment_from_before_an_exchange_is_given_the_l
         await node.kill()
         node.plugins = node.started()  # and one that starts then knows it too
         await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+
+
+async def admit(node: Node, name: str, resource: str) -> None:
+    await node.kubelet.admit("default", name, Container(name="main", limits=((resource, 5),)))
+
+
+async def test_answers_of_both_resources_of_memory_are_not_mistaken_though_their_ids_are_the_same(node: Node) -> None:
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+    node.assign("gpushare", 5, share(0, 5120, resource=SHARE_MEMORY), resource=SHARE_MEMORY)
+    node.assign("a", 5, share(0, 5120))
+    node.assign("b", 5, share(1, 5120))
+    await admit(node, "gpushare", SHARE_MEMORY)
+    await admit(node, "b", NEED)  # it is answered with what `a` was assigned
+    await admit(node, "a", NEED)
+    assert len({entry.ids for entry in node.plugins.gate.record.entries}) == 2
+    for name in ("gpushare", "b", "a"):
+        got = dict((await node.kubelet.create("default", name, "main")).env)
+        assert got["NVIDIA_VISIBLE_DEVICES"] == facts(node.assigned(name)[0]["gpu"]).uuid
+    assert [node.assigned(name)[0]["gpu"] for name in ("gpushare", "a", "b")] == [0, 1, 0]
+
+
+async def test_the_answer_of_a_pod_that_is_gone_keeps_none_of_the_other_resource_from_starting(node: Node) -> None:
+    await node.offer((facts(0, "T4"), MEMORY))
+    node.assign("gpushare", 5, share(0, 5120, resource=SHARE_MEMORY), resource=SHARE_MEMORY)
+    node.assign("need", 5, share(0, 5120))
+    await admit(node, "need", NEED)
+    await admit(node, "gpushare", SHARE_MEMORY)
+    node.version += 1
+    node.end("gpushare")
+    assert dict((await node.kubelet.create("default", "need", "main")).env)["TESSERA_GPU_MEMORY_MIB"] == "5120"

@@ -300,6 +300,34 @@ async def test_a_gpu_is_released_only_when_the_kubelet_knows_it_no_more(node: No
     assert await node.offered() == {SECOND}
 
 
+async def test_a_pod_that_was_admitted_without_what_it_asks_keeps_no_gpu_from_the_scheduler(node: Node) -> None:
+    """A kubelet admits a pod that names its node without resources that are unknown; a tenant may ask any number."""
+    await node.offers.hand_over(observed_on(*BOTH), node.offers_to_kubelet)
+    limits = {"resources": {"limits": {RESOURCE: "2147483647"}}}
+    spec = {"nodeName": "n1", "containers": [{"name": "main", **limits}]}
+    waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+    await node.kube.create(PODS, {"metadata": {"name": "p", "namespace": "tenant"}, "spec": spec})
+    await node.offers.hand_over(observed_on(SECOND), node.offers_to_kubelet)
+    assert [len(each.devices) for each in node.advertised.resources] == [2], "the kubelet may admit it yet"
+    status = {"status": {"containerStatuses": [waiting]}}
+    await node.kube.patch(PODS, "p", status, namespace="tenant", subresource="status")
+    await node.offers.hand_over(observed_on(SECOND), node.offers_to_kubelet)
+    assert [len(each.devices) for each in node.advertised.resources] == [1]
+
+
+async def test_a_gpu_stays_for_a_bound_pod_beside_one_that_has_its_own_and_has_not_started(node: Node) -> None:
+    await node.offers.hand_over(observed_on(*BOTH), node.offers_to_kubelet)
+    await node.kubelet.until_allocatable(RESOURCE, 2)
+    waiting = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+    main = {"name": "main", "resources": {"limits": {RESOURCE: "1"}}}
+    for name, statuses in (("admitted", [waiting]), ("bound", [])):
+        bound = {"metadata": {"name": name, "namespace": "default"}, "spec": {"nodeName": "n1", "containers": [main]}}
+        await node.kube.create(PODS, bound | {"status": {"containerStatuses": statuses}})
+    await node.start("admitted", FIRST.gpu)
+    await node.offers.hand_over(observed_on(), node.offers_to_kubelet)
+    assert [each.device for resource in node.advertised.resources for each in resource.devices] == [SECOND]
+
+
 async def test_a_gpu_that_a_pod_was_allocated_in_the_last_moment_stays_the_kubelets(node: Node) -> None:
     _, now, _ = await node.before(*BOTH)
     await node.advertise(now)

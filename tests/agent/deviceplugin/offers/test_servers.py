@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
-from tessera.agent.deviceplugin import OfferedResource
+from tessera.agent.deviceplugin import Handover, OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.clients.kubelet import MemoryKubelet, OptionalCalls
 from tessera.core.deviceplugin.advertise import PluginDevice, Resource
@@ -58,7 +58,7 @@ async def test_a_defect_in_one_resource_is_logged_once_and_keeps_no_other_from_t
     own = gate(SaidPods())
 
     def make(resource: Resource) -> OfferedResource:
-        return (Defective if resource.name == MIG else OfferedResource)(resource, give, own, Shares())
+        return (Defective if resource.name == MIG else OfferedResource)(resource, Handover(give), own, Shares())
 
     async with MemoryKubelet(socket_folder) as kubelet:
         servers = PluginServers(kubelet.plugins, make, allocatable, logger())
@@ -83,7 +83,7 @@ async def test_who_offers_while_the_servers_end_or_after_takes_no_resource_from_
     own = gate(SaidPods())
 
     def make(resource: Resource) -> OfferedResource:
-        return OfferedResource(resource, give, own, Shares())
+        return OfferedResource(resource, Handover(give), own, Shares())
 
     async with MemoryKubelet(socket_folder) as kubelet:
         servers = PluginServers(kubelet.plugins, make, allocatable, logger())
@@ -112,7 +112,7 @@ async def test_the_end_does_not_wait_for_what_is_still_to_be_registered(socket_f
             return super().options
 
     def make(resource: Resource) -> OfferedResource:
-        return (Ending if not servers.listed else OfferedResource)(resource, give, own, Shares())
+        return (Ending if not servers.listed else OfferedResource)(resource, Handover(give), own, Shares())
 
     async with MemoryKubelet(socket_folder) as kubelet:
         servers = PluginServers(kubelet.plugins, make, allocatable, logger())

@@ -98,7 +98,8 @@ def test_version_1_has_these_names() -> None:
     """A name that changes is another version: agents of before and after a rollout read the same files."""
     (entry,) = json.loads(write_allocations(read_allocations(FORMER_ALLOCATIONS)[0]))
     placement = {"start": 1, "size": 1, "profile": "1g.5gb"}
-    use = {"gpu": "GPU-1", "placement": placement, "sharer": "replica", "memory_mib": 7, "mps": None}
+    use = {"gpu": "GPU-1", "placement": placement, "sharer": "replica", "memory_mib": 7}
+    use |= {"mps": None, "clients": 0}
     assert entry == {
         "version": 1,
         "resource": "nvidia.com/mig-1g.5gb",
@@ -116,6 +117,7 @@ def test_version_1_has_these_names() -> None:
         "key": "",
         "signature": "",
         "strategies": [],
+        "indices": [],
     }
     kept = json.loads(write_answers(read_answers(FORMER_ANSWERS, "shares.json")))
     (answer,), (exchange,) = kept["answers"], kept["exchanges"]
@@ -192,6 +194,7 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
     assert [each.guessed for each in found] == [False] * 3 + [number > 3]
     assert found[2].assignment == ("{}" if number > 5 else "")
     assert [each.strategies for each in found] == [("envvar",) if number > 10 else ()] * 4
+    assert [each.indices for each in found] == [(), ("1",) if number > 11 else (), (), ()]
 
 
 @pytest.mark.parametrize("path", FILES["allocations"], ids=lambda path: path.stem)

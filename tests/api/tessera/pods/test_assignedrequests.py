@@ -73,6 +73,10 @@ DUES: dict[str, tuple[dict[str, Any], list[tuple[str, str, int, list[tuple[int, 
         asking({"main": {GPUSHARE: 6}}, annotations=ALLOCATION),
         [("main", GPUSHARE, 6, [(1, 3072), (2, 3072)], 0, "")],
     ),
+    "gpushare's allocation on two GPUs for two containers": (
+        asking({"a": {GPUSHARE: 3}, "b": {GPUSHARE: 3}}, annotations=ALLOCATION),
+        [(name, GPUSHARE, 3, [(1, 3072), (2, 3072)], 0, "default/p") for name in "ab"],
+    ),
     "nothing is assigned": (asking({"main": {NEED: 6}}), []),
 }
 
@@ -320,3 +324,26 @@ def test_pods_of_one_name_in_two_namespaces_exchange_no_single_containers() -> N
     kinds = {(each.key.namespace, each.specification) for each in requests}
     assert len(requests) == 4
     assert len({specification for _, specification in kinds}) == 2 == len(kinds)
+
+
+@pytest.mark.parametrize("unit_mib", [1, 1024])
+@pytest.mark.parametrize(
+    ("init", "main", "memory_mib", "parts"),
+    [
+        ({}, {"a": 4, "b": 4}, 8192, {"a": 4096, "b": 4096}),
+        ({}, {"a": 3000, "b": 1000}, 4000, {"a": 3000, "b": 1000}),
+        ({"init": 8}, {"a": 4, "b": 2}, 8192, {"init": 8192, "a": 4096, "b": 2048}),
+        ({"init": 2}, {"a": 4, "b": 2}, 6144, {"init": 2048, "a": 4096, "b": 2048}),
+    ],
+)
+def test_containers_divide_what_was_assigned_whatever_the_node_counts_in_by_now(
+    init: dict[str, int], main: dict[str, int], memory_mib: int, parts: dict[str, int], unit_mib: int
+) -> None:
+    ask = Ask(resource=GPUSHARE, form=Form.SHARE, memory_mib=memory_mib)
+    given = share(0, memory_mib, resource=GPUSHARE, container="")
+    annotations = {"tessera.dev/assignment": write_shares((given,), Need(asks=(ask,)))}
+    each = asking({name: {GPUSHARE: units} for name, units in main.items()}, annotations=annotations)
+    each["spec"]["initContainers"] = containers({name: {GPUSHARE: units} for name, units in init.items()})
+    requests = read_assigned_requests([signed(each)], share_unit_mib=unit_mib, keys=keys()).requests
+    assert {r.key.container: sum(share.memory_mib for share in r.shares) for r in requests} == parts
+    assert {r.key.container: r.units for r in requests} == init | main

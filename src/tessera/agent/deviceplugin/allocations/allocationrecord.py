@@ -35,12 +35,13 @@ from tessera.core.deviceplugin.allocations import (
     started_pod,
     uses_of_devices,
 )
-from tessera.core.deviceplugin.formerentries import is_vague, supplemented
+from tessera.core.deviceplugin.formerentries import is_vague, supplemented, with_strategies
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import GateObservation, named
 from tessera.core.deviceplugin.lostentries import still_lost
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.liststrategies import DeviceInjection
+from tessera.core.node.nodesharing import ListStrategy
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Unavailable
 from tessera.log import Logger
@@ -150,23 +151,33 @@ class AllocationRecord:
         return frozenset(use.device for each in known for use in each.uses if use.keeps_mps_out)
 
     @property
+    def mps_clients(self) -> Mapping[DeviceId, int]:
+        """Into how many replicas by MPS the memory of devices is divided that are in use, or about to be."""
+        uses = (use for each in self.allocated for use in each.uses)
+        return {use.device: use.clients for use in uses if use.clients}
+
+    @property
     def by_assignment(self) -> frozenset[DeviceId]:
         """The devices of allocations by assignment, by this record and whatever the annotations say."""
         assigned = (each for each in self.allocated if each.resource in SHARE_RESOURCES)
         return frozenset(use.device for each in assigned for use in each.uses)
 
-    def is_free(self, resource: str, device: PluginDevice) -> bool:
+    def is_free(self, device: PluginDevice) -> bool:
         """Return whether no pod has a device that is advertised by name, under any name, nor an overlapping one."""
         (use,) = uses_of_devices((device,))
         return not any(
-            (each.resource == resource and device.id in each.ids) or any(use.excludes(other) for other in each.uses)
-            for each in self.allocated
+            device.id in each.ids or any(use.excludes(other) for other in each.uses) for each in self.allocated
         )
 
     def uses_of(self, holder: Allocation) -> tuple[Use, ...]:
         """Return what a container was started with for these ids, or what `Allocate` answered."""
         own = latest(self._entries, holder)
         return () if own is None else own.uses
+
+    def indices_of(self, holder: Allocation) -> tuple[str, ...]:
+        """Return the indices by which a container was told its devices; none where it was told UUIDs."""
+        own = latest(self._entries, holder)
+        return () if own is None else own.indices
 
     def has_started(self, holder: Allocation) -> bool:
         """Return whether a container was started with these ids before."""
@@ -343,12 +354,18 @@ class AllocationRecord:
             left = lastgate.release(self._entries, observed, complete=complete)
             self._keep_in_memory(left)
 
-    async def tidy(self, uses_of: Callable[[KubeletAllocation], tuple[Use, ...]], daemons: Container[str] = ()) -> None:
+    async def tidy(
+        self,
+        uses_of: Callable[[KubeletAllocation], tuple[Use, ...]],
+        daemons: Container[str] = (),
+        strategies: tuple[ListStrategy, ...] = (),
+    ) -> None:
         """Release the allocations of ended pods, record unrecorded ones of the others, and complete former entries.
 
         Args:
             uses_of: returns what a container uses by its ids; nothing where that is not known yet.
             daemons: keys of the MPS daemons on record.
+            strategies: the device list strategies now; empty while they are not known.
 
         Raises:
             Unavailable: the kubelet's record cannot be read.
@@ -370,7 +387,8 @@ class AllocationRecord:
         # 3. Adopt allocations made before there was a record, and complete entries of former versions.
         every = (*kept, *self._adopted(held, uses_of, kept))
         pods = self.observer.pods({each.uid for each in every})
-        self._keep_in_memory(supplemented(every, pods, _assigned_uses(every, held, uses_of), running, daemons))
+        found = supplemented(every, pods, _assigned_uses(every, held, uses_of), running, daemons)
+        self._keep_in_memory(with_strategies(found, strategies))
 
     async def _running_vague(self, held: Iterable[KubeletAllocation]) -> frozenset[str]:
         """Return the pods with processes of which it may be unknown whether an MPS daemon serves them."""

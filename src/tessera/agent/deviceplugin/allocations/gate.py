@@ -66,6 +66,7 @@ class Gate:
         ids: Iterable[str],
         uses: tuple[Use, ...] = (),
         strategies: tuple[ListStrategy, ...] = (),
+        indices: tuple[str, ...] = (),
     ) -> None:
         """Record the allocation that `Allocate` is about to return, or refuse it.
 
@@ -74,6 +75,7 @@ class Gate:
             ids: those that the kubelet chose.
             uses: the devices that the answer names.
             strategies: how it names them.
+            indices: the driver's indices of the devices, where it names them by these.
 
         Raises:
             Conflict: a living pod has one of the devices, or an overlapping one.
@@ -88,6 +90,7 @@ class Gate:
             at_ns=self.record.next_ns(),
             guessed=guessed,
             strategies=strategies,
+            indices=indices,
         )
         # 1. Count it from now on: observing pods takes time.
         with self.record.admitting(new):
@@ -145,8 +148,8 @@ class Gate:
         # 1. A restarted container is not later than before.
         before_ns = (each.at_ns for each in self.record.entries if replaces(holder, each))
         at_ns, own = min(before_ns, default=self.record.next_ns()), latest(self.record.entries, holder)
-        strategies = () if own is None else own.strategies
-        new = msgspec.structs.replace(holder, uses=uses, at_ns=at_ns, strategies=strategies)
+        answered = {} if own is None else {"strategies": own.strategies, "indices": own.indices}
+        new = msgspec.structs.replace(holder, uses=uses, at_ns=at_ns, **answered)
         # 2. Decide, a little later if a conflicting pod is terminating.
         loop = asyncio.get_running_loop()
         last_s = loop.time() + self.times.termination_s

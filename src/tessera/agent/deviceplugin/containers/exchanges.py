@@ -14,7 +14,7 @@ from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.pods.podsview import PodsInView, by_uid
 from tessera.api.tessera.node.agentfiles import Answers
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
-from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Ids, reconcile
+from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Units, reconcile
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
@@ -46,38 +46,43 @@ class Exchanges:
         self._memory = memory
         self._clock_s = clock_s
         remembered = read_answers(memory, log)
-        self._answers = {each.ids: each for each in remembered.answers}
+        self._answers = {each.held: each for each in remembered.answers}
         self._exchanges = {each.request.key: each for each in remembered.exchanges}
         """Corrections that are decided and not written yet."""
-        self._unheld_s: dict[Ids, float] = {}
+        self._unheld_s: dict[Units, float] = {}
 
     @property
     def answers(self) -> tuple[Answer, ...]:
         """The unused answers."""
         return tuple(self._answers.values())
 
-    def answer_for(self, ids: Ids) -> Answer | None:
-        """Return the answer for these ids."""
-        return self._answers.get(ids)
+    def answer_for(self, units: Units) -> Answer | None:
+        """Return the answer for these units."""
+        return self._answers.get(units)
 
     def remember(self, answer: Answer) -> None:
         """Keep an answer; one that says which devices it is of also across restarts."""
-        self._answers[answer.ids] = answer
+        self._answers[answer.held] = answer
         if answer.fixed:
             self._write()
 
-    def use(self, ids: Ids) -> None:
-        """Forget the answer for these ids: a container was started with it."""
-        self._drop([ids])
+    def use(self, units: Units) -> None:
+        """Forget the answer for these units: a container was started with it."""
+        self._drop([units])
 
-    def forget(self, known: frozenset[Ids], ids: Ids) -> None:
-        """Forget answers for ids that are allocated anew, and those without a holder whose pod is gone."""
-        waiting = {request.key for request in self.assigned_requests()}
+    def forget(self, known: frozenset[Units], units: Units) -> None:
+        """Forget answers for units that are allocated anew, and those without a holder whose pod is gone."""
+        waiting, (resource, ids) = {request.key for request in self.assigned_requests()}, units
         self._drop(
-            [each.ids for each in self.answers if each.ids & ids or (each.ids not in known and each.key not in waiting)]
+            [
+                each.held
+                for each in self.answers
+                if (each.key.resource == resource and each.ids & ids)
+                or (each.held not in known and each.key not in waiting)
+            ]
         )
 
-    def forget_unheld(self, known: frozenset[Ids]) -> None:
+    def forget_unheld(self, known: frozenset[Units]) -> None:
         """Forget answers without a holder for a minute.
 
         Args:
@@ -85,17 +90,17 @@ class Exchanges:
 
         """
         now_s = self._clock_s()
-        self._unheld_s = {ids: self._unheld_s.get(ids, now_s) for ids in self._answers if ids not in known}
-        self._drop([ids for ids, since_s in self._unheld_s.items() if now_s - since_s > _UNHELD_S])
+        self._unheld_s = {units: self._unheld_s.get(units, now_s) for units in self._answers if units not in known}
+        self._drop([units for units, since_s in self._unheld_s.items() if now_s - since_s > _UNHELD_S])
 
-    async def recorded(self) -> frozenset[Ids]:
+    async def recorded(self) -> frozenset[Units]:
         """Return the ids that the kubelet has recorded together, also for pods that the watch does not show yet.
 
         Raises:
             Unavailable: its record cannot be read.
 
         """
-        return frozenset(frozenset(each.device_ids) for each in await self._view.allocated())
+        return frozenset((each.resource, frozenset(each.device_ids)) for each in await self._view.allocated())
 
     async def unseen(self) -> frozenset[str]:
         """Return the UIDs of pods with units in the kubelet's record that the watch does not show.
@@ -148,9 +153,9 @@ class Exchanges:
                 self._exchanges.pop(key, None)
         return refused
 
-    def _drop(self, forgotten: Iterable[Ids]) -> None:
+    def _drop(self, forgotten: Iterable[Units]) -> None:
         """Forget answers, those that are kept across restarts also on the disk."""
-        dropped = [self._answers.pop(ids, None) for ids in forgotten]
+        dropped = [self._answers.pop(units, None) for units in forgotten]
         if any(each is not None and each.fixed for each in dropped):
             self._write()
 

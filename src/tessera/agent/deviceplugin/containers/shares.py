@@ -27,7 +27,7 @@ from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, answered, by_cdi, container_response, share_name
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
-from tessera.core.deviceplugin.matching import ASSIGNED_HINT, Answer, AssignedRequest, pick, served
+from tessera.core.deviceplugin.matching import ASSIGNED_HINT, Answer, AssignedRequest, Units, pick, served
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, TesseraError, Unavailable
@@ -118,7 +118,7 @@ class ShareAllocator:
         async with self._turn:
             injection = self._injection  # it may change meanwhile: answer and record have this one
             # 1. Choose a pod: the one that has waited longest for this many units.
-            request = await self._pick(resource, frozenset(ids), fixed=injection.fixed_at_allocate)
+            request = await self._pick((resource, frozenset(ids)), fixed=injection.fixed_at_allocate)
             # 2. Record the allocation, or refuse it; with CDI its devices are decided in `pre_start`.
             uses = self._maker.uses(request.shares) if injection.fixed_at_allocate else ()
             await self._gate.admit(resource, ids, uses, injection.strategies)
@@ -157,7 +157,7 @@ class ShareAllocator:
         holder = await self._gate.holder(resource, ids)
         request = await self._own(holder, len(ids))
         # 2. If `Allocate` named the devices, correct the assignments to match.
-        answer = self._exchanges.answer_for(frozenset(ids))
+        answer = self._exchanges.answer_for((resource, frozenset(ids)))
         named = answer is not None and answer.fixed
         injection = answered(self._gate.record.entries, holder, self._injection, named_at_allocate=named)
         fixed = injection.fixed_at_allocate
@@ -176,7 +176,7 @@ class ShareAllocator:
         self._require_same(request, uses)
         if injection.cdi:
             self._specify(share_name(resource, ids), prepared)
-        self._exchanges.use(frozenset(ids))
+        self._exchanges.use((resource, frozenset(ids)))
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
 
     def _require_holder(self, holder: Allocation, now: Allocation) -> None:
@@ -286,23 +286,23 @@ class ShareAllocator:
             for each in self._gate.record.entries
         )
 
-    async def _pick(self, resource: str, ids: frozenset[str], *, fixed: bool) -> AssignedRequest:
+    async def _pick(self, units: Units, *, fixed: bool) -> AssignedRequest:
         """Return the request to answer; waits for a missing assignment.
 
         The kubelet admits one pod after the other. So a request that was answered and has no holder may be answered
         again: its first pod was rejected for another reason.
 
         Args:
-            resource: of the ids.
-            ids: those that the kubelet chose.
+            units: those that the kubelet chose.
             fixed: whether the answer will name the devices.
 
         """
+        resource, ids = units
         held = await self._view.container_devices()
         if fixed and await self._exchanges.unseen():
             await self._refreshed_s()
             held = await self._view.container_devices()
-        self._exchanges.forget(await self._exchanges.recorded(), ids)
+        self._exchanges.forget(await self._exchanges.recorded(), units)
         if fixed:
             # Shares answered to another pod than the chosen one must not count as free.
             await self._exchanges.mend(held)

@@ -21,8 +21,8 @@ from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.pods.podsview import is_ended
-from tessera.api.kubernetes.containerlimits import asks_of, lasting_containers
-from tessera.clients.kube import Object
+from tessera.api.kubernetes.containerlimits import asks_of, lasting_containers, was_admitted
+from tessera.clients.kube import Object, name_of
 from tessera.clients.kubelet import PodResources
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.protocols.allocators import (
@@ -272,10 +272,19 @@ class DeviceOffers:
         )
 
     def _bound(self) -> Counter[str]:
-        """Return how many devices of each resource the pods on this node request."""
-        bound = Counter[str]()
+        """Return how many devices of each resource the pods on this node request, and have or may still get.
+
+        The kubelet allocates when it admits a pod. It admits one that named its node without resources that were
+        unknown then: such a pod will never have any.
+        """
+        known = {(each.pod, each.container, each.resource) for each in self._gate.record.entries}
+        bound, nameless = Counter[str](), Counter[str]()
         for pod in self._view.pods():
+            name = "/".join(name_of(pod))
             for container, resource, quantity in () if is_ended(pod) else asks_of(pod):
                 if quantity.isdecimal() and container in lasting_containers(pod):
-                    bound[resource] += int(quantity)
+                    late = was_admitted(pod) and (name, container, resource) not in known
+                    (nameless if late else bound)[resource] += int(quantity)
+        for resource, count in nameless.items():  # some may have what no pod is known for yet
+            bound[resource] += min(count, len(self._gate.record.unclaimed(resource)))
         return bound

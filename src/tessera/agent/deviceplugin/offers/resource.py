@@ -1,7 +1,7 @@
 """The device plugin of one GPU resource: what it advertises, and how it answers the kubelet."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.offers.listed import ListedResource
@@ -18,12 +18,22 @@ from tessera.core.workload.need import Isolation
 from tessera.core.workload.tesseranames import ISOLATION
 from tessera.errors import Conflict, InvalidInput, shown
 
-__all__ = ["OfferedResource", "Shares"]
+__all__ = ["Handover", "OfferedResource", "Shares"]
 
 _CHOOSE = "set schedulerName: tessera-scheduler, which chooses a suitable device, and recreate the pod"
 
+Indices = Callable[[tuple[Use, ...]], tuple[str, ...]]
+"""Returns the driver's present indices of devices."""
 GiveDevices = Callable[[Resource, tuple[PluginDevice, ...]], ContainerResponse]
 """Returns what a container with these devices gets."""
+
+
+class Handover(NamedTuple):
+    """How devices are handed over to containers."""
+
+    give: GiveDevices
+    injection: Callable[[], DeviceInjection] = DeviceInjection
+    indices: Indices = lambda _: ()
 
 
 class Shares(Protocol):
@@ -42,15 +52,13 @@ class OfferedResource(ListedResource[Resource]):
     def __init__(
         self,
         resource: Resource,
-        give: GiveDevices,
+        handover: Handover,
         gate: Gate,
         shares: Shares,
         *,
         policy: AllocationPolicy = "distributed",
-        injection: Callable[[], DeviceInjection] = DeviceInjection,
     ) -> None:
-        self._give = give
-        self._injection = injection
+        self._give, self._injection, self._indices = handover
         self._gate = gate
         self._shares = shares
         self._policy: AllocationPolicy = policy
@@ -112,7 +120,7 @@ class OfferedResource(ListedResource[Resource]):
         device = self._devices.get(name)
         if device is None or self.resource.by_assignment:
             return name not in self._gate.record.allocated_ids(self.resource.name)
-        return self._gate.record.is_free(self.resource.name, device)
+        return self._gate.record.is_free(device)
 
     async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         """Return what a container with these devices gets.
@@ -143,15 +151,17 @@ class OfferedResource(ListedResource[Resource]):
         if self.resource.by_assignment:
             return await self._shares.allocate(self.resource.name, ids)
         # The strategies may change while the gate looks at pods: answer and record have those of now.
-        given, strategies = self._give(self.resource, devices), self._injection().strategies
-        await self._gate.admit(self.resource.name, ids, uses_of_devices(devices), strategies)
+        given, injection, uses = self._give(self.resource, devices), self._injection(), uses_of_devices(devices)
+        indices = self._indices(uses) if injection.by_index and injection.fixed_at_allocate else ()
+        await self._gate.admit(self.resource.name, ids, uses, injection.strategies, indices)
         return given
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """Prepare the devices of a container, unless another living pod has one.
 
         Raises:
-            Conflict: another living pod has one of the devices, or one isolates less than the pod requests.
+            Conflict: another living pod has one of the devices, one isolates less than the pod requests, or one has
+                another index than the container was told.
             Unavailable: the kubelet's record does not show the container.
 
         """
@@ -161,9 +171,24 @@ class OfferedResource(ListedResource[Resource]):
         holder = await self._gate.holder(self.resource.name, ids)
         # A container keeps the devices it was allocated, whatever is advertised by now.
         uses = self._gate.record.uses_of(holder) or uses_of_devices(self._known(ids))
+        self._refuse_renumbered(holder, uses)
         if not self._gate.record.has_started(holder):
             self._refuse_weaker(holder, ids, uses)
         await self._gate.start(holder, uses, ids=True)
+
+    def _refuse_renumbered(self, holder: Allocation, uses: tuple[Use, ...]) -> None:
+        """Refuse a container whose devices have other indices than it was told: it would get others' devices.
+
+        Raises:
+            Conflict: they have.
+
+        """
+        told = self._gate.record.indices_of(holder)
+        if told and told != (now := self._indices(uses)):
+            found = f"it was given the devices of index {', '.join(told)}, which have index {', '.join(now)} by now"
+            self._gate.refusals.refuse(holder, found)
+            hint = "delete and recreate the pod, or use deviceIDStrategy uuid"
+            raise Conflict(f"{self.resource.name} for {holder.pod}", found=found, hint=hint)
 
     def _refuse_weaker(self, holder: Allocation, ids: tuple[str, ...], uses: tuple[Use, ...]) -> None:
         """Refuse a device that isolates less than its pod requests: its scheduler knows only the resource name.

@@ -276,6 +276,7 @@ class _Pods:
             record=held.record,
             phase=_phase(field, held.node),
             ending=is_terminating(field),
+            gated=bool(_spec(field).get("schedulingGates")),
             scheduler=str(scheduler),
             message=_message(field),
             unread=held.unread,

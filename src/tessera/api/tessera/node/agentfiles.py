@@ -66,6 +66,7 @@ class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
     exclusivity: _Sharer = msgspec.field(name="sharer", default=_Sharer.EXCLUSIVE)
     memory_mib: int = 0
     mps: bool | None = None
+    clients: int = 0
 
     @classmethod
     def of(cls, use: Use) -> Self:
@@ -102,6 +103,7 @@ class _AllocationFields(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     signature: str = ""
     strategies: tuple[str, ...] = ()
+    indices: tuple[str, ...] = ()
 
 
 class _KeyFields(NamedTuple):

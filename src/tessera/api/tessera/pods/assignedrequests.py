@@ -17,7 +17,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.core.gpu.sharing import names_device
-from tessera.core.workload.need import Ask, Form, Need, reused
+from tessera.core.workload.need import Ask, ContainerNeed, Form, Need, effective_need, reused
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY, SHARE_RESOURCES
 from tessera.core.workload.units import count
 from tessera.errors import InvalidInput
@@ -76,7 +76,7 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
     running = pod.get("status", "phase").value == "Running"
     ending, since_ns = is_terminating(pod), _since_ns(pod, need)
     initial, uid = dict(_initial(pod, need)), str(pod.get("metadata", "uid").value or "")
-    for part in _parts(pod, need, shares, share_unit_mib, initial):
+    for part in _parts(pod, need, shares, initial):
         yield AssignedRequest(
             key=RequestKey(namespace, name, part.container, part.ask.resource),
             uid=uid,
@@ -108,15 +108,14 @@ class _Part(NamedTuple):
     """Whether they are all that the ask is served by, and nothing else."""
 
 
-def _parts(
-    pod: Field, need: Need, shares: tuple[Share, ...], share_unit_mib: int, initial: Mapping[str, Ask]
-) -> Iterator[_Part]:
+def _parts(pod: Field, need: Need, shares: tuple[Share, ...], initial: Mapping[str, Ask]) -> Iterator[_Part]:
     devices: list[tuple[Ask, int, Share]] = []
     for ask, at, own in dealt(pod, need.asks, shares):
         if ask.form is Form.SHARE:
             units = dict(_units(pod, ask.resource))
-            for name, count in units.items():
-                part = _part(own, count * share_unit_mib, len(units))
+            most = _most_units(pod, ask.resource)
+            for name, number in units.items():
+                part = own if len(units) == 1 else _part(own, number, most)
                 yield _Part(name, ask, at, part, common=len(units) > 1)
         elif ask.resource in SHARE_RESOURCES:
             devices += [(ask, at + number, share) for number, share in enumerate(own)]
@@ -183,11 +182,34 @@ def _requested(ask: Ask, need: Need, *, signed: bool) -> str:
     return msgspec.json.encode((*parts, "signed") if signed else parts).decode()
 
 
-def _part(shares: tuple[Share, ...], memory_mib: int, containers: int) -> tuple[Share, ...]:
-    """Return one container's part of memory shares that a pod's containers have together."""
-    if containers == 1 or len(shares) > 1:
+def _part(shares: tuple[Share, ...], units: int, most: int) -> tuple[Share, ...]:
+    """Return one container's part of memory shares that a pod's containers have together.
+
+    The part is of what was assigned: the node may count in another unit by now, or than the server does.
+
+    Args:
+        shares: the pod's.
+        units: the container's.
+        most: that the shares are for.
+
+    """
+    if len(shares) > 1:
         return shares
-    return (msgspec.structs.replace(shares[0], memory_mib=memory_mib),)
+    return (msgspec.structs.replace(shares[0], memory_mib=shares[0].memory_mib * units // max(most, 1)),)
+
+
+def _most_units(pod: Field, resource: str) -> int:
+    """Return the most units that a pod's containers have at once."""
+    numbers = dict(_units(pod, resource))
+
+    def asked(container: Field) -> ContainerNeed:
+        number = numbers.get(container.get("name").text(), 0)
+        ask = Ask(resource=resource, form=Form.SHARE, memory_mib=number)
+        return ContainerNeed(asks=(ask,), sidecar=container.get("restartPolicy").value == "Always")
+
+    containers, init = (map(asked, pod.get("spec", kind).elements()) for kind in ("containers", "initContainers"))
+    (ask,) = effective_need(tuple(containers), tuple(init)).asks
+    return ask.memory_mib
 
 
 def _units(pod: Field, resource: str) -> Iterator[tuple[str, int]]:

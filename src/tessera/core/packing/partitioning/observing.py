@@ -13,9 +13,9 @@ __all__ = ["observe_cluster"]
 def observe_cluster(cluster: Cluster) -> PartitioningState:
     """Return the input of partitioning: nodes whose agents report, recorded allocations of pods, pending pods.
 
-    Pods that request no GPU, or are terminating, are not pending for one.
+    Pods that request no GPU, are terminating, or have scheduling gates, are not pending for one.
     """
-    without_node = (each for each in cluster.pods if each.phase is Phase.WAITING and not each.ending)
+    without_node = (each for each in cluster.pods if each.phase is Phase.WAITING and not each.ending and not each.gated)
     pending = {each.pod.key for each in without_node if any(ask.count for ask in each.pod.need.asks)}
     return PartitioningState(
         nodes=tuple(each.node for each in cluster.nodes if not each.problem),
