@@ -211,6 +211,13 @@ def test_the_memory_of_a_gpu_is_that_of_the_whole_whatever_its_instances_take() 
     assert dict(values(families, "tessera_gpu_memory_bytes", "UUID")) == {("GPU-0",): whole, ("GPU-1",): whole}
 
 
+def test_each_metric_is_counted_in_the_bound_of_series() -> None:
+    counted = {*nodemetrics._OF_GPU, *nodemetrics._OF_DEVICE, *nodemetrics._OF_CONTAINER, *nodemetrics._OF_NODE}
+    by_label = {each for each in NODE_METRICS if each.labels in {("cause",), ("class",), ("mode", "isolation")}}
+    assert counted.isdisjoint(by_label)
+    assert counted | by_label == {*NODE_METRICS}
+
+
 def test_the_page_about_metrics_says_the_bound_of_series() -> None:
     node = series_bound(0, 0, 0)
     device, container = series_bound(0, 1, 0) - node, series_bound(0, 0, 1) - node

@@ -111,8 +111,16 @@ _SHARING = _gauge(
 _GPU_MEMORY = _gauge("tessera_gpu_memory_bytes", "Allocatable memory of the whole GPU, partitioned or not.")
 _LOST = _gauge("tessera_gpu_lost", "Whether the driver has lost the GPU.")
 _LAYOUT = _gauge("tessera_gpu_layout_info", "MIG layout as `PROFILE@START,...`; `off` without MIG.", "layout")
-THROTTLED = _gauge("tessera_gpu_throttled", "Whether clocks are lowered, by cause.", "cause")
-_XIDS = Metric("tessera_gpu_xid_errors_total", "counter", "XIDs since the agent started, by class.", ("class",))
+THROTTLED = _gauge(
+    "tessera_gpu_throttled", f"Whether clocks are lowered, by cause: {', '.join(ThrottleCause)}.", "cause"
+)
+_CLASSES = ("application", "hardware", "other")
+_XIDS = Metric(
+    "tessera_gpu_xid_errors_total",
+    "counter",
+    f"XIDs since the agent started, by class: {', '.join(_CLASSES)}.",
+    ("class",),
+)
 _CHANGES = Metric(
     "tessera_gpu_layout_changes_total",
     "counter",
@@ -162,7 +170,16 @@ NODE_METRICS: tuple[Metric, ...] = (
 
 _MOST_CONTAINERS = 2048
 """Most containers with series of their own; a kubelet runs 110 pods unless configured otherwise."""
-_CLASSES = ("application", "hardware", "other")
+_OF_GPU = (*_GPU.values(), _XID, *_ROWS, _GPU_MEMORY, _LOST, _LAYOUT, _CHANGES, _FREE_SLICES, _LARGEST)
+"""With one series for each GPU at the most; THROTTLED and _XIDS have one for each cause and class."""
+_OF_DEVICE = (
+    *_ACTIVITY.values(), FB_USED, FB_FREE, GPU_UTIL, _MEMORY, _USED, _DEVICE_ALLOCATED, _CLIENTS, _HEALTHY, _ORPHANED,
+)  # fmt: skip
+"""With one series for each device, beside those of its containers; _SHARING has one for each of its modes."""
+_MODES_A_DEVICE = ("whole", "mps", "memory-share")
+"""Most modes of a device at once."""
+_OF_CONTAINER = (FB_USED, GPU_UTIL, ALLOCATED)
+_OF_NODE = (_LEFT_OUT, _ATTRIBUTION)
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,13 +230,9 @@ def series_bound(gpus: int, instances: int, containers: int) -> int:
         containers: containers that were allocated a device, each counted for each of its devices.
 
     """
-    of_gpu = len(_GPU) + 1 + len(_ROWS) + 3 + len(ThrottleCause) + len(_CLASSES) + 2 + 1
-    of_device = 3 + len(_ACTIVITY) + 4 + 2 + len(_MODES_A_DEVICE)
-    return gpus * of_gpu + (gpus + instances) * of_device + containers * 3 + 2
-
-
-_MODES_A_DEVICE = ("whole", "mps", "memory-share")
-"""Most modes of a device at once."""
+    of_gpu = len(_OF_GPU) + len(ThrottleCause) + len(_CLASSES)
+    of_device = len(_OF_DEVICE) + len(_MODES_A_DEVICE)
+    return gpus * of_gpu + (gpus + instances) * of_device + containers * len(_OF_CONTAINER) + len(_OF_NODE)
 
 
 def node_families(usage: NodeUsage) -> tuple[Family, ...]:
