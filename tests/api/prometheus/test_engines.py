@@ -1,5 +1,6 @@
 """The counters of Triton, recorded, and of vLLM, as prometheus_client writes its metrics; and values no counter has."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,11 @@ def test_vllm() -> None:
 
 
 def test_models_of_a_server_are_added_up() -> None:
-    lines = (b'nv_inference_queue_duration_us{model="%s",version="1"} 1e6\n' % name for name in (b"a", b"b"))
+    lines = (
+        b'nv_inference_%s{model="%s",version="1"} 1e6\n' % (series, name)
+        for series in (b"queue_duration_us", b"compute_infer_duration_us", b"request_success")
+        for name in (b"a", b"b")
+    )
     found = read_counters("pod ns/p", b"".join(lines), at_s=1.0, started_s=0.0)
     assert (found.queued_s, found.waiting, found.running) == (2.0, None, None)
 
@@ -105,9 +110,28 @@ def test_values_that_no_counter_has(text: str) -> None:
         read_counters("pod ns/p", content, at_s=1.0, started_s=0.0)
 
 
-def busy(*running: int, waiting: int) -> bytes:
+def busy(*running: int, waiting: int, served_s: int = 0, ended: int = 0) -> bytes:
     models = "".join(f'vllm:num_requests_running{{m="{number}"}} {each}\n' for number, each in enumerate(running))
-    return f"vllm:request_queue_time_seconds_sum 1\nvllm:num_requests_waiting {waiting}\n{models}".encode()
+    queue = f"vllm:request_queue_time_seconds_sum 1\nvllm:request_queue_time_seconds_count {ended}\n"
+    served = f"vllm:request_inference_time_seconds_sum {served_s}\nvllm:request_success_total {ended}\n"
+    return f"{queue}{served}vllm:num_requests_waiting {waiting}\n{models}".encode()
+
+
+SERIES = sorted((engine.name, each) for engine in ENGINE_METRICS for each in engine.series - {engine.queued})
+
+
+@pytest.mark.parametrize(("engine", "series"), SERIES)
+def test_a_pod_with_a_part_of_its_series_is_not_idle(engine: str, series: str) -> None:
+    """As behind a Prometheus whose relabeling keeps a few."""
+    whole = (RECORDED / f"{engine}-busy-1.txt").read_text()
+    part = "".join(f"{line}\n" for line in whole.splitlines() if not re.match(rf"{re.escape(series)}\b", line))
+    assert len(part) < len(whole)
+    optional = next(each.optional for each in ENGINE_METRICS if each.name == engine)
+    if series in optional:
+        assert read_counters("pod ns/p", part.encode(), at_s=905.0, started_s=0.0).dequeued > 0
+        return
+    with pytest.raises(InvalidInput, match=rf"pod ns/p: it has \S+, and not {series}: a part would look like an idle"):
+        read_counters("pod ns/p", part.encode(), at_s=905.0, started_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +151,9 @@ def test_requests_that_were_served_for_longer_than_their_pod_runs() -> None:
     """By more than clocks differ."""
 
     def served(seconds: int) -> Counters:
-        ended = f"vllm:request_inference_time_seconds_sum {seconds}\nvllm:request_success_total 2\n"
-        return read_counters("pod ns/p", busy(0, waiting=0) + ended.encode(), at_s=140.0, started_s=100.0)
+        return read_counters(
+            "pod ns/p", busy(0, waiting=0, served_s=seconds, ended=2), at_s=140.0, started_s=100.0
+        )
 
     assert served(200).served_s == 200
     with pytest.raises(InvalidInput, match=r"2 requests were served for 201 s, on average .*at most 100 s each"):

@@ -12,6 +12,7 @@ from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
 from tessera.errors import InvalidInput
 
 QUEUED, COUNT = "nv_inference_queue_duration_us", "nv_inference_request_success"
+SERVED = "nv_inference_compute_infer_duration_us"
 A = {"namespace": "ns", "pod": "a"}
 
 
@@ -33,6 +34,7 @@ def test_the_last_scrape_with_its_time() -> None:
             ({"__name__": QUEUED, **A, "model": "n"}, [(10, "0"), (25, "1000000")]),
             ({"__name__": QUEUED, **A, "model": "unloaded"}, [(10, "9000000")]),
             ({"__name__": COUNT, **A, "model": "m"}, [(25, "4")]),
+            ({"__name__": SERVED, **A, "model": "m"}, [(25, "9000000")]),
         ),
         "p",
     )

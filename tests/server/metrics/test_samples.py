@@ -153,15 +153,20 @@ async def test_a_prometheus_that_does_not_answer_is_the_reason_for_every_pod(cas
         assert want in each.reason
 
 
+def triton_series(at_s: float, **queued_us: str) -> bytes:
+    """Return what Prometheus has of the pods of a Triton, by their names, each with its sum of waits."""
+    series = [
+        {"metric": {"__name__": f"nv_inference_{name}", "namespace": "ns", "pod": pod}, "values": [(at_s, number)]}
+        for pod, text in queued_us.items()
+        for name, number in (("queue_duration_us", text), ("compute_infer_duration_us", "9"), ("request_success", "9"))
+    ]
+    return msgspec.json.encode({"data": {"result": series}})
+
+
 async def test_a_value_that_no_counter_has_is_that_pods_alone() -> None:
     metrics = MemoryMetrics()
     samples = PrometheusSamples(lambda: nullcontext(metrics), f"{URL}/")
-    series = ",".join(
-        f'{{"metric": {{"__name__": "nv_inference_queue_duration_us", "namespace": "ns", "pod": "{pod}"}},'
-        f' "values": [[2000, "{text}"]]}}'
-        for pod, text in (("a", "NaN"), ("b", "1000000"))
-    )
-    metrics.contents[samples.target()] = f'{{"data": {{"result": [{series}]}}}}'.encode()
+    metrics.contents[samples.target()] = triton_series(2000, a="NaN", b="1000000")
     found = await samples.read(pods("a", "b"))
     assert found["ns", "a"] == Unmeasured("nv_inference_queue_duration_us is nan, not from 0 to 1e+15")
     assert isinstance(found["ns", "b"], Counters)
@@ -197,11 +202,7 @@ async def test_a_scrape_of_before_a_restart_is_not_counted_since_it() -> None:
     (name, pod), *_ = pods("a").items()
     found = []
     for at_s in (pod.started_s - 5, pod.started_s + 5):
-        series = (
-            '{"metric": {"__name__": "nv_inference_queue_duration_us", "namespace": "ns", "pod": "a"},'
-            f' "values": [[{at_s}, "1000000"]]}}'
-        )
-        metrics.contents[samples.target()] = f'{{"data": {{"result": [{series}]}}}}'.encode()
+        metrics.contents[samples.target()] = triton_series(at_s, a="1000000")
         found.append((await samples.read({name: pod}))[name])
     assert found[0] == Unmeasured("scraped before its container restarted; the next scrape compares", too_early=True)
     assert isinstance(found[1], Counters)

@@ -26,7 +26,8 @@ def read_counters(source: str, content: bytes, *, at_s: float, started_s: float)
         started_s: when its process began.
 
     Raises:
-        InvalidInput: no series of an engine, one that is not in the text format, or a value that no counter has.
+        InvalidInput: no series of an engine, or a part of them; one that is not in the text format, or a value that no
+            counter has.
 
     """
     samples = read_samples(source, content, frozenset().union(*(each.series for each in ENGINE_METRICS)))
@@ -56,6 +57,9 @@ def counters_of(source: str, samples: Sequence[Sample], *, at_s: float, started_
     if served_s > max(completed, 1.0) * most_s:
         found = f"{completed:.0f} requests were served for {served_s:.0f} s, on average longer than the pod runs"
         raise InvalidInput(source, found=found, expected=f"at most {most_s:.0f} s each")
+    if missing := sorted(engine.required - known):
+        found = f"it has {engine.queued}, and not {', '.join(missing)}: a part would look like an idle {engine.name}"
+        raise InvalidInput(source, found=found, hint="let Prometheus keep all series of the engine, or update it")
     return Counters(
         at_s=at_s,
         started_s=started_s,

@@ -28,6 +28,13 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True):
     waiting: str
     running: str = ""
     """Empty where it does not say."""
+    optional: tuple[str, ...] = ()
+    """Those that some versions do not have, and without which the others still say the load."""
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Those without which a load would look like none."""
+        return self.series - {*self.optional}
 
     @property
     def series(self) -> frozenset[str]:
@@ -49,6 +56,12 @@ ENGINE_METRICS: Final = (
         ),
         completed=("nv_inference_request_success", "nv_inference_request_failure"),
         waiting="nv_inference_pending_request_count",
+        optional=(
+            "nv_inference_request_failure",
+            "nv_inference_compute_input_duration_us",
+            "nv_inference_compute_output_duration_us",
+            "nv_inference_pending_request_count",
+        ),
     ),
     EngineMetrics(
         name="vllm",
