@@ -151,9 +151,7 @@ def test_requests_that_were_served_for_longer_than_their_pod_runs() -> None:
     """By more than clocks differ."""
 
     def served(seconds: int) -> Counters:
-        return read_counters(
-            "pod ns/p", busy(0, waiting=0, served_s=seconds, ended=2), at_s=140.0, started_s=100.0
-        )
+        return read_counters("pod ns/p", busy(0, waiting=0, served_s=seconds, ended=2), at_s=140.0, started_s=100.0)
 
     assert served(200).served_s == 200
     with pytest.raises(InvalidInput, match=r"2 requests were served for 201 s, on average .*at most 100 s each"):

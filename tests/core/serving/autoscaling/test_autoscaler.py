@@ -234,6 +234,16 @@ def test_replicas_that_never_become_ready_are_replaced_within_the_bounds() -> No
     assert broken(60, max_replicas=6)[-1].reason.endswith("; at most 6")
 
 
+def test_replicas_that_never_become_ready_are_replaced_once_and_not_for_ever() -> None:
+    """As under a quota that admits three pods: the others do not even exist."""
+    asked = broken(600, max_replicas=1000)
+    assert {each.replicas for each in asked[-1000:]} == {9}
+    assert asked[-1].reason.endswith(
+        "5 replicas at 80 % of their slots, and 5 in place of replicas that are not ready"
+        "; limited to 9: one more than are ready"
+    )
+
+
 def test_a_rollout_has_two_cold_starts_for_the_pods_that_it_replaces() -> None:
     proposed = [each.replicas for each in broken(10, rolling=True)]
     assert set(proposed[:16]) == {5}

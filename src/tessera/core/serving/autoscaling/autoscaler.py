@@ -127,7 +127,7 @@ class _InFlight(msgspec.Struct, frozen=True, kw_only=True):
     full: int
     """Replicas that they fill."""
     late: int
-    """Further ones in place of replicas that are not ready though they should be."""
+    """Further ones in place of replicas that are not ready though they should be; no more than these fill."""
     one_more: int
     """At most so many at first: those that start will serve these requests too."""
 
@@ -220,11 +220,13 @@ def _replicas_in_flight(loads: Sequence[Load], *, slots: int, cold_start_s: floa
     now, sustained = loads[-1], _sustained_requests(loads)
     for_a_minute = sustained / _FULL >= now.in_flight / _OVERLOAD
     starting = sum(each.count for each in list_starting(loads, cold_start_s))
-    late = max(now.replicas - now.ready, 0) - starting
+    full = math.ceil((sustained / _FULL if for_a_minute else now.in_flight / _OVERLOAD) / slots)
+    # Where a quota or a broken image keeps all further ones from becoming ready, more of them do not help.
+    late = min(max(now.replicas - now.ready, 0) - starting, full)
     return _InFlight(
         requests=sustained if for_a_minute else now.in_flight,
         sustained=for_a_minute,
-        full=math.ceil((sustained / _FULL if for_a_minute else now.in_flight / _OVERLOAD) / slots),
+        full=full,
         late=late,
         one_more=min(now.ready, now.replicas) + late + 1,
     )
