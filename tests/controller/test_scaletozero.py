@@ -130,6 +130,8 @@ async def test_who_may_sleep_no_longer_is_woken(cluster: Cluster) -> None:
         await cluster.change({"replicas": {"min": 1, "max": 3}})
         await cluster.until(DEPLOYMENTS, has(1))
         await cluster.kube.patch(DEPLOYMENTS, "ranker", {"spec": {"replicas": 0}}, namespace=NS)
-        await cluster.condition("Ready", lambda each: each["message"] == "0 of 0 replicas serve")
+        await cluster.condition(
+            "Ready", lambda each: (each["status"], each["reason"]) == ("False", "ScaledToZeroByHand")
+        )
         found = await cluster.kube.get(DEPLOYMENTS, "ranker", NS)
         assert has(0)(found), "who scales it to zero by hand then is left alone"

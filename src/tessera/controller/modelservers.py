@@ -66,6 +66,9 @@ _OPTIONAL: Final = (POD_MONITORS, SCALED_OBJECTS)
 _KINDS: Final = {each.name: each for each in (*_WATCHED, *_OPTIONAL)}
 _MAY_GO: Final = (AUTOSCALERS, *_OPTIONAL)
 """Kinds whose object is deleted when the server no longer needs it."""
+_REPAIRS: Final = 5
+_REPAIRS_S: Final = 600.0
+"""After so many repairs of an object in this time somebody else keeps changing it."""
 _MANAGED: Final = (("app.kubernetes.io/managed-by", "tessera"),)
 
 Key = tuple[Kind, str, str]
@@ -92,6 +95,8 @@ class _AppliedObject(msgspec.Struct, frozen=True, kw_only=True):
     """As it was written or observed last: its store may be behind."""
     checked_s: float = -math.inf
     """When an unwatched object last was as desired, on the loop's clock."""
+    repairs_s: tuple[float, ...] = ()
+    """When somebody's changes were repaired in the last minutes, on the loop's clock."""
     absent: str = ""
     """UID of the server that neither needs nor has it: only this process would create one. Empty for none."""
 
@@ -283,6 +288,7 @@ class ModelServers:
             desired.add(kind)
             try:
                 await self._apply(kind, server, body)
+                notes += self._rival_notes(kind, server)
             except Unsupported as error:
                 if kind != POD_MONITORS:
                     problems.append(str(error))
@@ -346,6 +352,7 @@ class ModelServers:
             if _must_leave_zero(live, body):
                 live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
         # 2. Apply it, unless nothing changed since it was applied last.
+        known, repaired = former.body == body, False
         if live is None or (former.body, former.version) != (body, version_of(live)):
             before = version_of(live or {})
             if live is None:  # not by force: an object created just now belongs to somebody else
@@ -355,14 +362,26 @@ class ModelServers:
                 live = await self._kube.apply(kind, same, manager=_MANAGER, force=True)
             former = msgspec.structs.replace(former, body=body, version=version_of(live))
             if version_of(live) != before:  # only its status may have changed
+                repaired = known
                 self._log.info("model_server_applied", kind=kind.name, name=server.name, namespace=server.namespace)
         self._applied[key] = msgspec.structs.replace(former, checked_s=now_s)
         # 3. Scale it, where the number is fixed.
         if replicas is not None and live["spec"].get("replicas") != replicas:
             patch = {"spec": {"replicas": replicas}}
-            live = await self._kube.patch(kind, server.name, patch, namespace=server.namespace)
+            live, repaired = await self._kube.patch(kind, server.name, patch, namespace=server.namespace), known
+        repairs_s = tuple(each for each in former.repairs_s if each > now_s - _REPAIRS_S) + (now_s,) * repaired
         generation = live["metadata"].get("generation", 0)
-        self._applied[key] = msgspec.structs.replace(self._applied[key], generation=generation)
+        self._applied[key] = msgspec.structs.replace(self._applied[key], generation=generation, repairs_s=repairs_s)
+
+    def _rival_notes(self, kind: Kind, server: ModelServer) -> tuple[str, ...]:
+        """Return what to say of an object that somebody else keeps changing; nothing of others."""
+        if len(self._applied[kind, server.namespace, server.name].repairs_s) < _REPAIRS:
+            return ()
+        command = f"kubectl get {kind.plural} {server.name} -n {server.namespace} -o yaml --show-managed-fields"
+        hint = "; in place of an autoscaler of your own set spec.replicas.max" if kind is DEPLOYMENTS else ""
+        return (
+            f"somebody else keeps changing {kind.name} {server.name}, which is repaired: `{command}` shows who{hint}",
+        )
 
     async def _remove(self, kind: Kind, server: ModelServer) -> None:
         """Delete an object that the server no longer needs."""

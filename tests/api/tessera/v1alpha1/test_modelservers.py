@@ -187,7 +187,10 @@ def test_a_server_at_zero_says_how_it_is_woken() -> None:
         "idle, so no replica serves and requests are refused; `tessera wake` starts one"
     )
     assert ready_message(ObservedServer(scales_to_zero=True, desired=1)).startswith("0 of 1 replicas serve")
-    assert ready_message(ObservedServer()) == "0 of 0 replicas serve"
+    assert ready_message(ObservedServer()) == (
+        "its Deployment was scaled to zero by hand, and its autoscaler does not change that: "
+        "`kubectl scale deployment --replicas=1` of its name starts one"
+    )
 
 
 STATES = {
@@ -205,7 +208,8 @@ STATES = {
         "False",
         "Starting",
     ),
-    "none is asked for": (ObservedServer(), "True", "True", "ScaledToZero"),
+    "idle": (ObservedServer(scales_to_zero=True), "True", "True", "ScaledToZero"),
+    "somebody scaled it to zero": (ObservedServer(), "True", "False", "ScaledToZeroByHand"),
     "an object is another's": (
         ObservedServer(ready=1, desired=1, problems=("Service a is another's",)),
         "False",

@@ -408,6 +408,10 @@ def server_status(
         rolled = f"{min(found.updated, desired)} of {desired} replicas are of the present spec"
         hint = "`tessera explain pod` shows why one is pending, `kubectl describe pod` why one does not start"
         ready = Finding("Ready", "False", "RollingOut", f"{rolled}, {found.ready} serve; {hint}")
+    elif not desired and not found.scales_to_zero:
+        cause = "its Deployment was scaled to zero by hand, and its autoscaler does not change that"
+        hint = "`kubectl scale deployment --replicas=1` of its name starts one"
+        ready = Finding("Ready", "False", "ScaledToZeroByHand", f"{cause}: {hint}")
     elif found.ready >= desired:
         ready = Finding("Ready", "True", "Serving" if desired else "ScaledToZero", serving)
     else:
