@@ -64,6 +64,13 @@ async def test_requests_under_way_are_answered_and_no_others() -> None:
         assert (await first).content == b"whole"
 
 
+async def test_a_websocket_gets_an_answer_as_any_request() -> None:
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "a"}
+    async with httpx2.AsyncClient(timeout=10) as client, cancelled_at_the_end(answer) as (_, port):
+        found = await client.get(f"http://127.0.0.1:{port}/", headers=upgrade)
+        assert (found.status_code, found.content) == (200, b"whole")
+
+
 async def refused(port: int) -> bool:
     """Return whether nobody takes a connection there."""
     try:

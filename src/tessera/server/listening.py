@@ -46,6 +46,7 @@ class HttpServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=_Protocol,
+            ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,

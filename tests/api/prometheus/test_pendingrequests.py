@@ -25,6 +25,11 @@ def test_what_is_no_number_above_zero_waits_for_nothing(text: str) -> None:
     assert read_pending_requests(answer((LLM, text)), "p") == PendingRequests({})
 
 
+def test_sums_that_no_number_holds_are_many() -> None:
+    found = read_pending_requests(answer(*[(LLM, "1e308")] * 3), "p")
+    assert found == PendingRequests({("serving", "llm"): 1e9})
+
+
 def test_no_series_is_nothing_that_waits() -> None:
     assert read_pending_requests(answer(), "p") == PendingRequests({})
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from builders.measuredservers import SERVER, triton
+from builders.measuredservers import SERVER, deployment, triton
 from harness.metricsscenes import WHOLE, Scene, scene
 from tessera.api.kubernetes.labelselectors import read_selector
 from tessera.api.kubernetes.metrics.paths import External
+from tessera.clients.kube import DEPLOYMENTS
 from tessera.errors import Unavailable
 from tessera.server.metrics.sources import MetricAbsent
 
@@ -40,6 +41,13 @@ async def test_a_selector_that_selects_no_pod_has_a_reason() -> None:
         await one.reconcile(triton(ended=1), triton(ended=1))
         with pytest.raises(MetricAbsent, match="no such running pod has the label"):
             await one.pods(selector=read_selector("a=b", "s"))
+
+
+async def test_reasons_of_many_servers_are_cut() -> None:
+    async with scene(*((DEPLOYMENTS, deployment(f"llm-{number}")) for number in range(7))) as one:
+        await one.reconcile()
+        with pytest.raises(MetricAbsent, match=r"llm-0: .*; llm-4: [^;]*; 2 more servers: check the pods"):
+            await one.replicas()
 
 
 async def test_old_measurements_are_not_served() -> None:

@@ -14,6 +14,8 @@ __all__ = ["BY_SERVICE", "PendingRequests", "read_pending_requests"]
 BY_SERVICE: Final = "write it as `sum by (namespace, service) (...)`"
 """What to do about a query whose series lack labels."""
 _MOST_SERIES: Final = 10_000
+_MOST: Final = 1e9
+"""More requests of a server count as so many."""
 
 
 class PendingRequests(msgspec.Struct, frozen=True):
@@ -46,7 +48,7 @@ def read_pending_requests(answer: bytes, source: str) -> PendingRequests:
     for each in series:
         number = math.nan if each.value is None else _number(each.value[1])
         if all(_server(each)) and math.isfinite(number) and number > 0:
-            found[_server(each)] += number
+            found[_server(each)] = min(found[_server(each)] + number, _MOST)
     return PendingRequests(dict(found), trouble)
 
 

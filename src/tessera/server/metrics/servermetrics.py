@@ -22,6 +22,8 @@ __all__ = ["ModelServerMetrics"]
 
 _STALE_S: Final = 60.0
 """Measurements older than this are not served."""
+_SHOWN: Final = 5
+"""Pods or servers whose reasons an error names: autoscalers repeat it in a condition."""
 _POD_METRICS: Final[Mapping[str, Callable[[Window], float]]] = {
     QUEUE_TIME: lambda window: window.queue_time_s,
     WAITING: lambda window: window.waiting,
@@ -87,7 +89,7 @@ class ModelServerMetrics:
             reasons = {name: window.reason for name, (_, window) in chosen.items() if isinstance(window, Unmeasured)}
             raise MetricAbsent(
                 subject,
-                found="; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items())[:5])
+                found="; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items())[:_SHOWN])
                 or f"no such running pod has the label {SERVER_LABEL}",
                 hint="wait until a pod was measured",
             )
@@ -113,7 +115,8 @@ class ModelServerMetrics:
             else:
                 series.append(ExternalSeries(labels=labels, value=value, at_s=measured.at_s))
         if reasons or not series:  # a sum without one of its servers would be too small
-            found = "; ".join(reasons) or "no such server"
+            more = [f"{len(reasons) - _SHOWN} more servers"] if len(reasons) > _SHOWN else []
+            found = "; ".join((*reasons[:_SHOWN], *more)) or "no such server"
             raise MetricAbsent(subject, found=found, hint=f"check the pods with the label {SERVER_LABEL}")
         return series
 

@@ -52,9 +52,11 @@ def test_its_model_servers_own_deployment_counts_else_the_first_by_name(
     assert {deployment_of("chat", each).name for each in permutations(labeled)} == {want}
 
 
-def test_of_several_autoscalers_the_first_by_name_counts() -> None:
-    several = [msgspec.structs.replace(BOUNDS, name=name) for name in ("b", "a", "c")]
+def test_of_several_autoscalers_one_that_uses_the_decision_counts_else_the_first_by_name() -> None:
+    several = [msgspec.structs.replace(BOUNDS, name=name, decided=False) for name in ("b", "a", "c")]
     assert {bounds_of(each).name for each in permutations(several)} == {"a"}
+    several[2] = msgspec.structs.replace(several[2], decided=True)
+    assert {bounds_of(each).name for each in permutations(several)} == {"c"}
 
 
 def test_a_start_takes_until_the_first_readiness() -> None:

@@ -276,6 +276,10 @@ def test_a_new_pod_has_the_requests_that_it_reports(new: Counters, want: tuple[i
             "2 of 3 pods (a): connection refused; 1 of 3 pods (b): no series",
         ),
         ({"a": sample(20_000, 1)}, "1 of 1 pods (a): scraped once so far; the next scrape compares"),
+        (
+            {f"pod-{number}": Unmeasured(f"HTTP 500, {number}") for number in range(7)},
+            "; ".join(f"1 of 7 pods (pod-{number}): HTTP 500, {number}" for number in range(5)) + "; 2 more reasons",
+        ),
     ],
 )
 def test_nothing_to_go_by(pods: dict[str, Counters | Unmeasured], want: str) -> None:

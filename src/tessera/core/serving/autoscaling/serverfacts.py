@@ -120,8 +120,8 @@ def deployment_of(server: str, labeled: Iterable[ModelDeployment]) -> ModelDeplo
 
 
 def bounds_of(autoscalers: Iterable[HpaBounds]) -> HpaBounds:
-    """Return the bounds that count among those for one Deployment: of the first autoscaler by name."""
-    return min(autoscalers, key=lambda each: each.name)
+    """Return the bounds that count for one Deployment: of one that uses the decision, else of the first by name."""
+    return min(autoscalers, key=lambda each: (not each.decided, each.name))
 
 
 def start_times(former: Mapping[str, float], pods: Mapping[str, ModelPod]) -> dict[str, float]:

@@ -28,6 +28,8 @@ _ALIKE = 0.8
 """A replica that serves at least this part of what another one does is as full."""
 _WRONG_S = 300.0
 """After so long with more arrivals than that, one of the samples was wrong."""
+_REASONS = 5
+"""So many reasons are named: each pod may give one of its own, and conditions of autoscalers repeat them."""
 _ONCE = Unmeasured("scraped once so far; the next scrape compares", too_early=True)
 
 
@@ -343,12 +345,14 @@ def _gauge_limit(requests: float, pods: int) -> float:
 
 
 def _unmeasured(pods: Mapping[str, Window | Unmeasured]) -> Unmeasured:
-    """Return why nothing is known of a server: the reasons of its pods, the first of several equal ones."""
+    """Return why nothing is known of a server: a few reasons of its pods, equal ones once."""
     missing = {name: each for name, each in sorted(pods.items()) if isinstance(each, Unmeasured)}
     reasons: dict[str, list[str]] = {}
     for name, each in missing.items():
         reasons.setdefault(each.reason, []).append(name)
     if not reasons:
         return Unmeasured("it has no running pod")
-    texts = (f"{len(names)} of {len(pods)} pods ({names[0]}): {reason}" for reason, names in reasons.items())
+    texts = [f"{len(names)} of {len(pods)} pods ({names[0]}): {reason}" for reason, names in reasons.items()]
+    if more := len(texts[_REASONS:]):
+        texts[_REASONS:] = [f"{more} more reasons"]
     return Unmeasured("; ".join(texts), too_early=all(each.too_early for each in missing.values()))
