@@ -84,6 +84,44 @@ async def test_pods_for_which_there_was_no_time_come_before_those_that_gave_none
     assert await metrics.order(samples, *names) == "b2 a3 b1 a2 a4 a1"
 
 
+class Counted(MemoryMetrics):
+    """Counts how many pods are asked at once, of those that answer and of those that do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.most = {"good": 0, "evil": 0}, {"good": 0, "evil": 0}
+
+    async def get(self, url: str) -> bytes:
+        kind = url.removeprefix("http://")[:4]
+        self.asked[kind] += 1
+        self.most[kind] = max(self.most[kind], self.asked[kind])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.asked[kind] -= 1
+        return triton(ended=1) if kind == "good" else b"<html>"
+
+
+async def test_few_pods_are_asked_at_once_of_those_that_failed_a_while_ago() -> None:
+    """What they answer may be made to be long to read; 64 that do so held up requests for seconds."""
+    metrics, one = Counted(), read_pod(model_pod("p", address="10.0.0.1"))
+    samples = ScrapedSamples(metrics)
+    every = {
+        ("ns", f"{kind}-{number}"): msgspec.structs.replace(one, url=f"http://{kind}-{number}/metrics")
+        for kind in ("good", "evil")
+        for number in range(30)
+    }
+    for want in ({"good": 30, "evil": 30}, {"good": 30, "evil": 8}):
+        metrics.most = {"good": 0, "evil": 0}
+        found = await samples.read(every)
+        assert metrics.most == want
+        assert {isinstance(each, Counters) for name, each in found.items() if name[1].startswith("good")} == {True}
+    for _ in range(20):
+        await samples.read({name: pod for name, pod in every.items() if name[1].startswith("good")})
+    metrics.most = {"good": 0, "evil": 0}
+    await samples.read(every)
+    assert metrics.most == {"good": 30, "evil": 30}, "forgotten after five minutes"
+
+
 async def test_others_of_the_loop_have_turns_between_two_answers_that_are_read() -> None:
     """A request to the metrics APIs waits for one long answer of a pod, not for those of all."""
     turns, read = 0, list[int]()
@@ -177,11 +215,7 @@ async def test_a_pod_with_too_many_series_fails_in_its_namespace_alone() -> None
     samples = PrometheusSamples(lambda: nullcontext(metrics), URL)
     metrics.contents[samples.target()] = AnswerTooLarge(URL, found="an answer of more than 1 bytes", hint="less")
     metrics.contents[samples.target("wild")] = metrics.contents[samples.target()]
-    series = (
-        '{"metric": {"__name__": "nv_inference_queue_duration_us", "namespace": "ns", "pod": "a"},'
-        ' "values": [[2000, "1000000"]]}'
-    )
-    metrics.contents[samples.target("ns")] = f'{{"data": {{"result": [{series}]}}}}'.encode()
+    metrics.contents[samples.target("ns")] = triton_series(2000, a="1000000")
     both = {**pods("a"), ("wild", "b"): pods("b")["ns", "b"]}
     for _ in range(20):
         found = await samples.read(both)

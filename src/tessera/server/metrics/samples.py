@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import urlencode
 
@@ -26,6 +26,10 @@ _AT_ONCE: Final = 64
 _QUERIES_AT_ONCE: Final = 8
 _SPLIT_PASSES: Final = 20
 """Passes until all namespaces are queried at once again: five minutes."""
+_FAILED_AT_ONCE: Final = 8
+_FAILED_PASSES: Final = 20
+"""Pods that are asked at once of those whose scrape failed in the last passes: an answer that is made to be long to
+read, as one without end, holds the event loop, and requests to the metrics APIs with it."""
 _LATE: Final = Unmeasured(f"not scraped within {_SCRAPING_S:.0f} s, because other pods did not answer")
 
 
@@ -51,32 +55,39 @@ class ScrapedSamples:
         self._now_s = now_s
         self._silent = frozenset[PodName]()
         """Pods whose last scrape failed."""
+        self._failed: dict[PodName, int] = {}
+        """The pass in which a scrape last failed of pods of which one did in the last passes."""
         self._late = frozenset[PodName]()
         """Pods for which there was no time in the last pass."""
         self._passes = 0
         self._turns, self._reading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
+        self._turns_of_failed = asyncio.Semaphore(_FAILED_AT_ONCE)
 
     async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Unmeasured]:
         """Scrape each pod."""
         await self._metrics.keep(frozenset(pod.url.removesuffix("/metrics") for pod in pods.values() if pod.url))
         names = _order(pods, self._silent, self._late, self._passes)
         deadline_s = asyncio.get_running_loop().time() + _SCRAPING_S
-        answers = await asyncio.gather(*(self._ask(each[1], pods[each], deadline_s) for each in names))
+        answers = await asyncio.gather(*(self._ask(each, pods[each], deadline_s) for each in names))
         found = dict(zip(names, answers, strict=True))
         self._late = frozenset(name for name, answer in found.items() if answer == _LATE)
         self._silent = frozenset(name for name, each in found.items() if isinstance(each, Unmeasured)) - self._late
         self._passes += 1
+        self._failed |= dict.fromkeys(self._silent, self._passes)
+        oldest = self._passes - _FAILED_PASSES
+        self._failed = {name: number for name, number in self._failed.items() if number > oldest and name in pods}
         return found
 
-    async def _ask(self, name: str, pod: ModelPod, deadline_s: float) -> Counters | Unmeasured:
+    async def _ask(self, name: PodName, pod: ModelPod, deadline_s: float) -> Counters | Unmeasured:
         if not pod.url:
             return Unmeasured(pod.trouble)
+        turns = self._turns_of_failed if name in self._failed else nullcontext()
         try:
-            async with asyncio.timeout_at(deadline_s), self._turns:
+            async with asyncio.timeout_at(deadline_s), turns, self._turns:
                 content, at_s = await self._metrics.get(pod.url), self._now_s()
                 async with self._reading:
                     await asyncio.sleep(0)  # requests are answered between two answers of pods
-                    return read_counters(f"pod {name}", content, at_s=at_s, started_s=pod.started_s)
+                    return read_counters(f"pod {name[1]}", content, at_s=at_s, started_s=pod.started_s)
         except TimeoutError:
             return _LATE
         except TesseraError as error:
