@@ -1,6 +1,6 @@
 """Unhealthy GPUs and MIG instances, and GPUs whose allocations conflict: pods keep them, and no new pods get them.
 
-Of an unhealthy GPU nothing is given to new pods. An unhealthy MIG instance is reserved: it is not given, and not
+New pods are allocated nothing on an unhealthy GPU. An unhealthy MIG instance is reserved: it is not allocated, and not
 destroyed for other devices, so that its GPU serves neither as a whole nor by amounts. The planner, the scheduler's
 ledger and the controller all ask here. The ledger closes a GPU whose allocations conflict by itself; for a planner,
 who takes no impossible allocations, it is one that has only the allocations that are possible together.

@@ -357,7 +357,7 @@ def _ended(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
 
 
 def _then(rest: _WithoutPod, name: str, gone: Sequence[str]) -> str:
-    trial = rest.ledger.alone(name)
+    trial = rest.ledger.of_one_node(name)
     for uid in gone:
         trial.drop_pod(uid)
     shares = trial.choose(rest.need, name)
@@ -374,7 +374,8 @@ def _admitted(rest: _WithoutPod) -> Iterator[str]:
     cures: dict[str, list[str]] = {}
     for each in rest.cluster.nodes:
         name, rule = each.node.name, refusal(rest.need, each.node)
-        if each.ready and rule is not None and rest.ledger.fits(bare, name) and rest.ledger.roomy(rest.need, name):
+        fits = rest.ledger.fits(bare, name) and rest.ledger.has_cpu_and_memory(rest.need, name)
+        if each.ready and rule is not None and fits:
             cures.setdefault(_CURES[rule[0]].format(rule[1]), []).append(name)
     for cure, names in sorted(cures.items(), key=lambda item: -len(item[1]))[:_MOST_REMEDIES]:
         yield f"{cure}: {_named(names)}"

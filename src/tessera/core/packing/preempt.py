@@ -30,7 +30,7 @@ def victims(ledger: Ledger, need: Need, priority: int, node: str, removable: Ite
     if not ledger.knows(node):
         return None
     pods = [pod for pod in ledger.pods_on(node) if pod.id in names and pod.priority < priority]
-    trial = _Trial(ledger.alone(node), need, node)
+    trial = _Trial(ledger.of_one_node(node), need, node)
     found = _cheapest(trial, sorted(pods, key=lambda pod: (pod.priority, _gpus(pod)[:1], str(pod.id))))
     return None if found is None else tuple(sorted(str(pod.id) for pod in found))
 
@@ -53,25 +53,25 @@ class _Trial:
             if each not in self._gone:
                 self._gone[each] = pod
                 self._ledger.drop_pod(each)
-        return self.roomy() and self._ledger.fits(self.need, self._node)
+        return self.has_cpu_and_memory() and self._ledger.fits(self.need, self._node)
 
-    def roomy(self) -> bool:
+    def has_cpu_and_memory(self) -> bool:
         """Return whether cpu, memory and the number of pods are enough without those removed last."""
-        return self._ledger.roomy(self.need, self._node)
+        return self._ledger.has_cpu_and_memory(self.need, self._node)
 
 
 def _cheapest(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...] | None:
     """Return the cheapest of these pods, by priority, without which the pod fits; None if it fits without none."""
     if trial.fits(()):
         return ()
-    roomy = trial.roomy()
+    has_room = trial.has_cpu_and_memory()
     for highest in sorted({pod.priority for pod in pods}):
         able = [pod for pod in pods if pod.priority <= highest]
         if trial.fits(able):
             break
     else:
         return None
-    if not roomy or sum(ask.count for ask in trial.need.asks) != 1:
+    if not has_room or sum(ask.count for ask in trial.need.asks) != 1:
         return _of_group(trial, able)
     gpus = sorted({gpu for pod in able for gpu in _gpus(pod)})
     groups = ([pod for pod in able if gpu in _gpus(pod)] for gpu in gpus)

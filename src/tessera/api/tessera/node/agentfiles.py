@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 
-from tessera.api.fields import refused_form
+from tessera.api.fields import misfit, refused_form
 from tessera.api.tessera.shares import UnversionedShareFields
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.lostentries import LostEntry
@@ -184,12 +184,12 @@ def read_allocations(content: bytes) -> tuple[tuple[Allocation, ...], str]:
     try:
         entries = _ENTRIES.decode(content)
     except UNDECODABLE as error:
-        return (), str(error)
+        return (), misfit(error, content)
     for each in entries:
         try:
             found.append(msgspec.convert(_ENTRY.decode(each), Allocation, from_attributes=True))
         except UNDECODABLE as error:
-            problem = str(error)
+            problem = misfit(error, bytes(each))
     return tuple(found), problem
 
 

@@ -149,7 +149,7 @@ class _Search:
                 continue
             able = tuple(pod for pod in own if self._can_go(pod))
             one_device = sum(ask.count for ask in asker.need.asks) == 1
-            if one_device and self.room.alone(name).roomy(asker.need, name):
+            if one_device and self.room.of_one_node(name).has_cpu_and_memory(asker.need, name):
                 gpus = sorted({share.gpu for pod in able for share in pod.shares})
                 yield from ((name, tuple(pod for pod in able if gpu in _gpus(pod))) for gpu in gpus)
             else:
@@ -176,7 +176,7 @@ class _Search:
         """Return sufficient moves of which none can be left out on their node; None if none are found."""
         found: list[_Set] = []
         for name, pods in groups:
-            trial = self.room.ledger.alone(name)
+            trial = self.room.ledger.of_one_node(name)
             for pod in moved:
                 trial.drop_pod(holder_id(pod))
             gone = victims(trial, needs[-1], _EVERYBODY, name, map(holder_id, pods))
@@ -257,7 +257,7 @@ class _Search:
         """Return in one sentence the obstacles of nodes from which all pods are gone."""
         verdicts: list[NodeFit] = []
         for name in names:
-            trial = self.room.ledger.alone(name)
+            trial = self.room.ledger.of_one_node(name)
             for pod in trial.pods_on(name):
                 trial.drop_pod(pod.id)
             verdicts += verdicts_by_ledger(trial, need, [self.room.nodes[name].node])
@@ -265,7 +265,7 @@ class _Search:
 
     def _in_the_way(self, asker: Asker, name: NodeName) -> tuple[int, str] | None:
         """Return how many pods would have to leave a node, and why they do not; None where that does not help."""
-        trial = self.room.alone(name)
+        trial = self.room.of_one_node(name)
         pods = {holder_id(pod): pod for pod in self.pods if pod.node == name}
         gone = victims(trial, asker.need, _EVERYBODY, name, pods)
         if gone is None:

@@ -56,7 +56,7 @@ class Room:
         names = self.admitting(need)
         scores = self.ledger.scores(need, names)
         ranked = sorted((i for i, score in enumerate(scores) if score), key=lambda i: -scores[i])
-        name = next((names[i] for i in ranked if self.ledger.roomy(need, names[i])), None)
+        name = next((names[i] for i in ranked if self.ledger.has_cpu_and_memory(need, names[i])), None)
         if name is None:
             return None
         shares = self.ledger.choose(need, name)
@@ -81,16 +81,16 @@ class Room:
 
     def helps(self, moved: Iterable[ObservedPod], need: Need, node: str) -> bool:
         """Return whether a pod would fit on a node if these were gone from there, wherever they went."""
-        trial = self.alone(node)
+        trial = self.of_one_node(node)
         restore = trial.set_aside(holder_id(pod) for pod in moved if pod.node == node)
-        found = trial.roomy(need, node) and trial.fits(need, node)
+        found = trial.has_cpu_and_memory(need, node) and trial.fits(need, node)
         restore()
         return found
 
-    def alone(self, node: str) -> Ledger:
+    def of_one_node(self, node: str) -> Ledger:
         """Return a ledger of one node, to try on."""
         if node not in self._alone:
-            self._alone[node] = self.ledger.alone(node)
+            self._alone[node] = self.ledger.of_one_node(node)
         return self._alone[node]
 
     def _place_all(self, needs: Iterable[Need], undo: ExitStack) -> tuple[NodeShares, ...] | None:

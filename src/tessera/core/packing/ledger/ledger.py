@@ -305,7 +305,7 @@ class Ledger:
         cpu_milli, memory_mib, pods = self._fleet.room[:, self._fleet.index[node]].tolist()
         return cpu_milli, memory_mib, pods
 
-    def roomy(self, need: Need, node: str) -> bool:
+    def has_cpu_and_memory(self, need: Need, node: str) -> bool:
         """Return whether a known node has the cpu, the memory and the slot for one more pod."""
         requested = need.cpu_milli, need.memory_mib, 1
         return all(left >= want for left, want in zip(self.left(node), requested, strict=True))
@@ -314,7 +314,7 @@ class Ledger:
         """Return the pods on a node."""
         return tuple(self._on.get(node, {}).values())
 
-    def alone(self, node: str) -> "Ledger":
+    def of_one_node(self, node: str) -> "Ledger":
         """Return a ledger of one known node and its pods alone, for trials."""
         trial, known = Ledger("first-fit"), self._nodes[node]
         trial.put_node(known.node, reserved=known.shares)
