@@ -143,7 +143,7 @@ def synced_together(
             results[index] = error
 
     for node in nodes:
-        node.sharing.meet(addresses)
+        node.sharing.set_peers(addresses)
     threads = [threading.Thread(target=run, args=(index,)) for index in range(len(nodes))]
     for thread in threads:
         thread.start()

@@ -49,7 +49,7 @@ from tessera.core.storage.models.cacheplan import (
     RemoveSuperseded,
     plan_cache,
 )
-from tessera.core.storage.models.peers.owners import meeting_pause_s
+from tessera.core.storage.models.peers.owners import refresh_interval_s
 from tessera.core.usage.ownmetrics import MODEL_BYTES, MODEL_BYTES_READ, MODEL_BYTES_SERVED, MODELS, PEERS_BANNED
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.core.workload.tesseranames import AGENT
@@ -63,7 +63,7 @@ __all__ = ["ModelKeeper", "Places"]
 
 _TEND_S = 0.2
 """A restarted kubelet must have its plugins before it syncs its pods (docs/kubelet-races.md)."""
-_FIRST_MEET_S, _MEET_S = 1.0, 30.0
+_FIRST_REFRESH_S, _REFRESH_S = 1.0, 30.0
 """Between two reads of which nodes fetch the same model: soon after the start, because not all learn of it at once."""
 _ROUND = 30
 """Free bytes are reported in steps of a GiB, so that a growing log causes no report."""
@@ -160,7 +160,7 @@ class ModelKeeper:
                 tasks.create_task(self._store.run(measures))
                 tasks.create_task(self._tend(servers, partial(measures.turned, "model-plugins")))
                 if self._sharing is not None:
-                    tasks.create_task(self._meet_again())
+                    tasks.create_task(self._refresh_peers())
                 await self._store.synced()
                 while True:
                     await one_turn(lambda: self.reconcile(view, servers), self._complain, done)
@@ -300,7 +300,7 @@ class ModelKeeper:
             TesseraError: its Secret cannot be read or has no credentials, or the source is not allowed.
 
         """
-        await self._meet(model)
+        await self._set_peers(model)
         credentials: dict[str, str] = {}
         if model.secret:
             subject, hint = f"Secret {NAMESPACE}/{model.secret}", "name it in the chart's value agent.modelSecrets"
@@ -317,18 +317,18 @@ class ModelKeeper:
             credentials = read_credentials(secret)
         return self._sources.open(model, credentials)
 
-    async def _meet_again(self) -> None:
-        """Read which nodes fetch the same model, during a fetch."""
-        pause = _FIRST_MEET_S
+    async def _refresh_peers(self) -> None:
+        """Keep the peers of the current fetch up to date."""
+        pause = _FIRST_REFRESH_S
         while True:
-            await asyncio.sleep(meeting_pause_s(pause, self._listed))
+            await asyncio.sleep(refresh_interval_s(pause, self._listed))
             model = self._desired.get(self._fetches.busy)
-            pause = _FIRST_MEET_S if model is None else min(2 * pause, _MEET_S)
+            pause = _FIRST_REFRESH_S if model is None else min(2 * pause, _REFRESH_S)
             if model is not None:
-                await self._meet(model)
+                await self._set_peers(model)
 
-    async def _meet(self, model: DesiredModel) -> None:
-        """Read which nodes fetch a model, too; without an answer the node fetches it alone."""
+    async def _set_peers(self, model: DesiredModel) -> None:
+        """Read which nodes fetch this model, too; if the API server does not answer, the node fetches it alone."""
         if self._sharing is None:
             return
         nodes = []
@@ -338,7 +338,7 @@ class ModelKeeper:
             for each in found:
                 with contextlib.suppress(InvalidInput):  # an agent of another version must not stop this one
                     nodes.append(read_node_models(each))
-        self._sharing.meet(peers_of(model, nodes))
+        await asyncio.to_thread(self._sharing.set_peers, peers_of(model, nodes))
 
     # Reporting
 

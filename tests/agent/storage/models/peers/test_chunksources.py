@@ -24,7 +24,7 @@ def test_without_peers_a_node_owns_all_and_reads_it_from_the_store_once(fetch: S
 
 
 def test_a_chunk_whose_peers_are_gone_comes_from_the_store(fetch: SharedFetch) -> None:
-    fetch.sharing.meet([GONE])
+    fetch.sharing.set_peers([GONE])
     task = next(each for each in sorted(fetch.missing()) if fetch.sources.owner(each) == GONE)
     assert fetch.sources.fetch_others(task, 0.0, aligned_buffer()) is None
     assert fetch.chunks.files[task[0]].origins == {task[1]: STORE}
@@ -32,7 +32,7 @@ def test_a_chunk_whose_peers_are_gone_comes_from_the_store(fetch: SharedFetch) -
 
 
 def test_an_object_that_no_peer_is_asked_for_has_the_store_as_owner(fetch: SharedFetch) -> None:
-    fetch.sharing.meet([GONE])
+    fetch.sharing.set_peers([GONE])
     fetch.chunks.files[1].alone = True
     assert {fetch.sources.owner((1, chunk)) for chunk in range(2)} == {STORE}
     fetch.sources.fetch_own((1, 0), aligned_buffer())
@@ -52,7 +52,7 @@ def test_an_earlier_attempts_chunk_is_fetched_from_nobody(tmp_path: Path, pki: P
 
 
 def test_another_version_of_a_chunk_comes_from_no_peer_when_all_are_gone(fetch: SharedFetch) -> None:
-    fetch.sharing.meet([GONE])
+    fetch.sharing.set_peers([GONE])
     assert fetch.sources.from_another((1, 0), {"other"}, memoryview(bytearray(len(part(SECOND, 0))))) == ""
 
 

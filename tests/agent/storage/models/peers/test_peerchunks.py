@@ -12,7 +12,7 @@ from harness.peernodes import BadPeerContent, PeerNode, closing_all, synced_toge
 from harness.peersyncs import CHUNKS, CONTENTS, QUICK, SIZE, SMALL, content, from_store, s3
 from tessera.agent.storage.models.sync import Synced
 from tessera.core.storage.models.peers.multipart import proof_of
-from tessera.core.storage.models.peers.owners import Owners, PeerPatience, content_key
+from tessera.core.storage.models.peers.owners import ContentChunks, Owners, PeerPatience, content_key
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 
 
@@ -28,7 +28,7 @@ def test_a_bad_peer_is_banned_by_those_whom_it_served_and_all_get_what_the_store
         with contextlib.closing(s3(server)()) as store:
             listed = {each.path: each for each in store.objects()}
         key, other = (content_key(proof_of(listed[name]), listed[name].size) for name in ("weights.bin", "one.bin"))
-        owners = Owners({key: CHUNKS, other: 1}, [node.address for node in nodes])
+        owners = Owners(ContentChunks({key: CHUNKS, other: 1}), [node.address for node in nodes])
         bad_peer = next(number for number, node in enumerate(nodes) if owners.owner(key, 3) == node.address)
         contents[bad_peer].wrong = wrong
         results = synced_together(nodes, s3(server), QUICK)
@@ -61,7 +61,7 @@ def test_peers_that_are_gone_silent_or_closed_are_done_without(tmp_path: Path, p
         with socket.create_server(("127.0.0.1", 0)) as silent:
             gone = f"127.0.0.1:{silent.getsockname()[1]}"
             for node in nodes:
-                node.sharing.meet([*(each.address for each in nodes), gone])
+                node.sharing.set_peers([*(each.address for each in nodes), gone])
             results = synced_together(nodes[:3], s3(server), QUICK, extra=(nodes[3].address, gone))
         assert all(isinstance(each, Synced) for each in results), results
         assert all(content(node) == CONTENTS for node in nodes[:3])

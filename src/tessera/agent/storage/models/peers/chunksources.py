@@ -54,7 +54,7 @@ class ChunkSources:
             return None
         file, _, view = self._chunks.span(task, buffer)
         tried = sorted(file.excluded)
-        while not file.alone and (peer := self._sharing.whom(file.key, task[1], tried)):
+        while not file.alone and (peer := self._sharing.peer_for(file.key, task[1], tried)):
             try:
                 if self._sharing.ask(peer, file.key, task[1], view, lambda: self._is_done(task)):
                     self._chunks.keep(task, view, peer)
@@ -93,7 +93,7 @@ class ChunkSources:
     def from_another(self, task: Chunk, not_from: Collection[str], view: memoryview) -> str:
         """Fill the view with another peer's version of a chunk; return the peer, or nothing if none has it."""
         file = self._chunks.files[task[0]]
-        other = self._sharing.whom(file.key, task[1], not_from)
+        other = self._sharing.peer_for(file.key, task[1], not_from)
         try:
             if other and self._sharing.ask(other, file.key, task[1], view, self._reader.stop.is_set):
                 return other

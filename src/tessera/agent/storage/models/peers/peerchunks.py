@@ -8,7 +8,14 @@ from tessera.agent.storage.models.peers.servedcontent import ServedContent
 from tessera.clients.store import Temporary
 from tessera.clients.store.peers import ChunkAbsent, PeerConnections, Pending
 from tessera.core.storage.models.peers.multipart import proof_of
-from tessera.core.storage.models.peers.owners import LEAST_BYTES, Owners, PeerPatience, Peers, content_key
+from tessera.core.storage.models.peers.owners import (
+    LEAST_BYTES,
+    ContentChunks,
+    Owners,
+    PeerPatience,
+    Peers,
+    content_key,
+)
 from tessera.core.storage.models.revisions import StoredObject, chunk_count
 
 __all__ = ["PeerChunks"]
@@ -39,27 +46,36 @@ class PeerChunks:
         self._report = report
         self._peers = Peers(me, self.patience)
         self._lock = threading.Lock()
+        """Guards all of this; taken by the agent's event loop, so never for long."""
+        self._assigning = threading.Lock()
+        """Of the thread that computes owners."""
         self._members: tuple[str, ...] = (me,)
-        self._contents: dict[str, int] = {}
-        self._owners = Owners({}, [me])
+        self._owners = Owners(ContentChunks({}), [me])
         self.bytes_from_peers = 0
         self.bytes_from_stores = 0
         self.bytes_served = 0
 
-    def meet(self, members: Iterable[str]) -> None:
-        """Set the peers; whether the node itself is among them does not matter."""
-        with self._lock:
-            former, self._members = self._members, tuple(sorted({*members, self.me}))
-            if self._members != former:
-                self._owners = Owners(self._contents, self._members)
+    def set_peers(self, members: Iterable[str]) -> None:
+        """Set the peers; whether the node itself is among them does not matter.
+
+        It computes the owners of all chunks, which takes a second where there are millions: call it in a thread.
+        """
+        with self._assigning:
+            members = tuple(sorted({*members, self.me}))
+            if members != self._members:
+                owners = Owners(self._owners.chunks, members)
+                with self._lock:
+                    self._members, self._owners = members, owners
 
     def begin(self, objects: Iterable[StoredObject]) -> None:
         """Set all objects of a source, so that all nodes compute the same owners, whatever they lack."""
-        with self._lock:
-            keys = {content_key(proof_of(each), each.size): each.size for each in objects if self.takes(each)}
-            self._peers.begin()
-            self._contents = {key: chunk_count(size) for key, size in keys.items()}
-            self._owners = Owners(self._contents, self._members)
+        keys = ((_key(each), each.size) for each in objects)
+        contents = {key: chunk_count(size) for key, size in keys if key}
+        with self._assigning:
+            owners = Owners(ContentChunks(contents), self._members)
+            with self._lock:
+                self._peers.begin()
+                self._owners = owners
 
     @property
     def members(self) -> int:
@@ -74,17 +90,17 @@ class PeerChunks:
 
     def takes(self, found: StoredObject) -> bool:
         """Return whether an object comes from peers: the store's checksum can verify it, and it is not small."""
-        return found.size > LEAST_BYTES and found.ranges and bool(content_key(proof_of(found), found.size))
+        return bool(_key(found))
 
     def owner(self, key: str, chunk: int) -> str:
         """Return the node that reads a chunk from the store for all."""
         with self._lock:
             return self._owners.owner(key, chunk)
 
-    def whom(self, key: str, chunk: int, besides: Collection[str]) -> str:
+    def peer_for(self, key: str, chunk: int, besides: Collection[str]) -> str:
         """Return the peer to request a chunk from; empty for the store."""
         with self._lock:
-            return self._peers.whom(self._owners, key, chunk, time.monotonic(), besides)
+            return self._peers.peer_for(self._owners, key, chunk, time.monotonic(), besides)
 
     def holder(self, key: str, chunk: int) -> str:
         """Return a peer that may have a chunk owned by this node; empty for none."""
@@ -151,3 +167,8 @@ class PeerChunks:
     def close(self) -> None:
         """Close connections to peers."""
         self._connections.close()
+
+
+def _key(found: StoredObject) -> str:
+    """Return the content key of an object that peers share; empty for others."""
+    return content_key(proof_of(found), found.size) if found.size > LEAST_BYTES and found.ranges else ""

@@ -17,13 +17,14 @@ import numpy.typing as npt
 
 __all__ = [
     "LEAST_BYTES",
+    "ContentChunks",
     "Owners",
     "PeerPatience",
     "Peers",
     "asking_order",
     "content_key",
-    "meeting_pause_s",
     "recheck_order",
+    "refresh_interval_s",
 ]
 
 LEAST_BYTES = 64 * 1024
@@ -37,6 +38,9 @@ _LISTED_PER_S = 5_000
 """Objects that the API server lists in a second for all nodes together: half of what one of its processors can
 (docs/decisions/0034-nodes-share-models.md)."""
 _GOLDEN, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+_SCORES_AT_ONCE = 2**15
+"""Scores in the processor's cache at once."""
 
 _Words = npt.NDArray[np.uint64]
 _Chunk = TypeVar("_Chunk", bound=Hashable)
@@ -64,7 +68,7 @@ class PeerPatience(msgspec.Struct, frozen=True):
 
 
 def content_key(checksum: str, size: int) -> str:
-    """Return the name of content that is the same on all nodes; empty if no checksum verifies it.
+    """Return the name of content, the same on all nodes; empty if no checksum verifies it.
 
     Args:
         checksum: of the whole content, from the store's listing or by `proof_of`.
@@ -76,46 +80,76 @@ def content_key(checksum: str, size: int) -> str:
     return hashlib.sha256(f"{size} {checksum}".encode()).hexdigest()
 
 
+class ContentChunks:
+    """The chunks of all contents of a source, in the order of the contents' keys.
+
+    Args:
+        contents: number of chunks by the key of the content.
+
+    """
+
+    def __init__(self, contents: Mapping[str, int]) -> None:
+        # Not sorted(): of a million keys that stops all threads for a second.
+        order = np.argsort(np.array(list(contents), dtype=np.bytes_))
+        counts = np.array(list(contents.values()), dtype=np.int64)[order]
+        firsts = np.concatenate(([0], np.cumsum(counts)))
+        self._firsts: dict[str, int] = dict(zip(contents, firsts[np.argsort(order)].tolist(), strict=True))
+        seeds = np.repeat(np.array([_seed(key) for key in contents], dtype=np.uint64)[order], counts)
+        numbers = np.arange(firsts[-1]) - np.repeat(firsts[:-1], counts)
+        self.words = _mixed(seeds + numbers.astype(np.uint64) * _GOLDEN)
+        """A random word for each chunk."""
+
+    def __getitem__(self, chunk: tuple[str, int]) -> int:
+        """Return the place of a content's chunk among all."""
+        return self._firsts[chunk[0]] + chunk[1]
+
+
 class Owners:
     """Which node reads which chunk from the store: rendezvous hashing, with a limit on what one member owns.
 
     Nodes with the same contents and members compute the same owners; one member more or less changes
-    what that one owns, and little else.
+    what that one owns, and little else. The time is in proportion to chunks times members (`bench/owners.py`).
 
     Args:
-        contents: number of chunks by the key of the content.
+        chunks: of all contents.
         members: addresses; at least one.
 
     """
 
-    def __init__(self, contents: Mapping[str, int], members: Iterable[str]) -> None:
+    def __init__(self, chunks: ContentChunks, members: Iterable[str]) -> None:
+        self.chunks = chunks
         self._members = tuple(sorted(set(members)))
         self._seeds = np.array([_seed(each) for each in self._members], dtype=np.uint64)
-        self._keys = {key: _seed(key) for key in sorted(contents)}
-        self._owners: dict[tuple[str, int], int] = {}
-        most = -(-sum(contents.values()) * (100 + _SLACK_PERCENT) // (100 * len(self._members)))
+        count = len(chunks.words)
+        most = -(-count * (100 + _SLACK_PERCENT) // (100 * len(self._members)))
+        # 1. The owner of a chunk is the member with its highest score.
+        block = max(1, _SCORES_AT_ONCE // len(self._members))
+        best = [self._scores(slice(first, first + block)).argmax(axis=1) for first in range(0, count, block)]
+        self._owners = np.concatenate((np.zeros(0, dtype=np.int64), *best)).astype(np.int32)
+        if np.bincount(self._owners, minlength=1).max() <= most:
+            return
+        # 2. A member that owns its share already is replaced by the next one.
         owned = [0] * len(self._members)
-        for key in self._keys:
-            for chunk in range(contents[key]):
-                scores = self._scores(key, chunk)
-                member = int(scores.argmax())
-                if owned[member] >= most:
-                    member = next(int(each) for each in np.argsort(scores)[::-1] if owned[each] < most)
-                owned[member] += 1
-                self._owners[key, chunk] = member
+        for place, member in enumerate(self._owners.tolist()):
+            owner = member
+            if owned[member] >= most:
+                order = np.argsort(self._scores(slice(place, place + 1))[0])[::-1]
+                owner = self._owners[place] = next(int(each) for each in order if owned[each] < most)
+            owned[owner] += 1
 
-    def _scores(self, key: str, chunk: int) -> _Words:
-        place = _mixed(np.array([self._keys[key]], dtype=np.uint64) + np.array([chunk], dtype=np.uint64) * _GOLDEN)
-        return _mixed(place ^ self._seeds)
+    def _scores(self, places: slice) -> _Words:
+        """Return the scores of chunks, as (chunks, members) uint64."""
+        return _mixed(self.chunks.words[places, np.newaxis] ^ self._seeds)
 
     def owner(self, key: str, chunk: int) -> str:
         """Return the owner of a chunk: the node that reads it from the store."""
-        return self._members[self._owners[key, chunk]]
+        return self._members[int(self._owners[self.chunks[key, chunk]])]
 
-    def row(self, key: str, chunk: int) -> tuple[str, ...]:
+    def candidates(self, key: str, chunk: int) -> tuple[str, ...]:
         """Return all members in the order in which they replace each other: the owner first."""
-        owner = self._owners[key, chunk]
-        others = (int(each) for each in np.argsort(self._scores(key, chunk))[::-1] if each != owner)
+        place = self.chunks[key, chunk]
+        owner = int(self._owners[place])
+        others = (int(each) for each in np.argsort(self._scores(slice(place, place + 1))[0])[::-1] if each != owner)
         return tuple(self._members[each] for each in (owner, *others))
 
 
@@ -124,10 +158,13 @@ def _seed(text: str) -> int:
 
 
 def _mixed(values: _Words) -> _Words:
-    """Return well mixed words. Source: splitmix64, Steele, Lea and Flood, OOPSLA 2014."""
-    values = (values ^ (values >> np.uint64(30))) * _FIRST
-    values = (values ^ (values >> np.uint64(27))) * _SECOND
-    return values ^ (values >> np.uint64(31))
+    """Mix words well, in place. Source: splitmix64, Steele, Lea and Flood, OOPSLA 2014."""
+    values ^= values >> np.uint64(30)
+    values *= _FIRST
+    values ^= values >> np.uint64(27)
+    values *= _SECOND
+    values ^= values >> np.uint64(31)
+    return values
 
 
 class Peers:
@@ -154,22 +191,22 @@ class Peers:
         self._absent_until.clear()
         self._unverified_until.clear()
 
-    def whom(self, owners: Owners, key: str, chunk: int, now: float, besides: Collection[str] = ()) -> str:
-        """Return the peer to request a chunk from; empty if the node should read it from the store.
+    def peer_for(self, owners: Owners, key: str, chunk: int, now: float, besides: Collection[str] = ()) -> str:
+        """Return the peer to request a chunk from; empty if the node reads it from the store.
 
-        That is if it is its owner, or three others were asked in vain.
+        That is if the node owns it, or three peers failed.
 
         Args:
             owners: of all chunks.
             key: of its content.
             chunk: index.
             now: seconds of a monotonic clock.
-            besides: peers that were asked already, or must not be asked.
+            besides: peers that failed already, or must not be asked.
 
         """
         if len(besides) >= _TRIES:
             return ""
-        for each in owners.row(key, chunk):
+        for each in owners.candidates(key, chunk):
             if each == self._me:
                 return ""
             if each not in besides and not self._is_away(each, key, now):
@@ -181,8 +218,7 @@ class Peers:
 
         A node that joins others which have the model reads nothing from the store.
         """
-        row = owners.row(key, chunk)
-        peer = next((each for each in row if each != self._me), "")
+        peer = next((each for each in owners.candidates(key, chunk) if each != self._me), "")
         away = not peer or self._is_away(peer, key, now) or now < self._unverified_until.get((peer, key), now)
         return "" if away else peer
 
@@ -218,15 +254,15 @@ class Peers:
         return not known
 
 
-def meeting_pause_s(pause_s: float, listed: int) -> float:
-    """Return how long a node waits until it lists all nodes again, with all others doing so, too.
+def refresh_interval_s(least_s: float, listed: int) -> float:
+    """Return the interval at which a node lists all nodes: all together list at most 5,000 objects a second.
 
     Args:
-        pause_s: at least.
+        least_s: it is no shorter.
         listed: how many there were.
 
     """
-    return max(pause_s, listed * listed / _LISTED_PER_S)
+    return max(least_s, listed * listed / _LISTED_PER_S)
 
 
 def recheck_order(origins: Mapping[_Chunk, str]) -> tuple[_Chunk, ...]:
