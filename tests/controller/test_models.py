@@ -21,7 +21,7 @@ from tessera.clients.kube import (
     Store,
 )
 from tessera.controller.models import ModelCaches
-from tessera.core.storage.models.cache import ObservedModel
+from tessera.core.storage.models.nodemodels import ObservedModel
 from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ import pytest
 from kube.conftest import fresh
 from kube.modelstore import BUCKET, put, serve_bucket, small_disk
 from kube.pods import busybox, remove
-from tessera.clients.disks import HostImages
+from tessera.clients.disks import HostErofsMounts
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import NAMESPACE, objects
@@ -215,7 +215,7 @@ def test_nodes_give_each_other_what_they_have_read_and_no_more_is_read_of_the_bu
 
 
 def test_a_packed_model_is_one_image_that_pods_read_like_files(models: Models) -> None:
-    if problem := HostImages().why_not():
+    if problem := HostErofsMounts().why_not():
         pytest.skip(problem)
     for each in models.cluster.nodes:  # the kernel makes them in the machine's own /dev alone
         each.run("sh", "-c", "for n in $(seq 0 63); do [ -e /dev/loop$n ] || mknod /dev/loop$n b 7 $n; done")

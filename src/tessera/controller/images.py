@@ -26,7 +26,7 @@ from tessera.api.tessera.v1alpha1.imagewarmups import (
 from tessera.api.tessera.v1alpha1.objects import refused_status
 from tessera.clients.kube import ENVIRONMENTS, IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store
 from tessera.controller.reconciler import Reconciler
-from tessera.core.storage.images.warmup import DesiredImage, Turn, image_nodes, plan, summary
+from tessera.core.storage.images.warmup import DesiredImage, Turn, image_nodes, plan_warmups, summarize_warmup
 from tessera.errors import InvalidInput
 
 __all__ = ["ImageWarmups"]
@@ -79,15 +79,15 @@ class ImageWarmups(Reconciler):
         # 2. Plan, and write the desired images of each node.
         warmups = [core for _, core in known]
         # In a thread: with thousands of nodes this takes a second, and the Lease must be renewed meanwhile.
-        desired = await asyncio.to_thread(plan, warmups, nodes, demand, self._turns, now.timestamp())
+        desired = await asyncio.to_thread(plan_warmups, warmups, nodes, demand, self._turns, now.timestamp())
         for node in nodes:
             if desired[node.name] != node.desired:
                 await self._write_node(node.name, desired[node.name])
-        given = [Turn(name, each.image, each.attempt) for name, images in desired.items() for each in images]
-        self._turns = {each: self._turns.get(each, now.timestamp()) for each in given if each.attempt}
+        turns = [Turn(name, each.image, each.attempt) for name, images in desired.items() for each in images]
+        self._turns = {each: self._turns.get(each, now.timestamp()) for each in turns if each.attempt}
         # 3. Write the status of each warmup and environment.
         for each, core in known:
-            status = warmup_status(each, summary(core, nodes, demand), now)
+            status = warmup_status(each, summarize_warmup(core, nodes, demand), now)
             await self.write_status(IMAGE_WARMUPS, each.metadata.name, each.status, status)
         for found, problem in refused:
             await self.write_refused(
@@ -95,8 +95,8 @@ class ImageWarmups(Reconciler):
             )
 
         for one in environments:
-            wanted, ready = image_nodes(one.full_image, warmups, nodes)
-            await self.write_status(ENVIRONMENTS, one.name, one.status, EnvironmentStatus(nodes=wanted, ready=ready))
+            selected, ready = image_nodes(one.full_image, warmups, nodes)
+            await self.write_status(ENVIRONMENTS, one.name, one.status, EnvironmentStatus(nodes=selected, ready=ready))
 
     def _environments(self) -> list[Environment]:
         """Return the valid Environments, ordered by name."""

@@ -19,7 +19,8 @@ from tessera.api.tessera.v1alpha1.modelcaches import (
 from tessera.api.tessera.v1alpha1.objects import refused_status
 from tessera.clients.kube import MODEL_CACHES, NODE_MODELS, PODS, Kube, Object, Selection, Store
 from tessera.controller.reconciler import Reconciler
-from tessera.core.storage.models.cache import DesiredModel, models_of_nodes, summary
+from tessera.core.storage.models.fleet import models_of_nodes, summarize_cache
+from tessera.core.storage.models.nodemodels import DesiredModel
 from tessera.core.workload.resources import MODEL_RESOURCE
 
 __all__ = ["ModelCaches"]
@@ -72,7 +73,7 @@ class ModelCaches(Reconciler):
                 await self._write_node(node.name, desired[node.name])
         # 3. Write the status of each ModelCache.
         for each, core in known:
-            status = cache_status(each, summary(core, nodes, demand), now)
+            status = cache_status(each, summarize_cache(core, nodes, demand), now)
             await self.write_status(MODEL_CACHES, each.metadata.name, each.status, status)
         for found, problem in refused:
             await self.write_refused(

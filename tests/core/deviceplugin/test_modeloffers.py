@@ -1,6 +1,6 @@
 """What a node offers the kubelet of a model."""
 
-from tessera.core.deviceplugin.modeloffers import CLIENTS, allocated_revisions, model_offer
+from tessera.core.deviceplugin.modeloffers import CLIENTS, allocated_revisions, model_offer, mount_path, path_variable
 
 ONE, TWO = "1" * 64, "2" * 64
 
@@ -14,3 +14,7 @@ def test_a_device_says_whose_mount_it_is() -> None:
     ids = [offer.devices[7].id, "nonsense", "GPU-1::0"]
     assert allocated_revisions(ids, (ONE, TWO)) == {ONE}
     assert allocated_revisions((), (ONE,)) == frozenset()
+
+
+def test_a_container_learns_where_a_model_is() -> None:
+    assert (path_variable("llama-3-8b"), mount_path("llama")) == ("TESSERA_MODEL_LLAMA_3_8B_PATH", "/models/llama")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tessera.cli.work.validation import WordForm, checked, checked_folder
-from tessera.core.storage.models.cache import folder_name
+from tessera.core.deviceplugin.modeloffers import mount_path
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput, shown
 
@@ -39,7 +39,7 @@ def data_of(words: Sequence[str]) -> Data:
         if each.startswith(_CLAIM)
     )
     caches = tuple(
-        (checked("--data", each, WordForm.LABEL), folder_name(each)) for each in words if not each.startswith(_CLAIM)
+        (checked("--data", each, WordForm.LABEL), mount_path(each)) for each in words if not each.startswith(_CLAIM)
     )
     env = {_variable(name): folder for name, folder in (*caches, *claims)}
     if len(env) != len(words):

@@ -14,7 +14,7 @@ from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespa
 from tessera.cli.options import FilledOption, refuse_without, with_options
 from tessera.cli.work.mounts import check_folders, data_of, secrets_of
 from tessera.cli.work.validation import WordForm, checked, checked_text
-from tessera.core.storage.models.cache import folder_name
+from tessera.core.deviceplugin.modeloffers import mount_path
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
 from tessera.core.workload.tesseranames import ISOLATION
@@ -135,7 +135,7 @@ def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool =
     check_folders(
         (
             *((("--code", CODE_FOLDER),) if given["code"] else ()),
-            *((f"ModelCache {each}", folder_name(each)) for each in (*given["model"], *data.caches)),
+            *((f"ModelCache {each}", mount_path(each)) for each in (*given["model"], *data.caches)),
             *((f"--data pvc/{name}", folder) for name, folder in data.claims),
             *((f"--secret {name}:{folder}", folder) for name, folder in folders),
         )

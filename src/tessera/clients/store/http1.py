@@ -169,7 +169,7 @@ class Response:
         return count
 
     def skip(self, size: int) -> None:
-        """Read bytes that are not wanted."""
+        """Read and drop bytes."""
         self._begin_pace()
         buffer = memoryview(bytearray(min(size, _SKIPPED_BYTES)))
         while size:

@@ -24,7 +24,7 @@ def all_pages(read: Callable[[str], tuple[Sequence[_Row], str | None]]) -> list[
 
     """
     found: list[_Row] = []
-    token, seen, first = "", {""}, set[_Row]()
+    token, known, first = "", {""}, set[_Row]()
     for _ in range(_PAGES):
         rows, following = read(token)
         if rows and rows[0] in first:
@@ -33,8 +33,8 @@ def all_pages(read: Callable[[str], tuple[Sequence[_Row], str | None]]) -> list[
         found += rows
         if following is None:
             return found
-        if following in seen:
+        if following in known:
             break
-        seen.add(following)
+        known.add(following)
         token = following
     raise Temporary("the listing does not end: its pages repeat")

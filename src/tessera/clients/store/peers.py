@@ -46,7 +46,7 @@ class PeerConnections:
 
         Args:
             peer: address and port.
-            target: `chunks/KEY/NUMBER`, or `held/KEY/NUMBER` for verified content.
+            target: `chunks/KEY/NUMBER`, or `verified/KEY/NUMBER` for verified content.
             view: as long as the chunk.
             is_done: returns whether it is no longer needed.
 

@@ -53,15 +53,15 @@ class WebStore:
         if not self._top.endswith("/"):
             return (self._object(self._top, unquote(self._top.rpartition("/")[2])),)
         paths: list[str] = []
-        folders, seen, read = [self._top], {self._top}, 0
+        folders, known, read = [self._top], {self._top}, 0
         while folders:
             folder, read = folders.pop(), read + 1
             for link in self._links(folder):
-                if link in seen:
+                if link in known:
                     continue
-                seen.add(link)
+                known.add(link)
                 (folders if link.endswith("/") else paths).append(link)
-            if len(seen) > _FOLDERS * 100 or read + len(folders) > _FOLDERS:
+            if len(known) > _FOLDERS * 100 or read + len(folders) > _FOLDERS:
                 raise Refused("more than 10,000 folders or a million files: not the index of a model")
         # Not more at once: it is a server that others use, too.
         threads = ThreadPoolExecutor(_HEADS)

@@ -8,7 +8,7 @@ import msgspec
 from tessera.core.deviceplugin.advertise import ListedDevice
 from tessera.core.workload.resources import MODEL_RESOURCE
 
-__all__ = ["CLIENTS", "ModelOffer", "allocated_revisions", "model_offer"]
+__all__ = ["CLIENTS", "ModelOffer", "allocated_revisions", "model_offer", "mount_path", "path_variable"]
 
 CLIENTS = 256
 """Containers of a node that can have one revision of a model; above the kubelet's default limit of pods."""
@@ -36,3 +36,13 @@ def allocated_revisions(ids: Iterable[str], revisions: Iterable[str]) -> frozens
     """Return the revisions of devices with these ids."""
     begin = {match[1] for each in ids if (match := _DEVICE.fullmatch(each))}
     return frozenset(each for each in revisions if each[:_REVISION_CHARACTERS] in begin)
+
+
+def path_variable(model: str) -> str:
+    """Return the environment variable with a model's path in a container."""
+    return f"TESSERA_MODEL_{model.upper().replace('-', '_')}_PATH"
+
+
+def mount_path(model: str) -> str:
+    """Return a model's path in a container."""
+    return f"/models/{model}"

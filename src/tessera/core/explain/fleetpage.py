@@ -27,7 +27,7 @@ from tessera.core.explain.inspection import GpuHealth, GpuInspection, InstanceUs
 from tessera.core.explain.inspection import GpuPod as InspectedPod
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
-from tessera.core.storage.models.cache import ObservedModel
+from tessera.core.storage.models.nodemodels import ObservedModel
 from tessera.core.usage.activity import is_idle
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.rightsizing import Recommendation

@@ -9,8 +9,8 @@ import pytest
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.modelcache.fetching import Fetches
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.cache import DesiredModel
 from tessera.core.storage.models.cacheplan import CachePlan
+from tessera.core.storage.models.nodemodels import DesiredModel
 from tessera.log import logger
 
 pytestmark = pytest.mark.anyio

@@ -26,7 +26,7 @@ from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import SyncOptions
 from tessera.api.tessera.v1alpha1.modelcaches import API_VERSION, node_spec, node_status, read_node_models
 from tessera.certificates import asking_context_of
-from tessera.clients.disks import HostImages, MemoryImages
+from tessera.clients.disks import HostErofsMounts, MemoryErofsMounts
 from tessera.clients.kube import (
     CUSTOM_RESOURCE_DEFINITIONS,
     NODE_MODELS,
@@ -43,9 +43,9 @@ from tessera.clients.store import MemoryStore, ObjectStore
 from tessera.clients.store.peers import ChunkAbsent, PeerConnections
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.modeloffers import CLIENTS
-from tessera.core.storage.models.cache import DesiredModel, NodeModels, ObservedModel
+from tessera.core.storage.models.nodemodels import DesiredModel, NodeModels, ObservedModel
 from tessera.core.storage.models.peers.owners import PeerPatience, content_key
-from tessera.core.storage.models.retention import Kept
+from tessera.core.storage.models.retention import RevisionOnDisk
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import Unavailable
 from tessera.log import logger
@@ -445,10 +445,10 @@ class WatchedDisk(SmallDisk):
 
     looked_at: Callable[[], object] | None = None
 
-    def kept(self, name: str) -> tuple[Kept, ...]:
+    def revisions(self, name: str) -> tuple[RevisionOnDisk, ...]:
         if self.looked_at is not None and name == "small":
             self.looked_at()
-        return super().kept(name)
+        return super().revisions(name)
 
 
 async def test_a_pod_that_gets_what_was_chosen_to_make_room_stops_nobody_for_ever(node: Node) -> None:
@@ -470,7 +470,7 @@ async def test_a_pod_that_gets_what_was_chosen_to_make_room_stops_nobody_for_eve
     assert not node.kubelet.panics
 
 
-@pytest.mark.skipif(bool(HostImages().why_not()), reason="root, EROFS and loop devices")
+@pytest.mark.skipif(bool(HostErofsMounts().why_not()), reason="root, EROFS and loop devices")
 async def test_a_packed_model_is_an_image_that_is_mounted_before_a_pod_gets_it_and_after_a_reboot(node: Node) -> None:
     source = node.put("llama", a=b"1", b=b"same")
     await node.tell(desired(source, interval_s=60, keep=1, pack="Always"))
@@ -478,7 +478,7 @@ async def test_a_packed_model_is_an_image_that_is_mounted_before_a_pod_gets_it_a
         async with node.running():
             await node.model(has())
             old = await node.start("old")
-            assert HostImages().is_mounted(Path(old.mounts[0].host_path))
+            assert HostErofsMounts().is_mounted(Path(old.mounts[0].host_path))
             assert mounted(old) == b"1"
         ModelFolder(node.folder / "llama").unmount_images()  # a reboot
         keeper = ModelKeeper("n1", node.kube, Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins))
@@ -505,7 +505,7 @@ async def test_a_packed_model_is_an_image_that_is_mounted_before_a_pod_gets_it_a
 
 async def test_where_the_kernel_mounts_no_images_auto_keeps_files_and_always_is_said(node: Node) -> None:
     source = node.put("llama", a=b"1")
-    disk = ModelDisk(node.folder, most_percent=99, images=MemoryImages(problem="the kernel 6.1 has no EROFS"))
+    disk = ModelDisk(node.folder, most_percent=99, images=MemoryErofsMounts(problem="the kernel 6.1 has no EROFS"))
     await node.tell(desired(source, pack="Always"))
     async with node.running(disk):
         assert "has no EROFS: do not pack" in (await node.model(lambda each: each.state == "Failed")).reason
@@ -637,12 +637,12 @@ async def test_a_node_fetches_from_the_peers_that_its_nodemodels_name_and_report
             key = content_key(f"md5:{hashlib.md5(content['large']).hexdigest()}", MIB)
             view = memoryview(bytearray(MIB))
             with contextlib.closing(PeerConnections(asking_context_of(peer_tls(pki)), PeerPatience())) as peers:
-                await asyncio.to_thread(peers.fill, reported.peer, f"held/{key}/0", view, lambda: False)
+                await asyncio.to_thread(peers.fill, reported.peer, f"verified/{key}/0", view, lambda: False)
                 assert bytes(view) == content["large"]
                 await node.tell()
                 await until_gone(node.folder / "llama")
                 with pytest.raises(ChunkAbsent):
-                    await asyncio.to_thread(peers.fill, reported.peer, f"held/{key}/0", view, lambda: False)
+                    await asyncio.to_thread(peers.fill, reported.peer, f"verified/{key}/0", view, lambda: False)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

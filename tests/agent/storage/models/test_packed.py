@@ -13,7 +13,7 @@ from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.packed import damaged_in_image, read_ahead, write_image
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
-from tessera.clients.disks import HostImages, Images, MemoryImages
+from tessera.clients.disks import ErofsMounts, HostErofsMounts, MemoryErofsMounts
 from tessera.clients.store import MemoryStore
 from tessera.core.storage.models.erofs import image_layout
 from tessera.core.storage.models.revisions import CHUNK_BYTES
@@ -30,10 +30,10 @@ FILES = {
     "train/a b%+'\"&$(x);\\": b"odd",
     "..a": b"dots",
 }
-kernel = pytest.mark.skipif(bool(HostImages().why_not()), reason="root, EROFS and loop devices")
+kernel = pytest.mark.skipif(bool(HostErofsMounts().why_not()), reason="root, EROFS and loop devices")
 
 
-def run(contents: dict[str, bytes], top: Path, images: Images, options: SyncOptions = PACKED) -> Synced:
+def run(contents: dict[str, bytes], top: Path, images: ErofsMounts, options: SyncOptions = PACKED) -> Synced:
     return sync(MemoryStore(contents), ModelFolder(top, images), options)
 
 
@@ -50,12 +50,12 @@ def top(tmp_path: Path) -> Iterator[Path]:
 
 @kernel
 def test_the_kernel_reads_what_was_fetched(top: Path) -> None:
-    done = run(FILES, top, HostImages())
+    done = run(FILES, top, HostErofsMounts())
     assert content(top / "current") == FILES
     assert done.files == len(FILES)
     with pytest.raises(OSError, match="Read-only file system"):
         (top / "current" / "new").touch()
-    plain = run(FILES, top.parent / "plain", MemoryImages(), msgspec.structs.replace(PACKED, pack="Never"))
+    plain = run(FILES, top.parent / "plain", MemoryErofsMounts(), msgspec.structs.replace(PACKED, pack="Never"))
     assert plain.revision == done.revision
     image = ModelFolder(top).image(done.revision)
     assert image is not None
@@ -66,7 +66,7 @@ def test_the_kernel_reads_what_was_fetched(top: Path) -> None:
 @pytest.mark.skipif(shutil.which("fsck.erofs") is None, reason="Debian's erofs-utils")
 def test_fsck_finds_nothing_wrong(top: Path) -> None:
     many = {f"d{number % 7}/{number:05}": b"x" * (number % 4000) for number in range(3000)}
-    done = run({**FILES, **many}, top, HostImages())
+    done = run({**FILES, **many}, top, HostErofsMounts())
     image = ModelFolder(top).image(done.revision)
     said = subprocess.run(["fsck.erofs", str(image)], capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
@@ -75,18 +75,18 @@ def test_fsck_finds_nothing_wrong(top: Path) -> None:
 
 @kernel
 def test_an_update_takes_unchanged_files_from_the_image(top: Path) -> None:
-    first = run(FILES, top, HostImages())
-    done = run({**FILES, "labels.csv": b"new"}, top, HostImages())
+    first = run(FILES, top, HostErofsMounts())
+    done = run({**FILES, "labels.csv": b"new"}, top, HostErofsMounts())
     assert done.bytes == 3
     assert content(top / "current") == {**FILES, "labels.csv": b"new"}
     assert content(top / "versions" / first.revision) == FILES
-    again = run({**FILES, "labels.csv": b"new"}, top, HostImages())
+    again = run({**FILES, "labels.csv": b"new"}, top, HostErofsMounts())
     assert (again.bytes, again.revision) == (0, done.revision)
 
 
 @kernel
 def test_after_a_reboot_images_are_mounted_again(top: Path) -> None:
-    done = run(FILES, top, HostImages())
+    done = run(FILES, top, HostErofsMounts())
     folder = ModelFolder(top)
     assert folder.unmount_images()
     assert not folder.is_readable(done.revision)
@@ -96,7 +96,7 @@ def test_after_a_reboot_images_are_mounted_again(top: Path) -> None:
 
 
 def test_an_image_that_cannot_be_mounted_is_said_and_stops_nothing_else(top: Path) -> None:
-    images = MemoryImages()
+    images = MemoryErofsMounts()
     first = run({"a": b"1"}, top, images)
     images.refusal = "wrong fs type"
     with pytest.raises(Unavailable, match="wrong fs type"):
@@ -114,7 +114,7 @@ def test_an_image_that_cannot_be_mounted_is_said_and_stops_nothing_else(top: Pat
 
 def test_what_is_not_mounted_any_more_does_not_become_current(top: Path) -> None:
     """As after a change of kernels, or without root: an empty folder would be no model."""
-    images = MemoryImages()
+    images = MemoryErofsMounts()
     done = run({"a": b"1"}, top, images)
     images.mounts.clear()
     images.problem = "no EROFS"
@@ -126,13 +126,13 @@ def test_what_is_not_mounted_any_more_does_not_become_current(top: Path) -> None
 def test_a_folder_may_be_named_from_here(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top.parent.mkdir(exist_ok=True)
     monkeypatch.chdir(top.parent)
-    run(FILES, Path(top.name), HostImages())
+    run(FILES, Path(top.name), HostErofsMounts())
     assert content(top / "current") == FILES
 
 
 @kernel
 def test_what_is_read_stays(top: Path) -> None:
-    first = run(FILES, top, HostImages())
+    first = run(FILES, top, HostErofsMounts())
     folder = ModelFolder(top)
     with subprocess.Popen(["sleep", "60"], cwd=top / "current" / "train") as reader:
         assert revisions_in_use(folder.versions) == {first.revision: f"in use by process {reader.pid}"}
@@ -166,7 +166,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes] | None, int, str]] = {
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_image_is_found_not_mounted_and_replaced(top: Path, case: str) -> None:
     damage, count, words = DAMAGE[case]
-    images = MemoryImages()
+    images = MemoryErofsMounts()
     done = run(FILES, top, images)
     folder = ModelFolder(top, images)
     image = folder.image(done.revision)
@@ -188,7 +188,7 @@ def test_a_damaged_image_is_found_not_mounted_and_replaced(top: Path, case: str)
 
 
 def test_a_staged_file_that_changed_is_not_packed(tmp_path: Path) -> None:
-    images = MemoryImages()
+    images = MemoryErofsMounts()
     done = run({"a": b"right"}, tmp_path / "data", images)
     manifest = ModelFolder(tmp_path / "data", images).manifest(done.revision)
     (tmp_path / "a").write_bytes(b"wrong")
@@ -198,7 +198,7 @@ def test_a_staged_file_that_changed_is_not_packed(tmp_path: Path) -> None:
 
 
 def test_a_kill_midway_leaves_no_image_and_the_next_sync_completes(top: Path) -> None:
-    images = MemoryImages()
+    images = MemoryErofsMounts()
     done = run(FILES, top, images)
     folder = ModelFolder(top, images)
     image = folder.image(done.revision)
@@ -215,7 +215,7 @@ def test_a_kill_midway_leaves_no_image_and_the_next_sync_completes(top: Path) ->
 
 
 def test_a_node_that_mounts_no_images_says_so_or_keeps_plain_files(top: Path) -> None:
-    images = MemoryImages("the kernel 5.3 has no EROFS")
+    images = MemoryErofsMounts("the kernel 5.3 has no EROFS")
     with pytest.raises(Unsupported, match=r"the kernel 5\.3 has no EROFS"):
         run(FILES, top, images)
     many = {f"{number}": b"x" for number in range(1000)}
@@ -226,7 +226,7 @@ def test_a_node_that_mounts_no_images_says_so_or_keeps_plain_files(top: Path) ->
 
 def test_a_revision_keeps_its_form(top: Path) -> None:
     """Readers of plain files are not disturbed by a change of mind, nor those of an image."""
-    images, never = MemoryImages(), msgspec.structs.replace(PACKED, pack="Never")
+    images, never = MemoryErofsMounts(), msgspec.structs.replace(PACKED, pack="Never")
     plain = run({"a": b"1"}, top, images, never)
     run({"b": b"1", "a": b"1"}, top, images)
     assert run({"a": b"1"}, top, images).revision == plain.revision
@@ -245,9 +245,9 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     subprocess.run(["mount", "-o", "loop", str(disk), str(mounted)], check=True)
     top = mounted / "data"
     try:
-        first = run({"a": b"1"}, top, HostImages())
+        first = run({"a": b"1"}, top, HostErofsMounts())
         with pytest.raises(Unavailable, match="too little"):
-            run({"b": os.urandom(32 * 2**20)}, top, HostImages())
+            run({"b": os.urandom(32 * 2**20)}, top, HostErofsMounts())
         folder = ModelFolder(top)
         assert folder.current() == first.revision
         assert content(top / "current") == {"a": b"1"}
@@ -255,10 +255,10 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
         (mounted / "filler").write_bytes(bytes(free - 2**20))
         many = {f"{number}": b"xy" for number in range(700)}  # as files they take 2.7 MiB
         with pytest.raises(Unavailable, match="the disk is full"):
-            run(many, top, HostImages(), msgspec.structs.replace(PACKED, reserve_bytes=0))
+            run(many, top, HostErofsMounts(), msgspec.structs.replace(PACKED, reserve_bytes=0))
         assert content(top / "current") == {"a": b"1"}
         (mounted / "filler").unlink()
-        run(many, top, HostImages())
+        run(many, top, HostErofsMounts())
         assert content(top / "current") == many
     finally:
         ModelFolder(top).unmount_images()
@@ -267,7 +267,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_layout_is_as_long_as_the_image(top: Path) -> None:
-    images = MemoryImages()
+    images = MemoryErofsMounts()
     done = run(FILES, top, images)
     image = ModelFolder(top, images).image(done.revision)
     assert image is not None

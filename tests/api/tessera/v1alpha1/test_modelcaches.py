@@ -18,7 +18,7 @@ from tessera.api.tessera.v1alpha1.modelcaches import (
     read_node_models,
 )
 from tessera.api.tessera.v1alpha1.objects import refused_status
-from tessera.core.storage.models.cache import (
+from tessera.core.storage.models.nodemodels import (
     DesiredCache,
     DesiredModel,
     ModelProblem,

@@ -17,8 +17,8 @@ from tessera.core.storage.images.warmup import (
     Turn,
     Warmup,
     next_steps,
-    plan,
-    summary,
+    plan_warmups,
+    summarize_warmup,
 )
 
 A, B, C = "r.example/a:1", "r.example/b:1", "q.example/c:1"
@@ -131,10 +131,10 @@ CASES: dict[str, tuple[list[Warmup], list[NodeImages], dict[str, int], dict[str,
 @pytest.mark.parametrize("case", CASES)
 def test_whose_turn_it_is(case: str) -> None:
     warmups, nodes, demand, want = CASES[case]
-    found = plan(warmups, nodes, demand, {}, 1000.0)
+    found = plan_warmups(warmups, nodes, demand, {}, 1000.0)
     assert attempts(found) == want
     again = [msgspec.structs.replace(each, desired=found[each.name]) for each in nodes]
-    assert plan(warmups, again, demand, {}, 1000.0) == found
+    assert plan_warmups(warmups, again, demand, {}, 1000.0) == found
 
 
 def test_a_turn_of_which_nothing_is_heard_ends_for_others() -> None:
@@ -145,14 +145,14 @@ def test_a_turn_of_which_nothing_is_heard_ends_for_others() -> None:
     pulling = (ObservedImage(image=A, state="Pulling", attempt=1),)
     slow = [msgspec.structs.replace(silent[0], observed=pulling), silent[1]]
     for nodes, last_s in ((silent, 119.0), (slow, 3599.0)):
-        assert attempts(plan(both, nodes, {}, turns, last_s)) == {"n1": {A: 1}, "n2": {}}
-        assert attempts(plan(both, nodes, {}, turns, last_s + 1)) == {"n1": {A: 1}, "n2": {A: 1}}
+        assert attempts(plan_warmups(both, nodes, {}, turns, last_s)) == {"n1": {A: 1}, "n2": {}}
+        assert attempts(plan_warmups(both, nodes, {}, turns, last_s + 1)) == {"n1": {A: 1}, "n2": {A: 1}}
 
 
 def test_what_several_warmups_say_of_an_image_is_joined() -> None:
     first = warmup(A, pinned=False, secrets=("one",), digests=((A, ONE),))
     second = warmup(B, A, name="x", secrets=("two", "one"), digests=((A, TWO),))
-    assert plan([first, second], [NodeImages(name="n1", disk_percent=99)], {}, {}, 0.0)["n1"] == (
+    assert plan_warmups([first, second], [NodeImages(name="n1", disk_percent=99)], {}, {}, 0.0)["n1"] == (
         DesiredImage(image=A, digest=ONE, pinned=True, secrets=("one", "two")),
         DesiredImage(image=B, pinned=True, secrets=("two", "one")),
     )
@@ -167,7 +167,7 @@ def test_a_summary_says_how_far_all_nodes_are() -> None:
         NodeImages(name="n5", ready=False),
         NodeImages(name="other", observed=(failed(A, 1, 0.0),)),
     ]
-    found = summary(warmup(A, B, nodes="n1 n2 n3 n4 n5"), nodes, {A: 3})
+    found = summarize_warmup(warmup(A, B, nodes="n1 n2 n3 n4 n5"), nodes, {A: 3})
     assert (found.nodes, found.ready, found.pulling, found.pinned) == (5, 2, 1, 1)
     assert [(each.image, each.digest, each.nodes, each.pending_pods) for each in found.images] == [
         (A, ONE, 2, 3),
@@ -182,13 +182,19 @@ def test_a_summary_says_how_far_all_nodes_are() -> None:
 
 def test_a_digest_stays_what_it_was_resolved_to() -> None:
     nodes = [NodeImages(name="n1", observed=(present(A, TWO),)), NodeImages(name="n2", observed=(present(A),))]
-    assert [summary(warmup(A, nodes="n1 n2"), nodes[:end], {}).images[0].digest for end in (0, 1, 2)] == ["", TWO, ONE]
-    assert summary(warmup(A, nodes="n1 n2", digests=((A, TWO),)), nodes, {}).images[0].digest == TWO
+    assert [summarize_warmup(warmup(A, nodes="n1 n2"), nodes[:end], {}).images[0].digest for end in (0, 1, 2)] == [
+        "",
+        TWO,
+        ONE,
+    ]
+    assert summarize_warmup(warmup(A, nodes="n1 n2", digests=((A, TWO),)), nodes, {}).images[0].digest == TWO
 
 
 def test_problems_are_bounded() -> None:
     names = [f"n{number}" for number in range(100)]
-    found = summary(warmup(A, nodes=" ".join(names)), [NodeImages(name=each, ready=False) for each in names], {})
+    found = summarize_warmup(
+        warmup(A, nodes=" ".join(names)), [NodeImages(name=each, ready=False) for each in names], {}
+    )
     assert len(found.problems) == 16
 
 
@@ -241,7 +247,7 @@ def test_all_nodes_get_all_images_and_no_limit_is_passed(
     turns: dict[Turn, float] = {}
     now_s, step = 0.0, 0
     while True:
-        desired = plan(warmups, tuple(nodes.values()), demand, turns, now_s)
+        desired = plan_warmups(warmups, tuple(nodes.values()), demand, turns, now_s)
         running = [
             (name, each)
             for name, images in desired.items()
@@ -269,11 +275,11 @@ def test_all_nodes_get_all_images_and_no_limit_is_passed(
         nodes = {name: msgspec.structs.replace(each, desired=desired[name]) for name, each in nodes.items()}
         now_s, step = now_s + 700.0, step + 1
         turns = dict.fromkeys(turns, now_s)
-    assert all(summary(each, tuple(nodes.values()), {}).ready == len(each.nodes) for each in warmups)
+    assert all(summarize_warmup(each, tuple(nodes.values()), {}).ready == len(each.nodes) for each in warmups)
 
 
-@pytest.mark.parametrize(("failures", "back_off_s"), [(0, 10.0), (1, 10.0), (2, 20.0), (4, 80.0), (99, 600.0)])
-def test_the_back_off_counts_failures_in_a_row_and_no_earlier_pulls(failures: int, back_off_s: float) -> None:
+@pytest.mark.parametrize(("failures", "fetch_backoff_s"), [(0, 10.0), (1, 10.0), (2, 20.0), (4, 80.0), (99, 600.0)])
+def test_the_back_off_counts_failures_in_a_row_and_no_earlier_pulls(failures: int, fetch_backoff_s: float) -> None:
     node = NodeImages(name="n1", desired=desired_images((A, 8)), observed=(failed(A, 8, 1000.0, failures),))
-    for now_s, attempt in ((1000.0 + back_off_s - 1, 8), (1000.0 + back_off_s, 9)):
-        assert attempts(plan([warmup(A)], [node], {}, {}, now_s)) == {"n1": {A: attempt}}
+    for now_s, attempt in ((1000.0 + fetch_backoff_s - 1, 8), (1000.0 + fetch_backoff_s, 9)):
+        assert attempts(plan_warmups([warmup(A)], [node], {}, {}, now_s)) == {"n1": {A: attempt}}

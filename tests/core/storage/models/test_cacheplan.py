@@ -4,34 +4,35 @@ from collections.abc import Iterator
 from itertools import chain, combinations, product
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tessera.core.storage.models.cache import DesiredModel, ObservedModel
 from tessera.core.storage.models.cacheplan import (
     AbandonFetch,
     CachePlan,
     EvictRevision,
     Fetching,
+    ModelOnDisk,
     ModelOnNode,
-    OnDisk,
     RemoveModel,
     RemoveSuperseded,
     plan_cache,
 )
-from tessera.core.storage.models.retention import Kept, LinkedFile, freed_bytes, superseded
+from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
+from tessera.core.storage.models.retention import LinkedFile, RevisionOnDisk, freed_bytes, superseded
 
 
 def model(name: str, **more: Any) -> DesiredModel:
     return DesiredModel(name=name, source=f"s3://b/{name}", **more)
 
 
-def on_node(current: str, revisions: str, held: str = "", listed: str | None = None) -> ModelOnNode:
+def on_node(current: str, revisions: str, allocated: str = "", listed: str | None = None) -> ModelOnNode:
     """Return a model whose revisions are single letters."""
-    there = OnDisk(current, tuple(revisions))
-    return ModelOnNode(there, frozenset(held), None if listed is None else frozenset(listed))
+    there = ModelOnDisk(current, tuple(revisions))
+    return ModelOnNode(there, frozenset(allocated), None if listed is None else frozenset(listed))
 
 
 def planned(
@@ -62,7 +63,7 @@ def test_new_pods_get(case: str) -> None:
 STEPS: dict[str, tuple[dict[str, Any], object]] = {
     "what is desired stays": ({"desired": model("a"), "found": on_node("1", "1")}, None),
     "what is not desired goes": ({"desired": None, "found": on_node("1", "1")}, RemoveModel("a")),
-    "what a pod has stays": ({"desired": None, "found": on_node("1", "1", held="1")}, None),
+    "what a pod has stays": ({"desired": None, "found": on_node("1", "1", allocated="1")}, None),
     "what the kubelet may give stays": ({"desired": None, "found": on_node("1", "1", listed="1")}, None),
     "a resource that the kubelet has not let go of yet keeps its model": (
         {"desired": None, "found": on_node("1", "1", listed="")},
@@ -81,7 +82,7 @@ STEPS: dict[str, tuple[dict[str, Any], object]] = {
         None,
     ),
     "what a pod got meanwhile makes no room": (
-        {"desired": model("a"), "found": on_node("1", "1", held="1"), "makes_room_for": "b"},
+        {"desired": model("a"), "found": on_node("1", "1", allocated="1"), "makes_room_for": "b"},
         None,
     ),
     "nothing makes room for what is not desired": (
@@ -94,7 +95,7 @@ STEPS: dict[str, tuple[dict[str, Any], object]] = {
     ),
     "those to keep stay": ({"desired": model("a", keep=2), "found": on_node("2", "12")}, None),
     "a superseded one that a pod has stays": (
-        {"desired": model("a", keep=1), "found": on_node("2", "12", held="1")},
+        {"desired": model("a", keep=1), "found": on_node("2", "12", allocated="1")},
         None,
     ),
     "nothing is superseded by a fetch that goes on": (
@@ -137,8 +138,50 @@ ONE, TWO = "1" * 64, "2" * 64
 MIB = 2**20
 
 
-def there(*kept: Kept, current: str = ONE, **more: Any) -> ModelOnNode:
-    return ModelOnNode(OnDisk(current, tuple(each.revision for each in kept)), kept=kept, **more)
+DUE: dict[str, tuple[DesiredModel, ObservedModel | None, bool]] = {
+    "one that was never checked": (model("a"), None, True),
+    "one that is there": (model("a"), ObservedModel(name="a", revision="1", checked_s=1.0), False),
+    "one that is to be checked again": (
+        model("a", interval_s=60),
+        ObservedModel(name="a", revision="1", checked_s=940.0),
+        True,
+    ),
+    "one that was checked": (
+        model("a", interval_s=60),
+        ObservedModel(name="a", revision="1", checked_s=941.0),
+        False,
+    ),
+    "one of a named revision": (
+        model("a", interval_s=60, revision="1"),
+        ObservedModel(name="a", revision="1", checked_s=1.0),
+        False,
+    ),
+    "one that vanished from the disk": (model("a"), ObservedModel(name="a", checked_s=999.0), True),
+    "one that failed a moment ago": (model("a"), ObservedModel(name="a", failures=1, failed_s=991.0), False),
+    "one that failed": (model("a"), ObservedModel(name="a", failures=1, failed_s=990.0), True),
+    "one that failed twice": (model("a"), ObservedModel(name="a", failures=2, failed_s=990.0), False),
+}
+
+
+@pytest.mark.parametrize("case", DUE)
+def test_what_is_due_is_fetched(case: str) -> None:
+    desired, found, want = DUE[case]
+    if found is not None:
+        found = msgspec.structs.replace(found, identity=desired.identity)
+
+    def fetched(desired: DesiredModel) -> bool:
+        there = {} if found is None else {"a": ModelOnNode(ModelOnDisk(found.revision, (found.revision,)))}
+        fetching = Fetching(now_s=1000.0, reports={} if found is None else {"a": found})
+        return plan_cache({"a": desired}, there, fetching=fetching, displaced={}).fetch is not None
+
+    assert fetched(desired) is want
+    if not want:
+        changed = model("a", include=("*.bin",), interval_s=desired.interval_s, revision=desired.revision)
+        assert fetched(changed), "another source is checked at once"
+
+
+def there(*kept: RevisionOnDisk, current: str = ONE, **more: Any) -> ModelOnNode:
+    return ModelOnNode(ModelOnDisk(current, tuple(each.revision for each in kept)), revisions=kept, **more)
 
 
 def room_for(missing: int, found: dict[str, ModelOnNode], *others: DesiredModel, priority: int = 5) -> CachePlan:
@@ -152,7 +195,10 @@ def evicted(plan: CachePlan) -> list[tuple[str, str]]:
 
 
 def test_room_is_made_by_what_nobody_gets_any_more_and_then_by_lower_priorities() -> None:
-    found = {"a": there(Kept(ONE, 9.0, 10), Kept(TWO, 5.0, 10)), "b": there(Kept(ONE, 9.0, 10), Kept(TWO, 4.0, 10))}
+    found = {
+        "a": there(RevisionOnDisk(ONE, 9.0, 10), RevisionOnDisk(TWO, 5.0, 10)),
+        "b": there(RevisionOnDisk(ONE, 9.0, 10), RevisionOnDisk(TWO, 4.0, 10)),
+    }
     models = model("a", priority=3), model("b", priority=1)
     plan = room_for(11, found, *models)
     assert (evicted(plan), plan.displaced, plan.refused) == ([("b", TWO), ("a", TWO)], {}, {})
@@ -168,21 +214,21 @@ def test_room_is_made_by_what_nobody_gets_any_more_and_then_by_lower_priorities(
 
 def test_room_is_made_by_revisions_that_share_their_files() -> None:
     weights = LinkedFile((0, 1), 8 * MIB, 2)
-    low = there(Kept(ONE, 9.0, 4096, "", (weights,)), Kept(TWO, 5.0, 4096, "", (weights,)))
+    low = there(RevisionOnDisk(ONE, 9.0, 4096, "", (weights,)), RevisionOnDisk(TWO, 5.0, 4096, "", (weights,)))
     plan = room_for(4 * MIB, {"low": low}, model("low"))
     assert (evicted(plan), plan.displaced) == ([("low", TWO)], {"low": "big"})
 
 
-HERE = Kept(ONE, 1.0, 10)
+HERE = RevisionOnDisk(ONE, 1.0, 10)
 STAYS: dict[str, tuple[DesiredModel, ModelOnNode]] = {
     "of its own priority": (model("a", priority=5), there(HERE)),
     "of a higher one": (model("a", priority=6), there(HERE)),
     "that is pinned": (model("a", pinned=True), there(HERE)),
     "that pods have": (model("a"), there(HERE, used=frozenset({ONE}))),
-    "that a process reads": (model("a"), there(Kept(ONE, 1.0, 10, "in use by process 17"))),
-    "whose former revision pods have": (model("a"), there(Kept(TWO, 1.0, 10), used=frozenset({TWO}))),
-    "whose former revision a pod may get": (model("a"), there(Kept(TWO, 1.0, 10), listed=frozenset({TWO}))),
-    "whose revision is named": (model("a", revision=TWO), there(Kept(TWO, 1.0, 10))),
+    "that a process reads": (model("a"), there(RevisionOnDisk(ONE, 1.0, 10, "in use by process 17"))),
+    "whose former revision pods have": (model("a"), there(RevisionOnDisk(TWO, 1.0, 10), used=frozenset({TWO}))),
+    "whose former revision a pod may get": (model("a"), there(RevisionOnDisk(TWO, 1.0, 10), listed=frozenset({TWO}))),
+    "whose revision is named": (model("a", revision=TWO), there(RevisionOnDisk(TWO, 1.0, 10))),
 }
 
 
@@ -193,7 +239,7 @@ def test_no_room_is_made_by_a_model(case: str) -> None:
 
 
 KEPT = st.builds(
-    Kept,
+    RevisionOnDisk,
     st.sampled_from([ONE, TWO, "3" * 64]),
     st.floats(0, 9),
     st.integers(0, 9),
@@ -218,7 +264,7 @@ def test_what_makes_room_is_enough_none_too_many_and_nobodys_that_must_stay(
     found = {name: there(*kept, current=current, used=used) for name, (_, kept, current, used) in others.items()}
     models = {name: model(name, **more) for name, (more, *_) in others.items() if more is not None}
     plan = room_for(missing, found, *models.values(), priority=priority)
-    of = {(name, each.revision): each for name, one in found.items() for each in one.kept}
+    of = {(name, each.revision): each for name, one in found.items() for each in one.revisions}
     chosen = [*evicted(plan), *((name, found[name].there.current) for name in plan.displaced)]
     chosen = [each for each in chosen if each in of]
     freed = [of[each] for each in chosen]
@@ -323,15 +369,15 @@ class Node(RuleBasedStateMachine):
         for name, revisions in self.revisions.items():
             listed = frozenset(each for one, each in may if one == name)
             held = frozenset(each for one, each in self.pods if one == name)
-            there = OnDisk(self.current[name], tuple(revisions))
-            kept = tuple(Kept(each, last_used=place, own_bytes=1) for place, each in enumerate(revisions))
+            there = ModelOnDisk(self.current[name], tuple(revisions))
+            kept = tuple(RevisionOnDisk(each, last_used=place, own_bytes=1) for place, each in enumerate(revisions))
             found[name] = ModelOnNode(there, held, listed or None, kept)
         return found
 
-    def kept(self, name: str) -> tuple[Kept, ...]:
+    def kept(self, name: str) -> tuple[RevisionOnDisk, ...]:
         stay = self.pins.get(name, frozenset()) | {self.current[name]}
         return tuple(
-            Kept(each, last_used=place, own_bytes=1, protected="stays" if each in stay else "")
+            RevisionOnDisk(each, last_used=place, own_bytes=1, protected="stays" if each in stay else "")
             for place, each in enumerate(self.revisions[name])
         )
 

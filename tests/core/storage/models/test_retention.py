@@ -7,11 +7,13 @@ from collections.abc import Collection
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tessera.core.storage.models.retention import Kept, LinkedFile, freed_bytes, make_room, superseded
+from tessera.core.storage.models.retention import LinkedFile, RevisionOnDisk, freed_bytes, make_room, superseded
 from tessera.errors import Unavailable
 
 REVISIONS = st.lists(
-    st.builds(Kept, st.uuids().map(str), st.floats(0, 9), st.integers(0, 99), st.sampled_from(["", "pinned"])),
+    st.builds(
+        RevisionOnDisk, st.uuids().map(str), st.floats(0, 9), st.integers(0, 99), st.sampled_from(["", "pinned"])
+    ),
     unique_by=lambda each: each.revision,
 )
 
@@ -30,7 +32,7 @@ class Disk:
         self.elsewhere = [elsewhere % len(sizes)] if elsewhere >= 0 else []
         links = Counter(file for each in (*self.names, self.elsewhere) for file in each)
         self.kept = [
-            Kept(
+            RevisionOnDisk(
                 str(number),
                 float(number),
                 sum(sizes[file] for file in each if links[file] == 1),
@@ -53,7 +55,7 @@ TWO_OF_THE_SAME = Disk([8, 1, 1], [[0, 1], [0, 2]], (), -1)
 
 
 @given(REVISIONS, st.integers(1, 4))
-def test_retention_keeps_what_is_protected_and_the_most_recent(kept: list[Kept], keep: int) -> None:
+def test_retention_keeps_what_is_protected_and_the_most_recent(kept: list[RevisionOnDisk], keep: int) -> None:
     gone = superseded(kept, keep)
     by_name = {each.revision: each for each in kept}
     assert not any(by_name[name].protected for name in gone)

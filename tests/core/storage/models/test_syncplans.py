@@ -23,15 +23,15 @@ def test_unchanged_files_are_kept_by_etag_or_checksum() -> None:
         StoredObject("e", 1, "e1"),
     )
     plan = plan_sync(listing, "s3://m", {"r": old})
-    assert {path: (name, file.path, file.etag) for path, (name, file) in plan.kept.items()} == {
+    assert {path: (name, file.path, file.etag) for path, (name, file) in plan.reused.items()} == {
         "a": ("r", "a", "e1"),
         "c": ("r", "b", "e9"),
     }
     assert [each.path for each in plan.fetched] == ["d", "e"]
     assert plan.bytes_to_fetch == 2
-    assert plan_sync(listing, "s3://other", {"r": old}).kept.keys() == {"c"}
+    assert plan_sync(listing, "s3://other", {"r": old}).reused.keys() == {"c"}
     again = plan_sync(listing, "s3://m", {"r": old}, {("r", "a")})
-    assert again.kept.keys() == {"c"}
+    assert again.reused.keys() == {"c"}
     assert again.identity != plan.identity
 
 
@@ -39,7 +39,7 @@ def test_a_crc32c_recognizes_a_file_under_its_own_name_alone() -> None:
     old = Manifest("gs://b", (ModelFile("a", 3, ("0" * 64,), "17", "crc32c:e3069283"),))
     same, other = StoredObject("a", 3, "18", "crc32c:e3069283"), StoredObject("b", 3, "1", "crc32c:e3069283")
     plan = plan_sync((same, other), "gs://b", {"old": old})
-    assert (list(plan.kept), plan.fetched) == (["a"], (other,))
+    assert (list(plan.reused), plan.fetched) == (["a"], (other,))
 
 
 def test_an_empty_listing_is_refused() -> None:

@@ -12,10 +12,10 @@ from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.sync import serve_revisions
-from tessera.clients.disks import HostImages, Images
-from tessera.core.storage.models.cacheplan import OnDisk
+from tessera.clients.disks import ErofsMounts, HostErofsMounts
+from tessera.core.storage.models.cacheplan import ModelOnDisk
 from tessera.core.storage.models.paths import NOTES
-from tessera.core.storage.models.retention import Kept, superseded
+from tessera.core.storage.models.retention import RevisionOnDisk, superseded
 from tessera.errors import Conflict, InvalidInput, TesseraError
 
 __all__ = ["ModelDisk"]
@@ -44,12 +44,12 @@ class ModelDisk:
         *,
         root: Path = Path("/"),
         most_percent: int = 85,
-        images: Images | None = None,
+        images: ErofsMounts | None = None,
         sharing: PeerChunks | None = None,
     ) -> None:
         self.folder = folder
         self._here = root / folder.relative_to("/")
-        self._images = HostImages(root) if images is None else images
+        self._images = HostErofsMounts(root) if images is None else images
         self._most_percent = most_percent
         self._facts: dict[tuple[str, str], tuple[int, int]] = {}
         self.sharing = sharing
@@ -100,7 +100,7 @@ class ModelDisk:
         mark.touch()
         return folder
 
-    def observe(self) -> dict[str, OnDisk]:
+    def observe(self) -> dict[str, ModelOnDisk]:
         """Return the agent's models there."""
         found = {}
         for path in sorted(self._here.iterdir()) if self._here.is_dir() else ():
@@ -111,11 +111,11 @@ class ModelDisk:
                 manifests = sorted(each.stem for each in (path / NOTES / "manifests").glob("*.json"))
                 revisions = tuple(each for each in manifests if self.has(path.name, each))
                 current = self.model(path.name).current()
-                found[path.name] = OnDisk(current if current in revisions else "", revisions)
+                found[path.name] = ModelOnDisk(current if current in revisions else "", revisions)
         self._share(found)
         return found
 
-    def _share(self, there: Mapping[str, OnDisk]) -> None:
+    def _share(self, there: Mapping[str, ModelOnDisk]) -> None:
         """Share exactly the present revisions with peers."""
         if self.sharing is None:
             return
@@ -141,14 +141,14 @@ class ModelDisk:
             self._facts[name, revision] = manifest.size, len(manifest.files)
         return self._facts[name, revision]
 
-    def kept(self, name: str) -> tuple[Kept, ...]:
+    def revisions(self, name: str) -> tuple[RevisionOnDisk, ...]:
         """Return the revisions of a model with what they free, protected where a process reads them; none if broken."""
         folder = self.model(name)
         with contextlib.suppress(TesseraError, OSError):  # the next sync reports a broken manifest
             revisions = folder.revisions()
             readers = {each.revision: each.in_use for each in revisions}
             return tuple(
-                msgspec.structs.replace(each, protected=readers[each.revision]) for each in folder.kept(revisions)
+                msgspec.structs.replace(each, protected=readers[each.revision]) for each in folder.on_disk(revisions)
             )
         return ()
 
@@ -180,7 +180,7 @@ class ModelDisk:
         folder = self.model(name)
         try:
             with folder.locked():
-                for revision in superseded(folder.kept(folder.revisions()), keep):
+                for revision in superseded(folder.on_disk(folder.revisions()), keep):
                     folder.evict(revision)
         except Conflict:
             return

@@ -10,8 +10,8 @@ from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.cache import DesiredModel, ObservedModel
 from tessera.core.storage.models.cacheplan import CachePlan, Fetching
+from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import TooLittleRoom
 from tessera.errors import Unavailable
 from tessera.log import Logger, defect

@@ -36,20 +36,26 @@ from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
 from tessera.clients.store import ObjectStore
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.edits import ContainerMount
-from tessera.core.deviceplugin.modeloffers import ModelOffer, allocated_revisions, model_offer
-from tessera.core.storage.models.cache import DesiredModel, environment_name, folder_name, peers_of
+from tessera.core.deviceplugin.modeloffers import (
+    ModelOffer,
+    allocated_revisions,
+    model_offer,
+    mount_path,
+    path_variable,
+)
 from tessera.core.storage.models.cacheplan import (
     AbandonFetch,
     CachePlan,
     CacheStep,
     EvictRevision,
+    ModelOnDisk,
     ModelOnNode,
-    OnDisk,
     RemoveModel,
     RemoveSuperseded,
     plan_cache,
 )
-from tessera.core.storage.models.peers.owners import refresh_interval_s
+from tessera.core.storage.models.nodemodels import DesiredModel
+from tessera.core.storage.models.peers.members import peers_of, refresh_interval_s
 from tessera.core.usage.ownmetrics import MODEL_BYTES, MODEL_BYTES_READ, MODEL_BYTES_SERVED, MODELS, PEERS_BANNED
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.core.workload.tesseranames import AGENT
@@ -67,7 +73,7 @@ _FIRST_REFRESH_S, _REFRESH_S = 1.0, 30.0
 """Between two reads of which nodes fetch the same model: soon after the start, because not all learn of it at once."""
 _ROUND = 30
 """Free bytes are reported in steps of a GiB, so that a growing log causes no report."""
-_ABSENT = ModelOnNode(OnDisk("", ()))
+_ABSENT = ModelOnNode(ModelOnDisk("", ()))
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -202,7 +208,9 @@ class ModelKeeper:
         self._found = {name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids) for name, each in there.items()}
         fetching = self._fetches.observed(self._desired)
         for name, model in self._found.items() if fetching.needs else ():
-            self._found[name] = msgspec.structs.replace(model, kept=await asyncio.to_thread(self._disk.kept, name))
+            self._found[name] = msgspec.structs.replace(
+                model, revisions=await asyncio.to_thread(self._disk.revisions, name)
+            )
         # 3. Plan.
         plan = plan_cache(self._desired, self._found, fetching=fetching, displaced=self._displaced)
         if node_models.desired is not None:
@@ -244,9 +252,9 @@ class ModelKeeper:
                 found="the revision that was offered is not on this node's disk any more",
                 hint="recreate the pod to use the revision on the disk",
             )
-        path = folder_name(name)
+        path = mount_path(name)
         return ContainerResponse(
-            env=((environment_name(name), path),),
+            env=((path_variable(name), path),),
             mounts=(
                 ContainerMount(host_path=str(self._disk.path(name, revision)), container_path=path, read_only=True),
             ),
@@ -370,7 +378,7 @@ class ModelKeeper:
 
 
 def _readers(
-    resource: str, there: OnDisk, listed: Mapping[str, frozenset[str]], ids: Mapping[str, list[str]]
+    resource: str, there: ModelOnDisk, listed: Mapping[str, frozenset[str]], ids: Mapping[str, list[str]]
 ) -> ModelOnNode:
     """Return a model on the disk, with what the kubelet may allocate to pods of it, and what it has allocated."""
     choosable = allocated_revisions(listed[resource], there.revisions) if resource in listed else None

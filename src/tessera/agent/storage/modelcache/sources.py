@@ -8,7 +8,7 @@ import msgspec
 
 from tessera.clients.store import ObjectStore, open_store
 from tessera.clients.store.folders import FolderStore
-from tessera.core.storage.models.cache import DesiredModel
+from tessera.core.storage.models.nodemodels import DesiredModel
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["ModelSources"]

@@ -26,9 +26,9 @@ from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.packed import copy_out, damaged_in_image, layout_of
 from tessera.agent.storage.models.verify import damaged_files
 from tessera.api.tessera.storage.modelmanifests import read_manifest, write_manifest
-from tessera.clients.disks import HostImages, Images
+from tessera.clients.disks import ErofsMounts, HostErofsMounts
 from tessera.core.storage.models.paths import NOTES
-from tessera.core.storage.models.retention import Kept, LinkedFile
+from tessera.core.storage.models.retention import LinkedFile, RevisionOnDisk
 from tessera.core.storage.models.revisions import Manifest, ModelFile
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported, shown
 
@@ -64,9 +64,9 @@ class ModelFolder:
 
     """
 
-    def __init__(self, top: Path, images: Images | None = None) -> None:
+    def __init__(self, top: Path, images: ErofsMounts | None = None) -> None:
         self.top = top
-        self.host_images = images or HostImages()
+        self.erofs_mounts = images or HostErofsMounts()
         self.versions = top / "versions"
         self.staging = top / NOTES / "staging"
         self._manifests = top / NOTES / "manifests"
@@ -136,15 +136,15 @@ class ModelFolder:
         """Mount unmounted images, as after a reboot, if possible; the next sync replaces a damaged image."""
         for path in sorted(self._images.glob("*.erofs")) if self._images.is_dir() else ():
             target = self.versions / path.stem
-            if not target.is_dir() or self.host_images.is_mounted(target) or self.host_images.why_not():
+            if not target.is_dir() or self.erofs_mounts.is_mounted(target) or self.erofs_mounts.why_not():
                 continue
             if not damaged_in_image(path, self.manifest(path.stem), content=False):
                 with contextlib.suppress(TesseraError, OSError):  # readers of this revision get the reason
-                    self.host_images.mount(path, target)
+                    self.erofs_mounts.mount(path, target)
 
     def is_readable(self, revision: str) -> bool:
         """Return whether readers find the files of a revision: one of plain files, or its image is mounted."""
-        return self.image(revision) is None or self.host_images.is_mounted(self.versions / revision)
+        return self.image(revision) is None or self.erofs_mounts.is_mounted(self.versions / revision)
 
     def make_readable(self, revision: str) -> None:
         """Ensure that readers find the files of a revision.
@@ -156,10 +156,10 @@ class ModelFolder:
         """
         image = self.image(revision)
         if image is not None and not self.is_readable(revision):
-            if problem := self.host_images.why_not():
+            if problem := self.erofs_mounts.why_not():
                 hint = f"evict {revision[:12]}, then sync without --pack"
                 raise Unsupported(str(image), found=problem, hint=hint)
-            self.host_images.mount(image, self.versions / revision)
+            self.erofs_mounts.mount(image, self.versions / revision)
 
     def _packed_files(self, revision: str) -> dict[str, tuple[ModelFile, int]]:
         """Return the files of an image by their paths, each with its offset."""
@@ -188,12 +188,12 @@ class ModelFolder:
         self._note(revision, manifest)
         target.mkdir(mode=0o555, exist_ok=True)
         sync_file_system(self.versions)
-        self.host_images.mount(self._images / f"{revision}.erofs", target)
+        self.erofs_mounts.mount(self._images / f"{revision}.erofs", target)
 
     def unmount_images(self) -> bool:
         """Unmount all, before the folder is removed; return whether none is left."""
         names = [path.stem for path in self._images.glob("*.erofs")]
-        return all(self.host_images.unmount(self.versions / name) for name in names)
+        return all(self.erofs_mounts.unmount(self.versions / name) for name in names)
 
     def damaged(self, revision: str, *, content: bool) -> dict[str, str]:
         """Return the damaged files of a revision, by their paths; `content` says whether they are read."""
@@ -290,12 +290,12 @@ class ModelFolder:
             raise InvalidInput(f"{self.top}: revision {shown(prefix)}", found=found, hint=fix)
         return names[0]
 
-    def kept(self, revisions: list[Revision]) -> list[Kept]:
+    def on_disk(self, revisions: list[Revision]) -> list[RevisionOnDisk]:
         """Return what retention decides on."""
         found = []
         for each in revisions:
             own, linked = self._sizes(each.revision)
-            found.append(Kept(each.revision, each.last_used, own, each.protected, linked))
+            found.append(RevisionOnDisk(each.revision, each.last_used, own, each.protected, linked))
         return found
 
     def _sizes(self, revision: str) -> tuple[int, tuple[LinkedFile, ...]]:
@@ -368,7 +368,7 @@ class ModelFolder:
 
     def _discard(self, path: Path) -> None:
         image = self.image(path.name)
-        if image is not None and not self.host_images.unmount(path):
+        if image is not None and not self.erofs_mounts.unmount(path):
             raise Conflict(
                 f"{self.top}: revision {path.name[:12]}",
                 found="a process reads its image",

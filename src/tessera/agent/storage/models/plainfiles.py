@@ -76,12 +76,12 @@ class PlainFiles:
         """
         gone = set(removed)
         folders = {folder for path in removed for folder in parents_of(path)}
-        seen = set[str]()
+        checked = set[str]()
         for path in paths:
             for folder in parents_of(path):
-                if folder not in seen and folder not in gone and not _is_folder(self.top / folder, missing=True):
+                if folder not in checked and folder not in gone and not _is_folder(self.top / folder, missing=True):
                     raise _in_the_way(self.top / folder, "a file or a link", "a folder")
-                seen.add(folder)
+                checked.add(folder)
             if path not in folders and _is_folder(self.top / path):
                 raise _in_the_way(self.top / path, "a folder", "a file")
 

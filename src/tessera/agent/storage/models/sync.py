@@ -15,7 +15,7 @@ from tessera.agent.storage.models.packed import write_image
 from tessera.agent.storage.models.reading import Progress, TransferLimits, TransferSource
 from tessera.agent.storage.models.transfer import Transfer, listed
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.packed import Pack, is_packed
+from tessera.core.storage.models.erofs import Pack, is_packed
 from tessera.core.storage.models.paths import NOTES, checked_objects, selected
 from tessera.core.storage.models.peers.multipart import proof_of
 from tessera.core.storage.models.retention import make_room, superseded
@@ -110,8 +110,8 @@ def sync(
             staged = folder.staging / plan.identity
             clear_room(folder, plan, staged, options, copied=_copied(plan, folder, packed=packed))
             fetched = stage(TransferSource(store, options.limits, progress), folder, plan, staged, sharing)
-            kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
-            manifest = Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
+            reused = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.reused.items())
+            manifest = Manifest(store.source, tuple(sorted((*fetched, *reused), key=lambda file: file.path)))
             # 4. Publish it to readers.
             _publish(manifest, folder, staged, packed=packed)
             if sharing is not None:
@@ -124,7 +124,7 @@ def sync(
             folder.flip(revision)
         # 5. Remove superseded revisions.
         if len(folder.manifests()) > options.keep:
-            for name in superseded(folder.kept(folder.revisions()), options.keep):
+            for name in superseded(folder.on_disk(folder.revisions()), options.keep):
                 folder.evict(name)
         if not is_desired:
             raise Conflict(
@@ -160,7 +160,7 @@ def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) 
         Unsupported: they should, and this node cannot mount images.
 
     """
-    problem = folder.host_images.why_not()
+    problem = folder.erofs_mounts.why_not()
     packed = is_packed([each.size for each in objects], pack, can_mount=not problem)
     if packed and problem:
         raise Unsupported(str(folder.top), found=problem, hint="do not pack")
@@ -169,7 +169,7 @@ def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) 
 
 def _copied(plan: SyncPlan, folder: ModelFolder, *, packed: bool) -> int:
     """Return the bytes of unchanged files that a link cannot reuse: from images, and into one."""
-    return sum(file.size for name, file in plan.kept.values() if packed or folder.image(name) is not None)
+    return sum(file.size for name, file in plan.reused.values() if packed or folder.image(name) is not None)
 
 
 def desired_objects(store: ObjectStore, options: SyncOptions) -> tuple[StoredObject, ...]:
@@ -189,10 +189,10 @@ def _unchanged(plan: SyncPlan, objects: tuple[StoredObject, ...], manifests: dic
     """Return the revision on the disk that equals the listing; empty for none."""
     if plan.fetched:
         return ""
-    names = {name for name, _ in plan.kept.values()}
+    names = {name for name, _ in plan.reused.values()}
     name = next(iter(names))
     same = len(names) == 1 and manifests[name].source == source and len(manifests[name].files) == len(objects)
-    return name if same and all(file.path == path for path, (_, file) in plan.kept.items()) else ""
+    return name if same and all(file.path == path for path, (_, file) in plan.reused.items()) else ""
 
 
 def clear_room(
@@ -210,14 +210,14 @@ def clear_room(
 
     """
     there = sum(path.lstat().st_blocks * 512 for path in staged.rglob("*")) if staged.is_dir() else 0
-    linked = {name for name, _ in plan.kept.values()}
-    kept = [
+    linked = {name for name, _ in plan.reused.values()}
+    revisions = [
         msgspec.structs.replace(each, protected="has unchanged files") if each.revision in linked else each
-        for each in folder.kept(folder.revisions())
+        for each in folder.on_disk(folder.revisions())
     ]
     needed = max(0, plan.bytes_to_fetch - there) + copied
     for name in make_room(
-        kept,
+        revisions,
         needed_bytes=needed,
         free_bytes=folder.free_bytes(),
         reserve_bytes=options.reserve_bytes,
@@ -251,7 +251,7 @@ def stage(
             from tessera.agent.storage.models.peers.shared import SharedTransfer  # noqa: PLC0415
 
             fetched += SharedTransfer(source, staged, sharing).run(shared)
-        for path, (name, file) in plan.kept.items():
+        for path, (name, file) in plan.reused.items():
             target = files / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)

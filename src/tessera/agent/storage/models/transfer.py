@@ -12,9 +12,9 @@ from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_c
 from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.reading import Reader, TransferSource, unavailable
 from tessera.clients.store import SMALL_BYTES, Changed, ObjectStore, Refused, Temporary
-from tessera.core.storage.models.retries import Attempts, Patience
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
 from tessera.core.storage.models.syncplans import Span, spans
+from tessera.core.storage.requestretries import Attempts, Patience
 from tessera.errors import Unavailable
 
 __all__ = ["Transfer", "listed"]
@@ -195,7 +195,7 @@ class Transfer:
         self._progress.add(size, fetched=True)
 
     def _span(self, span: Span, buffer: memoryview, since: float) -> None:
-        """Fetch chunks; `since` is when waiting for them began."""
+        """Fetch chunks; `since` is when the first attempt began."""
         file = self._files[span.object]
         attempts = self._reader.attempts(since)
         chunk, done = span.first, 0

@@ -28,8 +28,8 @@ from tessera.api.tessera.v1alpha1.objects import (
     reason_text,
     subject_of,
 )
-from tessera.core.storage.models import cache as core
-from tessera.core.storage.models.packed import Pack
+from tessera.core.storage.models import nodemodels as core
+from tessera.core.storage.models.erofs import Pack
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput
 

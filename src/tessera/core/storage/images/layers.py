@@ -122,12 +122,12 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """The base that would save most; None where none would save anything."""
 
 
-def analyze(images: Sequence[Image], held: Mapping[str, Collection[str]]) -> Analysis:
+def analyze(images: Sequence[Image], images_by_node: Mapping[str, Collection[str]]) -> Analysis:
     """Return what images of one platform have in common.
 
     Args:
         images: each name once.
-        held: what each node holds, by the names `REGISTRY/REPOSITORY@DIGEST` that the kubelet reports.
+        images_by_node: what each node has, by the names `REGISTRY/REPOSITORY@DIGEST` that the kubelet reports.
 
     """
     users: dict[str, list[str]] = {}
@@ -142,7 +142,7 @@ def analyze(images: Sequence[Image], held: Mapping[str, Collection[str]]) -> Ana
         shared=tuple(sorted(shared, key=lambda each: (-each.bytes, each.digest))),
         bytes=sum(sizes.values()),
         bytes_without_sharing=sum(each.bytes for each in images),
-        nodes=tuple(_pull(node, images, names) for node, names in sorted(held.items())),
+        nodes=tuple(_pull(node, images, names) for node, names in sorted(images_by_node.items())),
         base=_best_base(images),
     )
 

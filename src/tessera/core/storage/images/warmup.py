@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.core.storage.backoff import back_off_s
+from tessera.core.storage.fetchbackoff import fetch_backoff_s
 
 __all__ = [
     "DesiredImage",
@@ -26,11 +26,11 @@ __all__ = [
     "WarmupSummary",
     "image_nodes",
     "next_steps",
-    "plan",
-    "summary",
+    "plan_warmups",
+    "summarize_warmup",
 ]
 
-_UNSEEN_S = 120.0
+_UNREPORTED_S = 120.0
 """A turn without a report from its node for this long is over: no agent runs there."""
 _LONGEST_S = 3600.0
 """A turn that lasts longer is over: another node may use it."""
@@ -153,7 +153,7 @@ class ImageStep(msgspec.Struct, frozen=True):
     image: DesiredImage
 
 
-def plan(
+def plan_warmups(
     warmups: Sequence[Warmup],
     nodes: Sequence[NodeImages],
     demand: Mapping[str, int],
@@ -178,21 +178,21 @@ def plan(
     for warmup in warmups:
         for registry in map(_registry, warmup.images):
             per_registry[registry] = min(warmup.per_registry, per_registry.get(registry, warmup.per_registry))
-    # 1. Keep the turns that are not over; collect candidates.
-    waiting: list[tuple[int, int, int, str]] = []
+    # 1. Keep the turns that are not over; collect those that may get one.
+    candidates: list[tuple[int, int, int, str]] = []
     for node in nodes:
-        seen = {each.image: each for each in node.observed}
+        observed = {each.image: each for each in node.observed}
         full = any(each.is_full(node) for each in warmups)
         for place, image in enumerate(desired[node.name]):
-            found = seen.get(image.image, ObservedImage(image=image.image, state="Missing"))
+            found = observed.get(image.image, ObservedImage(image=image.image, state="Missing"))
             if _lasts(node, image, found, turns.get(Turn(node.name, image.image, image.attempt), now_s), now_s):
                 per_node[node.name] -= 1
                 per_registry[_registry(image.image)] -= 1
             elif node.ready and not full and _is_due(image, found, now_s):
                 attempt = max(image.attempt, found.attempt) + 1
-                waiting.append((-demand.get(image.image, 0), place, attempt, node.name))
+                candidates.append((-demand.get(image.image, 0), place, attempt, node.name))
     # 2. Assign others, in the order of demand.
-    for _, place, attempt, name in sorted(waiting):
+    for _, place, attempt, name in sorted(candidates):
         image = desired[name][place]
         registry = _registry(image.image)
         if per_node[name] > 0 and per_registry[registry] > 0:
@@ -227,22 +227,22 @@ def _is_right(found: ObservedImage | None, digest: str) -> bool:
     return found is not None and found.state == "Present" and digest in ("", found.digest)
 
 
-def _lasts(node: NodeImages, image: DesiredImage, found: ObservedImage, given_s: float, now_s: float) -> bool:
+def _lasts(node: NodeImages, image: DesiredImage, found: ObservedImage, started_s: float, now_s: float) -> bool:
     """Return whether an image has a turn that is not over."""
     begun = found.attempt >= image.attempt
     ended = begun and found.state != "Pulling"
     if not image.attempt or not node.ready or ended or _is_right(found, image.digest):
         return False
-    return now_s - given_s < (_LONGEST_S if begun else _UNSEEN_S)
+    return now_s - started_s < (_LONGEST_S if begun else _UNREPORTED_S)
 
 
 def _is_due(image: DesiredImage, found: ObservedImage, now_s: float) -> bool:
     """Return whether an image without a turn is a candidate."""
-    resting = found.state == "Failed" and now_s - found.failed_s < back_off_s(max(found.failures, 1))
+    resting = found.state == "Failed" and now_s - found.failed_s < fetch_backoff_s(max(found.failures, 1))
     return not resting and not _is_right(found, image.digest)
 
 
-def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, int]) -> WarmupSummary:
+def summarize_warmup(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, int]) -> WarmupSummary:
     """Return the status of a warmup.
 
     Args:
@@ -252,17 +252,17 @@ def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, in
 
     """
     mine = [each for each in nodes if each.name in warmup.nodes]
-    seen = {node.name: {each.image: each for each in node.observed} for node in mine}
+    observed = {node.name: {each.image: each for each in node.observed} for node in mine}
     digests = dict(warmup.digests)
     images = []
     for image in warmup.images:
-        have = [found for each in seen.values() if (found := each.get(image)) and found.state == "Present"]
+        have = [found for each in observed.values() if (found := each.get(image)) and found.state == "Present"]
         known = Counter(each.digest for each in have if each.digest)
         # Resolved once: by the first node, or by most if several were at the same time.
         digest = digests.get(image) or min(known, key=lambda each: (-known[each], each), default="")
         count = sum(each.digest == digest for each in have)
         images.append(ImageSummary(image=image, digest=digest, nodes=count, pending_pods=demand.get(image, 0)))
-    ready = [each for each in seen.values() if all(_is_right(each.get(one.image), one.digest) for one in images)]
+    ready = [each for each in observed.values() if all(_is_right(each.get(one.image), one.digest) for one in images)]
     return WarmupSummary(
         nodes=len(mine),
         ready=len(ready),
@@ -277,8 +277,8 @@ def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, in
 
 def image_nodes(image: str, warmups: Sequence[Warmup], nodes: Sequence[NodeImages]) -> tuple[int, int]:
     """Return how many nodes should have an image by any warmup, and how many of them have it."""
-    wanted = frozenset[str]().union(*(each.nodes for each in warmups if image in each.images))
-    mine = [node for node in nodes if node.name in wanted]
+    selected = frozenset[str]().union(*(each.nodes for each in warmups if image in each.images))
+    mine = [node for node in nodes if node.name in selected]
     ready = sum(any(each.image == image and each.state == "Present" for each in node.observed) for node in mine)
     return len(mine), ready
 
@@ -307,11 +307,11 @@ def next_steps(
         pinned_here: images pinned by Tessera.
 
     """
-    seen = {each.image: each for each in observed}
+    found_by_image = {each.image: each for each in observed}
     keep = {each.image for each in desired if each.pinned}
     steps = [ImageStep("unpin", DesiredImage(image=each)) for each in sorted(set(pinned_here) - keep)]
     for each in desired:
-        found = seen.get(each.image)
+        found = found_by_image.get(each.image)
         if found is not None and _is_right(found, each.digest):
             steps += [ImageStep("pin", each)] if each.pinned and not found.pinned else []
         elif each.attempt > (found.attempt if found else 0):

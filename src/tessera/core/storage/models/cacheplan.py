@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tessera.core.storage.models.cache import DesiredModel, ObservedModel, is_due
-from tessera.core.storage.models.retention import Kept, freed_bytes, least_evicted
+from tessera.core.storage.fetchbackoff import fetch_backoff_s
+from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
+from tessera.core.storage.models.retention import RevisionOnDisk, freed_bytes, least_evicted
 
 __all__ = [
     "AbandonFetch",
@@ -17,15 +18,15 @@ __all__ = [
     "CacheStep",
     "EvictRevision",
     "Fetching",
+    "ModelOnDisk",
     "ModelOnNode",
-    "OnDisk",
     "RemoveModel",
     "RemoveSuperseded",
     "plan_cache",
 ]
 
 
-class OnDisk(msgspec.Struct, frozen=True):
+class ModelOnDisk(msgspec.Struct, frozen=True):
     """A model on the disk: the revision that was fetched last, empty where that is not whole, and all that are."""
 
     current: str
@@ -40,14 +41,14 @@ class ModelOnNode(msgspec.Struct, frozen=True):
         used: those that pods have.
         listed: those that the kubelet may allocate to a pod, or may have allocated; None where it knows no resource of
             the model.
-        kept: its revisions with what they free, where room is to be made; protected are those that a process reads.
+        revisions: all with what they free, where room is to be made; protected are those that a process reads.
 
     """
 
-    there: OnDisk
+    there: ModelOnDisk
     used: frozenset[str] = frozenset()
     listed: frozenset[str] | None = None
-    kept: tuple[Kept, ...] = ()
+    revisions: tuple[RevisionOnDisk, ...] = ()
 
 
 class Fetching(msgspec.Struct, frozen=True):
@@ -169,8 +170,8 @@ def plan_cache(
         if name in others
     )
     # 6. The first that is due is fetched, unless it makes room or waits for it.
-    waiting = {other for name, other in making_room.items() if name in found and found[name].there.current}
-    candidates = (each for name, each in desired.items() if name in due - {*making_room, *waiting, *refused})
+    pending = {other for name, other in making_room.items() if name in found and found[name].there.current}
+    candidates = (each for name, each in desired.items() if name in due - {*making_room, *pending, *refused})
     return CachePlan(
         displaced=making_room,
         refused=refused,
@@ -182,14 +183,19 @@ def plan_cache(
 
 
 def _is_due(model: DesiredModel, found: ModelOnNode | None, fetching: Fetching) -> bool:
+    """Return whether the source of a model is to be checked now."""
     report = fetching.reports.get(model.name)
-    if report is not None:
-        revision = _revision(model, found.there) if found is not None else ""
-        report = msgspec.structs.replace(report, revision=revision)
-    return is_due(model, report, fetching.now_s)
+    if report is None or report.identity != model.identity:
+        return True
+    if report.failures:
+        return fetching.now_s - report.failed_s >= fetch_backoff_s(report.failures)
+    if found is None or not _revision(model, found.there):
+        return True
+    follows = model.interval_s and not model.revision
+    return bool(follows) and fetching.now_s - report.checked_s >= model.interval_s
 
 
-def _revision(model: DesiredModel, there: OnDisk) -> str:
+def _revision(model: DesiredModel, there: ModelOnDisk) -> str:
     """Return the revision of a model that new pods get; empty where it is not there."""
     if not model.revision:
         return there.current
@@ -238,7 +244,7 @@ class _Candidate(msgspec.Struct, frozen=True):
 
     order: tuple[float | str, ...]
     model: str
-    kept: Kept
+    on_disk: RevisionOnDisk
     is_current: bool
 
 
@@ -257,12 +263,12 @@ def _room_for(
         for each in _candidates(name, there, desired.get(name), model.priority)
     ]
     order = sorted(candidates, key=lambda each: (each.is_current, each.order))
-    chosen = [order[position] for position in least_evicted([each.kept for each in order], missing_bytes)]
-    missing_bytes -= freed_bytes(each.kept for each in chosen)
+    chosen = [order[position] for position in least_evicted([each.on_disk for each in order], missing_bytes)]
+    missing_bytes -= freed_bytes(each.on_disk for each in chosen)
     if missing_bytes > 0:
         return _Room(missing_bytes=missing_bytes)
     return _Room(
-        tuple(EvictRevision(each.model, each.kept.revision, model.name) for each in chosen if not each.is_current),
+        tuple(EvictRevision(each.model, each.on_disk.revision, model.name) for each in chosen if not each.is_current),
         tuple(each.model for each in chosen if each.is_current),
     )
 
@@ -272,7 +278,7 @@ def _candidates(name: str, found: ModelOnNode, desired: DesiredModel | None, pri
     offered = "" if desired is None else _revision(desired, found.there)
     readers = found.used.union(found.listed or (), {offered})
     may_be_withdrawn = desired is None or (not desired.pinned and desired.priority < priority)
-    for each in found.kept:
+    for each in found.revisions:
         if each.protected:
             continue
         if each.revision != found.there.current:

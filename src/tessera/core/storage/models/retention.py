@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.errors import Unavailable
 
-__all__ = ["Kept", "LinkedFile", "TooLittleRoom", "freed_bytes", "least_evicted", "make_room", "superseded"]
+__all__ = ["LinkedFile", "RevisionOnDisk", "TooLittleRoom", "freed_bytes", "least_evicted", "make_room", "superseded"]
 
 
 class TooLittleRoom(Unavailable):
@@ -41,7 +41,7 @@ class LinkedFile(msgspec.Struct, frozen=True):
     links: int
 
 
-class Kept(msgspec.Struct, frozen=True):
+class RevisionOnDisk(msgspec.Struct, frozen=True):
     """A revision on the disk.
 
     Args:
@@ -60,7 +60,7 @@ class Kept(msgspec.Struct, frozen=True):
     linked: tuple[LinkedFile, ...] = ()
 
 
-def freed_bytes(removed: Iterable[Kept]) -> int:
+def freed_bytes(removed: Iterable[RevisionOnDisk]) -> int:
     """Return what the removal of all these revisions frees: a file that they share goes with its last name."""
     freed = 0
     names = Counter[LinkedFile]()
@@ -70,7 +70,7 @@ def freed_bytes(removed: Iterable[Kept]) -> int:
     return freed + sum(file.bytes for file, count in names.items() if count >= file.links)
 
 
-def least_evicted(order: Sequence[Kept], missing_bytes: int) -> tuple[int, ...]:
+def least_evicted(order: Sequence[RevisionOnDisk], missing_bytes: int) -> tuple[int, ...]:
     """Return the positions of the first revisions that free so many bytes together, without those that are not needed.
 
     All of them, if even all free too little.
@@ -96,14 +96,14 @@ def least_evicted(order: Sequence[Kept], missing_bytes: int) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-def superseded(kept: Iterable[Kept], keep: int) -> tuple[str, ...]:
+def superseded(revisions: Iterable[RevisionOnDisk], keep: int) -> tuple[str, ...]:
     """Return the revisions beyond the `keep` most recently used, the oldest first; protected ones count and stay."""
-    order = sorted(kept, key=lambda each: (bool(each.protected), each.last_used, each.revision), reverse=True)
+    order = sorted(revisions, key=lambda each: (bool(each.protected), each.last_used, each.revision), reverse=True)
     return tuple(each.revision for each in reversed(order[max(0, keep) :]) if not each.protected)
 
 
 def make_room(
-    kept: Collection[Kept], *, needed_bytes: int, free_bytes: int, reserve_bytes: int, subject: str
+    revisions: Collection[RevisionOnDisk], *, needed_bytes: int, free_bytes: int, reserve_bytes: int, subject: str
 ) -> tuple[str, ...]:
     """Return the revisions to evict, least recently used first, so that the needed bytes fit beside the reserve.
 
@@ -112,12 +112,12 @@ def make_room(
 
     """
     missing = needed_bytes + reserve_bytes - free_bytes
-    evictable = [each for each in kept if not each.protected]
+    evictable = [each for each in revisions if not each.protected]
     order = sorted(evictable, key=lambda each: (each.last_used, each.revision))
     evicted = [order[position] for position in least_evicted(order, missing)]
     missing -= freed_bytes(evicted)
     if missing > 0:
-        stay = ", ".join(f"{each.revision[:12]} ({each.protected})" for each in kept if each.protected) or "none"
+        stay = ", ".join(f"{each.revision[:12]} ({each.protected})" for each in revisions if each.protected) or "none"
         raise TooLittleRoom(
             subject,
             missing,

@@ -19,12 +19,12 @@ class SyncPlan(msgspec.Struct, frozen=True):
     """How the files of a listing are obtained.
 
     Args:
-        kept: files that an older revision has: its name, and the file there, by the path they get.
+        reused: files that an older revision has: its name, and the file there, by the path they get.
         fetched: objects to fetch, in the order of their paths.
 
     """
 
-    kept: dict[str, tuple[str, ModelFile]]
+    reused: dict[str, tuple[str, ModelFile]]
     fetched: tuple[StoredObject, ...]
 
     @property
@@ -94,14 +94,14 @@ def plan_sync(
             if (name, file.path) not in damaged:
                 for key in _keys(manifest.source, file):
                     known.setdefault(key, (name, file))
-    kept, fetched = {}, []
+    reused, fetched = {}, []
     for each in objects:
         found = next((known[key] for key in _keys(source, each) if key in known), None)
         if found is None:
             fetched.append(each)
         else:
-            kept[each.path] = (found[0], _renewed(found[1], each))
-    return SyncPlan(kept, tuple(fetched))
+            reused[each.path] = (found[0], _renewed(found[1], each))
+    return SyncPlan(reused, tuple(fetched))
 
 
 def plan_mirror(
@@ -177,9 +177,9 @@ def spans(objects: tuple[StoredObject, ...]) -> Iterator[Span]:
     is noticed, is one span.
     """
     order = sorted(range(len(objects)), key=lambda index: chunk_count(objects[index].size) == 1)
-    waiting = deque(order)
+    following = deque(order)
     going: defaultdict[int, int] = defaultdict(int)
-    row = deque(waiting.popleft() for _ in range(min(_INTERLEAVED, len(waiting))))
+    row = deque(following.popleft() for _ in range(min(_INTERLEAVED, len(following))))
     while row:
         index = row.popleft()
         count = chunk_count(objects[index].size)
@@ -189,5 +189,5 @@ def spans(objects: tuple[StoredObject, ...]) -> Iterator[Span]:
         if stop < count:
             going[index] = stop
             row.append(index)
-        elif waiting:
-            row.append(waiting.popleft())
+        elif following:
+            row.append(following.popleft())

@@ -1,4 +1,4 @@
-"""Whom a node asks, and whom it does without."""
+"""From which peers a node requests chunks, and which it avoids."""
 
 import contextlib
 import socket

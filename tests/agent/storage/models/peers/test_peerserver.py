@@ -65,7 +65,7 @@ def test_content_that_is_not_there_and_chunks_beyond_the_end_are_absent(
 ) -> None:
     with closing_all([PeerNode(tmp_path, pki)]) as nodes:
         synced_together(nodes, s3(server), QUICK)
-        for target in (f"chunks/{'a' * 64}/0", f"chunks/{KEY}/{CHUNKS}", f"held/{KEY}/999999999"):
+        for target in (f"chunks/{'a' * 64}/0", f"chunks/{KEY}/{CHUNKS}", f"verified/{KEY}/999999999"):
             with pytest.raises(ChunkAbsent):
                 asked(nodes[0], target, 1, showing(pki, "agent"))
 

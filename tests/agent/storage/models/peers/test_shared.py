@@ -17,8 +17,8 @@ from tessera.certificates import context_of
 from tessera.clients.store import Temporary
 from tessera.clients.store.peers import PeerConnections
 from tessera.core.storage.models.peers.owners import PeerPatience
-from tessera.core.storage.models.retries import Patience
 from tessera.core.storage.models.revisions import CHUNK_BYTES
+from tessera.core.storage.requestretries import Patience
 from tessera.errors import Unavailable
 
 

@@ -1,4 +1,4 @@
-"""Who owns which chunk, whom a node asks for it, and when it bans a peer."""
+"""Which node owns which chunk, from which peer a node requests it, and when a peer is banned."""
 
 import hashlib
 from collections import Counter
@@ -14,7 +14,6 @@ from tessera.core.storage.models.peers.owners import (
     asking_order,
     content_key,
     recheck_order,
-    refresh_interval_s,
 )
 
 ADDRESSES = [f"10.0.{net}.{host}:9443" for net in range(4) for host in range(16)]
@@ -201,8 +200,3 @@ def test_who_holds_a_chunk_is_asked_before_the_store_unless_it_said_that_it_does
     assert [peers.holder(owners, key, 0, 0.0) for key in ("key", "other")] == ["b", "b"]
     peers.ban("b", "chunk 0")
     assert peers.holder(owners, "key", 0, 9.0) == ""
-
-
-def test_the_more_nodes_there_are_the_less_often_each_lists_them_all() -> None:
-    assert [refresh_interval_s(1.0, nodes) for nodes in (0, 16, 100, 1000)] == [1.0, 1.0, 2.0, 200.0]
-    assert refresh_interval_s(30.0, 100) == 30.0

@@ -124,7 +124,7 @@ class PeerChunks:
     def ask_holder(self, peer: str, key: str, chunk: int, view: memoryview, is_done: Callable[[], bool]) -> bool:
         """Fill the view with a chunk that a peer has already; return whether it has it."""
         try:
-            return self._filled(peer, f"held/{key}/{chunk}", view, is_done)
+            return self._filled(peer, f"verified/{key}/{chunk}", view, is_done)
         except (ChunkAbsent, Pending):  # pending: it was just published and is being moved
             with self._lock:
                 self._peers.lacks_verified(peer, key, time.monotonic())

@@ -2,7 +2,7 @@
 
 A request is `GET /chunks/KEY/NUMBER`, where KEY is the `content_key` of the content: no path leads anywhere. Answers
 are 200 with the chunk, 202 where it is not there yet, 404 where it is not fetched here, and a closed connection
-for anything else. `GET /held/KEY/NUMBER` does not start a fetch.
+for anything else. `GET /verified/KEY/NUMBER` does not start a fetch.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from tessera.core.storage.models.peers.owners import PeerPatience
 
 __all__ = ["PeerServer"]
 
-_QUESTION = re.compile(rb"GET /(chunks|held)/([0-9a-f]{64})/([0-9]{1,9}) HTTP/1\.1\r\n")
+_REQUEST = re.compile(rb"GET /(chunks|verified)/([0-9a-f]{64})/([0-9]{1,9}) HTTP/1\.1\r\n")
 _HEAD_BYTES = 4096
 _PIECE_BYTES = 256 * 1024
 _CONNECTIONS, _OF_ONE_ADDRESS = 96, 16
@@ -129,7 +129,7 @@ class PeerServer:
                 if not data:
                     return
                 head += data
-            found = _QUESTION.match(head)
+            found = _REQUEST.match(head)
             if found is None:
                 return
             head = head[end + 4 :]

@@ -24,7 +24,6 @@ __all__ = [
     "asking_order",
     "content_key",
     "recheck_order",
-    "refresh_interval_s",
 ]
 
 LEAST_BYTES = 64 * 1024
@@ -34,9 +33,6 @@ _SLACK_PERCENT = 10
 """How much more than its share of an object a member owns at most. Without slack a member that leaves moves a tenth of
 what others own, with 10 % a fiftieth."""
 _TRIES = 3
-_LISTED_PER_S = 5_000
-"""Objects that the API server lists in a second for all nodes together: half of what one of its processors can
-(docs/decisions/0034-nodes-share-models.md)."""
 _GOLDEN, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 _SCORES_AT_ONCE = 2**15
@@ -252,17 +248,6 @@ class Peers:
         known = peer in self.banned
         self.banned.setdefault(peer, what)
         return not known
-
-
-def refresh_interval_s(least_s: float, listed: int) -> float:
-    """Return the interval at which a node lists all nodes: all together list at most 5,000 objects a second.
-
-    Args:
-        least_s: it is no shorter.
-        listed: how many there were.
-
-    """
-    return max(least_s, listed * listed / _LISTED_PER_S)
 
 
 def recheck_order(origins: Mapping[_Chunk, str]) -> tuple[_Chunk, ...]:

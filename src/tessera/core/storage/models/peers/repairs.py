@@ -1,4 +1,4 @@
-"""Which chunks of wrong objects are fetched again, and from whom.
+"""Which chunks of wrong objects are fetched again, and from which peer.
 
 An object is wrong if its checksum is not the store's. First, chunks from banned peers are discarded. Then other peers
 are asked for the same chunks until one differs; all chunks from the first peer are then discarded. Where none differs,

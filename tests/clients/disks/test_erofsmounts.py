@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tessera.clients.disks.images import HostImages, MemoryImages
+from tessera.clients.disks.erofsmounts import HostErofsMounts, MemoryErofsMounts
 from tessera.errors import Unavailable, Unsupported
 
 KERNEL = platform.release()
 root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="for root, who alone mounts images")
 
 
-def host(root: Path, *, filesystems: str = "", modules: str = "", loop: bool = False) -> HostImages:
+def host(root: Path, *, filesystems: str = "", modules: str = "", loop: bool = False) -> HostErofsMounts:
     (root / "proc").mkdir()
     (root / "proc/filesystems").write_text(filesystems)
     (root / "lib/modules" / KERNEL).mkdir(parents=True)
@@ -21,7 +21,7 @@ def host(root: Path, *, filesystems: str = "", modules: str = "", loop: bool = F
     (root / "dev").mkdir()
     if loop:
         (root / "dev/loop-control").touch()
-    return HostImages(root)
+    return HostErofsMounts(root)
 
 
 @root_alone
@@ -47,7 +47,7 @@ def test_a_node_that_cannot_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_mount_in_memory_is_kept_while_somebody_reads_it() -> None:
     busy: set[Path] = set()
-    images, folder = MemoryImages(is_busy=busy.__contains__), Path("/models/m")
+    images, folder = MemoryErofsMounts(is_busy=busy.__contains__), Path("/models/m")
     images.mount(Path("/a.img"), folder)
     images.mount(Path("/b.img"), folder)
     assert (images.mounts, images.is_mounted(folder)) == ({folder: Path("/a.img")}, True)
@@ -61,8 +61,8 @@ def test_a_mount_in_memory_is_kept_while_somebody_reads_it() -> None:
 
 def test_a_node_in_memory_may_refuse() -> None:
     with pytest.raises(Unsupported, match="no EROFS"):
-        MemoryImages("no EROFS").mount(Path("/a.img"), Path("/f"))
-    images = MemoryImages()
+        MemoryErofsMounts("no EROFS").mount(Path("/a.img"), Path("/f"))
+    images = MemoryErofsMounts()
     images.refusal = "bad superblock"
     with pytest.raises(Unavailable, match="bad superblock: sync again"):
         images.mount(Path("/a.img"), Path("/f"))

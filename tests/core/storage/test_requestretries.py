@@ -1,6 +1,6 @@
 """When a request is tried again, given up, or slowed down."""
 
-from tessera.core.storage.models.retries import Attempts, BandwidthLimit, Patience
+from tessera.core.storage.requestretries import Attempts, BandwidthLimit, Patience
 
 
 def test_retries_wait_longer_each_time_and_end() -> None:

@@ -1,4 +1,4 @@
-"""Read-only images mounted by the kernel: the host's mounts, and in-memory ones."""
+"""EROFS images mounted by the kernel: the host's mounts, and in-memory ones."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tessera.errors import Unavailable, Unsupported
 
-__all__ = ["HostImages", "Images", "MemoryImages"]
+__all__ = ["ErofsMounts", "HostErofsMounts", "MemoryErofsMounts"]
 
 _TIMEOUT_S = 60.0
 _SHOWN = 400
@@ -19,7 +19,7 @@ _BUSY = 32
 """Exit status of umount for a mount in use, among others. Source: mount(8)."""
 
 
-class Images(Protocol):
+class ErofsMounts(Protocol):
     """The mounts of images on one node."""
 
     def why_not(self) -> str:
@@ -45,7 +45,7 @@ class Images(Protocol):
         ...
 
 
-class HostImages:
+class HostErofsMounts:
     """The mounts of the host; a container makes them in the host's mount namespace.
 
     Args:
@@ -123,7 +123,7 @@ def _words(result: subprocess.CompletedProcess[bytes]) -> str:
     return f"exit status {result.returncode}: {text}"
 
 
-class MemoryImages:
+class MemoryErofsMounts:
     """In-memory mounts: folders stay unchanged.
 
     Args:

@@ -1,0 +1,129 @@
+"""The models of nodes: desired by ModelCaches, reported by each node, and summarized for each model.
+
+The controller writes the desired models of a node to its NodeModels, where the node reports its own.
+"""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from tessera.core.storage.models.erofs import Pack
+
+__all__ = [
+    "MOST_OF_NODE",
+    "DesiredCache",
+    "DesiredModel",
+    "ModelProblem",
+    "ModelSummary",
+    "NodeModels",
+    "ObservedModel",
+]
+
+MOST_OF_NODE = 128
+"""Most models of a node; the last in order are left out."""
+
+
+class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model desired on a node."""
+
+    name: str
+    source: str
+    endpoint: str = ""
+    region: str = ""
+    secret: str = ""
+    revision: str = ""
+    """The desired revision; empty for the source's."""
+    interval_s: int = 0
+    """Interval of checks of the source; 0 for once."""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    priority: int = 0
+    pinned: bool = False
+    keep: int = 2
+    pack: Pack = "Never"
+
+    @property
+    def identity(self) -> str:
+        """Its identity while the same files are meant: a change of it is fetched at once."""
+        rows = msgspec.json.encode(
+            (self.source, self.endpoint, self.region, self.secret, self.revision, self.include, self.exclude)
+        )
+        return hashlib.sha256(rows).hexdigest()[:16]
+
+
+class DesiredCache(msgspec.Struct, frozen=True):
+    """A model, and the nodes that are selected for it."""
+
+    model: DesiredModel
+    nodes: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.name
+
+
+class ObservedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's report of a model."""
+
+    name: str
+    state: Literal["Missing", "Fetching", "Ready", "Failed"] = "Missing"
+    """Result of the last check of the source, or that it is running; with a revision the model is there in any case."""
+    revision: str = ""
+    """What new pods get; empty for none."""
+    bytes: int = 0
+    files: int = 0
+    fetched_bytes: int = 0
+    """Of the current fetch."""
+    total_bytes: int = 0
+    containers: int = 0
+    """Containers that use it, in any revision."""
+    identity: str = ""
+    """Of the last fetch."""
+    checked_s: float = 0.0
+    """When the source was last observed to have this revision, in seconds since 1970."""
+    failed_s: float = 0.0
+    failures: int = 0
+    """In a row."""
+    reason: str = ""
+
+
+class NodeModels(msgspec.Struct, frozen=True, kw_only=True):
+    """A node, its former desired models and its report."""
+
+    name: str
+    ready: bool = True
+    desired: tuple[DesiredModel, ...] | None = None
+    """None where the controller has not written it yet."""
+    observed: tuple[ObservedModel, ...] = ()
+    reason: str = ""
+    """Why the node cannot have any model."""
+    peer: str = ""
+    """Its address for peers; empty for none."""
+
+
+class ModelProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a node does not have a model, or not its source's current revision."""
+
+    node: str
+    reason: str
+
+
+class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A model on all nodes where it is desired, of bounded size."""
+
+    nodes: int = 0
+    ready: int = 0
+    """Nodes that have it."""
+    fetching: int = 0
+    revision: str = ""
+    """What most nodes have."""
+    on_revision: int = 0
+    """Nodes that have that one."""
+    bytes: int = 0
+    """Of that revision."""
+    containers: int = 0
+    pending_pods: int = 0
+    problems: tuple[ModelProblem, ...] = ()
+    """The first of them."""
