@@ -11,6 +11,7 @@ from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.peerserver import PeerServer
+from tessera.agent.storage.models.peers.peersharing import PeerSharing
 from tessera.agent.storage.models.peers.servedcontent import ChunkProvider, OpenChunk, ServedContent, StoredChunk
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.certificates import Tls, asking_context_of, context_of
@@ -107,7 +108,7 @@ class PeerNode:
 
     def sync(self, store: ObjectStore, options: SyncOptions) -> Synced:
         try:
-            return sync(store, self.folder, options, sharing=self.sharing)
+            return sync(store, self.folder, options, sharing=PeerSharing(self.sharing))
         finally:
             store.close()
 

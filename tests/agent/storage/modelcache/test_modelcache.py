@@ -626,7 +626,7 @@ async def test_a_node_fetches_from_the_peers_that_its_nodemodels_name_and_report
         ):
             reported = await node.reports(lambda each: each.name == "n1" and any(map(has(), each.observed)))
             assert reported.peer == f"127.0.0.1:{port}"
-            assert service.sharing.bytes_from_peers == MIB
+            assert service.peers.bytes_from_peers == MIB
             lines = {*node.measures.render().decode().splitlines()}
             assert {
                 f'tessera_node_models_read_bytes_total{{source="peers"}} {MIB}',

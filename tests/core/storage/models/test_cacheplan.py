@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tessera.core.storage.models.cacheplan import (
-    AbandonFetch,
     CachePlan,
+    CancelFetch,
     EvictRevision,
     Fetching,
     ModelOnDisk,
@@ -71,7 +71,7 @@ STEPS: dict[str, tuple[dict[str, Any], object]] = {
     ),
     "a fetch that nobody needs ends before its model goes": (
         {"desired": None, "found": on_node("", ""), "fetched": "a"},
-        AbandonFetch("a"),
+        CancelFetch("a"),
     ),
     "what makes room goes, although it is the current one": (
         {"desired": model("a"), "found": on_node("1", "1"), "makes_room_for": "b"},
@@ -314,7 +314,7 @@ def test_all_small_cases() -> None:
         match plan.steps:
             case ():
                 assert desired or readers or found.listed is not None, "what nobody needs goes"
-            case (AbandonFetch(),):
+            case (CancelFetch(),):
                 assert (desired, fetched) == (None, "a")
             case (RemoveModel(),):
                 assert (desired, readers, fetched) == (None, frozenset(), "")
@@ -480,7 +480,7 @@ class Node(RuleBasedStateMachine):
         self.withdrawn = former - set(self.offered.items())
         for step in plan.steps:
             match step:
-                case AbandonFetch(name):
+                case CancelFetch(name):
                     self.fetched = "" if self.fetched == name else self.fetched
                 case RemoveModel(name):
                     del self.revisions[name], self.current[name]

@@ -10,8 +10,7 @@ import msgspec
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.inuse import revisions_in_use
-from tessera.agent.storage.models.peers.peerchunks import PeerChunks
-from tessera.agent.storage.models.sync import serve_revisions
+from tessera.agent.storage.models.modelsharing import ModelSharing, NoSharing
 from tessera.clients.disks import ErofsMounts, HostErofsMounts
 from tessera.core.storage.models.cacheplan import ModelOnDisk
 from tessera.core.storage.models.paths import NOTES
@@ -34,7 +33,7 @@ class ModelDisk:
         root: the host's root folder.
         most_percent: how full its disk may get.
         images: mounts the images of packed revisions.
-        sharing: the peers to share models with.
+        sharing: how models are shared with peers.
 
     """
 
@@ -45,14 +44,14 @@ class ModelDisk:
         root: Path = Path("/"),
         most_percent: int = 85,
         images: ErofsMounts | None = None,
-        sharing: PeerChunks | None = None,
+        sharing: ModelSharing | None = None,
     ) -> None:
         self.folder = folder
         self._here = root / folder.relative_to("/")
         self._images = HostErofsMounts(root) if images is None else images
         self._most_percent = most_percent
         self._facts: dict[tuple[str, str], tuple[int, int]] = {}
-        self.sharing = sharing
+        self.sharing: ModelSharing = NoSharing() if sharing is None else sharing
         self._shared: dict[str, tuple[str, ...]] = {}
         """The revisions of each model that are shared with peers."""
 
@@ -117,13 +116,11 @@ class ModelDisk:
 
     def _share(self, there: Mapping[str, ModelOnDisk]) -> None:
         """Share exactly the present revisions with peers."""
-        if self.sharing is None:
-            return
         for name in self._shared.keys() | there.keys():
             revisions = there[name].revisions if name in there else ()
             if revisions != self._shared.get(name):
                 with contextlib.suppress(TesseraError, OSError):  # the next sync reports a broken manifest
-                    serve_revisions(self.sharing, self.model(name))
+                    self.sharing.serve(self.model(name))
         self._shared = {name: each.revisions for name, each in there.items()}
 
     def _mount(self, name: str) -> None:

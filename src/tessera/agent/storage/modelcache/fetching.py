@@ -23,7 +23,7 @@ _PROGRESS_S = 10.0
 _NO_ROOM = "use a larger disk, fewer models on this node, or a higher priority than those present"
 
 
-class _Abandoned(Exception):
+class _Canceled(Exception):
     """The model is no longer desired."""
 
 
@@ -44,11 +44,11 @@ class _Fetch:
         self._disk = disk
         self._store = store
         self._limits = limits
-        self._abandoned = threading.Event()
+        self._canceled = threading.Event()
 
-    def abandon(self) -> None:
+    def cancel(self) -> None:
         """End it soon; fetched data is kept for the next time."""
-        self._abandoned.set()
+        self._canceled.set()
 
     async def run(self) -> Synced:
         """Return the fetched revision.
@@ -84,9 +84,9 @@ class _Fetch:
         threading.Thread(target=work, name=f"fetch-{self.model.name}", daemon=True).start()
         try:
             return await result
-        except _Abandoned as error:
+        except _Canceled as error:
             raise Unavailable(
-                self.model.name, found="no ModelCache or pod needs it any more", hint="its fetching ends"
+                f"model {self.model.name}", found="no longer desired", hint="to keep it, create its ModelCache again"
             ) from error
         except OSError as error:
             raise Unavailable(
@@ -95,7 +95,7 @@ class _Fetch:
                 hint="give --model-dir, a disk that can be written",
             ) from error
         finally:
-            self.abandon()
+            self.cancel()
 
     def _fetch(self) -> Synced:
         model = self.model
@@ -116,8 +116,8 @@ class _Fetch:
 
     def _progress(self, done: int, total: int) -> None:
         self.done_bytes, self.total_bytes = done, total
-        if self._abandoned.is_set():
-            raise _Abandoned
+        if self._canceled.is_set():
+            raise _Canceled
 
 
 class Fetches:
@@ -241,14 +241,14 @@ class Fetches:
         self._fetch = _Fetch(model, self._disk, store, self._limits)
         await self._fetch.run()
 
-    def abandon(self) -> None:
+    def cancel(self) -> None:
         """End the running fetch soon; fetched data is kept for the next time."""
         if self._fetch is not None:
-            self._fetch.abandon()
+            self._fetch.cancel()
 
     async def close(self) -> None:
         """End at once."""
-        self.abandon()
+        self.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

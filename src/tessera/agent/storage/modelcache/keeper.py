@@ -44,9 +44,9 @@ from tessera.core.deviceplugin.modeloffers import (
     path_variable,
 )
 from tessera.core.storage.models.cacheplan import (
-    AbandonFetch,
     CachePlan,
     CacheStep,
+    CancelFetch,
     EvictRevision,
     ModelOnDisk,
     ModelOnNode,
@@ -109,7 +109,7 @@ class ModelKeeper:
         self._node = node
         self._kube = kube
         self._disk = places.disk
-        self._sharing = places.disk.sharing
+        self._peers = places.disk.sharing.peers
         self._sources = places.sources
         self._plugins = places.plugins
         self._interval_s = interval_s
@@ -152,11 +152,11 @@ class ModelKeeper:
             measures.turned("models")
             measures.set(MODELS, {(("state", state),): count for state, count in self._states.items()})
             measures.set(MODEL_BYTES, {(): self._bytes})
-            if self._sharing is not None:
-                read = {"peers": self._sharing.bytes_from_peers, "stores": self._sharing.bytes_from_stores}
+            if self._peers is not None:
+                read = {"peers": self._peers.bytes_from_peers, "stores": self._peers.bytes_from_stores}
                 measures.set(MODEL_BYTES_READ, {(("source", each),): count for each, count in read.items()})
-                measures.set(MODEL_BYTES_SERVED, {(): self._sharing.bytes_served})
-                measures.set(PEERS_BANNED, {(): len(self._sharing.banned)})
+                measures.set(MODEL_BYTES_SERVED, {(): self._peers.bytes_served})
+                measures.set(PEERS_BANNED, {(): len(self._peers.banned)})
 
         servers = PluginServers[ModelOffer](
             self._plugins, lambda offer: OfferedModel(offer, self._response), view.allocatable, self._log
@@ -165,7 +165,7 @@ class ModelKeeper:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._store.run(measures))
                 tasks.create_task(self._tend(servers, partial(measures.turned, "model-plugins")))
-                if self._sharing is not None:
+                if self._peers is not None:
                     tasks.create_task(self._refresh_peers())
                 await self._store.synced()
                 while True:
@@ -283,8 +283,8 @@ class ModelKeeper:
     async def _take(self, step: CacheStep) -> bool:
         """Take a step; return whether it is done: what a process reads or works on stays."""
         match step:
-            case AbandonFetch():
-                self._fetches.abandon()
+            case CancelFetch():
+                self._fetches.cancel()
             case RemoveModel(model):
                 if is_done := await asyncio.to_thread(self._disk.remove, model):
                     self._log.info("model_removed", model=model)
@@ -337,7 +337,7 @@ class ModelKeeper:
 
     async def _set_peers(self, model: DesiredModel) -> None:
         """Read which nodes fetch this model, too; if the API server does not answer, the node fetches it alone."""
-        if self._sharing is None:
+        if self._peers is None:
             return
         nodes = []
         with contextlib.suppress(TesseraError):
@@ -346,7 +346,7 @@ class ModelKeeper:
             for each in found:
                 with contextlib.suppress(InvalidInput):  # an agent of another version must not stop this one
                     nodes.append(read_node_models(each))
-        await asyncio.to_thread(self._sharing.set_peers, peers_of(model, nodes))
+        await asyncio.to_thread(self._peers.set_peers, peers_of(model, nodes))
 
     # Reporting
 
@@ -363,7 +363,7 @@ class ModelKeeper:
         self._bytes = sum(each.bytes for each in reports)
         free = 0 if problem else await asyncio.to_thread(self._disk.free_bytes)
         rounded = free >> _ROUND << _ROUND
-        peer = self._sharing.me if self._sharing is not None and not problem else ""
+        peer = self._peers.me if self._peers is not None and not problem else ""
         status = node_status(
             reports,
             folder=str(self._disk.folder),

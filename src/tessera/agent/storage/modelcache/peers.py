@@ -9,6 +9,7 @@ import msgspec
 
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.peerserver import PeerServer
+from tessera.agent.storage.models.peers.peersharing import PeerSharing
 from tessera.certificates import Certificates, Tls, asking_context_of, context_of
 from tessera.clients.store.peers import PeerConnections
 from tessera.core.storage.models.peers.owners import PeerPatience
@@ -46,7 +47,7 @@ class PeerService:
 
     Args:
         settings: address and certificates.
-        log: records peers that are dropped.
+        log: records banned peers.
 
     Raises:
         InvalidInput: the TLS files.
@@ -59,9 +60,10 @@ class PeerService:
         patience = PeerPatience()
         self._answering, self._asking = context_of(settings.tls), asking_context_of(settings.tls)
         connections = PeerConnections(self._asking, patience)
-        self.sharing = PeerChunks(settings.address, connections, patience, self._dropped)
+        self.peers = PeerChunks(settings.address, connections, patience, self._banned)
+        self.sharing = PeerSharing(self.peers)
 
-    def _dropped(self, peer: str, what: str) -> None:
+    def _banned(self, peer: str, what: str) -> None:
         self._log.error("peer_banned", peer=peer, wrong=what)
 
     async def run(self, measures: Measures | None = None) -> None:
@@ -90,9 +92,7 @@ class PeerService:
         except OSError as error:
             found, fix = error.strerror or str(error), "free it, or choose another with --peer-port"
             raise Unavailable(f"port of peers {settings.address}", found=found, hint=fix) from error
-        server = PeerServer(
-            listener, self._answering, self.sharing.served, self.sharing.patience, self.sharing.count_served
-        )
+        server = PeerServer(listener, self._answering, self.peers.served, self.peers.patience, self.peers.count_served)
         server.start()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -100,4 +100,4 @@ class PeerService:
                     tasks.create_task(Certificates(settings.tls, context, self._log).follow(_RELOAD_S, checked))
         finally:
             await asyncio.to_thread(server.close)
-            self.sharing.close()
+            self.peers.close()

@@ -6,29 +6,26 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.modelsharing import ModelSharing, NoSharing
 from tessera.agent.storage.models.packed import write_image
 from tessera.agent.storage.models.reading import Progress, TransferLimits, TransferSource
-from tessera.agent.storage.models.transfer import Transfer, listed
+from tessera.agent.storage.models.transfer import listed
 from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.erofs import Pack, is_packed
 from tessera.core.storage.models.paths import NOTES, checked_objects, selected
-from tessera.core.storage.models.peers.multipart import proof_of
 from tessera.core.storage.models.retention import make_room, superseded
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_empty
 from tessera.errors import Conflict, Unavailable, Unsupported
 
-if TYPE_CHECKING:
-    from tessera.agent.storage.models.peers.peerchunks import PeerChunks
-
-__all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "serve_revisions", "stage", "sync"]
+__all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "stage", "sync"]
 
 _RESERVE = 64 * 2**20
+_ALONE = NoSharing()
 
 
 class SyncOptions(msgspec.Struct, frozen=True):
@@ -72,7 +69,7 @@ def sync(
     folder: ModelFolder,
     options: SyncOptions,
     report: Callable[[int, int], None] = lambda _done, _total: None,
-    sharing: "PeerChunks | None" = None,
+    sharing: ModelSharing = _ALONE,
 ) -> Synced:
     """Make `current` the store's current revision; readers see the former one until it is complete.
 
@@ -81,7 +78,7 @@ def sync(
         folder: the destination.
         options: what is desired.
         report: called with bytes done and bytes in total.
-        sharing: the peers to fetch together with, and to serve.
+        sharing: with peers.
 
     Raises:
         TooLittleRoom: the disk is full.
@@ -92,32 +89,22 @@ def sync(
     begun = time.monotonic()
     if (folder.top / NOTES / "mirror.json").exists():
         raise Conflict(str(folder.top), found="it is a mirror", hint="use --mirror there")
-    with folder.locked(), sharing.served if sharing is not None else contextlib.nullcontext():
+    with folder.locked(), sharing.fetching():
         # 1. List the store.
         objects = desired_objects(store, options)
-        if sharing is not None:
-            sharing.begin(objects)
-        packed = _packed(objects, folder, options.pack)
+        sharing.begin(objects)
         # 2. Find what is on the disk.
         manifests = folder.manifests()
         damaged = {(name, path) for name in manifests for path in folder.damaged(name, content=options.check)}
         plan = plan_sync(objects, store.source, manifests, damaged)
         folder.clear_staging(plan.identity)
-        # 3. Fetch the rest, if there is room.
-        progress = Progress(report, plan.bytes_to_fetch)
-        revision = _unchanged(plan, objects, manifests, store.source)
-        if not revision:
-            staged = folder.staging / plan.identity
-            clear_room(folder, plan, staged, options, copied=_copied(plan, folder, packed=packed))
-            fetched = stage(TransferSource(store, options.limits, progress), folder, plan, staged, sharing)
-            reused = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.reused.items())
-            manifest = Manifest(store.source, tuple(sorted((*fetched, *reused), key=lambda file: file.path)))
-            # 4. Publish it to readers.
-            _publish(manifest, folder, staged, packed=packed)
-            if sharing is not None:
-                serve_revisions(sharing, folder)
-            shutil.rmtree(staged)
-            revision = manifest.revision
+        # 3. Fetch the rest, and publish it to readers.
+        source = TransferSource(store, options.limits, Progress(report, plan.bytes_to_fetch))
+        packed = _packed(objects, folder, options.pack)
+        revision = _unchanged(plan, objects, manifests, store.source) or _fetched(
+            source, folder, plan, options, sharing, packed=packed
+        )
+        # 4. Make it the current one, if it is the desired one.
         is_desired = options.revision in {"", revision}
         if is_desired:
             folder.make_readable(revision)
@@ -126,14 +113,35 @@ def sync(
         if len(folder.manifests()) > options.keep:
             for name in superseded(folder.on_disk(folder.revisions()), options.keep):
                 folder.evict(name)
-        if not is_desired:
-            raise Conflict(
-                store.source,
-                found=f"its revision is {revision[:12]}, and spec.revision is {options.revision[:12]}",
-                hint="name a source that has it, or leave out spec.revision",
-            )
-    seconds = time.monotonic() - begun
-    return Synced(revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
+    if not is_desired:
+        raise Conflict(
+            store.source,
+            found=f"its revision is {revision[:12]}, and spec.revision is {options.revision[:12]}",
+            hint="name a source that has it, or leave out spec.revision",
+        )
+    seconds, fetched = round(time.monotonic() - begun, 3), source.progress
+    return Synced(revision, len(objects), fetched.fetched, store.requests, seconds, fetched.peak)
+
+
+def _fetched(
+    source: TransferSource,
+    folder: ModelFolder,
+    plan: SyncPlan,
+    options: SyncOptions,
+    sharing: ModelSharing,
+    *,
+    packed: bool,
+) -> str:
+    """Fetch a revision, if there is room, and publish it to readers; return its name."""
+    staged = folder.staging / plan.identity
+    clear_room(folder, plan, staged, options, copied=_copied(plan, folder, packed=packed))
+    fetched = stage(source, folder, plan, staged, sharing)
+    reused = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.reused.items())
+    manifest = Manifest(source.store.source, tuple(sorted((*fetched, *reused), key=lambda file: file.path)))
+    _publish(manifest, folder, staged, packed=packed)
+    sharing.serve(folder)
+    shutil.rmtree(staged)
+    return manifest.revision
 
 
 def _publish(manifest: Manifest, folder: ModelFolder, staged: Path, *, packed: bool) -> None:
@@ -145,12 +153,6 @@ def _publish(manifest: Manifest, folder: ModelFolder, staged: Path, *, packed: b
         folder.publish_image(manifest, staged / "image")
     else:
         folder.publish(manifest, staged / "files")
-
-
-def serve_revisions(sharing: "PeerChunks", folder: ModelFolder) -> None:
-    """Serve the revisions of a folder to peers, except packed ones."""
-    plain = [each for name, each in folder.manifests().items() if folder.image(name) is None]
-    sharing.served.serve(folder.versions, plain)
 
 
 def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) -> bool:
@@ -227,30 +229,13 @@ def clear_room(
 
 
 def stage(
-    source: TransferSource,
-    folder: ModelFolder,
-    plan: SyncPlan,
-    staged: Path,
-    sharing: "PeerChunks | None" = None,
+    source: TransferSource, folder: ModelFolder, plan: SyncPlan, staged: Path, sharing: ModelSharing = _ALONE
 ) -> tuple[ModelFile, ...]:
     """Fetch and link all files of a plan into a folder of their own, `staged/files`; return the fetched ones."""
     files = staged / "files"
     files.mkdir(parents=True, exist_ok=True)
     with _full_disk_named(folder, staged):
-        shared = tuple(
-            msgspec.structs.replace(each, checksum=proof_of(each))
-            for each in plan.fetched
-            if sharing is not None and sharing.takes(each)
-        )
-        own = tuple(each for each in plan.fetched if sharing is None or not sharing.takes(each))
-        fetched = Transfer(source, staged).run(own)
-        if sharing is not None:
-            sharing.read(source.progress.fetched)
-        if shared and sharing is not None:
-            # Imported here because it is slow, and useless on a node without peers.
-            from tessera.agent.storage.models.peers.shared import SharedTransfer  # noqa: PLC0415
-
-            fetched += SharedTransfer(source, staged, sharing).run(shared)
+        fetched = sharing.fetch(source, staged, plan.fetched)
         for path, (name, file) in plan.reused.items():
             target = files / path
             target.parent.mkdir(parents=True, exist_ok=True)

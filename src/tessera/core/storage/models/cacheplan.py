@@ -13,9 +13,9 @@ from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import RevisionOnDisk, freed_bytes, least_evicted
 
 __all__ = [
-    "AbandonFetch",
     "CachePlan",
     "CacheStep",
+    "CancelFetch",
     "EvictRevision",
     "Fetching",
     "ModelOnDisk",
@@ -68,14 +68,14 @@ class Fetching(msgspec.Struct, frozen=True):
     needs: Mapping[str, int] = {}
 
 
-class AbandonFetch(msgspec.Struct, frozen=True):
-    """Let the fetch of a model end, which nobody needs any more."""
+class CancelFetch(msgspec.Struct, frozen=True):
+    """Cancel the fetch of a model that is no longer desired."""
 
     model: str
 
 
 class RemoveModel(msgspec.Struct, frozen=True):
-    """Remove all of a model, which nobody needs any more."""
+    """Delete a model that is no longer desired or used."""
 
     model: str
 
@@ -95,7 +95,7 @@ class RemoveSuperseded(msgspec.Struct, frozen=True):
     keep: int
 
 
-CacheStep = AbandonFetch | RemoveModel | EvictRevision | RemoveSuperseded
+CacheStep = CancelFetch | RemoveModel | EvictRevision | RemoveSuperseded
 
 
 class CachePlan(msgspec.Struct, frozen=True):
@@ -129,56 +129,92 @@ def plan_cache(
     """Return what a node does next with the models on its disk.
 
     Args:
-        desired: all models that it shall have, in the order of fetching.
+        desired: all of the node, in the order of fetching.
         found: the models on its disk.
         fetching: what is fetched now, and came of it before.
         displaced: models that make room by the former plan, each with the one that they make it for.
 
     """
-    # 1. What a pod got before it could be withdrawn makes no room, nor does anything for what is not fetched any more.
+    # 1. Find the models that are due, and how room is made for those that did not fit.
     due = {name for name, each in desired.items() if _is_due(each, found.get(name), fetching)}
-    making_room = {
-        name: other
-        for name, other in displaced.items()
-        if other in due and not (name in found and found[name].there.current in found[name].used)
-    }
-    # 2. Where a model did not fit, others make room: at once what no new pod gets, and the rest once withdrawn.
-    room = {
-        name: _room_for(desired[name], missing, desired, found)
-        for name, missing in fetching.needs.items()
-        if name in desired
-    }
-    refused = {name: each.missing_bytes for name, each in room.items() if each.missing_bytes}
-    making_room |= {other: name for name, each in room.items() for other in each.displaced}
-    making_room = {name: other for name, other in making_room.items() if other not in refused}
-    evicted = tuple(step for each in room.values() for step in each.evicted)
-    # 3. New pods get what is desired and there.
+    room = _make_room(
+        desired, found, fetching.needs, {name: other for name, other in displaced.items() if other in due}
+    )
+    # 2. New pods get what is desired and on the disk.
     offered = {
-        name: "" if name in making_room or name not in found else _revision(model, found[name].there)
+        name: "" if name in room.displaced or name not in found else _revision(model, found[name].there)
         for name, model in desired.items()
     }
-    # 4. What pods have or may get is protected.
+    # 3. Protect what pods have or may get.
     protected = {
         name: each.used.union(each.listed or (), {offered.get(name, "")}).intersection(each.there.revisions)
         for name, each in found.items()
     }
-    # 5. What nobody needs, makes room or is superseded goes: of one model one thing at a time.
-    others = found.keys() - {each.model for each in evicted}
+    # 4. Remove what is undesired, displaced or superseded, one thing per model.
+    others = found.keys() - {each.model for each in room.evicted}
     steps = (
-        _step(name, each, desired.get(name), protected[name], making_room.get(name, ""), fetching.running)
+        _step(name, each, desired.get(name), protected[name], room.displaced.get(name, ""), fetching.running)
         for name, each in found.items()
         if name in others
     )
-    # 6. The first that is due is fetched, unless it makes room or waits for it.
-    pending = {other for name, other in making_room.items() if name in found and found[name].there.current}
-    candidates = (each for name, each in desired.items() if name in due - {*making_room, *pending, *refused})
+    # 5. Fetch the first model that is due, unless it makes room or needs room that is not there yet.
+    pending = {other for name, other in room.displaced.items() if name in found and found[name].there.current}
+    candidates = (each for name, each in desired.items() if name in due - {*room.displaced, *pending, *room.refused})
     return CachePlan(
-        displaced=making_room,
-        refused=refused,
+        displaced=room.displaced,
+        refused=room.refused,
         protected=protected,
         offered=offered,
-        steps=evicted + tuple(each for each in steps if each is not None),
+        steps=room.evicted + tuple(each for each in steps if each is not None),
         fetch=None if fetching.running else next(candidates, None),
+    )
+
+
+class _RoomForAll(msgspec.Struct, frozen=True):
+    """How room is made for all models that did not fit.
+
+    Args:
+        displaced: as in `CachePlan`.
+        refused: as in `CachePlan`.
+        evicted: revisions that no new pod gets.
+
+    """
+
+    displaced: Mapping[str, str]
+    refused: Mapping[str, int]
+    evicted: tuple[EvictRevision, ...]
+
+
+def _make_room(
+    desired: Mapping[str, DesiredModel],
+    found: Mapping[str, ModelOnNode],
+    needs: Mapping[str, int],
+    displaced: Mapping[str, str],
+) -> _RoomForAll:
+    """Return which models make room: at once by what no new pod gets, by the rest once it is withdrawn.
+
+    Args:
+        desired: all of the node.
+        found: the models on its disk.
+        needs: models that did not fit, with the bytes that they lacked.
+        displaced: models that make room by the former plan, for models that are still due.
+
+    """
+    # A model whose current revision a pod got before it could be withdrawn makes no room.
+    making_room = {
+        name: other
+        for name, other in displaced.items()
+        if not (name in found and found[name].there.current in found[name].used)
+    }
+    room = {
+        name: _room_for(desired[name], missing, desired, found) for name, missing in needs.items() if name in desired
+    }
+    refused = {name: each.missing_bytes for name, each in room.items() if each.missing_bytes}
+    making_room |= {other: name for name, each in room.items() for other in each.displaced}
+    return _RoomForAll(
+        displaced={name: other for name, other in making_room.items() if other not in refused},
+        refused=refused,
+        evicted=tuple(step for each in room.values() for step in each.evicted),
     )
 
 
@@ -214,7 +250,7 @@ def _step(
     there = found.there
     if desired is None:
         if name == running:
-            return AbandonFetch(name)
+            return CancelFetch(name)
         return None if found.listed is not None or found.used else RemoveModel(name)
     if makes_room_for and found.listed is None and there.current and there.current not in found.used:
         return EvictRevision(name, there.current, makes_room_for)
