@@ -12,11 +12,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.api.kubernetes.times import time_text
 from tessera.cli import main
 
 CONTENTS = {"config.json": b"{}", "empty": b"", "weights/a b+%.bin": bytes(range(256)) * 50_000}
 SYNC_KEYS = ["revision", "files", "bytes", "requests", "seconds", "peak_bytes_per_second"]
-LIST_KEYS = ["revision", "source", "files", "bytes", "last_used", "current", "pinned", "in_use"]
+LIST_KEYS = [
+    *("revision", "source", "files", "bytes", "last_used", "current", "pinned", "in_use"),
+    *("unverified_bytes", "verified", "damaged"),
+]
 
 
 @pytest.fixture
@@ -125,13 +129,15 @@ def test_list_shows_the_revisions(top: Path, source: Path) -> None:
     assert {row["source"] for row in rows} == {f"file://{source}"}
     assert rows[0]["bytes"] == sum(map(len, CONTENTS.values())) + 1
     lines = run("list", top).stdout.splitlines()
-    assert lines[0].split() == ["REVISION", "FILES", "MiB", "PROTECTED", "SOURCE"]
-    assert lines[1].split() == [rows[0]["revision"][:12], "3", "12.2", "current", f"file://{source}"]
+    assert lines[0].split() == ["REVISION", "FILES", "MiB", "VERIFIED", "PROTECTED", "SOURCE"]
+    verified = time_text(rows[0]["verified"])
+    assert lines[1].split() == [rows[0]["revision"][:12], "3", "12.2", verified, "current", f"file://{source}"]
+    assert rows[0]["unverified_bytes"] == rows[0]["bytes"], "a folder has no checksums"
     (top / "none").mkdir()
     assert document("list", top / "none") == []
 
 
-def test_verify_names_damaged_files(top: Path) -> None:
+def test_verify_names_damaged_files(top: Path, source: Path) -> None:
     whole = run("verify", top)
     assert (whole.exit_code, whole.stdout, whole.stderr) == (0, "", "2 revisions, 0 damaged files\n")
     (top / "current/weights/a b+%.bin").chmod(0o644)
@@ -149,6 +155,10 @@ def test_verify_names_damaged_files(top: Path) -> None:
     assert both.exit_code == 1
     assert both.stderr == "2 revisions, 3 damaged files\n"
     assert both.stdout.count("weights/a b+%.bin") == 2
+    assert [len(each["damaged"]) for each in document("list", top)] == [2, 1]
+    assert "2 damaged" in run("list", top).stdout
+    assert run("sync", source, top).exit_code == 0
+    assert run("verify", top, "--revision", "current").exit_code == 0, "the next sync mends it"
 
 
 def test_evict_removes_what_nobody_needs(top: Path) -> None:

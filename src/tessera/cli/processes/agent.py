@@ -17,6 +17,7 @@ from tessera.agent.sharing import MpsSettings
 from tessera.agent.storage.images import ImageWarmer
 from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
 from tessera.agent.storage.modelcache.peers import PeerService
+from tessera.agent.storage.modelcache.verifying import DEFAULT_BYTES_PER_S
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import Number, Seconds, health_option, kubeconfig_option
@@ -110,6 +111,13 @@ _FILE = click.Path(path_type=Path)
     type=Number(min=0.1, max=1e6),
     help="Fetch models with at most so many MiB per second, from stores and peers together.  [default: no limit]",
 )
+@click.option(
+    "--model-verify-bandwidth",
+    type=Number(min=0.1, max=1e6),
+    default=DEFAULT_BYTES_PER_S / 2**20,
+    show_default=True,
+    help="Read models on the disk at so many MiB per second where they are compared with their digests.",
+)
 @click.option("--host-root", type=_FILE, default=Path("/"), show_default=True, help="The host's root folder.")
 @peer_options
 @health_option
@@ -136,7 +144,7 @@ def agent(**given: Any) -> None:
     disk = ModelDisk(folder, root=given["host_root"], most_percent=given["model_disk_percent"], sharing=sharing)
     sources = ModelSources(_absolute("--model-source", given["model_source"]), given["host_root"])
     limits = TransferLimits(bytes_per_second=(given["model_bandwidth"] or 0) * 2**20)
-    models = Places(disk, sources, settings.paths.plugins, limits)
+    models = Places(disk, sources, settings.paths.plugins, limits, given["model_verify_bandwidth"] * 2**20)
     ports = (given["health_port"], metrics_port(given))
     asyncio.run(_run(settings, (runtime, models, peers), given["kubeconfig"], ports))
 

@@ -8,18 +8,19 @@ from pathlib import Path
 import click
 import msgspec
 
+from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
-from tessera.agent.storage.models.packed import damaged_in_image, read_ahead
+from tessera.agent.storage.models.packed import read_ahead
 from tessera.agent.storage.models.plainfiles import PlainFiles
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import SyncOptions, sync
 from tessera.agent.storage.models.verify import damaged_files, warm
+from tessera.api.kubernetes.times import time_text
 from tessera.cli.options import CommandGroup, Number, output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.store import open_store
-from tessera.core.storage.models.revisions import Manifest
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 __all__ = ["models"]
@@ -115,10 +116,11 @@ def list_command(folder: Path, output: str) -> None:
     if not revisions:
         click.echo(f"{folder} has no revision: `tessera models sync SRC {folder}` fetches one", err=True)
         return
-    table = headed_table("revision", "files", "MiB", "protected", "source")
+    table = headed_table("revision", "files", "MiB", "verified", "protected", "source")
     for each in revisions:
         name = each.revision if output == "wide" else each.revision[:12]
-        table.add_row(name, str(each.files), f"{each.bytes / 2**20:.1f}", each.protected, each.source)
+        verified = f"{len(each.damaged)} damaged" if each.damaged else time_text(each.verified) if each.verified else ""
+        table.add_row(name, str(each.files), f"{each.bytes / 2**20:.1f}", verified, each.protected, each.source)
     wide_console(output=output).print(trimmed(table))
 
 
@@ -128,14 +130,13 @@ def list_command(folder: Path, output: str) -> None:
 @output_option()
 def verify_command(folder: Path, revision: str, output: str) -> None:
     """Compare each file in DST with its digest. Exits 1 and names the files that differ."""
-    kept = _kept(folder, revision)
+    revisions = _revisions(folder, revision)
+    plain, reads = PlainFiles(folder).manifest(), ChunkReads()
     rows = [
-        {"revision": manifest.revision, "file": path, "problem": problem}
-        for top, image, manifest in kept
+        {"revision": name, "file": path, "problem": problem}
+        for name in revisions
         for path, problem in (
-            damaged_in_image(image, manifest, content=True)
-            if image is not None
-            else damaged_files(top, manifest, content=True)
+            damaged_files(folder, plain, reads) if plain is not None else ModelFolder(folder).damaged(name, reads)
         ).items()
     ]
     if not print_document(rows, output):
@@ -144,7 +145,7 @@ def verify_command(folder: Path, revision: str, output: str) -> None:
             table.add_row(row["revision"][:12], row["file"], row["problem"])
         if rows:
             wide_console(output=output).print(trimmed(table))
-        click.echo(f"{len(kept)} revisions, {len(rows)} damaged files", err=True)
+        click.echo(f"{len(revisions)} revisions, {len(rows)} damaged files", err=True)
     if rows:
         click.get_current_context().exit(1)
 
@@ -170,10 +171,15 @@ def evict_command(folder: Path, revision: str) -> None:
 @click.option("--revision", default="current", show_default=True, help="The beginning of a revision's name.")
 def warm_command(folder: Path, revision: str) -> None:
     """Read the current revision into the page cache. The next reader then does not wait for the disk."""
-    kept = _kept(folder, revision)
-    if any(image is not None for _, image, _ in kept):
-        ModelFolder(folder).mount_images()
-    read = sum(warm(top, manifest) if image is None else read_ahead(image) for top, image, manifest in kept)
+    names, read, models = _revisions(folder, revision), 0, ModelFolder(folder)
+    if (plain := PlainFiles(folder).manifest()) is not None:
+        read = warm(folder, plain)
+    for name in names if plain is None else ():
+        if (image := models.image(name)) is None:
+            read += warm(models.versions / name, models.manifest(name))
+        else:
+            models.mount_images()
+            read += read_ahead(image)
     click.echo(f"{read / 2**20:.1f} MiB read")
 
 
@@ -189,17 +195,15 @@ def _check_folder(folder: Path) -> None:
         raise InvalidInput(str(folder), found="there is no such folder", hint=fix)
 
 
-def _kept(folder: Path, revision: str) -> list[tuple[Path, Path | None, Manifest]]:
-    """Return the named revision, or all, each with its folder and image; a mirror has one, whatever is named."""
+def _revisions(folder: Path, revision: str) -> list[str]:
+    """Return the named revision, or all; a mirror has one, whatever is named."""
     _check_folder(folder)
     if (plain := PlainFiles(folder).manifest()) is not None:
-        return [(folder, None, plain)]
+        return [plain.revision]
     models = ModelFolder(folder)
     names = [each.revision for each in models.revisions()]
     if not names:
         raise InvalidInput(
             str(folder), found="it has no revision", hint=f"`tessera models sync SRC {folder}` fetches one"
         )
-    if revision:
-        names = [models.find(revision)]
-    return [(models.versions / name, models.image(name), models.manifest(name)) for name in names]
+    return [models.find(revision)] if revision else names

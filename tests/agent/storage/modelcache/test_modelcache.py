@@ -252,6 +252,45 @@ async def test_a_rollback_takes_what_is_on_the_disk(node: Node) -> None:
         assert found.revision == ""
 
 
+async def test_a_model_that_the_disk_damages_is_found_withdrawn_and_mended(node: Node) -> None:
+    week_s = 7 * 24 * 3600
+    source = node.put("llama", a=b"right", b=b"right, too")
+    await node.tell(desired(source, verify_interval_s=week_s))
+    async with node.running():
+        found = await node.model(has())
+        assert abs(found.verified_s - time.time()) < 60
+        assert found.unverified_bytes == found.bytes == len(b"right" + b"right, too")
+        path = node.folder / "llama" / "versions" / found.revision / "a"
+        path.write_bytes(b"wrong")
+        (node.bucket / "llama").rename(node.bucket / "away")  # the source does not answer
+        node.now_s = found.verified_s + week_s + 1
+        damaged = await node.model(lambda each: each.state == "Failed")
+        assert (damaged.revision, "there is no such folder" in damaged.reason) == ("", True)
+        assert ModelFolder(node.folder / "llama").verification(found.revision).damaged == ("a",)
+        (node.bucket / "away").rename(node.bucket / "llama")
+        node.now_s += 1000
+        mended = await node.model(has(found.revision))
+        assert (path.read_bytes(), mended.reason) == (b"right", "")
+        assert mended.verified_s >= found.verified_s
+
+
+async def test_a_revision_that_cannot_be_compared_stops_no_other(node: Node) -> None:
+    await node.tell(
+        desired(node.put("first", a=b"1"), "first", verify_interval_s=100),
+        desired(node.put("second", a=b"2"), "second", verify_interval_s=100),
+    )
+    async with node.running():
+        first, second = [(await node.model(has(), name)) for name in ("first", "second")]
+        manifest = node.folder / "first" / ".tessera" / "manifests" / f"{first.revision}.json"
+        manifest.write_bytes(b"broken")
+        other = node.folder / "second" / "current" / "a"
+        other.write_bytes(b"3")
+        node.now_s = second.verified_s + 101
+        async with asyncio.timeout(10):  # it is mended, of which nothing tells
+            while other.read_bytes() != b"2":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
 async def test_current_is_never_a_revision_that_is_not_the_named_one(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

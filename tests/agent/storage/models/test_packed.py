@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.packed import damaged_in_image, read_ahead, write_image
@@ -176,7 +177,7 @@ def test_a_damaged_image_is_found_not_mounted_and_replaced(top: Path, case: str)
     image.unlink()
     if damage is not None:
         image.write_bytes(damage(written))
-    found = damaged_in_image(image, folder.manifest(done.revision), content=True)
+    found = damaged_in_image(image, folder.manifest(done.revision), ChunkReads())
     assert len(found) == count
     assert all(words in problem for problem in found.values())
     folder.mount_images()

@@ -5,8 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.tessera.storage.modelmanifests import read_journal, read_manifest, write_journal_line, write_manifest
+from tessera.api.tessera.storage.modelmanifests import (
+    read_journal,
+    read_manifest,
+    read_verification,
+    write_journal_line,
+    write_manifest,
+    write_verification,
+)
 from tessera.core.storage.models.revisions import Manifest, ModelFile
+from tessera.core.storage.models.verifications import Verification
 from tessera.errors import InvalidInput
 
 MANIFEST = Manifest("s3://models/a", (ModelFile("a/b", 3, ("0" * 64,), "e", "md5:x"), ModelFile("c", 0, ("1" * 64,))))
@@ -14,6 +22,13 @@ MANIFEST = Manifest("s3://models/a", (ModelFile("a/b", 3, ("0" * 64,), "e", "md5
 
 def changed(**fields: object) -> bytes:
     return msgspec.json.encode({**msgspec.json.decode(write_manifest(MANIFEST)), **fields})
+
+
+def test_a_comparison_is_read_back_and_a_broken_one_is_none() -> None:
+    found = Verification(1000.5, ("a/b", "c"))
+    assert read_verification(write_verification(found)) == found
+    for broken in (b"", b"[]", b'{"at_s": "x"}', write_verification(found)[:-1]):
+        assert read_verification(broken) == Verification()
 
 
 def test_a_manifest_is_read_back() -> None:

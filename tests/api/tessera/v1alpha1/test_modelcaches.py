@@ -51,6 +51,7 @@ def test_a_model_is_read_with_all_that_it_says() -> None:
         "pinned": True,
         "keep": 3,
         "pack": "Auto",
+        "verifyIntervalSeconds": 0,
     }
     _, found = read_model_cache(cache(**said), frozenset({"n1"}))
     want = DesiredModel(
@@ -69,7 +70,8 @@ def test_a_model_is_read_with_all_that_it_says() -> None:
         pack="Auto",
     )
     assert found == DesiredCache(want, frozenset({"n1"}))
-    assert read_model_cache(cache())[1] == DesiredCache(DesiredModel(name="llama", source="s3://models/llama"))
+    default = DesiredModel(name="llama", source="s3://models/llama", verify_interval_s=7 * 24 * 3600)
+    assert read_model_cache(cache())[1] == DesiredCache(default)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -103,7 +105,7 @@ def test_an_at_sign_in_a_key_is_no_credential() -> None:
 
 def test_what_a_node_was_told_and_reports_is_read_as_it_was_written() -> None:
     desired = (
-        DesiredModel(name="a", source="s3://b/a", interval_s=9, include=("x",), keep=1),
+        DesiredModel(name="a", source="s3://b/a", interval_s=9, include=("x",), keep=1, verify_interval_s=8),
         DesiredModel(name="b", source="file:///b"),
     )
     observed = (
@@ -113,6 +115,8 @@ def test_what_a_node_was_told_and_reports_is_read_as_it_was_written() -> None:
             revision=ONE,
             bytes=7,
             files=2,
+            unverified_bytes=5,
+            verified_s=50.0,
             fetched_bytes=3,
             total_bytes=9,
             containers=1,
@@ -209,6 +213,7 @@ def test_a_status_has_the_summary_and_is_the_same_for_the_same() -> None:
         revision=ONE,
         on_revision=1,
         bytes=7,
+        unverified_bytes=5,
         containers=3,
         pending_pods=4,
         problems=(ModelProblem(node="n2", reason="r" * 600),),
@@ -224,6 +229,7 @@ def test_a_status_has_the_summary_and_is_the_same_for_the_same() -> None:
         "revision": ONE,
         "onRevision": 1,
         "bytes": 7,
+        "unverifiedBytes": 5,
         "containers": 3,
         "pendingPods": 4,
         "problems": ({"node": "n2", "reason": "r" * 512},),

@@ -19,10 +19,13 @@ from tessera.core.storage.models.cacheplan import (
     ModelOnNode,
     RemoveModel,
     RemoveSuperseded,
+    VerifyRevision,
+    damage_reason,
     plan_cache,
 )
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import LinkedFile, RevisionOnDisk, freed_bytes, superseded
+from tessera.core.storage.models.verifications import Verification
 
 
 def model(name: str, **more: Any) -> DesiredModel:
@@ -136,6 +139,46 @@ def test_what_made_room_is_fetched_again_once_the_other_fetch_has_ended(ended: d
 
 ONE, TWO = "1" * 64, "2" * 64
 MIB = 2**20
+
+
+def compared(**at_s: float) -> ModelOnNode:
+    """Return a model whose revisions were compared with their digests then."""
+    names = {f"{name.removeprefix('r')}": Verification(each) for name, each in at_s.items()}
+    return ModelOnNode(ModelOnDisk(max(names), tuple(names), names))
+
+
+def verified(models: dict[str, DesiredModel], found: dict[str, ModelOnNode], **fetching: Any) -> VerifyRevision | None:
+    """Return what is compared at 1000 s, where all sources were checked."""
+    reports = {each.name: ObservedModel(name=each.name, identity=each.identity) for each in models.values()}
+    state = Fetching(now_s=1000.0, reports=reports, **fetching)
+    return plan_cache(models, found, fetching=state, displaced={}).verify
+
+
+def test_what_was_compared_with_its_digests_longest_ago_is_compared_next_while_nothing_is_fetched() -> None:
+    models = {"a": model("a", verify_interval_s=100), "b": model("b", verify_interval_s=500), "c": model("c")}
+    found = {"a": compared(r1=850.0, r2=901.0), "b": compared(r1=500.0), "c": compared(r1=0.0), "d": compared(r1=0.0)}
+    assert verified(models, found) == VerifyRevision("b", "1")
+    assert verified(models, {**found, "b": compared(r1=501.0)}) == VerifyRevision("a", "1")
+    assert verified(models, {**found, "a": compared(r2=901.0), "b": compared(r1=501.0)}) is None
+    assert verified(models, found, running="a") is None
+    assert verified({**models, "new": model("new")}, found) is None, "one is fetched"
+
+
+def test_a_damaged_revision_is_withheld_fetched_again_and_said() -> None:
+    desired = model("a", interval_s=9999, verify_interval_s=1)
+    damaged = ModelOnDisk("2", ("1", "2"), {"1": Verification(9.0), "2": Verification(9.0, ("w.bin", "x"))})
+    report = ObservedModel(name="a", identity=desired.identity, checked_s=1000.0)
+    fetching = Fetching(now_s=1000.0, reports={"a": report})
+    used = ModelOnNode(damaged, used=frozenset({"2"}))
+    plan = plan_cache({"a": desired}, {"a": used}, fetching=fetching, displaced={})
+    assert (plan.offered, plan.fetch, plan.verify) == ({"a": ""}, desired, None)
+    assert plan.protected == {"a": frozenset({"2"})}, "pods keep it"
+    assert damage_reason(desired, damaged) == (
+        "revision 2: 2 files differ from what was fetched (w.bin, ...): fetched again"
+    )
+    rollback = model("a", revision="1")
+    plan = plan_cache({"a": rollback}, {"a": used}, fetching=fetching, displaced={})
+    assert (plan.offered, damage_reason(rollback, damaged)) == ({"a": "1"}, "")
 
 
 DUE: dict[str, tuple[DesiredModel, ObservedModel | None, bool]] = {
@@ -355,6 +398,8 @@ class Node(RuleBasedStateMachine):
         """What did not fit when it was fetched last."""
         self.now_s = 0.0
         self.reports: dict[str, ObservedModel] = {}
+        self.damaged: set[tuple[str, str]] = set()
+        """Revisions that differ from what was fetched."""
         self.plan: CachePlan | None = None
         """What is planned and not done yet."""
         self.made = 0
@@ -369,7 +414,8 @@ class Node(RuleBasedStateMachine):
         for name, revisions in self.revisions.items():
             listed = frozenset(each for one, each in may if one == name)
             held = frozenset(each for one, each in self.pods if one == name)
-            there = ModelOnDisk(self.current[name], tuple(revisions))
+            damaged = {each: Verification(0.0, ("w",)) for each in revisions if (name, each) in self.damaged}
+            there = ModelOnDisk(self.current[name], tuple(revisions), damaged)
             kept = tuple(RevisionOnDisk(each, last_used=place, own_bytes=1) for place, each in enumerate(revisions))
             found[name] = ModelOnNode(there, held, listed or None, kept)
         return found
@@ -419,7 +465,8 @@ class Node(RuleBasedStateMachine):
         """What is fetched is the current one, unless another is named; the fetch itself removes what is superseded."""
         name, self.fetched, self.made = self.fetched, "", self.made + 1
         desired = self.desired.get(name)
-        if desired is not None and desired.revision in self.revisions.get(name, ()):
+        here = desired is not None and desired.revision in self.revisions.get(name, ())
+        if desired is not None and here and (name, desired.revision) not in self.damaged:
             self.current[name] = desired.revision  # it is not fetched
             self.report(name, checked_s=self.now_s)
             return
@@ -446,6 +493,12 @@ class Node(RuleBasedStateMachine):
         name, self.fetched = self.fetched, ""
         self.report(name, failures=1, failed_s=self.now_s)
 
+    @rule(data=st.data())
+    @precondition(lambda self: any(self.revisions.values()))
+    def disk_rots(self, data: st.DataObject) -> None:
+        there = [(name, each) for name, revisions in sorted(self.revisions.items()) for each in revisions]
+        self.damaged.add(data.draw(st.sampled_from(there)))
+
     @rule()
     def time_passes(self) -> None:
         self.now_s += 1000.0
@@ -462,6 +515,7 @@ class Node(RuleBasedStateMachine):
         fetching = Fetching(self.now_s, self.fetched, self.reports, dict(self.needs))
         self.plan = plan = plan_cache(self.desired, found, fetching=fetching, displaced=self.displaced)
         self.displaced = dict(plan.displaced)
+        assert self.damaged.isdisjoint(plan.offered.items()), "what is damaged is offered to no new pod"
         self.needs.clear()
         for name in plan.refused:
             self.report(name, failures=1, failed_s=self.now_s)
@@ -513,14 +567,15 @@ class Node(RuleBasedStateMachine):
         self.look()
         assert self.plan is not None
         assert (self.plan.steps, self.plan.displaced) == ((), {})
-        lost = {name for name, each in self.desired.items() if each.revision not in ("", *self.revisions.get(name, ()))}
+        whole = {(name, one) for name, each in self.revisions.items() for one in ("", *each)} - self.damaged
+        lost = {name for name, each in self.desired.items() if (name, each.revision) not in whole}
         assert self.fetched in {"", *lost}, "a named revision that no source has is tried again and again"
         held = {name for name, _ in self.pods}
         assert set(self.revisions) <= {*self.desired, *held}
         for name, each in self.desired.items():
             revision = each.revision or self.current.get(name)
             assert revision, "what is desired is fetched"
-            assert revision not in self.revisions.get(name, ()) or self.offered[name] == revision, "and offered"
+            assert (name, revision) not in whole or self.offered[name] == revision, "and offered"
             there = set(self.revisions.get(name, ()))
             assert len(there) <= each.keep or there == self.pins[name] | ({self.current[name]} - {""})
 

@@ -47,7 +47,10 @@ def test_a_node_gets_no_more_than_its_object_can_hold() -> None:
 
 def test_a_summary_counts_nodes_and_names_the_first_problems() -> None:
     nodes = [
-        NodeModels(name="n1", observed=(ObservedModel(name="a", state="Ready", revision=ONE, bytes=7, containers=2),)),
+        NodeModels(
+            name="n1",
+            observed=(ObservedModel(name="a", state="Ready", revision=ONE, bytes=7, unverified_bytes=5, containers=2),),
+        ),
         NodeModels(name="n2", observed=(ObservedModel(name="a", state="Fetching", revision=ONE, bytes=7),)),
         NodeModels(name="n3", observed=(ObservedModel(name="a", state="Failed", revision=TWO, reason="no rights"),)),
         NodeModels(name="n4", ready=False),
@@ -63,6 +66,7 @@ def test_a_summary_counts_nodes_and_names_the_first_problems() -> None:
         revision=ONE,
         on_revision=2,
         bytes=7,
+        unverified_bytes=5,
         containers=2,
         pending_pods=4,
         problems=(

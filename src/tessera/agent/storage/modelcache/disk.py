@@ -3,11 +3,14 @@
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.modelsharing import ModelSharing, NoSharing
@@ -15,14 +18,23 @@ from tessera.clients.disks import ErofsMounts, HostErofsMounts
 from tessera.core.storage.models.cacheplan import ModelOnDisk
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retention import RevisionOnDisk, superseded
+from tessera.core.storage.models.verifications import Verification
 from tessera.errors import Conflict, InvalidInput, TesseraError
 
-__all__ = ["ModelDisk"]
+__all__ = ["ModelDisk", "RevisionFacts"]
 
 _MARK = "kept-by-agent"
 """File among a model's notes that marks it as the agent's: models synced by hand are never removed."""
 
 _REMOVED = ".removed-"
+
+
+class RevisionFacts(NamedTuple):
+    """What a node reports of a revision: bytes, files, and bytes of files for which the store has no checksum."""
+
+    bytes: int = 0
+    files: int = 0
+    unverified_bytes: int = 0
 
 
 class ModelDisk:
@@ -50,7 +62,9 @@ class ModelDisk:
         self._here = root / folder.relative_to("/")
         self._images = HostErofsMounts(root) if images is None else images
         self._most_percent = most_percent
-        self._facts: dict[tuple[str, str], tuple[int, int]] = {}
+        self._facts: dict[tuple[str, str], RevisionFacts] = {}
+        self._not_compared: dict[tuple[str, str], Verification] = {}
+        """Revisions that could not be compared with their digests, as of when that was tried."""
         self.sharing: ModelSharing = NoSharing() if sharing is None else sharing
         self._shared: dict[str, tuple[str, ...]] = {}
         """The revisions of each model that are shared with peers."""
@@ -109,8 +123,11 @@ class ModelDisk:
                 self._mount(path.name)
                 manifests = sorted(each.stem for each in (path / NOTES / "manifests").glob("*.json"))
                 revisions = tuple(each for each in manifests if self.has(path.name, each))
-                current = self.model(path.name).current()
-                found[path.name] = ModelOnDisk(current if current in revisions else "", revisions)
+                folder = self.model(path.name)
+                current = folder.current()
+                failed = self._not_compared
+                verifications = {each: failed.get((path.name, each)) or folder.verification(each) for each in revisions}
+                found[path.name] = ModelOnDisk(current if current in revisions else "", revisions, verifications)
         self._share(found)
         return found
 
@@ -128,15 +145,29 @@ class ModelDisk:
         with contextlib.suppress(TesseraError, OSError):
             self.model(name).mount_images()
 
-    def facts(self, name: str, revision: str) -> tuple[int, int]:
-        """Return bytes and files of a revision; zeros for a broken manifest, which the next sync reports."""
+    def facts(self, name: str, revision: str) -> RevisionFacts:
+        """Return the facts of a revision; zeros for a broken manifest, which the next sync reports."""
         if (name, revision) not in self._facts:
             try:
                 manifest = self.model(name).manifest(revision)
             except (InvalidInput, OSError):
-                return 0, 0
-            self._facts[name, revision] = manifest.size, len(manifest.files)
+                return RevisionFacts()
+            self._facts[name, revision] = RevisionFacts(manifest.size, len(manifest.files), manifest.unverified_bytes)
         return self._facts[name, revision]
+
+    def verify(self, name: str, revision: str, reads: ChunkReads) -> dict[str, str]:
+        """Compare a revision with its digests, and note the result; return the damaged files by their paths.
+
+        Raises:
+            InvalidInput: its manifest is broken.
+            OSError: it is not there.
+
+        """
+        try:
+            return self.model(name).damaged(revision, reads)
+        except (InvalidInput, OSError):
+            self._not_compared[name, revision] = Verification(time.time())
+            raise
 
     def revisions(self, name: str) -> tuple[RevisionOnDisk, ...]:
         """Return the revisions of a model with what they free, protected where a process reads them; none if broken."""
@@ -159,15 +190,15 @@ class ModelDisk:
             self.model(name).pin(revision, pinned=revision in revisions)
 
     def choose(self, name: str, revision: str) -> bool:
-        """Make a present revision the current one; return whether it is present.
+        """Make a present revision the current one; return whether it is present and not known to be damaged.
 
         Raises:
             Conflict: another process works there.
 
         """
-        if not self.has(name, revision):
-            return False
         folder = self.model(name)
+        if not self.has(name, revision) or folder.verification(revision).damaged:
+            return False
         with folder.locked():
             folder.flip(revision)
         return True

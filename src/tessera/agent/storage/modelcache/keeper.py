@@ -17,10 +17,11 @@ import msgspec
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.nodestate.ownobject import create_own
 from tessera.agent.pods.podsview import PodsInView, is_ended
-from tessera.agent.storage.modelcache.disk import ModelDisk
+from tessera.agent.storage.modelcache.disk import ModelDisk, RevisionFacts
 from tessera.agent.storage.modelcache.fetching import Fetches
 from tessera.agent.storage.modelcache.plugin import OfferedModel
 from tessera.agent.storage.modelcache.sources import ModelSources
+from tessera.agent.storage.modelcache.verifying import DEFAULT_BYTES_PER_S, Verifications
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.api.tessera.v1alpha1.modelcaches import (
     API_VERSION,
@@ -52,6 +53,7 @@ from tessera.core.storage.models.cacheplan import (
     ModelOnNode,
     RemoveModel,
     RemoveSuperseded,
+    damage_reason,
     plan_cache,
 )
 from tessera.core.storage.models.nodemodels import DesiredModel
@@ -77,12 +79,13 @@ _ABSENT = ModelOnNode(ModelOnDisk("", ()))
 
 
 class Places(msgspec.Struct, frozen=True):
-    """The models' folder, their allowed sources, the kubelet's folder for device plugins, and limits of transfers."""
+    """The models' folder, their allowed sources, the kubelet's folder for device plugins, and limits of reads."""
 
     disk: ModelDisk
     sources: ModelSources
     plugins: Path
     limits: TransferLimits = TransferLimits()
+    verify_bytes_per_s: float = DEFAULT_BYTES_PER_S
 
 
 class ModelKeeper:
@@ -131,6 +134,9 @@ class ModelKeeper:
             log=self._log,
             limits=places.limits,
         )
+        self._verifications = Verifications(
+            places.disk, places.verify_bytes_per_s, wake=self._wakeup.set, log=self._log
+        )
         self._states: Counter[str] = Counter()
         """Models by state, as last reported."""
         self._bytes = 0
@@ -173,6 +179,7 @@ class ModelKeeper:
                     await self._wakeup.wait(self._interval_s)
         finally:
             await self._fetches.close()
+            await self._verifications.close()
             await servers.close()
 
     async def _tend(self, servers: PluginServers[ModelOffer], done: Callable[[], None]) -> None:
@@ -221,7 +228,10 @@ class ModelKeeper:
             # 5. Start the next fetch.
             if plan.fetch is not None and plan.fetch.name not in refused and not problem:
                 self._fetches.begin(plan.fetch)
-        # 6. Report.
+            # 6. Start the next comparison of what is on the disk.
+            if plan.verify is not None:
+                self._verifications.begin(plan.verify)
+        # 7. Report.
         await self._report(found, problem, ids, plan.offered)
         self._complain.settle()
 
@@ -355,10 +365,17 @@ class ModelKeeper:
     ) -> None:
         reports = []
         for name, revision in offered.items():
-            size, files = await asyncio.to_thread(self._disk.facts, name, revision) if revision else (0, 0)
-            containers = len(ids.get(f"{MODEL_RESOURCE}{name}", ()))
-            more = {"revision": revision, "bytes": size, "files": files, "containers": containers}
-            reports.append(msgspec.structs.replace(self._fetches.report(name), **more))
+            facts = await asyncio.to_thread(self._disk.facts, name, revision) if revision else RevisionFacts()
+            there = self._found.get(name, _ABSENT).there
+            report = self._fetches.report(name)
+            more = {
+                "revision": revision,
+                "containers": len(ids.get(f"{MODEL_RESOURCE}{name}", ())),
+                "verified_s": there.verification(revision).at_s,
+                "reason": report.reason or damage_reason(self._desired[name], there),
+                **facts._asdict(),
+            }
+            reports.append(msgspec.structs.replace(report, **more))
         self._states = Counter(each.state for each in reports)
         self._bytes = sum(each.bytes for each in reports)
         free = 0 if problem else await asyncio.to_thread(self._disk.free_bytes)

@@ -3,6 +3,7 @@
 versions/REVISION/...             the files of a revision, which never change; of a packed one, its image
 current -> versions/REVISION      switched atomically
 .tessera/manifests/REVISION.json  the revision's files with their digests; a folder without one is not a revision
+.tessera/verified/REVISION.json   when its content was compared with its digests last, and what differed
 .tessera/images/REVISION.erofs    the image of a packed one
 .tessera/pins/REVISION            it is never evicted
 .tessera/staging/PLAN/            a sync in progress: files, journal
@@ -16,20 +17,28 @@ import fcntl
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from tessera.agent.storage.models.chunkfiles import sync_file_system
+from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.packed import copy_out, damaged_in_image, layout_of
 from tessera.agent.storage.models.verify import damaged_files
-from tessera.api.tessera.storage.modelmanifests import read_manifest, write_manifest
+from tessera.api.tessera.storage.modelmanifests import (
+    read_manifest,
+    read_verification,
+    write_manifest,
+    write_verification,
+)
 from tessera.clients.disks import ErofsMounts, HostErofsMounts
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retention import LinkedFile, RevisionOnDisk
 from tessera.core.storage.models.revisions import Manifest, ModelFile
+from tessera.core.storage.models.verifications import Verification
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported, shown
 
 __all__ = ["ModelFolder", "Revision", "write_whole"]
@@ -48,6 +57,9 @@ class Revision(msgspec.Struct, frozen=True):
     current: bool
     pinned: bool
     in_use: str = ""
+    unverified_bytes: int = 0
+    verified: float = 0.0
+    damaged: tuple[str, ...] = ()
 
     @property
     def protected(self) -> str:
@@ -72,6 +84,7 @@ class ModelFolder:
         self._manifests = top / NOTES / "manifests"
         self._images = top / NOTES / "images"
         self._pins = top / NOTES / "pins"
+        self._verified = top / NOTES / "verified"
         self._trash = top / NOTES / "trash"
         self._read: dict[tuple[str, int, int], Manifest] = {}
         self._offsets: dict[str, dict[str, tuple[ModelFile, int]]] = {}
@@ -88,11 +101,11 @@ class ModelFolder:
 
         """
         notes = self.top / NOTES
-        own = (notes, self.staging, self._manifests, self._images, self._pins, self._trash)
+        own = (notes, self.staging, self._manifests, self._verified, self._images, self._pins, self._trash)
         for folder in own if mirror else (*own, self.versions):
             if folder.is_symlink():
                 raise InvalidInput(str(folder), found="it is a symbolic link", hint="name a folder of Tessera's own")
-        for folder in (self.staging, self._manifests, self._images, self._pins, self._trash):
+        for folder in own[1:]:
             folder.mkdir(parents=True, exist_ok=True)
         number = os.open(notes / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
@@ -120,7 +133,7 @@ class ModelFolder:
         for path in self.versions.iterdir() if self.versions.is_dir() and not mirror else ():
             if _NAME.fullmatch(path.name) and not (self._manifests / f"{path.name}.json").exists():
                 self._discard(path)
-        for path in self._images.iterdir():
+        for path in (*self._images.iterdir(), *self._verified.iterdir()):
             if not (self._manifests / f"{path.stem}.json").exists():
                 path.unlink()
         self.mount_images()
@@ -138,7 +151,7 @@ class ModelFolder:
             target = self.versions / path.stem
             if not target.is_dir() or self.erofs_mounts.is_mounted(target) or self.erofs_mounts.why_not():
                 continue
-            if not damaged_in_image(path, self.manifest(path.stem), content=False):
+            if not damaged_in_image(path, self.manifest(path.stem), None):
                 with contextlib.suppress(TesseraError, OSError):  # readers of this revision get the reason
                     self.erofs_mounts.mount(path, target)
 
@@ -181,7 +194,7 @@ class ModelFolder:
         target = self.versions / revision
         self.versions.mkdir(exist_ok=True)
         image = self.image(revision)
-        if image is None or damaged_in_image(image, manifest, content=True):
+        if image is None or damaged_in_image(image, manifest, ChunkReads()):
             if target.exists():
                 self._discard(target)
             written.replace(self._images / f"{revision}.erofs")
@@ -195,12 +208,39 @@ class ModelFolder:
         names = [path.stem for path in self._images.glob("*.erofs")]
         return all(self.erofs_mounts.unmount(self.versions / name) for name in names)
 
-    def damaged(self, revision: str, *, content: bool) -> dict[str, str]:
-        """Return the damaged files of a revision, by their paths; `content` says whether they are read."""
+    def damaged(self, revision: str, reads: ChunkReads | None) -> dict[str, str]:
+        """Return the damaged files of a revision, by their paths, and note them.
+
+        Without `reads` their sizes alone are compared, and those that were damaged before still are.
+        """
         manifest, image = self.manifest(revision), self.image(revision)
         if image is not None:
-            return damaged_in_image(image, manifest, content=content)
-        return damaged_files(self.versions / revision, manifest, content=content)
+            found = damaged_in_image(image, manifest, reads)
+        else:
+            found = damaged_files(self.versions / revision, manifest, reads)
+        if reads is None:
+            return dict.fromkeys(self.verification(revision).damaged, "damaged when it was verified") | found
+        if self._has(revision):  # it may have been evicted meanwhile
+            with contextlib.suppress(OSError):  # a disk that cannot be written can be compared
+                self._note_verified(revision, Verification(time.time(), tuple(found)))
+                for other in self.manifests().keys() - {revision} if found else ():  # they may share the files
+                    former = self.verification(other)
+                    self._note_verified(other, msgspec.structs.replace(former, at_s=0.0))
+        return found
+
+    def verification(self, revision: str) -> Verification:
+        """Return the last comparison of a revision with its digests."""
+        try:
+            return read_verification((self._verified / f"{revision}.json").read_bytes())
+        except OSError:
+            return Verification()
+
+    def _note_verified(self, revision: str, found: Verification) -> None:
+        self._verified.mkdir(exist_ok=True)
+        write_whole(self._verified / f"{revision}.json", write_verification(found))
+
+    def _has(self, revision: str) -> bool:
+        return (self._manifests / f"{revision}.json").exists() and (self.versions / revision).is_dir()
 
     def take(self, revision: str, path: str, target: Path) -> None:
         """Reuse a file of a revision for another: by a link, or a copy where it is packed or can have no more links."""
@@ -267,8 +307,12 @@ class ModelFolder:
                 current=name == current,
                 pinned=(self._pins / name).exists(),
                 in_use=used.get(name, ""),
+                unverified_bytes=manifest.unverified_bytes,
+                verified=verification.at_s,
+                damaged=verification.damaged,
             )
             for name, manifest in self.manifests().items()
+            for verification in (self.verification(name),)
         ]
 
     def find(self, prefix: str) -> str:
@@ -338,6 +382,7 @@ class ModelFolder:
         path = self._manifests / f"{revision}.json"
         write_whole(path, write_manifest(manifest))
         self._read[_identity(path)] = manifest
+        self._note_verified(revision, Verification(time.time()))
 
     def flip(self, revision: str) -> None:
         """Make a revision the current one, atomically, and the most recently used."""
@@ -364,6 +409,7 @@ class ModelFolder:
         """Remove a revision: its name at once, then its files."""
         self._discard(self.versions / revision)
         (self._manifests / f"{revision}.json").unlink()
+        (self._verified / f"{revision}.json").unlink(missing_ok=True)
         (self._pins / revision).unlink(missing_ok=True)
 
     def _discard(self, path: Path) -> None:

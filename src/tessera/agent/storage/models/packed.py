@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tessera.agent.storage.models.chunkfiles import aligned_buffer
+from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.digests import chunk_digest
 from tessera.core.storage.models.erofs import ImageLayout, image_layout
 from tessera.core.storage.models.revisions import Manifest, ModelFile, chunk_range
@@ -32,7 +32,7 @@ def write_image(manifest: Manifest, staged: Path, target: Path) -> None:
         OSError: the disk is full or broken.
 
     """
-    layout, buffer = layout_of(manifest), aligned_buffer()
+    layout, reads = layout_of(manifest), ChunkReads()
     files = {file.path: file for file in manifest.files}
     target.unlink(missing_ok=True)
     number = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)
@@ -43,7 +43,7 @@ def write_image(manifest: Manifest, staged: Path, target: Path) -> None:
             path = staged / each.path
             source = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                for view, start in _checked(source, files[each.path], 0, buffer):
+                for view, start in _checked(source, files[each.path], 0, reads):
                     _write(number, view, each.offset + start)
             finally:
                 os.close(source)
@@ -56,37 +56,39 @@ def write_image(manifest: Manifest, staged: Path, target: Path) -> None:
         os.close(number)
 
 
-def damaged_in_image(image: Path, manifest: Manifest, *, content: bool) -> dict[str, str]:
+def damaged_in_image(image: Path, manifest: Manifest, reads: ChunkReads | None) -> dict[str, str]:
     """Return the damaged files of an image, by their paths; of a damaged image all of them.
 
     Args:
         image: the file.
         manifest: its expected content.
-        content: whether the files are read; the folders and the size are always checked.
+        reads: reads the files; None to check the folders and the size alone.
 
     """
-    layout = layout_of(manifest)
+    layout, files = layout_of(manifest), {file.path: file for file in manifest.files}
     try:
         number = os.open(image, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        return dict.fromkeys((file.path for file in manifest.files), error.strerror or str(error))
+        return dict.fromkeys(files, error.strerror or str(error))
     try:
         problem = _TRUNCATED if os.fstat(number).st_size != layout.size else ""
         if not problem and os.pread(number, len(layout.head), 0) != layout.head:
             problem = _CHANGED
-        if problem or not content:
-            return dict.fromkeys((file.path for file in manifest.files), problem) if problem else {}
-        found, buffer = {}, aligned_buffer()
-        files = {file.path: file for file in manifest.files}
+    finally:
+        os.close(number)
+    if problem or reads is None:
+        return dict.fromkeys(files, problem) if problem else {}
+    found, number = {}, reads.open(str(image))
+    try:
         for each in layout.files:
             try:
-                for _ in _checked(number, files[each.path], each.offset, buffer):
+                for _ in _checked(number, files[each.path], each.offset, reads):
                     pass
             except (Unavailable, OSError) as error:
                 found[each.path] = error.found if isinstance(error, Unavailable) else str(error.strerror)
-        return found
     finally:
         os.close(number)
+    return found
 
 
 def copy_out(image: Path, file: ModelFile, offset: int, target: Path) -> None:
@@ -103,7 +105,7 @@ def copy_out(image: Path, file: ModelFile, offset: int, target: Path) -> None:
 
     """
     with image.open("rb", buffering=0) as source, target.open("xb", buffering=0) as copy:
-        for view, start in _checked(source.fileno(), file, offset, aligned_buffer(file.size)):
+        for view, start in _checked(source.fileno(), file, offset, ChunkReads(file.size)):
             _write(copy.fileno(), view, start)
 
 
@@ -117,14 +119,12 @@ def read_ahead(image: Path) -> int:
     return total
 
 
-def _checked(number: int, file: ModelFile, offset: int, buffer: memoryview) -> Iterator[tuple[memoryview, int]]:
+def _checked(number: int, file: ModelFile, offset: int, reads: ChunkReads) -> Iterator[tuple[memoryview, int]]:
     """Yield the chunks of a file with their offsets, verified."""
     for index, digest in enumerate(file.chunks):
         first, last = chunk_range(file.size, index)
-        view, done = buffer[: last - first], 0
-        while done < len(view) and (count := os.preadv(number, [view[done:]], offset + first + done)):
-            done += count
-        if done < len(view) or chunk_digest(view) != digest:
+        view = reads.read(number, offset + first, last - first)
+        if chunk_digest(view) != digest:
             raise Unavailable(
                 file.path,
                 found=f"bytes {first} to {last} are not those that were fetched",

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import sync_file_system
+from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import Revision, write_whole
 from tessera.agent.storage.models.verify import damaged_files
 from tessera.api.tessera.storage.modelmanifests import read_manifest, write_manifest
@@ -65,7 +66,7 @@ class PlainFiles:
         if manifest is None:
             return frozenset()
         since_ns = 0 if content else self._stored.stat().st_mtime_ns
-        return frozenset(damaged_files(self.top, manifest, content=True, since_ns=since_ns))
+        return frozenset(damaged_files(self.top, manifest, ChunkReads(), since_ns=since_ns))
 
     def refuse_obstacles(self, paths: Iterable[str], removed: Collection[str]) -> None:
         """Refuse paths where no file can be: a folder is there, or a parent is a file or a link.

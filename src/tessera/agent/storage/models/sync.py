@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.modelsharing import ModelSharing, NoSharing
 from tessera.agent.storage.models.packed import write_image
@@ -95,7 +96,9 @@ def sync(
         sharing.begin(objects)
         # 2. Find what is on the disk.
         manifests = folder.manifests()
-        damaged = {(name, path) for name in manifests for path in folder.damaged(name, content=options.check)}
+        suspect = any(folder.verification(each).damaged for each in (folder.current(), options.revision))
+        reads = ChunkReads() if options.check or suspect else None
+        damaged = {(name, path) for name in manifests for path in folder.damaged(name, reads)}
         plan = plan_sync(objects, store.source, manifests, damaged)
         folder.clear_staging(plan.identity)
         # 3. Fetch the rest, and publish it to readers.

@@ -6,26 +6,26 @@ import stat
 from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
+from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.digests import chunk_digest, start_checksum
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject, chunk_count, chunk_range
 
 __all__ = ["damaged_files", "found_file", "warm"]
 
 
-def damaged_files(top: Path, manifest: Manifest, *, content: bool, since_ns: int = 0) -> dict[str, str]:
+def damaged_files(top: Path, manifest: Manifest, reads: ChunkReads | None, *, since_ns: int = 0) -> dict[str, str]:
     """Return the damaged files by path: missing, of another size, or of other content where that is read.
 
     Args:
         top: the folder.
         manifest: the expected files.
-        content: whether files are read.
-        since_ns: of these, those that changed at this time or later, in nanoseconds since 1970.
+        reads: reads the files; None to compare sizes alone.
+        since_ns: of the files, those that changed at this time or later are read, in nanoseconds since 1970.
 
     """
-    buffer = aligned_buffer()
     found = {}
     for file in manifest.files:
-        if problem := _problem(f"{top}/{file.path}", file, buffer if content else None, since_ns):
+        if problem := _problem(f"{top}/{file.path}", file, reads, since_ns):
             found[file.path] = problem
     return found
 
@@ -59,21 +59,23 @@ def _fill(source: io.FileIO, view: memoryview) -> int:
     return done
 
 
-def _problem(path: str, file: ModelFile, buffer: memoryview | None, since_ns: int) -> str:
+def _problem(path: str, file: ModelFile, reads: ChunkReads | None, since_ns: int) -> str:
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
             return "no regular file"
         if status.st_size != file.size:
             return f"{status.st_size} bytes in place of {file.size}"
-        if buffer is None or status.st_ctime_ns < since_ns:
+        if reads is None or status.st_ctime_ns < since_ns:
             return ""
-        with open(path, "rb", buffering=0) as source:  # noqa: PTH123 - one of 20,000
+        number = reads.open(path)
+        try:
             for index, digest in enumerate(file.chunks):
                 first, last = chunk_range(file.size, index)
-                done = _fill(source, buffer[: last - first])
-                if chunk_digest(buffer[:done]) != digest:
+                if chunk_digest(reads.read(number, first, last - first)) != digest:
                     return f"bytes {first} to {last} are not those that were fetched"
+        finally:
+            os.close(number)
     except OSError as error:
         return error.strerror or str(error)
     return ""

@@ -6,9 +6,17 @@ import msgspec
 
 from tessera.core.storage.models.paths import checked_objects
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject, chunk_count
+from tessera.core.storage.models.verifications import Verification
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
-__all__ = ["read_journal", "read_manifest", "write_journal_line", "write_manifest"]
+__all__ = [
+    "read_journal",
+    "read_manifest",
+    "read_verification",
+    "write_journal_line",
+    "write_manifest",
+    "write_verification",
+]
 
 _VERSION = 1
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -59,6 +67,19 @@ def read_manifest(content: bytes, *, subject: str) -> Manifest:
 
 def _refusal(subject: str, found: str) -> InvalidInput:
     return InvalidInput(subject, found=found, hint="remove the file and sync again")
+
+
+def write_verification(found: Verification) -> bytes:
+    """Return the last comparison of a revision as JSON."""
+    return msgspec.json.encode(found)
+
+
+def read_verification(content: bytes) -> Verification:
+    """Return the last comparison in a file; none for a file that is broken."""
+    try:
+        return msgspec.json.decode(content, type=Verification)
+    except UNDECODABLE:
+        return Verification()
 
 
 def write_journal_line(object_index: int, chunk: int, digest: str) -> bytes:

@@ -53,6 +53,7 @@ __all__ = [
 
 MODEL_CACHE, NODE_MODELS = "ModelCache", "NodeModels"
 _MOST_OF_NODE = core.MOST_OF_NODE
+_WEEK_S = 604_800
 _VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"),
@@ -115,6 +116,9 @@ class ModelCacheSpec(
     """Whether nodes keep a revision as one read-only image instead of files: `Always`, `Never`, or `Auto` if it has
     at least 1,000 files of less than 256 KiB on average and the kernel mounts EROFS. What is on the disk keeps its
     form."""
+    verify_interval_seconds: _Interval = _WEEK_S
+    """Interval in which nodes compare each revision on their disks with its digests; 0 for never. A damaged revision is
+    withdrawn from new pods, and what is damaged of it is fetched again."""
 
 
 class ModelProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -141,6 +145,8 @@ class ModelCacheStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """Nodes that have that one."""
     bytes: Tally = 0
     """Of that revision."""
+    unverified_bytes: Tally = 0
+    """Of that revision's files for which the source has no checksum."""
     containers: Tally = 0
     """Containers that use it."""
     pending_pods: Tally = 0
@@ -160,7 +166,11 @@ class ModelCache(msgspec.Struct, frozen=True):
 
 
 class DesiredModelFields(
-    msgspec.Struct, frozen=True, kw_only=True, rename={"interval_s": "intervalSeconds"}, omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"interval_s": "intervalSeconds", "verify_interval_s": "verifyIntervalSeconds"},
+    omit_defaults=True,
 ):
     """A model that the node should have; the fields are those of its ModelCache."""
 
@@ -177,6 +187,7 @@ class DesiredModelFields(
     pinned: bool = False
     keep: _Keep = 2
     pack: Pack = "Never"
+    verify_interval_s: _Interval = 0
 
 
 class NodeModelsSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -196,6 +207,10 @@ class ObservedModelFields(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     """What new pods get."""
     bytes: Tally = 0
     files: Tally = 0
+    unverified_bytes: Tally = 0
+    """Of the files for which the source has no checksum."""
+    verified_at: _Moment = ""
+    """When the revision was last compared with its digests, RFC 3339 in UTC; when it was fetched counts."""
     fetched_bytes: Tally = 0
     """Of the current fetch."""
     total_bytes: Tally = 0
@@ -264,6 +279,7 @@ def read_model_cache(
             )
     rows = {each: getattr(spec, each) for each in ModelCacheSpec.__struct_fields__}
     rows["interval_s"] = rows.pop("interval_seconds")
+    rows["verify_interval_s"] = rows.pop("verify_interval_seconds")
     return found, core.DesiredCache(msgspec.convert({"name": name, **rows}, core.DesiredModel), nodes)
 
 
@@ -292,7 +308,7 @@ def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
 
 def _observed(each: ObservedModelFields) -> core.ObservedModel:
     rows = msgspec.structs.asdict(each)
-    for key in ("checked", "failed"):
+    for key in ("verified", "checked", "failed"):
         moment = rows.pop(f"{key}_at")
         rows[f"{key}_s"] = read_time(moment) if moment else 0.0
     return core.ObservedModel(**rows)
@@ -360,6 +376,7 @@ def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -
         revision=found.revision,
         on_revision=found.on_revision,
         bytes=found.bytes,
+        unverified_bytes=found.unverified_bytes,
         containers=found.containers,
         pending_pods=found.pending_pods,
         problems=tuple(ModelProblemFields(node=one.node, reason=reason_text(one.reason)) for one in found.problems),
@@ -374,7 +391,7 @@ def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -
 
 def _fields(each: core.ObservedModel) -> ObservedModelFields:
     rows = msgspec.structs.asdict(each)
-    for key in ("checked", "failed"):
+    for key in ("verified", "checked", "failed"):
         moment = rows.pop(f"{key}_s")
         rows[f"{key}_at"] = time_text(moment) if moment else ""
     return ObservedModelFields(**{**rows, "reason": reason_text(each.reason)})

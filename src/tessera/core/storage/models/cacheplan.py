@@ -1,7 +1,8 @@
 """What a node does next with the models on its disk: what it offers to pods, protects, removes and fetches.
 
 A revision that a pod uses, or that the kubelet may still allocate to one, stays. What must go is withdrawn first, and
-is removed when the kubelet cannot allocate it any longer and no pod uses it.
+is removed when the kubelet cannot allocate it any longer and no pod uses it. A damaged revision is withdrawn, and its
+source is fetched again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ import msgspec
 from tessera.core.storage.fetchbackoff import fetch_backoff_s
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import RevisionOnDisk, freed_bytes, least_evicted
+from tessera.core.storage.models.verifications import Verification
 
 __all__ = [
     "CachePlan",
@@ -22,15 +24,29 @@ __all__ = [
     "ModelOnNode",
     "RemoveModel",
     "RemoveSuperseded",
+    "VerifyRevision",
+    "damage_reason",
     "plan_cache",
 ]
 
 
 class ModelOnDisk(msgspec.Struct, frozen=True):
-    """A model on the disk: the revision that was fetched last, empty where that is not whole, and all that are."""
+    """A model on the disk.
+
+    Args:
+        current: the revision that was fetched last; empty where that is not whole.
+        revisions: all that are whole.
+        verifications: when each of them was compared with its digests, and what is damaged.
+
+    """
 
     current: str
     revisions: tuple[str, ...]
+    verifications: Mapping[str, Verification] = {}
+
+    def verification(self, revision: str) -> Verification:
+        """Return the last comparison of a revision."""
+        return self.verifications.get(revision, Verification())
 
 
 class ModelOnNode(msgspec.Struct, frozen=True):
@@ -95,6 +111,13 @@ class RemoveSuperseded(msgspec.Struct, frozen=True):
     keep: int
 
 
+class VerifyRevision(msgspec.Struct, frozen=True):
+    """Compare a revision on the disk with its digests."""
+
+    model: str
+    revision: str
+
+
 CacheStep = CancelFetch | RemoveModel | EvictRevision | RemoveSuperseded
 
 
@@ -108,6 +131,7 @@ class CachePlan(msgspec.Struct, frozen=True):
         offered: the revision that new pods get of each desired model; empty for none.
         steps: what is removed.
         fetch: the model to fetch; None for none.
+        verify: what to compare with its digests while nothing is fetched; None for nothing.
 
     """
 
@@ -117,6 +141,7 @@ class CachePlan(msgspec.Struct, frozen=True):
     offered: Mapping[str, str]
     steps: tuple[CacheStep, ...]
     fetch: DesiredModel | None
+    verify: VerifyRevision | None = None
 
 
 def plan_cache(
@@ -160,13 +185,17 @@ def plan_cache(
     # 5. Fetch the first model that is due, unless it makes room or needs room that is not there yet.
     pending = {other for name, other in room.displaced.items() if name in found and found[name].there.current}
     candidates = (each for name, each in desired.items() if name in due - {*room.displaced, *pending, *room.refused})
+    fetch = None if fetching.running else next(candidates, None)
+    # 6. Compare with its digests what was compared longest ago, while nothing is fetched.
+    idle = fetch is None and not fetching.running
     return CachePlan(
         displaced=room.displaced,
         refused=room.refused,
         protected=protected,
         offered=offered,
         steps=room.evicted + tuple(each for each in steps if each is not None),
-        fetch=None if fetching.running else next(candidates, None),
+        fetch=fetch,
+        verify=_next_verification(desired, found, fetching.now_s) if idle else None,
     )
 
 
@@ -218,6 +247,28 @@ def _make_room(
     )
 
 
+def damage_reason(model: DesiredModel, there: ModelOnDisk) -> str:
+    """Return why the revision of a model that new pods would get is withheld from them: it is damaged; or nothing."""
+    revision = model.revision or there.current
+    damage = there.verification(revision).damage
+    return f"revision {revision[:12]}: {damage}: fetched again" if damage else ""
+
+
+def _next_verification(
+    desired: Mapping[str, DesiredModel], found: Mapping[str, ModelOnNode], now_s: float
+) -> VerifyRevision | None:
+    """Return the revision to compare with its digests: of those that are due, the one compared longest ago."""
+    due = [
+        (compared.at_s, name, revision)
+        for name, model in desired.items()
+        if model.verify_interval_s and name in found
+        for revision in found[name].there.revisions
+        for compared in (found[name].there.verification(revision),)
+        if not compared.damaged and now_s - compared.at_s >= model.verify_interval_s
+    ]
+    return VerifyRevision(*min(due)[1:]) if due else None
+
+
 def _is_due(model: DesiredModel, found: ModelOnNode | None, fetching: Fetching) -> bool:
     """Return whether the source of a model is to be checked now."""
     report = fetching.reports.get(model.name)
@@ -232,10 +283,9 @@ def _is_due(model: DesiredModel, found: ModelOnNode | None, fetching: Fetching) 
 
 
 def _revision(model: DesiredModel, there: ModelOnDisk) -> str:
-    """Return the revision of a model that new pods get; empty where it is not there."""
-    if not model.revision:
-        return there.current
-    return model.revision if model.revision in there.revisions else ""
+    """Return the revision of a model that new pods get; empty where it is not there, or damaged."""
+    revision = model.revision if model.revision in there.revisions else "" if model.revision else there.current
+    return "" if there.verification(revision).damaged else revision
 
 
 def _step(

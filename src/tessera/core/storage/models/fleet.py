@@ -54,6 +54,7 @@ def summarize_cache(cache: DesiredCache, nodes: Iterable[NodeModels], demand: Ma
         revision=revision,
         on_revision=known[revision],
         bytes=next((each.bytes for each in have if each.revision == revision), 0),
+        unverified_bytes=next((each.unverified_bytes for each in have if each.revision == revision), 0),
         containers=sum(each.containers for each in there),
         pending_pods=demand.get(cache.name, 0),
         problems=tuple(_problems(cache.name, mine, observed))[:_MOST_PROBLEMS],

@@ -42,6 +42,8 @@ class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     keep: int = 2
     pack: Pack = "Never"
+    verify_interval_s: int = 0
+    """Interval in which a revision on the disk is compared with its digests; 0 for never."""
 
     @property
     def identity(self) -> str:
@@ -74,6 +76,10 @@ class ObservedModel(msgspec.Struct, frozen=True, kw_only=True):
     """What new pods get; empty for none."""
     bytes: int = 0
     files: int = 0
+    unverified_bytes: int = 0
+    """Of the files for which the source has no checksum."""
+    verified_s: float = 0.0
+    """When the revision was last compared with its digests, in seconds since 1970; when it was fetched counts."""
     fetched_bytes: int = 0
     """Of the current fetch."""
     total_bytes: int = 0
@@ -123,6 +129,8 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that have that one."""
     bytes: int = 0
     """Of that revision."""
+    unverified_bytes: int = 0
+    """Of that revision's files for which the source has no checksum."""
     containers: int = 0
     pending_pods: int = 0
     problems: tuple[ModelProblem, ...] = ()

@@ -70,6 +70,11 @@ class Manifest(msgspec.Struct, frozen=True):
         """Bytes of all files."""
         return sum(file.size for file in self.files)
 
+    @property
+    def unverified_bytes(self) -> int:
+        """Bytes of the files for which the store had no checksum: transit was verified by nothing but TLS."""
+        return sum(file.size for file in self.files if not file.checksum)
+
 
 def revision_of(files: tuple[ModelFile, ...]) -> str:
     """Return the SHA-256 of paths, sizes and digests: the same on every node and from every store."""
