@@ -83,7 +83,7 @@ def be_node(number: int, top: Path, pki: Path, count: int, *, bad: bool) -> None
     """Be a node: sync when the first line comes, serve until there are no more."""
     served = BadPeerContent(top.parent) if bad else None
     node = PeerNode(top, pki, served=served, at=(address(number), PORT), patience=None)
-    node.sharing.set_peers(f"{address(each)}:{PORT}" for each in range(count))
+    node.peers.set_peers(f"{address(each)}:{PORT}" for each in range(count))
     store = open_store("s3://models/m", {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://{address(SERVER)}"})
     tell(ready=True)
     sys.stdin.readline()
@@ -93,8 +93,8 @@ def be_node(number: int, top: Path, pki: Path, count: int, *, bad: bool) -> None
         revision=done.revision,
         seconds=time.monotonic() - begun,
         named=list(node.named),
-        from_peers=node.sharing.bytes_from_peers,
-        from_store=node.sharing.bytes_from_stores,
+        from_peers=node.peers.bytes_from_peers,
+        from_store=node.peers.bytes_from_stores,
     )
     sys.stdin.read()
     os._exit(0)

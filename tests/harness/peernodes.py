@@ -97,24 +97,24 @@ class PeerNode:
         self.address = f"{at[0]}:{listener.getsockname()[1]}"
         self.named: dict[str, str] = {}
         connections = PeerConnections(asking_context_of(peer_tls(pki)), patience or PeerPatience())
-        self.sharing = PeerChunks(self.address, connections, patience, self.named.__setitem__)
+        self.peers = PeerChunks(self.address, connections, patience, self.named.__setitem__)
         if served is not None:
-            self.sharing.served = served
+            self.peers.served = served
         context = context_of(peer_tls(pki, tls))
         self.server = PeerServer(
-            listener, context, self.sharing.served, patience or PeerPatience(), self.sharing.count_served
+            listener, context, self.peers.served, patience or PeerPatience(), self.peers.count_served
         )
         self.server.start()
 
     def sync(self, store: ObjectStore, options: SyncOptions) -> Synced:
         try:
-            return sync(store, self.folder, options, sharing=PeerSharing(self.sharing))
+            return sync(store, self.folder, options, sharing=PeerSharing(self.peers))
         finally:
             store.close()
 
     def close(self) -> None:
         self.server.close()
-        self.sharing.close()
+        self.peers.close()
 
 
 @contextlib.contextmanager
@@ -144,7 +144,7 @@ def synced_together(
             results[index] = error
 
     for node in nodes:
-        node.sharing.set_peers(addresses)
+        node.peers.set_peers(addresses)
     threads = [threading.Thread(target=run, args=(index,)) for index in range(len(nodes))]
     for thread in threads:
         thread.start()

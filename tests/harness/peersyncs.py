@@ -62,4 +62,4 @@ SMALL = 2
 
 def from_store(nodes: list[PeerNode]) -> int:
     """Return the bytes that all nodes together read from the store, without small objects."""
-    return sum(max(0, node.sharing.bytes_from_stores - SMALL) for node in nodes)
+    return sum(max(0, node.peers.bytes_from_stores - SMALL) for node in nodes)

@@ -29,11 +29,11 @@ class SharedFetch(NamedTuple):
     reader: Reader
     chunks: SharedChunks
     sources: ChunkSources
-    sharing: PeerChunks
+    peers: PeerChunks
     named: dict[str, str]
 
     def missing(self) -> set[tuple[int, int]]:
-        return set(self.chunks._missing)
+        return set(self.chunks.state.missing)
 
 
 def part(content: bytes, chunk: int) -> memoryview:
@@ -48,14 +48,14 @@ def shared_fetch(folder: Path, pki: Path) -> Iterator[SharedFetch]:
     reader = Reader(TransferSource(store, TransferLimits(), progress))
     named: dict[str, str] = {}
     connections = PeerConnections(asking_context_of(peer_tls(pki)), PATIENCE)
-    sharing = PeerChunks("127.0.0.1:1", connections, PATIENCE, named.__setitem__)
-    sharing.begin(store.objects())
-    chunks = SharedChunks(folder, reader, sharing)
+    peers = PeerChunks("127.0.0.1:1", connections, PATIENCE, named.__setitem__)
+    peers.begin(store.objects())
+    chunks = SharedChunks(folder, reader, peers)
     chunks.open(store.objects())
-    chunks.expect({(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)})
+    chunks.state.expect({(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)})
     try:
-        yield SharedFetch(store, reader, chunks, ChunkSources(chunks, reader, sharing), sharing, named)
+        yield SharedFetch(store, reader, chunks, ChunkSources(chunks, reader, peers), peers, named)
     finally:
-        chunks.end()
+        chunks.state.end()
         chunks.close()
-        sharing.close()
+        peers.close()

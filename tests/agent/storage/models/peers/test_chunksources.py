@@ -16,27 +16,27 @@ GONE = "127.0.0.1:9"
 def test_without_peers_a_node_owns_all_and_reads_it_from_the_store_once(fetch: SharedFetch) -> None:
     requests = fetch.store.requests
     for _ in range(2):
-        assert fetch.sources.owner((0, 1)) == fetch.sharing.me
+        assert fetch.sources.owner((0, 1)) == fetch.peers.me
         fetch.sources.fetch_own((0, 1), aligned_buffer())
     assert fetch.store.requests == requests + 1
-    assert fetch.sharing.bytes_from_stores == len(part(FIRST, 1))
-    assert fetch.chunks.files[0].origins == {1: STORE}
+    assert fetch.peers.bytes_from_stores == len(part(FIRST, 1))
+    assert fetch.chunks.state.files[0].provenance.origins == {1: STORE}
 
 
 def test_a_chunk_whose_peers_are_gone_comes_from_the_store(fetch: SharedFetch) -> None:
-    fetch.sharing.set_peers([GONE])
+    fetch.peers.set_peers([GONE])
     task = next(each for each in sorted(fetch.missing()) if fetch.sources.owner(each) == GONE)
     assert fetch.sources.fetch_others(task, 0.0, aligned_buffer()) is None
-    assert fetch.chunks.files[task[0]].origins == {task[1]: STORE}
+    assert fetch.chunks.state.files[task[0]].provenance.origins == {task[1]: STORE}
     assert task not in fetch.missing()
 
 
 def test_an_object_that_no_peer_is_asked_for_has_the_store_as_owner(fetch: SharedFetch) -> None:
-    fetch.sharing.set_peers([GONE])
-    fetch.chunks.files[1].alone = True
+    fetch.peers.set_peers([GONE])
+    fetch.chunks.state.files[1].provenance.alone = True
     assert {fetch.sources.owner((1, chunk)) for chunk in range(2)} == {STORE}
     fetch.sources.fetch_own((1, 0), aligned_buffer())
-    assert fetch.chunks.files[1].origins == {0: STORE}
+    assert fetch.chunks.state.files[1].provenance.origins == {0: STORE}
 
 
 def test_an_earlier_attempts_chunk_is_fetched_from_nobody(tmp_path: Path, pki: Path) -> None:
@@ -48,11 +48,11 @@ def test_an_earlier_attempts_chunk_is_fetched_from_nobody(tmp_path: Path, pki: P
         second.sources.fetch_own((1, 0), aligned_buffer())
         assert second.sources.fetch_others((1, 1), time.monotonic(), aligned_buffer()) is None
         assert second.store.requests == requests
-        assert second.chunks.files[1].origins == {0: EARLIER, 1: EARLIER}
+        assert second.chunks.state.files[1].provenance.origins == {0: EARLIER, 1: EARLIER}
 
 
 def test_another_version_of_a_chunk_comes_from_no_peer_when_all_are_gone(fetch: SharedFetch) -> None:
-    fetch.sharing.set_peers([GONE])
+    fetch.peers.set_peers([GONE])
     assert fetch.sources.from_another((1, 0), {"other"}, memoryview(bytearray(len(part(SECOND, 0))))) == ""
 
 
@@ -61,4 +61,4 @@ def test_what_the_store_refuses_is_an_error_and_is_still_missing(fetch: SharedFe
     with pytest.raises(TesseraError, match=r"first\.bin"):
         fetch.sources.from_store((0, 0), aligned_buffer())
     assert (0, 0) in fetch.missing()
-    assert not fetch.chunks._reading
+    assert not fetch.chunks.state.reading

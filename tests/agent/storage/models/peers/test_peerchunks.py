@@ -61,7 +61,7 @@ def test_peers_that_are_gone_silent_or_closed_are_done_without(tmp_path: Path, p
         with socket.create_server(("127.0.0.1", 0)) as silent:
             gone = f"127.0.0.1:{silent.getsockname()[1]}"
             for node in nodes:
-                node.sharing.set_peers([*(each.address for each in nodes), gone])
+                node.peers.set_peers([*(each.address for each in nodes), gone])
             results = synced_together(nodes[:3], s3(server), QUICK, extra=(nodes[3].address, gone))
         assert all(isinstance(each, Synced) for each in results), results
         assert all(content(node) == CONTENTS for node in nodes[:3])

@@ -16,7 +16,7 @@ CONTENTS = {"small.bin": os.urandom(LEAST_BYTES), "large.bin": os.urandom(LEAST_
 
 def served(node: PeerNode, key: str) -> bool:
     try:
-        os.close(node.sharing.served.open(key, 0, None).number)
+        os.close(node.peers.served.open(key, 0, None).number)
     except ChunkAbsent:
         return False
     return True
@@ -29,7 +29,7 @@ def test_objects_that_are_not_small_are_served_while_they_are_fetched_and_as_a_r
     objects = store.objects()
     keys = {each.path: content_key(each.checksum, each.size) for each in objects}
     with closing_all([PeerNode(tmp_path / "node", pki)]) as (node,):
-        sharing = PeerSharing(node.sharing)
+        sharing = PeerSharing(node.peers)
         source = TransferSource(store, TransferLimits(), Progress(lambda _done, _total: None, 0))
         with sharing.fetching():
             sharing.begin(objects)
@@ -37,7 +37,7 @@ def test_objects_that_are_not_small_are_served_while_they_are_fetched_and_as_a_r
             assert {each.path: each.checksum for each in fetched} == {each.path: each.checksum for each in objects}
             assert {path: served(node, key) for path, key in keys.items()} == {"small.bin": False, "large.bin": True}
         assert not served(node, keys["large.bin"])
-        assert node.sharing.bytes_from_stores == sum(map(len, CONTENTS.values()))
+        assert node.peers.bytes_from_stores == sum(map(len, CONTENTS.values()))
         sync(store, node.folder, SyncOptions(reserve_bytes=0), sharing=sharing)
         assert served(node, keys["large.bin"])
         node.folder.evict(node.folder.current())

@@ -30,13 +30,13 @@ def test_nodes_read_a_model_from_the_store_once(part_bytes: int, tmp_path: Path,
         assert all(isinstance(each, Synced) for each in results), results
         assert all(content(node) == CONTENTS for node in nodes)
         assert from_store(nodes) == SIZE - SMALL
-        assert sum(node.sharing.bytes_from_peers for node in nodes) == 3 * (SIZE - SMALL)
-        assert sum(node.sharing.bytes_served for node in nodes) == 3 * (SIZE - SMALL)
+        assert sum(node.peers.bytes_from_peers for node in nodes) == 3 * (SIZE - SMALL)
+        assert sum(node.peers.bytes_served for node in nodes) == 3 * (SIZE - SMALL)
         assert [node.named for node in nodes] == [{}] * 4
         late = PeerNode(tmp_path / "late", pki)
         nodes.append(late)
         synced_together([late], s3(server), QUICK, members=nodes)
-        assert (content(late), late.sharing.bytes_from_stores) == (CONTENTS, SMALL)
+        assert (content(late), late.peers.bytes_from_stores) == (CONTENTS, SMALL)
 
 
 def test_a_node_that_comes_later_reads_nothing_but_small_objects_from_the_store(
@@ -47,7 +47,7 @@ def test_a_node_that_comes_later_reads_nothing_but_small_objects_from_the_store(
         late = nodes[2]
         synced_together([late], s3(server), QUICK, members=nodes)
         assert content(late) == CONTENTS
-        assert late.sharing.bytes_from_stores == SMALL
+        assert late.peers.bytes_from_stores == SMALL
 
 
 def test_what_comes_from_peers_keeps_the_bandwidth_limit(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
@@ -57,7 +57,7 @@ def test_what_comes_from_peers_keeps_the_bandwidth_limit(tmp_path: Path, pki: Pa
         (done,) = synced_together(nodes[1:], s3(server), slow, members=nodes)
         assert isinstance(done, Synced)
         assert done.seconds > 0.7  # a quarter of a second's bytes may come ahead
-        assert nodes[1].sharing.bytes_from_stores == SMALL
+        assert nodes[1].peers.bytes_from_stores == SMALL
 
 
 def test_who_fetches_alone_reads_all_from_the_store(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
@@ -105,7 +105,7 @@ def test_where_the_stores_checksums_prove_nothing_each_node_reads_all_of_it_and_
         results = synced_together(nodes, s3(server), QUICK)
         assert all(isinstance(each, Synced) for each in results), results
         assert all(content(node) == CONTENTS for node in nodes)
-        assert all(node.sharing.bytes_from_stores >= SIZE - SMALL for node in nodes)
+        assert all(node.peers.bytes_from_stores >= SIZE - SMALL for node in nodes)
         assert [node.named for node in nodes] == [{}, {}]
         assert all(not file.checksum for file in nodes[0].folder.manifest(nodes[0].folder.current()).files if file.size)
 

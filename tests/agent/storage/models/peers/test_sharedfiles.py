@@ -23,19 +23,19 @@ def file(tmp_path: Path) -> SharedFile:
 def take(file: SharedFile, chunk: int, origin: str, content: bytes | None = None) -> None:
     """Let a chunk have come, and be in the checksum."""
     content = PARTS[chunk] if content is None else content
-    file.origins[chunk], file.digests[chunk] = origin, chunk_digest(content)
+    file.provenance.origins[chunk], file.provenance.digests[chunk] = origin, chunk_digest(content)
     assert file.checksum
     file.checksum.update(memoryview(content))
-    file.summed += 1
+    file.provenance.summed += 1
 
 
 def test_it_is_right_when_all_of_it_has_the_stores_checksum(file: SharedFile) -> None:
-    seen = []
+    found = []
     for chunk, origin in enumerate(("a", STORE, EARLIER)):
         take(file, chunk, origin)
-        seen.append(file.is_right)
-    assert seen == [False, False, True]
-    assert file.unproven == {0: "a", 2: EARLIER}
+        found.append(file.is_right)
+    assert found == [False, False, True]
+    assert file.provenance.unproven == {0: "a", 2: EARLIER}
     assert file.as_model_file().checksum == SUM
 
 
@@ -43,28 +43,28 @@ def test_a_wrong_chunk_is_discarded_with_all_of_its_peer_and_only_a_wrong_one_co
     take(file, 0, "a", b"wrong")
     take(file, 1, "a")
     take(file, 2, "b")
-    seen = [file.is_right]
-    assert file.drop("a") == [0, 1]
-    assert file.unproven == {2: "b"}
+    found = [file.is_right]
+    assert file.provenance.drop("a") == [0, 1]
+    assert file.provenance.unproven == {2: "b"}
     file.restart()
     for chunk in (0, 1, 2):
         take(file, chunk, STORE if chunk < 2 else "b")
-    assert [*seen, file.is_right] == [False, True]
-    assert file.wrong_peers == {"a": 0}, "what it served of the second chunk is right"
+    assert [*found, file.is_right] == [False, True]
+    assert file.provenance.wrong_peers == {"a": 0}, "what it served of the second chunk is right"
 
 
 def test_where_the_store_has_no_checksum_only_what_came_from_it_is_right(file: SharedFile) -> None:
-    file.provable = False
+    file.provenance.provable = False
     for chunk in range(3):
         take(file, chunk, STORE)
-    seen = [file.is_right]
+    found = [file.is_right]
     assert file.as_model_file().checksum == ""
-    file.origins[1] = "a"
-    assert [*seen, file.is_right] == [True, False]
+    file.provenance.origins[1] = "a"
+    assert [*found, file.is_right] == [True, False]
 
 
 def test_what_was_replaced_since_it_was_summed_proves_nothing(file: SharedFile) -> None:
     for chunk in range(3):
         take(file, chunk, STORE)
-    file.stale = True
-    assert (file.is_right, file.is_summed) == (False, True)
+    file.provenance.stale = True
+    assert (file.is_right, file.provenance.is_summed) == (False, True)

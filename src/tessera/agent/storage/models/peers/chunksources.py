@@ -19,19 +19,20 @@ class ChunkSources:
     Args:
         chunks: where they are kept.
         reader: of the store.
-        sharing: the peers.
+        peers: the peers.
 
     """
 
-    def __init__(self, chunks: SharedChunks, reader: Reader, sharing: PeerChunks) -> None:
+    def __init__(self, chunks: SharedChunks, reader: Reader, peers: PeerChunks) -> None:
         self._chunks = chunks
+        self._state = chunks.state
         self._reader = reader
-        self._sharing = sharing
+        self._peers = peers
 
     def owner(self, task: Chunk) -> str:
         """Return who reads a chunk from the store: this node, a peer, or each node for itself."""
-        file = self._chunks.files[task[0]]
-        return STORE if file.alone else self._sharing.owner(file.key, task[1])
+        file = self._state.files[task[0]]
+        return STORE if file.provenance.alone else self._peers.owner(file.key, task[1])
 
     def fetch_own(self, task: Chunk, buffer: memoryview) -> None:
         """Fetch a chunk that this node owns: from a peer that has the object already, or from the store."""
@@ -43,7 +44,7 @@ class ChunkSources:
 
         Args:
             task: the chunk.
-            since: the time of the first vain request for it, or 0.
+            since: the time of the first request for it that failed, or 0.
             buffer: for its bytes.
 
         Returns:
@@ -52,19 +53,19 @@ class ChunkSources:
         """
         if self._chunks.resume(task, buffer):
             return None
-        file, _, view = self._chunks.span(task, buffer)
-        tried = sorted(file.excluded)
-        while not file.alone and (peer := self._sharing.peer_for(file.key, task[1], tried)):
+        file, _, view = self._state.span(task, buffer)
+        tried = sorted(file.provenance.excluded)
+        while not file.provenance.alone and (peer := self._peers.peer_for(file.key, task[1], tried)):
             try:
-                if self._sharing.ask(peer, file.key, task[1], view, lambda: self._is_done(task)):
+                if self._peers.ask(peer, file.key, task[1], view, lambda: self._is_done(task)):
                     self._chunks.keep(task, view, peer)
                     self._reader.throttle(time.monotonic(), len(view))
                     break
             except Pending:
                 now = time.monotonic()
-                if not since or now - since < self._sharing.patience.chunk_s:
+                if not since or now - since < self._peers.patience.chunk_s:
                     return since or now
-                self._sharing.failed(peer)
+                self._peers.failed(peer)
             tried.append(peer)
         if not self._is_done(task):
             self.from_store(task, buffer)
@@ -78,24 +79,24 @@ class ChunkSources:
 
         """
         chunks = self._chunks
-        file, first, view = chunks.span(task, buffer)
+        file, first, view = self._state.span(task, buffer)
         if not chunks.begin_reading(task):
             return
         try:
             is_checksum = self._reader.fill(file.found, first, view)
             if not is_checksum:
-                chunks.trust_no_etag()
-            self._sharing.read(len(view))
+                chunks.read_without_peers()
+            self._peers.read(len(view))
             chunks.keep(task, view, STORE)
         finally:
             chunks.end_reading(task)
 
     def from_another(self, task: Chunk, not_from: Collection[str], view: memoryview) -> str:
         """Fill the view with another peer's version of a chunk; return the peer, or nothing if none has it."""
-        file = self._chunks.files[task[0]]
-        other = self._sharing.peer_for(file.key, task[1], not_from)
+        file = self._state.files[task[0]]
+        other = self._peers.peer_for(file.key, task[1], not_from)
         try:
-            if other and self._sharing.ask(other, file.key, task[1], view, self._reader.stop.is_set):
+            if other and self._peers.ask(other, file.key, task[1], view, self._reader.stop.is_set):
                 return other
         except Pending:
             pass
@@ -103,14 +104,14 @@ class ChunkSources:
 
     def _from_holder(self, task: Chunk, buffer: memoryview) -> bool:
         """Fetch an own chunk from a peer that has the object already; return whether there is one."""
-        file, _, view = self._chunks.span(task, buffer)
-        if file.alone or not (peer := self._sharing.holder(file.key, task[1])):
+        file, _, view = self._state.span(task, buffer)
+        if file.provenance.alone or not (peer := self._peers.holder(file.key, task[1])):
             return False
-        if not self._sharing.ask_holder(peer, file.key, task[1], view, lambda: self._is_done(task)):
+        if not self._peers.ask_holder(peer, file.key, task[1], view, lambda: self._is_done(task)):
             return False
         self._chunks.keep(task, view, peer)
         self._reader.throttle(time.monotonic(), len(view))
-        return not file.alone
+        return not file.provenance.alone
 
     def _is_done(self, task: Chunk) -> bool:
-        return self._reader.stop.is_set() or not self._chunks.is_missing(task)
+        return self._reader.stop.is_set() or not self._state.is_missing(task)

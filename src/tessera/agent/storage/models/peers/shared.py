@@ -13,6 +13,7 @@ from pathlib import Path
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.peers.chunksources import ChunkSources
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
+from tessera.agent.storage.models.peers.serving import next_requested
 from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
 from tessera.agent.storage.models.peers.wrongobjects import WrongObjects
 from tessera.agent.storage.models.reading import Reader, TransferSource
@@ -38,20 +39,19 @@ class SharedTransfer:
     Args:
         source: the store, with limits and progress.
         folder: the destination; its sub-folder `files` gets the files, `journal-shared` lists their complete chunks.
-        sharing: the peers.
+        peers: the peers.
 
     """
 
-    def __init__(self, source: TransferSource, folder: Path, sharing: PeerChunks) -> None:
-        self._sharing = sharing
+    def __init__(self, source: TransferSource, folder: Path, peers: PeerChunks) -> None:
+        self._peers = peers
         self._threads = source.limits.threads
         self._reader = Reader(source)
-        self._chunks = SharedChunks(folder, self._reader, sharing)
-        self._sources = ChunkSources(self._chunks, self._reader, sharing)
-        self._lock = threading.Lock()
+        self._chunks = SharedChunks(folder, self._reader, peers)
+        self._sources = ChunkSources(self._chunks, self._reader, peers)
         self._own: deque[Chunk] = deque()
         self._others: deque[tuple[Chunk, float]] = deque()
-        """With the time of the first vain request to a peer, or 0."""
+        """With the time of the first request that failed, or 0."""
 
     def run(self, objects: tuple[StoredObject, ...]) -> tuple[ModelFile, ...]:
         """Fetch the objects and return them as files, in the same order; they are served to peers until the fetch ends.
@@ -62,11 +62,11 @@ class SharedTransfer:
 
         """
         helpers: list[threading.Thread] = []
-        repairs = WrongObjects(self._chunks, self._sources, self._sharing)
+        repairs = WrongObjects(self._chunks, self._sources, self._peers)
         try:
             # 1. Serve what arrives, and read from the store what peers request.
             self._chunks.open(objects)
-            helpers += self._started(_FOR_OTHERS, self._read_wanted)
+            helpers += self._started(_FOR_OTHERS, self._read_requested)
             tasks: list[Chunk] | None = [
                 (span.object, chunk) for span in spans(objects) for chunk in range(span.first, span.stop)
             ]
@@ -74,14 +74,14 @@ class SharedTransfer:
             # 2. Fetch all chunks, and those of wrong objects again, until all objects match the store's checksums.
             while tasks is not None:
                 self._fetch(tasks)
-                wrong = self._chunks.wrong_objects(buffer)
+                wrong = self._chunks.verifying.wrong_objects(buffer)
                 if not wrong:
-                    return tuple(each.as_model_file() for each in self._chunks.files)
+                    return tuple(each.as_model_file() for each in self._chunks.state.files)
                 tasks = repairs.chunks_to_repeat(wrong, buffer)
             # 3. The store itself sends what does not match: forget it.
             raise self._mismatch(wrong)
         finally:
-            self._chunks.end()
+            self._chunks.state.end()
             self._reader.stop.set()
             for helper in helpers:
                 helper.join()
@@ -89,32 +89,32 @@ class SharedTransfer:
 
     def _fetch(self, tasks: list[Chunk]) -> None:
         """Fetch chunks; all are there when it ends."""
-        me, chunks = self._sharing.me, self._chunks
+        me = self._peers.me
         own = [each for each in tasks if self._sources.owner(each) in {me, STORE}]
         others = [each for each in tasks if self._sources.owner(each) not in {me, STORE}]
-        chunks.expect(tasks)
+        self._chunks.state.expect(tasks)
         self._own = deque(own)
-        order = asking_order(len(others), me, self._sharing.members)
+        order = asking_order(len(others), me, self._peers.members)
         self._others = deque((others[place], 0.0) for place in order)
-        readers = max(1, min(self._threads, _READERS // max(1, self._sharing.members)))
+        readers = max(1, min(self._threads, _READERS // max(1, self._peers.members)))
         workers = self._started(readers, self._read_own)
         workers += self._started(max(_LEAST_ASKERS, self._threads - readers), self._ask_others)
         is_complete = False
         try:
-            is_complete = chunks.wait()
+            is_complete = self._chunks.state.wait()
         finally:
             if not is_complete:
                 self._reader.stop.set()
             for worker in workers:
                 worker.join()
-        chunks.raise_failure()
+        self._chunks.state.raise_failure()
 
     def _started(self, count: int, work: Callable[[memoryview], None]) -> list[threading.Thread]:
         def until_failure() -> None:
             try:
                 work(aligned_buffer())
             except BaseException as error:  # noqa: BLE001 - raised again by run()
-                self._chunks.fail(error)
+                self._chunks.state.fail(error)
                 self._reader.stop.set()
 
         threads = [threading.Thread(target=until_failure, daemon=True) for _ in range(count)]
@@ -125,32 +125,30 @@ class SharedTransfer:
     def _read_own(self, buffer: memoryview) -> None:
         """Read the node's own chunks from the store, then help with others."""
         while not self._reader.stop.is_set():
-            with self._lock:
-                task = self._own.popleft() if self._own else None
-            if task is None:
+            try:
+                task = self._own.popleft()
+            except IndexError:
                 self._ask_others(buffer)
                 return
-            if self._sources.owner(task) not in {self._sharing.me, STORE}:  # a new peer owns it
-                with self._lock:
-                    self._others.append((task, 0.0))
+            if self._sources.owner(task) not in {self._peers.me, STORE}:  # a new peer owns it
+                self._others.append((task, 0.0))
             else:
                 self._sources.fetch_own(task, buffer)
 
     def _ask_others(self, buffer: memoryview) -> None:
         while not self._reader.stop.is_set():
-            with self._lock:
-                task, since = self._others.popleft() if self._others else (None, 0.0)
-            if task is None:
+            try:
+                task, since = self._others.popleft()
+            except IndexError:
                 return
-            asked_since = self._sources.fetch_others(task, since, buffer)
-            if asked_since is not None:
-                with self._lock:
-                    self._others.append((task, asked_since))
+            failed_since = self._sources.fetch_others(task, since, buffer)
+            if failed_since is not None:
+                self._others.append((task, failed_since))
                 self._reader.stop.wait(_PAUSE_S)
 
-    def _read_wanted(self, buffer: memoryview) -> None:
+    def _read_requested(self, buffer: memoryview) -> None:
         """Read chunks requested by peers from the store. It waits for no peer, so no two nodes wait for each other."""
-        while (task := self._chunks.next_wanted()) is not None:
+        while (task := next_requested(self._chunks.state)) is not None:
             try:
                 self._sources.from_store(task, buffer)
             except TesseraError:
@@ -159,7 +157,7 @@ class SharedTransfer:
     def _mismatch(self, wrong: list[int]) -> Unavailable:
         """Discard what is wrong, and return the error."""
         self._chunks.forget(wrong)
-        file = self._chunks.files[wrong[0]]
+        file = self._chunks.state.files[wrong[0]]
         return Unavailable(
             self._reader.subject(file.found),
             found=f"content whose checksum is {file.checksum_now}",

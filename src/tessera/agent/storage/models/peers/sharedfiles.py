@@ -1,6 +1,5 @@
 """An object fetched together with peers: its file, its running checksum, and the origin of its chunks."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import ChunkFile
@@ -11,29 +10,13 @@ from tessera.core.storage.models.peers.owners import content_key
 from tessera.core.storage.models.peers.provenance import Provenance
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_range
 
-__all__ = ["ServedObject", "SharedFile"]
+__all__ = ["SharedFile"]
 
 
-class ServedObject:
-    """An object of a transfer, for the served.
+class SharedFile:
+    """An object being fetched to a file.
 
-    Args:
-        take: returns a chunk of one of its objects.
-        index: of the object.
-
-    """
-
-    def __init__(self, take: Callable[[tuple[int, int], float | None], StoredChunk], index: int) -> None:
-        self._take = take
-        self._index = index
-
-    def take(self, chunk: int, wait_s: float | None) -> StoredChunk:
-        """Return a chunk."""
-        return self._take((self._index, chunk), wait_s)
-
-
-class SharedFile(Provenance):
-    """An object being fetched to a file. All but `chunks` is guarded by the transfer's lock.
+    The transfer's lock guards all but `chunks`, and `checksum`, which is the thread's that is summing.
 
     Args:
         index: among the fetched objects.
@@ -43,7 +26,7 @@ class SharedFile(Provenance):
     """
 
     def __init__(self, index: int, found: StoredObject, path: str) -> None:
-        super().__init__(found.checksum, found.size)
+        self.provenance = Provenance(found.checksum, found.size)
         self.index = index
         self.found = found
         self.path = path
@@ -53,14 +36,15 @@ class SharedFile(Provenance):
 
     def restart(self) -> None:
         """Restart the store's checksum."""
-        super().restart()
+        self.provenance.restart()
         self.checksum = start_checksum(self.found.checksum, self.found.size)
-        self.summing = False
+        self.is_summing = False
+        """Whether a thread is adding chunks to the checksum."""
 
     @property
     def is_right(self) -> bool:
         """Whether all of it is verified."""
-        return self.is_right_with(self.checksum_now)
+        return self.provenance.is_right_with(self.checksum_now)
 
     @property
     def checksum_now(self) -> str:
@@ -70,10 +54,10 @@ class SharedFile(Provenance):
     def piece(self, chunk: int) -> StoredChunk:
         """Return a chunk that may be served to peers."""
         first, last = chunk_range(self.found.size, chunk)
-        return StoredChunk(Path(self.path), first, last - first, self.digests[chunk])
+        return StoredChunk(Path(self.path), first, last - first, self.provenance.digests[chunk])
 
     def as_model_file(self) -> ModelFile:
         """Return it as a file of a revision."""
         found = self.found
-        checksum = found.checksum if self.provable and not is_assumed(found.checksum) else ""
-        return ModelFile(found.path, found.size, tuple(self.digests), found.etag, checksum)
+        checksum = found.checksum if self.provenance.provable and not is_assumed(found.checksum) else ""
+        return ModelFile(found.path, found.size, tuple(self.provenance.digests), found.etag, checksum)
