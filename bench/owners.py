@@ -66,13 +66,13 @@ def main() -> int:
     print(f"{'members':>7} {'beginning s':>11} {'ratio':>6} {'others s':>8} {'ratio':>6} {'pause ms':>8}")
     for count in map(int, given.members.split(",")):
         members = [f"10.0.{number >> 8}.{number & 255}:9443" for number in range(count)]
-        sharing = PeerChunks(members[0], PeerConnections(ssl.create_default_context(), PeerPatience()))
-        sharing.set_peers(members[:-1])
+        chunks = PeerChunks(members[0], PeerConnections(ssl.create_default_context(), PeerPatience()))
+        chunks.set_peers(members[:-1])
         beginnings, others = [], []
         for turn in range(ROUNDS):
             peers = members if turn % 2 == 0 else members[:-1]
-            beginnings.append(asyncio.run(measured(partial(sharing.begin, objects))))
-            others.append(asyncio.run(measured(partial(sharing.set_peers, peers))))
+            beginnings.append(asyncio.run(measured(partial(chunks.begin, objects))))
+            others.append(asyncio.run(measured(partial(chunks.set_peers, peers))))
         first, other = min(each for each, _ in beginnings), min(each for each, _ in others)
         pause = max(min(each for _, each in beginnings), min(each for _, each in others))
         row = f"{count:>7} {first:>11.2f} {first / reference:>6.1f} {other:>8.2f} {other / reference:>6.1f}"

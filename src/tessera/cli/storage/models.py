@@ -51,7 +51,7 @@ def models() -> None:
 @click.option("--keep", type=click.IntRange(1), default=2, show_default=True, help="Revisions that stay on the disk.")
 @click.option("--include", multiple=True, help="Only files that match, such as '*.safetensors'; may be repeated.")
 @click.option("--exclude", multiple=True, help="No files that match; may be repeated.")
-@click.option("--bandwidth", type=Number(min=0.1, max=1e6), help="At most so many MiB per second.")
+@click.option("--bandwidth", type=Number(min=0.1, max=1e6), help="Bandwidth limit in MiB/s.")
 @click.option("--mirror", is_flag=True, help="Keep plain files in DST, the same as SRC's, without revisions.")
 @click.option(
     "--pack",
@@ -67,8 +67,9 @@ def sync_command(
 ) -> None:
     """Fetch what changed at SRC; DST/current is then the new revision.
 
-    With --mirror the files lie in DST itself: each is replaced at once, those that SRC has no more are removed, and
-    files that Tessera did not create are kept. Programs that read several files meanwhile may get some of each state.
+    With --mirror the files are in DST itself: each is replaced atomically, files that SRC no longer has are removed,
+    and files that Tessera did not create are kept. Programs that read several files meanwhile may get some of each
+    state.
 
     SRC is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, hf://OWNER/NAME@REVISION,
     https://HOST/FOLDER/, file:///FOLDER or a folder. The S3 endpoint and credentials are those of AWS_ENDPOINT_URL,

@@ -316,6 +316,8 @@ class Endpoint:
         """
         try:
             raw = socket.create_connection(self._server, timeout_s)
+        except ConnectionRefusedError as error:
+            raise Temporary(f"{self.host} refuses connections") from error
         except OSError as error:
             raise Temporary(f"{self.host}: {error.strerror or error}") from error
         except UnicodeError as error:  # an empty label, or one of more than 63 characters

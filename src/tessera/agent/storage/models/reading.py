@@ -75,7 +75,9 @@ class Progress:
 
 def unavailable(subject: str, found: str) -> Unavailable:
     """Return the error of a store that does not answer; fetched data is kept."""
-    return Unavailable(subject, found=found, hint="sync again: what was fetched is kept")
+    return Unavailable(
+        subject, found=found, hint="check the store and its endpoint, then sync again; fetched data is kept"
+    )
 
 
 class TransferSource(NamedTuple):
