@@ -159,7 +159,7 @@ async def test_a_warmup_that_is_deleted_leaves_images_unpinned(cluster: Cluster)
     assert (list(cluster.runtimes["n1"].images), await cluster.runtimes["n1"].pinned()) == ([A], frozenset())
 
 
-async def test_an_invalid_spec_says_why_and_stops_no_other(cluster: Cluster) -> None:
+async def test_an_invalid_spec_reports_why_and_stops_no_other(cluster: Cluster) -> None:
     await cluster.add(pooled("n1"), pooled("n2", ready="Unknown"))
     await cluster.kube.create(IMAGE_WARMUPS, warmup("A b", name="bad"))
     await cluster.kube.create(IMAGE_WARMUPS, warmup(A))

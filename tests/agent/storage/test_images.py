@@ -96,7 +96,7 @@ def wanted(image: str, attempt: int = 0, **more: Any) -> DesiredImage:
     return DesiredImage(image=image, attempt=attempt, **more)
 
 
-async def test_the_object_is_made_and_says_that_an_agent_is_there(node: Node) -> None:
+async def test_the_object_is_made_and_reports_that_an_agent_is_there(node: Node) -> None:
     async with node.running():
         found = await node.reports(lambda _: True)
     assert (found.name, found.observed) == ("n1", ())
@@ -217,7 +217,7 @@ class Unpinnable(MemoryRuntime):
         raise Unsupported(reference.name, found="CRI-O", expected="containerd")
 
 
-async def test_a_runtime_that_cannot_pin_is_said_in_the_report(node: Node) -> None:
+async def test_a_runtime_that_cannot_pin_is_reported_in_the_report(node: Node) -> None:
     node.runtime = Unpinnable()
     node.runtime.offered = {A: (ONE, 7)}
     await node.tell(wanted(A, 1, pinned=True))
@@ -229,7 +229,7 @@ async def test_a_runtime_that_cannot_pin_is_said_in_the_report(node: Node) -> No
     assert "containerd" in found.observed[0].reason
 
 
-async def test_it_waits_for_the_api_and_the_runtime(node: Node) -> None:
+async def test_it_runs_once_the_api_and_the_runtime_answer(node: Node) -> None:
     """An API server that is gone, then a kind that is not there yet."""
     node.kube.uninstall(NODE_IMAGES)
     async with node.running():

@@ -69,7 +69,7 @@ def test_apply_makes_disks_ready_and_the_second_time_asks_nothing(options: tuple
     assert tessera(disks, "status").exit_code == 0
 
 
-def test_status_says_that_a_disk_is_lost_and_apply_refuses() -> None:
+def test_status_reports_that_a_disk_is_lost_and_apply_refuses() -> None:
     disks = disks_of_node()
     assert tessera(disks, "apply", "--yes").exit_code == 0
     disks.remove("nvme1n1")
@@ -103,7 +103,7 @@ def test_a_model_that_a_disk_gives_itself_draws_nothing_on_the_terminal() -> Non
     assert "\x1b" not in tessera(disks, "plan").stdout
 
 
-def test_without_disks_the_code_says_that_this_node_cannot() -> None:
+def test_without_disks_the_code_reports_that_this_node_cannot() -> None:
     done = tessera(MemoryDisks(), "plan")
     assert done.exit_code == 3
     assert "this node has no disk" in done.stderr

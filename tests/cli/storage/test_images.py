@@ -72,7 +72,9 @@ def saved_cluster(host: str, names: list[str]) -> dict[str, Any]:
     return {"kind": "List", "items": [node, arm, pod]}
 
 
-def test_a_cluster_says_what_its_nodes_lack_and_what_could_not_be_read(served: RegistryServer, tmp_path: Path) -> None:
+def test_a_cluster_reports_what_its_nodes_lack_and_what_could_not_be_read(
+    served: RegistryServer, tmp_path: Path
+) -> None:
     path = tmp_path / "cluster.json"
     digest = served.memory.contents["team/old", "1"].digest
     path.write_text(json.dumps(saved_cluster(served.host, [f"{served.host}/team/old@{digest}"])))
@@ -96,7 +98,7 @@ def test_manifests_name_images(served: RegistryServer, tmp_path: Path) -> None:
     assert "No base would save anything" in got.stdout
 
 
-def test_what_cannot_be_done_says_why(served: RegistryServer, tmp_path: Path) -> None:
+def test_what_cannot_be_done_reports_why(served: RegistryServer, tmp_path: Path) -> None:
     empty = tmp_path / "empty.yaml"
     empty.write_text("kind: ConfigMap\n")
     cases = {

@@ -161,7 +161,7 @@ def test_verify_names_damaged_files(top: Path, source: Path) -> None:
     assert run("verify", top, "--revision", "current").exit_code == 0, "the next sync mends it"
 
 
-def test_evict_removes_what_nobody_needs(top: Path) -> None:
+def test_evict_removes_what_is_not_protected(top: Path) -> None:
     current, other = (row["revision"] for row in document("list", top))
     refused = run("evict", top, current[:20])
     assert (refused.exit_code, "it is current" in refused.stderr) == (5, True)

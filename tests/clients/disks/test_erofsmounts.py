@@ -40,7 +40,7 @@ def test_what_a_kernel_lacks_is_named(tmp_path: Path, filesystems: str, modules:
 
 
 @root_alone
-def test_a_node_that_cannot_says_what_to_do(tmp_path: Path) -> None:
+def test_a_node_that_cannot_reports_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=f"image a.img: the kernel {KERNEL} has no EROFS: use a kernel"):
         host(tmp_path).mount(Path("/nowhere/a.img"), tmp_path / "folder")
 

@@ -38,7 +38,7 @@ class TestLoopDevices(DisksSuite):
             os.close(number)
         assert plan.reasons == (f"{world.names[0]} cannot be read: Device or resource busy",)
 
-    async def test_what_a_program_says_when_it_fails_is_said(
+    async def test_the_error_of_a_program_that_fails_is_reported(
         self, world: HostWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         program = tmp_path / "mdadm"
@@ -48,7 +48,7 @@ class TestLoopDevices(DisksSuite):
         with pytest.raises(Unavailable, match="mdadm --stop /dev/md9: exit status 1: mdadm: no such array"):
             await world.disks.apply(StopArray(device="/dev/md9"))
 
-    async def test_a_program_that_hangs_is_ended_and_said(
+    async def test_a_program_that_hangs_is_ended_and_reported(
         self, world: HostWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         program = tmp_path / "mdadm"

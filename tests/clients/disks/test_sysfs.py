@@ -71,7 +71,7 @@ async def test_sysfs_is_read_without_opening_a_device(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_without_sysfs_it_says_so(tmp_path: Path) -> None:
+async def test_without_sysfs_it_reports_it(tmp_path: Path) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/mountinfo").write_text("")
     with pytest.raises(Unsupported, match="sysfs of a Linux kernel"):

@@ -198,7 +198,7 @@ def test_settings_that_make_no_sense_are_refused(name: str, value: str) -> None:
         open_store("az://models/m", {**environment("http://127.0.0.1:1/x"), name: value})
 
 
-def test_without_a_key_the_librarys_identities_are_asked(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_the_librarys_identities_are_tried(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     for each in ("CLIENT_ID", "TENANT_ID", "CLIENT_SECRET", "FEDERATED_TOKEN_FILE"):
         monkeypatch.delenv(f"AZURE_{each}", raising=False)
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")

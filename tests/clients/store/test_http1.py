@@ -119,7 +119,7 @@ def test_interim_answers_are_no_content(interim: bytes) -> None:
         b"200 OK\r\nContent-Length: \xb2",
     ],
 )
-def test_what_cannot_be_told_from_content_is_an_error(head: bytes) -> None:
+def test_what_cannot_be_distinguished_from_content_is_an_error(head: bytes) -> None:
     with (
         served(always(b"HTTP/1.1 " + head + b'\r\nETag: "v1"\r\n\r\n' + CHUNKS)) as address,
         pytest.raises((Temporary, Changed)),
@@ -231,7 +231,7 @@ def test_a_listing_whose_pages_repeat_is_an_error() -> None:
         store.close()
 
 
-def test_a_bucket_of_another_region_is_said_to_be_there() -> None:
+def test_a_bucket_of_another_region_is_reported_there() -> None:
     answer = b"HTTP/1.1 301 Moved Permanently\r\nx-amz-bucket-region: eu-west-9\r\nContent-Length: 0\r\n\r\n"
     with served(always(answer)) as address, pytest.raises(Refused, match=r"another region or endpoint.*eu-west-9"):
         listed(s3(address))
@@ -250,7 +250,7 @@ def test_a_name_that_no_host_has_is_refused(host: str) -> None:
 
 
 @pytest.mark.parametrize("name", [b"302 Found\r\nLocation", b"206 Partial\r\nContent-Range"])
-def test_what_a_server_says_does_not_reach_the_terminal_as_it_is(name: bytes) -> None:
+def test_what_a_server_reports_does_not_reach_the_terminal_as_it_is(name: bytes) -> None:
     answer = b"HTTP/1.1 " + name + b": \x1b]0;mine\x07\r\nContent-Length: 13\r\n\r\n" + CONTENT
     with served(always(answer)) as address, pytest.raises((Refused, Changed)) as raised:
         whole(address)

@@ -44,7 +44,7 @@ class TestHubStore(StoreSuite):
         with pytest.raises(Refused, match="404"):
             read(store, gone, 0, gone.size)
 
-    def test_what_was_asked_for_ahead_and_is_gone_is_refused(self, store: ObjectStore, fill: Fill) -> None:
+    def test_what_was_requested_ahead_and_is_gone_is_refused(self, store: ObjectStore, fill: Fill) -> None:
         self.test_an_object_that_is_gone_is_refused(store, fill)
 
     def test_large_files_are_read_where_the_hub_leads_and_the_token_stays_with_it(

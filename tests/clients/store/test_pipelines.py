@@ -136,14 +136,16 @@ def test_all_come_with_one_request_each_several_at_a_time_on_connections_that_ar
     assert server.connections == kept
 
 
-def test_one_at_a_time_on_each_connection_where_that_is_asked_for(server: Server) -> None:
+def test_one_at_a_time_on_each_connection_where_that_is_requested(server: Server) -> None:
     assert alone(contents(server, depth=1)) == 0
     assert server.most_at_once == 1
 
 
 @pytest.mark.parametrize("said", [True, False])
 @pytest.mark.parametrize("answers", [1, 5])
-def test_a_server_that_closes_connections_is_asked_again_on_others(server: Server, answers: int, *, said: bool) -> None:
+def test_a_server_that_closes_connections_gets_the_requests_on_others(
+    server: Server, answers: int, *, said: bool
+) -> None:
     def answer(_path: str, number: int, whole: bytes) -> tuple[bytes, bool]:
         time.sleep(0.01)
         last = number == answers - 1
@@ -155,7 +157,7 @@ def test_a_server_that_closes_connections_is_asked_again_on_others(server: Serve
     assert server.most_open > 8
 
 
-def test_http_1_0_is_asked_on_many_connections(server: Server) -> None:
+def test_http_1_0_gets_requests_on_many_connections(server: Server) -> None:
     def answer(_path: str, _number: int, whole: bytes) -> tuple[bytes, bool]:
         time.sleep(0.01)
         return whole.replace(b"HTTP/1.1", b"HTTP/1.0", 1), False
@@ -166,7 +168,7 @@ def test_http_1_0_is_asked_on_many_connections(server: Server) -> None:
     assert server.most_open > 8
 
 
-def test_a_server_that_forgets_requests_is_waited_for_once_then_asked_one_by_one(server: Server) -> None:
+def test_a_server_that_forgets_requests_gets_one_timeout_then_one_request_at_a_time(server: Server) -> None:
     server.drops = True
     begun = time.monotonic()
     got = contents(server)

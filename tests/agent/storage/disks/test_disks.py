@@ -73,14 +73,14 @@ def mounted(node: Node) -> Iterator[Node]:
     subprocess.run(["umount", node.mount], check=True)
 
 
-async def test_blank_disks_become_ready_and_the_node_says_so_once(node: Node) -> None:
+async def test_blank_disks_become_ready_and_the_node_reports_it_once(node: Node) -> None:
     await node.reconcile(3)
     assert await node.says() == ("ready", "True", "DisksReady")
     events = (await node.kube.list(EVENTS)).objects
     assert [(each["reason"], each.get("count", 1)) for each in events] == [("DisksReady", 1)]
 
 
-async def test_foreign_data_is_left_and_said(node: Node) -> None:
+async def test_foreign_data_is_left_and_reported(node: Node) -> None:
     device = BlockDevice(
         name="nvme0n1",
         kind="disk",
@@ -110,7 +110,7 @@ async def test_a_node_without_disks_has_no_label(node: Node) -> None:
     assert await node.says() == (None, "False", "NoDisks")
 
 
-async def test_a_step_that_fails_is_said_and_tried_again(node: Node) -> None:
+async def test_a_step_that_fails_is_reported_and_tried_again(node: Node) -> None:
     node.disks.fail_after(1)
     with pytest.raises(Unavailable):
         await node.reconcile()
@@ -206,7 +206,7 @@ async def test_nothing_is_written_below_a_path_at_which_nothing_is_mounted(node:
     assert not (node.mount / "volumes").exists()
 
 
-async def test_a_volume_without_room_is_said_once(mounted: Node) -> None:
+async def test_a_volume_without_room_is_reported_once(mounted: Node) -> None:
     with capture_logs() as logs:
         settings = msgspec.structs.replace(mounted.settings, volumes=VolumeSpec(count=1, reserved_bytes=10**15))
         keeper = DisksKeeper(settings, mounted.disks, mounted.kube)

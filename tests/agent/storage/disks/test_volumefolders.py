@@ -72,7 +72,7 @@ def test_nothing_is_done_where_the_disks_are_not_mounted(tmp_path: Path) -> None
     assert (tmp_path / "volumes/0/file").exists()
 
 
-def test_a_disk_that_refuses_is_said(mount: Path) -> None:
+def test_a_disk_that_refuses_is_reported(mount: Path) -> None:
     (mount / "volumes").write_text("")
     folders = VolumeFolders(mount)
     for act in (folders.found, lambda: folders.make(0), lambda: folders.erase(0)):

@@ -193,7 +193,7 @@ async def test_a_model_is_fetched_and_a_pod_gets_it_read_only_by_its_revision(no
                 await asyncio.sleep(0.02)
 
 
-async def test_a_node_that_was_told_nothing_removes_nothing(node: Node) -> None:
+async def test_a_node_whose_desired_models_are_unknown_removes_nothing(node: Node) -> None:
     await node.tell(desired(node.put("llama", a=b"1")))
     async with node.running():
         await node.model(has())
@@ -291,21 +291,20 @@ async def test_a_revision_that_cannot_be_compared_stops_no_other(node: Node) -> 
                 await asyncio.sleep(0.02)
 
 
-async def test_current_is_never_a_revision_that_is_not_the_named_one(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flips = set()
-    flip = ModelFolder.flip
-
-    def noted(folder: ModelFolder, revision: str) -> None:
-        flips.add(revision)
-        flip(folder, revision)
-
-    monkeypatch.setattr(ModelFolder, "flip", noted)
+async def test_current_is_never_a_revision_that_is_not_the_named_one(node: Node) -> None:
     source = node.put("llama", a=b"1")
     other = node.put("other", a=b"1")
     await node.tell(desired(source), desired(other, "other", revision="f" * 64))
-    async with node.running():
+    read = set[str]()
+
+    async def reader() -> None:
+        link = node.folder / "llama" / "current"
+        while True:
+            if link.is_symlink():
+                read.add(link.readlink().name)
+            await asyncio.sleep(0.002)
+
+    async with node.running(), running(reader()):
         first = (await node.model(has())).revision
         await node.model(lambda each: "spec.revision is ffffffffffff" in each.reason, "other")
         node.put("llama", a=b"2")
@@ -313,7 +312,7 @@ async def test_current_is_never_a_revision_that_is_not_the_named_one(
         await node.model(lambda each: "spec.revision is ffffffffffff" in each.reason)
         node.now_s += 1000
         await node.model(lambda each: each.failures == 2)
-        assert (flips, (node.folder / "llama" / "current").readlink().name) == ({first}, first)
+        assert (read, (node.folder / "llama" / "current").readlink().name) == ({first}, first)
         assert not (node.folder / "other" / "current").is_symlink()
         # Once it is the desired one, it is there without another fetch.
         await node.tell(desired(source))
@@ -349,7 +348,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_cannot_be_fetched_says_why(node: Node, case: str) -> None:
+async def test_what_cannot_be_fetched_reports_why(node: Node, case: str) -> None:
     source, want = REFUSED[case]
     for name in ("empty", "file", "pipe", "odd", "etc"):
         (node.bucket / name).mkdir(parents=True)
@@ -385,7 +384,7 @@ DISKS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("case", DISKS)
-async def test_without_a_disk_it_says_what_to_do(node: Node, case: str) -> None:
+async def test_without_a_disk_it_reports_what_to_do(node: Node, case: str) -> None:
     prepare, want = DISKS[case]
     disk = node.folder.parent
     (disk / "not-empty").unlink()
@@ -433,7 +432,7 @@ class SmallDisk(ModelDisk):
         return SmallFolder(self.folder / name)
 
 
-async def test_a_full_disk_serves_the_higher_priority_and_says_what_has_no_room(node: Node) -> None:
+async def test_a_full_disk_serves_the_higher_priority_and_reports_what_has_no_room(node: Node) -> None:
     small = node.put("small", a=os.urandom(6 * MIB))
     large = node.put("large", a=os.urandom(8 * MIB))
     await node.tell(desired(small, "small"))
@@ -490,7 +489,7 @@ class WatchedDisk(SmallDisk):
         return super().revisions(name)
 
 
-async def test_a_pod_that_gets_what_was_chosen_to_make_room_stops_nobody_for_ever(node: Node) -> None:
+async def test_a_pod_that_gets_what_was_chosen_to_make_room_stops_no_model_for_ever(node: Node) -> None:
     small, large = node.put("small", a=os.urandom(6 * MIB)), node.put("large", a=os.urandom(8 * MIB))
     loop, disk = asyncio.get_running_loop(), WatchedDisk(node.folder)
 
@@ -542,7 +541,7 @@ async def test_a_packed_model_is_an_image_that_is_mounted_before_a_pod_gets_it_a
         ModelFolder(node.folder / "llama").unmount_images()
 
 
-async def test_where_the_kernel_mounts_no_images_auto_keeps_files_and_always_is_said(node: Node) -> None:
+async def test_where_the_kernel_mounts_no_images_auto_keeps_files_and_always_is_reported(node: Node) -> None:
     source = node.put("llama", a=b"1")
     disk = ModelDisk(node.folder, most_percent=99, images=MemoryErofsMounts(problem="the kernel 6.1 has no EROFS"))
     await node.tell(desired(source, pack="Always"))
@@ -563,7 +562,7 @@ async def test_a_revision_that_is_not_on_the_disk_is_mounted_into_no_pod(node: N
         keeper._response(LLAMA, f"{'0' * 48}-1")
 
 
-async def test_a_broken_manifest_is_said_and_the_model_stays(node: Node) -> None:
+async def test_a_broken_manifest_is_reported_and_the_model_stays(node: Node) -> None:
     await node.tell(desired(node.put("llama", a=b"1"), interval_s=60))
     async with node.running():
         revision = (await node.model(has())).revision
@@ -590,7 +589,7 @@ class SlowStore(MemoryStore):
         self.others.release()
 
 
-async def test_progress_is_reported_now_and_then_and_a_fetch_ends_when_nobody_wants_the_model(node: Node) -> None:
+async def test_progress_is_reported_now_and_then_and_a_fetch_ends_when_the_model_is_not_desired(node: Node) -> None:
     """Each report wakes the loop again: reports of every byte would never end."""
     store = SlowStore({"a": b"1" * 100, "b": b"2" * 50, "c": b"3"})
 
@@ -612,7 +611,7 @@ async def test_progress_is_reported_now_and_then_and_a_fetch_ends_when_nobody_wa
         await until_gone(node.folder / "llama")
 
 
-async def test_it_waits_for_the_api(node: Node) -> None:
+async def test_it_runs_once_the_api_answers(node: Node) -> None:
     """An API server that is gone, then a kind that is not there yet."""
     node.kube.uninstall(NODE_MODELS)
     async with node.running():
@@ -686,7 +685,7 @@ async def test_a_node_fetches_from_the_peers_that_its_nodemodels_name_and_report
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_port_of_peers_that_is_taken_is_said(pki: Path) -> None:
+async def test_a_port_of_peers_that_is_taken_is_reported(pki: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = PeerSettings("127.0.0.1", taken.getsockname()[1], peer_tls(pki))
         with pytest.raises(Unavailable, match="in use"):

@@ -33,7 +33,7 @@ def process(
     (folder / "mountinfo").write_text(mounts)
 
 
-def test_each_way_to_read_is_seen(versions: Path, tmp_path: Path) -> None:
+def test_each_way_to_read_is_observed(versions: Path, tmp_path: Path) -> None:
     for number, how in enumerate(
         (
             {"cwd": f"{versions}/{ONE}"},
@@ -50,7 +50,7 @@ def test_each_way_to_read_is_seen(versions: Path, tmp_path: Path) -> None:
         assert revisions_in_use(versions, proc) == {ONE: f"in use by process {number}"}
 
 
-def test_a_mount_is_seen_by_its_root_on_another_file_system(versions: Path, tmp_path: Path) -> None:
+def test_a_mount_is_observed_by_its_root_on_another_file_system(versions: Path, tmp_path: Path) -> None:
     """A disk that is mounted elsewhere: the root of a bind mount is given from the top of the disk."""
     process(tmp_path / "proc", 7, mounts=f"36 35 98:0 /model/versions/{TWO} /m ro - ext4 /dev/nvme0n1 rw\n")
     assert revisions_in_use(versions, tmp_path / "proc") == {TWO: "in use by process 7"}
@@ -84,7 +84,7 @@ def test_a_process_that_ends_meanwhile_is_passed_over(versions: Path, tmp_path: 
     assert revisions_in_use(versions, tmp_path / "proc") == {}
 
 
-def test_readers_of_this_machine_are_seen(versions: Path) -> None:
+def test_readers_of_this_machine_are_observed(versions: Path) -> None:
     file = versions / TWO / "sub/file"
     with subprocess.Popen(
         ["/bin/sh", "-c", f"exec 3< '{file}'; echo; exec sleep 60"], stdout=subprocess.PIPE

@@ -96,7 +96,7 @@ def test_after_a_reboot_images_are_mounted_again(top: Path) -> None:
     assert content(top / "current") == FILES
 
 
-def test_an_image_that_cannot_be_mounted_is_said_and_stops_nothing_else(top: Path) -> None:
+def test_an_image_that_cannot_be_mounted_is_reported_and_stops_nothing_else(top: Path) -> None:
     images = MemoryErofsMounts()
     first = run({"a": b"1"}, top, images)
     images.refusal = "wrong fs type"
@@ -215,7 +215,7 @@ def test_a_kill_midway_leaves_no_image_and_the_next_sync_completes(top: Path) ->
     assert folder.image(done.revision) is not None
 
 
-def test_a_node_that_mounts_no_images_says_so_or_keeps_plain_files(top: Path) -> None:
+def test_a_node_that_mounts_no_images_reports_it_or_keeps_plain_files(top: Path) -> None:
     images = MemoryErofsMounts("the kernel 5.3 has no EROFS")
     with pytest.raises(Unsupported, match=r"the kernel 5\.3 has no EROFS"):
         run(FILES, top, images)

@@ -19,7 +19,7 @@ from tessera.core.storage.requestretries import Patience
 from tessera.errors import Conflict, Unavailable
 
 
-def test_many_small_objects_are_each_asked_for_once_and_go_on_where_they_were_cut_off(
+def test_many_small_objects_are_each_requested_once_and_go_on_where_they_were_cut_off(
     tmp_path: Path, server: FlakyS3
 ) -> None:
     server.contents = dict(MANY)
@@ -163,13 +163,13 @@ class _Breaking:
         return count
 
 
-def test_what_no_change_is_told_of_comes_in_one_piece(tmp_path: Path) -> None:
+def test_an_object_without_a_validator_comes_in_one_piece(tmp_path: Path) -> None:
     before, after = (bytes((each,)) * (3 * CHUNK_BYTES) for each in b"ab")
     done = run(Untold({"f": before}, then={"f": after}, after=1), tmp_path)
     assert (done.requests, (tmp_path / "current/f").read_bytes()) == (1, before)
 
 
-def test_what_no_change_is_told_of_does_not_go_on_where_it_was_cut_off(tmp_path: Path) -> None:
+def test_an_object_without_a_validator_is_not_continued_where_it_was_cut_off(tmp_path: Path) -> None:
     before, after = (bytes((each,)) * (3 * CHUNK_BYTES) for each in b"ab")
     store = Untold({"f": before}, then={"f": after}, after=1, breaks=True)
     with pytest.raises(Unavailable, match=r"object f.*of the same state"):

@@ -162,7 +162,7 @@ FACTS = {
 
 
 @pytest.mark.parametrize("case", FACTS)
-def test_a_status_says_how_far_it_is(case: str) -> None:
+def test_a_status_reports_how_far_it_is(case: str) -> None:
     summary, reason, ready = FACTS[case]
     found, _ = read_image_warmup(warmup({"images": ["a"]}))
     status = warmup_status(found, summary, NOW)

@@ -37,7 +37,7 @@ def cache(name: str = "llama", status: dict[str, Any] | None = None, **spec: Any
     return {"metadata": {"name": name, "generation": 3}, "spec": fields, "status": status or {}}
 
 
-def test_a_model_is_read_with_all_that_it_says() -> None:
+def test_a_model_is_read_with_all_of_its_fields() -> None:
     said: dict[str, Any] = {
         "endpoint": "https://rgw.example.com",
         "region": "eu-1",
@@ -103,7 +103,7 @@ def test_an_at_sign_in_a_key_is_no_credential() -> None:
     assert read_model_cache(cache(source="s3://models/a@b"))[1].model.source == "s3://models/a@b"
 
 
-def test_what_a_node_was_told_and_reports_is_read_as_it_was_written() -> None:
+def test_desired_and_reported_models_are_read_as_they_were_written() -> None:
     desired = (
         DesiredModel(name="a", source="s3://b/a", interval_s=9, include=("x",), keep=1, verify_interval_s=8),
         DesiredModel(name="b", source="file:///b"),
@@ -145,7 +145,7 @@ def test_what_a_node_was_told_and_reports_is_read_as_it_was_written() -> None:
     assert read_node_models({**each, "spec": node_spec(())}).desired == ()
 
 
-def test_what_a_server_said_is_bounded_and_printable() -> None:
+def test_the_text_of_a_server_is_bounded_and_printable() -> None:
     odd = ObservedModel(name="a", reason="x\x1b[31m" + "y" * 600)
     (found,) = node_status([odd], folder="/m" * 1000, free_bytes=0, reason="a\nb")["models"]
     assert found["reason"] == "x [31m" + "y" * 506
@@ -197,7 +197,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("case", STATES)
-def test_the_condition_says_whether_all_nodes_have_it(case: str) -> None:
+def test_the_condition_reports_whether_all_nodes_have_it(case: str) -> None:
     found, want = STATES[case]
     each, _ = read_model_cache(cache())
     accepted, ready = cache_status(each, found, NOW).conditions

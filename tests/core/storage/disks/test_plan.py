@@ -338,7 +338,7 @@ def test_what_is_there_needs_these_steps(case: str) -> None:
     assert not plan.reasons
 
 
-def test_a_ready_plan_says_where_and_how_much() -> None:
+def test_a_ready_plan_reports_where_and_how_much() -> None:
     plan = planned(in_use(member(0)), in_use(member(1)), READY_ARRAY, disk(2), target=MOUNTED)
     assert (plan.device, plan.mount, plan.size_bytes, plan.free_bytes) == ("/dev/md127", SPEC.mount, 100, 40)
     assert plan.notes == ("nvme2n1 not used: the array was made without",)
@@ -355,7 +355,7 @@ def test_another_filesystem_than_desired_is_kept_and_a_disk_beside_it_named() ->
     )
 
 
-def test_a_node_without_disks_says_so_and_one_with_others_names_them() -> None:
+def test_a_node_without_disks_reports_it_and_one_with_others_names_them() -> None:
     assert planned().advice == "this node has no disk"
     assert "/dev/sda" in planned(disk(0, name="sda"), disk(1, name="sr0", size_bytes=0)).advice
 

@@ -158,7 +158,7 @@ def test_what_several_warmups_say_of_an_image_is_joined() -> None:
     )
 
 
-def test_a_summary_says_how_far_all_nodes_are() -> None:
+def test_a_summary_reports_how_far_all_nodes_are() -> None:
     nodes = [
         NodeImages(name="n1", observed=(present(A, pinned=True), present(B, pinned=True))),
         NodeImages(name="n2", observed=(present(A), present(B))),

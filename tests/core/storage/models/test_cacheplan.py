@@ -164,7 +164,7 @@ def test_what_was_compared_with_its_digests_longest_ago_is_compared_next_while_n
     assert verified({**models, "new": model("new")}, found) is None, "one is fetched"
 
 
-def test_a_damaged_revision_is_withheld_fetched_again_and_said() -> None:
+def test_a_damaged_revision_is_withheld_fetched_again_and_reported() -> None:
     desired = model("a", interval_s=9999, verify_interval_s=1)
     damaged = ModelOnDisk("2", ("1", "2"), {"1": Verification(9.0), "2": Verification(9.0, ("w.bin", "x"))})
     report = ObservedModel(name="a", identity=desired.identity, checked_s=1000.0)
@@ -237,7 +237,7 @@ def evicted(plan: CachePlan) -> list[tuple[str, str]]:
     return [(each.model, each.revision) for each in plan.steps if isinstance(each, EvictRevision)]
 
 
-def test_room_is_made_by_what_nobody_gets_any_more_and_then_by_lower_priorities() -> None:
+def test_room_is_made_by_what_no_new_pod_gets_and_then_by_lower_priorities() -> None:
     found = {
         "a": there(RevisionOnDisk(ONE, 9.0, 10), RevisionOnDisk(TWO, 5.0, 10)),
         "b": there(RevisionOnDisk(ONE, 9.0, 10), RevisionOnDisk(TWO, 4.0, 10)),
@@ -301,7 +301,7 @@ MODELS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
 
 
 @given(others=MODELS, missing=st.integers(1, 30), priority=st.integers(0, 3))
-def test_what_makes_room_is_enough_none_too_many_and_nobodys_that_must_stay(
+def test_what_makes_room_is_enough_none_too_many_and_no_other_that_must_stay(
     others: dict[str, Any], missing: int, priority: int
 ) -> None:
     found = {name: there(*kept, current=current, used=used) for name, (_, kept, current, used) in others.items()}

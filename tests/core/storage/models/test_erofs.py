@@ -121,7 +121,7 @@ def test_many_small_files_are_packed(case: str) -> None:
 
 
 @given(st.lists(st.integers(0, 2**40), max_size=50).map(lambda sizes: sizes * 40))
-def test_what_is_asked_for_counts_and_a_node_that_mounts_none_packs_none_by_itself(sizes: list[int]) -> None:
+def test_the_setting_counts_and_a_node_that_mounts_none_packs_none_by_itself(sizes: list[int]) -> None:
     assert is_packed(sizes, "Always", can_mount=False)
     assert not is_packed(sizes, "Never")
     assert not is_packed(sizes, "Auto", can_mount=False)

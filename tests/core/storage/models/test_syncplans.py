@@ -42,13 +42,53 @@ def test_a_crc32c_recognizes_a_file_under_its_own_name_alone() -> None:
     assert (list(plan.reused), plan.fetched) == (["a"], (other,))
 
 
+OBJECTS = st.builds(
+    StoredObject,
+    st.sampled_from("abcd"),
+    st.integers(0, 2),
+    st.sampled_from(["", "e1", "e2"]),
+    st.sampled_from(["", "md5:1", "md5:2", "crc32c:1"]),
+)
+LISTINGS = st.lists(OBJECTS, max_size=4, unique_by=lambda each: each.path).map(tuple)
+
+
+def as_revision(source: str, listing: tuple[StoredObject, ...]) -> Manifest:
+    return Manifest(source, tuple(ModelFile(each.path, each.size, ("",), each.etag, each.checksum) for each in listing))
+
+
+@given(LISTINGS, st.dictionaries(st.sampled_from("rs"), st.tuples(st.sampled_from(["s3://m", "s3://n"]), LISTINGS)))
+def test_each_object_is_either_reused_or_fetched_and_nothing_of_other_content_is_reused(
+    listing: tuple[StoredObject, ...], revisions: dict[str, tuple[str, tuple[StoredObject, ...]]]
+) -> None:
+    manifests = {name: as_revision(*each) for name, each in revisions.items()}
+    damaged = {("r", "a")}
+    plan = plan_sync(listing, "s3://m", manifests, damaged)
+    assert sorted([*plan.reused, *(each.path for each in plan.fetched)]) == sorted(each.path for each in listing)
+    assert set(plan.fetched) <= set(listing)
+    for each in listing:
+        if each.path not in plan.reused:
+            continue
+        name, renewed = plan.reused[each.path]
+        found = {one.path: one for one in manifests[name].files}[renewed.path]
+        assert (name, found.path) not in damaged
+        assert (found.size, renewed.etag) == (each.size, each.etag)
+        by_etag = bool(each.etag) and (manifests[name].source, found.path, found.etag) == (
+            "s3://m",
+            each.path,
+            each.etag,
+        )
+        by_content = bool(each.checksum) and found.checksum == each.checksum
+        assert by_etag or by_content
+        assert by_etag or not each.checksum.startswith("crc32c:") or found.path == each.path
+
+
 def test_an_empty_listing_is_refused() -> None:
     refuse_empty((StoredObject("a", 0),), source="x")
     with pytest.raises(Unavailable, match="no objects"):
         refuse_empty((), source="x")
 
 
-def test_what_no_change_is_told_of_is_one_span() -> None:
+def test_an_object_without_a_validator_is_one_span() -> None:
     size = 3 * CHUNK_BYTES
     listing = (StoredObject("a", size), StoredObject("b", size, "v1"), StoredObject("c", size, checksum="md5:0"))
     assert [[each.stop - each.first for each in spans((one,))] for one in listing] == [[3], [1, 1, 1], [1, 1, 1]]

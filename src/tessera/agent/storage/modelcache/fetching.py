@@ -1,6 +1,7 @@
 """Fetches in the background, one at a time: in a thread, which ends when the model is no longer desired."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
@@ -20,6 +21,13 @@ __all__ = ["Fetches"]
 
 _PROGRESS_S = 10.0
 """Pause between two reports of progress, each of which is a write to the API server."""
+_FIXES = {
+    errno.EIO: "replace the disk; the kernel's log names it",
+    errno.ENOSPC: "free space or inodes on this disk",
+    errno.EDQUOT: "raise the quota of this folder",
+    errno.EMFILE: "raise the agent's limit of open files",
+}
+"""What to do about an error of the disk."""
 _NO_ROOM = "use a larger disk, fewer models on this node, or a higher priority than those present"
 
 
@@ -89,11 +97,8 @@ class _Fetch:
                 f"model {self.model.name}", found="no longer desired", hint="to keep it, create its ModelCache again"
             ) from error
         except OSError as error:
-            raise Unavailable(
-                str(self._disk.folder),
-                found=error.strerror or str(error),
-                hint="give --model-dir, a disk that can be written",
-            ) from error
+            fix = _FIXES.get(error.errno or 0, "give --model-dir, a disk that can be written")
+            raise Unavailable(str(self._disk.folder), found=error.strerror or str(error), hint=fix) from error
         finally:
             self.cancel()
 

@@ -31,7 +31,7 @@ def test_a_chunk_whose_peers_are_gone_comes_from_the_store(fetch: SharedFetch) -
     assert task not in fetch.missing()
 
 
-def test_an_object_that_no_peer_is_asked_for_has_the_store_as_owner(fetch: SharedFetch) -> None:
+def test_an_object_without_peers_has_the_store_as_owner(fetch: SharedFetch) -> None:
     fetch.peers.set_peers([GONE])
     fetch.chunks.state.files[1].provenance.alone = True
     assert {fetch.sources.owner((1, chunk)) for chunk in range(2)} == {STORE}

@@ -18,7 +18,7 @@ from tessera.core.storage.models.revisions import CHUNK_BYTES
 
 @pytest.mark.parametrize("part_bytes", [0, CHUNK_BYTES], ids=["whole", "parts"])
 @pytest.mark.parametrize("wrong", [lambda _chunk: True, lambda chunk: chunk == 3], ids=["always", "once"])
-def test_a_bad_peer_is_banned_by_those_whom_it_served_and_all_get_what_the_store_has(
+def test_a_bad_peer_is_banned_by_those_that_it_served_and_all_get_what_the_store_has(
     wrong: Callable[[int], bool], part_bytes: int, tmp_path: Path, pki: Path, server: FlakyS3
 ) -> None:
     server.part_bytes = part_bytes

@@ -36,7 +36,7 @@ def asked(node: PeerNode, target: str, size: int, context: ssl.SSLContext) -> by
 
 
 @pytest.mark.parametrize("certificate", ["server", "agent-stranger", "agent-expired"])
-def test_nothing_is_asked_of_a_server_that_is_no_agent(certificate: str, tmp_path: Path, pki: Path) -> None:
+def test_nothing_is_requested_of_a_server_that_is_no_agent(certificate: str, tmp_path: Path, pki: Path) -> None:
     node = PeerNode(tmp_path, pki, tls=certificate)
     with closing_all([node]), pytest.raises(Temporary):
         asked(node, "chunks/a/0", 1, showing(pki, "agent"))

@@ -119,7 +119,7 @@ def test_where_it_is_the_nodes_turn_it_reads_the_store(
 
 
 @given(KEYS, CHUNKS, MEMBERS)
-def test_a_banned_peer_is_asked_nothing_and_where_all_are_banned_the_store_is_read(
+def test_nothing_is_requested_of_a_banned_peer_and_where_all_are_banned_the_store_is_read(
     key: str, chunks: int, members: list[str]
 ) -> None:
     owners, peers = Owners(ContentChunks({key: chunks}), members), Peers("me")
@@ -155,7 +155,7 @@ def test_a_peer_that_failed_comes_back_each_time_later_and_one_that_served_somet
     assert peers.peer_for(owners, key, 0, 23.0) == "a"
 
 
-def test_a_peer_that_has_nothing_of_an_object_is_asked_for_others() -> None:
+def test_a_peer_that_has_nothing_of_an_object_serves_others() -> None:
     peers, owners = Peers("me", PeerPatience(absent_s=5.0)), Owners(ContentChunks({"key": 1, "other": 1}), ["a"])
     peers.has_not("a", "key", 0.0)
     assert peers.peer_for(owners, "key", 0, 4.9) == ""
@@ -180,13 +180,13 @@ def test_a_recheck_begins_with_one_chunk_of_each_peer(origins: dict[int, str]) -
 
 
 @given(CHUNKS, st.sampled_from(ADDRESSES), st.integers(1, 20))
-def test_chunks_are_asked_for_early_ones_first_and_each_once(count: int, me: str, members: int) -> None:
+def test_chunks_are_requested_early_ones_first_and_each_once(count: int, me: str, members: int) -> None:
     order = asking_order(count, me, members)
     assert sorted(order) == list(range(count))
     assert all(abs(place - chunk) < 2 * members for place, chunk in enumerate(order))
 
 
-def test_who_holds_a_chunk_is_asked_before_the_store_unless_it_said_that_it_does_not() -> None:
+def test_a_peer_that_may_have_a_chunk_comes_before_the_store_unless_it_lacks_it() -> None:
     peers, owners = Peers("a", PeerPatience(absent_s=5.0)), Owners(ContentChunks({"key": 1, "other": 1}), ["a", "b"])
     alone = Owners(ContentChunks({"key": 1, "other": 1}), ["a"])
     assert peers.holder(alone, "key", 0, 0.0) == ""

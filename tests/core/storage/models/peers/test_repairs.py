@@ -17,7 +17,7 @@ def of(origins: str) -> Provenance:
     return made
 
 
-def test_others_are_asked_for_one_chunk_of_each_peer_first_and_of_few_peers_before_many() -> None:
+def test_one_chunk_of_each_peer_is_requested_of_others_first_and_of_few_peers_before_many() -> None:
     wrong = {0: of("xyxz"), 1: of("-x?x"), 2: of("----")}
     assert list(suspects(wrong)) == [
         Suspect(1, 1, "x"),
@@ -29,7 +29,7 @@ def test_others_are_asked_for_one_chunk_of_each_peer_first_and_of_few_peers_befo
     ]
 
 
-def test_what_the_store_replaced_meanwhile_is_not_asked_for() -> None:
+def test_what_the_store_replaced_meanwhile_is_not_requested() -> None:
     wrong = {0: of("x"), 1: of("xy")}
     asked = suspects(wrong)
     assert next(asked) == Suspect(0, 0, "x")
@@ -38,7 +38,7 @@ def test_what_the_store_replaced_meanwhile_is_not_asked_for() -> None:
     assert is_stale(wrong)
 
 
-def test_all_that_a_peer_served_of_wrong_objects_goes_and_it_is_asked_no_more() -> None:
+def test_all_that_a_peer_served_of_wrong_objects_is_discarded_and_it_is_excluded_for_them() -> None:
     wrong = {0: of("xy"), 3: of("-x")}
     assert discarded(wrong, ["x", "z"]) == [(0, 0), (3, 1)]
     assert discarded(wrong, ["x"]) == []
@@ -46,7 +46,7 @@ def test_all_that_a_peer_served_of_wrong_objects_goes_and_it_is_asked_no_more() 
     assert wrong[0].origins == {1: "y"}
 
 
-def test_in_the_end_the_store_is_asked_for_all_that_is_not_its_own() -> None:
+def test_in_the_end_all_that_is_not_the_stores_own_is_read_from_it() -> None:
     wrong = {0: of("x-"), 1: of("?y")}
     assert from_store_alone(wrong) == [(0, 0), (1, 0), (1, 1)]
     assert all(each.alone for each in wrong.values())
