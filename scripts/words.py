@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/words.py: words that Tessera does not use, in texts for users, docstrings, comments and docs.
+"""scripts/words.py: words that Tessera does not use, in texts for users, docstrings, comments, docs and some names.
 
 A text for users is a string of at least three words in src: an error, an event, a help. Spelling is American.
 scripts/check runs it.
@@ -51,6 +51,15 @@ TEXTS = {
     "sits": "is on",
     "shall": "is desired",
 }
+IN_NAMES = {
+    "held": "allocated, on_disk",
+    "wanted": "desired, requested",
+    "wants": "requests, shares",
+    "seen": "observed, known",
+    "whom": "peer_for",
+}
+"""Of variables, functions and classes, in these packages; others still have some."""
+NAMES_OF = re.compile(r"src/tessera/((core|agent)/storage/|clients/store/|controller/(models|images)\.py)")
 PLACES = "src docs deploy examples scripts *.md :!scripts/words.py"
 COMMENTS = {".js": r"(?<![:\w])//(.*)", ".css": r"/\*(.*?)\*/", ".yaml": r"(?<!\S)#(.*)", "": r"(?<!\S)#(.*)"}
 """How a comment begins, by suffix; programs of a shell have none."""
@@ -99,16 +108,27 @@ def texts_of(path: Path) -> Iterator[tuple[int, str, dict[str, str]]]:
                 yield number, comment, EVERYWHERE
 
 
+def names_in(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield the banned words in names of a module, each with its line and what to write."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for field in ("id", "attr", "arg", "name"):
+            name = getattr(node, field, None)
+            for word in name.lower().split("_") if isinstance(name, str) else ():
+                if word in IN_NAMES:
+                    yield getattr(node, "lineno", 1), word, IN_NAMES[word]
+
+
 def main() -> int:
     """Print the words, and return 1 if there are any."""
     command = ["/usr/bin/env", "git", "ls-files", *PLACES.split()]
     listed = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - our own words
     failed = False
     for path in map(Path, listed.stdout.splitlines()):
-        for number, text, banned in texts_of(path):
-            for word, instead in words_in(text, banned):
-                print(f"{path}:{number}: {word}: write {instead}")
-                failed = True
+        found = [(number, *each) for number, text, banned in texts_of(path) for each in words_in(text, banned)]
+        found += names_in(path) if path.suffix == ".py" and NAMES_OF.match(str(path)) else ()
+        for number, word, instead in found:
+            print(f"{path}:{number}: {word}: write {instead}")
+            failed = True
     return int(failed)
 
 
