@@ -17,7 +17,7 @@ from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, NODES, PODS, MemoryKu
 from tessera.clients.kubelet import DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.clients.runtime import MemoryRuntime
 from tessera.core.storage.images.warmup import DesiredImage
-from tessera.core.storage.models.cache import DesiredModel
+from tessera.core.storage.models.nodemodels import DesiredModel
 from tessera.log import logger
 from tessera.measures import Measures
 
