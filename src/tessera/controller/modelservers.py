@@ -68,7 +68,7 @@ _MAY_GO: Final = (AUTOSCALERS, *_OPTIONAL)
 """Kinds whose object is deleted when the server no longer needs it."""
 _REPAIRS: Final = 5
 _REPAIRS_S: Final = 600.0
-"""After so many repairs of an object in this time somebody else keeps changing it."""
+"""After more repairs of a number of replicas in this time somebody else keeps changing it; one is of its creation."""
 _MANAGED: Final = (("app.kubernetes.io/managed-by", "tessera"),)
 
 Key = tuple[Kind, str, str]
@@ -95,8 +95,8 @@ class _AppliedObject(msgspec.Struct, frozen=True, kw_only=True):
     """As it was written or observed last: its store may be behind."""
     checked_s: float = -math.inf
     """When an unwatched object last was as desired, on the loop's clock."""
-    repairs_s: tuple[float, ...] = ()
-    """When somebody's changes were repaired in the last minutes, on the loop's clock."""
+    rescaled: tuple[tuple[str, float], ...] = ()
+    """Versions with another number of replicas than the fixed one, and when they were repaired, on the loop's clock."""
     absent: str = ""
     """UID of the server that neither needs nor has it: only this process would create one. Empty for none."""
 
@@ -352,7 +352,6 @@ class ModelServers:
             if _must_leave_zero(live, body):
                 live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
         # 2. Apply it, unless nothing changed since it was applied last.
-        known, repaired = former.body == body, False
         if live is None or (former.body, former.version) != (body, version_of(live)):
             before = version_of(live or {})
             if live is None:  # not by force: an object created just now belongs to somebody else
@@ -362,26 +361,27 @@ class ModelServers:
                 live = await self._kube.apply(kind, same, manager=_MANAGER, force=True)
             former = msgspec.structs.replace(former, body=body, version=version_of(live))
             if version_of(live) != before:  # only its status may have changed
-                repaired = known
                 self._log.info("model_server_applied", kind=kind.name, name=server.name, namespace=server.namespace)
         self._applied[key] = msgspec.structs.replace(former, checked_s=now_s)
         # 3. Scale it, where the number is fixed.
         if replicas is not None and live["spec"].get("replicas") != replicas:
             patch = {"spec": {"replicas": replicas}}
-            live, repaired = await self._kube.patch(kind, server.name, patch, namespace=server.namespace), known
-        repairs_s = tuple(each for each in former.repairs_s if each > now_s - _REPAIRS_S) + (now_s,) * repaired
+            # By version: a store may show what was repaired once more.
+            recent = {each: at_s for each, at_s in former.rescaled if at_s > now_s - _REPAIRS_S}
+            recent[version_of(live)] = now_s
+            former = msgspec.structs.replace(former, rescaled=tuple(recent.items()))
+            live = await self._kube.patch(kind, server.name, patch, namespace=server.namespace)
         generation = live["metadata"].get("generation", 0)
-        self._applied[key] = msgspec.structs.replace(self._applied[key], generation=generation, repairs_s=repairs_s)
+        self._applied[key] = msgspec.structs.replace(former, checked_s=now_s, generation=generation)
 
     def _rival_notes(self, kind: Kind, server: ModelServer) -> tuple[str, ...]:
-        """Return what to say of an object that somebody else keeps changing; nothing of others."""
-        if len(self._applied[kind, server.namespace, server.name].repairs_s) < _REPAIRS:
+        """Return what to say of a fixed number of replicas that somebody else keeps changing; nothing otherwise."""
+        rescaled = self._applied[kind, server.namespace, server.name].rescaled
+        now_s = asyncio.get_running_loop().time()
+        if sum(at_s > now_s - _REPAIRS_S for _, at_s in rescaled) <= _REPAIRS:
             return ()
-        command = f"kubectl get {kind.plural} {server.name} -n {server.namespace} -o yaml --show-managed-fields"
-        hint = "; in place of an autoscaler of your own set spec.replicas.max" if kind is DEPLOYMENTS else ""
-        return (
-            f"somebody else keeps changing {kind.name} {server.name}, which is repaired: `{command}` shows who{hint}",
-        )
+        text = "somebody else, maybe an autoscaler of yours, keeps changing the replicas of its Deployment"
+        return (f"{text}, and they are set back: in place of that set spec.replicas.max",)
 
     async def _remove(self, kind: Kind, server: ModelServer) -> None:
         """Delete an object that the server no longer needs."""
