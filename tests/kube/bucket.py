@@ -58,12 +58,14 @@ class Handler(BaseHTTPRequestHandler):
         _, _, scope = credential.partition(f"Credential={self.server.access}/")
         path, _, query = self.path.partition("?")
         fields = "".join(f"{name}:{self.headers.get(name, '').strip()}\n" for name in names.split(";"))
-        canonical = f"{self.command}\n{path}\n{query}\n{fields}\n{names}\n{sha256(content)}"
+        payload = self.headers.get("x-amz-content-sha256", "")  # S3 wants it, and in the signature
+        canonical = f"{self.command}\n{path}\n{query}\n{fields}\n{names}\n{payload}"
         text = f"AWS4-HMAC-SHA256\n{self.headers.get('x-amz-date')}\n{scope}\n{sha256(canonical.encode())}"
         key = f"AWS4{self.server.secret}".encode()
         for part in (*scope.split("/"), text):
             key = hmac.digest(key, part.encode(), "sha256")
-        if not scope or key.hex() != signature:
+        whole = payload in {"UNSIGNED-PAYLOAD", sha256(content)} and "x-amz-content-sha256" in names.split(";")
+        if not whole or key.hex() != signature:
             self.answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
             return False
         return True
