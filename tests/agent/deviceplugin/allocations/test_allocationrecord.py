@@ -103,6 +103,9 @@ async def test_more_replicas_by_mps_come_when_the_pods_with_larger_ones_have_end
     await node.offer((gpu, halves))
     for name in "ab":
         assert dict((await node.run(name)).env)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=7680M"
+    await node.kill()
+    node.plugins = node.started()
+    await node.offer((gpu, halves))
     record = node.plugins.gate.record
     assert record.mps_clients == {DeviceId(gpu.uuid): 2}
     kept, (reason,) = without_other_forms(node.offered((gpu, quarters)), record.allocated)

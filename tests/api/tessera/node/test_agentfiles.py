@@ -50,7 +50,7 @@ REQUESTS = st.builds(AssignedRequest, key=KEYS, units=AMOUNT, shares=SHARES, mod
 USES = st.builds(
     Use, device=st.builds(DeviceId, TEXT, PLACEMENTS), exclusivity=st.sampled_from(Exclusivity), memory_mib=AMOUNT
 )
-USES = st.builds(msgspec.structs.replace, USES, mps=st.sampled_from([None, False, True]))
+USES = st.builds(msgspec.structs.replace, USES, mps=st.sampled_from([None, False, True]), clients=AMOUNT)
 ALLOCATIONS = st.builds(
     Allocation,
     ids=st.tuples(TEXT),
@@ -67,6 +67,7 @@ ALLOCATIONS = st.builds(
     key=TEXT,
     signature=TEXT,
     strategies=st.lists(st.sampled_from(get_args(ListStrategy)), max_size=2).map(tuple),
+    indices=st.lists(TEXT, max_size=2).map(tuple),
 )
 ANSWERS = st.builds(
     Answers,

@@ -78,6 +78,7 @@ class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
             exclusivity=_Sharer(use.exclusivity),
             memory_mib=use.memory_mib,
             mps=use.mps,
+            clients=use.clients,
         )
 
     @property
