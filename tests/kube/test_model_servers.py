@@ -232,7 +232,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two models": ({"model": {"cache": "a", "claim": "b"}}, "exactly one way: cache, claim, nfs or hostPath"),
     "two slices": ({"gpu": {"resource": "nvidia.com/mig-1g.5gb", "count": 2}}, "a process sees one MIG instance"),
     "KEDA for Tessera's metric": ({"autoscaling": {"autoscaler": "KEDA"}}, "with it metric must be queue-time"),
-    "a value and a source": ({"env": [{"name": "A", "value": "b", "valueFrom": {"x": 1}}]}, "value or valueFrom"),
+    "a value and a source": (
+        {"env": [{"name": "A", "value": "b", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]},
+        "value or valueFrom",
+    ),
+    "a source of no kind": ({"env": [{"name": "A", "valueFrom": {"x": 1}}]}, 'unknown field "spec.env[0].valueFrom.x"'),
     "more than the most": ({"replicas": {"min": 3, "max": 2}}, "min must be at most max"),
 }
 
