@@ -9,6 +9,8 @@ from harness.servers import (
     NEED,
     SHARE,
     Asked,
+    FaultyKube,
+    claims,
     hold,
     make_node,
     make_pod,
@@ -17,7 +19,7 @@ from harness.servers import (
     settle,
 )
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
-from tessera.clients.kube import NODES, PODS, MemoryKube, Object, annotations_of
+from tessera.clients.kube import NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.explain.podexplanation import explain_pod
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -251,6 +253,28 @@ async def test_preempt_names_the_cheapest_victims_of_one_device(kube: MemoryKube
     assert answer == {"NodeNameToMetaVictims": want}
     _, answer = await server.post("/preempt", {"Pod": waiting, "NodeNameToVictims": {"b": {"Pods": []}}})
     assert answer == {"NodeNameToMetaVictims": {}}, "it fits on b already"
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["unbound", "with an unanswered Binding"])
+async def test_preempt_evicts_nobody_for_the_memory_that_the_pod_claims_itself(lost: bool) -> None:
+    # 40 GiB: 25 of `low`, 10 of `p`, claimed where its Binding was not answered. What `p` lacks is a CPU.
+    kube = FaultyKube()
+    await make_node(kube, "a", gpu(0))
+    low = await kube.create(PODS, pod("low", {"tessera.dev/gpu-memory": 25}, node="a", spec={"priority": 0}))
+    await regrant(kube, "low", share(0, 25 << 10, Mode.MPS))
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", NEED | {"cpu": 1}, spec={"priority": 10})
+        await settle()
+        if lost:
+            kube.faults = {"bind": [Unanswered("the Binding", found="nothing", expected="an answer")]}
+            assert await server.schedule(waiting, "a")
+            assert await claims(kube) == ["ns/p"]
+        filler = await kube.create(PODS, pod("filler", {"cpu": 64}, node="a", spec={"priority": 0}))
+        await settle()
+        everybody = {"Pods": [{"UID": each["metadata"]["uid"]} for each in (low, filler)], "NumPDBViolations": 0}
+        _, answer = await server.post("/preempt", {"Pod": waiting, "NodeNameToMetaVictims": {"a": everybody}})
+    chosen = [each["UID"] for each in answer["NodeNameToMetaVictims"]["a"]["Pods"]]
+    assert chosen == [filler["metadata"]["uid"]]
 
 
 async def test_preempt_leaves_pods_without_gpus_to_kube_scheduler(kube: MemoryKube, server: Asked) -> None:

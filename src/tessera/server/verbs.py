@@ -107,11 +107,13 @@ class Verbs:
         live = self._requested_pod(requested.pod)
         if live.gpus and live.wrong:
             return ()
-        unsuited = self._view.ledger.unsuited(live.need, [each.node for each in requested.candidates])
-        suited = (each for each in requested.candidates if each.node not in unsuited)
-        if not live.claiming:
-            return tuple(suited)
-        found = (self._victims(live, each) for each in suited)
+        # The pod's own claims are set aside: what they hold is the pod's, and nobody need leave for it.
+        with self._view.claims.set_aside(live.uid):
+            unsuited = self._view.ledger.unsuited(live.need, [each.node for each in requested.candidates])
+            suited = tuple(each for each in requested.candidates if each.node not in unsuited)
+            if not live.claiming:
+                return suited
+            found = [self._victims(live, each) for each in suited]
         return tuple(each for each in found if each is not None)
 
     def _victims(self, live: LivePod, candidate: PreemptionCandidate) -> PreemptionCandidate | None:
