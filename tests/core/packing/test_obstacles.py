@@ -235,7 +235,14 @@ REASONS = {
         (holder("a", share(0, at="3g.20gb@0")), holder("b", share(0, at="3g.20gb@4"))),
         slices("3g.20gb"),
         "failed",
-        "no room for 3g.20gb: no GPU has a free memory slice",
+        "no room for 3g.20gb: GPU 0 has no free memory slice",
+    ),
+    "no memory slice on two GPUs": (
+        node("n", gpu(0), gpu(1)),
+        tuple(holder(f"{index}@{at}", share(index, at=f"3g.20gb@{at}")) for index in (0, 1) for at in (0, 4)),
+        slices("3g.20gb"),
+        "failed",
+        "no room for 3g.20gb: GPU 0 has no free memory slice; 1 more GPU has no room for it either",
     ),
     "media engines that are allocated": (
         node("n", gpu(0)),
@@ -252,7 +259,7 @@ REASONS = {
         (holder("a", share(0, at="2g.12gb@0")), holder("b", share(0, at="2g.12gb@2"))),
         slices("2g.12gb"),
         "failed",
-        "no room for 2g.12gb: no GPU has a free memory slice",
+        "no room for 2g.12gb: GPU 0 has no free memory slice",
     ),
     "each GPU has its own cause": (
         node("n", *(gpu(index, A30) for index in range(5))),

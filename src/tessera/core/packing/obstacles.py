@@ -353,7 +353,7 @@ class Obstacles:
         profile = next(way.profile or "" for way in ways if way is not None)
         free = [str(each) for each in range(model.memory_slices) if not used >> each & 1]
         if not free:
-            return f"no room for {profile}: no GPU has a free memory slice", 0
+            return f"no room for {profile}: GPU {gpu} has no free memory slice", 0
         has = f"GPU {gpu} has memory {'slice' if len(free) == 1 else 'slices'} {', '.join(free)} free"
         places = placements_of(model, profile)
         if any(not place.mask & used for place in places):
