@@ -3,12 +3,14 @@
 from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
-from tessera.agent.deviceplugin import Handover, OfferedResource
+from tessera.agent.deviceplugin import OfferedResource
 from tessera.core.deviceplugin.advertise import OfferOptions, PluginDevice, Resource
+from tessera.core.deviceplugin.allocations import Use
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.node.liststrategies import DeviceInjection
 
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 
@@ -36,8 +38,17 @@ class Shares:
         self.requested.append(("pre_start", resource, len(ids)))
 
 
-def give(_: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
-    return ContainerResponse(env=(("IDS", ",".join(device.id for device in devices)),))
+class IdsHandover:
+    """Hands devices over as a variable with their ids."""
+
+    injection = DeviceInjection()
+
+    def give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
+        assert resource.name
+        return ContainerResponse(env=(("IDS", ",".join(device.id for device in devices)),))
+
+    def indices(self, uses: tuple[Use, ...]) -> tuple[str, ...]:
+        return tuple("0" for _ in uses)
 
 
 def two(sharing: Sharing, name: str = GPU, options: OfferOptions | None = None) -> Resource:
@@ -51,7 +62,7 @@ def plugin(
     policy: AllocationPolicy = "distributed",
     view: SaidPods | None = None,
 ) -> OfferedResource:
-    return OfferedResource(resource, Handover(give), gate(view or SaidPods()), shares or Shares(), policy=policy)
+    return OfferedResource(resource, IdsHandover(), gate(view or SaidPods()), shares or Shares(), policy=policy)
 
 
 IDS = [device.id for device in two(SLICED).devices]

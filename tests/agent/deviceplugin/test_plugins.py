@@ -114,7 +114,7 @@ async def test_a_container_is_held_to_the_index_that_it_was_told(node: Node) -> 
     assert dict((await node.kubelet.create("default", "p", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == "0:2"
     fewer = msgspec.structs.replace(gpu, instances=gpu.instances[1:])
     await node.offer((fewer, mig(layout[1:])), how=how)
-    said = "it was given the devices of index 0:2, which have index 0:1 by now: delete and recreate the pod"
+    said = "it was allocated the devices of index 0:2, which now have index 0:1: delete and recreate the pod"
     with pytest.raises(Conflict, match=said):
         await node.kubelet.create("default", "p", "main")
     node.passed_s += 61
@@ -134,10 +134,10 @@ async def test_the_index_that_a_container_was_told_is_known_after_a_reboot(node:
     node.plugins = node.started()
     swapped = (msgspec.structs.replace(second, index=0), WHOLE), (msgspec.structs.replace(first, index=1), WHOLE)
     await node.offer(*swapped, how=how)
-    with pytest.raises(Conflict, match="the devices of index 1, which have index 0 by now"):
+    with pytest.raises(Conflict, match="the devices of index 1, which now have index 0"):
         await node.kubelet.create("default", "p", "main")
     await node.offer((first, WHOLE), how=how)
-    with pytest.raises(Conflict, match="the devices of index 1, which have index none by now"):
+    with pytest.raises(Conflict, match="the devices of index 1, which now have index none"):
         await node.kubelet.create("default", "p", "main")
 
 

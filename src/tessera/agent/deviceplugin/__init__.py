@@ -8,7 +8,7 @@ from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.containers.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.containers.devicemaker import GpuChanges, PluginPaths
 from tessera.agent.deviceplugin.containers.shares import ShareAllocator
-from tessera.agent.deviceplugin.offers.resource import Handover, OfferedResource
+from tessera.agent.deviceplugin.offers.resource import OfferedResource
 from tessera.agent.deviceplugin.plugins import Plugins
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "CdiFolder",
     "Gate",
     "GpuChanges",
-    "Handover",
     "OfferedResource",
     "PluginPaths",
     "Plugins",

@@ -1,26 +1,23 @@
 """All device plugins of a node: what they advertise, how devices are handed over, and their registration."""
 
 import asyncio
-from collections.abc import Mapping
 from functools import partial
 
 import msgspec
 
 from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.containers.cdifolder import CdiFolder
-from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, PluginPaths, naming
+from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, PluginPaths
+from tessera.agent.deviceplugin.containers.handover import DeviceHandover
 from tessera.agent.deviceplugin.containers.shares import ShareAllocator
-from tessera.agent.deviceplugin.offers.resource import Handover, OfferedResource
+from tessera.agent.deviceplugin.offers.resource import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.sharing.mpsdaemons import recorded_daemons
-from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.advertise import NodeOffer, PluginDevice, Resource
-from tessera.core.deviceplugin.allocations import Use, uses_of_devices, uses_of_ids
-from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, container_response
+from tessera.core.deviceplugin.advertise import NodeOffer, Resource
+from tessera.core.deviceplugin.allocations import Use, uses_of_ids
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.core.workload.resources import SHARE_RESOURCES
@@ -61,7 +58,7 @@ class Plugins:
         self._cdi = cdi
         self._complain = Complaints(log, "device_handover_impaired")
         self._options = PluginOptions()
-        self._injection = DeviceInjection(strategies=_STRATEGIES)
+        self._handover = DeviceHandover(devices, DeviceInjection(strategies=_STRATEGIES))
         self._unwritten = ""
         """Why CDI specifications are outdated; empty where they are not."""
         self._adopted = False
@@ -113,7 +110,7 @@ class Plugins:
 
         """
         self._options = options
-        self._injection = DeviceInjection(
+        injection = DeviceInjection(
             strategies=options.list_strategies or _STRATEGIES,
             pass_device_specs=options.pass_device_specs,
             by_index=options.id_strategy == "index",
@@ -121,15 +118,16 @@ class Plugins:
             dev_root=options.driver_root,
             driver_folder=self._paths.driver_folder,
         )
+        self._handover.injection = injection
         self._maker.observe(inventory)
         self._unwritten = ""
-        if self._injection.cdi or self.gate.record.by_cdi:
+        if injection.cdi or self.gate.record.by_cdi:
             try:
-                self._cdi.write_gpus(self._maker.edits_by_uuid(), dev_root=self._injection.dev_root)
+                self._cdi.write_gpus(self._maker.edits_by_uuid(), dev_root=injection.dev_root)
             except (OSError, TesseraError) as error:
                 self._complain(error)
                 self._unwritten = f"the CDI specification of the node's GPUs cannot be written: {error}"
-        self.shares.inject(self._injection)
+        self.shares.inject(injection)
         await self.adopt(inventory)
         self.gate.record.retry()
         await self.gate.record.lost()
@@ -159,7 +157,7 @@ class Plugins:
         await self._servers.close()
 
     async def _tidy(self) -> None:
-        await self._tidy_record(self._injection.strategies)
+        await self._tidy_record(self._handover.injection.strategies)
         await self.shares.tidy()
 
     async def _tidy_record(self, strategies: tuple[ListStrategy, ...] = ()) -> None:
@@ -184,48 +182,4 @@ class Plugins:
 
     def _plugin(self, resource: Resource) -> OfferedResource:
         policy = self._options.allocation_policy or "distributed"
-        handover = Handover(self._give, lambda: self._injection, self._indices)
-        return OfferedResource(resource, handover, self.gate, self.shares, policy=policy)
-
-    def _indices(self, uses: tuple[Use, ...]) -> tuple[str, ...]:
-        gpus = {facts.uuid: facts for facts in self._maker.inventory.gpus}
-        return tuple(_index(use.device, gpus) for use in uses)
-
-    def _give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
-        gpus = {facts.uuid: facts for facts in self._maker.inventory.gpus}
-        shares = [_share(resource, device, gpus) for device in devices]
-        uuids = tuple(dict.fromkeys(device.uuid for device in devices))
-        made = self._maker.edits(shares, {facts.index: facts for facts in self._maker.inventory.gpus})
-        visible = uuids
-        if self._injection.by_index:
-            visible = self._indices(uses_of_devices(devices))
-        named = by_cdi(self._injection, GPU_KIND, uuids)
-        return container_response(self._injection, named, visible, naming(uuids, made))
-
-
-def _share(resource: Resource, device: PluginDevice, gpus: Mapping[str, GpuFacts]) -> Share:
-    return Share(
-        gpu=gpus[device.gpu_uuid].index,
-        mode=device.mode,
-        profile=device.placement.profile if device.placement else None,
-        start=device.placement.start if device.placement else None,
-        memory_mib=device.memory_mib,
-        compute_percent=device.compute_percent,
-        isolation=device.mode.isolation,
-        resource=resource.name,
-    )
-
-
-def _index(device: DeviceId, gpus: Mapping[str, GpuFacts]) -> str:
-    """Return the driver's index of a device: `0`, or `0:1` for a MIG instance, by id of GPU and compute instance.
-
-    `none` for a device that is not there.
-    """
-    facts = gpus.get(device.gpu)
-    if facts is None:
-        return "none"
-    if device.placement is None:
-        return str(facts.index)
-    order = sorted(facts.instances, key=lambda each: (each.gpu_instance, each.compute_instance))
-    places = [each.placement for each in order]
-    return f"{facts.index}:{places.index(device.placement)}" if device.placement in places else "none"
+        return OfferedResource(resource, self._handover, self.gate, self.shares, policy=policy)

@@ -16,9 +16,10 @@ from builders.deviceplugins import gate
 from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
 from builders.nodepods import AnnotatedPods, KnownResources, ListedPods
+from builders.offeredresources import IdsHandover
 from builders.signed import SERVER, Trusting
 from harness.virtualtime import run
-from tessera.agent.deviceplugin import Handover, OfferedResource
+from tessera.agent.deviceplugin import OfferedResource
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, OfferableDevices
 from tessera.agent.nodestate.gpunode import GpuNodeLink
@@ -151,7 +152,7 @@ class Node:
         )
         self.gate = gate(self.view)
         nothing = Resource(name=RESOURCE, devices=())
-        self.plugin = OfferedResource(nothing, Handover(lambda *_: ContainerResponse()), self.gate, Units())
+        self.plugin = OfferedResource(nothing, IdsHandover(), self.gate, Units())
         self.link = GpuNodeLink(self.kube, "n1", log, wake=lambda: None)
         assigned = Assigned(
             self.view, AssignedPods(AnnotatedPods(self.view.pods, self._correct), Trusting("n1"), self.gate.record)

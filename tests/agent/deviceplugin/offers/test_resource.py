@@ -8,8 +8,8 @@ import pytest
 from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
-from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, Shares, give, plugin, two
-from tessera.agent.deviceplugin import Handover, OfferedResource
+from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, IdsHandover, Shares, plugin, two
+from tessera.agent.deviceplugin import OfferedResource
 from tessera.core.deviceplugin.advertise import Resource
 from tessera.core.deviceplugin.allocations import uses_of_devices
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
@@ -131,7 +131,7 @@ async def test_a_container_that_ran_before_there_was_a_record_starts_again_with_
     view, resource = Kubelets(), two(SLICED)
     name = resource.devices[0].id
     own = gate(view)
-    each = OfferedResource(resource, Handover(give), own, Shares())
+    each = OfferedResource(resource, IdsHandover(), own, Shares())
     view.record("p", GPU, name)
     (held,) = view.recorded
     view.objects["p"]["metadata"]["annotations"] = {"tessera.dev/isolation": "hardware"}
@@ -173,7 +173,7 @@ async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> No
 
     view = Looking()
     own = gate(view)
-    each = OfferedResource(two(SLICED), Handover(give), own, Shares())
+    each = OfferedResource(two(SLICED), IdsHandover(), own, Shares())
     await each.allocate((IDS[0],))
     view.record("p", GPU, IDS[0])
     await each.pre_start((IDS[0],))

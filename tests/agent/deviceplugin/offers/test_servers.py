@@ -10,10 +10,11 @@ from structlog.testing import capture_logs
 from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
-from tessera.agent.deviceplugin import Handover, OfferedResource
+from builders.offeredresources import IdsHandover
+from tessera.agent.deviceplugin import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.clients.kubelet import MemoryKubelet, OptionalCalls
-from tessera.core.deviceplugin.advertise import PluginDevice, Resource
+from tessera.core.deviceplugin.advertise import Resource
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.log import logger
@@ -46,10 +47,6 @@ class Defective(OfferedResource):
         return super().options
 
 
-def give(_: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
-    raise AssertionError(devices)
-
-
 async def allocatable() -> Mapping[str, frozenset[str]]:
     return {}
 
@@ -58,7 +55,7 @@ async def test_a_defect_in_one_resource_is_logged_once_and_keeps_no_other_from_t
     own = gate(SaidPods())
 
     def make(resource: Resource) -> OfferedResource:
-        return (Defective if resource.name == MIG else OfferedResource)(resource, Handover(give), own, Shares())
+        return (Defective if resource.name == MIG else OfferedResource)(resource, IdsHandover(), own, Shares())
 
     async with MemoryKubelet(socket_folder) as kubelet:
         servers = PluginServers(kubelet.plugins, make, allocatable, logger())
@@ -83,7 +80,7 @@ async def test_who_offers_while_the_servers_end_or_after_takes_no_resource_from_
     own = gate(SaidPods())
 
     def make(resource: Resource) -> OfferedResource:
-        return OfferedResource(resource, Handover(give), own, Shares())
+        return OfferedResource(resource, IdsHandover(), own, Shares())
 
     async with MemoryKubelet(socket_folder) as kubelet:
         servers = PluginServers(kubelet.plugins, make, allocatable, logger())
@@ -112,7 +109,7 @@ async def test_the_end_does_not_wait_for_what_is_still_to_be_registered(socket_f
             return super().options
 
     def make(resource: Resource) -> OfferedResource:
-        return (Ending if not servers.listed else OfferedResource)(resource, Handover(give), own, Shares())
+        return (Ending if not servers.listed else OfferedResource)(resource, IdsHandover(), own, Shares())
 
     async with MemoryKubelet(socket_folder) as kubelet:
         servers = PluginServers(kubelet.plugins, make, allocatable, logger())

@@ -1,7 +1,6 @@
 """The device plugin of one GPU resource: what it advertises, and how it answers the kubelet."""
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.offers.listed import ListedResource
@@ -22,18 +21,19 @@ __all__ = ["Handover", "OfferedResource", "Shares"]
 
 _CHOOSE = "set schedulerName: tessera-scheduler, which chooses a suitable device, and recreate the pod"
 
-Indices = Callable[[tuple[Use, ...]], tuple[str, ...]]
-"""Returns the driver's present indices of devices."""
-GiveDevices = Callable[[Resource, tuple[PluginDevice, ...]], ContainerResponse]
-"""Returns what a container with these devices gets."""
 
+class Handover(Protocol):
+    """Hands devices over to containers."""
 
-class Handover(NamedTuple):
-    """How devices are handed over to containers."""
+    @property
+    def injection(self) -> DeviceInjection:
+        """How devices are handed over now."""
 
-    give: GiveDevices
-    injection: Callable[[], DeviceInjection] = DeviceInjection
-    indices: Indices = lambda _: ()
+    def give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
+        """Return what a container with these devices gets."""
+
+    def indices(self, uses: tuple[Use, ...]) -> tuple[str, ...]:
+        """Return the driver's present indices of devices."""
 
 
 class Shares(Protocol):
@@ -58,7 +58,7 @@ class OfferedResource(ListedResource[Resource]):
         *,
         policy: AllocationPolicy = "distributed",
     ) -> None:
-        self._give, self._injection, self._indices = handover
+        self._handover = handover
         self._gate = gate
         self._shares = shares
         self._policy: AllocationPolicy = policy
@@ -151,8 +151,9 @@ class OfferedResource(ListedResource[Resource]):
         if self.resource.by_assignment:
             return await self._shares.allocate(self.resource.name, ids)
         # The strategies may change while the gate looks at pods: answer and record have those of now.
-        given, injection, uses = self._give(self.resource, devices), self._injection(), uses_of_devices(devices)
-        indices = self._indices(uses) if injection.by_index and injection.fixed_at_allocate else ()
+        handover, uses = self._handover, uses_of_devices(devices)
+        given, injection = handover.give(self.resource, devices), handover.injection
+        indices = handover.indices(uses) if injection.by_index and injection.fixed_at_allocate else ()
         await self._gate.admit(self.resource.name, ids, uses, injection.strategies, indices)
         return given
 
@@ -161,7 +162,7 @@ class OfferedResource(ListedResource[Resource]):
 
         Raises:
             Conflict: another living pod has one of the devices, one isolates less than the pod requests, or one has
-                another index than the container was told.
+                another index than the container was allocated.
             Unavailable: the kubelet's record does not show the container.
 
         """
@@ -177,15 +178,16 @@ class OfferedResource(ListedResource[Resource]):
         await self._gate.start(holder, uses, ids=True)
 
     def _refuse_renumbered(self, holder: Allocation, uses: tuple[Use, ...]) -> None:
-        """Refuse a container whose devices have other indices than it was told: it would get others' devices.
+        """Refuse a container whose devices have other indices than at `Allocate`: it would get others' devices.
 
         Raises:
             Conflict: they have.
 
         """
-        told = self._gate.record.indices_of(holder)
-        if told and told != (now := self._indices(uses)):
-            found = f"it was given the devices of index {', '.join(told)}, which have index {', '.join(now)} by now"
+        allocated = self._gate.record.indices_of(holder)
+        if allocated and allocated != (now := self._handover.indices(uses)):
+            indices = ", ".join(allocated)
+            found = f"it was allocated the devices of index {indices}, which now have index {', '.join(now)}"
             self._gate.refusals.refuse(holder, found)
             hint = "delete and recreate the pod, or use deviceIDStrategy uuid"
             raise Conflict(f"{self.resource.name} for {holder.pod}", found=found, hint=hint)
