@@ -10,7 +10,7 @@ import pytest
 from builders.cards import at, card
 from harness.machines import Machine
 from harness.virtualtime import run
-from tessera.agent.partition import Follower, FollowOptions, Partitioner, RebootRecord
+from tessera.agent.partition import Follower, Partitioner, RebootRecord
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
@@ -45,15 +45,19 @@ class Scene:
         self.deaf = False
         self.file: Mapping[str, tuple[Group, ...]] | InvalidInput = {}
         self.partitioner = Partitioner(self.machine.gpus, remember=self.remember)
-        self.policy = FollowOptions(
-            configurations=self.configurations,
-            report=self.report,
-            limits=limits,
-            evict=self.evict if force else None,
-            reboot=self.reboot if limits.may_reboot else None,
-            record=record,
+        self.limits, self.force, self.record = limits, force, record
+        self.follower = self.started()
+
+    def started(self) -> Follower:
+        """Return the follower of an agent that starts."""
+        return Follower(
+            self.partitioner,
+            self,
+            self.limits,
+            evict=self.evict if self.force else None,
+            reboot=self.reboot if self.limits.may_reboot else None,
+            record=self.record,
         )
-        self.follower = Follower(self.partitioner, self.policy)
 
     def configurations(self) -> Mapping[str, tuple[Group, ...]]:
         if isinstance(self.file, InvalidInput):
@@ -345,7 +349,7 @@ def test_where_it_is_allowed_the_node_is_rebooted_once_nobody_uses_it(tmp_path: 
         assert it.reboots == 1
         assert it.machine.offered == {"GPU-0": (), "GPU-1": ()}
         it.driver.reset("GPU-0")
-        after = Follower(it.partitioner, it.policy)
+        after = it.started()
         after.resume("all-3g.20gb", "rebooting")
         await after.follow("all-3g.20gb")
         assert it.told[2:] == [REBOOTING, PENDING, DONE]
@@ -362,7 +366,7 @@ def test_a_reboot_that_does_not_help_is_not_tried_again_by_any_agent(tmp_path: P
         assert it.follower.request.reason.startswith("the reboot did not help; GPU 0: MIG is switched on")
         assert it.offers() is None
         for _ in range(2):
-            it.follower = Follower(it.partitioner, it.policy)
+            it.follower = it.started()
             it.follower.resume("all-3g.20gb", "failed")
             await it.follow("all-3g.20gb", 200)
         assert it.reboots == 1

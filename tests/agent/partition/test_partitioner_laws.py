@@ -11,9 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from builders.cards import at, card
+from builders.configlabels import MineLabel
 from harness.machines import Death, Machine
 from harness.virtualtime import run
-from tessera.agent.partition import Follower, FollowOptions, Partitioner, RebootRecord
+from tessera.agent.partition import Follower, Partitioner, RebootRecord
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import CATALOG, model
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of
@@ -132,8 +133,7 @@ def follower_of(machine: Machine, target: LayoutTarget, told: list[LayoutRequest
         await asyncio.sleep(0)
         told.append(request)
 
-    policy = FollowOptions(configurations=lambda: {"mine": (group,)}, report=report, limits=LIMITS)
-    return Follower(Partitioner(machine.gpus), policy)
+    return Follower(Partitioner(machine.gpus), MineLabel(group, report), LIMITS)
 
 
 @settings(max_examples=150)
@@ -203,9 +203,11 @@ def test_the_node_is_rebooted_once_at_most_and_never_under_a_pod(
         await asyncio.sleep(0)
         labels.append(request.state or "")
 
-    async def life(policy: FollowOptions, end_s: float) -> None:
+    async def life(record: RebootRecord, end_s: float) -> None:
         machine.offered.clear()
-        follower = Follower(Partitioner(machine.gpus), policy)
+        limits = msgspec.structs.replace(LIMITS, may_reboot=True, rebooting_s=300)
+        partitioner = Partitioner(machine.gpus)
+        follower = Follower(partitioner, MineLabel(group, report), limits, reboot=reboot, record=record)
         follower.resume("mine", labels[-1])
         while now() < end_s:
             await follower.follow("mine")
@@ -213,17 +215,11 @@ def test_the_node_is_rebooted_once_at_most_and_never_under_a_pod(
 
     async def lifetimes(folder: Path) -> None:
         driver.hold_mode_changes("GPU-0")
-        policy = FollowOptions(
-            configurations=lambda: {"mine": (group,)},
-            report=report,
-            limits=msgspec.structs.replace(LIMITS, may_reboot=True, rebooting_s=300),
-            reboot=reboot,
-            record=RebootRecord(folder / "rebooted"),
-        )
+        record = RebootRecord(folder / "rebooted")
         died = True
         while died:
             try:
-                await life(policy, now() + 1200)
+                await life(record, now() + 1200)
                 died = False
             except* Death:
                 died = True
@@ -249,9 +245,8 @@ def test_no_state_but_success_and_failed_is_reported_for_long(situation: Situati
 
         target = target_of(situation, places=False)
         group = Group(enabled=target.mig, instances=target.counts)
-        policy = FollowOptions(configurations=lambda: {"mine": (group,)}, report=report, limits=LIMITS)
         machine = machine_of(situation, itertools.cycle(fate))
-        follower = Follower(Partitioner(machine.gpus), policy)
+        follower = Follower(Partitioner(machine.gpus), MineLabel(group, report), LIMITS)
         while now() < 1800:
             await follower.follow("mine")
             await asyncio.sleep(5)

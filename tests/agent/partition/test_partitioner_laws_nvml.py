@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders.configlabels import MineLabel
 from harness.machines import TIMING, Machine
-from tessera.agent.partition import Follower, FollowOptions, NodeGpus, Partitioner, Timing
+from tessera.agent.partition import Follower, NodeGpus, Partitioner, Timing
 from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of
@@ -121,8 +122,7 @@ async def follow(machine: Machine, desired: Layout | None) -> list[LayoutRequest
 
     group = Group(enabled=desired is not None, instances=() if desired is None else counts_of(A100, desired))
     limits = msgspec.structs.replace(LIMITS, pending_s=0.3)
-    policy = FollowOptions(configurations=lambda: {"mine": (group,)}, report=report, limits=limits)
-    follower = Follower(Partitioner(machine.gpus), policy)
+    follower = Follower(Partitioner(machine.gpus), MineLabel(group, report), limits)
     async with asyncio.timeout(30):
         for _ in range(3):
             await follower.follow("mine")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -29,44 +30,59 @@ from tessera.core.node.layouts import (
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import logger
 
-__all__ = ["FollowOptions", "Follower"]
+__all__ = ["ConfigLabel", "Follower"]
 
 
-class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What following the label may do, and its configurations and reports."""
+class ConfigLabel(Protocol):
+    """The label: what it may name, and where its state is reported."""
 
-    configurations: Callable[[], Mapping[str, tuple[Group, ...]]]
-    """Returns the file's current configurations; raises InvalidInput where it is invalid."""
-    report: Callable[[LayoutRequest], Awaitable[None]]
-    """Sets the state label, the condition and the event; called with each change, and retried."""
-    limits: LayoutLimits = LayoutLimits()
-    evict: Evict | None = None
-    """Evicts pods in the way (the force option); None waits for them to end."""
-    reboot: Callable[[], Awaitable[None]] | None = None
-    """Reboots the node, if `limits.may_reboot`; raises Unavailable on failure."""
-    record: RebootRecord | None = None
-    """Record of the requested reboot; required with `reboot`."""
+    def configurations(self) -> Mapping[str, tuple[Group, ...]]:
+        """Return the file's current configurations; raise InvalidInput where it is invalid."""
+
+    async def report(self, request: LayoutRequest) -> None:
+        """Set the state label, the condition and the event; called with each change, and again where it failed."""
 
 
 class Follower:
-    """One node's request; call `follow` with each change, and every few seconds."""
+    """One node's request; call `follow` with each change, and every few seconds.
 
-    def __init__(self, partitioner: Partitioner, policy: FollowOptions) -> None:
+    Args:
+        partitioner: changes layouts.
+        label: that is followed.
+        limits: of time, and whether the node may be rebooted.
+        evict: evicts pods in the way (the force option); None waits for them to end.
+        reboot: reboots the node, if `limits.may_reboot`; raises Unavailable on failure.
+        record: of the requested reboot; required with `reboot`.
+
+    """
+
+    def __init__(
+        self,
+        partitioner: Partitioner,
+        label: ConfigLabel,
+        limits: LayoutLimits,
+        *,
+        evict: Evict | None = None,
+        reboot: Callable[[], Awaitable[None]] | None = None,
+        record: RebootRecord | None = None,
+    ) -> None:
         self.request = LayoutRequest()
         self._partitioner = partitioner
         self._gpus = partitioner.gpus
-        self._policy = policy
+        self._label = label
+        self._limits = limits
+        self._reboot_node = reboot
+        self._record = record
         self._reported: LayoutRequest | None = None
         self._rebooting = False
         self._withdrawn: set[str] = set()
-        self._evictions = Evictions(policy.evict, self._gpus.timing.observe_s)
+        self._evictions = Evictions(evict, self._gpus.timing.observe_s)
         self._log = logger()
 
     def resume(self, name: str, state: str) -> None:
         """Resume the former agent's work: call it once, with both labels as they are when this one starts."""
-        record = self._policy.record
-        rebooted = record is not None and record.holds(name)
-        self.request = resumed(name, state, _now(), self._policy.limits, rebooted=rebooted)
+        rebooted = self._record is not None and self._record.holds(name)
+        self.request = resumed(name, state, _now(), self._limits, rebooted=rebooted)
         self._rebooting = self.request.state is LayoutState.REBOOTING
 
     async def follow(self, name: str) -> LayoutRequest:
@@ -89,15 +105,15 @@ class Follower:
     async def _advance(self, name: str) -> LayoutEvent:
         """Observe, decide and report."""
         event, inventory = await self._observe(name)
-        self.request = advance(self.request, event, _now(), self._policy.limits)
+        self.request = advance(self.request, event, _now(), self._limits)
         if not self.request.acts:
             self._evictions.begin_anew()
         if isinstance(event, NodeObserved):
             await self._withdraw(event.outlook, inventory)
             if self.request.state is LayoutState.SUCCESS:
                 await self._partitioner.write_down(inventory, (gpu for gpu, _ in event.outlook.changes))
-        if self._policy.record and not self.request.rebooted:
-            self._policy.record.forget()
+        if self._record and not self.request.rebooted:
+            self._record.forget()
         await self._report()
         if self.request.state is not LayoutState.REBOOTING:
             self._rebooting = False
@@ -110,16 +126,16 @@ class Follower:
         """Reboot the node, once the state is reported, unless a GPU has come into use meanwhile."""
         tried, failed = False, await self._in_use()
         try:
-            if not failed and self._policy.reboot and self._policy.record:
-                self._policy.record.write(self.request.name)
+            if not failed and self._reboot_node and self._record:
+                self._record.write(self.request.name)
                 self._log.warning("node_reboots", reason=self.request.reason)
                 tried = True
-                await self._policy.reboot()
+                await self._reboot_node()
         except TesseraError as error:
             failed = f"the reboot failed: {error}"
         if failed:
             event = NotRebooted(failed, seen, tried)
-            self.request = advance(self.request, event, _now(), self._policy.limits)
+            self.request = advance(self.request, event, _now(), self._limits)
             await self._report()
 
     async def _in_use(self) -> str:
@@ -151,7 +167,7 @@ class Follower:
 
     def _outlook(self, name: str, inventory: Inventory, users: tuple[GpuUser, ...]) -> Outlook:
         try:
-            configurations = self._policy.configurations()
+            configurations = self._label.configurations()
         except InvalidInput as error:
             return Outlook(observed=(), invalid=str(error), idle=not users)
         seen = outlook(name, configurations, inventory, users)
@@ -168,7 +184,7 @@ class Follower:
             return False
         event, _ = await self._observe(seen.name)
         observed = event.outlook.observed if isinstance(event, NodeObserved) else ()
-        self.request = advance(self.request, Attempted(failures, observed), _now(), self._policy.limits)
+        self.request = advance(self.request, Attempted(failures, observed), _now(), self._limits)
         return True
 
     async def _withdraw(self, seen: Outlook, inventory: Inventory) -> None:
@@ -194,7 +210,7 @@ class Follower:
             return
         try:
             async with asyncio.timeout(self._gpus.timing.observe_s):
-                await self._policy.report(self.request)
+                await self._label.report(self.request)
         except (TesseraError, TimeoutError) as error:
             self._log.warning("layout_not_reported", reason=str(error) or "no answer in time")
             return

@@ -7,30 +7,25 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tessera.agent.declarations.declared import Declarations, Declared
-from tessera.agent.nodefiles import read_file
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.partition import (
     Checkpoint,
     Follower,
-    FollowOptions,
     NodeGpus,
     NodeLocks,
     Partitioner,
     RebootRecord,
     reboot,
 )
+from tessera.agent.partition.label import MigConfigLabel
 from tessera.agent.pods.evictions import Evict
 from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.settings import AgentSettings
-from tessera.api import documents
-from tessera.api.nvidia import migparted
 from tessera.api.tessera.node.nodereports import Report
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.node.desired import targets
 from tessera.core.node.layouts import (
-    Group,
-    LayoutRequest,
     LayoutTarget,
     PolicyAttempt,
     Recorded,
@@ -79,8 +74,7 @@ class Layouts:
         self._pods = pods
         self._log = logger()
         self._attempts: dict[str, PolicyAttempt] = {}
-        self._read: tuple[bytes | None, Mapping[str, tuple[Group, ...]]] = (None, {})
-        """The last valid file of configurations, and its content."""
+        self._label = MigConfigLabel(settings.mig_config, record)
         self.unmet: tuple[str, ...] = ()
         """What the node policy sets and no GPU has yet, and what it waits for."""
         checkpoint = Checkpoint(settings.paths.checkpoint)
@@ -95,7 +89,7 @@ class Layouts:
 
     async def begin(self, labels: Mapping[str, str]) -> None:
         """Restore the layouts of before a reboot, and resume the former agent's work for the label."""
-        self._check_configurations()
+        self._label.check()
         loop = asyncio.get_running_loop()
         for failed in await self._partitioner.restore(loop.time() + self._gpus.timing.restore_s):
             await self._record.report(Report(reason="LayoutNotRestored", message=failed, warning=True))
@@ -103,7 +97,7 @@ class Layouts:
 
     async def follow(self, name: str) -> None:
         """Do what can be done now for the configuration of this name; without a name, for policy and pods."""
-        self._check_configurations()
+        self._label.check()
         await self._follower.follow(name)
         if name:
             self.unmet = ()
@@ -184,16 +178,15 @@ class Layouts:
     # The label's layout
 
     def _following(self, evict: Evict) -> Follower:
-        command = self._settings.reboot
-        policy = FollowOptions(
-            configurations=self._configurations,
-            report=self._report,
-            limits=msgspec.structs.replace(self._settings.limits, may_reboot=bool(command)),
+        command, limits = self._settings.reboot, self._settings.limits
+        return Follower(
+            self._partitioner,
+            self._label,
+            msgspec.structs.replace(limits, may_reboot=bool(command)),
             evict=evict if self._settings.evict else None,
             reboot=functools.partial(reboot, command),
             record=RebootRecord(self._settings.paths.rebooted),
         )
-        return Follower(self._partitioner, policy)
 
     def _recorded(self, checkpoint: Checkpoint) -> tuple[Recorded, ...]:
         try:
@@ -201,41 +194,6 @@ class Layouts:
         except InvalidInput as error:
             self._log.warning("checkpoint_ignored", reason=str(error))
             return ()
-
-    def _check_configurations(self) -> None:
-        """Report an invalid file before a label names one of its configurations."""
-        try:
-            self._configurations()
-        except InvalidInput as error:
-            self._record.note("mig-config", (str(error),))
-        else:
-            self._record.note("mig-config", ())
-
-    def _configurations(self) -> Mapping[str, tuple[Group, ...]]:
-        path = self._settings.mig_config
-        if path is None:
-            return {}
-        try:
-            content = read_file(path)
-        except OSError as error:
-            raise InvalidInput(
-                str(path), found=error.strerror or str(error), hint="name a mig-parted file that can be read"
-            ) from error
-        if content != self._read[0]:
-            self._read = content, migparted.read(documents.one(str(path), content))
-        return self._read[1]
-
-    async def _report(self, request: LayoutRequest) -> None:
-        """Report the state of the label's request: another label, a condition, an event."""
-        record, condition = self._record, request.condition
-        if request.state is None or condition is None:
-            await record.set_labels({}, owned=lambda key: key == MIG_CONFIG_STATE)
-            await record.remove_condition()
-            return
-        report = Report(reason=condition.reason, message=condition.message, warning=request.state.value == "failed")
-        await record.set_condition(condition.status, report)
-        await record.set_labels({MIG_CONFIG_STATE: request.state.value}, owned=lambda key: key == MIG_CONFIG_STATE)
-        await record.report(report)
 
 
 def _unmet(goals: Iterable[LayoutTarget]) -> tuple[str, ...]:
