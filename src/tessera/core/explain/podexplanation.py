@@ -25,6 +25,7 @@ from tessera.core.storage.images.imagelocality import ImageLocality
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 from tessera.core.workload.resources import GPU_MEMORY, SCHEDULER_NAME
+from tessera.core.workload.texts import first_of
 from tessera.core.workload.units import gib
 
 __all__ = ["AllocatedDevice", "PodExplanation", "explain_finished", "explain_pod", "share_words"]
@@ -33,7 +34,6 @@ _MOST_TRIED = 12
 """Nodes for which evictions are tried, those with the fewest pods first."""
 _MOST_REMEDIES = 3
 """Most remedies of one kind."""
-_MOST_NAMED = 3
 _EVERYBODY = 1 << 31
 """A priority above every pod's: any pod may be the one to end."""
 
@@ -236,7 +236,7 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     found = rest.choice(fitting or able)
     if found is not None:
         best = f", best on {found[0]}" if len(fitting or able) > 1 else ""
-        where = f"it fits on {_named(fitting)} now" if fitting else f"there is room on {_named(able)}"
+        where = f"it fits on {first_of(fitting)} now" if fitting else f"there is room on {first_of(able)}"
         yield f"{where}{best}: {_listed(found[1])}"
     if not verdicts:
         yield "there are no nodes"
@@ -262,7 +262,7 @@ def _who_would(rest: _WithoutPod, ask: Ask) -> str:
         if resource == ask.resource
     }
     for reason in dict.fromkeys(withheld.values()):
-        return f"; on {_named([name for name in withheld if withheld[name] == reason])}: {reason}"
+        return f"; on {first_of([name for name in withheld if withheld[name] == reason])}: {reason}"
     if ask.form is not Form.EXACT:
         return _who_would_serve(rest, ask)
     return _who_could_create(rest, ask)
@@ -282,14 +282,14 @@ def _who_could_create(rest: _WithoutPod, ask: Ask) -> str:
     if able:
         return f" yet; {able} GPUs could provide it: the controller creates it on one of them when there is room"
     if others:
-        return f"; GPUs that could provide it are unhealthy or have no agent: {_named(list(others))}"
+        return f"; GPUs that could provide it are unhealthy or have no agent: {first_of(list(others))}"
     return _unless_unknown(rest, "provide")
 
 
 def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
     able = [node.name for node in rest.seen if any(gpu.options(ask) for gpu in node.gpus)]
     if able:
-        return f": GPUs of {_named(able)} could serve it, and no agent reports it; check the agents there"
+        return f": GPUs of {first_of(able)} could serve it, and no agent reports it; check the agents there"
     for node, each in zip(rest.seen, rest.cluster.nodes, strict=True):
         for gpu in node.gpus:
             devices = of_other_allocator(ask, gpu.model, gpu.memory_mib, gpu.sharing)
@@ -302,7 +302,9 @@ def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
 def _unless_unknown(rest: _WithoutPod, verb: str) -> str:
     """Return that no GPU of the cluster could provide or serve it, or whose GPUs are unknown."""
     unknown = [each.node.name for each in rest.cluster.nodes if each.problem]
-    return f"; the GPUs of {_named(unknown)} are unknown" if unknown else f", and no GPU of the cluster could {verb} it"
+    return (
+        f"; the GPUs of {first_of(unknown)} are unknown" if unknown else f", and no GPU of the cluster could {verb} it"
+    )
 
 
 # What would make it fit
@@ -363,7 +365,7 @@ def _then(rest: _WithoutPod, name: str, gone: Sequence[str]) -> str:
     shares = trial.choose(rest.need, name)
     what = f": {_listed(shares)}" if not isinstance(shares, str) else ""
     ends = "ends" if len(gone) == 1 else "end"
-    return f"once {_named([rest.names[uid] for uid in gone])} {ends} on {name}{what}"
+    return f"once {first_of([rest.names[uid] for uid in gone])} {ends} on {name}{what}"
 
 
 def _admitted(rest: _WithoutPod) -> Iterator[str]:
@@ -378,7 +380,7 @@ def _admitted(rest: _WithoutPod) -> Iterator[str]:
         if each.ready and rule is not None and fits:
             cures.setdefault(_CURES[rule[0]].format(rule[1]), []).append(name)
     for cure, names in sorted(cures.items(), key=lambda item: -len(item[1]))[:_MOST_REMEDIES]:
-        yield f"{cure}: {_named(names)}"
+        yield f"{cure}: {first_of(names)}"
 
 
 # Words
@@ -396,8 +398,3 @@ def share_words(share: Share) -> str:
         return f"{share.profile} at {share.start} of GPU {share.gpu}"
     mode = "MPS" if share.mode is Mode.MPS else share.mode.value
     return f"{gib(share.memory_mib)} of GPU {share.gpu} ({mode})"
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

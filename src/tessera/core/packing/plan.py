@@ -21,6 +21,7 @@ from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.pack import POLICIES, Packer
 from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
+from tessera.core.workload.texts import first_of
 
 __all__ = [
     "PLAN_POLICIES",
@@ -116,7 +117,6 @@ _PROGRESS_EVERY: Final = 256
 _FIRST: Final = (-math.inf,)
 """Before all others in the order of `_ease`."""
 _PUT_FIRST: Final = 4
-_NAMED_NODES: Final = 3
 
 
 def plan(
@@ -344,10 +344,8 @@ def _guess_warnings(guessed: Mapping[NodeName, Guess]) -> Iterator[str]:
     for cause in GuessCause:
         nodes = [name for name, guess in guessed.items() if guess.cause is cause]
         if nodes:
-            left = len(nodes) - _NAMED_NODES
-            more = f" and {left} more {'node' if left == 1 else 'nodes'}" if left > 0 else ""
             yield (
-                f"{', '.join(nodes[:_NAMED_NODES])}{more}: {cause}, so GPU indices in this plan are guesses; run "
+                f"{first_of(nodes, 'node')}: {cause}, so GPU indices in this plan are guesses; run "
                 "`tessera agent` there, and save gpunodes with nodes and pods where it runs"
             )
 

@@ -18,6 +18,7 @@ from tessera.core.packing.pack.scores import Scores
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Need
 from tessera.core.workload.resources import MODEL_RESOURCE
+from tessera.core.workload.texts import first_of, more
 
 __all__ = ["NodeFit", "Reasons", "describe_need", "summarize", "verdicts_by_ledger"]
 
@@ -108,18 +109,14 @@ def _summary(nodes: Sequence[tuple[Obstacle, NodeFit]]) -> str:
     """Return the nearest miss among nodes with one cause, its node, and how many more nodes are similar."""
     nearest = max((obstacle for obstacle, _ in nodes), key=lambda obstacle: obstacle.near)
     same = [verdict for obstacle, verdict in nodes if obstacle.text == nearest.text]
-    named = ", ".join(f"{each.node}: {each.detail}" if each.detail else each.node for each in same[:_EXAMPLES])
-    more = f" and {_more(len(same) - _EXAMPLES)}" if len(same) > _EXAMPLES else ""
+    details = [f"{each.node}: {each.detail}" if each.detail else each.node for each in same]
+    named = first_of(details, "node", most=_EXAMPLES)
     others = f"; {_alike(len(nodes) - len(same))}" if len(nodes) > len(same) else ""
-    return f"{nearest.text} ({named}{more}{others})"
-
-
-def _more(count: int) -> str:
-    return f"{count} more {'node' if count == 1 else 'nodes'}"
+    return f"{nearest.text} ({named}{others})"
 
 
 def _alike(count: int) -> str:
-    return f"{_more(count)} {'has' if count == 1 else 'have'} the same problem"
+    return f"{more(count, 'node')} {'has' if count == 1 else 'have'} the same problem"
 
 
 def _offers(need: Need, node: Node) -> str:

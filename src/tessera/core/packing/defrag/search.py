@@ -19,6 +19,7 @@ from tessera.core.packing.ledger import holder_id
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import NodeFit, summarize, verdicts_by_ledger
 from tessera.core.workload.need import Need, PodKey
+from tessera.core.workload.texts import first_of
 
 __all__ = ["MOST_MOVES", "propose"]
 
@@ -277,8 +278,8 @@ class _Search:
         if not reasons:
             many = f"which is more than {self.most} moves"
             then = many if len(gone) > self.most else "and they do not all fit elsewhere"
-            return len(gone), f"on {name} {_named([pod.pod.key for pod in found])} would have to move, {then}"
-        return len(gone), f"on {name} these would have to move and cannot: {_named(reasons)}"
+            return len(gone), f"on {name} {first_of([pod.pod.key for pod in found])} would have to move, {then}"
+        return len(gone), f"on {name} these would have to move and cannot: {first_of(reasons)}"
 
     def _bar(self, pod: ObservedPod, asker: Asker) -> str:
         """Return why a pod is not moved; empty where it could be."""
@@ -314,8 +315,3 @@ def _holds(pod: ObservedPod) -> tuple[int, int, str]:
 
 def _gpus(pod: ObservedPod) -> frozenset[int]:
     return frozenset(share.gpu for share in pod.shares)
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_SHOWN
-    return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
