@@ -155,7 +155,7 @@ async def test_a_viewer_whose_connections_broke_unnoticed_gets_another_in_place_
     async with served(await cluster(), sign_in=True, **limits) as page, AsyncExitStack() as held:
         first = await held.enter_async_context(page.events("token-of-viewer"))
         await first.next()
-        await asyncio.sleep(0.6)
+        page.clock.now_s += 1
         second = await held.enter_async_context(page.events("token-of-viewer"))
         third = await held.enter_async_context(page.events("token-of-viewer"))
         fourth = await held.enter_async_context(page.events("token-of-viewer"))

@@ -11,6 +11,10 @@ from tessera.server.settings import PageLimits
 LIMITS = PageLimits(streams=3, streams_per_viewer=2)
 
 
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 def refused(slots: AnswerSlots, name: str) -> bool:
     """Return whether the viewer's own slots are the reason that there is none; it fails where there is one."""
     with pytest.raises(SlotsTaken) as raised:
@@ -20,7 +24,7 @@ def refused(slots: AnswerSlots, name: str) -> bool:
 
 def test_a_viewer_has_some_of_all_and_what_was_freed_is_another_s() -> None:
     async def take() -> None:
-        slots = AnswerSlots(LIMITS, 30.0)
+        slots = AnswerSlots(LIMITS, 30.0, now)
         first, _ = slots.take("ann", signed_in=True), slots.take("ann", signed_in=True)
         assert refused(slots, "ann")
         last = slots.take("bob", signed_in=True)
@@ -37,7 +41,7 @@ def test_a_viewer_has_some_of_all_and_what_was_freed_is_another_s() -> None:
 
 def test_the_oldest_of_a_viewer_gives_way_once_it_is_old_and_nobody_else_s_does() -> None:
     async def take() -> None:
-        slots = AnswerSlots(LIMITS, 30.0)
+        slots = AnswerSlots(LIMITS, 30.0, now)
         other = slots.take("bob", signed_in=True)
         await asyncio.sleep(100)
         first = slots.take("ann", signed_in=True)
@@ -56,7 +60,7 @@ def test_the_oldest_of_a_viewer_gives_way_once_it_is_old_and_nobody_else_s_does(
 
 def test_without_sign_in_all_viewers_are_one() -> None:
     async def take() -> None:
-        slots = AnswerSlots(LIMITS, 30.0)
+        slots = AnswerSlots(LIMITS, 30.0, now)
         for _ in range(3):
             slots.take("", signed_in=False)
         with pytest.raises(SlotsTaken) as raised:

@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 from starlette.applications import Starlette
@@ -59,19 +60,26 @@ class _Handlers:
         sign_in: authenticates viewers; None to show everything to everybody.
         waiting_for: why the fleet is not known yet; empty when it is.
         limits: on streams.
+        clock_s: a monotonic clock.
         log: records that tokens cannot be reviewed.
 
     """
 
     def __init__(
-        self, feed: FleetFeed, sign_in: SignIn | None, waiting_for: Callable[[], str], limits: PageLimits, log: Logger
+        self,
+        feed: FleetFeed,
+        sign_in: SignIn | None,
+        waiting_for: Callable[[], str],
+        limits: PageLimits,
+        clock_s: Callable[[], float],
+        log: Logger,
     ) -> None:
         self._feed = feed
         self._sign_in = sign_in
         self._waiting_for = waiting_for
         self._limits = limits
-        self._streams = AnswerSlots(limits, limits.replace_s)
-        self._fleets = AnswerSlots(limits, math.inf)
+        self._streams = AnswerSlots(limits, limits.replace_s, clock_s)
+        self._fleets = AnswerSlots(limits, math.inf, clock_s)
         self._complain = Complaint(log, "token_not_reviewed")
 
     def _slot(self, slots: AnswerSlots, viewer: Viewer, own: str, total: str) -> AnswerSlot:
@@ -198,7 +206,13 @@ class _Handlers:
 
 
 def make_page_app(
-    feed: FleetFeed, sign_in: SignIn | None, *, waiting_for: Callable[[], str], limits: PageLimits, log: Logger
+    feed: FleetFeed,
+    sign_in: SignIn | None,
+    *,
+    waiting_for: Callable[[], str],
+    limits: PageLimits,
+    log: Logger,
+    clock_s: Callable[[], float] = monotonic,
 ) -> Starlette:
     """Return the page.
 
@@ -208,9 +222,10 @@ def make_page_app(
         waiting_for: why the fleet is not known yet; empty when it is.
         limits: on streams.
         log: records defects, and that tokens cannot be reviewed.
+        clock_s: a monotonic clock.
 
     """
-    handlers = _Handlers(feed, sign_in, waiting_for, limits, log)
+    handlers = _Handlers(feed, sign_in, waiting_for, limits, clock_s, log)
     files = {path.name: path for path in _FILES.iterdir() if path.suffix in _TYPES}
 
     async def file(request: Request) -> Response:

@@ -31,7 +31,14 @@ class FleetPage:
         self._source = Source(sources, self.changed, log)
         self._feed = FleetFeed(self._source.observe, measures, log)
         sign_in = SignIn(sources.kube, measures.clock_s) if settings.sign_in else None
-        self.app = make_page_app(self._feed, sign_in, waiting_for=sources.waiting_for, limits=settings.limits, log=log)
+        self.app = make_page_app(
+            self._feed,
+            sign_in,
+            waiting_for=sources.waiting_for,
+            limits=settings.limits,
+            log=log,
+            clock_s=measures.clock_s,
+        )
 
     def changed(self) -> None:
         """Refresh soon, if the page is open."""

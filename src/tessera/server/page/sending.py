@@ -1,7 +1,7 @@
 """Answers that are sent in pieces: how many at once, to each viewer and in all, and no longer than they are read."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -50,12 +50,14 @@ class AnswerSlots:
     Args:
         limits: how many.
         replace_s: a viewer's oldest that is older than this gives way to another.
+        clock_s: a monotonic clock.
 
     """
 
-    def __init__(self, limits: PageLimits, replace_s: float) -> None:
+    def __init__(self, limits: PageLimits, replace_s: float, clock_s: Callable[[], float]) -> None:
         self._limits = limits
         self._replace_s = replace_s
+        self._clock_s = clock_s
         self._taken: dict[str, list[AnswerSlot]] = {}
         """By the viewer's name, oldest first."""
 
@@ -66,7 +68,7 @@ class AnswerSlots:
             SlotsTaken: there is none.
 
         """
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._clock_s()
         self._taken = {viewer: slots for viewer, slots in self._taken.items() if slots}
         own = self._taken.setdefault(name, [])
         most = self._limits.streams_per_viewer if signed_in else self._limits.streams
