@@ -18,7 +18,7 @@ from tessera.agent.pods.recorded import Recorder
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.shares import ShareFields
 from tessera.clients.kube import PODS, Kind, MemoryKube, Object, Subresource, annotations_of
-from tessera.core.cluster.byname import shares_by_id
+from tessera.core.cluster.namedshares import shares_by_id
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.inventory import Inventory

@@ -8,9 +8,9 @@ import pytest
 from builders.asks import exact
 from builders.fleets import A30, amount, node, plain_share, slices
 from builders.kubeobjects import gpu, mig_share, place, share
-from tessera.core.cluster.byname import named_share
 from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
+from tessera.core.cluster.namedshares import named_share
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Layout, all_layouts

@@ -12,7 +12,6 @@ from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.api.tessera.cluster.fleetviews import write_change, write_fleet
 from tessera.core.cluster.compatibility import Rule
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
-from tessera.core.explain.fleetpage import PageObservation, fleet_view
 from tessera.core.explain.fleetscope import EVERYTHING, Scope, in_scope
 from tessera.core.explain.fleetview import (
     FleetView,
@@ -28,6 +27,7 @@ from tessera.core.explain.fleetview import (
     WorkloadRecommendation,
     changes,
 )
+from tessera.core.explain.observedfleet import PageObservation, fleet_view
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.firstobstacle import refused

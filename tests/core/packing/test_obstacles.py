@@ -7,8 +7,8 @@ from builders.cards import at
 from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, slices
 from builders.holders import holder
 from builders.shares import share, whole
-from tessera.core.cluster.byname import named_share
 from tessera.core.cluster.closing import closed
+from tessera.core.cluster.namedshares import named_share
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Snapshot
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing

@@ -16,8 +16,8 @@ from harness.servers import make_node, make_pod
 from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODE_MODELS, NODES, PODS, MemoryKube
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
-from tessera.core.explain.fleetpage import MeasuredUsage
 from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
+from tessera.core.explain.observedfleet import MeasuredUsage
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode
 from tessera.core.usage.neighbors import Contention

@@ -10,8 +10,8 @@ from tessera.agent.nodestate.gpunode import GpuNodeLink, GpuNodeRequest
 from tessera.agent.watchednode import WatchedNode
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import labels_of
-from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.gpunodestate import Impairment
+from tessera.core.cluster.namedshares import shares_by_id
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import without_mps

@@ -43,7 +43,7 @@ class DeviceShares(Protocol):
     """The declared sharing of a node's devices."""
 
     async def shares_by_id(self) -> Mapping[str, Share]:
-        """Return the share of each device id of the kubelet (`core.cluster.byname.shares_by_id`)."""
+        """Return the share of each device id of the kubelet (`core.cluster.namedshares.shares_by_id`)."""
         ...
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.core.cluster.byname import named_share
 from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.gputypes import GpuType
+from tessera.core.cluster.namedshares import named_share
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement, placement_at, placements
 from tessera.core.gpu.sharing import AMOUNT_MODES, Offer, Sharing

@@ -20,7 +20,7 @@ from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Share, Snapshot
 from tessera.core.gpu.mig import ALL_MEDIA, Placement, placement_at, placements
 from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Option
 from tessera.core.packing.fit.admission import admits
-from tessera.core.packing.fit.byname import is_mixed
+from tessera.core.packing.fit.mixednames import is_mixed
 from tessera.core.packing.linear import LinearProgram, Solution, TimeBudget
 from tessera.core.workload.need import Ask, Form, Need
 

@@ -41,7 +41,7 @@ def _node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Ob
 
 
 def mixed(ask: Ask, models: tuple[str, ...]) -> Obstacle:
-    """Return the obstacle of a node that has other devices too by the name of an ask that says which (see `byname`)."""
+    """Return the obstacle of a node that has other devices too by the name of an ask that says which (`mixednames`)."""
     grade = f" with {ask.isolation} isolation" if ask.isolation is not Isolation.NONE else ""
     model = f" of model {' or '.join(models)}" if models else ""
     return Obstacle(

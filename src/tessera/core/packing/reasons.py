@@ -9,7 +9,7 @@ import numpy as np
 from tessera.core.cluster.snapshot import Node, NodeName, Snapshot
 from tessera.core.packing.firstobstacle import first_obstacle, mixed
 from tessera.core.packing.fit import Fleet
-from tessera.core.packing.fit.byname import mixtures
+from tessera.core.packing.fit.mixednames import mixtures
 from tessera.core.packing.ledger import Ledger
 from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, describe, offer_of
 from tessera.core.packing.pack import UNFIT

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Final
 
 from tessera.clients.nodeusage import NodeUsages
-from tessera.core.explain.fleetpage import MeasuredUsage
+from tessera.core.explain.observedfleet import MeasuredUsage
 from tessera.core.usage.activity import pod_activity
 from tessera.core.usage.rightsizing import recommendations
 from tessera.core.usage.usagereport import UsageReport

@@ -13,7 +13,7 @@ from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_co
 from tessera.api.prometheus.modelserverhistory import model_server_queries, read_model_servers
 from tessera.clients.nodeusage import PrometheusUsage
 from tessera.clients.prometheus import MetricsClient
-from tessera.core.explain.fleetpage import MeasuredUsage
+from tessera.core.explain.observedfleet import MeasuredUsage
 from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.errors import Unavailable
 from tessera.log import Complaint, Logger

@@ -12,8 +12,8 @@ from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_clus
 from tessera.api.tessera.v1alpha1.imagewarmups import read_node_images
 from tessera.api.tessera.v1alpha1.modelcaches import read_node_models
 from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
-from tessera.core.explain.fleetpage import MeasuredUsage, PageObservation, fleet_view
 from tessera.core.explain.fleetview import FleetView
+from tessera.core.explain.observedfleet import MeasuredUsage, PageObservation, fleet_view
 from tessera.errors import InvalidInput, Unsupported
 from tessera.log import Complaint, Logger
 from tessera.server.view import View

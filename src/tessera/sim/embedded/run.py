@@ -13,7 +13,7 @@ from tessera.clients.kube import GPU_NODES, GPU_POLICIES, MemoryKube, Store
 from tessera.clients.nodeusage import NodeReports
 from tessera.controller.run import Controller
 from tessera.controller.settings import ControllerSettings
-from tessera.core.explain.fleetpage import MeasuredUsage
+from tessera.core.explain.observedfleet import MeasuredUsage
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, UsageReport
 from tessera.errors import TesseraError
 from tessera.log import logger

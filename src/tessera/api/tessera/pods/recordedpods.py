@@ -49,7 +49,7 @@ def recorded_assignment(
     Args:
         pod: the Pod object.
         held: the kubelet's record.
-        devices: the share of each device id, `core.cluster.byname.shares_by_id`.
+        devices: the share of each device id, `core.cluster.namedshares.shares_by_id`.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
         keys: the keys that count on the node.
 

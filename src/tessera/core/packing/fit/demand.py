@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from tessera.core.cluster.gputypes import Counts, Ints
 from tessera.core.cluster.snapshot import Node
 from tessera.core.packing.fit.admission import admits
-from tessera.core.packing.fit.byname import mixtures
 from tessera.core.packing.fit.fleet import Fleet
+from tessera.core.packing.fit.mixednames import mixtures
 from tessera.core.packing.fit.ways import Amount, Way, Whole, ways_of
 from tessera.core.workload.need import Ask, Form, Need
 

@@ -5,9 +5,9 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.cluster.byname import named_share
 from tessera.core.cluster.closing import reserved_shares, unhealthy_gpus
 from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.namedshares import named_share
 from tessera.core.cluster.protocols.allocators import devices_one_by_one
 from tessera.core.cluster.snapshot import Gpu, Node, Share
 from tessera.core.gpu.deviceids import DeviceId, overlap

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from tessera.core.cluster.byname import named_share
 from tessera.core.cluster.gpunodestate import DesiredDevices
+from tessera.core.cluster.namedshares import named_share
 from tessera.core.cluster.snapshot import Gpu, NodeName, Running, Share
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement, is_legal, placement_at, placements

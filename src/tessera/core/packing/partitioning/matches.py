@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Share, Snapshot
 from tessera.core.packing.fit.admission import admits
-from tessera.core.packing.fit.byname import is_mixed
+from tessera.core.packing.fit.mixednames import is_mixed
 from tessera.core.packing.partitioning.managedgpus import ManagedGpu, reserved
 from tessera.core.workload.need import Form, Need, Pod
 

@@ -4,7 +4,7 @@ import msgspec
 
 from builders.cards import at
 from builders.gpunodes import facts, offered, shared
-from tessera.core.cluster.byname import shares_by_id
+from tessera.core.cluster.namedshares import shares_by_id
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing

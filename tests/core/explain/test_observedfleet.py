@@ -8,7 +8,6 @@ import pytest
 from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, place, pod, share
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
-from tessera.core.explain.fleetpage import MeasuredUsage, PageObservation, fleet_view
 from tessera.core.explain.fleetview import (
     FleetChange,
     FleetView,
@@ -22,6 +21,7 @@ from tessera.core.explain.fleetview import (
     WorkloadRecommendation,
     changes,
 )
+from tessera.core.explain.observedfleet import MeasuredUsage, PageObservation, fleet_view
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.storage.images.warmup import ObservedImage

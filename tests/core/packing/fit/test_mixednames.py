@@ -8,7 +8,7 @@ from builders.kubeobjects import gpu
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Fleet
-from tessera.core.packing.fit.byname import is_mixed, mixtures, restricts
+from tessera.core.packing.fit.mixednames import is_mixed, mixtures, restricts
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 
 WHOLE = Sharing(modes=(Mode.WHOLE,))
