@@ -79,5 +79,7 @@ def device_plugins(
         times=times,
     )
     cdi = CdiFolder(paths.cdi, driver_specs=paths.driver_specs, driver_folder=paths.driver_folder)
-    shares = ShareAllocator(own, devices, AssignedPods(pods, trust, own.record), cdi, log, memory=paths.memory)
+    shares = ShareAllocator(
+        own, devices, AssignedPods(pods, trust, own.record), cdi, log, answers_file=paths.answers_file
+    )
     return Plugins(paths, devices, own, shares, cdi, log)

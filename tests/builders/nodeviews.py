@@ -1,4 +1,4 @@
-"""The pods of a node as an agent observes them, said by a test."""
+"""The pods of a node as an agent observes them, set by a test."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ def of_the_host(proc: Path) -> Path:
     return proc
 
 
-class SaidPods:
+class RecordedPods:
     """What `PodsView` observes, kept in this process."""
 
     def __init__(self) -> None:

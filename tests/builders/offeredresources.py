@@ -2,7 +2,7 @@
 
 from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
-from builders.nodeviews import SaidPods
+from builders.nodeviews import RecordedPods
 from tessera.agent.deviceplugin import OfferedResource
 from tessera.core.deviceplugin.advertise import OfferOptions, PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import Use
@@ -60,9 +60,9 @@ def plugin(
     resource: Resource,
     shares: Shares | None = None,
     policy: AllocationPolicy = "distributed",
-    view: SaidPods | None = None,
+    view: RecordedPods | None = None,
 ) -> OfferedResource:
-    return OfferedResource(resource, IdsHandover(), gate(view or SaidPods()), shares or Shares(), policy=policy)
+    return OfferedResource(resource, IdsHandover(), gate(view or RecordedPods()), shares or Shares(), policy=policy)
 
 
 IDS = [device.id for device in two(SLICED).devices]

@@ -95,7 +95,7 @@ class Node:
             driver_specs=(self.root / "nvidia.yaml",),
             driver_folder=driver_folder,
             minors=self.minors,
-            memory=self.root / "shares.json",
+            answers_file=self.root / "shares.json",
             allocations=self.root / "allocations.json",
             mps_root=self.root / "mps",
             dev=self.root / "dev",

@@ -139,7 +139,7 @@ class Agent:
             driver_specs=self._settings.paths.driver_specs,
             driver_folder=self._settings.paths.driver_folder,
             minors=self._settings.paths.mig_minors,
-            memory=self._settings.paths.state / "shares.json",
+            answers_file=self._settings.paths.state / "shares.json",
             allocations=self._settings.paths.state / "allocations.json",
             mps_root=self._settings.mps.root,
         )
@@ -156,7 +156,7 @@ class Agent:
         gate = Gate(record, processes, self._log, times=self._times)
         assigned = AssignedPods(self._own_pods, self._keys, record)
         cdi = CdiFolder(paths.cdi, driver_specs=paths.driver_specs, driver_folder=paths.driver_folder)
-        shares = ShareAllocator(gate, devices, assigned, cdi, self._log, memory=paths.memory)
+        shares = ShareAllocator(gate, devices, assigned, cdi, self._log, answers_file=paths.answers_file)
         return Plugins(paths, devices, gate, shares, cdi, self._log)
 
     def _own_advertiser(self) -> Advertiser:
@@ -284,10 +284,10 @@ class Agent:
         """Make a GPU change for a container that is about to start; return the inventory after it."""
         match request:
             case CreateInstance(gpu=gpu, placement=placement):
-                await self._layouts.instance(gpu, placement)
+                await self._layouts.create_instance(gpu, placement)
                 self._offer_wakeup.set()
             case DisableMig(gpu=gpu):
-                await self._layouts.whole(gpu, await self._driver.inventory())
+                await self._layouts.disable_mig(gpu, await self._driver.inventory())
             case Enforce(shares=shares):
                 await self._advertiser.reconcile()
                 self._enforcer.check(shares, await self._driver.inventory())

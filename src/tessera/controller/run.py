@@ -186,15 +186,17 @@ class Controller:
         refused = self._read_policies(objects[GPU_POLICIES])
         policies = tuple(partition_policy(each) for each in self._accepted.values())
         # 2. Read the cluster. In a thread: thousands of pods take seconds, and the Lease must be renewed meanwhile.
-        seen = await asyncio.to_thread(self._partitioning_state, (*objects[NODES], *objects[PODS], *objects[GPU_NODES]))
+        observed = await asyncio.to_thread(
+            self._partitioning_state, (*objects[NODES], *objects[PODS], *objects[GPU_NODES])
+        )
         # 3. Plan, unless nothing has changed.
         now_s = asyncio.get_running_loop().time()
-        said = {name: each.spec for name, each in self._accepted.items()}
-        if (seen, said) == self._decided and now_s < self._again_s:
+        specs = {name: each.spec for name, each in self._accepted.items()}
+        if (observed, specs) == self._decided and now_s < self._again_s:
             decisions = {name: PartitioningDecision() for name in self._memories}
         else:
             began_s = self._measures.clock_s()
-            memories, decisions = await asyncio.to_thread(advance_all, self._memories, policies, seen, now_s)
+            memories, decisions = await asyncio.to_thread(advance_all, self._memories, policies, observed, now_s)
             self._measures.observe(PLAN_TIME, self._measures.clock_s() - began_s)
             planned = {
                 name: Counter(pod.cause for pod in each.pending)
@@ -211,13 +213,13 @@ class Controller:
                 },
             )
             # 4. Write the nodes' policies and desired devices, with an event for each reason.
-            await self._write_nodes(seen, policies, decisions)
-            self._memories, self._decided = memories, (seen, said)
+            await self._write_nodes(observed, policies, decisions)
+            self._memories, self._decided = memories, (observed, specs)
             moments = (each.again_s for each in decisions.values() if each.again_s is not None)
             self._again_s = min(moments, default=math.inf)
             await self._record_events(decisions)
         # 5. Write the statuses of the policies.
-        await self._write_statuses(seen, policies, decisions, refused)
+        await self._write_statuses(observed, policies, decisions, refused)
         return max(0.0, self._again_s - now_s)
 
     def _take_keys(self, change: Change) -> None:
@@ -251,7 +253,7 @@ class Controller:
 
     async def _write_nodes(
         self,
-        seen: PartitioningState,
+        observed: PartitioningState,
         policies: tuple[PartitioningPolicy, ...],
         decisions: Mapping[str, PartitioningDecision],
     ) -> None:
@@ -262,8 +264,8 @@ class Controller:
 
         """
         desired = {name: each for decision in decisions.values() for name, each in decision.desired}
-        nodes = {node.name: node for node in seen.nodes}
-        for state in seen.states:
+        nodes = {node.name: node for node in observed.nodes}
+        for state in observed.states:
             if state.name not in nodes:
                 continue
             policy = applying(policies, nodes[state.name])
@@ -292,12 +294,12 @@ class Controller:
 
     async def _write_statuses(
         self,
-        seen: PartitioningState,
+        observed: PartitioningState,
         policies: tuple[PartitioningPolicy, ...],
         decisions: Mapping[str, PartitioningDecision],
         refused: Mapping[str, str],
     ) -> None:
-        group_of = {node.name: applying(policies, node) for node in seen.nodes}
+        group_of = {node.name: applying(policies, node) for node in observed.nodes}
         for each in self._stores[GPU_POLICIES].objects.values():
             name = each["metadata"]["name"]
             if name not in refused and name not in decisions:
@@ -308,14 +310,14 @@ class Controller:
                 new = refused_status(former, generation, refused[name], self._now())
             else:
                 names = {node for node, policy in group_of.items() if policy is not None and policy.name == name}
-                facts = self._facts(seen, names, decisions[name])
+                facts = self._facts(observed, names, decisions[name])
                 new = new_status(self._accepted[name], facts, self._now())
             if new != former:
                 body = {"status": status_fields(new)}
                 await self._kube.patch(GPU_POLICIES, name, body, subresource="status")
 
-    def _facts(self, seen: PartitioningState, names: set[NodeName], decision: PartitioningDecision) -> PolicyFacts:
-        states = [state for state in seen.states if state.name in names]
+    def _facts(self, observed: PartitioningState, names: set[NodeName], decision: PartitioningDecision) -> PolicyFacts:
+        states = [state for state in observed.states if state.name in names]
         desired = dict(decision.desired)
         events = "; ".join(f"{each.node}: {each.message}" for each in decision.events)
         return PolicyFacts(

@@ -8,7 +8,7 @@ import pytest
 
 from builders.deviceplugins import gate
 from builders.kubeobjects import amount
-from builders.nodeviews import SaidPods
+from builders.nodeviews import RecordedPods
 from harness.agentmachine import Machine
 from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin.conflicts import Conflicts
@@ -70,7 +70,7 @@ class Node:
         return sorted((each["involvedObject"]["name"], each["reason"], each["message"]) for each in found)
 
 
-class Pods(SaidPods):
+class Pods(RecordedPods):
     """Pods, and what they hold."""
 
     def __init__(self) -> None:

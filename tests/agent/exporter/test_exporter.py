@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from builders.gpunodes import shared
 from builders.nodepods import ListedPods
-from builders.nodeviews import SaidPods, of_the_host
+from builders.nodeviews import RecordedPods, of_the_host
 from harness.agentmachine import WatchedDriver
 from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.agent.pods.podsview import PodsView
@@ -44,7 +44,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.driver = WatchedDriver.of("T4", "A100-40GB")
-        self.view = SaidPods()
+        self.view = RecordedPods()
         self.entries: list[Allocation] = []
         self.gpus: tuple[Gpu, ...] = ()
         self.devices_of_orphans: tuple[UnhealthyDevice, ...] = ()

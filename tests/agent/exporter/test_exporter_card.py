@@ -15,7 +15,7 @@ import pytest
 
 from bench.scrape import EVERY_S, FLOORS, scraped
 from builders.gpunodes import shared
-from builders.nodeviews import SaidPods, of_the_host
+from builders.nodeviews import RecordedPods, of_the_host
 from harness.card import Card, CudaProgram, ReadOnlyDriver, SmiGpu, note
 from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.api.tessera.usage.usagereports import read_usage
@@ -53,7 +53,7 @@ class PodsOnCard:
     """The pods that share the GPU, and the exporter of their node."""
 
     def __init__(self, driver: ReadOnlyDriver, inventory: Inventory, folder: Path) -> None:
-        self.view = SaidPods()
+        self.view = RecordedPods()
         self.health = Health()
         self.devices_of_orphans: tuple[UnhealthyDevice, ...] = ()
         self.entries: list[Allocation] = []

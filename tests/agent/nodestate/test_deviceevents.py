@@ -17,8 +17,10 @@ from tessera.log import logger
 pytestmark = pytest.mark.anyio
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
-SEEN = Inventory(gpus=(card("T4"),))
-ILL = HealthChange(device=DeviceId("GPU-0"), before=HealthPhase.HEALTHY, after=HealthPhase.UNHEALTHY, reason="error 79")
+OBSERVED = Inventory(gpus=(card("T4"),))
+UNHEALTHY = HealthChange(
+    device=DeviceId("GPU-0"), before=HealthPhase.HEALTHY, after=HealthPhase.UNHEALTHY, reason="error 79"
+)
 LEFT = UnhealthyDevice(device=DeviceId("GPU-0"), reason="processes of a pod that is gone use it")
 
 
@@ -39,23 +41,23 @@ async def written(kube: MemoryKube) -> list[tuple[str, int]]:
 
 
 async def test_a_change_of_health_is_said_once(kube: MemoryKube, events: DeviceEvents) -> None:
-    events.judged([ILL])
-    await events.write(SEEN, ())
-    await events.write(SEEN, ())
+    events.judged([UNHEALTHY])
+    await events.write(OBSERVED, ())
+    await events.write(OBSERVED, ())
     assert await written(kube) == [("DeviceUnhealthy", 1)]
 
 
 async def test_what_could_not_be_written_is_written_later(kube: MemoryKube, events: DeviceEvents) -> None:
-    events.judged([ILL])
+    events.judged([UNHEALTHY])
     kube.stop()
-    await events.write(SEEN, (LEFT,))
+    await events.write(OBSERVED, (LEFT,))
     kube.start()
     assert await written(kube) == []
-    await events.write(SEEN, (LEFT,))
+    await events.write(OBSERVED, (LEFT,))
     assert sorted(await written(kube)) == [("DeviceOrphaned", 1), ("DeviceUnhealthy", 1)]
 
 
 async def test_a_device_that_is_left_with_processes_again_is_said_again(kube: MemoryKube, events: DeviceEvents) -> None:
     for left in ((LEFT,), (LEFT,), (), (LEFT,)):
-        await events.write(SEEN, left)
+        await events.write(OBSERVED, left)
     assert await written(kube) == [("DeviceOrphaned", 2)]

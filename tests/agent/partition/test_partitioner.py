@@ -47,7 +47,7 @@ def test_only_what_must_change_is_touched() -> None:
     assert machine.offered == {"GPU-0": None}
 
 
-def test_mig_is_switched_on_and_the_gpu_cut_and_off_again() -> None:
+def test_mig_is_switched_on_and_the_gpu_partitioned_and_off_again() -> None:
     machine = machine_of(card())
     assert apply(machine, TWO) == ((), {"GPU-0": HALVES})
     assert apply(machine, OFF) == ((), {"GPU-0": None})
@@ -258,7 +258,7 @@ def test_a_gpu_that_another_process_changes_is_waited_for_and_left_alone(tmp_pat
             assert "is changing its layout" in failed
             assert await machine.layouts() == {"GPU-0": SEVEN, "GPU-1": HALVES}
             with pytest.raises(Conflict, match="is changing its layout"):
-                await partitioner.add("GPU-0", HALVES[0], 20)
+                await partitioner.create_instance("GPU-0", HALVES[0], 20)
             assert not partitioner.busy("GPU-0")
         async with asyncio.TaskGroup() as tasks:
             async with other.hold("GPU-0", by_s=0.0):
@@ -330,13 +330,13 @@ def test_one_instance_is_added_where_unused_ones_stand_in_its_way() -> None:
 
     async def add() -> None:
         partitioner = Partitioner(machine.gpus)
-        await partitioner.add("GPU-0", place, 200)
-        await partitioner.add("GPU-0", place, 200)
+        await partitioner.create_instance("GPU-0", place, 200)
+        await partitioner.create_instance("GPU-0", place, 200)
         assert await machine.layouts() == {"GPU-0": tuple(sorted((*SEVEN[:2], place, *SEVEN[4:])))}
         with pytest.raises(Conflict, match=r"1g.5gb at 0 is in use .*, needed for 4g.20gb at 0; used by pod ns/a"):
-            await partitioner.add("GPU-0", at(A100, ("4g.20gb", 0))[0], 200)
+            await partitioner.create_instance("GPU-0", at(A100, ("4g.20gb", 0))[0], 200)
         with pytest.raises(Unavailable, match="lost, missing, or has no MIG"):
-            await partitioner.add("GPU-1", place, 200)
+            await partitioner.create_instance("GPU-1", place, 200)
         want = {Stage.DONE: 1, Stage.RESTORED: 0, Stage.FAILED: 0}
         assert partitioner.outcomes == want, "what is there already is no repartition"
 
@@ -349,15 +349,15 @@ def test_mig_is_switched_on_for_one_more_instance() -> None:
 
     async def add() -> None:
         partitioner = Partitioner(machine.gpus)
-        await partitioner.add("GPU-0", HALVES[1], 20)
+        await partitioner.create_instance("GPU-0", HALVES[1], 20)
         assert await machine.layouts() == {"GPU-0": HALVES[1:], "GPU-1": None}
         with pytest.raises(Conflict, match="switching MIG on requires an idle GPU; it is in use by pod ns/a"):
-            await partitioner.add("GPU-1", HALVES[1], 20)
+            await partitioner.create_instance("GPU-1", HALVES[1], 20)
         driver_of(machine).hold_mode_changes("GPU-1")
         machine.pods = {}
         for _ in range(2):
             with pytest.raises(Conflict, match="switches MIG with its next reset"):
-                await partitioner.add("GPU-1", HALVES[1], 100)
+                await partitioner.create_instance("GPU-1", HALVES[1], 100)
 
     run(add())
 
@@ -369,19 +369,19 @@ def test_mig_is_switched_off_for_those_who_use_the_whole_gpu() -> None:
     async def free() -> None:
         partitioner = Partitioner(machine.gpus)
         for _ in range(2):
-            await partitioner.free("GPU-0", 100)
+            await partitioner.disable_mig("GPU-0", 100)
             assert await machine.layouts() == {"GPU-0": None, "GPU-1": HALVES, "GPU-2": None}
-        await partitioner.free("GPU-2", 100)
+        await partitioner.disable_mig("GPU-2", 100)
         with pytest.raises(Conflict, match=r"in use by pod ns/a on 3g.20gb at 0"):
-            await partitioner.free("GPU-1", 100)
+            await partitioner.disable_mig("GPU-1", 100)
         machine.pods = {}
         driver_of(machine).fail("set_mig", FAULT)
         with pytest.raises(Conflict, match="switching MIG off failed: a fault"):
-            await partitioner.free("GPU-1", 100)
+            await partitioner.disable_mig("GPU-1", 100)
         assert (await machine.layouts())["GPU-1"] == HALVES
         driver_of(machine).lose("GPU-1")
         with pytest.raises(Unavailable, match="lost or missing"):
-            await partitioner.free("GPU-1", 100)
+            await partitioner.disable_mig("GPU-1", 100)
 
     run(free())
 
@@ -402,9 +402,9 @@ def test_what_others_undo_meanwhile_is_reported() -> None:
     async def act() -> None:
         partitioner = Partitioner(Undone(MemoryDriver((card(layout=HALVES[:1]),))).gpus)
         with pytest.raises(Conflict, match="a layout other than the one created"):
-            await partitioner.add("GPU-0", HALVES[1], 100)
+            await partitioner.create_instance("GPU-0", HALVES[1], 100)
         with pytest.raises(Conflict, match="a layout other than the one created"):
-            await partitioner.free("GPU-0", 100)
+            await partitioner.disable_mig("GPU-0", 100)
 
     run(act())
 
@@ -418,9 +418,9 @@ def test_an_instance_is_waited_for_no_longer_than_asked() -> None:
         change = asyncio.create_task(partitioner.apply((TWO,), 200))
         await asyncio.sleep(1)
         with pytest.raises(Unavailable, match="GPU GPU-0: its layout is being changed"):
-            await partitioner.add("GPU-0", SEVEN[0], 3)
+            await partitioner.create_instance("GPU-0", SEVEN[0], 3)
         await change
-        await partitioner.add("GPU-0", SEVEN[0], 200)
+        await partitioner.create_instance("GPU-0", SEVEN[0], 200)
 
     run(add())
 
@@ -432,7 +432,7 @@ def test_beside_media_engines_only_what_is_used_stays() -> None:
     machine = machine_of(card(gpu.name, layout=present))
 
     async def add() -> None:
-        await Partitioner(machine.gpus).add("GPU-0", place, 200)
+        await Partitioner(machine.gpus).create_instance("GPU-0", place, 200)
         assert await machine.layouts() == {"GPU-0": (place,)}
 
     run(add())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from builders.nodeviews import SaidPods
+from builders.nodeviews import RecordedPods
 from tessera.agent.pods.observing import PodObserver
 from tessera.errors import Unavailable
 from tessera.log import logger
@@ -10,7 +10,7 @@ from tessera.log import logger
 pytestmark = pytest.mark.anyio
 
 
-class View(SaidPods):
+class View(RecordedPods):
     """A view that counts how often it is read anew, and may refuse."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from builders.deviceplugins import gate
 from builders.nodepods import node_pods
-from builders.nodeviews import SaidPods
+from builders.nodeviews import RecordedPods
 from builders.shares import share
 from harness.mpsnodes import Bench
 from tessera.agent.sharing import MpsSettings
@@ -28,7 +28,7 @@ async def applied(bench: Bench, settings: MpsSettings) -> tuple[Enforcer, Gpu]:
     inventory = await bench.driver.inventory()
     first = inventory.gpus[0]
     gpu = Gpu(index=0, model=first.model, memory_mib=first.memory_mib, sharing=REPLICAS, uuid=first.uuid)
-    pods, used = node_pods(), gate(SaidPods()).record
+    pods, used = node_pods(), gate(RecordedPods()).record
     (left,) = await enforcer.apply([gpu], msgspec.structs.replace(inventory, gpus=(first,)), NodeSharing(), pods, used)
     return enforcer, left
 

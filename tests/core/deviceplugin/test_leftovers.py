@@ -17,7 +17,7 @@ GPUS = ("GPU-0", "GPU-1")
 DEVICES = [DeviceId(gpu, place) for gpu in GPUS for place in (None, *sevenths()[:3])]
 NEW = Allocation(resource="nvidia.com/gpu", ids=("a",), uid="new", pod="ns/new", container="main")
 POD = GatePod(name="ns/new")
-SEEN = GateObservation(
+OBSERVED = GateObservation(
     pods={"new": POD, "living": POD, "ended": GatePod(name="ns/ended", ended=True, ending=True)},
     running=frozenset(UIDS),
 )
@@ -58,7 +58,7 @@ def test_no_container_starts_beside_a_process_of_an_ended_pod_on_a_device_of_its
     record = tuple(before)
     found = leftovers(record, new, listed, {"new", "living"})
     capacity = dict.fromkeys(DEVICES, 1000)
-    decision = start((*record, *found), new, SEEN, capacity, ids=True)
+    decision = start((*record, *found), new, OBSERVED, capacity, ids=True)
     alone = [use for use in own if use.exclusivity is Exclusivity.EXCLUSIVE]
     strangers = [each for each in listed if each.uid in {"ended", "gone"}]
     if any(overlap(use.device, each.device) for use in alone for each in strangers):
@@ -74,17 +74,17 @@ def test_it_says_which_process_and_pod() -> None:
     new = msgspec.structs.replace(NEW, uses=(Use(device=DeviceId("GPU-0")),))
     listed = [DeviceProcess(pid=pid, uid="gone", device=DeviceId("GPU-0")) for pid in (12, 7)]
     (found,) = leftovers((), new, listed, ())
-    decision = start((found,), new, SEEN, {}, ids=True)
+    decision = start((found,), new, OBSERVED, {}, ids=True)
     assert decision.wait
     assert decision.refused is not None
     assert decision.refused.cause == "process 7 of pod gone, which has ended, uses GPU GPU-0"
     (orphaned,) = devices_of_orphans((found,), {"gone"})
     assert orphaned.reason == "pod gone is deleted, and its processes still use it"
-    ended = msgspec.structs.replace(SEEN, running=frozenset())
+    ended = msgspec.structs.replace(OBSERVED, running=frozenset())
     assert start((found,), new, ended, {}, ids=True).record == (msgspec.structs.replace(new, started=True),)
-    assert release((found,), SEEN) == (found,)
+    assert release((found,), OBSERVED) == (found,)
     assert release((found,), ended) == ()
-    assert release((found,), msgspec.structs.replace(SEEN, pods={"gone": POD})) == (), "it lives after all"
+    assert release((found,), msgspec.structs.replace(OBSERVED, pods={"gone": POD})) == (), "it lives after all"
 
 
 @pytest.mark.parametrize(("parts", "refused"), [((700,), False), ((701,), True), ((1, 699), False), ((1, 700), True)])
@@ -97,7 +97,7 @@ def test_of_a_shared_device_the_memory_of_all_processes_of_a_pod_counts(parts: t
     ]
     found = leftovers((), new, listed, ())
     assert [each.container for each in found] == ["process 7"]
-    decision = start(found, new, SEEN, {use.device: 1000}, ids=False)
+    decision = start(found, new, OBSERVED, {use.device: 1000}, ids=False)
     assert (decision.refused is not None) is refused
 
 

@@ -93,9 +93,9 @@ class Follower:
 
         """
         await self._partitioner.settle(_now() + self._gpus.timing.restore_s)
-        seen = await self._advance(name)
-        if self.request.acts and isinstance(seen, NodeObserved):
-            failed = await self._act(seen)
+        current = await self._advance(name)
+        if self.request.acts and isinstance(current, NodeObserved):
+            failed = await self._act(current)
             if failed:
                 await self._report()
             else:
@@ -122,7 +122,7 @@ class Follower:
             await self._reboot(event.outlook)
         return event
 
-    async def _reboot(self, seen: Outlook) -> None:
+    async def _reboot(self, current: Outlook) -> None:
         """Reboot the node, once the state is reported, unless a GPU has come into use meanwhile."""
         tried, failed = False, await self._in_use()
         try:
@@ -134,7 +134,7 @@ class Follower:
         except TesseraError as error:
             failed = f"the reboot failed: {error}"
         if failed:
-            event = NotRebooted(failed, seen, tried)
+            event = NotRebooted(failed, current, tried)
             self.request = advance(self.request, event, _now(), self._limits)
             await self._report()
 
@@ -170,30 +170,30 @@ class Follower:
             configurations = self._label.configurations()
         except InvalidInput as error:
             return Outlook(observed=(), invalid=str(error), idle=not users)
-        seen = outlook(name, configurations, inventory, users)
-        refused = self._evictions.refusals(_in_the_way(seen))
-        return msgspec.structs.replace(seen, notes=refused) if refused else seen
+        current = outlook(name, configurations, inventory, users)
+        refused = self._evictions.refusals(_in_the_way(current))
+        return msgspec.structs.replace(current, notes=refused) if refused else current
 
-    async def _act(self, seen: NodeObserved) -> bool:
+    async def _act(self, current: NodeObserved) -> bool:
         """Make the changes that can be made, and evict pods in the way of others; return whether any failed."""
-        await self._evictions.ask(_in_the_way(seen.outlook))
-        able = {gpu for gpu, _ in seen.outlook.feasible}
-        chosen = (target for target in seen.outlook.targets if target.gpu in able)
+        await self._evictions.ask(_in_the_way(current.outlook))
+        able = {gpu for gpu, _ in current.outlook.feasible}
+        chosen = (target for target in current.outlook.targets if target.gpu in able)
         failures = await self._partitioner.apply(chosen, self.request.until_s)
         if not failures:
             return False
-        event, _ = await self._observe(seen.name)
+        event, _ = await self._observe(current.name)
         observed = event.outlook.observed if isinstance(event, NodeObserved) else ()
         self.request = advance(self.request, Attempted(failures, observed), _now(), self._limits)
         return True
 
-    async def _withdraw(self, seen: Outlook, inventory: Inventory) -> None:
+    async def _withdraw(self, current: Outlook, inventory: Inventory) -> None:
         """Stop advertising instances that must go while their users are waited for; undo it when nothing changes.
 
         Before a reboot nothing at all is advertised.
         """
-        waiting = {gpu: blocked.withdraw for gpu, blocked in seen.blocked} if self.request.acts else {}
-        changed = {gpu for gpu, _ in seen.feasible} if self.request.acts else set()
+        waiting = {gpu: blocked.withdraw for gpu, blocked in current.blocked} if self.request.acts else {}
+        changed = {gpu for gpu, _ in current.feasible} if self.request.acts else set()
         if self.request.state is LayoutState.REBOOTING:
             waiting = {gpu.uuid: gpu.layout or () for gpu in inventory.gpus}
         for gpu in inventory.gpus:
@@ -220,9 +220,9 @@ class Follower:
         return self._reported is not None and _shown(self.request) == _shown(self._reported)
 
 
-def _in_the_way(seen: Outlook) -> tuple[GpuUser, ...]:
+def _in_the_way(current: Outlook) -> tuple[GpuUser, ...]:
     """Return the users in the way."""
-    return tuple(user for _, blocked in seen.blocked for user in blocked.users)
+    return tuple(user for _, blocked in current.blocked for user in blocked.users)
 
 
 def _shown(request: LayoutRequest) -> tuple[LayoutState | None, LayoutCondition | None]:

@@ -107,7 +107,7 @@ class Layouts:
             await self._follow_policy(declared.inventory, declared.node_sharing)
             await self._follow_pods(declared)
 
-    async def instance(self, gpu: str, placement: Placement) -> None:
+    async def create_instance(self, gpu: str, placement: Placement) -> None:
         """Create the MIG instance of an assignment, if it is missing.
 
         Raises:
@@ -115,9 +115,9 @@ class Layouts:
 
         """
         by_s = asyncio.get_running_loop().time() + _INSTANCE_S
-        await self._partitioner.add(gpu, placement, by_s)
+        await self._partitioner.create_instance(gpu, placement, by_s)
 
-    async def whole(self, gpu: str, inventory: Inventory) -> bool:
+    async def disable_mig(self, gpu: str, inventory: Inventory) -> bool:
         """Switch MIG off on a GPU that is assigned as a whole or by an amount; return whether anything was done.
 
         Raises:
@@ -137,7 +137,7 @@ class Layouts:
             )
         if left:
             by_s = asyncio.get_running_loop().time() + _INSTANCE_S
-            await self._partitioner.free(gpu, by_s)
+            await self._partitioner.disable_mig(gpu, by_s)
         return left
 
     async def _follow_policy(self, inventory: Inventory, node_sharing: NodeSharing) -> None:

@@ -36,7 +36,7 @@ __all__ = ["Partitioner", "Remember"]
 Remember = Callable[[tuple[Recorded, ...]], Awaitable[None]]
 """Records the node's MIG layout."""
 
-_MOST_ROUNDS = 8
+_MOST_CHANGES = 8
 """Most changes of one GPU in a row: MIG off, incomplete instances destroyed, instances created; twice."""
 
 
@@ -69,7 +69,7 @@ class Partitioner:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._writing = asyncio.Lock()
         self._unrestored: dict[str, Procedure] = {}
-        self._to_lift: set[str] = set()
+        self._to_advertise: set[str] = set()
         self._log = logger()
         self.outcomes = Counter[Stage](dict.fromkeys((Stage.DONE, Stage.RESTORED, Stage.FAILED), 0))
         """How many repartitions ended how: done, restored or failed."""
@@ -102,10 +102,10 @@ class Partitioner:
         """
         # One after the other: the driver serves one call at a time, and an observation queued behind MIG mode
         # switches of other GPUs would miss its deadline.
-        outcomes = [await self._bring_alone(target, by_s) for target in targets]
+        outcomes = [await self._apply_alone(target, by_s) for target in targets]
         return tuple(failed for failed in outcomes if failed)
 
-    async def add(self, gpu: str, placement: Placement, by_s: float) -> None:
+    async def create_instance(self, gpu: str, placement: Placement, by_s: float) -> None:
         """Create one instance, switching MIG on and destroying unused instances in its way; idempotent.
 
         Raises:
@@ -121,19 +121,19 @@ class Partitioner:
             if facts is None or facts.lost or facts.mig is None:
                 raise Unavailable(where, found="it is lost, missing, or has no MIG", hint="see `tessera doctor`")
             target = with_instance(facts, placement, users)
-            failed = "" if target is None else await self._bring(target, by_s)
+            failed = "" if target is None else await self._apply_target(target, by_s)
             after, users = await self._one(gpu)
         if after is None or placement not in {each.placement for each in after.instances}:
             found = failed or _why_not(after, target or exact(facts, (placement,)), users)
             raise Conflict(where, found=found, hint="the agent observes it again")
 
-    async def free(self, gpu: str, by_s: float) -> None:
+    async def disable_mig(self, gpu: str, by_s: float) -> None:
         """Switch MIG off for pods that use the whole GPU, destroying unused instances.
 
         Raises:
             Conflict: an instance is used, the GPU needs a reset, the switch failed, or another process changes
                 the GPU's layout.
-            Unavailable: as `add`.
+            Unavailable: as `create_instance`.
 
         """
         where = f"GPU {gpu} without MIG"
@@ -144,7 +144,7 @@ class Partitioner:
             if facts.layout is None:
                 return
             target = exact(facts, None)
-            failed = await self._bring(target, by_s)
+            failed = await self._apply_target(target, by_s)
             after, users = await self._one(gpu)
         if after is None or after.layout is not None:
             found = failed or _why_not(after, target, users)
@@ -184,20 +184,20 @@ class Partitioner:
 
     async def settle(self, by_s: float) -> None:
         """Retry failed restores, and advertise withdrawn GPUs again; safe at any time."""
-        for gpu in tuple(self._to_lift):
-            await self._lift(gpu)
+        for gpu in tuple(self._to_advertise):
+            await self._advertise_again(gpu)
         for gpu in tuple(self._unrestored):
             with contextlib.suppress(Conflict):  # another process changes it: next time
                 async with self._locks[gpu], self._locked(gpu, _now()):
                     await self._restore(gpu, by_s)
-                    await self._lift(gpu)
+                    await self._advertise_again(gpu)
 
     async def write_down(self, inventory: Inventory, gpus: Iterable[str]) -> None:
         """Record the layouts of these GPUs (UUIDs), if they differ from the last record."""
         chosen = set(gpus)
-        seen = Inventory(gpus=tuple(gpu for gpu in inventory.gpus if gpu.uuid in chosen))
+        present = Inventory(gpus=tuple(gpu for gpu in inventory.gpus if gpu.uuid in chosen))
         async with self._writing:
-            recorded = record(seen, self._recorded)
+            recorded = record(present, self._recorded)
             if recorded == self._recorded:
                 return
             try:
@@ -225,32 +225,32 @@ class Partitioner:
         facts = next((each for each in inventory.gpus if each.uuid == gpu), None)
         return facts, tuple(user for user in users if user.device.gpu == gpu)
 
-    async def _bring_alone(self, target: LayoutTarget, by_s: float) -> str:
+    async def _apply_alone(self, target: LayoutTarget, by_s: float) -> str:
         try:
             async with self._locks[target.gpu], self._locked(target.gpu, by_s):
-                failed = await self._bring(target, by_s)
+                failed = await self._apply_target(target, by_s)
         except Conflict as error:
             failed = f"GPU {target.index}: {error.found}"
         if failed:
             self._log.warning("layout_failed", gpu=target.index, reason=failed)
         return failed
 
-    async def _bring(self, target: LayoutTarget, by_s: float) -> str:
+    async def _apply_target(self, target: LayoutTarget, by_s: float) -> str:
         """Make one change after the other until the GPU matches its target, or something is in the way."""
         done: list[GpuFacts] = []
         try:
-            failed = await self._rounds(target, by_s, done)
+            failed = await self._change_until_reached(target, by_s, done)
         except TesseraError as error:
             failed = str(error)
         if failed and done and done[0].layout is None and target.mig:
-            failed = f"{failed}; {await self._off_again(target)}"
+            failed = f"{failed}; {await self._disable_mig_again(target)}"
         if done:
-            await self._lift(target.gpu)
+            await self._advertise_again(target.gpu)
         return failed and f"GPU {target.index}: {failed}"
 
-    async def _rounds(self, target: LayoutTarget, by_s: float, done: list[GpuFacts]) -> str:
+    async def _change_until_reached(self, target: LayoutTarget, by_s: float, done: list[GpuFacts]) -> str:
         """Make changes, and add the GPU's former states to `done`; return the failure."""
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MOST_CHANGES):
             facts, users = await self._one(target.gpu)
             if facts is None:
                 return "the driver does not report it"
@@ -267,11 +267,11 @@ class Partitioner:
                 return failed
         return "the driver accepts every step and reports another layout"
 
-    async def _off_again(self, target: LayoutTarget) -> str:
+    async def _disable_mig_again(self, target: LayoutTarget) -> str:
         """Switch MIG off again on a GPU that had it off, unless it has come into use; return the outcome."""
         off = LayoutTarget(gpu=target.gpu, index=target.index, mig=False)
         try:
-            failed = await self._rounds(off, _now() + self.gpus.timing.restore_s, [])
+            failed = await self._change_until_reached(off, _now() + self.gpus.timing.restore_s, [])
             facts, _ = await self._one(target.gpu)
         except TesseraError as error:
             failed, facts = str(error), None
@@ -283,10 +283,10 @@ class Partitioner:
         """Make one change; return the failure, empty for none."""
         if isinstance(needed, SetMode):
             return await self._switch(facts, needed, by_s)
-        executed = await self._carry(facts, needed.plan, by_s)
+        executed = await self._repartition(facts, needed.plan, by_s)
         return "" if executed.procedure.stage is Stage.DONE else executed.ended
 
-    async def _carry(self, facts: GpuFacts, plan: Repartition, by_s: float) -> Executed:
+    async def _repartition(self, facts: GpuFacts, plan: Repartition, by_s: float) -> Executed:
         procedure = start(plan, facts.incomplete)
         return self._finish(facts.uuid, await execute(self.gpus, facts.uuid, procedure, by_s))
 
@@ -300,12 +300,12 @@ class Partitioner:
         self._log.info("layout_changed", gpu=gpu, phase=executed.procedure.stage.value, reason=executed.trouble)
         return executed
 
-    async def _lift(self, gpu: str) -> None:
+    async def _advertise_again(self, gpu: str) -> None:
         """Advertise all of a GPU again, unless its layout is unknown."""
         if gpu not in self._unrestored and not await self.gpus.offer_only(gpu, None):
-            self._to_lift.add(gpu)
+            self._to_advertise.add(gpu)
         else:
-            self._to_lift.discard(gpu)
+            self._to_advertise.discard(gpu)
 
     async def _switch(self, facts: GpuFacts, needed: SetMode, by_s: float) -> str:
         """Switch MIG mode of an unused GPU; destroyed instances come back if MIG stays on."""
@@ -314,7 +314,7 @@ class Partitioner:
         if not await self.gpus.offer_only(facts.uuid, ()):
             return "it could not be withdrawn from the pods"
         if needed.clear is not None:
-            executed = await self._carry(facts, needed.clear, by_s)
+            executed = await self._repartition(facts, needed.clear, by_s)
             if executed.procedure.stage is not Stage.DONE:
                 return executed.ended
         failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=needed.on)

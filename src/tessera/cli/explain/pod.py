@@ -82,9 +82,8 @@ def pod(**given: Unpack[_Given]) -> None:
     """Explain where pod NAME of a live cluster runs and why, why it is pending, or how it ended.
 
     Prints what it needs, its devices with their other pods and the isolation in force, what each node answers, what
-    would make it fit, the events of schedulers and kubelets, and which pods slow down its GPUs. The last is what the
-    agent of its node reports: by way of the cluster's API where you have the right to get pods/proxy in its namespace,
-    or where --agent says.
+    would make it fit, the events of schedulers and kubelets, and which pods slow down its GPUs. Slowdowns are read
+    from the node's agent: through the API server if you may get pods/proxy there, else from --agent.
     """
     for other in ("--kubeconfig", "--context"):
         refuse_beside(other, "--cluster")

@@ -29,8 +29,8 @@ def closed_gpus(unhealthy: Iterable[UnhealthyDevice]) -> frozenset[str]:
 
 def unhealthy_gpus(gpus: Iterable[Gpu], unhealthy: Iterable[UnhealthyDevice]) -> tuple[int, ...]:
     """Return which of a node's GPUs new pods are allocated nothing of because they are unhealthy, by index."""
-    shut = closed_gpus(unhealthy)
-    return tuple(gpu.index for gpu in gpus if gpu.uuid in shut)
+    closed_uuids = closed_gpus(unhealthy)
+    return tuple(gpu.index for gpu in gpus if gpu.uuid in closed_uuids)
 
 
 def reserved_shares(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice]) -> Iterator[Share]:

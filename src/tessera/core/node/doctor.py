@@ -166,11 +166,11 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.list_strategies is not None and DeviceInjection(strategies=self.list_strategies.strategies).cdi
 
 
-def checks(seen: HostFacts) -> tuple[Check, ...]:
+def checks(host: HostFacts) -> tuple[Check, ...]:
     """Return every check with its result; causes come before their effects."""
     devices = (_driver, _mig, _compute_modes, _mps)
     groups = (*devices, _configuration, _handover, _toolkit, _runtime, _cdi, _kubelet, _pods, _node)
-    return tuple(check for group in groups for check in group(seen))
+    return tuple(check for group in groups for check in group(host))
 
 
 def _ok(name: str, found: str) -> Check:
@@ -189,8 +189,8 @@ def _skipped(name: str, found: str, advice: str = "") -> Check:
     return Check(name=name, verdict=CheckResult.SKIPPED, found=found, advice=advice)
 
 
-def _gpus(seen: HostFacts) -> tuple[GpuFacts, ...]:
-    return seen.inventory.gpus if seen.inventory is not None else ()
+def _gpus(host: HostFacts) -> tuple[GpuFacts, ...]:
+    return host.inventory.gpus if host.inventory is not None else ()
 
 
 # Driver
@@ -198,30 +198,30 @@ def _gpus(seen: HostFacts) -> tuple[GpuFacts, ...]:
 _LOST = "drain the node and reset the GPU or reboot; `dmesg | grep Xid` shows what happened"
 
 
-def _driver(seen: HostFacts) -> Iterator[Check]:
-    if seen.inventory is None:
+def _driver(host: HostFacts) -> Iterator[Check]:
+    if host.inventory is None:
         advice = "install NVIDIA's driver, or let the process see libnvidia-ml.so.1 and /dev/nvidia*"
-        yield _failed("driver", seen.driver_problem, advice)
+        yield _failed("driver", host.driver_problem, advice)
         return
-    gpus, version = _gpus(seen), seen.inventory.driver
+    gpus, version = _gpus(host), host.inventory.driver
     if not gpus:
         yield _failed("driver", f"driver {version} shows no GPU", "see `nvidia-smi -L` and `dmesg | grep NVRM`")
     else:
-        major, minor = seen.inventory.cuda
+        major, minor = host.inventory.cuda
         yield _ok("driver", f"driver {version}, CUDA {major}.{minor}, {len(gpus)} GPUs")
     for facts in gpus:
         if facts.lost:
             yield _failed("driver", f"GPU {facts.index} ({facts.uuid}) is lost", _LOST)
-    for index in seen.inventory.unseen:
+    for index in host.inventory.unseen:
         found = f"GPU {index} was lost before the first observation"
         yield _failed("driver", found, _LOST)
-    for note in seen.inventory.notes:
+    for note in host.inventory.notes:
         yield _warning("driver", note, "nothing: the driver's value is used; please report it to Tessera")
 
 
-def _mig(seen: HostFacts) -> Iterator[Check]:
+def _mig(host: HostFacts) -> Iterator[Check]:
     sound = True
-    for facts in _gpus(seen):
+    for facts in _gpus(host):
         if facts.mig is not None and facts.mig.needs_reset:
             sound = False
             now, then = ("on", "off") if facts.mig.current else ("off", "on")
@@ -232,17 +232,17 @@ def _mig(seen: HostFacts) -> Iterator[Check]:
             found = f"GPU {facts.index}: {placement.profile} at {placement.start} has no compute instance of its size"
             advice = f"destroy it, `nvidia-smi mig -dgi -i {facts.index}`, or make its compute instance, `-cci`"
             yield _warning("mig", found, advice)
-    if sound and _gpus(seen):
-        partitioned = sum(facts.layout is not None for facts in _gpus(seen))
-        yield _ok("mig", f"no change is pending; MIG is on on {partitioned} of {len(_gpus(seen))} GPUs")
+    if sound and _gpus(host):
+        partitioned = sum(facts.layout is not None for facts in _gpus(host))
+        yield _ok("mig", f"no change is pending; MIG is on on {partitioned} of {len(_gpus(host))} GPUs")
 
 
 # MPS
 
 
-def _compute_modes(seen: HostFacts) -> Iterator[Check]:
-    served = {daemon.gpu for daemon in seen.daemons if daemon.exclusive and not daemon.problem}
-    for facts in _gpus(seen):
+def _compute_modes(host: HostFacts) -> Iterator[Check]:
+    served = {daemon.gpu for daemon in host.daemons if daemon.exclusive and not daemon.problem}
+    for facts in _gpus(host):
         mode, name = facts.compute_mode, f"GPU {facts.index}"
         reset = f"`nvidia-smi -i {facts.index} -c DEFAULT`"
         if mode is ComputeMode.PROHIBITED:
@@ -255,44 +255,44 @@ def _compute_modes(seen: HostFacts) -> Iterator[Check]:
             yield _failed("compute-mode", f"{name} has an MPS daemon but admits processes that are no clients", advice)
 
 
-def _mps(seen: HostFacts) -> Iterator[Check]:
-    if not seen.mps_desired and not seen.daemons:
+def _mps(host: HostFacts) -> Iterator[Check]:
+    if not host.mps_desired and not host.daemons:
         yield _skipped("mps", "no GPU is shared by MPS")
         return
-    if seen.mps_program:
-        yield _ok("mps-program", seen.mps_program)
+    if host.mps_program:
+        yield _ok("mps-program", host.mps_program)
     else:
         advice = (
             "install the driver's compute utilities (nvidia-compute-utils) and mount the program; see docs/sharing.md"
         )
         yield _failed("mps-program", "nvidia-cuda-mps-control is not on PATH, so no MPS is offered", advice)
-    yield _user(seen)
-    yield _shm(seen.shm)
-    yield _pipes(seen.mps_root)
-    for daemon in seen.daemons:
+    yield _user(host)
+    yield _shm(host.shm)
+    yield _pipes(host.mps_root)
+    for daemon in host.daemons:
         if daemon.problem:
-            advice = f"see {seen.mps_root.path}/{daemon.key}/log; the agent restarts it once no process uses it"
+            advice = f"see {host.mps_root.path}/{daemon.key}/log; the agent restarts it once no process uses it"
             yield _failed("mps-daemon", f"{daemon.key}: {daemon.problem}", advice)
         else:
             yield _ok("mps-daemon", f"{daemon.key} answers")
-    yield from _strangers(seen)
+    yield from _strangers(host)
 
 
-def _strangers(seen: HostFacts) -> Iterator[Check]:
+def _strangers(host: HostFacts) -> Iterator[Check]:
     """Yield the processes on GPUs whose daemon all processes must use, and that do not use it."""
-    served = {daemon.gpu: daemon.processes for daemon in seen.daemons if daemon.exclusive and not daemon.problem}
-    for gpu, process in seen.processes:
+    served = {daemon.gpu: daemon.processes for daemon in host.daemons if daemon.exclusive and not daemon.problem}
+    for gpu, process in host.processes:
         if gpu in served and process not in served[gpu]:
             found = f"process {process} is on {gpu} and no client of its MPS daemon"
             advice = "end it, or drain its pod: it has no limits, and it blocks the daemon's clients"
             yield _failed("mps-strangers", found, advice)
 
 
-def _user(seen: HostFacts) -> Check:
-    if seen.user_id == 0:
+def _user(host: HostFacts) -> Check:
+    if host.user_id == 0:
         return _ok("mps-user", "user 0: clients of one user id at a time, which containers are as user 0")
     advice = "run the agent as user 0: only root sets compute modes, and a daemon serves its own user alone otherwise"
-    return _failed("mps-user", f"user {seen.user_id}", advice)
+    return _failed("mps-user", f"user {host.user_id}", advice)
 
 
 def _shm(shm: NodeFolder) -> Check:
@@ -321,18 +321,18 @@ def _pipes(root: NodeFolder) -> Check:
 # Files, runtime, kubelet
 
 
-def _configuration(seen: HostFacts) -> Iterator[Check]:
-    if seen.config_problem:
+def _configuration(host: HostFacts) -> Iterator[Check]:
+    if host.config_problem:
         advice = "correct it; until then the previous configuration is used, or nothing is advertised"
-        yield _failed("configuration", seen.config_problem, advice)
+        yield _failed("configuration", host.config_problem, advice)
     else:
-        yield _ok("configuration", seen.generation or "no files: each GPU is one device")
-    for note in seen.config_notes:
+        yield _ok("configuration", host.generation or "no files: each GPU is one device")
+    for note in host.config_notes:
         yield _warning("configuration", note, "see docs/sharing.md")
 
 
-def _handover(seen: HostFacts) -> Iterator[Check]:
-    name, chosen = "device-list", seen.list_strategies
+def _handover(host: HostFacts) -> Iterator[Check]:
+    name, chosen = "device-list", host.list_strategies
     if chosen is None:
         yield _skipped(
             name, "no strategy is configured, and no node was named", "pass --node to check what it supports"
@@ -343,10 +343,10 @@ def _handover(seen: HostFacts) -> Iterator[Check]:
         yield _ok(name, ", ".join(chosen.strategies))
 
 
-def _toolkit(seen: HostFacts) -> Iterator[Check]:
+def _toolkit(host: HostFacts) -> Iterator[Check]:
     """Yield whether NVIDIA's runtime follows the agent's device list, and ignores what a pod sets by itself."""
-    name, toolkit = "nvidia-runtime", seen.toolkit
-    strategies = seen.list_strategies.strategies if seen.list_strategies is not None else ()
+    name, toolkit = "nvidia-runtime", host.toolkit
+    strategies = host.list_strategies.strategies if host.list_strategies is not None else ()
     if not toolkit.config:
         advice = f"where NVIDIA's container runtime is installed, set {_BY_ENVIRONMENT} = false in its configuration"
         yield _skipped(name, "no configuration of NVIDIA's container runtime was found", advice)
@@ -369,8 +369,8 @@ def _toolkit(seen: HostFacts) -> Iterator[Check]:
         yield _ok(name, f"{toolkit.config} ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers")
 
 
-def _runtime(seen: HostFacts) -> Iterator[Check]:
-    runtime = seen.runtime
+def _runtime(host: HostFacts) -> Iterator[Check]:
+    runtime = host.runtime
     if runtime.socket.problem:
         advice = "start containerd; for another runtime this check does not apply"
         yield _warning("runtime", f"{runtime.socket.path}: {runtime.socket.problem}", advice)
@@ -380,7 +380,7 @@ def _runtime(seen: HostFacts) -> Iterator[Check]:
         yield _failed(
             "runtime-cdi", f"{runtime.config}: {runtime.problem}", "correct the file; containerd cannot start"
         )
-    elif not seen.cdi_desired and runtime.cdi is not True:
+    elif not host.cdi_desired and runtime.cdi is not True:
         yield _skipped("runtime-cdi", _NO_CDI)
     elif runtime.cdi is False:
         advice = "set enable_cdi = true and restart containerd, or use the strategies envvar or volume-mounts"
@@ -392,37 +392,37 @@ def _runtime(seen: HostFacts) -> Iterator[Check]:
         yield _ok("runtime-cdi", f"on, by {runtime.config}" if runtime.cdi else "on by default")
 
 
-def _cdi(seen: HostFacts) -> Iterator[Check]:
-    missing = bool(seen.cdi_folders) and not seen.cdi_folders[-1].writable
+def _cdi(host: HostFacts) -> Iterator[Check]:
+    missing = bool(host.cdi_folders) and not host.cdi_folders[-1].writable
     if missing:
-        folder = seen.cdi_folders[-1]
+        folder = host.cdi_folders[-1]
         state = "is read-only" if folder.exists else "is not there"
         advice = "mount it into the agent, writable, with type DirectoryOrCreate"
         found = f"{folder.path} {state}"
-        yield _failed("cdi", found, advice) if seen.cdi_desired else _skipped("cdi", f"{found}; {_NO_CDI}")
-    if seen.cdi_desired and not seen.driver_spec:
+        yield _failed("cdi", found, advice) if host.cdi_desired else _skipped("cdi", f"{found}; {_NO_CDI}")
+    if host.cdi_desired and not host.driver_spec:
         found = "there is no CDI specification of the driver, so that containers get devices without its libraries"
         yield _warning("cdi-driver", found, MAKE_DRIVER_SPEC)
-    for problem in seen.cdi_problems:
+    for problem in host.cdi_problems:
         yield _failed("cdi", problem, "remove or correct the file: runtimes refuse devices that two files define")
     files: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for path, name in seen.cdi_devices:
+    for path, name in host.cdi_devices:
         files[path.rpartition("/")[0], name].append(path)
     for (_, name), paths in files.items():
         if len(paths) > 1:
             yield _failed("cdi", f"{name} is defined by {' and '.join(paths)}", "remove one: neither can be used")
     conflicts = any(len(paths) > 1 for paths in files.values())
-    if not conflicts and not seen.cdi_problems and not missing:
-        yield _ok("cdi", f"{len(files)} devices in {', '.join(folder.path for folder in seen.cdi_folders)}")
+    if not conflicts and not host.cdi_problems and not missing:
+        yield _ok("cdi", f"{len(files)} devices in {', '.join(folder.path for folder in host.cdi_folders)}")
 
 
-def _kubelet(seen: HostFacts) -> Iterator[Check]:
-    folder = seen.plugin_folder
+def _kubelet(host: HostFacts) -> Iterator[Check]:
+    folder = host.plugin_folder
     if not folder.writable:
         state = "is read-only" if folder.exists else "is not there"
         advice = "mount the kubelet's device plugin folder read-write; if it is elsewhere, pass --plugins-dir"
         yield _failed("kubelet", f"{folder.path} {state}", advice)
-    for socket in seen.kubelet:
+    for socket in host.kubelet:
         if socket.problem:
             advice = "start the kubelet; mount the folder of the socket, not the socket itself"
             yield _failed("kubelet", f"{socket.path}: {socket.problem}", advice)
@@ -430,8 +430,8 @@ def _kubelet(seen: HostFacts) -> Iterator[Check]:
             yield _ok("kubelet", f"{socket.path} answers")
 
 
-def _pods(seen: HostFacts) -> Iterator[Check]:
-    if seen.sees_pods:
+def _pods(host: HostFacts) -> Iterator[Check]:
+    if host.sees_pods:
         yield _ok("processes", "those of other pods are visible")
     else:
         advice = "hostPID: true in the agent's pod; without it the agent relies on the API server for the end of a pod"
@@ -441,28 +441,28 @@ def _pods(seen: HostFacts) -> Iterator[Check]:
 # The Node object
 
 
-def _node(seen: HostFacts) -> Iterator[Check]:
-    if seen.node is None:
-        advice = "give --node and credentials, or NODE_NAME" if not seen.node_problem else "see the reason"
-        yield _skipped("node", seen.node_problem or "no node was named", advice)
+def _node(host: HostFacts) -> Iterator[Check]:
+    if host.node is None:
+        advice = "give --node and credentials, or NODE_NAME" if not host.node_problem else "see the reason"
+        yield _skipped("node", host.node_problem or "no node was named", advice)
         return
-    drift = list(_drift(seen, seen.node))
+    drift = list(_drift(host, host.node))
     yield from drift
     if not drift:
         yield _ok("node", "labels and annotations agree with the node")
 
 
-def _drift(seen: HostFacts, node: NodeMarks) -> Iterable[Check]:
+def _drift(host: HostFacts, node: NodeMarks) -> Iterable[Check]:
     state = node.labels.get(MIG_CONFIG_STATE, "")
     if state == "failed":
         advice = "the node's events and its condition TesseraLayoutApplied have the reason"
         yield _failed("node", f"{MIG_CONFIG}={node.labels.get(MIG_CONFIG, '')} is not applied: state failed", advice)
     applied = node.annotations.get(APPLIED, "")
-    if seen.generation and applied != seen.generation:
-        found = f"{APPLIED} is {applied or 'missing'}, the files are {seen.generation}"
+    if host.generation and applied != host.generation:
+        found = f"{APPLIED} is {applied or 'missing'}, the files are {host.generation}"
         yield _warning("node", found, "start the agent: it writes the annotation within seconds of a change")
     count = node.labels.get(_COUNT)
     whole = node.labels.get(_STRATEGY) != "single"
-    if count is not None and whole and seen.inventory is not None and count != str(len(seen.inventory.gpus)):
-        found = f"{_COUNT}={count}, the driver reports {len(seen.inventory.gpus)}"
+    if count is not None and whole and host.inventory is not None and count != str(len(host.inventory.gpus)):
+        found = f"{_COUNT}={count}, the driver reports {len(host.inventory.gpus)}"
         yield _warning("node", found, "stop the other program that sets this label, or check for a lost GPU")

@@ -39,7 +39,7 @@ def started(folder: Path) -> Plugins:
         ListedPods(lambda: (POD,), relist), DeviceCheckpoint(folder), PodResources(folder / "none"), proc=folder
     )
     paths = PluginPaths(
-        plugins=folder, cdi=folder, memory=folder / "shares.json", allocations=folder / "allocations.json"
+        plugins=folder, cdi=folder, answers_file=folder / "shares.json", allocations=folder / "allocations.json"
     )
     return device_plugins(paths, view, AnnotatedPods(view.pods, write), Trusting("a"))
 

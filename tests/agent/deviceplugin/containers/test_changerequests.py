@@ -13,7 +13,7 @@ from tessera.errors import Conflict
 
 pytestmark = pytest.mark.anyio
 
-SEEN = Inventory(gpus=(facts(0),))
+OBSERVED = Inventory(gpus=(facts(0),))
 
 
 @asynccontextmanager
@@ -34,13 +34,13 @@ async def test_who_asks_gets_what_the_driver_shows_or_what_went_wrong_each_for_i
         await both.wait()  # none waits for the other
         if request == DisableMig("bad"):
             raise Conflict("GPU bad", found="a user", hint="wait")
-        return SEEN
+        return OBSERVED
 
     async with asyncio.timeout(5), served(execute) as requests:
         good, bad = await asyncio.gather(
             requests.change(DisableMig("good")), requests.change(DisableMig("bad")), return_exceptions=True
         )
-    assert good == SEEN
+    assert good == OBSERVED
     assert isinstance(bad, Conflict)
 
 
@@ -51,7 +51,7 @@ async def test_what_is_begun_outlives_who_asked_for_it() -> None:
         begun.set()
         await go.wait()
         done.set()
-        return SEEN
+        return OBSERVED
 
     async with asyncio.timeout(5), served(execute) as requests:
         waiting = asyncio.create_task(requests.change(DisableMig("u")))
@@ -71,7 +71,7 @@ async def test_an_error_that_nobody_waits_for_ends_nothing() -> None:
             begun.set()
             await go.wait()
             raise ZeroDivisionError
-        return SEEN
+        return OBSERVED
 
     async with asyncio.timeout(5), served(execute) as requests:
         waiting = asyncio.create_task(requests.change(DisableMig("bad")))
@@ -79,7 +79,7 @@ async def test_an_error_that_nobody_waits_for_ends_nothing() -> None:
         waiting.cancel()
         go.set()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert await requests.change(DisableMig("good")) == SEEN
+        assert await requests.change(DisableMig("good")) == OBSERVED
 
 
 async def test_who_waits_when_the_agent_ends_is_cancelled() -> None:
@@ -88,7 +88,7 @@ async def test_who_waits_when_the_agent_ends_is_cancelled() -> None:
     async def execute(_: ChangeRequest) -> Inventory:
         begun.set()
         await asyncio.Event().wait()
-        return SEEN
+        return OBSERVED
 
     async with served(execute) as requests:
         first = asyncio.create_task(requests.change(DisableMig("u")))

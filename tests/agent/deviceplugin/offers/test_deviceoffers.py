@@ -138,7 +138,12 @@ class Node:
         checkpoint, proc = DeviceCheckpoint(kubelet.plugins), of_the_host(folder / "proc")
         view = PodsView(ListedPods(lambda: self.watched, self._relist), checkpoint, record, proc=proc)
         paths = PluginPaths(
-            plugins=kubelet.plugins, cdi=folder / "cdi", driver_specs=(), memory=None, allocations=None, dev=folder
+            plugins=kubelet.plugins,
+            cdi=folder / "cdi",
+            driver_specs=(),
+            answers_file=None,
+            allocations=None,
+            dev=folder,
         )
         self.plugins = device_plugins(paths, view, AnnotatedPods(view.pods, self._correct), Trusting("n1"))
         self.gate = self.plugins.gate

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from builders.gpunodes import facts, offered
-from builders.nodeviews import SaidPods
+from builders.nodeviews import RecordedPods
 from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, Shares, plugin, two
 from tessera.agent.deviceplugin import OfferedResource
 from tessera.core.deviceplugin import listing
@@ -42,7 +42,7 @@ async def test_a_device_is_unhealthy_before_it_is_missing(monkeypatch: pytest.Mo
 async def test_a_device_stays_listed_while_a_pod_is_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the call until the pod is known: the kubelet reads in between what it has chosen."""
     monkeypatch.setattr(listing, "STAYS_S", 0.0)
-    view, goes_on, inside = SaidPods(), asyncio.Event(), asyncio.Event()
+    view, goes_on, inside = RecordedPods(), asyncio.Event(), asyncio.Event()
 
     class Slow(Shares):
         async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:

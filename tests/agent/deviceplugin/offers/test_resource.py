@@ -7,7 +7,7 @@ import pytest
 
 from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
-from builders.nodeviews import SaidPods
+from builders.nodeviews import RecordedPods
 from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, IdsHandover, Shares, plugin, two
 from tessera.agent.deviceplugin import OfferedResource
 from tessera.core.deviceplugin.advertise import Resource
@@ -48,7 +48,7 @@ async def test_allocations_that_are_refused(case: str) -> None:
 
 
 async def test_devices_pass_the_gate_and_units_are_asked_of_the_shares() -> None:
-    shares, view = Shares(), SaidPods()
+    shares, view = Shares(), RecordedPods()
     each = plugin(two(SLICED), shares, view=view)
     assert dict((await each.allocate((IDS[0], IDS[2]))).env) == {"IDS": f"{IDS[0]},{IDS[2]}"}
     with pytest.raises(Unavailable, match="does not list these devices for any container"):
@@ -83,7 +83,7 @@ ISOLATED: dict[str, tuple[Sharing, str, str]] = {
 @pytest.mark.parametrize("case", ISOLATED)
 async def test_a_device_that_isolates_less_than_its_pod_asks_is_refused(case: str) -> None:
     sharing, text, why = ISOLATED[case]
-    view, resource = SaidPods(), two(sharing)
+    view, resource = RecordedPods(), two(sharing)
     each, name = plugin(resource, view=view), resource.devices[0].id
     await each.allocate((name,))
     view.record("p", GPU, name)
@@ -100,7 +100,7 @@ async def test_a_device_that_isolates_less_than_its_pod_asks_is_refused(case: st
 @pytest.mark.parametrize("sharing", [None, Sharing(modes=(Mode.WHOLE,)), MPS], ids=["nothing", "whole", "mps"])
 async def test_a_device_counts_as_what_it_was_allocated_as_whatever_is_offered_since(sharing: Sharing | None) -> None:
     """The GPU becomes whole, is served by MPS or leaves the offer between `Allocate` and the start."""
-    view = SaidPods()
+    view = RecordedPods()
     each = plugin(two(SLICED), view=view)
     await each.allocate((IDS[0],))
     view.record("p", GPU, IDS[0])
@@ -113,7 +113,7 @@ async def test_a_device_counts_as_what_it_was_allocated_as_whatever_is_offered_s
 
 
 async def test_a_whole_gpu_that_leaves_the_offer_is_still_isolated() -> None:
-    view, resource = SaidPods(), two(Sharing(modes=(Mode.WHOLE,)))
+    view, resource = RecordedPods(), two(Sharing(modes=(Mode.WHOLE,)))
     each, name = plugin(resource, view=view), resource.devices[0].id
     await each.allocate((name,))
     view.record("p", GPU, name)
@@ -124,7 +124,7 @@ async def test_a_whole_gpu_that_leaves_the_offer_is_still_isolated() -> None:
 
 @pytest.mark.parametrize("ran", [True, False])
 async def test_a_container_that_ran_before_there_was_a_record_starts_again_with_what_it_had(*, ran: bool) -> None:
-    class Kubelets(SaidPods):
+    class Kubelets(RecordedPods):
         async def container_devices(self) -> tuple[KubeletAllocation, ...]:
             return tuple(self.recorded)
 
@@ -162,7 +162,7 @@ async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> No
     """In between its former pod is seen to have ended, and the device is withdrawn: it must not go to the scheduler."""
     observed: list[tuple[frozenset[DeviceId], frozenset[str], bool]] = []
 
-    class Looking(SaidPods):
+    class Looking(RecordedPods):
         async def refresh(self) -> None:
             await asyncio.sleep(0)
             self.objects.clear()

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
-from builders.nodeviews import SaidPods
+from builders.nodeviews import RecordedPods
 from builders.offeredresources import IdsHandover
 from tessera.agent.deviceplugin import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
@@ -52,7 +52,7 @@ async def allocatable() -> Mapping[str, frozenset[str]]:
 
 
 async def test_a_defect_in_one_resource_is_logged_once_and_keeps_no_other_from_the_kubelet(socket_folder: Path) -> None:
-    own = gate(SaidPods())
+    own = gate(RecordedPods())
 
     def make(resource: Resource) -> OfferedResource:
         return (Defective if resource.name == MIG else OfferedResource)(resource, IdsHandover(), own, Shares())
@@ -77,7 +77,7 @@ async def test_a_defect_in_one_resource_is_logged_once_and_keeps_no_other_from_t
 async def test_who_offers_while_the_servers_end_or_after_takes_no_resource_from_the_next_agent(
     socket_folder: Path,
 ) -> None:
-    own = gate(SaidPods())
+    own = gate(RecordedPods())
 
     def make(resource: Resource) -> OfferedResource:
         return OfferedResource(resource, IdsHandover(), own, Shares())
@@ -99,7 +99,7 @@ async def test_who_offers_while_the_servers_end_or_after_takes_no_resource_from_
 
 
 async def test_the_end_does_not_wait_for_what_is_still_to_be_registered(socket_folder: Path) -> None:
-    own = gate(SaidPods())
+    own = gate(RecordedPods())
     ending: list[asyncio.Task[None]] = []
 
     class Ending(OfferedResource):

@@ -40,7 +40,7 @@ class PluginPaths(msgspec.Struct, frozen=True, kw_only=True):
     driver_folder: str = ""
     """The host folder with these libraries, mounted into containers without a specification; empty for none."""
     minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
-    memory: Path | None = Path("/run/tessera/shares.json")
+    answers_file: Path | None = Path("/run/tessera/shares.json")
     """Keeps unused answers for shares across a restart of the agent; None keeps them in memory."""
     allocations: Path | None = Path("/run/tessera/allocations.json")
     """The record of allocations; None keeps it in memory."""

@@ -32,20 +32,20 @@ class Exchanges:
         view: the pods of this node.
         pods: the assignments that count.
         log: for exchanges.
-        memory: file that keeps answers across a restart of the agent between two calls; None keeps them in memory.
+        answers_file: keeps answers across a restart of the agent between two calls; None keeps them in memory.
         clock_s: a monotonic clock.
 
     """
 
     def __init__(
-        self, view: PodsInView, pods: AssignedPods, log: Logger, memory: Path | None, clock_s: Callable[[], float]
+        self, view: PodsInView, pods: AssignedPods, log: Logger, answers_file: Path | None, clock_s: Callable[[], float]
     ) -> None:
         self._view = view
         self._pods = pods
         self._log = log
-        self._memory = memory
+        self._answers_file = answers_file
         self._clock_s = clock_s
-        remembered = read_answers(memory, log)
+        remembered = read_answers(answers_file, log)
         self._answers = {each.held: each for each in remembered.answers}
         self._exchanges = {each.request.key: each for each in remembered.exchanges}
         """Corrections that are decided and not written yet."""
@@ -161,7 +161,7 @@ class Exchanges:
 
     def _write(self) -> None:
         kept = Answers(answers=self.answers, exchanges=tuple(self._exchanges.values()))
-        write_answers(self._memory, kept, self._log)
+        write_answers(self._answers_file, kept, self._log)
 
 
 def _unwritten(key: RequestKey) -> Unavailable:

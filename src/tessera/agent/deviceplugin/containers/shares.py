@@ -69,7 +69,7 @@ class ShareAllocator:
         pods: the valid assignments.
         folder: of the CDI specifications.
         log: for answers and exchanges.
-        memory: file that keeps answers across a restart of the agent between the two calls; None keeps them in memory.
+        answers_file: keeps answers across a restart of the agent between the two calls; None keeps them in memory.
 
     """
 
@@ -81,7 +81,7 @@ class ShareAllocator:
         folder: CdiFolder,
         log: Logger,
         *,
-        memory: Path | None = None,
+        answers_file: Path | None = None,
     ) -> None:
         self._injection = DeviceInjection()
         self._gate = gate
@@ -91,7 +91,7 @@ class ShareAllocator:
         self._folder = folder
         self._log = log
         self._turn = asyncio.Lock()
-        self._exchanges = Exchanges(self._view, pods, log, memory, gate.times.clock_s)
+        self._exchanges = Exchanges(self._view, pods, log, answers_file, gate.times.clock_s)
         self._needed: set[str] = set()
         """CDI names that were in use at the last cleanup."""
         self._missing = MissingFromRecord(gate.times.clock_s)
@@ -317,7 +317,7 @@ class ShareAllocator:
             except Conflict as error:
                 if asyncio.get_running_loop().time() >= last_s:
                     with contextlib.suppress(Conflict):
-                        return self._unserved(resource, len(ids), held, fixed=fixed, anew=True)
+                        return self._unserved(resource, len(ids), held, fixed=fixed, readmitted=True)
                     raise self._with_refused(error) from None
             await asyncio.sleep(_RETRY_S)
 
@@ -339,7 +339,7 @@ class ShareAllocator:
         return Conflict(error.subject, found=found, hint=error.hint)
 
     def _unserved(
-        self, resource: str, units: int, held: tuple[KubeletAllocation, ...], *, fixed: bool, anew: bool = False
+        self, resource: str, units: int, held: tuple[KubeletAllocation, ...], *, fixed: bool, readmitted: bool = False
     ) -> AssignedRequest:
         """Return the request of this size that was not answered yet; else one that was and has no holder.
 
@@ -348,13 +348,13 @@ class ShareAllocator:
             units: how many.
             held: the kubelet's record.
             fixed: whether the answer will name the devices.
-            anew: whether those of running pods count too: a kubelet that has lost its record admits them anew.
+            readmitted: whether those of running pods count too: a kubelet that lost its record admits them again.
 
         """
         requests, answers = self.assigned_requests(), self._exchanges.answers
         if fixed:
             requests = tuple(each for each in requests if not self._maker.misfit(each))
-        if anew:
+        if readmitted:
             requests = tuple(msgspec.structs.replace(each, running=False) for each in requests)
         with contextlib.suppress(Conflict):
             return pick(requests, resource, units, served(requests, held, answers))

@@ -243,10 +243,10 @@ def close_gpus(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], po
             continue
         used = {gpu.index: held.get((name, gpu.index), []) for gpu in node.gpus}
         lost = sorted(used, key=lambda index: (bool(used[index]), -index))[: node.lost]
-        shut = {*lost, *pods.conflicts.get(name, ())} if node.reported else used.keys()
+        closed_indices = {*lost, *pods.conflicts.get(name, ())} if node.reported else used.keys()
         gpus = tuple(
             closed(gpu, used[gpu.index])
-            if gpu.index in shut
+            if gpu.index in closed_indices
             else without_new(gpu, unhealthy.get(name, ()), used[gpu.index])
             for gpu in node.gpus
         )

@@ -220,16 +220,16 @@ def outlook(
     name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory, users: Iterable[GpuUser]
 ) -> Outlook:
     """Return the work for the configuration of this name on a node."""
-    held = tuple(users)
+    gpu_users = tuple(users)
     observed = tuple((gpu.uuid, gpu.lost, gpu.mig, gpu.layout) for gpu in inventory.gpus)
     try:
         targets = resolve(name, configurations, inventory)
     except InvalidInput as error:
-        return Outlook(observed=observed, invalid=str(error), idle=not held)
+        return Outlook(observed=observed, invalid=str(error), idle=not gpu_users)
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
-    changes = tuple((target.gpu, change(gpus[target.gpu], target, held)) for target in targets)
+    changes = tuple((target.gpu, change(gpus[target.gpu], target, gpu_users)) for target in targets)
     unseen = unseen_gpus(name, configurations, inventory)
-    return Outlook(observed=observed, targets=targets, unseen=unseen, changes=changes, idle=not held)
+    return Outlook(observed=observed, targets=targets, unseen=unseen, changes=changes, idle=not gpu_users)
 
 
 def resumed(name: str, state: str, now_s: float, limits: LayoutLimits, *, rebooted: bool = False) -> LayoutRequest:
@@ -276,17 +276,19 @@ def _observed(
         request = LayoutRequest(name=event.name)
     if isinstance(event, NodeUnobserved):
         return _unseen(request, event, now_s, limits)
-    seen = event.outlook
-    if seen.invalid:
-        return msgspec.structs.replace(request, state=LayoutState.FAILED, cause=LayoutCause.FAILED, reason=seen.invalid)
-    if seen.done:
+    current = event.outlook
+    if current.invalid:
+        return msgspec.structs.replace(
+            request, state=LayoutState.FAILED, cause=LayoutCause.FAILED, reason=current.invalid
+        )
+    if current.done:
         return LayoutRequest(
             name=request.name,
             state=LayoutState.SUCCESS,
             cause=LayoutCause.APPLIED,
             reason="all GPUs have the requested layout",
         )
-    return _NEXT[request.state](request, seen, now_s, limits)
+    return _NEXT[request.state](request, current, now_s, limits)
 
 
 _STATUS: Mapping[LayoutState, Literal["True", "False", "Unknown"]] = MappingProxyType(
@@ -314,17 +316,17 @@ def _shown(index: int, each: Change) -> str:
             return ""
 
 
-def _open(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
+def _open(request: LayoutRequest, current: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Become pending, if there is something to wait for."""
     pending = msgspec.structs.replace(request, state=LayoutState.PENDING, until_s=now_s + limits.pending_s)
-    return _wait(pending, seen, now_s, limits)
+    return _wait(pending, current, now_s, limits)
 
 
-def _wait(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
+def _wait(request: LayoutRequest, current: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Stay pending until the deadline or an impossibility."""
-    reboots = _reboots(request, seen, limits)
-    if not seen.feasible and not seen.blocked:
-        if reboots and seen.idle:
+    reboots = _reboots(request, current, limits)
+    if not current.feasible and not current.blocked:
+        if reboots and current.idle:
             until = now_s + limits.rebooting_s
             return msgspec.structs.replace(
                 request,
@@ -335,40 +337,38 @@ def _wait(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLim
                 rebooted=True,
             )
         if not reboots:
-            return _fail(request, LayoutCause.FAILED, seen.reason, seen.observed)
-    cause = LayoutCause.PENDING if seen.feasible else LayoutCause.BLOCKED
-    reason = seen.reason
-    if reboots and not seen.feasible and not seen.blocked:
+            return _fail(request, LayoutCause.FAILED, current.reason, current.observed)
+    cause = LayoutCause.PENDING if current.feasible else LayoutCause.BLOCKED
+    reason = current.reason
+    if reboots and not current.feasible and not current.blocked:
         reason = f"{_REBOOT} once its GPUs are idle"
     if now_s >= request.until_s:
         late = f"not done in time; {reason}" if reason else "not done in time"
-        failed = _fail(request, LayoutCause.BLOCKED if seen.blocked else LayoutCause.FAILED, late, seen.observed)
-        return _pause(failed, now_s, limits) if seen.feasible else failed
+        failed = _fail(request, LayoutCause.BLOCKED if current.blocked else LayoutCause.FAILED, late, current.observed)
+        return _pause(failed, now_s, limits) if current.feasible else failed
     return msgspec.structs.replace(request, cause=cause, reason=reason or "being applied")
 
 
-def _return(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
+def _return(request: LayoutRequest, current: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Continue after a reboot, or fail."""
-    if seen.feasible or seen.blocked:
-        return _open(request, seen, now_s, limits)
+    if current.feasible or current.blocked:
+        return _open(request, current, now_s, limits)
     if now_s >= request.until_s:
-        return _fail(request, LayoutCause.FAILED, f"the reboot did not help; {seen.reason}", seen.observed)
+        return _fail(request, LayoutCause.FAILED, f"the reboot did not help; {current.reason}", current.observed)
     return request
 
 
-def _retry(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
+def _retry(request: LayoutRequest, current: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Retry a failure that can make progress, if the observation changed or the pause is over."""
-    if seen.feasible:
-        again = (request.observed and seen.observed != request.observed) or now_s >= request.retry_s
-        return _open(request, seen, now_s, limits) if again else request
-    if seen.idle and not seen.blocked and _reboots(request, seen, limits) and now_s >= request.retry_s:
-        return _open(request, seen, now_s, limits)
-    same = request.reason.endswith(seen.reason)
-    return (
-        request
-        if same
-        else _fail(request, LayoutCause.BLOCKED if seen.blocked else LayoutCause.FAILED, seen.reason, seen.observed)
-    )
+    if current.feasible:
+        again = (request.observed and current.observed != request.observed) or now_s >= request.retry_s
+        return _open(request, current, now_s, limits) if again else request
+    if current.idle and not current.blocked and _reboots(request, current, limits) and now_s >= request.retry_s:
+        return _open(request, current, now_s, limits)
+    if request.reason.endswith(current.reason):
+        return request
+    cause = LayoutCause.BLOCKED if current.blocked else LayoutCause.FAILED
+    return _fail(request, cause, current.reason, current.observed)
 
 
 def _attempted(request: LayoutRequest, event: Attempted, now_s: float, limits: LayoutLimits) -> LayoutRequest:
@@ -399,8 +399,8 @@ def _unseen(request: LayoutRequest, event: NodeUnobserved, now_s: float, limits:
     return msgspec.structs.replace(request, reason=event.reason)
 
 
-def _reboots(request: LayoutRequest, seen: Outlook, limits: LayoutLimits) -> bool:
-    return seen.awaits_reset and limits.may_reboot and not request.rebooted
+def _reboots(request: LayoutRequest, current: Outlook, limits: LayoutLimits) -> bool:
+    return current.awaits_reset and limits.may_reboot and not request.rebooted
 
 
 def _fail(request: LayoutRequest, cause: LayoutCause, reason: str, observed: ObservedLayouts) -> LayoutRequest:

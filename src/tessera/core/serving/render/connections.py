@@ -15,7 +15,7 @@ _App = Callable[[Any, Any, _Send], Awaitable[None]]
 
 
 class RenewedConnections:
-    """Closes the connection after one answer of 31, by chance: its client connects anew, maybe to another replica.
+    """Closes the connection after one answer of 31, by chance: its client connects again, maybe to another replica.
 
     Were answers counted, clients that take turns could have one that is never closed.
     """
