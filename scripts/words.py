@@ -59,7 +59,15 @@ IN_NAMES = {
     "whom": "peer_for",
 }
 """Of variables, functions and classes, in these packages; others still have some."""
-NAMES_OF = re.compile(r"src/tessera/((core|agent)/storage/|clients/store/|controller/(models|images)\.py)")
+NAMES_OF = re.compile(
+    r"src/tessera/(?:agent/(?:\w+\.py|(?:declarations|exporter|nodestate|partition|storage)/|deviceplugin/offers/)"
+    r"|cli/(?:defrag|explain|processes|usage|work)/"
+    r"|clients/(?:gpu|nodeusage|prometheus|registry|runtime|store)/"
+    r"|controller/"
+    r"|core/(?:serving|storage|usage|packing/(?:defrag|pack)|node/(?:layouts|repartition))/"
+    r"|core/node/(?:desired|doctor|health|memorycaps)\.py"
+    r"|server/(?:\w+\.py|(?:claims|metrics)/))"
+)
 PLACES = "src docs deploy examples scripts *.md :!scripts/words.py"
 COMMENTS = {".js": r"(?<![:\w])//(.*)", ".css": r"/\*(.*?)\*/", ".yaml": r"(?<!\S)#(.*)", "": r"(?<!\S)#(.*)"}
 """How a comment begins, by suffix; programs of a shell have none."""

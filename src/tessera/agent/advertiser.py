@@ -230,8 +230,8 @@ class Advertiser:
             unhealthy=self._health.unhealthy.union(orphaned),
             chosen=await self._chosen(declared),
         )
-        offered, held = without_other_forms(offer(gpus, inventory, options), self._gate.record.allocated)
-        self.notes |= {"offer": offered.withheld, "other-form": held}
+        offered, other_forms = without_other_forms(offer(gpus, inventory, options), self._gate.record.allocated)
+        self.notes |= {"offer": offered.withheld, "other-form": other_forms}
         # 4. Advertise it.
         done = await self._publisher.publish(offered, declared, node_sharing.plugin)
         unwritten = withheld_resources(done.unwritten)
@@ -254,5 +254,5 @@ class Advertiser:
         if desired is None or not any(gpu.sharing.managed for gpu in declared.gpus):
             return {}
         pods = self._pods
-        held = await pods.by_name(declared.inventory) | self._gate.record.by_name
-        return offered_devices(declared.gpus, desired, held, pods.assigned_devices(declared.inventory))
+        by_name = await pods.by_name(declared.inventory) | self._gate.record.by_name
+        return offered_devices(declared.gpus, desired, by_name, pods.assigned_devices(declared.inventory))

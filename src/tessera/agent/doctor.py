@@ -103,10 +103,10 @@ async def observe(
     # 1. What the driver and the API server report about the node.
     inventory, driver_problem = await _inventory(driver)
     found, node_problem = await _node(kube, node)
-    seen = NodeMarks(labels=labels_of(found), annotations=annotations_of(found)) if found is not None else None
+    marks = NodeMarks(labels=labels_of(found), annotations=annotations_of(found)) if found is not None else None
     policy = await _policy(kube, node)
     # 2. Configuration and MPS daemons.
-    config = await asyncio.to_thread(_configuration, places.sources, seen, inventory, policy)
+    config = await asyncio.to_thread(_configuration, places.sources, marks, inventory, policy)
     node_sharing = config.node_sharing or NodeSharing()
     daemons = await mps.inspect()
     # 3. Folders, files, sockets and processes.
@@ -114,7 +114,7 @@ async def observe(
     return HostFacts(
         inventory=inventory,
         driver_problem=driver_problem,
-        mps_desired=inventory is not None and _wants_mps(inventory, node_sharing),
+        mps_desired=inventory is not None and _is_mps_desired(inventory, node_sharing),
         mps_program=mps.program,
         user_id=os.geteuid(),
         shm=_folder(places.shm),
@@ -133,7 +133,7 @@ async def observe(
         generation=config.generation,
         config_problem=config.problem,
         config_notes=(*map(str, config.overridden), *(notes(inventory, node_sharing) if inventory is not None else ())),
-        node=seen,
+        node=marks,
         node_problem=node_problem,
     )
 
@@ -205,7 +205,7 @@ def _configuration(
     return files.read(labels, inventory.gpus if inventory is not None else (), policy)
 
 
-def _wants_mps(inventory: Inventory, node_sharing: NodeSharing) -> bool:
+def _is_mps_desired(inventory: Inventory, node_sharing: NodeSharing) -> bool:
     modes = {mode for gpu in effective(inventory, node_sharing) for mode in gpu.sharing.modes}
     return not modes.isdisjoint(MPS_MODES)
 

@@ -75,8 +75,8 @@ class Binder:
             InvalidInput: the pod's request or the GPUNode is invalid, or the API server rejects the Binding for good.
 
         """
-        seen = self._view.pods.find(args.key)
-        uid = args.uid or (seen[1].uid if seen else args.key)
+        observed = self._view.pods.find(args.key)
+        uid = args.uid or (observed[1].uid if observed else args.key)
         known = self._under_way.get(uid)
         if known is None:
             task = asyncio.create_task(self._bind(args))

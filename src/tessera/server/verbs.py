@@ -48,7 +48,7 @@ class Verbs:
         with self._view.claims.set_aside(live.uid) as claimed:
             unsuited = self._view.ledger.unsuited(live.need, args.names)
             suited = [name for name in args.names if name not in unsuited] if unsuited else args.names
-            best = self._view.ledger.best(live.need, suited, self._held_images(args))
+            best = self._view.ledger.best(live.need, suited, self._images_present(args))
         if best is None:
             return self._filter(args, live)
         # 3. Reserve the place for the pod, unless it is claimed already.
@@ -92,7 +92,7 @@ class Verbs:
             return (0,) * len(args.names)
         # 2. Score the nodes, with the pod's own claims set aside.
         with self._view.claims.set_aside(live.uid) as claimed:
-            scores = self._view.ledger.scores(live.need, args.names, self._held_images(args))
+            scores = self._view.ledger.scores(live.need, args.names, self._images_present(args))
         # 3. Reserve the place on the best node for the pod, unless it is claimed already.
         best = args.names[scores.index(max(scores))]
         if live.claiming and max(scores) and best not in claimed:
@@ -139,7 +139,7 @@ class Verbs:
 
         return await asyncio.to_thread(inspected)
 
-    def _held_images(self, args: Args) -> Mapping[str, int]:
+    def _images_present(self, args: Args) -> Mapping[str, int]:
         return self._view.images.bytes_present(pod_images(args.pod))
 
     def _requested_pod(self, pod: Mapping[str, Any]) -> LivePod:

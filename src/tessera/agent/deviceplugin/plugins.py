@@ -163,12 +163,12 @@ class Plugins:
     async def _tidy_record(self, strategies: tuple[ListStrategy, ...] = ()) -> None:
         await self.gate.record.tidy(self._uses_of, recorded_daemons(self._paths.mps_root), strategies)
 
-    def _uses_of(self, held: KubeletAllocation) -> tuple[Use, ...]:
+    def _uses_of(self, allocated: KubeletAllocation) -> tuple[Use, ...]:
         """Return what a container uses by its ids: by its assignment, or the devices of these names."""
-        if held.resource in SHARE_RESOURCES:
-            request = next((each for each in self.shares.assigned_requests() if each.key == held.key), None)
+        if allocated.resource in SHARE_RESOURCES:
+            request = next((each for each in self.shares.assigned_requests() if each.key == allocated.key), None)
             return () if request is None else self._maker.uses(request.shares)
-        return uses_of_ids(held.device_ids, self._maker.inventory)
+        return uses_of_ids(allocated.device_ids, self._maker.inventory)
 
     def _closed(self, resource: Resource) -> Resource:
         """Return a resource of which no device is free: what is allocated stays, and nothing more can be allocated."""

@@ -103,8 +103,10 @@ class _Run:
 
     async def again(self, failed: Procedure) -> Executed:
         self._restoring = True
-        seen = await self.observe()
-        return await self.go(failed, seen) if isinstance(seen, LayoutObserved) else Executed(procedure=failed)
+        observation = await self.observe()
+        if isinstance(observation, LayoutObserved):
+            return await self.go(failed, observation)
+        return Executed(procedure=failed)
 
     async def go(self, procedure: Procedure, event: Event | None) -> Executed:
         while event is not None:

@@ -84,7 +84,7 @@ class NodeLocks:
             log: for the other agent's name, or why there can be no lock.
 
         """
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             reported = False
             for take in (partial(self._take, "agent"), partial(self._take_folder, plugins)):
                 while isinstance(taken := take(), str):
@@ -92,7 +92,7 @@ class NodeLocks:
                         log.error("another_agent_runs", reason=taken)
                     reported = True
                     await asyncio.sleep(_POLL_S)
-                held.callback(_release, taken)
+                stack.callback(_release, taken)
             if self.problem:
                 log.error("agent_not_locked", reason=self.problem)
             yield

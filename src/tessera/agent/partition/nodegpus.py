@@ -101,9 +101,9 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
         """
         async with asyncio.timeout(self.timing.observe_s):
             inventory = await self.driver.inventory()
-            held = await self.users.devices_by_pod(inventory)
+            allocated = await self.users.devices_by_pod(inventory)
             processes = {gpu.uuid: await self.driver.processes(gpu.uuid) for gpu in inventory.gpus if not gpu.lost}
-            return inventory, users_of(inventory, held, processes)
+            return inventory, users_of(inventory, allocated, processes)
 
     async def offer_only(self, gpu: str, layout: Layout | None) -> bool:
         """Advertise only these instances of a GPU from now on; return whether that succeeded in time."""

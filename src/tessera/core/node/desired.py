@@ -29,7 +29,7 @@ def fixed(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
 
 
 def offered_devices(
-    gpus: Iterable[Gpu], desired: Iterable[DesiredDevices], held: Iterable[DeviceId], assigned: Iterable[DeviceId]
+    gpus: Iterable[Gpu], desired: Iterable[DesiredDevices], by_name: Iterable[DeviceId], assigned: Iterable[DeviceId]
 ) -> Mapping[str, frozenset[DeviceId]]:
     """Return by UUID the devices of each managed GPU to advertise: existing ones that are desired or in use.
 
@@ -38,13 +38,13 @@ def offered_devices(
     Args:
         gpus: with the sharing in force and the existing layout.
         desired: `spec.desired` of the GPUNode.
-        held: devices that pods use by name, by the kubelet's record.
+        by_name: devices that pods use by name, by the kubelet's record.
         assigned: the devices of assignments: MIG instances, existing or not, and GPUs of which pods were assigned all
             or an amount.
 
     """
     by_gpu = {each.gpu: each for each in desired}
-    devices = tuple(held), tuple(assigned)
+    devices = tuple(by_name), tuple(assigned)
     return {
         gpu.uuid: _chosen(
             gpu, by_gpu.get(gpu.uuid, DesiredDevices(gpu=gpu.uuid)), *(_on(gpu.uuid, each) for each in devices)
@@ -55,14 +55,14 @@ def offered_devices(
 
 
 def _chosen(
-    gpu: Gpu, desired: DesiredDevices, held: frozenset[DeviceId], assigned: frozenset[DeviceId]
+    gpu: Gpu, desired: DesiredDevices, by_name: frozenset[DeviceId], assigned: frozenset[DeviceId]
 ) -> frozenset[DeviceId]:
     whole, layout = DeviceId(gpu.uuid), gpu.sharing.layout
     there = frozenset((whole,) if layout is None else (DeviceId(gpu.uuid, each) for each in layout))
     return frozenset(
         each
-        for each in there & held.union(desired.devices)
-        if each in held or (each not in assigned and _can_be_beside(gpu.model, each, held | assigned))
+        for each in there & by_name.union(desired.devices)
+        if each in by_name or (each not in assigned and _can_be_beside(gpu.model, each, by_name | assigned))
     )
 
 

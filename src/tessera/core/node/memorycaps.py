@@ -67,11 +67,11 @@ def memory_caps(pods: Iterable[PodShares], inventory: Inventory, *, systemd: boo
 def _caps(pod: PodShares, uuids: Mapping[int, str], *, systemd: bool) -> Iterable[MemoryCap]:
     most: dict[str, int] = {}
     for step in pod.steps:
-        held: dict[str, int] = {}
+        shared: dict[str, int] = {}
         for share in step:
             if share.mode is Mode.MEMORY_SHARE and share.gpu in uuids:
                 uuid = uuids[share.gpu]
-                held[uuid] = held.get(uuid, 0) + share.memory_mib
-        most |= {uuid: max(mib, most.get(uuid, 0)) for uuid, mib in held.items()}
+                shared[uuid] = shared.get(uuid, 0) + share.memory_mib
+        most |= {uuid: max(mib, most.get(uuid, 0)) for uuid, mib in shared.items()}
     cgroup = pod_cgroup(pod.uid, pod.qos, systemd=systemd)
     return (MemoryCap(gpu=uuid, cgroup=cgroup, hard_mib=hard_mib) for uuid, hard_mib in most.items())

@@ -164,7 +164,7 @@ class Claimer:
     @contextmanager
     def _chosen(self, node: str, batch: list[_ClaimRequest], *, sure: bool) -> Iterator[_Chosen]:
         """Assign claims to pods that fit, reserving their shares; reject the others where that is certain."""
-        view, chosen, held = self._view, _Chosen(), list[Hold]()
+        view, chosen, holds = self._view, _Chosen(), list[Hold]()
         view.pods.drop_expired()
         for each in batch:
             live = each.live
@@ -188,12 +188,12 @@ class Claimer:
             claim = Claim(uid=live.uid, pod=live.key, shares=shares, attempt=f"{self._replica}/{self._attempts}")
             chosen.append((each, WrittenClaim(claim, earlier is not None, self._clock_s())))
             if earlier is None:
-                held.append(Hold(Purpose.CHOICE, live.uid, node, claim.attempt))
-                view.ledger.put_pod(Holder(held[-1], live.key, NodeName(node), live.need, shares, live.priority))
+                holds.append(Hold(Purpose.CHOICE, live.uid, node, claim.attempt))
+                view.ledger.put_pod(Holder(holds[-1], live.key, NodeName(node), live.need, shares, live.priority))
         try:
             yield chosen
         finally:
-            for name in held:
+            for name in holds:
                 view.ledger.drop_pod(name)
 
     def _taken_over(self, node: str, earlier: Claim) -> tuple[Share, ...] | str:

@@ -103,7 +103,7 @@ class MetricsApp:
         requested, attributes = found
         if scope["method"] not in {"GET", "HEAD"}:
             raise _Refused(_METHOD, f"metrics are read by GET, not {scope['method']}")
-        if _wants_another_form(headers):
+        if _requests_another_form(headers):
             raise _Refused(_UNACCEPTABLE, "this is served as plain JSON alone")
         # 3. Authorize.
         refusal = await self._access.refusal(user, attributes)
@@ -128,7 +128,7 @@ class MetricsApp:
             return _Answer(_OK, external_values(requested, ()), str(error))
 
 
-def _wants_another_form(headers: list[tuple[str, str]]) -> bool:
+def _requests_another_form(headers: list[tuple[str, str]]) -> bool:
     """Return whether the client accepts only other kinds: kube-apiserver requests aggregated discovery first.
 
     Source: kubernetes/kube-aggregator `pkg/apiserver/handler_discovery.go`.

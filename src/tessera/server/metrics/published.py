@@ -56,15 +56,15 @@ _GAUGES: Final[Mapping[Metric, Callable[[MeasuredServer], float | None]]] = {
 """Unknown values have no series."""
 
 
-def publish(measures: Measures, seen: Mapping[tuple[str, str], MeasuredServer]) -> None:
+def publish(measures: Measures, observed: Mapping[tuple[str, str], MeasuredServer]) -> None:
     """Set the gauges of all servers, by namespace and name; deleted servers have no series."""
     shown: dict[tuple[str, str], MeasuredServer] = {}
     of_namespace = Counter[str]()
-    for key, each in sorted(seen.items()):
+    for key, each in sorted(observed.items()):
         of_namespace[key[0]] += 1
         if of_namespace[key[0]] <= _MOST_OF_NAMESPACE:
             shown[key] = each
-    measures.set(MODEL_SERVERS_LEFT_OUT, {(): len(seen) - len(shown)})
+    measures.set(MODEL_SERVERS_LEFT_OUT, {(): len(observed) - len(shown)})
     for metric, value_of in _GAUGES.items():
         values: dict[Labels, float] = {}
         for (namespace, server), each in shown.items():

@@ -144,8 +144,8 @@ class DeviceMaker:
     def edits(self, shares: Sequence[Share], gpus: Mapping[int, GpuFacts]) -> ShareEdits:
         """Return the edits for shares, without device nodes that are optional and missing on this host."""
         made = share_edits(shares, gpus, self._place)
-        seen = (self._paths.dev / "nvidiactl").exists()
-        absent = {f"/dev/{name}" for name in _OPTIONAL_NODES if seen and not (self._paths.dev / name).exists()}
+        has_nodes = (self._paths.dev / "nvidiactl").exists()
+        absent = {f"/dev/{name}" for name in _OPTIONAL_NODES if has_nodes and not (self._paths.dev / name).exists()}
         nodes = tuple(node for node in made.device_nodes if node not in absent)
         return msgspec.structs.replace(made, device_nodes=nodes)
 

@@ -181,8 +181,8 @@ class DeviceOffers:
             return frozenset()
         allocatable = (await self._kubelet.allocatable()).values()
         known = devices_of_ids(itertools.chain.from_iterable(allocatable), observed.inventory)
-        desired, held = by_name(self._last), self._gate.record.by_name
-        return released_devices(desired, self._gpunode.offered(), held, known)
+        desired, allocated = by_name(self._last), self._gate.record.by_name
+        return released_devices(desired, self._gpunode.offered(), allocated, known)
 
     async def release(self, observed: OfferableDevices, keys: frozenset[DeviceId]) -> None:
         """Remove devices from `status.offered`; call it when requests for them are refused.

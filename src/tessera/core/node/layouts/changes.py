@@ -245,7 +245,7 @@ def _is_there(gpu: GpuFacts, target: LayoutTarget) -> bool:
 
 
 def users_of(
-    inventory: Inventory, held: Iterable[tuple[str, Iterable[str]]], processes: Mapping[str, Iterable[GpuProcess]]
+    inventory: Inventory, allocated: Iterable[tuple[str, Iterable[str]]], processes: Mapping[str, Iterable[GpuProcess]]
 ) -> tuple[GpuUser, ...]:
     """Return the users of each GPU and instance, sorted: pods, and processes of none of these pods.
 
@@ -253,7 +253,7 @@ def users_of(
 
     Args:
         inventory: of existing instances.
-        held: pods as `namespace/name`, empty for one that is not known yet, each with its device ids:
+        allocated: pods as `namespace/name`, empty for one that is not known yet, each with its device ids:
             GPU and MIG UUIDs, replicas of them (`<uuid>::<n>`), units of memory (`<gpu uuid>-_-<n>`). Ids of instances
             that no longer exist stand for nothing.
         processes: those with a context, by GPU UUID.
@@ -261,7 +261,7 @@ def users_of(
     """
     found = {
         GpuUser(device=device, pod=pod)
-        for pod, ids in held
+        for pod, ids in allocated
         for device in devices_of_ids((name.partition("-_-")[0] for name in ids), inventory)
     }
     explained = {user.device for user in found}

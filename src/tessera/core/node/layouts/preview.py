@@ -33,16 +33,16 @@ def preview(gpu: GpuFacts, target: LayoutTarget, users: Iterable[GpuUser]) -> tu
     With users in the way, the steps are those without these users, which each step names.
     """
     own = tuple(user for user in users if user.device.gpu == gpu.uuid)
-    held = () if isinstance(change(gpu, target, own), Blocked) else own
+    staying = () if isinstance(change(gpu, target, own), Blocked) else own
     actions: list[Action] = []
-    facts, needed = gpu, change(gpu, target, held)
+    facts, needed = gpu, change(gpu, target, staying)
     while isinstance(needed, ChangeInstances | SetMode):
         plan = needed.plan if isinstance(needed, ChangeInstances) else needed.clear
         actions += _steps(gpu, plan, own) if plan else ()
         if isinstance(needed, SetMode):
             actions.append(_switch(facts, needed, own))
         facts = _after(facts, needed, plan)
-        needed = change(facts, target, held)
+        needed = change(facts, target, staying)
     return tuple(actions)
 
 

@@ -79,8 +79,8 @@ def plan_repartition(
     keeping = [layout for layout in possible if set(used).issubset(layout)]
     if not keeping:
         return _refuse(model, used, target, possible)
-    held = set(present)
-    best = min(keeping, key=lambda new: (len(held.difference(new)), -len(open_placements(model, new)), new))
+    existing = set(present)
+    best = min(keeping, key=lambda new: (len(existing.difference(new)), -len(open_placements(model, new)), new))
     return Repartition(
         model=model,
         present=tuple(sorted(present)),

@@ -275,8 +275,8 @@ def _verify(procedure: Procedure, event: Event) -> Next:
     if set(event.layout) != set(procedure.target):
         # Incomplete instances are destroyed before the next observation.
         return _break_off(procedure, event) if event.incomplete else _restore(procedure, event)
-    seen = msgspec.structs.replace(procedure, used=tuple(sorted(event.used)))
-    return _enter(seen, Stage.DONE, OfferOnly(procedure.target))
+    updated = msgspec.structs.replace(procedure, used=tuple(sorted(event.used)))
+    return _enter(updated, Stage.DONE, OfferOnly(procedure.target))
 
 
 def _restore(procedure: Procedure, event: Event) -> Next:
@@ -287,8 +287,8 @@ def _restore(procedure: Procedure, event: Event) -> Next:
         return _give_up(procedure, event)
     goal = restorable(procedure.model, procedure.former, used)
     todo = steps_between(layout, goal)
-    seen = msgspec.structs.replace(procedure, layout=layout, used=used, todo=todo)
-    return _enter(seen, Stage.RESTORING, todo[0]) if todo else _enter(seen, Stage.RESTORED, OfferOnly(layout))
+    updated = msgspec.structs.replace(procedure, layout=layout, used=used, todo=todo)
+    return _enter(updated, Stage.RESTORING, todo[0]) if todo else _enter(updated, Stage.RESTORED, OfferOnly(layout))
 
 
 def _give_up(procedure: Procedure, event: Event) -> Next:
