@@ -57,6 +57,9 @@ IN_NAMES = {
     "wants": "requests, shares",
     "seen": "observed, known",
     "whom": "peer_for",
+    "said": "reported, response, text",
+    "told": "reported, allocated",
+    "sick": "unhealthy",
 }
 """Of variables, functions and classes, in these packages; others still have some."""
 NAMES_OF = re.compile(

@@ -318,8 +318,8 @@ class ModelServers:
         if live is not None:
             return live
         now_s = asyncio.get_running_loop().time()
-        said_s, lacking = self._lacking.get(kind, (0.0, None))
-        if lacking is not None and now_s - said_s < self._pace.repair_s:
+        tried_s, lacking = self._lacking.get(kind, (0.0, None))
+        if lacking is not None and now_s - tried_s < self._pace.repair_s:
             raise lacking
         try:
             return await self._kube.get(kind, server.name, server.namespace)

@@ -123,14 +123,14 @@ async def follow_job(
     """
     observed = _Observed(kube, name, namespace)
     shown: _Shown | None = None
-    said = ""
+    reported = ""
     try:
         await observed.synced()
         while True:
             # 1. Report changes: why it is pending, that it runs.
             state = observed.state()
-            if (words := _words(state)) != said:
-                said = words
+            if (words := _words(state)) != reported:
+                reported = words
                 say(words)
             # 2. Once it runs, print its log, or do the alternative, and its GPU usage beside that; again for a new pod.
             if state.started and (shown is None or shown.is_of_another(state)):

@@ -68,9 +68,9 @@ class HttpMetrics:
             except (Unreachable, Broken) as error:
                 raise Unavailable(url, found=shown(error), hint="check that it runs") from error
         if not answer.success:
-            said = answer.content.decode(errors="replace").strip()
+            text = answer.content.decode(errors="replace").strip()
             failure = AnswerTooLarge if answer.status == _TOO_MUCH else Unavailable
-            raise failure(url, found=f"HTTP {answer.status}, {shown(said)}", hint="check the address")
+            raise failure(url, found=f"HTTP {answer.status}, {shown(text)}", hint="check the address")
         return answer.content
 
     async def keep(self, servers: frozenset[str]) -> None:

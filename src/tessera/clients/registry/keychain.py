@@ -83,7 +83,7 @@ async def _ask(helper: str, host: str) -> RegistryCredential | None:
         raise Unavailable(subject, found=error.strerror or str(error), hint="install it on PATH") from error
     try:
         async with asyncio.timeout(_HELPER_S):
-            said, _ = await process.communicate(host.encode())
+            output, _ = await process.communicate(host.encode())
             if process.stdin:
                 with contextlib.suppress(OSError):  # it may answer without reading; unasked, asyncio logs this as lost
                     await process.stdin.wait_closed()
@@ -95,7 +95,7 @@ async def _ask(helper: str, host: str) -> RegistryCredential | None:
     if process.returncode:
         return None  # it reports in its own words: no credentials for this registry
     try:
-        found = msgspec.json.decode(said, type=_Answer)
+        found = msgspec.json.decode(output, type=_Answer)
     except UNDECODABLE as error:
         raise Unavailable(
             subject, found="its answer is not JSON", hint="update it: it must print Username and Secret"

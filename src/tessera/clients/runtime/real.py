@@ -57,24 +57,24 @@ class CriRuntime:
 
     async def version(self) -> str:
         """Return its name and version."""
-        said = await self._ask(f"{_RUNTIME}/Version", cri.VersionRequest(), cri.VersionResponse)
-        self._containerd = said.runtime_name == "containerd"
-        return f"{said.runtime_name} {said.runtime_version}"
+        response = await self._ask(f"{_RUNTIME}/Version", cri.VersionRequest(), cri.VersionResponse)
+        self._containerd = response.runtime_name == "containerd"
+        return f"{response.runtime_name} {response.runtime_version}"
 
     async def image(self, reference: Reference) -> LocalImage | None:
         """Return an image by the name that pods use."""
-        said = await self._status(reference)
-        if not said.HasField("image"):
+        response = await self._status(reference)
+        if not response.HasField("image"):
             return None
-        digest, pinned = "", said.image.pinned
+        digest, pinned = "", response.image.pinned
         if await self._is_containerd() and (named := await self._named(reference.name)):
             # CRI calls an image pinned as soon as one of its names is; each name has a pin of its own.
             digest, pinned = named.target.digest, pinned and _PINNED in named.labels
         prefix = f"{reference.registry}/{reference.repository}@"
-        known = [each.removeprefix(prefix) for each in said.image.repo_digests if each.startswith(prefix)]
+        known = [each.removeprefix(prefix) for each in response.image.repo_digests if each.startswith(prefix)]
         return LocalImage(
             digest=digest or reference.digest or next(iter(known), ""),
-            bytes=said.image.size,
+            bytes=response.image.size,
             pinned=pinned,
         )
 
@@ -93,7 +93,7 @@ class CriRuntime:
         await self._ask(f"{_IMAGES}/PullImage", request, cri.PullImageResponse, deadline_s=_PULL_S)
         if by_digest and reference.tag:
             await self._name(reference, digest)
-            await self._settled(reference, lambda said: said.HasField("image"))
+            await self._settled(reference, lambda response: response.HasField("image"))
 
     async def pin(self, reference: Reference) -> None:
         """Pin an image against the kubelet's garbage collection."""
@@ -110,7 +110,7 @@ class CriRuntime:
             found = await self._named(name)
             if found is not None and (_PINNED not in found.labels or _OURS in found.labels):
                 await self._label(found, {_PINNED: "pinned", _OURS: reference.name})
-        await self._settled(reference, lambda said: said.image.pinned)
+        await self._settled(reference, lambda response: response.image.pinned)
 
     async def unpin(self, name: str) -> None:
         """Undo `pin` for the image of this name."""
@@ -124,8 +124,8 @@ class CriRuntime:
 
     async def disk_percent(self) -> int:
         """Return how full the disk is on which images lie."""
-        said = await self._ask(f"{_IMAGES}/ImageFsInfo", cri.ImageFsInfoRequest(), cri.ImageFsInfoResponse)
-        folders = [each.fs_id.mountpoint for each in said.image_filesystems]
+        response = await self._ask(f"{_IMAGES}/ImageFsInfo", cri.ImageFsInfoRequest(), cri.ImageFsInfoResponse)
+        folders = [each.fs_id.mountpoint for each in response.image_filesystems]
         try:
             found = await asyncio.to_thread(lambda: [os.statvfs(self._root / folder.lstrip("/")) for folder in folders])
         except OSError as error:
@@ -160,14 +160,14 @@ class CriRuntime:
         if not await self._is_containerd():
             return ()
         request = containerd.ListImagesRequest(filters=[f'labels."{_OURS}"'])
-        said = await self._ask(f"{_NAMES}/List", request, containerd.ListImagesResponse)
-        return tuple(said.images)
+        response = await self._ask(f"{_NAMES}/List", request, containerd.ListImagesResponse)
+        return tuple(response.images)
 
     async def _named(self, name: str) -> containerd.Image | None:
         """Return the image of a name in containerd; None for none."""
         request = containerd.ListImagesRequest(filters=[f'name=="{name}"'])
-        said = await self._ask(f"{_NAMES}/List", request, containerd.ListImagesResponse)
-        return next(iter(said.images), None)
+        response = await self._ask(f"{_NAMES}/List", request, containerd.ListImagesResponse)
+        return next(iter(response.images), None)
 
     async def _name(self, reference: Reference, digest: str) -> None:
         """Set a name for an image pulled by its digest, as a pull of the name does."""
