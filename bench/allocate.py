@@ -229,7 +229,7 @@ def paths(kubelet: MemoryKubelet, root: Path) -> PluginPaths:
         cdi=root / "cdi",
         driver_specs=(),
         minors=root / "none",
-        memory=root / "memory",
+        answers_file=root / "memory",
         allocations=root / "allocations",
     )
 
