@@ -33,7 +33,8 @@ def test_the_size_of_an_instance_may_be_left_out() -> None:
 
 def product(**more: Any) -> dict[str, Any]:
     profile = {"name": "1g", "computeSlices": 1, "size": 1, "starts": [0], "maxInstances": 1, "memoryMiB": 1} | more
-    return {"arch": "x", "memoryMiB": 1, "memorySlices": more.pop("memory_slices", 4), "profiles": [profile]}
+    slices = {"memorySlices": profile.pop("memory_slices", 4), "computeSlices": profile.pop("of_compute", 7)}
+    return {"arch": "x", "memoryMiB": 1, "profiles": [profile], **slices}
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -87,6 +88,30 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a model of many units": (
         {"status": {"gpus": [GPU | {"product": product(memory_slices=99)}]}},
         "node-a: status.gpus[0].product.memorySlices: 99 is not at most 64",
+    ),
+    "more states than a table can have": (
+        {"status": {"gpus": [GPU | {"product": product(memory_slices=17)}]}},
+        "node-a: product of GPU 0: more than 16 memory slices and kinds of media engines",
+    ),
+    "a placement beyond the GPU": (
+        {"status": {"gpus": [GPU | {"product": product(starts=[4])}]}},
+        "product of GPU 0: profile 1g exceeds the 4 memory slices",
+    ),
+    "starts without a size": (
+        {"status": {"gpus": [GPU | {"product": product(size=0)}]}},
+        "profile 1g has starts, and no memory slice",
+    ),
+    "no compute slice of the GPU": (
+        {"status": {"gpus": [GPU | {"product": product(of_compute=0)}]}},
+        "profile 1g with 1 of 0 compute slices",
+    ),
+    "more placements than a class of states can tell": (
+        {
+            "status": {
+                "gpus": [GPU | {"product": product() | {"profiles": product(starts=[0, 1, 2, 3])["profiles"] * 16}}]
+            }
+        },
+        "more than 62 placements",
     ),
     "fewer clients than none": (
         {"status": {"gpus": [GPU | {"sharing": {"modes": ["mps"], "replicas": [{"clients": -1}]}}]}},

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +14,7 @@ from tessera.api.tessera.v1alpha1.gpunodes.fields import (
     GpuNodeStatus,
     OfferedFields,
     PlaceFields,
+    ProductFields,
 )
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
@@ -24,6 +25,12 @@ from tessera.core.gpu.sharing import Offer, Sharing
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["read_gpu_node"]
+
+_MOST_BITS: Final = 16
+"""Memory slices, and kinds of media engines that one instance alone can have: at most 14 in the catalog. A table of
+all states of a GPU has a bit of each."""
+_MOST_PLACEMENTS: Final = 62
+"""Of all profiles: at most 30 in the catalog. A class of states has a bit of each."""
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -136,8 +143,28 @@ def _model(each: GpuFields) -> GpuModel:
     if each.product is None:
         return model(each.model)
     product = each.product
+    if wrong := _why_impossible(product):
+        raise InvalidInput(
+            f"product of GPU {each.index}", found=wrong, hint="no GPU has that: see what the agent there reports"
+        )
     profiles = tuple(Profile(**msgspec.structs.asdict(profile), placement="observed") for profile in product.profiles)
     return GpuModel(**{**msgspec.structs.asdict(product), "name": each.model, "profiles": profiles})
+
+
+def _why_impossible(product: ProductFields) -> str:
+    """Return what no GPU can have; empty where there is nothing: tables of all states are made of these numbers."""
+    if product.memory_slices + len(product.at_most_one) > _MOST_BITS:
+        return f"more than {_MOST_BITS} memory slices and kinds of media engines"
+    for each in product.profiles:
+        if not 0 < each.compute_slices <= product.compute_slices:
+            return f"profile {each.name} with {each.compute_slices} of {product.compute_slices} compute slices"
+        if each.starts and not each.size:
+            return f"profile {each.name} has starts, and no memory slice"
+        if any(start + each.size > product.memory_slices for start in each.starts):
+            return f"profile {each.name} exceeds the {product.memory_slices} memory slices"
+    if sum(len(set(each.starts)) for each in product.profiles) > _MOST_PLACEMENTS:
+        return f"more than {_MOST_PLACEMENTS} placements"
+    return ""
 
 
 def _layout(subject: str, known: GpuModel, places: Iterable[PlaceFields]) -> Layout:
