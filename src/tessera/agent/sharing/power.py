@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE
+from tessera.api.fields import misfit
 from tessera.clients.gpu import GpuDriver
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.node.nodesharing import GpuSettings
@@ -62,14 +63,16 @@ class PowerKeeper:
         self._write(originals, action.gpu, forgotten(action, before))
 
     def _read(self) -> dict[str, Original]:
+        content = b""
         try:
-            found = msgspec.json.decode(self._record.read_bytes(), type=tuple[Original, ...])
+            content = self._record.read_bytes()
+            found = msgspec.json.decode(content, type=tuple[Original, ...])
         except FileNotFoundError:
             return {}
         except UNREADABLE as error:
             raise Unavailable(
                 str(self._record),
-                found=str(error),
+                found=misfit(error, content),
                 hint="remove the file once power limits and clocks are correct",
             ) from error
         return {each.gpu: each for each in found}

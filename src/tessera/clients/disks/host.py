@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tessera.api.fields import misfit
 from tessera.api.linux.blockdevices import MountEntry, read_member, read_signature
 from tessera.clients.disks.commands import command
 from tessera.clients.disks.sysfs import DiskPaths, block_devices, mounted
@@ -23,7 +24,7 @@ from tessera.core.storage.disks.blockdevices import (
 )
 from tessera.core.storage.disks.plan import DiskSpec
 from tessera.core.storage.disks.steps import ForgetCreation, MakeFilesystem, MountFilesystem, RecordCreation, Step
-from tessera.errors import UNDECODABLE, Conflict, InvalidInput, Unavailable, Unsupported, shown
+from tessera.errors import UNDECODABLE, Conflict, InvalidInput, Unavailable, Unsupported
 
 __all__ = ["DiskPaths", "HostDisks"]
 
@@ -191,7 +192,7 @@ class HostDisks:
             return msgspec.json.decode(text, type=Creation)
         except UNDECODABLE as error:
             hint = "remove the file; what an interrupted creation left on disks then looks like data"
-            raise InvalidInput(str(self._file), found=shown(error), hint=hint) from error
+            raise InvalidInput(str(self._file), found=misfit(error, text), hint=hint) from error
 
     def _record(self, creation: Creation) -> None:
         self._paths.state.mkdir(parents=True, exist_ok=True)

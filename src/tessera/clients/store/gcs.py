@@ -17,6 +17,7 @@ import google.auth.transport.requests
 import msgspec
 from google.oauth2 import service_account
 
+from tessera.api.fields import misfit
 from tessera.clients.store.http1 import Endpoint, Response, request_of
 from tessera.clients.store.pages import all_pages
 from tessera.clients.store.pipelines import pipelined
@@ -206,7 +207,7 @@ def _read_page(content: bytes) -> _Page:
     try:
         return msgspec.json.decode(content, type=_Page)
     except UNDECODABLE as error:
-        raise Temporary(f"an invalid listing: {error}") from error
+        raise Temporary(f"an invalid listing: {misfit(error, content)}") from error
 
 
 def _hex(text: str) -> str:

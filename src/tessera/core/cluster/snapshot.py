@@ -80,7 +80,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     healthy: "Gpu | None" = None
     """The GPU when healthy, or without conflicts, where all of it is closed to new pods; for reasons."""
     reserved: tuple[Share, ...] = ()
-    """RevisionOnDisk from new pods, as far as pods do not use them: see `core.cluster.closing`."""
+    """Kept from new pods, as far as pods do not use them: see `core.cluster.closing`."""
 
     @property
     def devices(self) -> tuple[Device, ...]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tessera.api.documents import Document
-from tessera.api.fields import Field, identity, in_place
+from tessera.api.fields import Field, identity, in_place, misfit
 from tessera.api.kubernetes.images import pod_images, reported_images
 from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
@@ -31,7 +31,7 @@ from tessera.core.gpu.sharing import names_device
 from tessera.core.workload import units
 from tessera.core.workload.need import Need, Pod, PodKey
 from tessera.core.workload.resources import SHARE_RESOURCES
-from tessera.errors import UNDECODABLE, InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = ["PodMemory", "as_fields", "read_cluster"]
 
@@ -231,11 +231,13 @@ def _dicts(field: Field) -> list[dict[str, Any]]:
 
 
 def _enforcement(name: str, field: Field, notes: list[str]) -> tuple[Enforcement, ...]:
+    text = ""
     try:
         text = field.get("metadata", "annotations", ENFORCEMENT).text("[]")
         return _ENFORCEMENT.decode(text)
     except (InvalidInput, *UNDECODABLE) as error:
-        notes.append(f"node {name}: the annotation {ENFORCEMENT} is not used: {shown(error)}")
+        why = misfit(error, text.encode(errors="replace"))
+        notes.append(f"node {name}: the annotation {ENFORCEMENT} is not used: {why}")
         return ()
 
 

@@ -29,7 +29,7 @@ _SMALL: Final = 64
 _STATES: Final = 1 << 12
 """Node states remembered for a need."""
 _MOST_KEPT: Final = 256
-"""RevisionOnDisk needs if there is no limit on different ones; about 0.4 MB each on 5,000 nodes."""
+"""Kept needs if there is no limit on different ones; about 0.4 MB each on 5,000 nodes."""
 _MOST_NEEDS: Final = 2048
 """Most needs that are distinguished; above it the most frequent quarter is kept."""
 _LEAVING_STEP: Final = 200
