@@ -191,6 +191,32 @@ async def test_of_a_pod_with_an_added_container_the_commands_counts(capsys: pyte
     assert await task == 7
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", ["Complete", "Failed"])
+async def test_a_job_of_several_parts_is_followed_to_the_end_of_all(
+    end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = SubmittedJob()
+    await one.submit()
+    await one.kube.patch(JOBS, "j", {"spec": {"completions": 3, "backoffLimitPerIndex": 3}}, namespace="ns")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await one.pod(RUNS, "n")
+    await said(capsys, "j: Running on n: 0 of 3 parts done")
+    await one.ends(0)
+    await one.counts({"succeeded": 1})
+    await said(capsys, "1 of 3 parts done")
+    await one.pod(RUNS, "n", name="j-2")
+    await one.ends(1, name="j-2")
+    conditions = [{"type": end, "status": "True"}]
+    await one.counts({"succeeded": 3 if end == "Complete" else 2, "conditions": conditions})
+    if end == "Complete":
+        assert await task == 0
+        assert "j: Succeeded on n: 3 of 3 parts done" in capsys.readouterr().err
+    else:
+        with pytest.raises(Conflict, match="job ns/j: 2 of 3 parts done: see `tessera logs j -n ns`"):
+            await task
+
+
 class SilentLogs(MemoryKube):
     """An API that gives no logs."""
 

@@ -296,9 +296,11 @@ async def _usage(kube: Kube, state: JobState) -> None:
 
 
 def _code(state: JobState) -> int:
+    if state.stage is JobStage.SUCCEEDED:
+        return 0
     if state.exit_code is None:
-        subject = f"job {state.namespace}/{state.name}"
-        raise Conflict(subject, found=state.reason.rstrip(".") or "failed", hint="see `tessera logs`")
+        subject, logs = f"job {state.namespace}/{state.name}", f"tessera logs {state.name} -n {state.namespace}"
+        raise Conflict(subject, found=state.reason.rstrip(".") or "failed", hint=f"see `{logs}`")
     return state.exit_code
 
 
