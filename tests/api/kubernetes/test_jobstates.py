@@ -200,6 +200,12 @@ STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, t
         job_pod(unpack({"terminated": {"exitCode": 0}}) | EVICTED, "n"),
         (JobStage.FAILED, "Evicted: low on memory", None),
     ),
+    "its only part is tried again": (
+        FREE | {"completions": 1, "backoffLimitPerIndex": 3},
+        {"active": 1, "failed": 1},
+        job_pod(main(ENDED) | {"phase": "Failed"}, "n"),
+        (JobStage.PENDING, "0 of 1 parts done, 1 active, 1 failed pods: its command ended with 3", None),
+    ),
     "failed without a pod": (FREE, FAILED, None, (JobStage.FAILED, "DeadlineExceeded", None)),
     "failed without a word": (FREE, {}, job_pod({"phase": "Failed"}, "n"), (JobStage.FAILED, "", None)),
 }

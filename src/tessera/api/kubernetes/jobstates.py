@@ -90,7 +90,8 @@ def read_job(
     if stage is JobStage.QUEUED and (words := _why_queued(metadata, workloads)):
         reason = f"{reason}: {words}"
     parts = spec.get("completions")
-    if isinstance(parts, int) and parts > 1 and stage is not JobStage.QUEUED:
+    # With `backoffLimitPerIndex` a failed pod does not end the Job, even of a single part.
+    if isinstance(parts, int) and (parts > 1 or "backoffLimitPerIndex" in spec) and stage is not JobStage.QUEUED:
         stage, exit_code = _stage_of_parts(parts, status, own), None
         reason = ": ".join(filter(None, (_progress(parts, status), reason if stage is JobStage.PENDING else "")))
     by_run = all(as_dict(metadata.get("labels")).get(key) == value for key, value in BY_RUN)
