@@ -30,7 +30,10 @@ FORECASTS: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("case", FORECASTS)
-async def test_where_it_would_run_or_why_not_is_known_before_it_is_submitted(case: str) -> None:
+async def test_where_it_would_run_or_why_not_is_known_before_it_is_submitted(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "_READING_S", 60.0)  # the first time the planner is imported meanwhile
     limits, want = FORECASTS[case]
     job = job_object(JobRequest(namespace="ns", image="a", limits=limits, scheduler="tessera-scheduler"))
     one = SubmittedJob()
@@ -62,3 +65,15 @@ async def test_a_submission_does_not_wait_for_a_slow_api_server(slow: Kind, monk
     monkeypatch.setattr(placement, "_READING_S", 0.05)
     job = job_object(JobRequest(namespace="ns", image="a"))
     assert await forecast_job(Slow(), job) == "no forecast: the cluster was not read within 0.05 s"
+
+
+@pytest.mark.anyio
+async def test_all_that_is_read_for_a_forecast_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(MemoryKube):
+        async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
+            await asyncio.sleep(0.35)
+            return await super().list(kind, selection)
+
+    monkeypatch.setattr(placement, "_READING_S", 0.5)
+    job = job_object(JobRequest(namespace="ns", image="a"))
+    assert await forecast_job(Slow(), job) == "no forecast: the cluster was not read within 0.5 s"

@@ -12,7 +12,7 @@ __all__ = ["forecast_job"]
 _NO_NODE = Selection(fields=(("metadata.name", "none"),))
 """What may be read is known by reading nothing."""
 _READING_S = 3.0
-"""How long a submission waits for the cluster to be read."""
+"""How long a submission waits for the cluster to be read, all requests together."""
 
 
 async def forecast_job(kube: Kube, job: Object) -> str:
@@ -20,7 +20,7 @@ async def forecast_job(kube: Kube, job: Object) -> str:
     try:
         async with asyncio.timeout(_READING_S):
             await kube.list(NODES, _NO_NODE)
-        return await _placement(kube, job)
+            return await _placement(kube, job)
     except Forbidden as error:
         return f"no forecast ({error.found}): it needs the ClusterRole tessera-viewer"
     except TimeoutError:
@@ -37,7 +37,6 @@ async def _placement(kube: Kube, job: Object) -> str:
 
     Raises:
         TesseraError: the cluster cannot be read.
-        TimeoutError: not in time.
 
     """
     from tessera.cli.livecluster import observe  # noqa: PLC0415 - slow to import
@@ -53,8 +52,7 @@ async def _placement(kube: Kube, job: Object) -> str:
         "spec": template["spec"],
         "status": {"phase": "Pending"},
     }
-    async with asyncio.timeout(_READING_S):
-        observed = await observe(kube, pod)
+    observed = await observe(kube, pod)
     found = explain_pod(observed, PodKey(f"{named['namespace']}/this"))
     assert found is not None  # the pod is among those observed
     if any(each.obstacle is None for each in found.nodes):
