@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from builders.modelservers import server
 from harness.commandline import called, running
 from harness.kubeapi import KubeApi, serving
 from harness.submittedjob import SubmittedJob
 from tessera.api.kubernetes.jobs import JobRequest, job_object
 from tessera.clients.kube import JOBS
+from tessera.core.serving.render import job
 
 pytestmark = pytest.mark.anyio
 
@@ -43,3 +45,23 @@ async def test_jobs_are_listed_and_logs_printed_and_an_ended_one_is_attached_to(
             out, error = await asyncio.wait_for(process.communicate(), 60)
         assert (process.returncode, out) == (3, b"epoch 1\nepoch 2\n")
         assert b"j: Failed on n: its command ended with 3" in error
+
+
+async def test_a_job_of_render_is_listed_and_attached_to_and_not_deleted(tmp_path: Path) -> None:
+    one = SubmittedJob()
+    await one.kube.create(JOBS, job(server(name="j", namespace="ns"), ("embed",), parallelism=2, completions=3))
+    async with serving(KubeApi(one.kube), tmp_path) as config:
+        listed = json.loads(await called(config, "jobs", "-o", "json"))
+        assert [(each["name"], each["stage"], each["reason"]) for each in listed] == [
+            ("j", "Pending", "0 of 3 parts done")
+        ]
+        await one.counts({"succeeded": 3, "conditions": [{"type": "Complete", "status": "True"}]})
+        for command, code, words in (
+            ("attach", 0, b"j: Succeeded: 3 of 3 parts done"),
+            ("logs", 2, b"job ns/j: Succeeded: 3 of 3 parts done: its pod is gone, and its log with it"),
+            ("stop", 2, b"job ns/j: tessera run did not submit it: `kubectl delete job j -n ns` deletes it"),
+        ):
+            async with running(config, command, "j") as process:
+                _, error = await asyncio.wait_for(process.communicate(), 60)
+            assert (process.returncode, words in error) == (code, True), error
+    assert await one.job()

@@ -28,7 +28,10 @@ async def test_all_are_stopped_or_none_and_never_what_others_submitted(capsys: p
     foreign = job_object(JobRequest(name="backup", namespace="ns", image="a"))
     foreign["metadata"]["labels"] = {}
     await one.kube.create(JOBS, foreign)
-    for name, words in (("backup", "something else submitted.*kubectl delete job backup -n ns"), ("x", "no such job")):
+    for name, words in (
+        ("backup", "tessera run did not submit it: `kubectl delete job backup -n ns`"),
+        ("x", "no such job"),
+    ):
         with pytest.raises(InvalidInput, match=words):
             await stop_jobs(one.kube, ("j", name), "ns")
         assert await one.kube.get(JOBS, "j", "ns") is not None

@@ -46,9 +46,8 @@ async def stop_jobs(kube: Kube, names: Sequence[str], namespace: str) -> None:
     """
     for each in names:
         if not (await state_of(kube, each, namespace)).by_run:
-            hint = f"kubectl delete job {each} -n {namespace}"
-            found = "one that something else submitted"
-            raise InvalidInput(f"job {namespace}/{each}", found=found, expected="one of tessera jobs", hint=hint)
+            hint = f"`kubectl delete job {each} -n {namespace}` deletes it"
+            raise InvalidInput(f"job {namespace}/{each}", found="tessera run did not submit it", hint=hint)
     await settle_secrets(kube, namespace)
     for each in names:
         await kube.delete(JOBS, each, namespace=namespace)
