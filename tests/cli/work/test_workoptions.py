@@ -79,7 +79,7 @@ REFUSED = {
     "no variable": (("--image", "a", "--env", "A"), "NAME=VALUE"),
     "no key of a secret": (("--image", "a", "--env-secret", "A=b"), "NAME=SECRET/KEY"),
     "no name of an image": (("--image", "a b"), "the name of an image"),
-    "no name": (("--image", "a", "--name", "Big One"), "--name: 'Big One' is not at most 63"),
+    "no name": (("--image", "a", "--name", "Big One"), "--name: 'Big One' is not a name of at most 63"),
     "no variable's name": (("--image", "a", "--env", "A B=1"), "--env: 'A B'"),
     "no Secret's name": (("--image", "a", "--env-secret", "A=../b/c"), "--env-secret: '..'"),
     "no model's name": (("--image", "a", "--model", "../x"), "--model: '../x'"),

@@ -12,10 +12,10 @@ __all__ = ["WordForm", "checked", "checked_folder", "checked_text"]
 class WordForm(enum.Enum):
     """The form of a word: a regular expression, and its name. Source: k8s.io/apimachinery `util/validation`."""
 
-    LABEL = (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "at most 63 of a-z, 0-9 and -")
-    OBJECT = (r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", "at most 253 of a-z, 0-9, - and .")
-    KEY = (r"[-._A-Za-z0-9]{1,253}", "at most 253 of A-Z, a-z, 0-9, -, _ and .")
-    VARIABLE = (r"[-._A-Za-z][-._A-Za-z0-9]*", "letters, digits, -, _ and ., no digit first")
+    LABEL = (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "a name of at most 63 of a-z, 0-9 and -")
+    OBJECT = (r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", "a name of at most 253 of a-z, 0-9, - and .")
+    KEY = (r"[-._A-Za-z0-9]{1,253}", "a key of at most 253 of A-Z, a-z, 0-9, -, _ and .")
+    VARIABLE = (r"[-._A-Za-z][-._A-Za-z0-9]*", "the name of a variable: letters, digits, -, _ and ., no digit first")
     IMAGE = (r"[!-~]{1,512}", "the name of an image")
     AMOUNT = (r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?", "an amount such as 4, 500m or 16Gi")
     PROFILE = (r"([1-9]c\.)?[1-9]g\.[1-9][0-9]*gb([+.][a-z0-9]+)*", "a MIG profile such as 1g.10gb")
