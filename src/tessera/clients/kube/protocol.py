@@ -343,7 +343,7 @@ class Kube(Protocol):
         Whether anything listens shows at the first `receive`.
 
         Raises:
-            Forbidden: the caller may not create `pods/portforward` there.
+            Forbidden: the caller may not get `pods/portforward` there, or from Kubernetes 1.35 create it.
             Unavailable: there is no such pod, or it does not run.
 
         """
