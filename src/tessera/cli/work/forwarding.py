@@ -16,7 +16,7 @@ from tessera.errors import InvalidInput, TesseraError, Unavailable, shown
 
 __all__ = ["follow_notebook", "port_option", "token_of"]
 
-_Lead = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
+_Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
 _HOST = "127.0.0.1"
 _PIECE = 65_536
 _AGAIN_S = 0.5
@@ -61,13 +61,13 @@ async def follow_notebook(
     """
     namespace, name = job
 
-    async def hold(state: JobState) -> None:
-        async with _forwarded(kube, state, port) as there:
+    async def forward(state: JobState) -> None:
+        async with _forwarded(kube, state, port) as local_port:
             await _answering(kube, state, patience_s)
-            click.echo(f"http://{_HOST}:{there}/lab?token={token}")
+            click.echo(f"http://{_HOST}:{local_port}/lab?token={token}")
             await asyncio.Event().wait()
 
-    code = await follow_job(kube, name, namespace, hold)
+    code = await follow_job(kube, name, namespace, forward)
     if code:
         say(f"tessera logs {name} -n {namespace} prints what it wrote")
     return code
@@ -107,7 +107,7 @@ async def _forwarded(kube: Kube, state: JobState, port: int | None) -> AsyncIter
     """Listen on this machine and forward each connection to the notebook; yield the port."""
     troubles, connections = set[str](), set[asyncio.Task[None]]()
 
-    async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with kube.tunnel(state.pod, state.namespace, port=NOTEBOOK_PORT) as tunnel:
                 await _both_ways(reader, writer, tunnel)
@@ -119,7 +119,7 @@ async def _forwarded(kube: Kube, state: JobState, port: int | None) -> AsyncIter
             writer.close()
 
     def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(lead(reader, writer))
+        task = asyncio.create_task(serve(reader, writer))
         connections.add(task)
         task.add_done_callback(connections.discard)
 
@@ -133,29 +133,29 @@ async def _forwarded(kube: Kube, state: JobState, port: int | None) -> AsyncIter
         await asyncio.gather(*connections, return_exceptions=True)
 
 
-async def _listening(lead: _Lead, port: int | None) -> asyncio.Server:
+async def _listening(serve: _Serve, port: int | None) -> asyncio.Server:
     try:
-        return await asyncio.start_server(lead, _HOST, port or NOTEBOOK_PORT)
+        return await asyncio.start_server(serve, _HOST, port or NOTEBOOK_PORT)
     except OSError as error:
         if port is not None:
             hint = "omit --port to use a free one"
             raise InvalidInput(f"--port {port}", found=shown(error), hint=hint) from error
-    return await asyncio.start_server(lead, _HOST, 0)
+    return await asyncio.start_server(serve, _HOST, 0)
 
 
 async def _both_ways(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tunnel: Tunnel) -> None:
     """Copy bytes both ways until either side ends the connection."""
 
-    async def there() -> None:
+    async def to_pod() -> None:
         while piece := await reader.read(_PIECE):
             await tunnel.send(piece)
 
-    async def back() -> None:
+    async def from_pod() -> None:
         while piece := await tunnel.receive():
             writer.write(piece)
             await writer.drain()
 
-    ways = [asyncio.ensure_future(each) for each in (there(), back())]
+    ways = [asyncio.ensure_future(each) for each in (to_pod(), from_pod())]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:
