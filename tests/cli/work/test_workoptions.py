@@ -74,7 +74,7 @@ def test_an_option_without_effect_is_refused_before_a_cluster_is_looked_for(opti
 
 
 REFUSED = {
-    "no image": ((), "--image or --environment: neither is there"),
+    "no image": ((), "--image or --environment: neither is given"),
     "two images": (("--image", "a", "-e", "b"), "--image and --environment: both"),
     "no variable": (("--image", "a", "--env", "A"), "NAME=VALUE"),
     "no key of a secret": (("--image", "a", "--env-secret", "A=b"), "NAME=SECRET/KEY"),

@@ -16,8 +16,8 @@ __all__ = [
     "CODE_FOLDER",
     "LEFT_AFTER_S",
     "NOTEBOOK_KEY",
+    "NOTEBOOK_VARIABLE",
     "OF_JOB",
-    "OPENED_BY",
     "QUEUE_LABEL",
     "JobRequest",
     "job_object",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 BY_RUN: Final = (("app.kubernetes.io/managed-by", "tessera-run"),)
-"""Label of Jobs created by `tessera run`."""
+"""Label of Jobs, their pods and Secrets created by `tessera run` and `notebook`."""
 _BEGUN: Final = "tessera.dev/submission"
 """Label of a Job's own Secret: `begun` until it is deleted with its Job. Set by `tessera run`; read by `tessera run`
 and `tessera stop`."""
@@ -49,9 +49,9 @@ _ARCHIVE_VOLUME: Final = "archive"
 ARCHIVE: Final = "code.tar.gz"
 """Key of a Job's own Secret: the archive of its code."""
 NOTEBOOK_KEY: Final = "token"
-"""Key of a Job's own Secret: what opens its notebook."""
-OPENED_BY: Final = "JUPYTER_TOKEN"
-"""Variable of a notebook with what opens it, by which it is known. Source: Jupyter Server,
+"""Key of a Job's own Secret: its notebook's token."""
+NOTEBOOK_VARIABLE: Final = "JUPYTER_TOKEN"
+"""Variable with the token of a notebook, by which it is known. Source: Jupyter Server,
 `jupyter_server.auth.identity` (`IdentityProvider.token`)."""
 CODE_FOLDER: Final = "/code"
 """A pod's folder with its code, and its working directory."""
@@ -106,7 +106,10 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
     ]
     if requested.notebook:
         env.append(
-            {"name": OPENED_BY, "valueFrom": {"secretKeyRef": {"name": requested.own_secret, "key": NOTEBOOK_KEY}}}
+            {
+                "name": NOTEBOOK_VARIABLE,
+                "valueFrom": {"secretKeyRef": {"name": requested.own_secret, "key": NOTEBOOK_KEY}},
+            }
         )
     container: dict[str, Any] = {"name": _MAIN, "image": requested.image}
     if requested.command:
@@ -227,6 +230,6 @@ def job_selection(name: str) -> tuple[tuple[str, str], ...]:
 
 def token_secret_of(container: Mapping[str, Any]) -> str:
     """Return the name of the Secret with the token of a notebook; empty for another container."""
-    variable = next((each for each in as_dicts(container.get("env")) if each.get("name") == OPENED_BY), {})
+    variable = next((each for each in as_dicts(container.get("env")) if each.get("name") == NOTEBOOK_VARIABLE), {})
     reference = as_dict(as_dict(variable.get("valueFrom")).get("secretKeyRef"))
     return str(reference.get("name", "")) if reference.get("key") == NOTEBOOK_KEY else ""

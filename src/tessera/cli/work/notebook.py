@@ -40,7 +40,7 @@ Examples:
     type=Seconds(_LEAST_IDLE_S, _MOST_IDLE_S),
     default=3600.0,
     show_default=True,
-    help="Stop the notebook after this long without a running kernel or terminal.",
+    help="Stop the notebook after this long without a busy kernel, a program in a terminal, or a saved file.",
 )
 def notebook(**given: Unpack[_Given]) -> int:
     """Open JupyterLab on part of a GPU: submit a Job, and forward it to an address of this machine.

@@ -1,4 +1,4 @@
-"""A Job's own Secret: its code and what opens its notebook. It is there before the Job, and deleted with it."""
+"""A Job's own Secret: its code and its notebook's token. It is there before the Job, and deleted with it."""
 
 import datetime as dt
 import secrets
@@ -33,7 +33,7 @@ _NAMED = 5
 
 
 def with_own_secret(given: WorkOptions, requested: JobRequest) -> tuple[JobRequest, dict[str, bytes]]:
-    """Return the work with its own Secret, if it needs one, and the files of that: its code, what opens its notebook.
+    """Return the work with its own Secret, if it needs one, and the files of that: its code, its notebook's token.
 
     Raises:
         InvalidInput: the folder of its code cannot be read or is too large.

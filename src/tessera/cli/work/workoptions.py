@@ -8,7 +8,7 @@ import click
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field
-from tessera.api.kubernetes.jobs import CODE_FOLDER, OPENED_BY, JobRequest, job_object
+from tessera.api.kubernetes.jobs import CODE_FOLDER, NOTEBOOK_VARIABLE, JobRequest, job_object
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import FilledOption, refuse_without, with_options
@@ -186,7 +186,7 @@ def _image_of(given: WorkOptions) -> tuple[str, str]:
         raise InvalidInput("--image and --environment", found="both", hint="give one of them")
     if not image and not environment:
         hint = "give one of them; `tessera environments` lists environments"
-        raise InvalidInput("--image or --environment", found="neither is there", hint=hint)
+        raise InvalidInput("--image or --environment", found="neither is given", hint=hint)
     if environment:
         return "", environment
     checked("--image", image, WordForm.IMAGE)
@@ -230,10 +230,10 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 
 
 def _check_variables(names: tuple[str, ...]) -> None:
-    if OPENED_BY in names:
+    if NOTEBOOK_VARIABLE in names:
         hint = "give the variable another name"
         raise InvalidInput(
-            f"variable {OPENED_BY}", found="tessera notebook sets it, with a token of its own", hint=hint
+            f"variable {NOTEBOOK_VARIABLE}", found="tessera notebook sets it, with a token of its own", hint=hint
         )
     for number, name in enumerate(names):
         if name in names[:number]:
