@@ -361,3 +361,6 @@ async def test_a_server_that_is_not_there_did_nothing(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="check the API server's address") as refused:
             await kube.bind("p", "ns", uid="u", node="n", annotations={})
         assert not isinstance(refused.value, Unanswered)
+        with pytest.raises(Unavailable, match=r"^create Pod in ns: ") as refused:
+            await kube.create(PODS, {"metadata": {"namespace": "ns", "generateName": "run-"}})
+        assert not isinstance(refused.value, Unanswered)

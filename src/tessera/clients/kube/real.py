@@ -359,6 +359,8 @@ def _headed(kind: Kind, body: Object) -> Object:
 
 
 def _subject(kind: Kind, name: str, namespace: str) -> str:
+    if namespace and not name:  # the API server generates one
+        return f"{kind.name} in {namespace}"
     return f"{kind.name} {namespace}/{name}" if namespace else f"{kind.name} {name}"
 
 
