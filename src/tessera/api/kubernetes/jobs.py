@@ -105,12 +105,8 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
         for name, secret, key in requested.env_secrets
     ]
     if requested.notebook:
-        env.append(
-            {
-                "name": NOTEBOOK_VARIABLE,
-                "valueFrom": {"secretKeyRef": {"name": requested.own_secret, "key": NOTEBOOK_KEY}},
-            }
-        )
+        token = {"secretKeyRef": {"name": requested.own_secret, "key": NOTEBOOK_KEY}}
+        env.append({"name": NOTEBOOK_VARIABLE, "valueFrom": token})
     container: dict[str, Any] = {"name": _MAIN, "image": requested.image}
     if requested.command:
         container["command"] = list(map(_literal, requested.command))
