@@ -27,6 +27,7 @@ from tessera.core.serving.autoscaling.hpa import (
     advance,
     average_metric,
     highest_proposal,
+    object_metric,
     pods_metric,
 )
 from tessera.errors import InvalidInput, Unavailable
@@ -118,6 +119,30 @@ def test_without_metrics_nothing_is_proposed(each: tuple[HpaPod, ...], cause: st
 def test_a_share_of_no_request_proposes_nothing() -> None:
     with pytest.raises(Unavailable, match="request nothing"):
         pods_metric((HpaPod(value=5),), Utilization(50), current=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "current", "ready", "want"),
+    [
+        (20000, 15000, 3, 3, 4),
+        (50000, 10000, 3, 1, 5),
+        (8600, 4400, 3, 1, 2),
+        (8600, 4400, 3, 3, 6),
+        (20500, 20000, 3, 3, 3),
+        (12000, 20000, 5, 5, 3),
+        (0, 100, 3, 3, 0),
+        (0, 100, 0, 0, 0),
+        (1, 100, 0, 0, 1),
+        (250, 100, 0, 0, 3),
+        (105, 100, 0, 0, 2),
+        (9000, 10000, 4, 4, 4),
+        (8999, 10000, 10, 10, 9),
+        (11000, 10000, 4, 4, 4),
+        (11001, 10000, 4, 4, 5),
+    ],
+)
+def test_a_value_of_an_object(value: int, target: int, current: int, ready: int, want: int) -> None:
+    assert object_metric(value, target, current=current, ready=ready) == want
 
 
 @pytest.mark.parametrize(

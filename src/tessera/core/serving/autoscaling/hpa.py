@@ -1,8 +1,8 @@
 """The HorizontalPodAutoscaler (autoscaling/v2) as pure functions: from metrics to the number of replicas.
 
 The work of kube-controller-manager every 15 seconds, in its order: each metric proposes a number of replicas
-(`pods_metric`, `average_metric`), `highest_proposal` chooses among them, and `advance` stabilizes, limits the
-rate and keeps to the bounds. Metric values and targets are milli-units, integers, as in Kubernetes.
+(`pods_metric`, `object_metric`, `average_metric`), `highest_proposal` chooses among them, and `advance` stabilizes,
+limits the rate and keeps to the bounds. Metric values and targets are milli-units, integers, as in Kubernetes.
 
 The simulator uses `pods_metric`, `average_metric` and `advance` with a `behavior`. Targets in percent of requests,
 `object_metric`, `highest_proposal` and `advance` without a `behavior` complete the algorithm; only tests call them.
@@ -38,6 +38,7 @@ __all__ = [
     "advance",
     "average_metric",
     "highest_proposal",
+    "object_metric",
     "pods_metric",
 ]
 
@@ -158,8 +159,25 @@ def _full(pod: HpaPod, target: Target) -> int:
     return pod.request * max(100, target.percent) // 100 if isinstance(target, Utilization) else target
 
 
+def object_metric(value: int, target: int, *, current: int, ready: int, tolerance: Tolerance = _USUAL) -> int:
+    """Return the replicas that the value of one object, or an external metric, proposes (target type `Value`).
+
+    Args:
+        value: of the metric; of an external one the sum of its series.
+        target: the value to keep to.
+        current: replicas in the target's spec.
+        ready: pods that are running and ready.
+        tolerance: how far the value may be from the target.
+
+    """
+    ratio = value / target
+    if current == 0:
+        return math.ceil(ratio)
+    return current if tolerance.allows(ratio) else math.ceil(ratio * ready)
+
+
 def average_metric(value: int, target: int, *, replicas: int, tolerance: Tolerance = _USUAL) -> int:
-    """Return the replicas that the value of one object proposes, shared by the replicas (target type `AverageValue`).
+    """Return the replicas that such a value proposes if it is shared by the replicas (target type `AverageValue`).
 
     Args:
         value: of the metric; of an external one the sum of its series.
