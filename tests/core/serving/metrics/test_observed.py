@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tessera.core.serving.autoscaling.hpa import HpaHistory, ReplicaBounds, advance, average_metric
+from tessera.core.serving.autoscaling.hpabehavior import scaling_behavior
 from tessera.core.serving.autoscaling.replicas import ScalingState, decide_replicas
 from tessera.core.serving.autoscaling.serverfacts import ServerFacts
 from tessera.core.serving.metrics.counters import Counters, Unmeasured
@@ -542,6 +544,61 @@ def test_one_pass_of_an_absurd_gauge_in_one_pod_of_many_adds_one_replica(
         return max(decided[21:])
 
     assert max_replicas(30) <= max_replicas(0) + 1
+
+
+def replicas_after_an_absurd_gauge(pods: int, service_s: float) -> list[int]:
+    """Return the replicas, from before it on, if one of some pods reports 90,000 waiting requests in one pass.
+
+    Each pod has 4 requests in flight at first; replicas that are added serve their part after two minutes.
+    """
+    state, scaling, history = ServerState(), ScalingState(), HpaHistory()
+    replicas, absurd, found = pods, 70, list[int]()
+    ready_s, ended = [0.0] * pods, dict[str, float]()
+    behavior = scaling_behavior("tessera", one_by_one=False)
+    for number in range(1, absurd + 100):
+        now_s = 15.0 * number
+        ready_s = [*ready_s, *([now_s + 120] * (replicas - len(ready_s)))][:replicas]
+        ready = [str(pod) for pod, since_s in enumerate(ready_s) if since_s <= now_s]
+        running = 4 * pods / len(ready)
+        ended = {name: ended.get(name, 0.0) + 15 * running / service_s for name in ready}
+        samples = {
+            name: Counters(
+                at_s=now_s,
+                started_s=ready_s[int(name)],
+                queued_s=0.0,
+                dequeued=count,
+                served_s=count * service_s,
+                completed=count,
+                waiting=90_000.0 if (name, number) == ("0", absurd) else 0.0,
+                running=running,
+            )
+            for name, count in ended.items()
+        }
+        state, observation = observe(state, samples, at_s=now_s, replicas=replicas, ready=samples.keys())
+        facts = ServerFacts(
+            deployment="llm", replicas=replicas, ready=len(ready), max_replicas=100, decided=True, slots=8
+        )
+        scaling, decision = decide_replicas(scaling, facts, observation.load, now_s)
+        if decision.replicas is not None:
+            proposed = average_metric(1000 * decision.replicas, 1000, replicas=replicas)
+            bounds = ReplicaBounds(1, 100)
+            advanced = advance(history, proposed, now_s, current=replicas, bounds=bounds, behavior=behavior)
+            history, replicas = advanced.history, advanced.replicas
+        found.append(replicas)
+    return found[absurd - 2 :]
+
+
+@pytest.mark.parametrize(
+    ("pods", "service_s", "most"), [(1, 10, [1, 5, *[10] * 48]), (1, 4, [1, *[5] * 48]), (3, 10, [3, *[7] * 48])]
+)
+def test_one_pass_of_an_absurd_gauge_in_one_pod_of_few_costs_replicas_for_minutes(
+    pods: int, service_s: float, most: list[int]
+) -> None:
+    """As docs/metrics-api.md says: all are kept for the 48 passes of twelve minutes, then one goes each minute."""
+    found = replicas_after_an_absurd_gauge(pods, service_s)
+    assert found[: len(most)] == most
+    fewer = [each for each in range(most[-1] - 1, pods - 1, -1) for _ in range(4)]
+    assert found[len(most) :][: len(fewer)] == fewer
 
 
 def test_a_pod_with_a_single_sample_reports_no_more_than_the_others_may_have() -> None:
