@@ -92,15 +92,7 @@ class GpuRequest(_Record, frozen=True, kw_only=True):
         tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=64)], ...], msgspec.Meta(max_length=16)
     ] = ()
     """GPU models that may serve; empty for any."""
-    resource: (
-        Annotated[
-            str,
-            msgspec.Meta(
-                pattern="^nvidia\\.com/(gpu|mig-[1-9][0-9]*g\\.[1-9][0-9]*gb[a-z.-]*)(\\.shared)?$", max_length=63
-            ),
-        ]
-        | None
-    ) = None
+    resource: Annotated[str, msgspec.Meta(pattern=_RESOURCE, max_length=63)] | None = None
     """nvidia.com/gpu, nvidia.com/mig-1g.10gb and the like."""
     count: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
     """Whole GPUs of a replica, with resource nvidia.com/gpu; vLLM splits the model over them (tensor parallel)."""
