@@ -100,7 +100,7 @@ def main() -> int:
     model, rng = Model(), np.random.default_rng(SEED)
     with (folder / FILE).open(encoding="utf-8", newline="") as lines:
         requests = read_requests(lines, FILE, column=None, mean_rate=RATE, rng=rng).first(DAY_S)
-    service_s = model.base_s + model.context_s * requests.context + model.generated_s * requests.generated
+    service_s = model.service_s(requests.context, requests.generated)
     rates, plan = read_rates(folder / FILE), clairvoyant(requests.arrival_s, service_s, model, MOST)
     failed = 0
     for name, ahead_s in (("now", 0.0), ("now and ahead", model.cold_start_s + PASS_S)):

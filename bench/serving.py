@@ -134,7 +134,7 @@ def best_target(folder: Path) -> float | None:
         if each.most_changes == MOST_CHANGES and not (each.spec_slots or each.one_by_one or each.day > 1)
     ):
         requests, model = requests_of(folder, case), Model()
-        service_s = model.base_s + model.context_s * requests.context + model.generated_s * requests.generated
+        service_s = model.service_s(requests.context, requests.generated)
         plan = clairvoyant(requests.arrival_s, service_s, model, case.most)
         for target in TARGETS:
             found = run(requests.arrival_s, service_s, model, in_flight(target)(model, case.most), plan.warm)

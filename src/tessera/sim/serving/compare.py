@@ -53,7 +53,7 @@ def compare(
         report: called with the step, how many requests of it are done, and of how many.
 
     """
-    service_s = model.base_s + model.context_s * requests.context + model.generated_s * requests.generated
+    service_s = model.service_s(requests.context, requests.generated)
     total = len(requests.arrival_s)
     report("clairvoyant plan", 0, 0)
     plan = clairvoyant(requests.arrival_s, service_s, model, most)

@@ -10,6 +10,8 @@ from heapq import heappop, heappush, heapreplace
 
 import msgspec
 
+from tessera.sim.serving.traces import Floats
+
 __all__ = ["Model", "Replica", "Replicas"]
 
 
@@ -42,8 +44,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         """The slots that policies assume."""
         return self.slots if self.spec_slots is None else self.spec_slots
 
-    def service_s(self, context: float, generated: float) -> float:
-        """Return how long a request takes in its slot."""
+    def service_s(self, context: Floats, generated: Floats) -> Floats:
+        """Return how long each request takes in its slot, by the tokens of its prompt and its answer."""
         return self.base_s + self.context_s * context + self.generated_s * generated
 
 
