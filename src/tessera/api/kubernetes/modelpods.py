@@ -13,6 +13,7 @@ import msgspec
 from tessera.api.fields import misfit
 from tessera.core.serving.annotations import COLD_START, IDLE, ONE_BY_ONE, PORT, SLOTS, WAKE
 from tessera.core.serving.autoscaling.serverfacts import HpaBounds, ModelDeployment, ModelPod
+from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
 from tessera.core.serving.metrics.metricnames import REPLICAS
 from tessera.core.serving.render import KIND
 from tessera.core.workload.tesseranames import API_VERSION
@@ -30,7 +31,7 @@ __all__ = [
 _REVISION: Final = "deployment.kubernetes.io/revision"
 """Annotation of a Deployment, set by Kubernetes' controller. Source: kubernetes
 `pkg/controller/deployment/util/deployment_util.go` (`RevisionAnnotation`)."""
-_ENGINE_PORTS: Final = (8002, 8000)
+_ENGINE_PORTS: Final = tuple(each.port for each in ENGINE_METRICS)
 _MOST_PORT, _MOST_SLOTS, _MOST_SECONDS, _MOST_IDLE_SECONDS = 65535, 100_000, 7200, 604_800
 _Time: TypeAlias = Annotated[dt.datetime, msgspec.Meta(tz=True)]
 _LAST_TIME_S: Final = 1 << 36
