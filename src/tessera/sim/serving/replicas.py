@@ -106,7 +106,7 @@ class Replicas:
         self.draining: list[tuple[Replica, float]] = []
         """Those that were taken away, each with the end of its grace period."""
         self.held: deque[float] = deque()
-        """Services of requests that came while no replica was ready, and when they came, in turns."""
+        """When requests came while no replica was ready, and their service times, in turns."""
         self.completed = 0
         """Requests that have ended."""
         self.served_s = 0.0

@@ -252,7 +252,7 @@ def _scaled_object(server: ModelServer, pace: _Pace, subject: str, prometheus: s
 def job(server: ModelServer, command: tuple[str, ...], *, parallelism: int, completions: int) -> dict[str, Any]:
     """Return a Job that runs a program on the same image, model and parts of GPUs as a model server.
 
-    Each pod has an index, `JOB_COMPLETION_INDEX`, which selects its part of the work; a failed one is tried three
+    Each pod has an index, `JOB_COMPLETION_INDEX`, which selects its part of the work; a failed one is retried three
     times, and the others go on.
 
     Args:
