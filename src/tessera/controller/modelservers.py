@@ -166,7 +166,7 @@ class ModelServers:
     async def run(self, measures: Measures) -> None:
         """Run until canceled; while the CRD or RBAC rules are missing, wait for them."""
 
-        def well() -> None:
+        def passed() -> None:
             self._complaints.pop("", None)
             measures.turned(_LOOP)
 
@@ -179,7 +179,7 @@ class ModelServers:
                     tasks.create_task(self._follow(namespace))
                 await self._servers.synced()
                 while True:
-                    await one_turn(self.reconcile, partial(self._trouble, ""), well)
+                    await one_turn(self.reconcile, partial(self._trouble, ""), passed)
                     await asyncio.sleep(self._pace.least_s)
                     await self._wakeup.wait(self._pace.most_s)
         finally:

@@ -82,7 +82,7 @@ class Reconciler(abc.ABC):
         The first pass starts once all stores and the nodes are synced: an object not listed yet would count as deleted.
         """
 
-        def well() -> None:
+        def passed() -> None:
             self._complain.settle()
             measures.turned(self._what)
 
@@ -93,7 +93,7 @@ class Reconciler(abc.ABC):
                 for store in (self._nodes, *self._stores.values()):
                     await store.synced()
                 while True:
-                    await one_turn(self.reconcile, self._complain, well)
+                    await one_turn(self.reconcile, self._complain, passed)
                     await asyncio.sleep(self._least_s)
                     await self._wakeup.wait(_LONGEST_S)
         finally:

@@ -6,6 +6,7 @@ show in their conditions. Only an unknown external metric is an empty list, as i
 
 import asyncio
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -25,14 +26,15 @@ __all__ = ["MetricsApp"]
 
 _DEADLINE_S = 20.0
 """Less than the 30 s that kube-controller-manager waits for a metric."""
-_OK, _BAD, _WHO, _FORBIDDEN, _NOT_FOUND, _METHOD, _UNACCEPTABLE = 200, 400, 401, 403, 404, 405, 406
-_DEFECT, _UNAVAILABLE = 500, 503
 
-_CODES: Mapping[type[TesseraError], int] = {InvalidInput: _BAD, MetricAbsent: _NOT_FOUND}
+_CODES: Mapping[type[TesseraError], HTTPStatus] = {
+    InvalidInput: HTTPStatus.BAD_REQUEST,
+    MetricAbsent: HTTPStatus.NOT_FOUND,
+}
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    code: int
+    code: HTTPStatus
     body: Mapping[str, Any]
     warning: str = ""
 
@@ -40,7 +42,7 @@ class _Answer(msgspec.Struct, frozen=True):
 class _Refused(Exception):
     """An error response."""
 
-    def __init__(self, code: int, message: str, name: str = "") -> None:
+    def __init__(self, code: HTTPStatus, message: str, name: str = "") -> None:
         super().__init__(message)
         self.answer = _Answer(code, status(code, message, name=name))
 
@@ -74,12 +76,14 @@ class MetricsApp:
         except _Refused as refused:
             answer = refused.answer
         except (TesseraError, TimeoutError) as error:
-            code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNAVAILABLE)
+            code = next(
+                (code for kind, code in _CODES.items() if isinstance(error, kind)), HTTPStatus.SERVICE_UNAVAILABLE
+            )
             name = _parts(scope)[-1] if isinstance(error, MetricAbsent) else ""
             answer = _Refused(code, str(error) or f"no answer in {_DEADLINE_S:g} s; try again", name).answer
         except Exception as error:  # noqa: BLE001  # one request must not end the server
             self._log.error("defect", path=scope["path"], exc_info=error)
-            answer = _Refused(_DEFECT, f"unexpected {type(error).__name__}: {error}").answer
+            answer = _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}: {error}").answer
         self._measures.count(METRICS_REQUESTS, code=str(answer.code))
         headers = [(b"content-type", b"application/json")]
         if answer.warning:
@@ -95,37 +99,39 @@ class MetricsApp:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         user = await self._access.user(scope.get(PEER), headers)
         if user is None:
-            raise _Refused(_WHO, "no certificate of kube-apiserver's proxy and no token of a user; use kubectl")
+            raise _Refused(
+                HTTPStatus.UNAUTHORIZED, "no certificate of kube-apiserver's proxy and no token of a user; use kubectl"
+            )
         # 2. Parse.
         found = read_path(_parts(scope), _parameters(scope))
         if found is None:
-            raise _Refused(_NOT_FOUND, f"no API at {scope['path']}; see /apis")
+            raise _Refused(HTTPStatus.NOT_FOUND, f"no API at {scope['path']}; see /apis")
         requested, attributes = found
         if scope["method"] not in {"GET", "HEAD"}:
-            raise _Refused(_METHOD, f"metrics are read by GET, not {scope['method']}")
+            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"metrics are read by GET, not {scope['method']}")
         if _requests_another_form(headers):
-            raise _Refused(_UNACCEPTABLE, "this is served as plain JSON alone")
+            raise _Refused(HTTPStatus.NOT_ACCEPTABLE, "this is served as plain JSON alone")
         # 3. Authorize.
         refusal = await self._access.refusal(user, attributes)
         if refusal is not None:
             what = attributes.path or f"{attributes.verb} {attributes.resource} of {attributes.group}"
             where = f" in namespace {attributes.namespace}" if attributes.namespace else ""
-            raise _Refused(_FORBIDDEN, f"{user.username} may not {what}{where}: {refusal}")
+            raise _Refused(HTTPStatus.FORBIDDEN, f"{user.username} may not {what}{where}: {refusal}")
         # 4. Answer.
         if isinstance(requested, Discovery):
-            return _Answer(_OK, discovery(requested, self._source.custom(), self._source.external()))
+            return _Answer(HTTPStatus.OK, discovery(requested, self._source.custom(), self._source.external()))
         if isinstance(requested, Custom):
-            return _Answer(_OK, custom_values(requested, await self._source.values(requested)))
+            return _Answer(HTTPStatus.OK, custom_values(requested, await self._source.values(requested)))
         return await self._series(requested)
 
     async def _series(self, requested: External) -> _Answer:
         known = requested.metric in self._source.external()
         try:
-            return _Answer(_OK, external_values(requested, await self._source.series(requested)))
+            return _Answer(HTTPStatus.OK, external_values(requested, await self._source.series(requested)))
         except MetricAbsent as error:
             if known:
                 raise
-            return _Answer(_OK, external_values(requested, ()), str(error))
+            return _Answer(HTTPStatus.OK, external_values(requested, ()), str(error))
 
 
 def _requests_another_form(headers: list[tuple[str, str]]) -> bool:
