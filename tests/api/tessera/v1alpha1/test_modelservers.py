@@ -85,7 +85,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "Triton scaled by what nobody says": (
         {"replicas": {"max": 3}, "autoscaling": {}},
         "spec.autoscaling.slots",
-        "the requests that a replica serves at once",
+        "it is not set, and Triton does not report it: give the instances of the model times their largest batch, or",
     ),
     "more than the most": (
         {"replicas": {"min": 3, "max": 2}},
@@ -107,7 +107,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "Triton that scales to zero, and nobody says how much it serves": (
         {"replicas": {"min": 0}, "autoscaling": {}},
         "spec.autoscaling.slots",
-        "the requests that a replica serves at once",
+        "it is not set, and Triton does not report it: give the instances of the model times their largest batch, or",
     ),
     "idle for no time": (
         {"autoscaling": {"idleSeconds": 59}},

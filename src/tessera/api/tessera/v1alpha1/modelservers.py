@@ -186,7 +186,8 @@ def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelSe
     except msgspec.ValidationError as error:
         raise refused_form(error, each, subject, f"see docs/model-server.md for {API_VERSION}") from error
     if not _NAME.fullmatch(read.metadata.name):
-        accepted = "at most 52 lower-case letters, digits and hyphens that begin with a letter: pods and a Service"
+        accepted = "at most 52 lower-case letters, digits and hyphens that begin with a letter"
+        accepted += ", as names of pods and of a Service"
         raise InvalidInput(f"{subject}: metadata.name", found=shown(read.metadata.name), expected=accepted)
     _check(read.spec, subject)
     identity = read.metadata
@@ -242,12 +243,10 @@ def _check(spec: core.ModelServerSpec, subject: str) -> None:
         raise InvalidInput(f"{subject}: spec.replicas.min", found=found, hint="set at least 1")
     scaled = (spec.replicas.max_replicas or max(1, spec.replicas.min_replicas)) > spec.replicas.min_replicas
     if scaled and spec.engine == "triton" and spec.autoscaling.metric == "tessera" and spec.autoscaling.slots is None:
-        accepted = "with Triton and metric tessera the requests that a replica serves at once"
-        hint = "instances of the model times their largest batch, or metric queue-time"
         raise InvalidInput(
             f"{subject}: spec.autoscaling.slots",
-            found="it is not set",
-            hint=f"give {accepted}: {hint}",
+            found="it is not set, and Triton does not report it",
+            hint="give the instances of the model times their largest batch, or use metric queue-time",
         )
     for product in spec.gpu.models:
         in_place(f"{subject}: spec.gpu.models", partial(model, product))
