@@ -54,8 +54,15 @@ _PROMETHEUS_BYTES = 64 << 20
 
 @click.command(epilog=_EPILOG)
 @kubeconfig_option
-@click.option("--host", default="0.0.0.0", show_default=True, help="Address.")  # noqa: S104  # a Service leads here
-@click.option("--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="0 for any.")
+@click.option(
+    "--host",
+    default="0.0.0.0",  # noqa: S104  # a Service leads here
+    show_default=True,
+    help="Address to listen on.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="Port; 0 for any free one."
+)
 @click.option("--tls-certificate", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Private key, PEM.")
 @click.option(

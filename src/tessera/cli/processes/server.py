@@ -58,9 +58,14 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 @click.command(epilog=_EPILOG)
 @kubeconfig_option
 @click.option(
-    "--host", default=_SETTINGS.host, show_default=True, help="Address; beyond loopback only with TLS both ways."
+    "--host",
+    default=_SETTINGS.host,
+    show_default=True,
+    help="Address to listen on; beyond loopback only with TLS both ways.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=_SETTINGS.port, show_default=True, help="0 for any.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=_SETTINGS.port, show_default=True, help="Port; 0 for any free one."
+)
 @click.option("--tls-certificate", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Private key, PEM.")
 @click.option("--tls-client-authority", type=_FILE, help="CA of client certificates, PEM.")

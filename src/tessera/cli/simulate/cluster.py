@@ -29,7 +29,11 @@ Examples:
 
 @click.command("cluster", epilog=_EPILOG)
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8085, show_default=True, help="Port of the page; 0 for any."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8085,
+    show_default=True,
+    help="Port of the page; 0 for any free one.",
 )
 @click.option(
     "--speed",

@@ -44,7 +44,7 @@ model_options = with_options(
         default=16,
         show_default=True,
         metavar="N",
-        help="Most replicas.",
+        help="Upper bound of the replicas.",
     ),
     click.option(
         "--slots",
@@ -114,10 +114,15 @@ Examples:
     help="Autoscaling policy; repeatable.",
 )
 @click.option("--column", metavar="NAME", help="Column of a file of rates.")
-@click.option("--mean-rate", type=Number(0, 1e6, min_open=True), metavar="N", help="Requests a second to scale to.")
+@click.option(
+    "--mean-rate",
+    type=Number(0, 1e6, min_open=True),
+    metavar="N",
+    help="Scale the trace to so many requests per second.",
+)
 @click.option("--hours", type=Number(0, 1e5, min_open=True), metavar="N", help="Replay the first hours only.")
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=42, show_default=True, metavar="N", help="Of what is drawn."
+    "--seed", type=click.IntRange(min=0), default=42, show_default=True, metavar="N", help="Seed of the random draws."
 )
 @model_options
 @click.option("--log", type=click.Path(path_type=Path), help="Write one JSON object for each change of replicas.")
@@ -197,7 +202,7 @@ def _print(found: Comparison, output: str) -> None:
     console = wide_console(80, output=output)
     count, hours = len(found.requests.arrival_s), found.requests.span_s / 3600
     plan = f"{found.plan.replica_hours:.1f} replica-hours, {found.plan.within_slo:.1%} within SLO"
-    console.print(f"{count:,} requests in {hours:.1f} h; a clairvoyant plan: {plan}", highlight=False)
+    console.print(f"{count:,} requests in {hours:.1f} h; plan: {plan}", highlight=False)
     shown = headed_table(*HEADER)
     for column in shown.columns[1:]:
         column.justify = "right"
