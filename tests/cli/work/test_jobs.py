@@ -58,7 +58,7 @@ async def test_a_job_of_render_is_listed_and_attached_to_and_not_deleted(tmp_pat
         await one.counts({"succeeded": 3, "conditions": [{"type": "Complete", "status": "True"}]})
         for command, code, words in (
             ("attach", 0, b"j: Succeeded: 3 of 3 parts done"),
-            ("logs", 2, b"job ns/j: Succeeded: 3 of 3 parts done: its pod is gone, and its log with it"),
+            ("logs", 2, b"job ns/j: Succeeded: 3 of 3 parts done: its pod was deleted, and its log with it"),
             ("stop", 2, b"job ns/j: tessera run did not submit it: `kubectl delete job j -n ns` deletes it"),
         ):
             async with running(config, command, "j") as process:
