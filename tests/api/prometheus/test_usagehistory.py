@@ -44,7 +44,10 @@ def answers(**given: bytes) -> dict[str, bytes]:
 
 
 def test_history_goes_on_when_agents_are_replaced(tmp_path: Path) -> None:
-    """Three agents one after the other, for 120, 60 and 10 minutes; only the last saw the container busy."""
+    """Three agents one after the other, for 120, 60 and 10 minutes; only the last saw the container busy.
+
+    The first did not know the memory that it used for 10 minutes, which count for its load alone.
+    """
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool, by which Prometheus answers queries, is not on PATH")
@@ -57,16 +60,18 @@ def test_history_goes_on_when_agents_are_replaced(tmp_path: Path) -> None:
             ("DCGM_FI_DEV_GPU_UTIL", percent),
             ("DCGM_FI_DEV_FB_USED", 4000 - percent),
         ):
-            before = f"_x{began} " if began else ""
+            unknown = 10 if name.endswith("FB_USED") and not agent else 0
+            before = f"_x{began + unknown} " if began + unknown else ""
             of_agent = written(name, labels | {"instance": f"10.0.0.{agent}:9400"})
-            series.append({"series": of_agent, "values": f"{before}{value}x{minutes - 1} stale"})
+            series.append({"series": of_agent, "values": f"{before}{value}x{minutes - unknown - 1} stale"})
         began += minutes
     kind = {"exclusive": "true", "part": ""}
     wanted = {
         "allocated_mib": (owner | kind, 4864),
         "peak_mib": (owner, 3998),
         "mean_percent": (owner, (180 * 2 + 10 * 100) / 190),
-        "observed_s": (owner, 38 * 300),
+        "observed_s": (owner, 36 * 300),
+        "load_observed_s": (owner, 38 * 300),
     }
     queries = history_queries("7d")
     assert queries.keys() == wanted.keys()
@@ -98,14 +103,17 @@ def test_reports_are_of_nodes_gpus_and_devices() -> None:
             peak_mib=vector((BUSY, "1900.4")),
             mean_percent=vector((BUSY, "20.5")),
             observed_s=vector((BUSY, "600")),
+            load_observed_s=vector((BUSY, "300")),
         ),
         "Prometheus",
     )
     busy = ContainerReport(
         namespace="team", pod="busy", container="main", allocated_mib=2048, peak_mib=1900, mean_percent=20.5,
-        observed_s=600,
+        observed_s=600, load_observed_s=300,
     )  # fmt: skip
-    cut = ContainerReport(namespace="team", pod="cut", container="main", exclusive=True, allocated_mib=4864)
+    cut = ContainerReport(
+        namespace="team", pod="cut", container="main", exclusive=True, allocated_mib=4864, load_observed_s=0
+    )
     assert [each.node for each in found] == ["n0", "n1"]
     assert found[0].gpus[0].index == 0
     assert found[1] == UsageReport(
@@ -157,6 +165,7 @@ def recommended(states: tuple[DeviceFacts, ...], own: ContainerAllocation) -> tu
         "peak_mib": "5000",
         "mean_percent": "100",
         "observed_s": "900",
+        "load_observed_s": "900",
     }
     reports = read_history({name: vector((labels, value)) for name, value in values.items()}, "Prometheus")
     (found,) = recommendations(reports)

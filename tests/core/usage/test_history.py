@@ -18,15 +18,31 @@ def test_the_most_memory_and_the_mean_load_are_kept_since_a_container_was_first_
     found: Histories = {}
     for now_s, use in enumerate((used(100, 50), used(300, 10), used(None), used(200, 30))):
         found = remembered(found, [use], float(now_s))
-    assert found == {KEY: UsageHistory(since_s=0.0, peak_mib=300, percent_sum=90, percent_count=3)}
+    want = UsageHistory(last_s=3.0, peak_mib=300, known_s=2.0, load_known_s=2.0, percent_sum=90, percent_count=3)
+    assert found == {KEY: want}
     assert found[KEY].mean_percent == 30
 
 
 def test_what_was_never_known_is_not_and_who_is_gone_is_forgotten() -> None:
     found = remembered({}, [used(None)], 5.0)
-    assert found == {KEY: UsageHistory(since_s=5.0)}
+    assert found == {KEY: UsageHistory(last_s=5.0)}
     assert found[KEY].mean_percent is None
     assert remembered(found, [attributed(GPU, GpuReading(), [], {})], 6.0) == {}
+
+
+def test_only_time_in_which_usage_was_known_was_observed() -> None:
+    found: Histories = {}
+    for now_s, use in (
+        (0.0, used(0, 0)),
+        (15.0, used(None)),
+        (30.0, used(100)),
+        (45.0, used(None)),
+        (60.0, used(7, 7)),
+    ):
+        found = remembered(found, [use], now_s)
+    assert (found[KEY].known_s, found[KEY].load_known_s) == (30.0, 15.0)
+    found = remembered(found, [used(7, 7)], 7200.0)
+    assert (found[KEY].known_s, found[KEY].load_known_s) == (90.0, 75.0), "nothing was observed for two hours"
 
 
 def test_an_instance_s_load_is_its_activity() -> None:

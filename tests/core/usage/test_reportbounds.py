@@ -48,6 +48,7 @@ def test_no_impossible_value_is_left(
         gpu_percent=percent,
         mean_percent=percent,
         observed_s=since or 0.0,
+        load_observed_s=since,
     )
     device = DeviceReport(start=index, memory_mib=index, used_mib=memory, gpu_percent=percent, containers=(container,))
     contention = Contention(cause=cause, caused_by=("a/b/c",))

@@ -6,11 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import usagereports
+from builders.usage import GPU, allocation
 from builders.usagereports import BUSY, FINE, REPORT
 from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.gpu.readings import GpuReading, ProcessReading
 from tessera.core.usage.activity import UNUSED_MIB
+from tessera.core.usage.attribution import Owner, attributed
+from tessera.core.usage.history import Histories, remembered
+from tessera.core.usage.nodemetrics import NodeUsage
 from tessera.core.usage.rightsizing import Advice, ObservedUsage, Sizing, advice_of, advise, recommendations
-from tessera.core.usage.usagereport import DeviceReport, GpuReport
+from tessera.core.usage.usagereport import DeviceReport, GpuReport, usage_report
 
 A100, H100, T4 = model("A100-40GB"), model("H100-80GB"), model("T4")
 HALF = next(each.memory_mib for each in H100.profiles if each.name == "4g.40gb")
@@ -114,6 +119,16 @@ CASES: dict[str, tuple[ObservedUsage, GpuModel | None, Advice]] = {
     "memory that fits, and no load for a day": (loaded(4.9, 86_400), A100, Advice(verdict=Sizing.IDLE)),
     "no load for less than a day": (loaded(0.0, 86_399), A100, Advice(verdict=Sizing.FITS)),
     "a little load for a day": (loaded(5.0, 86_400), A100, Advice(verdict=Sizing.FITS)),
+    "no load for a day, of which it was known for an hour": (
+        msgspec.structs.replace(loaded(0.0, 86_400), load_observed_s=3600),
+        A100,
+        Advice(verdict=Sizing.FITS),
+    ),
+    "a whole GPU whose load was known for a minute": (
+        msgspec.structs.replace(BUSY_H100, mean_percent=0.0, load_observed_s=60),
+        H100,
+        Advice(verdict=Sizing.TOO_MUCH, fits="1g.10gb", saved_mib=H100.memory_mib - 9984, load_unknown=True),
+    ),
     "unknown load for a day": (loaded(None, 86_400), A100, Advice(verdict=Sizing.FITS)),
     "nothing used at all for a day": (loaded(0.0, 86_400, 0), A100, Advice(verdict=Sizing.UNUSED, saved_mib=SMALL)),
     "a GPU of an unknown model without load for a day": (loaded(0.0, 86_400), None, Advice(verdict=Sizing.IDLE)),
@@ -263,6 +278,24 @@ def test_advice_is_by_the_gpu_s_model_where_it_is_known() -> None:
     )
     assert advice_of(BUSY, DeviceReport(), GpuReport(index=0, model="T4")).fits == "10 GiB"
     assert advice_of(FINE, DeviceReport(profile="1g.5gb"), GpuReport(index=0, model="A100-40GB")).verdict is Sizing.FITS
+
+
+def test_a_container_whose_usage_was_known_in_one_sample_of_a_day_is_not_judged() -> None:
+    """One process of its neighbor cannot be attributed: after the first sample the memory of both is unknown."""
+    victim, neighbor = (allocation(name, allocated_mib=20480) for name in ("victim", "neighbor"))
+    processes = (ProcessReading(pid=1, memory_mib=19000, sm_percent=40), ProcessReading(pid=2, memory_mib=400))
+    owners = {1: Owner(uid=victim.uid, container=victim.container)}
+    histories: Histories = {}
+    for look in range(5760):
+        busy = GpuReading(memory_used_mib=19400, gpu_percent=99, processes=processes)
+        reading = busy if look else GpuReading(memory_used_mib=0, gpu_percent=0, processes=())
+        use = attributed(GPU, reading, [victim, neighbor], owners)
+        histories = remembered(histories, [use], look * 15.0)
+    report = usage_report(NodeUsage(node="n", gpus=(use,)), histories, 5760 * 15.0)
+    assert {(each.pod, each.peak_mib, each.verdict) for each in recommendations([report])} == {
+        ("victim", 0, Sizing.UNKNOWN),
+        ("neighbor", 0, Sizing.UNKNOWN),
+    }
 
 
 def test_the_load_of_an_instance_is_of_its_part_of_the_gpu() -> None:

@@ -25,12 +25,13 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
             {},
         ),
     )
-    histories = remembered({}, uses[:1], 10.0)
+    histories = remembered(remembered({}, uses[:1], 10.0), uses[:1], 25.0)
     first, second = usage_report(NodeUsage(node="n1", gpus=uses), histories, 25.0).gpus
     (device,) = first.devices
     assert (first.throttled, device.profile, device.used_mib, device.gpu_percent) == (("power-cap",), "", 70, 5)
     (container,) = device.containers
     assert (container.name, container.peak_mib, container.observed_s) == ("team/a/main", 70, 15.0)
+    assert container.load_observed_s == 15.0
     assert [(each.cause, each.caused_by) for each in first.contention] == [("power-cap", ("team/a/main",))]
     small, large = second.devices
     assert (small.containers, large.profile, large.start, large.gpu_percent) == ((), "3g.20gb", 4, 40)

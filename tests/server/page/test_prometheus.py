@@ -133,7 +133,13 @@ def week(peak_mib: str) -> dict[str, bytes]:
     """Return the answers about a week in which one container was allocated 8 GiB of a GPU."""
     labels = {"hostname": "a", "gpu": "0", "UUID": "u", "modelName": "Tesla T4"}
     labels |= {"namespace": "ml", "pod": "p", "container": "main", "exclusive": "false", "part": "memory"}
-    values = {"allocated_mib": "8192", "peak_mib": peak_mib, "mean_percent": "5", "observed_s": "7200"}
+    values = {
+        "allocated_mib": "8192",
+        "peak_mib": peak_mib,
+        "mean_percent": "5",
+        "observed_s": "7200",
+        "load_observed_s": "7200",
+    }
     bodies = {name: {"data": {"result": [{"metric": labels, "value": [0, text]}]}} for name, text in values.items()}
     queries = {
         name: f"{URL}/api/v1/query?{urlencode({'query': query})}" for name, query in history_queries("7d").items()

@@ -43,14 +43,19 @@ def history_queries(window: str) -> dict[str, str]:
     """
     load = _mean(f'{GPU_UTIL.name}{{pod_uid!=""}}[{window}]')
     activity = _mean(f'{SM_ACTIVE.name}{{pod_uid!=""}}[{window}]')
-    observed = f"count_over_time((max by ({_OWNER}) ({ALLOCATED.name}))[{window}:{_STEP_S}s])"
     present = f"and on ({_OWNER}) {ALLOCATED.name}"
     return {
         "allocated_mib": f"max by ({_OWNER}, {EXCLUSIVE}, {PART}) ({ALLOCATED.name}) / 2^20",
         "peak_mib": f"max by ({_OWNER}) (max_over_time({_USED}[{window}])) {present}",
         "mean_percent": f"({activity} * 100 or {load}) {present}",
-        "observed_s": f"{observed} * {_STEP_S} {present}",
+        "observed_s": f"{_known(FB_USED.name, window)} {present}",
+        "load_observed_s": f"({_known(SM_ACTIVE.name, window)} or {_known(GPU_UTIL.name, window)}) {present}",
     }
+
+
+def _known(metric: str, window: str) -> str:
+    """Return the query for how long the containers' values were known: unknown ones have no samples."""
+    return f'count_over_time((max by ({_OWNER}) ({metric}{{pod_uid!=""}}))[{window}:{_STEP_S}s]) * {_STEP_S}'
 
 
 def _mean(samples: str) -> str:
@@ -128,6 +133,7 @@ def _container(key: _Key, values: Mapping[str, _Values], kind: str) -> Container
         peak_mib=None if peak is None else round(peak),
         mean_percent=values["mean_percent"].get(key),
         observed_s=values["observed_s"].get(key, 0.0),
+        load_observed_s=values["load_observed_s"].get(key, 0.0),
     )
 
 

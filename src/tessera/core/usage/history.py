@@ -10,6 +10,9 @@ from tessera.core.usage.attribution import GpuUse
 
 __all__ = ["Histories", "HistoryKey", "UsageHistory", "remembered"]
 
+_LONGEST_S = 60.0
+"""An observation speaks for so long before it at most: what was between two that are further apart is unknown."""
+
 HistoryKey: TypeAlias = tuple[tuple[str, str], DeviceId]
 """A container, by UID of its pod and name, and its device."""
 
@@ -17,10 +20,14 @@ HistoryKey: TypeAlias = tuple[tuple[str, str], DeviceId]
 class UsageHistory(msgspec.Struct, frozen=True, kw_only=True):
     """A container's usage of a device."""
 
-    since_s: float
-    """When it was first observed, on the caller's clock."""
+    last_s: float
+    """When it was last observed, on the caller's clock."""
     peak_mib: int | None = None
     """None if its memory was never known."""
+    known_s: float = 0.0
+    """For how long its memory was known."""
+    load_known_s: float = 0.0
+    """For how long its load was known."""
     percent_sum: float = 0.0
     percent_count: int = 0
 
@@ -39,11 +46,15 @@ def remembered(former: Histories, uses: Iterable[GpuUse], now_s: float) -> Histo
     for device in (device for gpu in uses for device in gpu.devices):
         for each in device.containers:
             key = each.allocation.key, device.device
-            history = former.get(key, UsageHistory(since_s=now_s))
+            history = former.get(key, UsageHistory(last_s=now_s))
             percent = each.busy_percent
+            passed_s = min(now_s - history.last_s, _LONGEST_S)
             known = [mib for mib in (history.peak_mib, each.memory_mib) if mib is not None]
             found[key] = msgspec.structs.replace(
                 history,
+                last_s=now_s,
+                known_s=history.known_s + (0.0 if each.memory_mib is None else passed_s),
+                load_known_s=history.load_known_s + (0.0 if percent is None else passed_s),
                 peak_mib=max(known, default=None),
                 percent_sum=history.percent_sum + (percent or 0.0),
                 percent_count=history.percent_count + (percent is not None),

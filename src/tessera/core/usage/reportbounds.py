@@ -70,4 +70,5 @@ def _container(container: ContainerReport) -> ContainerReport:
         peak_mib=within(container.peak_mib, MOST_MIB),
         mean_percent=percentage(container.mean_percent),
         observed_s=container.observed_s if possible(container.observed_s, _MOST_S) else 0.0,
+        load_observed_s=within(container.load_observed_s, _MOST_S),
     )

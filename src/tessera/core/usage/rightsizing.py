@@ -45,7 +45,7 @@ class Sizing(enum.StrEnum):
     """Its memory is used, its compute less than 5 % over a day or longer."""
     FITS = "fits"
     UNKNOWN = "unknown"
-    """Allocation, usage or GPU model is unknown, or it was observed for less than 15 minutes."""
+    """Allocation, usage or GPU model is unknown, or its usage was known for less than 15 minutes."""
 
     @property
     def settled(self) -> bool:
@@ -75,6 +75,9 @@ class ObservedUsage(msgspec.Struct, frozen=True, kw_only=True):
     mean_percent: float | None = None
     """Its average load, of the compute of the device."""
     observed_s: float = 0.0
+    """For how long its memory was known."""
+    load_observed_s: float | None = None
+    """For how long its load was known; None where as long as its memory."""
 
     @property
     def load(self) -> float | None:
@@ -143,13 +146,16 @@ def advise(observed: ObservedUsage, model: GpuModel | None) -> Advice:
 
 def _not_full(observed: ObservedUsage, allocated_mib: int, peak_mib: int, model: GpuModel | None) -> Advice:
     """Return what would fit a container that was observed for long enough and is not short of memory."""
+    load_s = observed.observed_s if observed.load_observed_s is None else observed.load_observed_s
+    if load_s < _LEAST_S:
+        observed = msgspec.structs.replace(observed, mean_percent=None)
     if peak_mib <= UNUSED_MIB:
         return Advice(verdict=Sizing.UNUSED, saved_mib=0 if observed.replica else allocated_mib)
     fits, fits_mib = ("", 0) if observed.replica else _smaller(observed, peak_mib * _HEADROOM, model)
     if fits and fits_mib < allocated_mib:
         saved_mib = allocated_mib - fits_mib
         return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=saved_mib, load_unknown=observed.load_unknown)
-    if observed.mean_percent is not None and observed.mean_percent < IDLE_PERCENT and observed.observed_s >= _IDLE_S:
+    if observed.mean_percent is not None and observed.mean_percent < IDLE_PERCENT and load_s >= _IDLE_S:
         return Advice(verdict=Sizing.IDLE)
     known = model is not None or observed.amount or observed.replica
     return Advice(verdict=Sizing.FITS if known else Sizing.UNKNOWN)
@@ -217,6 +223,7 @@ def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) 
         peak_mib=container.peak_mib,
         mean_percent=container.mean_percent,
         observed_s=container.observed_s,
+        load_observed_s=container.load_observed_s,
     )
     return advise(observed, known)
 

@@ -40,9 +40,12 @@ class ContainerReport(_Record, frozen=True, kw_only=True):
     used_mib: int | None = None
     gpu_percent: float | None = None
     peak_mib: int | None = None
-    """The peak memory since `observedS` ago."""
+    """The peak memory of the time observed."""
     mean_percent: float | None = None
     observed_s: float = 0.0
+    """For how long its memory was known."""
+    load_observed_s: float | None = None
+    """For how long its load was known; None in reports of agents that do not say, and then as long as its memory."""
 
     @property
     def name(self) -> str:
@@ -139,7 +142,8 @@ def _container(each: ContainerUse, device: DeviceUse, histories: Histories, now_
         gpu_percent=each.busy_percent,
         peak_mib=None if history is None else history.peak_mib,
         mean_percent=None if history is None else history.mean_percent,
-        observed_s=0.0 if history is None else now_s - history.since_s,
+        observed_s=0.0 if history is None else history.known_s,
+        load_observed_s=0.0 if history is None else history.load_known_s,
     )
 
 

@@ -62,7 +62,8 @@ class _Usages:
 
     def _report(self, node: EmbeddedNode) -> UsageReport:
         def older(each: ContainerReport) -> ContainerReport:
-            return msgspec.structs.replace(each, observed_s=each.observed_s * self._speed)
+            load_s = None if each.load_observed_s is None else each.load_observed_s * self._speed
+            return msgspec.structs.replace(each, observed_s=each.observed_s * self._speed, load_observed_s=load_s)
 
         def aged(each: DeviceReport) -> DeviceReport:
             return msgspec.structs.replace(each, containers=tuple(map(older, each.containers)))
