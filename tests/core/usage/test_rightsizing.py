@@ -15,7 +15,7 @@ from tessera.core.usage.attribution import Owner, attributed
 from tessera.core.usage.history import Histories, remembered
 from tessera.core.usage.nodemetrics import NodeUsage
 from tessera.core.usage.rightsizing import Advice, ObservedUsage, Sizing, advice_of, advise, recommendations
-from tessera.core.usage.usagereport import DeviceReport, GpuReport, usage_report
+from tessera.core.usage.usagereport import DeviceReport, GpuReport, UsageReport, usage_report
 
 A100, H100, T4 = model("A100-40GB"), model("H100-80GB"), model("T4")
 HALF = next(each.memory_mib for each in H100.profiles if each.name == "4g.40gb")
@@ -271,6 +271,31 @@ def test_recommendations_are_those_of_all_containers_the_most_urgent_first() -> 
     ]
 
 
+@pytest.mark.parametrize(
+    ("peaks_mib", "want"),
+    [
+        ((16_000, 16_000), ["fits", "fits"]),
+        ((16_000, 0), ["unused", "fits"]),
+        ((16_000, H100.memory_mib), ["too-little", "fits"]),
+        ((16_000,), ["too-much 3g.40gb"]),
+    ],
+)
+def test_a_container_with_several_whole_gpus_is_told_no_part_of_one(
+    peaks_mib: tuple[int, ...], want: list[str]
+) -> None:
+    own = msgspec.structs.replace(usagereports.SMALL, exclusive=True, allocated_mib=H100.memory_mib, mean_percent=30.0)
+    gpus = (
+        GpuReport(
+            index=index,
+            model="H100-80GB",
+            devices=(DeviceReport(containers=(msgspec.structs.replace(own, peak_mib=peak_mib),)),),
+        )
+        for index, peak_mib in enumerate(peaks_mib)
+    )
+    found = recommendations([UsageReport(node="n1", gpus=tuple(gpus))])
+    assert [f"{each.verdict} {each.fits}".strip() for each in found] == want
+
+
 def test_advice_is_by_the_gpu_s_model_where_it_is_known() -> None:
     assert advice_of(usagereports.SMALL, DeviceReport(), GpuReport(index=1, model="A100-40GB")).fits == "1g.5gb"
     assert (
@@ -291,7 +316,7 @@ def test_a_container_whose_usage_was_known_in_one_sample_of_a_day_is_not_judged(
         reading = busy if look else GpuReading(memory_used_mib=0, gpu_percent=0, processes=())
         use = attributed(GPU, reading, [victim, neighbor], owners)
         histories = remembered(histories, [use], look * 15.0)
-    report = usage_report(NodeUsage(node="n", gpus=(use,)), histories, 5760 * 15.0)
+    report = usage_report(NodeUsage(node="n", gpus=(use,)), histories)
     assert {(each.pod, each.peak_mib, each.verdict) for each in recommendations([report])} == {
         ("victim", 0, Sizing.UNKNOWN),
         ("neighbor", 0, Sizing.UNKNOWN),

@@ -26,7 +26,7 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
         ),
     )
     histories = remembered(remembered({}, uses[:1], 10.0), uses[:1], 25.0)
-    first, second = usage_report(NodeUsage(node="n1", gpus=uses), histories, 25.0).gpus
+    first, second = usage_report(NodeUsage(node="n1", gpus=uses), histories).gpus
     (device,) = first.devices
     assert (first.throttled, device.profile, device.used_mib, device.gpu_percent) == (("power-cap",), "", 70, 5)
     (container,) = device.containers
@@ -43,7 +43,7 @@ def test_an_exclusive_instance_s_container_is_as_busy_as_its_instance() -> None:
     instance = InstanceReading(placement=LARGE, activity=EngineActivity(sm_percent=77))
     gpu = attributed(PARTITIONED, GpuReading(instances=(instance,)), [own], {})
     histories = remembered({}, [gpu], 10.0)
-    (report,) = usage_report(NodeUsage(node="n1", gpus=(gpu,)), histories, 10.0).gpus
+    (report,) = usage_report(NodeUsage(node="n1", gpus=(gpu,)), histories).gpus
     device = report.devices[1]
     (container,) = device.containers
     assert (device.gpu_percent, container.gpu_percent, container.mean_percent) == (77, 77, 77)

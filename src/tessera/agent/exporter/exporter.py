@@ -213,7 +213,7 @@ class Exporter:
     def report(self) -> bytes:
         """Return the usage as JSON; without GPUs where the observation is too old."""
         usage = self._usage if self._fresh else NodeUsage(node=self._node)
-        report = usage_report(usage, self._histories, self._observed_s or 0.0)
+        report = usage_report(usage, self._histories)
         return write_usage(msgspec.structs.replace(report, age_s=self._age_s))
 
     @property

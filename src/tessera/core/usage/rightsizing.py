@@ -1,6 +1,7 @@
 """Right-sizing: containers with too much or too little GPU memory, what would fit, and the savings."""
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -66,6 +67,11 @@ class ObservedUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is replicas of a device: the policy says their number, so that no memory is freed by smaller ones."""
     whole: bool = False
     """Whether it is a whole GPU."""
+    several: bool = False
+    """Whether the container has other GPUs of this node too: smaller ones are no advice then.
+
+    A process sees one MIG instance, and parts of GPUs do not reach each other.
+    """
     part: float | None = 1.0
     """Of the compute of its GPU, where the device is exclusive; None where unknown."""
     gpu_mib: int | None = None
@@ -151,13 +157,14 @@ def _not_full(observed: ObservedUsage, allocated_mib: int, peak_mib: int, model:
         observed = msgspec.structs.replace(observed, mean_percent=None)
     if peak_mib <= UNUSED_MIB:
         return Advice(verdict=Sizing.UNUSED, saved_mib=0 if observed.replica else allocated_mib)
-    fits, fits_mib = ("", 0) if observed.replica else _smaller(observed, peak_mib * _HEADROOM, model)
+    kept = observed.replica or (observed.whole and observed.several)
+    fits, fits_mib = ("", 0) if kept else _smaller(observed, peak_mib * _HEADROOM, model)
     if fits and fits_mib < allocated_mib:
         saved_mib = allocated_mib - fits_mib
         return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=saved_mib, load_unknown=observed.load_unknown)
     if observed.mean_percent is not None and observed.mean_percent < IDLE_PERCENT and load_s >= _IDLE_S:
         return Advice(verdict=Sizing.IDLE)
-    known = model is not None or observed.amount or observed.replica
+    known = model is not None or observed.amount or kept
     return Advice(verdict=Sizing.FITS if known else Sizing.UNKNOWN)
 
 
@@ -207,8 +214,16 @@ def _profile(
     return "", 0
 
 
-def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) -> Advice:
-    """Return the recommendation for a container of a report."""
+def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport, *, several: bool = False) -> Advice:
+    """Return the recommendation for a container of a report.
+
+    Args:
+        container: its usage of the device.
+        device: the device.
+        gpu: of the device.
+        several: whether it has several whole GPUs.
+
+    """
     try:
         known = model(gpu.model)
     except InvalidInput:
@@ -216,7 +231,8 @@ def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) 
     observed = ObservedUsage(
         amount=not container.exclusive and not container.replica,
         replica=container.replica,
-        whole=container.exclusive and not device.profile,
+        whole=_whole(container, device),
+        several=several,
         part=_part(device, known),
         gpu_mib=None if device.profile else device.memory_mib or None,
         allocated_mib=container.allocated_mib,
@@ -226,6 +242,10 @@ def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) 
         load_observed_s=container.load_observed_s,
     )
     return advise(observed, known)
+
+
+def _whole(container: ContainerReport, device: DeviceReport) -> bool:
+    return container.exclusive and not device.profile
 
 
 def _part(device: DeviceReport, known: GpuModel | None) -> float | None:
@@ -244,10 +264,17 @@ def recommendations(reports: Iterable[UsageReport]) -> list[Recommendation]:
 
 def _recommendations(reports: Iterable[UsageReport]) -> Iterator[Recommendation]:
     for report in reports:
+        whole = Counter(
+            each.name
+            for gpu in report.gpus
+            for device in gpu.devices
+            for each in device.containers
+            if _whole(each, device)
+        )
         for gpu in report.gpus:
             for device in gpu.devices:
                 for each in device.containers:
-                    advice = advice_of(each, device, gpu)
+                    advice = advice_of(each, device, gpu, several=whole[each.name] > 1)
                     yield Recommendation(
                         node=report.node,
                         gpu=gpu.index,

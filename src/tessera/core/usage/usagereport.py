@@ -95,12 +95,12 @@ class UsageReport(_Record, frozen=True, kw_only=True):
     gpus: tuple[GpuReport, ...] = ()
 
 
-def usage_report(usage: NodeUsage, histories: Histories, now_s: float) -> UsageReport:
-    """Return the report of an observation, made at `now_s` on the clock of the histories."""
-    return UsageReport(node=usage.node, age_s=0.0, gpus=tuple(_gpus(usage, histories, now_s)))
+def usage_report(usage: NodeUsage, histories: Histories) -> UsageReport:
+    """Return the report of an observation."""
+    return UsageReport(node=usage.node, age_s=0.0, gpus=tuple(_gpus(usage, histories)))
 
 
-def _gpus(usage: NodeUsage, histories: Histories, now_s: float) -> Iterator[GpuReport]:
+def _gpus(usage: NodeUsage, histories: Histories) -> Iterator[GpuReport]:
     loads = tuple(map(gpu_load, usage.gpus))
     for gpu, load, contention in zip(usage.gpus, loads, contention_of(loads), strict=True):
         yield GpuReport(
@@ -111,12 +111,12 @@ def _gpus(usage: NodeUsage, histories: Histories, now_s: float) -> Iterator[GpuR
             temperature_c=gpu.reading.temperature_c,
             power_watts=gpu.reading.power_watts,
             throttled=load.causes,
-            devices=tuple(_device(each, histories, now_s) for each in gpu.devices),
+            devices=tuple(_device(each, histories) for each in gpu.devices),
             contention=contention,
         )
 
 
-def _device(device: DeviceUse, histories: Histories, now_s: float) -> DeviceReport:
+def _device(device: DeviceUse, histories: Histories) -> DeviceReport:
     placement = None if device.instance is None else device.instance.placement
     return DeviceReport(
         profile="" if placement is None else placement.profile,
@@ -124,11 +124,11 @@ def _device(device: DeviceUse, histories: Histories, now_s: float) -> DeviceRepo
         memory_mib=device.memory_mib,
         used_mib=device.used_mib,
         gpu_percent=device.busy_percent,
-        containers=tuple(_container(each, device, histories, now_s) for each in device.containers),
+        containers=tuple(_container(each, device, histories) for each in device.containers),
     )
 
 
-def _container(each: ContainerUse, device: DeviceUse, histories: Histories, now_s: float) -> ContainerReport:
+def _container(each: ContainerUse, device: DeviceUse, histories: Histories) -> ContainerReport:
     allocation = each.allocation
     history = histories.get((allocation.key, device.device))
     return ContainerReport(
