@@ -18,12 +18,15 @@ def test_counters_gauges_and_ages_are_shown() -> None:
     measures.count(REQUESTS, code="503")
     measures.set(READY, {(): 0})
     measures.set(READY, {(): 1})
+    measures.started("reconcile")
+    measures.started("never")
     measures.turned("gone")
     measures.stopped("gone")
     measures.stopped("gone")
     now_s = 107.5
     lines = measures.render().decode().splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
+        'tessera_loop_age_seconds{loop="never"} 7.5',
         'tessera_loop_age_seconds{loop="reconcile"} 7.5',
         'requests_total{code="200"} 3',
         'requests_total{code="503"} 1',

@@ -45,8 +45,12 @@ class Measures:
         buckets[bisect_left(_BOUNDS_S, seconds)] += 1
         self._sums_s[metric][own] += seconds
 
+    def started(self, loop: str) -> None:
+        """Note that a loop begins: its age counts from here until its first successful pass."""
+        self._turned_s.setdefault(loop, self.clock_s())
+
     def turned(self, loop: str) -> None:
-        """Note a successful pass of a loop; a loop without one has no age."""
+        """Note a successful pass of a loop; one that neither began nor had a pass has no age."""
         self._turned_s[loop] = self.clock_s()
 
     def stopped(self, loop: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from harness.agentlogs import until_logged
 from harness.agentmachine import CONFIG, STATE, Machine
 from tessera.agent.run import Agent
 from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
+from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, Unavailable
 from tessera.wakeup import WakeUp
 
@@ -66,6 +68,38 @@ async def test_each_loop_and_watch_has_an_age(machine: Machine) -> None:
                 return
             await asyncio.sleep(0.02)
     pytest.fail(text)
+
+
+async def test_a_start_that_does_not_succeed_has_an_age_until_it_does(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, inventory = asyncio.Event(), machine.driver.inventory
+
+    async def silent() -> Inventory:
+        if not answers.is_set():
+            raise Unavailable("driver", found="no answer")
+        return await inventory()
+
+    monkeypatch.setattr(machine.driver, "inventory", silent)
+    agent = Agent(machine.settings, machine.driver, machine.kube, times=machine.times)
+    running = asyncio.ensure_future(agent.run())
+
+    def ages() -> set[str]:
+        return {*re.findall(r'tessera_loop_age_seconds{loop="(\w+)"}', agent.measures.render().decode())}
+
+    try:
+        async with asyncio.timeout(30):
+            while not {"start"} & ages():  # noqa: ASYNC110 (no event)
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.5)
+            assert ages() & {"start", "layout", "offer", "record"} == {"start"}
+            answers.set()
+            while not {"layout", "offer", "record"} <= ages():  # noqa: ASYNC110 (no event)
+                await asyncio.sleep(0.02)
+        assert "start" not in ages()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_the_label_cuts_the_gpus(machine: Machine) -> None:

@@ -186,6 +186,7 @@ class Agent:
 
     async def _run(self) -> None:
         self._log.info("agent_started")
+        self.measures.started("start")
         try:
             async with self._kubelet, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watched.run(self.measures))
@@ -197,6 +198,7 @@ class Agent:
                 for each in self._beside:
                     tasks.create_task(each(self._view, self.measures))
                 await until_done(self._begin, partial(self._trouble, what="start"), self._settings.interval_s)
+                self.measures.stopped("start")
                 tasks.create_task(self._changes.serve(self._change))
                 tasks.create_task(self._plugins.run(self.measures))
                 tasks.create_task(self.exporter.run(self._settings.measure_s))
@@ -210,6 +212,7 @@ class Agent:
 
     async def _forever(self, what: str, wakeup: WakeUp, act: Callable[[], Awaitable[None]]) -> None:
         """Repeat an action, whatever errors come; ends only when this agent is canceled."""
+        self.measures.started(what)
         while True:
             await one_turn(act, partial(self._trouble, what=what), partial(self.measures.turned, what))
             await wakeup.wait(self._settings.interval_s)

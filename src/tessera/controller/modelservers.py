@@ -178,6 +178,7 @@ class ModelServers:
                 for namespace in self._namespaces:
                     tasks.create_task(self._follow(namespace))
                 await self._servers.synced()
+                measures.started(_LOOP)
                 while True:
                     await one_turn(self.reconcile, partial(self._trouble, ""), passed)
                     await asyncio.sleep(self._pace.least_s)

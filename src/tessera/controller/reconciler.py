@@ -92,6 +92,7 @@ class Reconciler(abc.ABC):
                     tasks.create_task(store.run())
                 for store in (self._nodes, *self._stores.values()):
                     await store.synced()
+                measures.started(self._what)
                 while True:
                     await one_turn(self.reconcile, self._complain, passed)
                     await asyncio.sleep(self._least_s)

@@ -137,6 +137,7 @@ class Controller:
                     tasks.create_task(store.run(self._measures if kind in _KINDS else None))
                 for store in self._stores.values():
                     await store.synced()
+                self._measures.started("reconcile")
                 while True:
                     began_s = asyncio.get_running_loop().time()
                     again_s = await self._reconcile_or_complain()

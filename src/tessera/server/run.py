@@ -213,6 +213,7 @@ class Server:
 
     async def _keep_key(self) -> None:
         """Keep a valid signing key, and all keys published: at intervals, and at once when they were removed."""
+        self._measures.started("signing-key")
         while True:
             try:
                 begun = self.view.keys.version

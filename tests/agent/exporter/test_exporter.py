@@ -325,6 +325,25 @@ async def test_what_was_observed_too_long_ago_is_not_shown(node: Node, monkeypat
     assert b"tessera_exporter_age_seconds " in text
 
 
+async def test_a_driver_that_never_answered_has_an_age(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent() -> Inventory:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(node.driver, "inventory", silent)
+    running = asyncio.ensure_future(node.exporter.run(0.01))
+    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    later_s = loop.time() + 61
+    monkeypatch.setattr(loop, "time", lambda: later_s)
+    text = node.exporter.render().decode()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    (age,) = (line for line in text.splitlines() if line.startswith("tessera_exporter_age_seconds "))
+    assert float(age.split()[1]) >= 60
+    assert "tessera_exporter_duration_seconds " not in text
+
+
 async def test_a_process_is_its_container_s_by_the_runtime_s_id(node: Node) -> None:
     t4, _ = await node.uuids()
     status = {"containerStatuses": [{"name": "c", "containerID": f"containerd://{ID}"}]}

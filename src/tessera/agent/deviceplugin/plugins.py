@@ -142,6 +142,7 @@ class Plugins:
         """Serve, register again when the kubelet restarts, and remove stale state; until canceled."""
         loop = asyncio.get_running_loop()
         tidied_s = loop.time()
+        measures.started("plugins")
         try:
             while True:
                 await asyncio.sleep(_TEND_S)

@@ -88,6 +88,7 @@ class Exporter:
         self._changes: Counter[str] = Counter()
         self._failures = 0
         self._took_s = 0.0
+        self._began_s: float | None = None
         self._observed_s: float | None = None
         self._text = b""
         self._usage = NodeUsage(node=node)
@@ -95,6 +96,7 @@ class Exporter:
 
     async def run(self, every_s: float) -> None:
         """Observe at intervals until canceled."""
+        self._began_s = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(until_done(self._count, partial(self._trouble, "gpu_event_not_counted"), every_s))
             while True:
@@ -202,12 +204,11 @@ class Exporter:
     def render(self) -> bytes:
         """Return the last observation in Prometheus' text format; without GPUs where it is too old."""
         own = [Family(EXPORTER_FAILURES, (MetricSample((), self._failures),))]
-        age_s = self._age_s
-        if age_s is not None:
-            own += [
-                Family(EXPORTER_AGE, (MetricSample((), age_s),)),
-                Family(EXPORTER_TIME, (MetricSample((), self._took_s),)),
-            ]
+        since_s = self._began_s if self._observed_s is None else self._observed_s
+        if since_s is not None:
+            own.append(Family(EXPORTER_AGE, (MetricSample((), asyncio.get_running_loop().time() - since_s),)))
+        if self._observed_s is not None:
+            own.append(Family(EXPORTER_TIME, (MetricSample((), self._took_s),)))
         return exposition(own) + (self._text if self._fresh else b"")
 
     def report(self) -> bytes:

@@ -101,6 +101,7 @@ class ImageWarmer:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._store.run(measures))
                 await self._store.synced()
+                measures.started("images")
                 while True:
                     await one_turn(self.reconcile, self._complain, done)
                     await self._wakeup.wait(self._interval_s)

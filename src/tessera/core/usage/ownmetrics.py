@@ -44,7 +44,9 @@ __all__ = [
     "SERVER_READY",
 ]
 
-EXPORTER_AGE = Metric("tessera_exporter_age_seconds", "gauge", "Time since the GPUs were observed.")
+EXPORTER_AGE = Metric(
+    "tessera_exporter_age_seconds", "gauge", "Time since the GPUs were observed, or since that was first tried."
+)
 EXPORTER_TIME = Metric("tessera_exporter_duration_seconds", "gauge", "How long the last observation of the GPUs took.")
 EXPORTER_FAILURES = Metric(
     "tessera_exporter_failures_total", "counter", "Observations of the GPUs that failed, and events not counted."
@@ -55,7 +57,9 @@ REPARTITIONS = Metric(
     "Repartitions of GPUs by the agent since it started, by how they ended.",
     ("outcome",),
 )
-LOOP_AGE = Metric("tessera_loop_age_seconds", "gauge", "Time since the last successful pass of a loop.", ("loop",))
+LOOP_AGE = Metric(
+    "tessera_loop_age_seconds", "gauge", "Time since the last successful pass of a loop, or since it began.", ("loop",)
+)
 IMAGES = Metric("tessera_node_images", "gauge", "Images assigned to the node, by state.", ("state",))
 MODELS = Metric("tessera_node_models", "gauge", "Models assigned to the node, by state.", ("state",))
 MODEL_BYTES = Metric("tessera_node_models_bytes", "gauge", "Size of the models that new pods of the node get.")

@@ -145,6 +145,7 @@ class ModelServerAutoscaler:
                 tasks.create_task(store.run(self._measures))
             for store in self._stores.values():
                 await store.synced()
+            self._measures.started("reconcile")
             while True:
                 begun_s = time.monotonic()
                 await one_turn(self.reconcile, self._trouble, partial(self._measures.turned, "reconcile"))

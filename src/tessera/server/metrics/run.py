@@ -136,6 +136,7 @@ class MetricsServer:
 
     async def _follow_proxy(self, http: HttpServer) -> None:
         """Read the CA of kube-apiserver's proxy at intervals: it is rotated now and then."""
+        self._measures.started("front-proxy")
         while True:
             try:
                 await self._access.read_proxy(http.trust)

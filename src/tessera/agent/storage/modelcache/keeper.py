@@ -174,6 +174,7 @@ class ModelKeeper:
                 if self._peers is not None:
                     tasks.create_task(self._refresh_peers())
                 await self._store.synced()
+                measures.started("models")
                 while True:
                     await one_turn(lambda: self.reconcile(view, servers), self._complain, done)
                     await self._wakeup.wait(self._interval_s)
