@@ -34,6 +34,10 @@ async def _print(place: ClusterSource, name: str, namespace: str) -> None:
         state = await state_of(kube, name, namespace)
         if not state.pod:
             found = f"{state.stage.value}{': ' if state.reason else ''}{state.reason}"
-            hint = "its pod was deleted, and its log with it" if state.stage.ended else "try again when its pod has started"
+            hint = (
+                "its pod was deleted, and its log with it"
+                if state.stage.ended
+                else "try again when its pod has started"
+            )
             raise InvalidInput(f"job {namespace}/{name}", found=found, hint=hint)
         await print_log(kube, state)
