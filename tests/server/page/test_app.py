@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, suppress
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from harness.pageserver import cluster, served
 from harness.servers import Clock
@@ -14,7 +15,7 @@ from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.listening import HttpServer, listening
 from tessera.server.page.app import make_page_app
-from tessera.server.page.feed import FleetFeed
+from tessera.server.page.feed import Channel, FleetFeed
 from tessera.server.page.signin import SignIn
 from tessera.server.settings import PageLimits
 
@@ -229,6 +230,20 @@ async def test_hundreds_that_come_at_once_get_no_more_streams_than_one_after_the
         for each in writers:
             each.close()
             await asyncio.gather(each.wait_closed(), return_exceptions=True)
+
+
+async def test_a_defect_while_updates_are_sent_ends_them_and_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_channel: Channel, _last: str) -> None:
+        raise RuntimeError("nobody thought of it")
+
+    monkeypatch.setattr(Channel, "since", broken)
+    with capture_logs() as logs:
+        async with served(await cluster()) as page:
+            with pytest.raises(httpx2.RemoteProtocolError):
+                async with page.client.stream("GET", "/api/events") as answer:
+                    await answer.aread()
+    (said,) = (each for each in logs if each["event"] == "defect")
+    assert (said["path"], str(said["exc_info"])) == ("/api/events", "nobody thought of it")
 
 
 async def test_a_stream_ends_after_a_while() -> None:

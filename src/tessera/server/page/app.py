@@ -62,6 +62,7 @@ class _Handlers:
         limits: on streams.
         clock_s: a monotonic clock.
         log: records that tokens cannot be reviewed.
+        self._log = log
 
     """
 
@@ -80,6 +81,7 @@ class _Handlers:
         self._limits = limits
         self._streams = AnswerSlots(limits, limits.replace_s, clock_s)
         self._fleets = AnswerSlots(limits, math.inf, clock_s)
+        self._log = log
         self._complain = Complaint(log, "token_not_reviewed")
 
     def _slot(self, slots: AnswerSlots, viewer: Viewer, own: str, total: str) -> AnswerSlot:
@@ -103,7 +105,7 @@ class _Handlers:
         except BaseException:
             slot.free()
             raise
-        return SentInPieces(pieces_of(content), "application/json", most.send_s, slot)
+        return SentInPieces(pieces_of(content), "application/json", most.send_s, slot, self._log)
 
     async def _content(self, viewer: Viewer) -> bytes:
         """Return the viewer's fleet after the next refresh.
@@ -127,7 +129,7 @@ class _Handlers:
         own = f"{viewer.name} has the page open in {most.streams_per_viewer} tabs, the most for one viewer: close one"
         total = f"all {most.streams} live connections are in use; try again later"
         slot = self._slot(self._streams, viewer, own, total)
-        return SentInPieces(self._stream(request, viewer), _EVENTS, most.send_s, slot)
+        return SentInPieces(self._stream(request, viewer), _EVENTS, most.send_s, slot, self._log)
 
     async def _stream(self, request: Request, viewer: Viewer) -> AsyncGenerator[bytes]:
         """Yield events until the stream's time is over, or the viewer's permissions change."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from tessera.log import Logger
 from tessera.server.listening import ABORT
 from tessera.server.settings import PageLimits
 
@@ -91,28 +92,32 @@ class SentInPieces(Response):
         media_type: what they are.
         send_s: longest time until a piece is taken.
         slot: freed at the end.
+        log: for defects of the generator.
 
     """
 
-    def __init__(self, pieces: AsyncGenerator[bytes], media_type: str, send_s: float, slot: AnswerSlot) -> None:
+    def __init__(
+        self, pieces: AsyncGenerator[bytes], media_type: str, send_s: float, slot: AnswerSlot, log: Logger
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-store"}, media_type=media_type)
         self._pieces = pieces
         self._send_s = send_s
         self._slot = slot
+        self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the pieces until they end, or the viewer disconnects, stops reading, or needs the slot for another."""
         headers = [each for each in self.raw_headers if each[0] != b"content-length"]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            complete = await self._sent(receive, send)
+            complete = await self._sent(scope["path"], receive, send)
         finally:
             self._slot.free()
         if not complete:
             scope[ABORT]()
             await asyncio.sleep(0)  # the server learns that the connection has ended
 
-    async def _sent(self, receive: Receive, send: Send) -> bool:
+    async def _sent(self, path: str, receive: Receive, send: Send) -> bool:
         """Return whether the response was sent to its end."""
         sending = asyncio.ensure_future(self._send(send))
         others = asyncio.ensure_future(_until_gone(receive)), asyncio.ensure_future(self._slot.replaced.wait())
@@ -122,6 +127,8 @@ class SentInPieces(Response):
             for task in (sending, *others):
                 task.cancel()
             result, *_ = await asyncio.gather(sending, *others, return_exceptions=True)
+        if isinstance(result, Exception) and not isinstance(result, TimeoutError | OSError):
+            self._log.error("defect", path=path, exc_info=result)
         if not self._slot.replaced.is_set():
             return result is None
         try:
