@@ -15,7 +15,7 @@ from tessera.core.usage.attribution import GpuUse, Owner, attributed
 from tessera.core.usage.history import Histories, remembered
 from tessera.core.usage.nodemetrics import NodeUsage
 from tessera.core.usage.rightsizing import Advice, ObservedUsage, Sizing, advice_of, advise, recommendations
-from tessera.core.usage.usagereport import DeviceReport, GpuReport, UsageReport, usage_report
+from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport, usage_report
 
 A100, H100, T4 = model("A100-40GB"), model("H100-80GB"), model("T4")
 HALF = next(each.memory_mib for each in H100.profiles if each.name == "4g.40gb")
@@ -294,6 +294,46 @@ def test_a_container_with_several_whole_gpus_is_told_no_part_of_one(
     )
     found = recommendations([UsageReport(node="n1", gpus=tuple(gpus))])
     assert [f"{each.verdict} {each.fits}".strip() for each in found] == want
+
+
+@pytest.mark.parametrize(
+    ("peaks_mib", "want"),
+    [
+        ((15_000, 4000), ["0 too-much 18 GiB 15000", "1 too-much 18 GiB 15000"]),
+        ((20_200, 4000), ["0 too-little 24 GiB 20200", "1 too-little 24 GiB 20200"]),
+        ((15_000, 0), ["1 unused  0", "0 too-much 18 GiB 15000"]),
+        ((None, 4000), ["0 unknown  4000", "1 unknown  4000"]),
+        ((None, None), ["0 unknown  None", "1 unknown  None"]),
+    ],
+)
+def test_shares_of_one_request_are_told_one_size(peaks_mib: tuple[int | None, ...], want: list[str]) -> None:
+    """`gpu-count: 2` is one amount for two GPUs."""
+    own = msgspec.structs.replace(usagereports.SMALL, exclusive=False, allocated_mib=20480, observed_s=9000)
+    gpus = (
+        GpuReport(
+            index=index,
+            model="A100-40GB",
+            devices=(DeviceReport(containers=(msgspec.structs.replace(own, peak_mib=peak_mib),)),),
+        )
+        for index, peak_mib in enumerate(peaks_mib)
+    )
+    found = recommendations([UsageReport(node="n1", gpus=tuple(gpus))])
+    assert [f"{each.gpu} {each.verdict} {each.fits} {each.peak_mib}" for each in found] == want
+
+
+@pytest.mark.parametrize(("mean_percent", "load_s"), [(None, 90_000.0), (2.0, 3600.0), (50.0, 90_000.0)])
+def test_a_request_is_idle_if_all_its_devices_are_known_to_be(mean_percent: float | None, load_s: float) -> None:
+    own = msgspec.structs.replace(
+        usagereports.SMALL, exclusive=False, allocated_mib=4096, peak_mib=3300, mean_percent=1.0, observed_s=90_000.0
+    )
+    other = msgspec.structs.replace(own, mean_percent=mean_percent, load_observed_s=load_s)
+
+    def verdicts(*containers: ContainerReport) -> set[Sizing]:
+        gpus = (GpuReport(index=0, devices=(DeviceReport(containers=(each,)),)) for each in containers)
+        return {each.verdict for each in recommendations([UsageReport(node="n1", gpus=tuple(gpus))])}
+
+    assert verdicts(own, own) == {Sizing.IDLE}
+    assert verdicts(own, other) == {Sizing.FITS}
 
 
 def test_advice_is_by_the_gpu_s_model_where_it_is_known() -> None:

@@ -1,7 +1,7 @@
 """Right-sizing: containers with too much or too little GPU memory, what would fit, and the savings."""
 
 import enum
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -262,6 +262,28 @@ def recommendations(reports: Iterable[UsageReport]) -> list[Recommendation]:
     )
 
 
+def _request(container: ContainerReport, device: DeviceReport) -> tuple[str, str, bool]:
+    """Return what the devices of one request of a container have in common: it says one size for all of them."""
+    return container.name, device.profile, container.exclusive
+
+
+def _together(alike: list[ContainerReport]) -> ContainerReport:
+    """Return the usage by which the devices of a request are judged: the largest of all.
+
+    Where it is unknown on one of them, only too little memory is advice.
+    """
+    peaks_mib = [each.peak_mib for each in alike if each.peak_mib is not None]
+    means = [each.mean_percent for each in alike if each.mean_percent is not None]
+    loads_s = [each.observed_s if each.load_observed_s is None else each.load_observed_s for each in alike]
+    return msgspec.structs.replace(
+        alike[0],
+        peak_mib=max(peaks_mib, default=None),
+        mean_percent=max(means) if len(means) == len(alike) else None,
+        observed_s=min(each.observed_s for each in alike) if len(peaks_mib) == len(alike) else 0.0,
+        load_observed_s=min(loads_s),
+    )
+
+
 def _recommendations(reports: Iterable[UsageReport]) -> Iterator[Recommendation]:
     for report in reports:
         whole = Counter(
@@ -271,9 +293,17 @@ def _recommendations(reports: Iterable[UsageReport]) -> Iterator[Recommendation]
             for each in device.containers
             if _whole(each, device)
         )
+        alike = defaultdict[tuple[str, str, bool], list[ContainerReport]](list)
+        for device in (device for gpu in report.gpus for device in gpu.devices):
+            for each in (each for each in device.containers if not (each.replica or _whole(each, device))):
+                alike[_request(each, device)].append(each)
+        together = {key: _together(each) for key, each in alike.items()}
         for gpu in report.gpus:
             for device in gpu.devices:
-                for each in device.containers:
+                for own in device.containers:
+                    unused = own.peak_mib is not None and own.peak_mib <= UNUSED_MIB
+                    usage = own if unused or own.replica else together.get(_request(own, device), own)
+                    each = msgspec.structs.replace(usage, allocated_mib=own.allocated_mib)
                     advice = advice_of(each, device, gpu, several=whole[each.name] > 1)
                     yield Recommendation(
                         node=report.node,
