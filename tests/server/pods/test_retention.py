@@ -35,6 +35,7 @@ class Watched:
         self.public = {SERVER}
         self.gpus: tuple[Gpu, ...] = (gpu(0),)
         self.agent: tuple[Signer, ...] = (AGENT,)
+        self.unit_mib = 1024
         self.tell_keys()
         self.tell_gpu_node()
         self.view.take_node(self.versioned(node("a")))
@@ -53,7 +54,7 @@ class Watched:
 
     def tell_gpu_node(self) -> None:
         told = keys_text(each.public for each in self.agent)
-        self.view.take_gpu_node(self.versioned(gpunode("a", *self.gpus, assignment_keys=told)))
+        self.view.take_gpu_node(self.versioned(gpunode("a", *self.gpus, assignment_keys=told, unit_mib=self.unit_mib)))
 
     def annotated(self, assignment: str | None, signature: Callable[[Object], Object] = lambda each: each) -> None:
         """Let the pod's owner write another assignment beside the signature, or none, and then sign it somehow."""
@@ -113,10 +114,9 @@ def with_another_object(watched: Watched) -> None:
 
 
 def with_another_unit(watched: Watched) -> None:
-    gone = "other" in watched.view.nodes
-    watched.view.take_gpu_node(watched.versioned(gpunode("other", gpu(0), unit_mib=2048)), gone=gone)
-    watched.view.take_node(watched.versioned(node("other")), gone=gone)
-    assert watched.view.pods.share_unit_mib == (1024 if gone else 2048)
+    watched.unit_mib = 1024 if watched.unit_mib == 1 else 1
+    watched.tell_gpu_node()
+    assert watched.view.pods.share_unit_mib == watched.unit_mib
 
 
 def without_gpu_node(watched: Watched) -> None:
@@ -147,7 +147,7 @@ CHANGED: dict[str, Callable[[Watched], None]] = {
     "the agent has another key alone": with_other_agent_key,
     "servers have another key too": with_server_key,
     "the servers' keys are written anew": with_another_object,
-    "a node counts in units of 2 GiB": with_another_unit,
+    "the node counts in MiB": with_another_unit,
     "the GPUNode is deleted and made again": without_gpu_node,
     "the Node is deleted and made again": without_node,
 }
@@ -242,13 +242,14 @@ def test_what_counted_without_signature_is_void_once_the_agent_tells_keys() -> N
 
 def test_gpushare_s_annotations_that_are_removed_hold_on_a_node_without_an_agent_alone() -> None:
     watched = Watched()
-    amounts = {"aliyun.com/gpu-mem": "39", "aliyun.com/gpu-count": "1"}
+    with_another_unit(watched)
+    amounts = {"aliyun.com/gpu-mem": "39000", "aliyun.com/gpu-count": "1"}
     labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
     watched.view.take_node(watched.versioned(node("b", amounts, **labels)))
-    of_gpushare = pod("q", {"aliyun.com/gpu-mem": 30}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}, node="b")
+    of_gpushare = pod("q", {"aliyun.com/gpu-mem": 30000}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}, node="b")
     watched.view.take_pod(watched.versioned(of_gpushare))
     ((before,),) = (each.shares for each in watched.view.ledger.pods_on("b"))
-    watched.view.take_pod(watched.versioned(pod("q", {"aliyun.com/gpu-mem": 30}, node="b")))
+    watched.view.take_pod(watched.versioned(pod("q", {"aliyun.com/gpu-mem": 30000}, node="b")))
     with_another_unit(watched)
     assert [each.shares for each in watched.view.ledger.pods_on("b")] == [(before,)]
     told = keys_text([AGENT.public])
