@@ -107,7 +107,7 @@ class Verbs:
         live = self._requested_pod(requested.pod)
         if live.gpus and live.wrong:
             return ()
-        # The pod's own claims are set aside: what they hold is the pod's, and nobody need leave for it.
+        # The pod's own claims are set aside: the memory is its own, and no pod is evicted for it.
         with self._view.claims.set_aside(live.uid):
             unsuited = self._view.ledger.unsuited(live.need, [each.node for each in requested.candidates])
             suited = tuple(each for each in requested.candidates if each.node not in unsuited)

@@ -233,7 +233,7 @@ async def test_keys_that_cannot_be_kept_count_all_the_same(tmp_path: Path) -> No
 
 
 async def test_after_etcd_was_restored_the_keys_that_are_read_count_and_can_be_revoked(tmp_path: Path) -> None:
-    """Versions went back: what is read is older than what was seen, and yet it is the present."""
+    """Versions went back: what is read is older than what was read before, and yet it is the present."""
     kube = Versioned()
     keys = AssignmentKeys(kube, "n1", tmp_path / "key", logger(), wake=lambda: None)
     keys.open(())

@@ -38,7 +38,7 @@ USED = (GpuUser(device=DeviceId("GPU-0", HALVES[0]), pod="ns/p"),)
 def look(
     gpu: GpuFacts, users: tuple[GpuUser, ...] = (), name: str = "all-1g.5gb", *, unseen: tuple[int, ...] = ()
 ) -> NodeObserved:
-    """Return a look at a node with one GPU that shall be cut in seven, and others that were lost before."""
+    """Return an observed node with one GPU to be partitioned into seven instances, and others that were lost before."""
     return NodeObserved(name, outlook(name, {}, msgspec.structs.replace(node_of(gpu), unseen=unseen), users))
 
 

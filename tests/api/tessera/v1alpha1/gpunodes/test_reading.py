@@ -91,11 +91,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "more states than a table can have": (
         {"status": {"gpus": [GPU | {"product": product(memory_slices=17)}]}},
-        "node-a: product of GPU 0: more than 16 memory slices and kinds of media engines",
+        "node-a: product of GPU 0: 17 memory slices and kinds of media engines, and at most 16 are read",
     ),
     "a placement beyond the GPU": (
         {"status": {"gpus": [GPU | {"product": product(starts=[4])}]}},
-        "product of GPU 0: profile 1g exceeds the 4 memory slices",
+        "product of GPU 0: profile 1g of size 1 at start 4 exceeds the 4 memory slices",
     ),
     "starts without a size": (
         {"status": {"gpus": [GPU | {"product": product(size=0)}]}},
@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
                 "gpus": [GPU | {"product": product() | {"profiles": product(starts=[0, 1, 2, 3])["profiles"] * 16}}]
             }
         },
-        "more than 62 placements",
+        "64 placements, and at most 62 are read",
     ),
     "fewer clients than none": (
         {"status": {"gpus": [GPU | {"sharing": {"modes": ["mps"], "replicas": [{"clients": -1}]}}]}},

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,6 +135,19 @@ def test_the_driver_s_word_about_a_known_model_is_kept() -> None:
     state = GpuNodeState(name=NodeName("n"), gpus=(Gpu(index=0, model=other, memory_mib=40_000, uuid="GPU-0"),))
     found = read_gpu_node(written(state)).gpus[0].model
     assert [each.name for each in found.profiles] == ["1g.5gb"]
+
+
+@pytest.mark.parametrize("known", CATALOG, ids=[each.name for each in CATALOG])
+def test_what_a_driver_may_say_of_a_model_like_one_of_the_catalog_is_read(known: GpuModel) -> None:
+    """No bound on reports is below what a real GPU has."""
+    other = msgspec.structs.replace(known, arch="another")
+    state = GpuNodeState(name=NodeName("n"), gpus=(Gpu(index=0, model=other, memory_mib=40_000, uuid="GPU-0"),))
+    found = read_gpu_node(written(state)).gpus[0].model
+    assert (found.arch, found.memory_slices, [each.starts for each in found.profiles]) == (
+        "another",
+        known.memory_slices,
+        [each.starts for each in known.profiles],
+    )
 
 
 def test_the_object_goes_with_its_node() -> None:

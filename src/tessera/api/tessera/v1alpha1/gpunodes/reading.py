@@ -153,17 +153,20 @@ def _model(each: GpuFields) -> GpuModel:
 
 def _why_impossible(product: ProductFields) -> str:
     """Return what no GPU can have; empty where there is nothing: tables of all states are made of these numbers."""
-    if product.memory_slices + len(product.at_most_one) > _MOST_BITS:
-        return f"more than {_MOST_BITS} memory slices and kinds of media engines"
+    bits = product.memory_slices + len(product.at_most_one)
+    if bits > _MOST_BITS:
+        return f"{bits} memory slices and kinds of media engines, and at most {_MOST_BITS} are read"
     for each in product.profiles:
         if not 0 < each.compute_slices <= product.compute_slices:
             return f"profile {each.name} with {each.compute_slices} of {product.compute_slices} compute slices"
         if each.starts and not each.size:
             return f"profile {each.name} has starts, and no memory slice"
         if any(start + each.size > product.memory_slices for start in each.starts):
-            return f"profile {each.name} exceeds the {product.memory_slices} memory slices"
-    if sum(len(set(each.starts)) for each in product.profiles) > _MOST_PLACEMENTS:
-        return f"more than {_MOST_PLACEMENTS} placements"
+            place = f"profile {each.name} of size {each.size} at start {max(each.starts)}"
+            return f"{place} exceeds the {product.memory_slices} memory slices"
+    placements = sum(len(set(each.starts)) for each in product.profiles)
+    if placements > _MOST_PLACEMENTS:
+        return f"{placements} placements, and at most {_MOST_PLACEMENTS} are read"
     return ""
 
 
