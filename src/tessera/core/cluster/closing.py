@@ -50,54 +50,54 @@ def reserved_shares(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice]) -> Iterator[
             yield from [Share.of_device(gpu.index, offered, offered.resource)] * offered.clients
 
 
-def without_new(gpu: Gpu, unhealthy: Sequence[UnhealthyDevice], held: Sequence[Share]) -> Gpu:
+def without_new(gpu: Gpu, unhealthy: Sequence[UnhealthyDevice], in_use: Sequence[Share]) -> Gpu:
     """Return a GPU as a planner may use it: its unhealthy parts serve their present holders only.
 
     Args:
         gpu: the GPU.
         unhealthy: devices; only those of this GPU count.
-        held: shares of this GPU in use by pods.
+        in_use: shares of this GPU in use by pods.
 
     """
     if gpu.uuid in closed_gpus(unhealthy):
-        return closed(gpu, held)
+        return closed(gpu, in_use)
     reserved = tuple(reserved_shares(gpu, unhealthy))
     return msgspec.structs.replace(gpu, reserved=reserved) if reserved else gpu
 
 
-def closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
+def closed(gpu: Gpu, in_use: Sequence[Share]) -> Gpu:
     """Return a GPU as a planner may use it if it serves only its present holders."""
-    return msgspec.structs.replace(_closed(gpu, held), healthy=gpu)
+    return msgspec.structs.replace(_closed(gpu, in_use), healthy=gpu)
 
 
-def possible_together(gpu: Gpu, held: Mapping[PodKey, Sequence[Share]]) -> dict[PodKey, tuple[Share, ...]]:
+def possible_together(gpu: Gpu, in_use: Mapping[PodKey, Sequence[Share]]) -> dict[PodKey, tuple[Share, ...]]:
     """Return of a GPU's holders, by name, each that is possible beside those before it if the GPU is closed."""
     kept: dict[PodKey, tuple[Share, ...]] = {}
-    for pod in sorted(held):
-        trial = kept | {pod: tuple(held[pod])}
+    for pod in sorted(in_use):
+        trial = kept | {pod: tuple(in_use[pod])}
         if _possible(gpu, trial):
             kept = trial
     return kept
 
 
-def _possible(gpu: Gpu, held: Mapping[PodKey, Sequence[Share]]) -> bool:
-    shares = [share for own in held.values() for share in own]
+def _possible(gpu: Gpu, in_use: Mapping[PodKey, Sequence[Share]]) -> bool:
+    shares = [share for own in in_use.values() for share in own]
     alone = msgspec.structs.replace(gpu, sharing=_sharing_of(gpu, shares))
-    return not any(faults(GpuType.of(alone), held, recorded=True))
+    return not any(faults(GpuType.of(alone), in_use, recorded=True))
 
 
-def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
-    sharing = _sharing_of(gpu, held)
+def _closed(gpu: Gpu, in_use: Sequence[Share]) -> Gpu:
+    sharing = _sharing_of(gpu, in_use)
     if sharing.modes and not sharing.offers:  # by amounts: it has what they use, and no more
-        return msgspec.structs.replace(gpu, memory_mib=sum(share.memory_mib for share in held), sharing=sharing)
+        return msgspec.structs.replace(gpu, memory_mib=sum(share.memory_mib for share in in_use), sharing=sharing)
     return msgspec.structs.replace(gpu, sharing=sharing)
 
 
-def _sharing_of(gpu: Gpu, held: Sequence[Share]) -> Sharing:
-    """Return the sharing under which a GPU has the held devices and no others."""
-    modes = tuple(dict.fromkeys(share.mode for share in held))
+def _sharing_of(gpu: Gpu, in_use: Sequence[Share]) -> Sharing:
+    """Return the sharing under which a GPU has the devices in use and no others."""
+    modes = tuple(dict.fromkeys(share.mode for share in in_use))
     holders: dict[Placement, list[Share]] = {}
-    for share in held:
+    for share in in_use:
         place = None if share.start is None else placement_at(gpu.model, share.profile or "", share.start)
         if place in placements(gpu.model):
             holders.setdefault(place, []).append(share)
@@ -106,5 +106,5 @@ def _sharing_of(gpu: Gpu, held: Sequence[Share]) -> Sharing:
         offers = tuple(Offer(placement=each, mode=holders[each][0].mode, clients=len(holders[each])) for each in layout)
         return Sharing(modes=modes, layout=layout, allow_repartition=False, offers=offers)
     if modes and (modes[0] not in AMOUNT_MODES or gpu.sharing.replicas):
-        return Sharing(modes=modes[:1], offers=(Offer(mode=modes[0], clients=len(held)),))
+        return Sharing(modes=modes[:1], offers=(Offer(mode=modes[0], clients=len(in_use)),))
     return Sharing(modes=modes)

@@ -55,14 +55,14 @@ class Fault(NamedTuple, Generic[Holder]):
 
 _Found = tuple[Rule, dict[str, object]]
 
-_SAID_BY: Final = {Rule.MEMORY: (Rule.MEMORY, Rule.SIZE), Rule.COMPUTE: (Rule.COMPUTE,)}
+_IMPLIED_BY: Final = {Rule.MEMORY: (Rule.MEMORY, Rule.SIZE), Rule.COMPUTE: (Rule.COMPUTE,)}
 """The rules that, broken, say already that recorded devices exceed the GPU."""
 
 
 def faults(
-    gpu_type: GpuType, held: Mapping[Holder, Sequence[Share]], *, recorded: bool = False
+    gpu_type: GpuType, in_use: Mapping[Holder, Sequence[Share]], *, recorded: bool = False
 ) -> Iterator[Fault[Holder]]:
-    """Yield why `held` cannot coexist on a GPU of this type, by holder; nothing if it can.
+    """Yield why `in_use` cannot coexist on a GPU of this type, by holder; nothing if it can.
 
     Shares that are impossible even alone come first, then conflicts between the others. The modes allowed for new
     shares do not matter: a pod's allocation was made under rules that may have changed. The answer does
@@ -70,15 +70,15 @@ def faults(
 
     Args:
         gpu_type: the type of the GPU.
-        held: the shares of each holder.
+        in_use: the shares of each holder.
         recorded: whether all recorded devices together must not exceed the GPU, however it is shared. MIG instances
             are judged by their placement: two 3g.40gb have more than the usable memory of an H100 without MIG.
 
     """
     sound: dict[Holder, list[Share]] = {}
     broken = set[Rule]()
-    for holder in sorted(held, key=str):
-        for share in held[holder]:
+    for holder in sorted(in_use, key=str):
+        for share in in_use[holder]:
             found = _alone(gpu_type, share)
             if found is None:
                 sound.setdefault(holder, []).append(share)
@@ -89,14 +89,14 @@ def faults(
         broken.add(rule)
         yield Fault(rule, tuple(sound), facts)
     if recorded:
-        for rule, facts in _beyond_gpu(gpu_type, [share for shares in held.values() for share in shares]):
-            if broken.isdisjoint(_SAID_BY[rule]):
-                yield Fault(rule, tuple(sorted(held, key=str)), facts)
+        for rule, facts in _beyond_gpu(gpu_type, [share for shares in in_use.values() for share in shares]):
+            if broken.isdisjoint(_IMPLIED_BY[rule]):
+                yield Fault(rule, tuple(sorted(in_use, key=str)), facts)
 
 
-def with_reserved(gpu: Gpu, held: Sequence[Share]) -> list[Share]:
+def with_reserved(gpu: Gpu, in_use: Sequence[Share]) -> list[Share]:
     """Return shares in use of a GPU, and what is reserved of it beside them, as far as that fits."""
-    found, gpu_type = list(held), GpuType.of(gpu)
+    found, gpu_type = list(in_use), GpuType.of(gpu)
     for share in gpu.reserved:
         if not any(faults(gpu_type, {"": [*found, share]})):
             found.append(share)

@@ -109,12 +109,12 @@ class GpuTypes:
 
     def all_of(self, gpus: Sequence[Sequence[Gpu]], most: int) -> Ints:
         """Return the type of each GPU of nodes with at most that many, `(most, len(gpus))`."""
-        seen: dict[tuple[int, int, int, int], int] = {}  # by identity, which is faster than by value
+        numbers: dict[tuple[int, int, int, int], int] = {}  # by identity, which is faster than by value
         kinds = np.zeros((most, len(gpus)), dtype=np.int64)
         for node, row in enumerate(gpus):
             for column, gpu in enumerate(row):
                 same = (id(gpu.model), gpu.memory_mib, id(gpu.sharing), id(gpu.healthy))
-                if same not in seen:
-                    seen[same] = self.of(gpu)
-                kinds[column, node] = seen[same]
+                if same not in numbers:
+                    numbers[same] = self.of(gpu)
+                kinds[column, node] = numbers[same]
         return kinds

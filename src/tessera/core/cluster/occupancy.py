@@ -60,12 +60,12 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def instances(self) -> tuple[Placement, ...]:
         """The MIG instances after the plan, by start: used ones, and existing ones that do not conflict with them."""
-        held = {p for p in self._placements if p}
+        used = {p for p in self._placements if p}
         there = self.gpu.sharing.layout or ()
         if any(h.share.profile is None for h in self.holdings):
             return ()
-        room = open_placements(self.gpu.model, tuple(sorted(held))) if there else ()
-        return tuple(sorted(held.union(p for p in there if p in room)))
+        room = open_placements(self.gpu.model, tuple(sorted(used))) if there else ()
+        return tuple(sorted(used.union(p for p in there if p in room)))
 
     @property
     def _placements(self) -> tuple[Placement | None, ...]:
@@ -79,11 +79,11 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
 
 def occupancy(snapshot: Snapshot, assignments: Iterable[Assignment] = ()) -> Mapping[NodeName, tuple[Occupancy, ...]]:
     """Return every GPU of the snapshot with its shares, running pods first, by node in the snapshot's order."""
-    held = defaultdict[tuple[NodeName, int], list[Holding]](list)
+    holdings = defaultdict[tuple[NodeName, int], list[Holding]](list)
     for assignment in (*(running.assignment for running in snapshot.running), *assignments):
         for share in assignment.shares:
-            held[assignment.node, share.gpu].append(Holding(assignment.pod, share))
+            holdings[assignment.node, share.gpu].append(Holding(assignment.pod, share))
     return {
-        node.name: tuple(Occupancy(gpu=gpu, holdings=tuple(held[node.name, gpu.index])) for gpu in node.gpus)
+        node.name: tuple(Occupancy(gpu=gpu, holdings=tuple(holdings[node.name, gpu.index])) for gpu in node.gpus)
         for node in snapshot.nodes
     }

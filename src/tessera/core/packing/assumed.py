@@ -46,11 +46,11 @@ def with_assumed_shares(node: Node, pods: Iterable[PodOnNode]) -> PodsOnNode:
     """Return the pods of one node, each with possible devices."""
     ordered = sorted(pods, key=lambda each: each.pod.key)
     recorded = {each.pod.key: each.shares for each in ordered if each.shares is not None}
-    held: dict[int, dict[PodKey, list[Share]]] = {}
+    by_gpu: dict[int, dict[PodKey, list[Share]]] = {}
     for key, shares in recorded.items():
         for share in shares:
-            held.setdefault(share.gpu, {}).setdefault(key, []).append(share)
-    kept, conflicts, notes = _kept(node, held)
+            by_gpu.setdefault(share.gpu, {}).setdefault(key, []).append(share)
+    kept, conflicts, notes = _kept(node, by_gpu)
     running = [
         _running(each.pod, node.name, tuple(share for share in each.shares if each.pod.key in kept[share.gpu]))
         for each in ordered
@@ -74,14 +74,14 @@ def unused_record(key: PodKey, error: InvalidInput) -> str:
 
 
 def _kept(
-    node: Node, held: Mapping[int, Mapping[PodKey, Sequence[Share]]]
+    node: Node, recorded: Mapping[int, Mapping[PodKey, Sequence[Share]]]
 ) -> tuple[dict[int, Mapping[PodKey, Sequence[Share]]], frozenset[int], list[str]]:
     """Return the holders of each GPU that are possible together, the GPUs whose holders conflict, and why."""
     gpus = {gpu.index: gpu for gpu in node.gpus}
-    kept: dict[int, Mapping[PodKey, Sequence[Share]]] = dict(held)
+    kept: dict[int, Mapping[PodKey, Sequence[Share]]] = dict(recorded)
     conflicts: list[int] = []
     notes: list[str] = []
-    for index, holders in held.items():
+    for index, holders in recorded.items():
         gpu, why = gpus.get(index), "it conflicts with what other pods have of it"
         if gpu is None:
             kept[index], why = {}, "the node does not have it"

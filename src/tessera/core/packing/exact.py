@@ -81,11 +81,11 @@ class _Model:
         self.instances: dict[tuple[int, int, Placement], int] = {}
         self.modes: dict[tuple[int, int, Mode], int] = {}
         self.opened: list[int] = []
-        held = occupancy(snapshot)
-        self.held = {
+        gpu_usage = occupancy(snapshot)
+        self.shares = {
             (n, each.gpu.index): with_reserved(each.gpu, [holding.share for holding in each.holdings])
             for n, node in enumerate(snapshot.nodes)
-            for each in held[node.name]
+            for each in gpu_usage[node.name]
         }
         for n, node in enumerate(snapshot.nodes):
             self._node(n, node)
@@ -186,7 +186,7 @@ class _Model:
             self.program.row(total, low=0, high=0)
 
     def _gpu(self, n: int, gpu: Gpu) -> None:
-        shares = self.held[n, gpu.index]
+        shares = self.shares[n, gpu.index]
         here = [(key.option, key, self.serves[key]) for key in self.on_gpu[n, gpu.index]]
         for option, free in free_devices(gpu, shares).items():
             self.program.row({v: 1.0 for o, _, v in here if o == option}, high=free)
@@ -207,15 +207,15 @@ class _Model:
             else:
                 self._amounts(gpu, used, made, mine)
 
-    def _amounts(self, gpu: Gpu, used: int, made: list[tuple[_Key, int]], held: list[Share]) -> None:
+    def _amounts(self, gpu: Gpu, used: int, made: list[tuple[_Key, int]], in_use: list[Share]) -> None:
         memory = {v: float(key.option.memory_mib) for key, v in made}
         compute = {v: float(key.option.compute_percent) for key, v in made}
-        self.program.row(memory | {used: -float(gpu.memory_mib)}, high=-sum(s.memory_mib for s in held))
-        self.program.row(compute | {used: -100.0}, high=-sum(s.compute_percent for s in held))
+        self.program.row(memory | {used: -float(gpu.memory_mib)}, high=-sum(s.memory_mib for s in in_use))
+        self.program.row(compute | {used: -100.0}, high=-sum(s.compute_percent for s in in_use))
 
     def _instances(self, n: int, gpu: Gpu, used: int, made: list[tuple[_Key, int]]) -> None:
         """Create instances: memory slices and media engines at most once, used ones kept, devices on new ones."""
-        shares = self.held[n, gpu.index]
+        shares = self.shares[n, gpu.index]
         kept = {(s.profile, s.start) for s in shares}
         requested = {key.option.profile for key, _ in made} | {s.profile for s in shares}
         instances = {
@@ -311,12 +311,12 @@ class _Search:
         if self.budget.left_s > 0:
             self._take(self.program.minimize(opened, limit_s=self.budget.left_s, start=self.values), opened, -1)
 
-    def _take(self, found: Solution, terms: dict[int, float], sign: int) -> Solution:
+    def _take(self, solution: Solution, terms: dict[int, float], sign: int) -> Solution:
         """Take a solution if it is better than the known one."""
-        self.budget.spend(found.took_s)
-        if found.feasible and sign * round(found.objective) > sign * self._sum(terms):
-            self.values, self.better = found.values, True
-        return found
+        self.budget.spend(solution.took_s)
+        if solution.feasible and sign * round(solution.objective) > sign * self._sum(terms):
+            self.values, self.better = solution.values, True
+        return solution
 
     def _sum(self, terms: Iterable[int]) -> int:
         return sum(round(self.values[v]) for v in terms)
@@ -333,9 +333,9 @@ class _Supply:
         self.starts = defaultdict[tuple[int, int, str | None, bool], list[int]](list)
         for n, node in enumerate(model.snapshot.nodes):
             for gpu in node.gpus:
-                self._existing(n, gpu, model.held[n, gpu.index])
+                self._existing(n, gpu, model.shares[n, gpu.index])
         for (n, g, place), v in model.instances.items():
-            taken = {(s.profile, s.start) for s in model.held[n, g]}
+            taken = {(s.profile, s.start) for s in model.shares[n, g]}
             if round(values[v]) and (place.profile, place.start) not in taken:
                 self.starts[n, g, place.profile, False].append(place.start)
         for starts in self.starts.values():

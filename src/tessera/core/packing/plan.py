@@ -140,9 +140,9 @@ def plan(
     placed = {assignment.pod for assignment in assignments}
     left = [pod for pod in snapshot.pending if pod.key not in placed]
     running = {each.pod.key for each in snapshot.running}
-    held = occupancy(snapshot, assignments)
+    gpu_usage = occupancy(snapshot, assignments)
     guessed = guesses(snapshot)
-    layouts = tuple(_layout(name, gpu, running, guessed.get(name)) for name, gpus in held.items() for gpu in gpus)
+    layouts = tuple(_layout(name, gpu, running, guessed.get(name)) for name, gpus in gpu_usage.items() for gpu in gpus)
     skipped = [node for node in snapshot.nodes if node.problem]
     return Plan(
         policy="exact" if exact else policy,
@@ -294,30 +294,30 @@ def _all_running(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple
     return (*snapshot.running, *(Running(pod=pods[a.pod], assignment=a) for a in assignments))
 
 
-def _layout(node: NodeName, held: Occupancy, running: set[PodKey], guess: Guess | None) -> GpuLayout:
-    gpu = held.gpu
-    devices = tuple(_devices(held, running))
-    pods = dict.fromkeys(holding.pod for holding in held.holdings)
+def _layout(node: NodeName, usage: Occupancy, running: set[PodKey], guess: Guess | None) -> GpuLayout:
+    gpu = usage.gpu
+    devices = tuple(_devices(usage, running))
+    pods = dict.fromkeys(holding.pod for holding in usage.holdings)
     return GpuLayout(
         node=node,
         gpu=gpu.index,
         model=gpu.model.name,
         memory_mib=gpu.memory_mib,
         memory_slices=gpu.model.memory_slices,
-        allocated_mib=held.allocated_mib,
-        mig=bool(held.instances) or (gpu.sharing.layout is not None and not held.holdings),
+        allocated_mib=usage.allocated_mib,
+        mig=bool(usage.instances) or (gpu.sharing.layout is not None and not usage.holdings),
         devices=devices,
         guessed=guess is not None,
         guessed_pods=tuple(pod for pod in pods if guess and pod in guess.pods),
     )
 
 
-def _devices(held: Occupancy, running: set[PodKey]) -> Iterator[PlannedDevice]:
-    offered = {device.placement: device for device in held.gpu.devices}
-    memory = {profile.name: profile.memory_mib for profile in held.gpu.model.profiles}
-    for place in held.instances:
+def _devices(usage: Occupancy, running: set[PodKey]) -> Iterator[PlannedDevice]:
+    offered = {device.placement: device for device in usage.gpu.devices}
+    memory = {profile.name: profile.memory_mib for profile in usage.gpu.model.profiles}
+    for place in usage.instances:
         device = offered.get(place)
-        holdings = held.holdings_on(place)
+        holdings = usage.holdings_on(place)
         yield PlannedDevice(
             placement=place,
             mode=device.mode if device else Mode.MIG,
@@ -326,13 +326,13 @@ def _devices(held: Occupancy, running: set[PodKey]) -> Iterator[PlannedDevice]:
             holdings=holdings,
             exists=device is not None or any(holding.pod in running for holding in holdings),
         )
-    whole, device = held.holdings_on(None), offered.get(None)
+    whole, device = usage.holdings_on(None), offered.get(None)
     if whole or device is not None:
         mode = device.mode if device else whole[0].share.mode
         yield PlannedDevice(
             placement=None,
             mode=mode,
-            memory_mib=held.gpu.memory_mib,
+            memory_mib=usage.gpu.memory_mib,
             clients=device.clients if device else int(mode is Mode.WHOLE),
             holdings=whole,
             exists=device is not None,
@@ -374,8 +374,8 @@ def _shared(devices: Sequence[PlannedDevice]) -> str:
     pods = [pod for device in devices for pod in device.pods]
     instances = [f"{p.placement.profile} at memory slice {p.placement.start}" for p in devices if p.placement]
     where = f"on {', '.join(instances)}" if instances else f"in {devices[0].memory_mib} MiB"
-    whom = "the other pods on the instance" if instances else "all"
+    others = "the other pods on the instance" if instances else "all"
     return (
         f"{len(pods)} pods share memory that {devices[0].mode} does not isolate, {where}; "
-        f"any of them can exhaust it for {whom}: {', '.join(pods)}"
+        f"any of them can exhaust it for {others}: {', '.join(pods)}"
     )

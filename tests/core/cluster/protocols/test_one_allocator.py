@@ -378,7 +378,7 @@ def states(state: State, model: Model) -> dict[DeviceId, DeviceState]:
     handshake = Handshake(
         desired=state.stored.desired,
         offered=state.stored.offered,
-        held=frozenset(map(device_of, named)) & model.by_name,
+        allocated=frozenset(map(device_of, named)) & model.by_name,
         taken=frozenset(each for each in model.by_name for other in claimed if overlap(each, other)),
         allocatable=state.healthy,
     )
@@ -451,10 +451,10 @@ S = DeviceState
 NEXT = {
     S.POOLED: {S.CLAIMED, S.OFFERED, S.RELEASING},
     S.CLAIMED: {S.POOLED},
-    S.OFFERED: {S.HELD, S.WITHDRAWING, S.RELEASING, S.POOLED},
-    S.HELD: {S.OFFERED, S.WITHDRAWING, S.RELEASING},
-    S.WITHDRAWING: {S.OFFERED, S.HELD, S.RELEASING},
-    S.RELEASING: {S.OFFERED, S.WITHDRAWING, S.HELD, S.POOLED},
+    S.OFFERED: {S.ALLOCATED, S.WITHDRAWING, S.RELEASING, S.POOLED},
+    S.ALLOCATED: {S.OFFERED, S.WITHDRAWING, S.RELEASING},
+    S.WITHDRAWING: {S.OFFERED, S.ALLOCATED, S.RELEASING},
+    S.RELEASING: {S.OFFERED, S.WITHDRAWING, S.ALLOCATED, S.POOLED},
 }
 """`RELEASING` and `OFFERED` are followed by `POOLED` only by a write of the agent that decided while nobody had it."""
 

@@ -38,7 +38,7 @@ class DeviceState(enum.StrEnum):
     """The scheduler's: named by a claim or an assignment, or overlapping one that is."""
     OFFERED = "offered"
     """The kubelet's: it may allocate it to any pod that requests it by name."""
-    HELD = "held"
+    ALLOCATED = "allocated"
     """The kubelet's: a pod has it by name, or is being allocated it."""
     WITHDRAWING = "withdrawing"
     """To become the scheduler's, but still listed by the kubelet."""
@@ -53,7 +53,7 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     """To be advertised by name now."""
     offered: frozenset[DeviceId] = frozenset()
     """`status.offered` as stored."""
-    held: frozenset[DeviceId] = frozenset()
+    allocated: frozenset[DeviceId] = frozenset()
     """Devices by name that pods use or are being allocated."""
     taken: frozenset[DeviceId] = frozenset()
     """Devices that overlap claims or assignments."""
@@ -61,15 +61,15 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     """The kubelet's list."""
 
 
-def state_of(device: DeviceId, seen: Handshake) -> DeviceState:
+def state_of(device: DeviceId, observed: Handshake) -> DeviceState:
     """Return the state of a device."""
-    if device in seen.held:
-        return DeviceState.HELD
-    if device not in seen.offered:
-        return DeviceState.CLAIMED if device in seen.taken else DeviceState.POOLED
-    if device in seen.desired:
+    if device in observed.allocated:
+        return DeviceState.ALLOCATED
+    if device not in observed.offered:
+        return DeviceState.CLAIMED if device in observed.taken else DeviceState.POOLED
+    if device in observed.desired:
         return DeviceState.OFFERED
-    return DeviceState.WITHDRAWING if device in seen.allocatable else DeviceState.RELEASING
+    return DeviceState.WITHDRAWING if device in observed.allocatable else DeviceState.RELEASING
 
 
 class OfferPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ def _claimed(gpu: Gpu, profile: str | None, start: int | None) -> DeviceId:
 def plan_offer(
     desired: frozenset[DeviceId],
     committed: frozenset[DeviceId],
-    held: frozenset[DeviceId],
+    allocated: frozenset[DeviceId],
     taken: frozenset[DeviceId],
 ) -> OfferPlan:
     """Return what to advertise, and what to write to `status.offered`, without ever allocating a device twice.
@@ -134,7 +134,7 @@ def plan_offer(
     Args:
         desired: to be advertised by name now.
         committed: `status.offered` as stored.
-        held: devices by name that pods use or are being allocated.
+        allocated: devices by name that pods use or are being allocated.
         taken: devices that overlap claims or assignments.
 
     """
@@ -142,15 +142,15 @@ def plan_offer(
     blocked = frozenset(each for each in desired if any(overlap(each, other) for other in leaving))
     return OfferPlan(
         add=desired - committed - taken - blocked,
-        advertise=desired & committed - ((taken | blocked) - held),
-        withdrawing=leaving - held,
+        advertise=desired & committed - ((taken | blocked) - allocated),
+        withdrawing=leaving - allocated,
     )
 
 
 def released_devices(
     desired: frozenset[DeviceId],
     committed: frozenset[DeviceId],
-    held: frozenset[DeviceId],
+    allocated: frozenset[DeviceId],
     allocatable: frozenset[DeviceId],
 ) -> frozenset[DeviceId]:
     """Return what to remove from `status.offered`: withdrawn devices that the kubelet has dropped.
@@ -158,12 +158,12 @@ def released_devices(
     Args:
         desired: to be advertised by name now.
         committed: `status.offered` as stored.
-        held: devices by name that pods use or are being allocated.
+        allocated: devices by name that pods use or are being allocated.
         allocatable: the devices that the kubelet lists as allocatable.
 
     """
-    seen = Handshake(desired=desired, offered=committed, held=held, allocatable=allocatable)
-    return frozenset(each for each in committed if state_of(each, seen) is DeviceState.RELEASING)
+    observed = Handshake(desired=desired, offered=committed, allocated=allocated, allocatable=allocatable)
+    return frozenset(each for each in committed if state_of(each, observed) is DeviceState.RELEASING)
 
 
 def devices_by_gpu(devices: Iterable[DeviceId]) -> tuple[DesiredDevices, ...]:

@@ -86,7 +86,7 @@ class Fleet:
         self._vacant: list[int] = []
         self._types = GpuTypes()
         self.types = self._types.found
-        self._held: dict[tuple[int, int], list[int]] = {}
+        self._device_clients: dict[tuple[int, int], list[int]] = {}
         self._larger: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}  # by device: see `_count_larger`
         self._created: dict[tuple[int, int], tuple[Placement, ...]] = {}
         self.classes: dict[DeviceClass, int] = {}
@@ -191,7 +191,7 @@ class Fleet:
             self.rewired = []
             self.shape += 1
         for row in range(len(kinds)):
-            self._held.pop((row, column), None)
+            self._device_clients.pop((row, column), None)
             self._larger.pop((row, column), None)
             self._created.pop((row, column), None)
         self._reset(slice(column, column + 1))
@@ -209,7 +209,7 @@ class Fleet:
         has_devices = np.array([bool(t.devices) for t in self.types])[kind]
         for row, column in np.argwhere(has_devices).tolist():
             node = column + (nodes.start or 0)
-            self._held[row, node] = [0] * len(self.types[self.kind[row, node]].devices)
+            self._device_clients[row, node] = [0] * len(self.types[self.kind[row, node]].devices)
             self._offer(row, node)
         closed = np.array([t.healthy is not None for t in self.types])[kind]
         self.closed[:, nodes] = np.where(closed, CLOSED, OPEN)
@@ -231,15 +231,15 @@ class Fleet:
             names = [node.name for node in fleet.nodes]
             twice = next(name for name in names if names.count(name) > 1)
             raise InvalidInput(f"node {twice}", found="two nodes have this name", hint="name each node once")
-        held: dict[tuple[int, int], dict[PodKey, list[Share]]] = {}
+        in_use: dict[tuple[int, int], dict[PodKey, list[Share]]] = {}
         for running in snapshot.running:
-            fleet._resume(running, held)
-        for (column, index), holders in held.items():
+            fleet._resume(running, in_use)
+        for (column, index), holders in in_use.items():
             fleet._check(column, index, holders)
         for column, node in enumerate(snapshot.nodes):
             for gpu in node.gpus:
                 if gpu.reserved:
-                    own = [share for shares in held.get((column, gpu.index), {}).values() for share in shares]
+                    own = [share for shares in in_use.get((column, gpu.index), {}).values() for share in shares]
                     for share in with_reserved(gpu, own)[len(own) :]:
                         fleet.hold(column, share)
         return fleet
@@ -253,7 +253,7 @@ class Fleet:
                     setattr(twin, name, value.copy())
                 case _:
                     setattr(twin, name, value)
-        twin._held = {place: list(held) for place, held in self._held.items()}
+        twin._device_clients = {place: list(clients) for place, clients in self._device_clients.items()}
         twin._larger = {place: dict(larger) for place, larger in self._larger.items()}
         return twin
 
@@ -286,7 +286,7 @@ class Fleet:
         self._created.pop((row, node), None)
         self._larger.pop((row, node), None)
         if gpu_type.devices:
-            self._held[row, node] = [0] * len(gpu_type.devices)
+            self._device_clients[row, node] = [0] * len(gpu_type.devices)
         self._change_whole(row, node, gpu_type, -1)
 
     def close(self, node: int, row: int, why: int) -> None:
@@ -377,9 +377,9 @@ class Fleet:
         )
 
     def _change_device(self, row: int, node: int, device: int, sign: int) -> None:
-        held = self._held[row, node]
-        held[device] += sign
-        if held[device] == (sign > 0):  # the first client came or the last one left
+        clients = self._device_clients[row, node]
+        clients[device] += sign
+        if clients[device] == (sign > 0):  # the first client came or the last one left
             self._recount(row, node)
         self._commit(row, node, MODE_BIT[Mode.MIG])
 
@@ -389,8 +389,8 @@ class Fleet:
         used = 0
         for placement in self._created.get((row, node), ()):
             used |= occupied(gpu_type.model, placement)
-        for bits, held in zip(gpu_type.bits, self._held.get((row, node), ()), strict=False):
-            used |= bits if held else 0
+        for bits, clients in zip(gpu_type.bits, self._device_clients.get((row, node), ()), strict=False):
+            used |= bits if clients else 0
         self.used[row, node] = used
 
     def _commit(self, row: int, node: int, mode: int) -> None:
@@ -404,7 +404,7 @@ class Fleet:
             self._offer(row, node)
         if gpu_type.kept:
             clients = [device.clients for device in gpu_type.devices]
-            self.left[row, node] = 100 - 100 * sum(self._held[row, node]) // sum(clients)
+            self.left[row, node] = 100 - 100 * sum(self._device_clients[row, node]) // sum(clients)
         elif mode == MODE_BIT[Mode.MIG]:
             slices = gpu_type.model.memory_slices
             free = slices - (int(self.used[row, node]) & ((1 << slices) - 1)).bit_count()
@@ -420,15 +420,15 @@ class Fleet:
     def _free(self, row: int, node: int) -> list[int]:
         """Return the free clients of each device of a GPU; none where its slices are used or the GPU is shared."""
         gpu_type = self.types[self.kind[row, node]]
-        held = self._held[row, node]
+        clients = self._device_clients[row, node]
         used = int(self.used[row, node])
         alive = gpu_type.kept or used or not self.clients[row, node]  # else it is taken whole or by amounts
         free = [
             device.clients - count if alive and (count or not used & bits) else 0
-            for device, bits, count in zip(gpu_type.devices, gpu_type.bits, held, strict=True)
+            for device, bits, count in zip(gpu_type.devices, gpu_type.bits, clients, strict=True)
         ]
         for number, (more_mib, more_percent) in self._larger.get((row, node), {}).items():
-            device, count = gpu_type.devices[number], held[number]
+            device, count = gpu_type.devices[number], clients[number]
             memory_mib, percent = count * device.memory_mib + more_mib, count * device.compute_percent + more_percent
             free[number] = min(free[number], free_clients(gpu_type, device, count, memory_mib, percent))
         return free
@@ -438,10 +438,10 @@ class Fleet:
         created = self._created.get((row, node), ())
         if not gpu_type.devices:
             return tuple(sorted(created))
-        standing = zip(gpu_type.devices, self._free(row, node), self._held[row, node], strict=True)
-        return tuple(sorted((*created, *(d.placement for d, free, held in standing if d.placement and free + held))))
+        standing = zip(gpu_type.devices, self._free(row, node), self._device_clients[row, node], strict=True)
+        return tuple(sorted((*created, *(d.placement for d, free, count in standing if d.placement and free + count))))
 
-    def _resume(self, running: Running, held: dict[tuple[int, int], dict[PodKey, list[Share]]]) -> None:
+    def _resume(self, running: Running, in_use: dict[tuple[int, int], dict[PodKey, list[Share]]]) -> None:
         """Allocate a running pod its shares, and put them with those of their GPUs.
 
         Raises:
@@ -460,15 +460,15 @@ class Fleet:
         for share in assignment.shares:
             if share.gpu not in self._column[node]:
                 raise impossible_share(assignment.pod, assignment.node, share.gpu, "the node does not have it")
-            held.setdefault((node, share.gpu), {}).setdefault(assignment.pod, []).append(share)
+            in_use.setdefault((node, share.gpu), {}).setdefault(assignment.pod, []).append(share)
 
-    def _check(self, node: int, gpu: int, held: Mapping[PodKey, Sequence[Share]]) -> None:
+    def _check(self, node: int, gpu: int, in_use: Mapping[PodKey, Sequence[Share]]) -> None:
         """Allocate the shares of running pods on one GPU. Raises: InvalidInput if they cannot coexist there."""
         gpu_type = self.types[self.kind[self._column[node][gpu], node]]
-        fault = next(faults(gpu_type, held), None)
+        fault = next(faults(gpu_type, in_use), None)
         if fault is not None:
             raise impossible_share(fault.holders[-1], self.nodes[node].name, gpu, fault.text)
-        for share in (share for shares in held.values() for share in shares):
+        for share in (each for shares in in_use.values() for each in shares):
             self.hold(node, share)
 
 

@@ -78,15 +78,15 @@ class _Search:
 
     def complete(self) -> bool:
         """Take a share for every requested device; return whether that was possible."""
-        seen: set[object] = set()
+        tried: set[object] = set()
         trail = [self.candidates()]
         while trail and len(self.shares) < len(self.sought):
             for share in trail[-1]:
                 self.fleet.hold(self.node, share)
                 self.shares.append(share)
                 state = len(self.shares), self._taken(), self.fleet.state(self.node)
-                if state not in seen:
-                    seen.add(state)
+                if state not in tried:
+                    tried.add(state)
                     trail.append(self.candidates())
                     break
                 self.fleet.drop(self.node, self.shares.pop())
@@ -121,8 +121,8 @@ class _Search:
         devices = self.sought[at]
         if devices.ask.form is Form.EXACT:
             return ()
-        held = zip(self.sought, self.shares, strict=False)
-        return tuple(sorted(share.gpu for of, share in held if of is devices))
+        allocated = zip(self.sought, self.shares, strict=False)
+        return tuple(sorted(share.gpu for of, share in allocated if of is devices))
 
     def _shares(self, way: Way, row: int, ask: Ask) -> Iterator[Share]:
         option = way.by_type[int(self.fleet.kind[row, self.node])]

@@ -31,13 +31,13 @@ class Spread(Generic[T]):
         if first and not len(fleet.kind):
             self._kind = np.zeros(len(fleet.nodes), dtype=np.int64)
         self._values: NDArray[T] = table[self._kind]
-        self._seen = len(fleet.rewired)
+        self._read = len(fleet.rewired)
 
     @property
     def values(self) -> NDArray[T]:
         """The values, `(gpus, nodes)`, or `(nodes,)` of the first GPUs."""
-        if self._seen != len(self._rewired):
-            nodes = self._rewired[self._seen :]
+        if self._read != len(self._rewired):
+            nodes = self._rewired[self._read :]
             self._values[..., nodes] = self._table[self._kind[..., nodes]]
-            self._seen = len(self._rewired)
+            self._read = len(self._rewired)
         return self._values

@@ -44,13 +44,13 @@ def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tupl
         return msgspec.structs.replace(node, gpus=closed, reported=False), ()
     gpus = {gpu.uuid: gpu for gpu in state.gpus}
     reserved = (share for gpu in state.gpus for share in reserved_shares(gpu, state.unhealthy))
-    seen = msgspec.structs.replace(
+    schedulable = msgspec.structs.replace(
         node,
         gpus=tuple(map(_without_layout, state.gpus)),
         reported=True,
         unhealthy=unhealthy_gpus(state.gpus, state.unhealthy),
     )
-    return seen, (*reserved, *_by_name(state, gpus))
+    return schedulable, (*reserved, *_by_name(state, gpus))
 
 
 def _without_layout(gpu: Gpu) -> Gpu:

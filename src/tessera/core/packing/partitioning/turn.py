@@ -191,19 +191,19 @@ class _Pass:
             for each in served
         }
         taken = {device for each in devices.values() for device in each}
-        held = (*snapshot.running, *_reservations(gpus, protected - taken))
-        kept = self._around(snapshot, held, served)
+        running = (*snapshot.running, *_reservations(gpus, protected - taken))
+        kept = self._around(snapshot, running, served)
         fixed = tuple(each for each in served if devices[each.pod] & protected)
         if not kept.pending or len(fixed) == len(served):
             return kept
-        around = self._around(snapshot, held, fixed)
+        around = self._around(snapshot, running, fixed)
         return max(kept, around, key=lambda each: placed_by_priority(snapshot, each.assignments))
 
-    def _around(self, snapshot: Snapshot, held: tuple[Running, ...], served: tuple[Assignment, ...]) -> Plan:
+    def _around(self, snapshot: Snapshot, others: tuple[Running, ...], served: tuple[Assignment, ...]) -> Plan:
         """Return a plan for the pods that are not served yet, including these assignments."""
         pods = {pod.key: pod for pod in snapshot.pending}
         running = tuple(Running(pod=pods.pop(each.pod), assignment=each) for each in served)
-        rest = Snapshot(nodes=snapshot.nodes, running=(*held, *running), pending=tuple(pods.values()))
+        rest = Snapshot(nodes=snapshot.nodes, running=(*others, *running), pending=tuple(pods.values()))
         made = plan(rest, policy=self.limits.policy)
         return msgspec.structs.replace(made, assignments=(*served, *made.assignments))
 
@@ -214,8 +214,8 @@ class _Pass:
             return set()
         alone = self._snapshot(lambda pod: pod.key in others)
         gpus = self._usable(alone)
-        held = _reservations(gpus, {device for managed in gpus for device in managed.idle})
-        made = plan(msgspec.structs.replace(alone, running=(*alone.running, *held)), policy=self.limits.policy)
+        placeholders = _reservations(gpus, {device for managed in gpus for device in managed.idle})
+        made = plan(msgspec.structs.replace(alone, running=(*alone.running, *placeholders)), policy=self.limits.policy)
         return others - {assignment.pod for assignment in made.assignments}
 
     def _usable(self, snapshot: Snapshot) -> list[ManagedGpu]:
@@ -234,12 +234,12 @@ class _Pass:
     def _snapshot(self, chosen: Callable[[Pod], bool]) -> Snapshot:
         """Return the snapshot to plan, with these pods pending."""
         unhealthy = {state.name: state.unhealthy for state in self.observed.states}
-        held = self._held()
+        in_use = self._shares_in_use()
         nodes = tuple(
             msgspec.structs.replace(
                 node,
                 gpus=tuple(
-                    self._as_planned(gpu, unhealthy.get(node.name, ()), held.get((node.name, gpu.index), {}))
+                    self._as_planned(gpu, unhealthy.get(node.name, ()), in_use.get((node.name, gpu.index), {}))
                     for gpu in node.gpus
                 ),
             )
@@ -255,16 +255,16 @@ class _Pass:
         )
         return Snapshot(nodes=nodes, running=running, pending=pending)
 
-    def _held(self) -> dict[tuple[NodeName, int], dict[PodKey, list[Share]]]:
+    def _shares_in_use(self) -> dict[tuple[NodeName, int], dict[PodKey, list[Share]]]:
         """Return the shares in use of each GPU, by pod."""
-        held: dict[tuple[NodeName, int], dict[PodKey, list[Share]]] = {}
+        in_use: dict[tuple[NodeName, int], dict[PodKey, list[Share]]] = {}
         for assignment in (running.assignment for running in self.observed.running):
             for share in assignment.shares:
-                held.setdefault((assignment.node, share.gpu), {}).setdefault(assignment.pod, []).append(share)
-        return held
+                in_use.setdefault((assignment.node, share.gpu), {}).setdefault(assignment.pod, []).append(share)
+        return in_use
 
     def _as_planned(
-        self, gpu: Gpu, unhealthy: Sequence[UnhealthyDevice], held: Mapping[PodKey, Sequence[Share]]
+        self, gpu: Gpu, unhealthy: Sequence[UnhealthyDevice], in_use: Mapping[PodKey, Sequence[Share]]
     ) -> Gpu:
         """Return a managed GPU as if it had only its instances in use; all such GPUs are of one type.
 
@@ -277,7 +277,7 @@ class _Pass:
         planned = msgspec.structs.replace(gpu, sharing=sharing, reserved=tuple(reserved_shares(gpu, unhealthy)))
         unmanaged = gpu.uuid not in self.managed and creates_by_name(gpu)
         skipped = unmanaged or gpu.uuid in closed_gpus(unhealthy) or gpu.uuid in self.left_alone
-        if skipped or (held and any(faults(GpuType.of(planned), held))):
+        if skipped or (in_use and any(faults(GpuType.of(planned), in_use))):
             return msgspec.structs.replace(planned, sharing=_CLOSED, healthy=planned, reserved=())
         return planned
 
@@ -367,13 +367,13 @@ class _Pass:
             used = came & managed.allocated
             instead = f" instead of {shown(gone)}" if gone else ""
             if not came:
-                said = f"{shown(gone)}, which no pod uses"
+                change = f"{shown(gone)}, which no pod uses"
             elif came == used:
-                said = f"{shown(used)}{instead}, which a pod uses"
+                change = f"{shown(used)}{instead}, which a pod uses"
             else:
-                said = f"{shown(came - used)}{instead}, for pending pods"
-                said += f"; {shown(used)}, which a pod uses" if used else ""
-            reason, message = "DevicesDesired" if came else "DevicesReleased", f"GPU {managed.gpu.index}: {said}"
+                change = f"{shown(came - used)}{instead}, for pending pods"
+                change += f"; {shown(used)}, which a pod uses" if used else ""
+            reason, message = "DevicesDesired" if came else "DevicesReleased", f"GPU {managed.gpu.index}: {change}"
             self.events.append(NodeEvent(node=managed.node, reason=reason, message=message))
 
 
