@@ -124,10 +124,10 @@ class Declarations:
         )
 
 
-def _impairments(found: Configuration, request: GpuNodeRequest) -> Iterator[Impairment]:
+def _impairments(configuration: Configuration, request: GpuNodeRequest) -> Iterator[Impairment]:
     """Yield the declarations that are not in force."""
-    for problem in (found.problem, request.problem):
+    for problem in (configuration.problem, request.problem):
         if problem:
             yield Impairment(kind="Refused", message=problem)
-    for each in found.overridden:
+    for each in configuration.overridden:
         yield Impairment(kind="Overridden", subject=each.source, by=each.by, message=str(each))

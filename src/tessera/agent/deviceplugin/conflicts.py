@@ -108,7 +108,7 @@ class Conflicts:
         }
         found |= {uid: (pod, _CONFLICT, text) for uid, (pod, text) in conflicts.items()}
         there = {uid: each for uid, each in found.items() if self._is_there(uid)}
-        self._reported = {key: said for key, said in self._reported.items() if key[0] in there}
+        self._reported = {key: last for key, last in self._reported.items() if key[0] in there}
         # 2. Report why, while they exist.
         for uid, (pod, reason, text) in there.items():
             if self._is_due(uid, reason):
@@ -142,8 +142,8 @@ class Conflicts:
 
     def _is_due(self, uid: str, reason: str, text: str = "") -> bool:
         """Return whether an event is to be written: it is new, has another text, or may be forgotten soon."""
-        said = self._reported.get((uid, reason))
-        return said is None or text not in ("", said.text) or self._gate.times.clock_s() - said.at_s >= _AGAIN_S
+        last = self._reported.get((uid, reason))
+        return last is None or text not in ("", last.text) or self._gate.times.clock_s() - last.at_s >= _AGAIN_S
 
     def _say(self, uid: str, pod: str, reason: str, text: str) -> None:
         """Log what happens to a pod, and record an event."""

@@ -281,27 +281,27 @@ class GpuNodeLink:
         return made
 
 
-def _offered(found: Object) -> frozenset[DeviceId]:
+def _offered(gpu_node: Object) -> frozenset[DeviceId]:
     try:
-        return devices_one_by_one(read_gpu_node(found).offered)
+        return devices_one_by_one(read_gpu_node(gpu_node).offered)
     except InvalidInput:
         return frozenset()  # devices are not advertised before they are written
 
 
-def _is_later(each: Object, other: Object) -> bool:
+def _is_later(one: Object, other: Object) -> bool:
     """Return whether one is a later state of the object, or was created after the other was deleted."""
-    first, second = version_of(each), version_of(other)
+    first, second = version_of(one), version_of(other)
     return first.isdecimal() and second.isdecimal() and int(first) > int(second)
 
 
-def _request_of(found: Object, former: GpuNodeRequest) -> GpuNodeRequest:
-    generation = (found.get("metadata") or {}).get("generation", 0)
+def _request_of(gpu_node: Object, former: GpuNodeRequest) -> GpuNodeRequest:
+    generation = (gpu_node.get("metadata") or {}).get("generation", 0)
     try:
-        state = read_gpu_node(found)
+        state = read_gpu_node(gpu_node)
     except InvalidInput as error:
         desired = former.desired or ()
         return msgspec.structs.replace(former, desired=desired, generation=generation, problem=str(error))
-    document = ((found.get("spec") or {}).get("policy") or {}).get("document")
+    document = ((gpu_node.get("spec") or {}).get("policy") or {}).get("document")
     return GpuNodeRequest(
         desired=state.desired,
         policy_name=state.policy,

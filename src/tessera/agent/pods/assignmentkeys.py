@@ -189,9 +189,9 @@ class AssignmentKeys:
             self._listed = True
             self._take(change.object, self._ring.version if now else None)
 
-    def _take(self, found: Object, begun: int | None) -> None:
-        uid, version = found["metadata"].get("uid", ""), int(version_of(found) or 0)
-        before, self._ring = self._ring, self._ring.observe(uid, version, published_keys(found), begun=begun)
+    def _take(self, config_map: Object, begun: int | None) -> None:
+        uid, version = config_map["metadata"].get("uid", ""), int(version_of(config_map) or 0)
+        before, self._ring = self._ring, self._ring.observe(uid, version, published_keys(config_map), begun=begun)
         if self._ring != before:
             self._remember()
         new = Keys(public={**self._ring.public, **public_keys(self._own)}, verify=verify)

@@ -139,8 +139,8 @@ class NodePods:
         found = []
         for name, own in requests.items():
             steps = tuple(_steps(own, containers_in_order(objects[name])))
-            said = (objects[name].get("status") or {}).get("qosClass")
-            qos: Qos = said if said in {"Guaranteed", "Burstable"} else "BestEffort"
+            qos_class = (objects[name].get("status") or {}).get("qosClass")
+            qos: Qos = qos_class if qos_class in {"Guaranteed", "Burstable"} else "BestEffort"
             found.append(PodShares(uid=objects[name]["metadata"].get("uid", ""), qos=qos, steps=steps))
         return tuple(found)
 

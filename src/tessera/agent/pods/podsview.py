@@ -298,10 +298,10 @@ def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
     return mirrored | own
 
 
-def _put(found: dict[str, Object], uid: str, pod: Object) -> None:
+def _put(pods: dict[str, Object], uid: str, pod: Object) -> None:
     """Keep a pod under a UID, unless one that lives longer is there."""
-    if uid not in found or _lives(pod) >= _lives(found[uid]):
-        found[uid] = pod
+    if uid not in pods or _lives(pod) >= _lives(pods[uid]):
+        pods[uid] = pod
 
 
 def _lives(pod: Object) -> tuple[bool, bool]:

@@ -94,17 +94,17 @@ class Recorder:
         named, waiting = self._open(pod for name, pod in pods.items() if name not in self._settled)
         if not named and not waiting:
             return
-        held, devices = await self._view.container_devices(), await self._devices.shares_by_id() if named else {}
+        record, devices = await self._view.container_devices(), await self._devices.shares_by_id() if named else {}
 
         async def write(name: _Name) -> None:
             pod, keys = pods[name], self._trust.keys
             text = None
             if name in named:
-                text = recorded_assignment(pod, held, devices, share_unit_mib=share_unit_mib, keys=keys)
+                text = recorded_assignment(pod, record, devices, share_unit_mib=share_unit_mib, keys=keys)
             same = text is None or (annotations_of(pod).get(ASSIGNMENT) == text and is_signed(pod, keys))
             new = {} if text is None or same else {ASSIGNMENT: text}
             if name in waiting:
-                new |= allocated(pod, held, now_ns=self._now_ns())
+                new |= allocated(pod, record, now_ns=self._now_ns())
             elif text is not None and not new:
                 self._settled[name] = pod
             if new:
@@ -125,10 +125,10 @@ class Recorder:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
-        held = await self._view.container_devices()
+        record = await self._view.container_devices()
 
         async def sign(pod: Object) -> None:
-            text = honored(pod, held, self._trust.keys, share_unit_mib=share_unit_mib)
+            text = honored(pod, record, self._trust.keys, share_unit_mib=share_unit_mib)
             if text is not None:
                 await self._write(pod, {ASSIGNMENT: text})
 

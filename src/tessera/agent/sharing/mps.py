@@ -85,45 +85,50 @@ class MpsSupervisor:
     async def _advance(
         self, key: str, desired: MpsTarget | None, facts: Mapping[str, GpuFacts], *, used: bool
     ) -> DaemonState | None:
-        seen = await self._observe(key)
-        step = next_step(desired, seen, used=used)
+        observed = await self._observe(key)
+        step = next_step(desired, observed, used=used)
         try:
-            await self._take(step, key, desired, seen, facts)
+            await self._take(step, key, desired, observed, facts)
         except TesseraError as error:
             self._reasons[key] = str(error)
             self._log.warning("mps_step_failed", key=key, step=step, reason=str(error))
-            return DaemonState(key=key, phase="failed", reason=str(error), clients=seen.clients)
+            return DaemonState(key=key, phase="failed", reason=str(error), clients=observed.clients)
         if desired is None and step is not DaemonStep.WAIT:
             return None
-        return self._state(key, desired, step, seen)
+        return self._state(key, desired, step, observed)
 
-    def _state(self, key: str, desired: MpsTarget | None, step: DaemonStep, seen: ObservedDaemon) -> DaemonState:
+    def _state(self, key: str, desired: MpsTarget | None, step: DaemonStep, observed: ObservedDaemon) -> DaemonState:
         phase: DaemonPhase = "running"
         reason = ""
         if step in {DaemonStep.WAIT, DaemonStep.QUIT, DaemonStep.KILL}:
             phase, reason = "failed", self._reasons.get(key, "it does not respond")
-            if seen.alive and (desired is None or seen.clients is not None):
+            if observed.alive and (desired is None or observed.clients is not None):
                 phase, reason = "draining", "its configuration was removed; it stops when no process uses it"
-        return DaemonState(key=key, phase=phase, reason=reason, clients=seen.clients)
+        return DaemonState(key=key, phase=phase, reason=reason, clients=observed.clients)
 
     async def _take(
-        self, step: DaemonStep, key: str, desired: MpsTarget | None, seen: ObservedDaemon, facts: Mapping[str, GpuFacts]
+        self,
+        step: DaemonStep,
+        key: str,
+        desired: MpsTarget | None,
+        observed: ObservedDaemon,
+        facts: Mapping[str, GpuFacts],
     ) -> None:
-        gpu = facts.get(desired.gpu if desired else seen.record.target.gpu if seen.record else "")
+        gpu = facts.get(desired.gpu if desired else observed.record.target.gpu if observed.record else "")
         match step:
             case DaemonStep.START if desired is not None:
-                await self._start(desired, seen.record, gpu)
-            case DaemonStep.KEEP | DaemonStep.SET_LIMITS if desired is not None and seen.record is not None:
+                await self._start(desired, observed.record, gpu)
+            case DaemonStep.KEEP | DaemonStep.SET_LIMITS if desired is not None and observed.record is not None:
                 self._starts[key] = 0
                 await self._exclusive(desired, gpu)
                 if step is DaemonStep.SET_LIMITS:
                     await self._daemons.limit(desired)
-                    self._daemons.write(msgspec.structs.replace(seen.record, target=desired))
-            case DaemonStep.QUIT | DaemonStep.KILL if seen.record is not None:
-                await self._end(key, seen.record, requested=step is DaemonStep.QUIT)
-                await self._forget(key, seen.record, gpu)
+                    self._daemons.write(msgspec.structs.replace(observed.record, target=desired))
+            case DaemonStep.QUIT | DaemonStep.KILL if observed.record is not None:
+                await self._end(key, observed.record, requested=step is DaemonStep.QUIT)
+                await self._forget(key, observed.record, gpu)
             case DaemonStep.FORGET:
-                await self._forget(key, seen.record, gpu)
+                await self._forget(key, observed.record, gpu)
 
     # Observing
 

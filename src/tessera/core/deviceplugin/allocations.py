@@ -361,11 +361,11 @@ def clashes(
     yield from _full(beside, new, capacity_mib)
 
 
-def replaces(new: Allocation, each: Allocation) -> bool:
+def replaces(new: Allocation, old: Allocation) -> bool:
     """Return whether an entry replaces that of the same container, or the answer to its `Allocate`."""
-    if each.uid:
-        return (each.uid, each.container, each.resource) == (new.uid, new.container, new.resource)
-    return bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
+    if old.uid:
+        return (old.uid, old.container, old.resource) == (new.uid, new.container, new.resource)
+    return bool(new.uid) and (old.resource, old.ids) == (new.resource, new.ids)
 
 
 def latest(record: Iterable[Allocation], holder: Allocation) -> Allocation | None:
@@ -436,10 +436,10 @@ def _pods(entries: Iterable[Allocation]) -> list[list[Allocation]]:
     return pods
 
 
-def _same_pod(each: Allocation, known: Allocation) -> bool:
-    if each.uid:
-        return each.uid == known.uid
-    return each.resource == known.resource and not set(each.ids).isdisjoint(known.ids)
+def _same_pod(entry: Allocation, known: Allocation) -> bool:
+    if entry.uid:
+        return entry.uid == known.uid
+    return entry.resource == known.resource and not set(entry.ids).isdisjoint(known.ids)
 
 
 def _most_mib(pod: Sequence[Allocation], device: DeviceId) -> int:
@@ -453,11 +453,11 @@ def _most_mib(pod: Sequence[Allocation], device: DeviceId) -> int:
     return max(sum(_memory_mib(each, device) for each in step) for step in (lasting, *steps))
 
 
-def _starts_before(other: Allocation, each: Allocation) -> bool:
+def _starts_before(other: Allocation, entry: Allocation) -> bool:
     """Return whether a container of a pod starts before another; the kubelet allocates in that order."""
-    if other.order < 0 or each.order < 0:
-        return other.at_ns < each.at_ns
-    return other.order < each.order
+    if other.order < 0 or entry.order < 0:
+        return other.at_ns < entry.at_ns
+    return other.order < entry.order
 
 
 def _memory_mib(entry: Allocation, device: DeviceId) -> int:

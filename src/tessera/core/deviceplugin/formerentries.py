@@ -43,24 +43,24 @@ def supplemented(
 
 
 def _settled(
-    each: Allocation,
+    entry: Allocation,
     pod: GatePod | None,
     assigned: AssignedUses,
     running: Container[str],
     daemons: Container[str],
 ) -> Allocation:
-    place = pod.place(each.container) if pod is not None else -1
+    place = pod.place(entry.container) if pod is not None else -1
     if pod is not None and place >= 0:
-        each = msgspec.structs.replace(each, order=place, initial=each.container not in pod.lasting)
-    if not is_vague(each):
-        return each
-    if each.resource in SHARE_RESOURCES:
-        uses = assigned.get((each.uid, each.container, each.resource), ())
-        same = [msgspec.structs.replace(use, mps=None) for use in uses] == list(each.uses)
-        return msgspec.structs.replace(each, uses=uses) if same else each
-    if each.uid not in running:
-        return each
-    return msgspec.structs.replace(each, uses=tuple(_with_daemon(use, daemons) for use in each.uses))
+        entry = msgspec.structs.replace(entry, order=place, initial=entry.container not in pod.lasting)
+    if not is_vague(entry):
+        return entry
+    if entry.resource in SHARE_RESOURCES:
+        uses = assigned.get((entry.uid, entry.container, entry.resource), ())
+        same = [msgspec.structs.replace(use, mps=None) for use in uses] == list(entry.uses)
+        return msgspec.structs.replace(entry, uses=uses) if same else entry
+    if entry.uid not in running:
+        return entry
+    return msgspec.structs.replace(entry, uses=tuple(_with_daemon(use, daemons) for use in entry.uses))
 
 
 def _with_daemon(use: Use, daemons: Container[str]) -> Use:

@@ -53,14 +53,18 @@ def assigned_devices(requests: Iterable[AssignedRequest], inventory: Inventory) 
     return assigned_instances(everything, inventory).union(whole)
 
 
-def devices_allocated_by_name(held: Iterable[KubeletAllocation], inventory: Inventory) -> frozenset[DeviceId]:
+def devices_allocated_by_name(allocated: Iterable[KubeletAllocation], inventory: Inventory) -> frozenset[DeviceId]:
     """Return the GPUs and MIG instances that pods use by name, by the kubelet's record."""
-    named = (each.device_ids for each in held if each.resource not in SHARE_RESOURCES)
+    named = (each.device_ids for each in allocated if each.resource not in SHARE_RESOURCES)
     return devices_of_ids(itertools.chain.from_iterable(named), inventory)
 
 
 def holdings(
-    held: Iterable[KubeletAllocation], requests: Iterable[AssignedRequest], inventory: Inventory, *, guess: bool = True
+    allocated: Iterable[KubeletAllocation],
+    requests: Iterable[AssignedRequest],
+    inventory: Inventory,
+    *,
+    guess: bool = True,
 ) -> tuple[PodDevices, ...]:
     """Return each pod's devices; by its assignment if it has one, as far as they exist.
 
@@ -68,7 +72,7 @@ def holdings(
     MIG is off. Device ids of units do not tell the GPU.
 
     Args:
-        held: the kubelet's record.
+        allocated: the kubelet's record.
         requests: the assignments of the node's pods.
         inventory: of the driver.
         guess: whether units of pods without assignment stand for the GPUs in their ids, for a caller without all
@@ -77,7 +81,7 @@ def holdings(
     """
     named = _assigned(requests, inventory)
     pods: dict[str, list[str]] = {}
-    for each in held:
+    for each in allocated:
         pod = f"{each.namespace}/{each.pod}"
         known = named.get(pod, each.device_ids if guess else ())
         pods.setdefault(pod, []).extend(known if each.resource in SHARE_RESOURCES else each.device_ids)
@@ -98,7 +102,7 @@ def _assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> Mapp
     return named
 
 
-def used_keys(held: Iterable[PodDevices], inventory: Inventory) -> frozenset[str]:
+def used_keys(pods: Iterable[PodDevices], inventory: Inventory) -> frozenset[str]:
     """Return the keys (`core.cluster.mps.mps_key`) of the GPUs and MIG instances in use."""
-    ids = (device.partition("-_-")[0] for each in held for device in each.devices)
+    ids = (device.partition("-_-")[0] for each in pods for device in each.devices)
     return frozenset(mps_key(*device) for device in devices_of_ids(ids, inventory))

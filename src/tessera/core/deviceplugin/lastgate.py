@@ -281,25 +281,25 @@ def holders(resource: str, ids: tuple[str, ...], observed: GateObservation) -> t
 
 
 def later_holders(
-    found: Iterable[Allocation], record: Iterable[Allocation], created_ns: Mapping[str, int]
+    containers: Iterable[Allocation], record: Iterable[Allocation], created_ns: Mapping[str, int]
 ) -> tuple[tuple[Allocation, Clash], ...]:
     """Return the pods that must go where several have the same ids, each with what it shares with the first.
 
     As in every conflict the later gives way: pods in the record came before others.
 
     Args:
-        found: the containers, from `holders`.
+        containers: those of `holders`.
         record: the allocations.
         created_ns: creation time of each pod, by UID, for pods that are not in the record.
 
     """
     known = {(each.uid, each.container, each.resource): each.at_ns for each in record}
 
-    def age(each: Allocation) -> tuple[bool, int, str]:
-        at_ns = known.get((each.uid, each.container, each.resource))
-        return at_ns is None, created_ns.get(each.uid, 0) if at_ns is None else at_ns, each.uid
+    def age(holder: Allocation) -> tuple[bool, int, str]:
+        at_ns = known.get((holder.uid, holder.container, holder.resource))
+        return at_ns is None, created_ns.get(holder.uid, 0) if at_ns is None else at_ns, holder.uid
 
-    ordered = sorted(found, key=age)
+    ordered = sorted(containers, key=age)
     return tuple(
         (each, Clash(other=ordered[0], text=f"device {each.ids[0]} of {each.resource}"))
         for each in ordered

@@ -103,18 +103,18 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the answer named the devices, so that the container has them whatever is decided later."""
 
     @property
-    def held(self) -> Units:
+    def units(self) -> Units:
         """What the kubelet allocated."""
         return self.key.resource, self.ids
 
 
 def served(
-    requests: Iterable[AssignedRequest], held: Iterable[KubeletAllocation], answers: Iterable[Answer]
+    requests: Iterable[AssignedRequest], allocated: Iterable[KubeletAllocation], answers: Iterable[Answer]
 ) -> frozenset[RequestKey]:
     """Return the answered requests: those with devices, and those meant by answers not yet in use."""
-    holding = {each.key for each in held}
-    known = {(each.resource, frozenset(each.device_ids)) for each in held}
-    meant = {answer.key for answer in answers if answer.held not in known}
+    holding = {each.key for each in allocated}
+    known = {(each.resource, frozenset(each.device_ids)) for each in allocated}
+    meant = {answer.key for answer in answers if answer.units not in known}
     return frozenset(each.key for each in requests if each.running or each.key in holding | meant)
 
 
@@ -160,15 +160,15 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reconcile(
-    requests: Iterable[AssignedRequest], held: Iterable[KubeletAllocation], answers: Iterable[Answer]
+    requests: Iterable[AssignedRequest], allocated: Iterable[KubeletAllocation], answers: Iterable[Answer]
 ) -> Reconciled:
     """Return the exchanges of assignments after which each holder's matches its answer.
 
     Only requests of equal specification are exchanged; together they name the same shares before and after, so that
     nothing is allocated twice. A holder without an answer, such as one served by CDI, keeps its own.
     """
-    by_units = {answer.held: answer for answer in answers}
-    answered = {each.key: by_units.get((each.resource, frozenset(each.device_ids))) for each in held}
+    by_units = {answer.units: answer for answer in answers}
+    answered = {each.key: by_units.get((each.resource, frozenset(each.device_ids))) for each in allocated}
     if not any(answered.values()):
         return Reconciled()
     kinds: dict[str, list[AssignedRequest]] = {}

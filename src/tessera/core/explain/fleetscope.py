@@ -72,9 +72,9 @@ class _Shown:
         """
         return _NAME.sub(self._name, text)
 
-    def _name(self, found: re.Match[str]) -> str:
-        known = self._scope.shows(found[1]) or _NO_NAMES.match(found.string, found.start())
-        return found[0] if known else _HIDDEN
+    def _name(self, match: re.Match[str]) -> str:
+        known = self._scope.shows(match[1]) or _NO_NAMES.match(match.string, match.start())
+        return match[0] if known else _HIDDEN
 
     def node(self, node: NodeView) -> NodeView:
         return msgspec.structs.replace(

@@ -210,11 +210,11 @@ def inspect(
         and (not namespace or any(_within(pod, namespace) for pod in by_node[each.node.name]))
     ]
     views = [_NodeUsage(node, by_node[node.node.name]) for node in chosen]
-    gpus = [(gpu, view.shares(gpu.index)) for view in views for gpu in view.seen.node.gpus]
+    gpus = [(gpu, view.shares(gpu.index)) for view in views for gpu in view.observed.node.gpus]
     rest = iter(stranded(gpus, (pod.pod.need for pod in cluster.pods if pod.pod.need.asks)))
     pending = (pod for pod in cluster.pods if pod.node is None and pod.pod.need.asks)
     return Inspection(
-        nodes=tuple(view.node([next(rest) for _ in view.seen.node.gpus]) for view in views),
+        nodes=tuple(view.node([next(rest) for _ in view.observed.node.gpus]) for view in views),
         pending=tuple(
             UnscheduledPod(
                 pod=pod.pod.key, need=describe_need(pod.pod.need), scheduler=pod.scheduler, message=pod.message
@@ -229,9 +229,9 @@ def inspect(
 def _impaired(chosen: Iterable[ObservedNode]) -> Iterator[str]:
     """Yield declarations for nodes that are not in force; equal ones of several nodes once."""
     nodes: dict[str, list[str]] = {}
-    for seen in chosen:
-        for each in seen.state.impaired if seen.state else ():
-            nodes.setdefault(each.message, []).append(seen.node.name)
+    for node in chosen:
+        for each in node.state.impaired if node.state else ():
+            nodes.setdefault(each.message, []).append(node.node.name)
     yield from (f"{', '.join(names)}: {message}" for message, names in nodes.items())
 
 
@@ -242,8 +242,8 @@ def _within(pod: ObservedPod, namespace: str) -> bool:
 class _NodeUsage:
     """One node during an inspection."""
 
-    def __init__(self, seen: ObservedNode, pods: Sequence[ObservedPod]) -> None:
-        self.seen = seen
+    def __init__(self, observed: ObservedNode, pods: Sequence[ObservedPod]) -> None:
+        self.observed = observed
         self._by_gpu = defaultdict[int, list[tuple[ObservedPod, Share]]](list)
         self._unplaced = []
         for pod in pods:
@@ -259,36 +259,36 @@ class _NodeUsage:
         return tuple(share for _, share in self._by_gpu.get(index, ()))
 
     def node(self, rest: Sequence[Stranded]) -> NodeInspection:
-        seen, state = self.seen, self.seen.state
-        known = {gpu.index for gpu in seen.node.gpus}
+        observed, state = self.observed, self.observed.state
+        known = {gpu.index for gpu in observed.node.gpus}
         return NodeInspection(
-            name=seen.node.name,
-            address=seen.address,
-            ready=seen.ready,
+            name=observed.node.name,
+            address=observed.address,
+            ready=observed.ready,
             driver=state.driver if state else "",
             policy=state.policy if state else "",
-            unit_mib=seen.unit_mib or 1024,
+            unit_mib=observed.unit_mib or 1024,
             reported=bool(state and state.reported),
-            gpus=tuple(self._gpu(gpu, free) for gpu, free in zip(seen.node.gpus, rest, strict=True)),
+            gpus=tuple(self._gpu(gpu, free) for gpu, free in zip(observed.node.gpus, rest, strict=True)),
             unplaced=tuple(self._unplaced),
             conflicts=tuple(
                 f"{pod.pod.key} is allocated GPU {index}, which the node does not have"
-                for index, held in sorted(self._by_gpu.items())
+                for index, pods in sorted(self._by_gpu.items())
                 if index not in known
-                for pod, _ in held
+                for pod, _ in pods
             ),
-            problem=seen.problem,
+            problem=observed.problem,
         )
 
     def _gpu(self, gpu: Gpu, rest: Stranded) -> GpuInspection:
         pods = tuple(self._gpu_pod(gpu, pod, share) for pod, share in self._by_gpu.get(gpu.index, ()))
-        state = self.seen.state if self.seen.state and self.seen.state.reported else None
+        state = self.observed.state if self.observed.state and self.observed.state.reported else None
         reasons = _reasons(gpu, state) if state else ()
         health = GpuHealth.UNKNOWN if state is None else GpuHealth.UNHEALTHY if reasons else GpuHealth.HEALTHY
         unmanaged = gpu.sharing.managed and state is None  # without an agent nobody partitions it
-        held = defaultdict[PodKey, list[Share]](list)
+        by_pod = defaultdict[PodKey, list[Share]](list)
         for holder in pods:
-            held[holder.pod].append(holder.share)
+            by_pod[holder.pod].append(holder.share)
         return GpuInspection(
             index=gpu.index,
             uuid=gpu.uuid,
@@ -311,7 +311,7 @@ class _NodeUsage:
             health=health,
             reasons=reasons,
             conflicts=(
-                *(fault.sentence for fault in faults(GpuType.of(gpu), held, recorded=True)),
+                *(fault.sentence for fault in faults(GpuType.of(gpu), by_pod, recorded=True)),
                 *(_absent(gpu, pods) if state else ()),
             ),
         )
@@ -329,12 +329,12 @@ class _NodeUsage:
     def _level(self, gpu: Gpu, share: Share) -> Level:
         """Return the isolation of a share: as reported by the agent, else by its mode."""
         by_mode = _LEVELS.get(share.mode, Level.NONE)
-        if not self.seen.enforcement or by_mode is Level.HARDWARE:
+        if not self.observed.enforcement or by_mode is Level.HARDWARE:
             return by_mode
         start = share.start if share.profile else None
         levels = (
             each.level
-            for each in self.seen.enforcement
+            for each in self.observed.enforcement
             if (each.gpu, each.mode) == (gpu.uuid, share.mode)
             and (each.placement.start if each.placement else None) == start
         )
@@ -399,14 +399,14 @@ def _instance(place: Placement, state: State, pods: tuple[PodKey, ...] = ()) -> 
     return InstanceUsage(start=place.start, size=place.size, profile=place.profile, state=state, pods=pods)
 
 
-def _beside(found: Sequence[InstanceUsage], places: Layout, state: State) -> list[InstanceUsage]:
+def _beside(taken_by: Sequence[InstanceUsage], places: Layout, state: State) -> list[InstanceUsage]:
     """Return existing instances that conflict with none in use."""
-    taken = _taken(found)
+    taken = _taken(taken_by)
     return [_instance(place, state) for place in places if not place.mask & taken]
 
 
-def _taken(found: Iterable[InstanceUsage]) -> int:
-    return mask(Placement(each.start, each.size, each.profile) for each in found)
+def _taken(instances: Iterable[InstanceUsage]) -> int:
+    return mask(Placement(each.start, each.size, each.profile) for each in instances)
 
 
 def _free(slices: int, taken: int) -> Iterable[InstanceUsage]:

@@ -129,15 +129,15 @@ def _split(key: PodKey) -> tuple[str, str]:
     return namespace, name
 
 
-def _node(found: NodeInspection, node: ObservedNode, observed: PageObservation, pods: _Pods) -> NodeView:
-    state = node.state if found.reported else None
+def _node(inspected: NodeInspection, node: ObservedNode, observed: PageObservation, pods: _Pods) -> NodeView:
+    state = node.state if inspected.reported else None
     return NodeView(
-        name=found.name,
-        ready=found.ready,
-        driver=found.driver,
-        policy=found.policy,
-        problem="; ".join((*filter(None, (found.problem,)), *found.conflicts)),
-        gpus=tuple(_gpu(gpu, node, state, observed, pods) for gpu in found.gpus),
+        name=inspected.name,
+        ready=inspected.ready,
+        driver=inspected.driver,
+        policy=inspected.policy,
+        problem="; ".join((*filter(None, (inspected.problem,)), *inspected.conflicts)),
+        gpus=tuple(_gpu(gpu, node, state, observed, pods) for gpu in inspected.gpus),
         unplaced=tuple(
             PodView(
                 namespace=namespace,
@@ -146,57 +146,57 @@ def _node(found: NodeInspection, node: ObservedNode, observed: PageObservation, 
                 phase=each.phase.value,
                 memory_mib=each.memory_mib,
             )
-            for each in found.unplaced
+            for each in inspected.unplaced
             for namespace, pod in (_split(each.pod),)
         ),
         images=tuple(
             ImageView(image=each.image, state=each.state, bytes=each.bytes)
-            for each in observed.images.get(found.name, ())
+            for each in observed.images.get(inspected.name, ())
         ),
-        models=tuple(map(_model, observed.models.get(found.name, ()))),
+        models=tuple(map(_model, observed.models.get(inspected.name, ()))),
     )
 
 
-def _model(found: ObservedModel) -> ModelView:
-    fetching = found.state == "Fetching" and found.total_bytes > 0
+def _model(model: ObservedModel) -> ModelView:
+    fetching = model.state == "Fetching" and model.total_bytes > 0
     return ModelView(
-        model=found.name,
-        state="Ready" if found.revision else found.state,
-        revision=found.revision,
-        bytes=found.bytes,
-        containers=found.containers,
-        fetched_percent=min(100, 100 * found.fetched_bytes // found.total_bytes) if fetching else None,
+        model=model.name,
+        state="Ready" if model.revision else model.state,
+        revision=model.revision,
+        bytes=model.bytes,
+        containers=model.containers,
+        fetched_percent=min(100, 100 * model.fetched_bytes // model.total_bytes) if fetching else None,
     )
 
 
 def _gpu(
-    found: GpuInspection,
+    inspected: GpuInspection,
     node: ObservedNode,
     state: GpuNodeState | None,
     observed: PageObservation,
     pods: _Pods,
 ) -> GpuView:
-    layout = next(gpu.sharing.layout for gpu in node.node.gpus if gpu.index == found.index) or ()
+    layout = next(gpu.sharing.layout for gpu in node.node.gpus if gpu.index == inspected.index) or ()
     used = {
         each.placement.start if each.placement else None: each.memory_mib
         for each in (state.used if state else ())
-        if each.gpu == found.uuid
+        if each.gpu == inspected.uuid
     }
     name = node.node.name
-    parts = _Parts(found, name, {(each.profile, each.start) for each in layout}, used, pods)
+    parts = _Parts(inspected, name, {(each.profile, each.start) for each in layout}, used, pods)
     return GpuView(
-        index=found.index,
-        uuid=found.uuid,
-        model=found.model,
-        memory_mib=found.memory_mib,
-        width=found.memory_slices if found.slices else found.memory_mib,
-        mode=", ".join(mode.value for mode in found.modes) if found.pods else "",
-        health=found.health.value,
-        parts=tuple(parts.of_slices() if found.slices else parts.of_shares()),
-        allocated_mib=found.allocated_mib,
-        used_mib=found.used_mib,
-        problems=(*(found.reasons if found.health is GpuHealth.UNHEALTHY else ()), *found.conflicts),
-        slowdowns=tuple(map(parts.slowdown, observed.measured.contention.get((name, found.uuid), ()))),
+        index=inspected.index,
+        uuid=inspected.uuid,
+        model=inspected.model,
+        memory_mib=inspected.memory_mib,
+        width=inspected.memory_slices if inspected.slices else inspected.memory_mib,
+        mode=", ".join(mode.value for mode in inspected.modes) if inspected.pods else "",
+        health=inspected.health.value,
+        parts=tuple(parts.of_slices() if inspected.slices else parts.of_shares()),
+        allocated_mib=inspected.allocated_mib,
+        used_mib=inspected.used_mib,
+        problems=(*(inspected.reasons if inspected.health is GpuHealth.UNHEALTHY else ()), *inspected.conflicts),
+        slowdowns=tuple(map(parts.slowdown, observed.measured.contention.get((name, inspected.uuid), ()))),
     )
 
 
@@ -271,15 +271,15 @@ class _Parts:
     def _is_idle(self, pods: Iterable[InspectedPod], used_mib: int | None) -> bool:
         return is_idle([self._pods.activity.get(each.pod) for each in pods], used_mib)
 
-    def _pod_view(self, each: InspectedPod) -> PodView:
-        namespace, pod = _split(each.pod)
+    def _pod_view(self, inspected: InspectedPod) -> PodView:
+        namespace, pod = _split(inspected.pod)
         return PodView(
             namespace=namespace,
             pod=pod,
-            workload=self._pods.workloads[each.pod],
-            phase=each.phase.value,
-            ending=each.ending,
-            guessed=each.record.value == "guessed",
-            isolation=each.level.value,
-            memory_mib=each.share.memory_mib,
+            workload=self._pods.workloads[inspected.pod],
+            phase=inspected.phase.value,
+            ending=inspected.ending,
+            guessed=inspected.record.value == "guessed",
+            isolation=inspected.level.value,
+            memory_mib=inspected.share.memory_mib,
         )

@@ -90,7 +90,7 @@ def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
         sentences=tuple(_placed(rest, verdicts) if pod.node is not None else _pending(rest, verdicts)),
         remedies=tuple(_remedies(rest, verdicts)) if pod.node is None else (),
         nodes=verdicts,
-        ways=ways(rest.seen, pod.pod.need),
+        ways=ways(rest.nodes, pod.pod.need),
     )
 
 
@@ -107,8 +107,8 @@ def explain_finished(pod: FinishedPod) -> PodExplanation:
     )
 
 
-def _advertises(each: ObservedNode, asks: Iterable[Ask]) -> bool:
-    return {ask.resource for ask in asks} <= {name for name, _ in each.advertised}
+def _advertises(node: ObservedNode, asks: Iterable[Ask]) -> bool:
+    return {ask.resource for ask in asks} <= {name for name, _ in node.advertised}
 
 
 class _WithoutPod:
@@ -122,7 +122,7 @@ class _WithoutPod:
         self.ledger = Ledger.of(cluster, without=(holder_id(pod),))
         locality = ImageLocality({each.node.name: each.images for each in cluster.nodes})
         self.image_bytes = locality.bytes_present(pod.images)
-        self.seen = [schedulable_node(each.node, each.state)[0] for each in cluster.nodes]
+        self.nodes = [schedulable_node(each.node, each.state)[0] for each in cluster.nodes]
         self.names: dict[HolderId, PodKey] = {
             holder.id: holder.key for node in cluster.nodes for holder in self.ledger.pods_on(node.node.name)
         }
@@ -183,8 +183,8 @@ def _placed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
         yield "it requests no GPU"
     elif not pod.unread:
         yield from _again(rest, verdicts, here)
-    held = {share.gpu for share in pod.shares}
-    gpus = (gpu for node in inspect(rest.cluster, (pod.node,)).nodes for gpu in node.gpus if gpu.index in held)
+    allocated = {share.gpu for share in pod.shares}
+    gpus = (gpu for node in inspect(rest.cluster, (pod.node,)).nodes for gpu in node.gpus if gpu.index in allocated)
     yield from (f"the allocations on GPU {gpu.index} conflict: {each}" for gpu in gpus for each in gpu.conflicts)
 
 
@@ -287,10 +287,10 @@ def _who_could_create(rest: _WithoutPod, ask: Ask) -> str:
 
 
 def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
-    able = [node.name for node in rest.seen if any(gpu.options(ask) for gpu in node.gpus)]
+    able = [node.name for node in rest.nodes if any(gpu.options(ask) for gpu in node.gpus)]
     if able:
         return f": GPUs of {first_of(able)} could serve it, and no agent reports it; check the agents there"
-    for node, each in zip(rest.seen, rest.cluster.nodes, strict=True):
+    for node, each in zip(rest.nodes, rest.cluster.nodes, strict=True):
         for gpu in node.gpus:
             devices = of_other_allocator(ask, gpu.model, gpu.memory_mib, gpu.sharing)
             if devices:
@@ -324,11 +324,11 @@ def _freed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
         return
     ask = rest.need.asks[0]
     open_nodes = {each.node for each in verdicts if not _lasts(each)}
-    held = occupancy(rest.cluster.snapshot)
+    gpus = occupancy(rest.cluster.snapshot)
     lacks = sorted(
         (ask.memory_mib - gpu.left_mib, name, gpu.gpu.index)
         for name in open_nodes
-        for gpu in held[name]
+        for gpu in gpus[name]
         if _lacks(gpu, ask)
     )
     for missing, name, index in lacks[:1]:
@@ -339,10 +339,10 @@ def _lasts(verdict: NodeFit) -> bool:
     return verdict.obstacle is not None and verdict.obstacle.cause.lasting
 
 
-def _lacks(held: Occupancy, ask: Ask) -> bool:
+def _lacks(usage: Occupancy, ask: Ask) -> bool:
     """Return whether a GPU would serve an ask by an amount if only it had more memory left."""
-    modes = {option.mode for option in held.gpu.options(ask) if option.amount}
-    return held.amounts in modes and held.left_mib < ask.memory_mib and held.left_percent >= ask.compute_percent
+    modes = {option.mode for option in usage.gpu.options(ask) if option.amount}
+    return usage.amounts in modes and usage.left_mib < ask.memory_mib and usage.left_percent >= ask.compute_percent
 
 
 def _ended(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:

@@ -100,8 +100,8 @@ def mask(layout: Iterable[Placement]) -> int:
 
 def counts_of(model: GpuModel, layout: Layout) -> Counts:
     """Return how many instances of each profile a layout holds."""
-    held = Counter(each.profile for each in layout)
-    return tuple((each.name, held[each.name]) for each in model.profiles if held[each.name])
+    numbers = Counter(each.profile for each in layout)
+    return tuple((each.name, numbers[each.name]) for each in model.profiles if numbers[each.name])
 
 
 def is_legal(model: GpuModel, layout: Layout) -> bool:
@@ -142,13 +142,13 @@ def _media_clash(model: GpuModel, media: Mapping[str, int]) -> str | None:
     return None
 
 
-def _barred(model: GpuModel, media: str, held: frozenset[str]) -> bool:
-    """Return whether instances of the media kinds `held` leave no engines for one of kind `media`."""
-    if media in held and media in model.at_most_one:
+def _barred(model: GpuModel, media: str, present: frozenset[str]) -> bool:
+    """Return whether instances of the media kinds `present` leave no engines for one of kind `media`."""
+    if media in present and media in model.at_most_one:
         return True
     if media == "none" or ALL_MEDIA not in model.at_most_one:
         return False
-    return bool(held - {"none"}) if media == ALL_MEDIA else ALL_MEDIA in held
+    return bool(present - {"none"}) if media == ALL_MEDIA else ALL_MEDIA in present
 
 
 @cache
@@ -212,12 +212,14 @@ def maximal_layouts(model: GpuModel) -> tuple[Layout, ...]:
 def maximal_counts(model: GpuModel) -> tuple[Counts, ...]:
     """Return the Pareto-maximal profile counts, sorted."""
     found = {counts_of(model, layout) for layout in maximal_layouts(model)}
-    held = [(counts, dict(counts)) for counts in found]
+    candidates = [(counts, dict(counts)) for counts in found]
     return tuple(
         sorted(
             counts
-            for counts, own in held
-            if not any(other != counts and all(more.get(name, 0) >= own[name] for name in own) for other, more in held)
+            for counts, own in candidates
+            if not any(
+                other != counts and all(more.get(name, 0) >= own[name] for name in own) for other, more in candidates
+            )
         )
     )
 
@@ -292,5 +294,5 @@ def _profiles(model: GpuModel) -> Mapping[str, Profile]:
 def _kinds(model: GpuModel, layout: Layout) -> frozenset[str]:
     """Return the media kinds of a layout that can exclude other instances."""
     known = _profiles(model)
-    held = frozenset(known[each.profile].media for each in layout)
-    return held - {"none"} if ALL_MEDIA in model.at_most_one else held.intersection(model.at_most_one)
+    kinds = frozenset(known[each.profile].media for each in layout)
+    return kinds - {"none"} if ALL_MEDIA in model.at_most_one else kinds.intersection(model.at_most_one)

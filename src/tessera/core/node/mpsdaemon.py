@@ -111,30 +111,30 @@ def unlimited(target: MpsTarget) -> MpsTarget:
     return msgspec.structs.replace(target, thread_percent=0)
 
 
-def next_step(desired: MpsTarget | None, seen: ObservedDaemon, *, used: bool) -> DaemonStep:
+def next_step(desired: MpsTarget | None, observed: ObservedDaemon, *, used: bool) -> DaemonStep:
     """Return the next step for a daemon.
 
     Args:
         desired: its target; None for none.
-        seen: its observed state.
+        observed: its observed state.
         used: whether a pod uses the device, by the kubelet's record.
 
     """
-    if not seen.alive:
+    if not observed.alive:
         if desired is None:
             return DaemonStep.FORGET
-        return DaemonStep.START if seen.idle_s >= back_off_s(seen.failures) else DaemonStep.WAIT
-    assert seen.record is not None
-    in_use = used or bool(seen.clients)
-    if desired is not None and seen.clients is not None:
-        serves = _serves(seen.record.target, desired)
-        if not in_use and (seen.foreign or not serves):
+        return DaemonStep.START if observed.idle_s >= back_off_s(observed.failures) else DaemonStep.WAIT
+    assert observed.record is not None
+    in_use = used or bool(observed.clients)
+    if desired is not None and observed.clients is not None:
+        serves = _serves(observed.record.target, desired)
+        if not in_use and (observed.foreign or not serves):
             return DaemonStep.QUIT
-        adapted = DaemonStep.KEEP if seen.record.target == desired else DaemonStep.SET_LIMITS
+        adapted = DaemonStep.KEEP if observed.record.target == desired else DaemonStep.SET_LIMITS
         return adapted if serves else DaemonStep.WAIT
-    if in_use or (desired is not None and seen.silent < _PATIENCE):
+    if in_use or (desired is not None and observed.silent < _PATIENCE):
         return DaemonStep.WAIT
-    return DaemonStep.QUIT if seen.clients is not None else DaemonStep.KILL
+    return DaemonStep.QUIT if observed.clients is not None else DaemonStep.KILL
 
 
 def _serves(running: MpsTarget, desired: MpsTarget) -> bool:

@@ -225,7 +225,7 @@ class _Resolution:
 
     def __init__(self, inventory: Inventory, node_sharing: NodeSharing) -> None:
         self._inventory = inventory
-        self._said = node_sharing
+        self._node_sharing = node_sharing
         self.notes: list[str] = list(node_sharing.ignored)
         self._policies = {each.uuid: self._called(each, each.sharing) for each in node_sharing.policies if each.sharing}
         self._slots = tuple(slot for facts in inventory.gpus for slot in self._slots_of(facts))
@@ -248,7 +248,9 @@ class _Resolution:
 
         Instances fixed by a policy are offered under strategy `none` too, by their profiles.
         """
-        strategy = policy.strategy or (sharing.strategy if sharing.strategy == "single" else self._said.strategy)
+        strategy = policy.strategy or (
+            sharing.strategy if sharing.strategy == "single" else self._node_sharing.strategy
+        )
         return msgspec.structs.replace(sharing, strategy="single" if strategy == "single" else "mixed")
 
     def _slots_of(self, facts: GpuFacts) -> Iterator[_Slot]:
@@ -266,18 +268,18 @@ class _Resolution:
             yield _Slot(
                 gpu=facts.uuid,
                 placement=each.placement,
-                resource=GPU_RESOURCE if self._said.strategy == "single" else profile_name,
+                resource=GPU_RESOURCE if self._node_sharing.strategy == "single" else profile_name,
                 model=facts.model,
                 names=frozenset((each.uuid, f"{facts.index}:{number}", old)),
             )
 
     def _is_partitioned(self, facts: GpuFacts) -> bool:
-        return facts.layout is not None and self._said.strategy != "none"
+        return facts.layout is not None and self._node_sharing.strategy != "none"
 
     def _assigned(self) -> dict[tuple[str, Placement | None], SharingEntry]:
         """Return the entry of each shared device; lists decide before counts, and these before all."""
         assigned: dict[tuple[str, Placement | None], SharingEntry] = {}
-        for entry in sorted(self._said.entries, key=lambda entry: (not entry.devices, not entry.count)):
+        for entry in sorted(self._node_sharing.entries, key=lambda entry: (not entry.devices, not entry.count)):
             named = [slot for slot in self._slots if slot.called(entry.resource)]
             free = [slot for slot in named if (slot.gpu, slot.placement) not in assigned]
             for slot in self._chosen(entry, named, free):
@@ -323,7 +325,7 @@ class _Resolution:
                 self.notes.append(f"{_named(facts)} offers nothing: MIG is on, so MPS needs strategy single or mixed")
                 return _nothing(None)
             self.notes.append(f"{_named(facts)} is offered whole although MIG is on: the MIG strategy is none")
-        elif entry is None and self._said.memory_share:
+        elif entry is None and self._node_sharing.memory_share:
             return Sharing(modes=(Mode.MEMORY_SHARE,))
         if entry is None:
             return Sharing(modes=(Mode.WHOLE,))
@@ -347,7 +349,7 @@ class _Resolution:
             modes=(Mode.MIG, *sorted({offer.mode for offer in offers})),
             layout=facts.layout,
             allow_repartition=False,
-            strategy="single" if self._said.strategy == "single" else "mixed",
+            strategy="single" if self._node_sharing.strategy == "single" else "mixed",
             offers=tuple(offers),
         )
 
@@ -407,7 +409,7 @@ class _Resolution:
         return alike
 
     def _under_single(self, facts: GpuFacts, sharing: Sharing) -> bool:
-        return sharing.strategy == "single" if facts.uuid in self._policies else self._said.strategy == "single"
+        return sharing.strategy == "single" if facts.uuid in self._policies else self._node_sharing.strategy == "single"
 
 
 def _named(facts: GpuFacts) -> str:

@@ -194,15 +194,15 @@ def _asks(step: Iterable[ContainerNeed], form: Form) -> list[Ask]:
 def _devices(steps: list[list[ContainerNeed]]) -> list[Ask]:
     """Return the exact requests: those of the last step, and what an init step needs beyond their number."""
     asks = _asks(steps[-1], Form.EXACT)
-    held: dict[str, int] = {}
+    last: dict[str, int] = {}
     for ask in asks:
-        held[ask.resource] = held.get(ask.resource, 0) + ask.count
+        last[ask.resource] = last.get(ask.resource, 0) + ask.count
     more: dict[str, Ask] = {}
     for step in steps[:-1]:
         desired: dict[str, int] = {}
         for ask in _asks(step, Form.EXACT):
             desired[ask.resource] = desired.get(ask.resource, 0) + ask.count
-            beyond = desired[ask.resource] - held.get(ask.resource, 0)
+            beyond = desired[ask.resource] - last.get(ask.resource, 0)
             if beyond > (more[ask.resource].count if ask.resource in more else 0):
                 more[ask.resource] = msgspec.structs.replace(ask, count=beyond)
     return asks + list(more.values())
@@ -253,13 +253,13 @@ def reused(ask: Ask, devices: Sequence[Ask], running: Container[str]) -> tuple[i
     if ask.container in places:
         return tuple(places[ask.container][: ask.count])
 
-    def wanted(own: list[int]) -> tuple[bool, int, int]:
+    def fit(own: list[int]) -> tuple[bool, int, int]:
         each = devices[own[0]]
         enough = _growth(each, ask) == (0, 0)
         return not enough, each.memory_mib if enough else -each.memory_mib, each.compute_percent
 
     lenders = [own for container, own in places.items() if container not in running and len(own) >= ask.count]
-    return tuple(min(lenders, key=wanted, default=())[: ask.count])
+    return tuple(min(lenders, key=fit, default=())[: ask.count])
 
 
 def _growth(need: Ask, ask: Ask) -> tuple[int, int]:

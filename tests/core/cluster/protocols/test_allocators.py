@@ -173,8 +173,8 @@ STATES = {
     "a server has claimed it": (("taken",), "claimed"),
     "it is desired, and not written down yet": (("desired",), "pooled"),
     "it is the kubelet's": (("desired", "offered"), "offered"),
-    "a pod has it by name": (("desired", "offered", "allocatable", "held"), "held"),
-    "a pod has it by name, of the time before": (("held",), "held"),
+    "a pod has it by name": (("desired", "offered", "allocatable", "allocated"), "allocated"),
+    "a pod has it by name, of the time before": (("allocated",), "allocated"),
     "it is desired no more, and the kubelet does not know": (("offered", "allocatable"), "withdrawing"),
     "the kubelet has let go of it": (("offered",), "releasing"),
 }

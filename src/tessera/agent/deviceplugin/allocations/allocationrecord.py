@@ -193,13 +193,13 @@ class AllocationRecord:
         """The resources with allocations; their plugins are called before each start of a container."""
         return frozenset(each.resource for each in self._entries)
 
-    def knows(self, held: KubeletAllocation) -> bool:
+    def knows(self, allocation: KubeletAllocation) -> bool:
         """Return whether it is known, and not guessed, which devices of its ids a container uses."""
-        pod = f"{held.namespace}/{held.pod}"
+        pod = f"{allocation.namespace}/{allocation.pod}"
         return any(
             each.uses and not each.guessed
             for each in self._entries
-            if (each.pod, each.container, each.resource) == (pod, held.container, held.resource)
+            if (each.pod, each.container, each.resource) == (pod, allocation.container, allocation.resource)
         )
 
     def container_devices(self) -> tuple[KubeletAllocation, ...]:
@@ -373,10 +373,10 @@ class AllocationRecord:
         """
         # 1. Release the allocations of ended pods; where processes cannot be observed, the API server decides.
         complete = self._view.blind and await self.observer.refresh()
-        held = await self._view.container_devices()
+        allocated = await self._view.container_devices()
         self.release(complete=complete)
         # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.
-        running = await self._running_vague(held)
+        running = await self._running_vague(allocated)
         observed, late = await self._observed(), self._unclaimed()
         if any(map(observed.is_of_a_pod_unseen, late)):
             if not await self.observer.refresh():
@@ -385,15 +385,15 @@ class AllocationRecord:
         known = tuple(named(each, observed) if each in late else each for each in self._entries)
         kept = tuple(each for each in known if each.uid or each not in late)
         # 3. Adopt allocations made before there was a record, and complete entries of former versions.
-        every = (*kept, *self._adopted(held, uses_of, kept))
+        every = (*kept, *self._adopted(allocated, uses_of, kept))
         pods = self.observer.pods({each.uid for each in every})
-        found = supplemented(every, pods, _assigned_uses(every, held, uses_of), running, daemons)
+        found = supplemented(every, pods, _assigned_uses(every, allocated, uses_of), running, daemons)
         self._keep_in_memory(with_strategies(found, strategies))
 
-    async def _running_vague(self, held: Iterable[KubeletAllocation]) -> frozenset[str]:
+    async def _running_vague(self, allocated: Iterable[KubeletAllocation]) -> frozenset[str]:
         """Return the pods with processes of which it may be unknown whether an MPS daemon serves them."""
         known = {each.uid for each in self._entries if not is_vague(each)}
-        uids = {each.uid for each in self._entries}.union(each.uid for each in held) - known
+        uids = {each.uid for each in self._entries}.union(each.uid for each in allocated) - known
         return await asyncio.to_thread(self._view.running, uids) if uids else frozenset()
 
     async def _observed(self) -> GateObservation:
@@ -407,14 +407,14 @@ class AllocationRecord:
 
     def _adopted(
         self,
-        held: Iterable[KubeletAllocation],
+        allocated: Iterable[KubeletAllocation],
         uses_of: Callable[[KubeletAllocation], tuple[Use, ...]],
         record: tuple[Allocation, ...],
     ) -> Iterator[Allocation]:
         """Yield entries for allocations that the record lacks."""
         known = {(each.uid, each.container, each.resource) for each in record}
         pending = {(each.resource, each.ids) for each in record if not each.uid}
-        for each in held:
+        for each in allocated:
             if (each.uid, each.container, each.resource) in known or (each.resource, each.device_ids) in pending:
                 continue
             uses = uses_of(each)
@@ -449,10 +449,10 @@ def _unknown(lost: Iterable[str]) -> str:
 
 def _assigned_uses(
     record: Iterable[Allocation],
-    held: Iterable[KubeletAllocation],
+    allocated: Iterable[KubeletAllocation],
     uses_of: Callable[[KubeletAllocation], tuple[Use, ...]],
 ) -> AssignedUses:
     """Return what containers use by their assignment, of entries that do not say whether by an MPS daemon."""
     vague = {(each.uid, each.container, each.resource) for each in record if is_vague(each)}
-    keys = {(each.uid, each.container, each.resource): each for each in held if each.resource in SHARE_RESOURCES}
+    keys = {(each.uid, each.container, each.resource): each for each in allocated if each.resource in SHARE_RESOURCES}
     return {key: uses_of(each) for key, each in keys.items() if key in vague}

@@ -84,7 +84,7 @@ def require_room_for_more(path: Path) -> None:
         Unavailable: it cannot.
 
     """
-    with _said(path):
+    with _unavailable_if_failing(path):
         require_room(path.parent, path.stat().st_size + _ROOM_BYTES)
 
 
@@ -100,12 +100,12 @@ def _keep_aside(path: Path, content: bytes) -> Path:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with _said(path):
+    with _unavailable_if_failing(path):
         write_through(path, content)
 
 
 @contextlib.contextmanager
-def _said(path: Path) -> Iterator[None]:
+def _unavailable_if_failing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -46,7 +46,7 @@ class Exchanges:
         self._answers_file = answers_file
         self._clock_s = clock_s
         remembered = read_answers(answers_file, log)
-        self._answers = {each.held: each for each in remembered.answers}
+        self._answers = {each.units: each for each in remembered.answers}
         self._exchanges = {each.request.key: each for each in remembered.exchanges}
         """Corrections that are decided and not written yet."""
         self._unheld_s: dict[Units, float] = {}
@@ -62,7 +62,7 @@ class Exchanges:
 
     def remember(self, answer: Answer) -> None:
         """Keep an answer; one that says which devices it is of also across restarts."""
-        self._answers[answer.held] = answer
+        self._answers[answer.units] = answer
         if answer.fixed:
             self._write()
 
@@ -75,10 +75,10 @@ class Exchanges:
         waiting, (resource, ids) = {request.key for request in self.assigned_requests()}, units
         self._drop(
             [
-                each.held
+                each.units
                 for each in self.answers
                 if (each.key.resource == resource and each.ids & ids)
-                or (each.held not in known and each.key not in waiting)
+                or (each.units not in known and each.key not in waiting)
             ]
         )
 
@@ -124,13 +124,13 @@ class Exchanges:
         ours = known is not None and known.request.uid == request.uid
         return msgspec.structs.replace(request, shares=known.shares) if known is not None and ours else request
 
-    async def mend(self, held: tuple[KubeletAllocation, ...]) -> dict[RequestKey, TesseraError]:
+    async def mend(self, allocated: tuple[KubeletAllocation, ...]) -> dict[RequestKey, TesseraError]:
         """Correct the assignments to match what holders were answered; return those that cannot be corrected, and why.
 
         Containers of these are not started; the others go on.
         """
         # 1. Decide the exchanges, and keep them across restarts: two writes make one exchange.
-        found = reconcile(self.assigned_requests(), held, [each for each in self.answers if each.fixed])
+        found = reconcile(self.assigned_requests(), allocated, [each for each in self.answers if each.fixed])
         for each in found.corrections:
             self._exchanges[each.request.key] = each
             self._log.info("assignment_exchanged", pod=str(each.request.key), gpus=[share.gpu for share in each.shares])

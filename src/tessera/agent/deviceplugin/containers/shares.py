@@ -232,38 +232,38 @@ class ShareAllocator:
         """
         self.unassigned = {uid: pod for uid, pod in self.unassigned.items() if self._view.find(uid) is not None}
         async with self._turn:
-            held = await self._view.container_devices()
-            if self._missing.pods(self._pods.objects(), held, SHARE_RESOURCES):
+            allocated = await self._view.container_devices()
+            if self._missing.pods(self._pods.objects(), allocated, SHARE_RESOURCES):
                 return
-            await self._find_unassigned(held)
+            await self._find_unassigned(allocated)
             requests = {(each.uid, each.key.container, each.key.resource): each for each in self.assigned_requests()}
             uses = {key: self._maker.uses(each.shares) for key, each in requests.items()}
             self._gate.record.complete(self._pods.assignments(), uses, self._pods.revoked)
             self._exchanges.forget_unheld(await self._exchanges.recorded())
             waiting = {share_name(each.key.resource, each.ids) for each in self._exchanges.answers}
-            needed = {share_name(each.resource, each.device_ids) for each in held} | waiting
+            needed = {share_name(each.resource, each.device_ids) for each in allocated} | waiting
             removed = self._folder.keep({f"{_PREFIX}{name}" for name in needed | self._needed}, prefix=_PREFIX)
             self._needed = needed
             if removed:
                 self._log.info("shares_removed", shares=[name.removeprefix(_PREFIX) for name in removed])
             if self._injection.fixed_at_allocate:
-                await self._exchanges.mend(held)
+                await self._exchanges.mend(allocated)
 
-    async def _find_unassigned(self, held: tuple[KubeletAllocation, ...]) -> None:
+    async def _find_unassigned(self, allocated: tuple[KubeletAllocation, ...]) -> None:
         """Find pods with units and without an assignment also before they start: their image may never be pulled.
 
         An assignment is written when a pod is bound, so a list read after the kubelet's record includes it.
         """
-        if self._unassigned_of(held) and not await self._refreshed_s() and self._pods.judges:
-            self.unassigned |= self._unassigned_of(held)
+        if self._unassigned_of(allocated) and not await self._refreshed_s() and self._pods.judges:
+            self.unassigned |= self._unassigned_of(allocated)
 
-    def _unassigned_of(self, held: Iterable[KubeletAllocation]) -> dict[str, str]:
+    def _unassigned_of(self, allocated: Iterable[KubeletAllocation]) -> dict[str, str]:
         """Return the pods without an assignment for which no container was created with units, by UID."""
         assigned = {(request.key.namespace, request.key.pod) for request in self.assigned_requests()}
         pods = {name_of(pod): pod for pod in self._view.pods()}
         return {
             uid_of(pods[name]): "/".join(name)
-            for each in held
+            for each in allocated
             if each.resource in SHARE_RESOURCES and (name := (each.namespace, each.pod)) not in assigned
             if name in pods and not was_created(pods[name], each.container) and not self._gate.record.knows(each)
         }
@@ -298,33 +298,33 @@ class ShareAllocator:
 
         """
         resource, ids = units
-        held = await self._view.container_devices()
+        allocated = await self._view.container_devices()
         if fixed and await self._exchanges.unseen():
             await self._refreshed_s()
-            held = await self._view.container_devices()
+            allocated = await self._view.container_devices()
         self._exchanges.forget(await self._exchanges.recorded(), units)
         if fixed:
             # Shares answered to another pod than the chosen one must not count as free.
-            await self._exchanges.mend(held)
-            self._clear_guessed_uses(held)
+            await self._exchanges.mend(allocated)
+            self._clear_guessed_uses(allocated)
         try:
-            return self._unserved(resource, len(ids), held, fixed=fixed)
+            return self._unserved(resource, len(ids), allocated, fixed=fixed)
         except Conflict:
             last_s = asyncio.get_running_loop().time() + await self._refreshed_s()
         while True:
             try:
-                return self._unserved(resource, len(ids), held, fixed=fixed)
+                return self._unserved(resource, len(ids), allocated, fixed=fixed)
             except Conflict as error:
                 if asyncio.get_running_loop().time() >= last_s:
                     with contextlib.suppress(Conflict):
-                        return self._unserved(resource, len(ids), held, fixed=fixed, readmitted=True)
+                        return self._unserved(resource, len(ids), allocated, fixed=fixed, readmitted=True)
                     raise self._with_refused(error) from None
             await asyncio.sleep(_RETRY_S)
 
-    def _clear_guessed_uses(self, held: tuple[KubeletAllocation, ...]) -> None:
+    def _clear_guessed_uses(self, allocated: tuple[KubeletAllocation, ...]) -> None:
         """Count nothing as used of pods without an assignment, though they were answered with another pod's shares."""
         assigned = {request.key for request in self.assigned_requests()}
-        for each in held:
+        for each in allocated:
             if each.resource in SHARE_RESOURCES and each.key not in assigned:
                 self._gate.record.clear_guessed_uses(
                     each.resource, each.device_ids, frozenset(self.unassigned.values())
@@ -339,14 +339,20 @@ class ShareAllocator:
         return Conflict(error.subject, found=found, hint=error.hint)
 
     def _unserved(
-        self, resource: str, units: int, held: tuple[KubeletAllocation, ...], *, fixed: bool, readmitted: bool = False
+        self,
+        resource: str,
+        units: int,
+        allocated: tuple[KubeletAllocation, ...],
+        *,
+        fixed: bool,
+        readmitted: bool = False,
     ) -> AssignedRequest:
         """Return the request of this size that was not answered yet; else one that was and has no holder.
 
         Args:
             resource: of the units.
             units: how many.
-            held: the kubelet's record.
+            allocated: the kubelet's record.
             fixed: whether the answer will name the devices.
             readmitted: whether those of running pods count too: a kubelet that lost its record admits them again.
 
@@ -357,8 +363,8 @@ class ShareAllocator:
         if readmitted:
             requests = tuple(msgspec.structs.replace(each, running=False) for each in requests)
         with contextlib.suppress(Conflict):
-            return pick(requests, resource, units, served(requests, held, answers))
-        return pick(requests, resource, units, served(requests, held, ()))
+            return pick(requests, resource, units, served(requests, allocated, answers))
+        return pick(requests, resource, units, served(requests, allocated, ()))
 
     async def refresh(self) -> None:
         """Read the pods of this node again, and the keys if assignments do not count.

@@ -176,39 +176,39 @@ class PluginServers(Generic[OfferT]):
             # A defect in one resource does not stop the others.
             await one_turn(partial(self._keep_up, name, each), each.complain)
 
-    async def _keep_up(self, name: str, each: _Server[OfferT]) -> None:
-        await self._listen(name, each)
-        await self._register(name, each)
+    async def _keep_up(self, name: str, entry: _Server[OfferT]) -> None:
+        await self._listen(name, entry)
+        await self._register(name, entry)
 
-    async def _listen(self, name: str, each: _Server[OfferT]) -> None:
-        if each.server is not None and each.server.reachable:
+    async def _listen(self, name: str, entry: _Server[OfferT]) -> None:
+        if entry.server is not None and entry.server.reachable:
             return
-        if each.server is not None:
+        if entry.server is not None:
             # The old one first: the kubelet disconnects the registered plugin when an old stream ends.
-            await each.server.stop()
-            each.server = None
-        each.registered = None
-        each.server = await serve(each.plugin, self._folder / _endpoint(name))
+            await entry.server.stop()
+            entry.server = None
+        entry.registered = None
+        entry.server = await serve(entry.plugin, self._folder / _endpoint(name))
 
-    async def _register(self, name: str, each: _Server[OfferT]) -> None:
+    async def _register(self, name: str, entry: _Server[OfferT]) -> None:
         kubelet, now_s = identity(self._kubelet), asyncio.get_running_loop().time()
-        if each.plugin.streams:
-            each.checked_s = now_s
-        if kubelet is not None and each.registered == kubelet and now_s - each.checked_s < _STREAM_S:
+        if entry.plugin.streams:
+            entry.checked_s = now_s
+        if kubelet is not None and entry.registered == kubelet and now_s - entry.checked_s < _STREAM_S:
             return
-        await register(self._kubelet, _endpoint(name), name, each.plugin.options)
-        each.registered, each.checked_s = kubelet, now_s
-        each.complain.settle()
-        self._log.info("resource_advertised", resource=name, devices=len(each.plugin.resource.devices))
+        await register(self._kubelet, _endpoint(name), name, entry.plugin.options)
+        entry.registered, entry.checked_s = kubelet, now_s
+        entry.complain.settle()
+        self._log.info("resource_advertised", resource=name, devices=len(entry.plugin.resource.devices))
 
-    async def _withdraw(self, each: _Server[OfferT]) -> None:
-        each.plugin.end()
+    async def _withdraw(self, entry: _Server[OfferT]) -> None:
+        entry.plugin.end()
         try:
-            await each.plugin.sent(_EMPTY_S)
+            await entry.plugin.sent(_EMPTY_S)
         finally:
-            if each.server is not None:
-                await each.server.stop()
-        self._log.info("resource_withdrawn", resource=each.plugin.resource.name)
+            if entry.server is not None:
+                await entry.server.stop()
+        self._log.info("resource_withdrawn", resource=entry.plugin.resource.name)
 
 
 def _endpoint(resource: str) -> str:

@@ -90,8 +90,8 @@ class VolumeFolders:
             )
 
 
-def _is_folder(each: os.DirEntry[str]) -> bool:
-    return each.is_dir(follow_symlinks=False)
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False)
 
 
 def _check_alone(path: Path) -> None:

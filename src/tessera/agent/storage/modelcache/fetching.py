@@ -69,11 +69,11 @@ class _Fetch:
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Synced] = loop.create_future()
 
-        def settle(found: Synced | None, error: BaseException | None) -> None:
+        def settle(synced: Synced | None, error: BaseException | None) -> None:
             if result.done():
                 return
-            if found is not None:
-                result.set_result(found)
+            if synced is not None:
+                result.set_result(synced)
             elif error is not None:
                 result.set_exception(error)
 

@@ -362,7 +362,7 @@ class ModelKeeper:
     # Reporting
 
     async def _report(
-        self, found: Object, problem: str, ids: Mapping[str, list[str]], offered: Mapping[str, str]
+        self, node_models: Object, problem: str, ids: Mapping[str, list[str]], offered: Mapping[str, str]
     ) -> None:
         reports = []
         for name, revision in offered.items():
@@ -390,7 +390,7 @@ class ModelKeeper:
             peer=peer,
             removing=self._found.keys() - offered.keys(),
         )
-        if found.get("status") != status:
+        if node_models.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_MODELS, "metadata": {"name": self._node}, "status": status}
             await self._kube.apply(KIND, body, manager=AGENT, force=True, subresource="status")
 

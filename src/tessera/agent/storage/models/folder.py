@@ -235,9 +235,9 @@ class ModelFolder:
         except OSError:
             return Verification()
 
-    def _note_verified(self, revision: str, found: Verification) -> None:
+    def _note_verified(self, revision: str, verification: Verification) -> None:
         self._verified.mkdir(exist_ok=True)
-        write_whole(self._verified / f"{revision}.json", write_verification(found))
+        write_whole(self._verified / f"{revision}.json", write_verification(verification))
 
     def _has(self, revision: str) -> bool:
         return (self._manifests / f"{revision}.json").exists() and (self.versions / revision).is_dir()

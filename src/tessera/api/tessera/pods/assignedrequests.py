@@ -228,7 +228,7 @@ def _since_ns(pod: Field, need: Need) -> int:
 
 
 def unshown(
-    pods: Iterable[Mapping[str, Any]], held: Iterable[KubeletAllocation], names: Container[str]
+    pods: Iterable[Mapping[str, Any]], record: Iterable[KubeletAllocation], names: Container[str]
 ) -> tuple[str, ...]:
     """Return the running pods with devices that are missing from the kubelet's record, sorted.
 
@@ -237,12 +237,12 @@ def unshown(
 
     Args:
         pods: the Pod objects of a node.
-        held: the kubelet's record.
+        record: the kubelet's record.
         names: the resources that count. A kubelet runs a pod with `spec.nodeName` without resources that are unknown,
             and records nothing of them: source kubernetes `pkg/kubelet/lifecycle/predicate.go`.
 
     """
-    shown = {(each.namespace, each.pod) for each in held}
+    shown = {(each.namespace, each.pod) for each in record}
     missing = []
     for pod in pods:
         metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}

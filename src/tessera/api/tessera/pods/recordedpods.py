@@ -34,7 +34,7 @@ def asks_by_name(pod: Mapping[str, Any]) -> bool:
 
 def recorded_assignment(
     pod: Mapping[str, Any],
-    held: Iterable[KubeletAllocation],
+    record: Iterable[KubeletAllocation],
     devices: Mapping[str, Share],
     *,
     share_unit_mib: int = 1024,
@@ -48,7 +48,7 @@ def recorded_assignment(
 
     Args:
         pod: the Pod object.
-        held: the kubelet's record.
+        record: the kubelet's record.
         devices: the share of each device id, `core.cluster.namedshares.shares_by_id`.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
         keys: the keys that count on the node.
@@ -60,7 +60,7 @@ def recorded_assignment(
     field = _field(pod)
     requested = signed_ask(field, keys)
     need = read_need(field, share_unit_mib=share_unit_mib, requested=requested)
-    named = _named(field, need, held, devices)
+    named = _named(field, need, record, devices)
     if not named:
         return None
     amounts = sum(ask.count for ask in need.asks if ask.form is not Form.EXACT)
@@ -75,7 +75,7 @@ def recorded_assignment(
 
 
 def honored(
-    pod: Mapping[str, Any], held: Iterable[KubeletAllocation], keys: Keys, *, share_unit_mib: int = 1024
+    pod: Mapping[str, Any], record: Iterable[KubeletAllocation], keys: Keys, *, share_unit_mib: int = 1024
 ) -> str | None:
     """Return the unsigned assignment of a running pod; None where there is nothing to sign.
 
@@ -84,7 +84,7 @@ def honored(
 
     Args:
         pod: the object.
-        held: the kubelet's record.
+        record: the kubelet's record.
         keys: the keys that count on the node.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
 
@@ -98,7 +98,7 @@ def honored(
     need = read_need(field, share_unit_mib=share_unit_mib)
     amounts = {ask.resource for ask in need.asks if ask.form is not Form.EXACT}
     own = identity(field)
-    if not amounts or not amounts <= {each.resource for each in held if (each.namespace, each.pod) == own}:
+    if not amounts or not amounts <= {each.resource for each in record if (each.namespace, each.pod) == own}:
         return None
     try:
         read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys)
@@ -121,14 +121,14 @@ def awaits_memory(pod: Mapping[str, Any]) -> bool:
     return not is_finished(field) and field.get("metadata", "annotations").get(ASSIGNED).value == "false"
 
 
-def allocated(pod: Mapping[str, Any], held: Iterable[KubeletAllocation], *, now_ns: int) -> dict[str, str]:
+def allocated(pod: Mapping[str, Any], record: Iterable[KubeletAllocation], *, now_ns: int) -> dict[str, str]:
     """Return the annotations of a pod whose gpushare memory was allocated, with the time; none before.
 
     Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/allocate.go`, which writes them in `Allocate`.
 
     Args:
         pod: one that `awaits_memory`.
-        held: the kubelet's record.
+        record: the kubelet's record.
         now_ns: the time, in nanoseconds since 1970.
 
     Raises:
@@ -138,7 +138,9 @@ def allocated(pod: Mapping[str, Any], held: Iterable[KubeletAllocation], *, now_
     field = _field(pod)
     namespace, name = identity(field)
     own = {
-        each.container for each in held if (each.namespace, each.pod, each.resource) == (namespace, name, SHARE_MEMORY)
+        each.container
+        for each in record
+        if (each.namespace, each.pod, each.resource) == (namespace, name, SHARE_MEMORY)
     }
     asking = {
         container.get("name").text()
@@ -150,11 +152,11 @@ def allocated(pod: Mapping[str, Any], held: Iterable[KubeletAllocation], *, now_
 
 
 def _named(
-    field: Field, need: Need, held: Iterable[KubeletAllocation], devices: Mapping[str, Share]
+    field: Field, need: Need, record: Iterable[KubeletAllocation], devices: Mapping[str, Share]
 ) -> tuple[Share, ...]:
     """Return the devices of each ask by name, in order; none if one of them is unknown."""
     namespace, name = identity(field)
-    ids = {each.key: each.device_ids for each in held}
+    ids = {each.key: each.device_ids for each in record}
     shares: list[Share] = []
     for ask in filter(_by_name, need.asks):
         own = ids.get(RequestKey(namespace, name, ask.container, ask.resource), ())

@@ -185,30 +185,32 @@ def _new(observed: ObservedGpu) -> GpuModel:
     )
 
 
-def _profile(each: ObservedProfile, observed: ObservedGpu) -> Profile:
-    starts, size = _places(each)
+def _profile(reported: ObservedProfile, observed: ObservedGpu) -> Profile:
+    starts, size = _places(reported)
     return Profile(
-        name=each.name,
-        compute_slices=each.compute_slices,
+        name=reported.name,
+        compute_slices=reported.compute_slices,
         size=size,
         starts=starts,
-        max_instances=each.max_instances,
-        memory_mib=each.memory_mib,
-        media=_media(each, whole=each.compute_slices == max(other.compute_slices for other in observed.profiles)),
-        graphics="+gfx" in each.name,
-        profile_id=each.profile_id,
-        sm=each.multiprocessors or None,
-        placement="observed" if each.places else "unknown",
+        max_instances=reported.max_instances,
+        memory_mib=reported.memory_mib,
+        media=_media(
+            reported, whole=reported.compute_slices == max(other.compute_slices for other in observed.profiles)
+        ),
+        graphics="+gfx" in reported.name,
+        profile_id=reported.profile_id,
+        sm=reported.multiprocessors or None,
+        placement="observed" if reported.places else "unknown",
     )
 
 
-def _media(each: ObservedProfile, *, whole: bool) -> Media:
+def _media(reported: ObservedProfile, *, whole: bool) -> Media:
     """Return the kind of media engines, which NVIDIA puts in the name where it is unusual."""
-    parts = _ATTRIBUTES.search(each.name)
+    parts = _ATTRIBUTES.search(reported.name)
     named: dict[str | None, Media] = {"+me": "me", "+me.all": "me.all", "-me": "none"}
     kind = named.get(parts["media"]) if parts else None
     if kind is not None:
         return kind
     if whole:
         return "full"
-    return "default" if each.media_engines else "none"
+    return "default" if reported.media_engines else "none"

@@ -306,8 +306,8 @@ _RESET = (
 )
 
 
-def _shown(index: int, each: Change) -> str:
-    match each:
+def _shown(index: int, step: Change) -> str:
+    match step:
         case Blocked(reason=reason) | Impossible(reason=reason):
             return reason
         case AwaitReset(on=on):

@@ -92,8 +92,9 @@ def lost_targets(
     return tuple(sorted(targets, key=lambda target: target.index)), tuple(notes)
 
 
-def _target(each: Recorded, gpu: GpuFacts) -> LayoutTarget:
-    if not each.mig:
+def _target(recorded: Recorded, gpu: GpuFacts) -> LayoutTarget:
+    if not recorded.mig:
         return exact(gpu, None)
-    named = ((place, profile(gpu.model, place.profile).name) for place in each.placements)  # as the driver has it now
+    # Names are those of the driver now.
+    named = ((place, profile(gpu.model, place.profile).name) for place in recorded.placements)
     return exact(gpu, tuple(Placement(place.start, place.size, name) for place, name in named))
