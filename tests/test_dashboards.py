@@ -95,12 +95,12 @@ Source: NVIDIA dcgm-exporter, `grafana/dcgm-exporter-dashboard.json`.
 """
 
 
-def queries(board: dict[str, Any], node: str = "n1") -> Iterator[tuple[str, str]]:
-    """Yield each query with its panel's title, with Grafana's variables filled in."""
+def queries(board: dict[str, Any], node: str = "n1", cluster: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each query with its panel's title, Grafana's variables filled in; no cluster is of series without one."""
     for panel in board["panels"]:
         for target in panel["targets"]:
             expr = target["expr"]
-            for name, value in (*GRAFANA.items(), ("$node", node)):
+            for name, value in (*GRAFANA.items(), ("$node", node), ("$cluster", cluster)):
                 expr = expr.replace(name, value)
             yield panel["title"], expr
 
@@ -144,6 +144,18 @@ def test_queries_ask_for_metrics_that_there_are(name: str) -> None:
         assert requested, title
         assert requested <= known, title
         assert "$" not in expr, title
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_every_selector_is_of_the_chosen_cluster(name: str) -> None:
+    variables = {each["name"]: each for each in DASHBOARDS[name]["templating"]["list"]}
+    assert variables["cluster"]["definition"] == "label_values(tessera_loop_age_seconds, cluster)"
+    exprs = [target["expr"] for panel in DASHBOARDS[name]["panels"] for target in panel["targets"]]
+    exprs += [each["definition"] for each in variables.values() if each["name"] == "node"]
+    for expr in exprs:
+        found = re.findall(r"\b(?:tessera|DCGM_FI)_\w+(.{19})?", expr)
+        assert found
+        assert set(found) == {'{cluster="$cluster"'}, expr
 
 
 def test_what_is_exposed_of_model_servers_is_shown() -> None:
@@ -394,6 +406,35 @@ def test_panels_go_on_when_an_agent_is_replaced_and_a_new_pod_is_not_one_that_us
         unused = found_by(url, cost["Memory allocated to containers that used none for an hour"])
     assert {each["metric"]["pod"]: float(each["value"][1]) for each in peaks} == {"busy": 0.25, "unused": 0, "new": 0}
     assert [float(each["value"][1]) for each in unused] == [40960 * 2**20]
+
+
+def test_two_clusters_in_one_prometheus_do_not_mix(tmp_path: Path) -> None:
+    """Names, addresses, UIDs and GPUs are the same in both; the other one has more of everything."""
+    own = node_metrics() + process_metrics()
+    other = re.sub(rb" ([0-9.]+)$", lambda found: b" %g" % (3 * float(found[1]) + 1), own, flags=re.MULTILINE)
+    panels = [(title, expr) for board in DASHBOARDS.values() for title, expr in queries(board)]
+    shown = []
+    for folder, texts in (("alone", {"": own}), ("both", {"a": own, "b": other})):
+        (tmp_path / folder).mkdir()
+        samples = "".join(
+            history(as_labeled(text, cluster=cluster) if cluster else text, TIMES_S) for cluster, text in texts.items()
+        )
+        with serving_history(tmp_path / folder, samples) as url:
+            chosen = "a" if folder == "both" else ""
+            found = [
+                (
+                    title,
+                    asked(url, "query", query=expr.replace('cluster=""', f'cluster="{chosen}"'), time=NOW_S)["result"],
+                )
+                for title, expr in panels
+            ]
+        for _, series in found:
+            for each in series:
+                each["metric"].pop("cluster", None)
+        shown.append([(title, sorted(series, key=json.dumps)) for title, series in found])
+    alone, both = shown
+    assert both == alone
+    assert sum(bool(series) for _, series in alone) > len(panels) / 2
 
 
 def test_panels_of_nvidia_s_own_dashboard_answer_from_tessera_s_metrics(tmp_path: Path) -> None:

@@ -441,9 +441,13 @@ def test_agents_reach_each_other_and_nobody_else_reaches_them_where_they_share_m
 
 
 def test_a_page_asks_prometheus_where_one_is_named() -> None:
-    shown = {**ANY, "server": {"page": True, "prometheus": "http://prometheus.monitoring:9090"}}
+    server = {"page": True, "prometheus": "http://prometheus.monitoring:9090"}
+    shown = {**ANY, "server": server}
     args = pod_template("server", shown)["spec"]["containers"][0]["args"]
     assert "--page-prometheus=http://prometheus.monitoring:9090" in args
+    assert not any("selector" in each for each in args)
+    of_one = {**ANY, "server": {**server, "prometheusSelector": 'cluster="a"'}}
+    assert '--page-prometheus-selector=cluster="a"' in pod_template("server", of_one)["spec"]["containers"][0]["args"]
     egress = {
         each["metadata"]["name"]: {port["port"] for rule in each["spec"]["egress"] for port in rule["ports"]}
         for each in rendered(shown)

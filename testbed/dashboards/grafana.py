@@ -3,8 +3,9 @@
 Source: grafana.com/docs, "Dashboard JSON model".
 """
 
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from testbed.dashboards.panels import Dashboard
 
@@ -12,29 +13,22 @@ __all__ = ["model"]
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _COLUMNS = 24
+_SERIES: Final = re.compile(r"\b((?:tessera|DCGM_FI)_\w+)(?:\{([^}]*)\})?")
+"""A selector of Tessera's metrics."""
 
 
 def model(dashboard: Dashboard) -> dict[str, Any]:
-    """Return a dashboard as Grafana imports it; it asks for the data source when it is opened."""
+    """Return a dashboard as Grafana imports it; it asks for the data source and the cluster when it is opened.
+
+    Where series have no label `cluster`, there is none to choose, and the empty value is that of all series.
+    """
     variables: list[dict[str, Any]] = [
-        {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+        {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
+        _labels("cluster", "label_values(tessera_loop_age_seconds, cluster)"),
     ]
     if dashboard.by_node:
-        query = "label_values(tessera_gpu_lost, hostname)"
-        variables.append(
-            {
-                "name": "node",
-                "type": "query",
-                "datasource": _SOURCE,
-                "query": {"query": query, "refId": "node"},
-                "definition": query,
-                "refresh": 2,
-                "sort": 1,
-                "multi": True,
-                "includeAll": True,
-                "current": {"text": ["All"], "value": ["$__all"]},
-            }
-        )
+        every = {"multi": True, "includeAll": True, "current": {"text": ["All"], "value": ["$__all"]}}
+        variables.append(_labels("node", f"label_values({_of_cluster('tessera_gpu_lost')}, hostname)") | every)
     return {
         "uid": f"tessera-{dashboard.name}",
         "title": dashboard.title,
@@ -46,6 +40,26 @@ def model(dashboard: Dashboard) -> dict[str, Any]:
         "templating": {"list": variables},
         "panels": list(_panels(dashboard)),
     }
+
+
+def _labels(name: str, query: str) -> dict[str, Any]:
+    """Return a variable with the values of a label."""
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": {"query": query, "refId": name},
+        "definition": query,
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def _of_cluster(expr: str) -> str:
+    """Return an expression of the chosen cluster: each selector names it."""
+    return _SERIES.sub(
+        lambda found: f'{found[1]}{{cluster="$cluster"' + (f", {found[2]}" if found[2] else "") + "}", expr
+    )
 
 
 def _panels(dashboard: Dashboard) -> Iterator[dict[str, Any]]:
@@ -68,7 +82,7 @@ def _panels(dashboard: Dashboard) -> Iterator[dict[str, Any]]:
                 {
                     "refId": chr(ord("A") + place),
                     "datasource": _SOURCE,
-                    "expr": expr,
+                    "expr": _of_cluster(expr),
                     "legendFormat": legend or "__auto",
                     **({"instant": True, "range": False} if each.kind == "stat" else {}),
                 }

@@ -21,7 +21,8 @@ from tessera.core.serving.metrics.promql import in_flight, queue_time, waiting
 
 __all__ = ["adapter_rules", "prometheus_rules"]
 
-_BY: Final = {"pod": f"namespace, pod, {SERVER}", "server": f"namespace, {SERVER}"}
+_BY: Final = {"pod": f"cluster, namespace, pod, {SERVER}", "server": f"cluster, namespace, {SERVER}"}
+"""The label `cluster` keeps the clusters of one ruler apart; it is absent where there is one."""
 _LONG_S: Final = 5
 """An average wait that fires an alert: far above the usual targets for inference."""
 _METRICS: Final = {

@@ -24,7 +24,7 @@ def answer(*series: tuple[dict[str, str], list[tuple[float, str]]]) -> bytes:
 def test_the_query_names_every_series_and_raw_samples() -> None:
     for each in ENGINE_METRICS:
         assert all(name in pod_query() for name in each.series)
-    assert pod_query().endswith('namespace!="",pod!=""}[120s]')
+    assert pod_query().endswith('namespace!="", pod!=""}[120s]')
 
 
 def test_the_last_scrape_with_its_time() -> None:

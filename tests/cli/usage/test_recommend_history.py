@@ -65,6 +65,22 @@ def test_a_pod_has_no_history_of_an_earlier_one_of_its_name(tmp_path: Path) -> N
     assert busy["observedS"] <= 2100
 
 
+def test_of_two_clusters_in_one_prometheus_the_selector_chooses(tmp_path: Path) -> None:
+    """Names and UIDs are the same in both."""
+    now_s = int(time.time())
+    samples = "".join(
+        history(node_metrics(used_mib).replace(b"{", b'{cluster="%s",' % cluster), range(now_s - 7200, now_s + 1, 60))
+        for cluster, used_mib in ((b"a", 1900), (b"b", 700))
+    )
+    peaks = {}
+    with serving_history(tmp_path, samples) as url:
+        for selector in ('cluster="a"', "cluster=b", 'cluster=~".+"', "cluster=c"):
+            result = call("--prometheus", url, "--prometheus-selector", selector, "--all", "-o", "json")
+            assert result.exit_code == 0, result.output
+            peaks[selector] = [each["peakMib"] for each in json.loads(result.stdout) if each["pod"] == "busy"]
+    assert peaks == {'cluster="a"': [1900], "cluster=b": [700], 'cluster=~".+"': [1900], "cluster=c": []}
+
+
 def test_a_server_whose_certificate_nobody_signed_gets_no_question(url: str) -> None:
     result = call("--prometheus", url.partition(" ")[0])
     assert (result.exit_code, "SSLCertVerif" in result.stderr) == (4, True), result.output
@@ -76,6 +92,16 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
     "no window": (["--prometheus", "http://127.0.0.1:1", "--window", "14d])"], 2, "a number and m, h, d or w"),
     "agents as well": (["--prometheus", "http://127.0.0.1:1", "--agent", "n1"], 2, "leave out one of the two"),
     "a window of agents": (["--agent", "127.0.0.1:1", "--window", "1d"], 2, "give --prometheus as well"),
+    "a selector of agents": (
+        ["--agent", "127.0.0.1:1", "--prometheus-selector", "a=b"],
+        2,
+        "give --prometheus as well",
+    ),
+    "no selector": (
+        ["--prometheus", "http://127.0.0.1:1", "--prometheus-selector", "a"],
+        2,
+        "label matchers of PromQL",
+    ),
     "a token in the clear": (["--prometheus", "http://prometheus:9090", "--token-file", "token"], 2, "https://"),
     "a token to no address": (["--prometheus", "http://[1/", "--token-file", "token"], 2, "https://"),
     "no token": (["--prometheus", "http://localhost:1", "--token-file", "lines"], 2, "one line of ASCII"),

@@ -171,6 +171,25 @@ async def test_what_a_real_prometheus_scraped_last(tmp_path: Path) -> None:
     assert found["ns", "other"] == Unmeasured(f"Prometheus {url} has no series of it; is its port of metrics scraped?")
 
 
+async def test_of_two_clusters_in_one_prometheus_the_matchers_choose(tmp_path: Path) -> None:
+    """Pods of one name; without a choice their counters would be taken for one pod's."""
+    now_s = time.time()
+    samples = "".join(
+        history(
+            labeled(triton(ended=ended), "llm-1").replace(b"{", b'{cluster="%s",' % cluster), (now_s - 50, now_s - 20)
+        )
+        for cluster, ended in ((b"a", 100), (b"b", 300))
+    )
+    found = {}
+    with serving_history(tmp_path, samples) as url:
+        for cluster in ("a", "b"):
+            read = await PrometheusSamples(HttpMetrics, url, f'cluster="{cluster}"').read(pods("llm-1"))
+            counters = read["ns", "llm-1"]
+            assert isinstance(counters, Counters)
+            found[cluster] = counters.dequeued
+    assert found == {"a": 200, "b": 600}
+
+
 BAD: dict[str, tuple[bytes | Unavailable, str]] = {
     "down": (Unavailable("x", found="no answer in 10 s", hint="check that it runs"), "no answer in 10 s"),
     "a login page": (b"<html>", "it is not an answer of Prometheus' HTTP API"),

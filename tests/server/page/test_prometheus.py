@@ -18,7 +18,7 @@ from tessera.api.prometheus.gpuloads import load_queries
 from tessera.api.prometheus.modelserverhistory import model_server_queries
 from tessera.api.prometheus.usagehistory import history_queries
 from tessera.clients.kube import MemoryKube
-from tessera.clients.prometheus import MemoryMetrics
+from tessera.clients.prometheus import MemoryMetrics, Prometheus
 from tessera.errors import InvalidInput
 from tessera.log import logger
 from tessera.server.page import PrometheusMetrics
@@ -50,9 +50,8 @@ class Scene:
         self.broken = ""
         self.answers = asyncio.Event()
         self.answers.set()
-        self.history = PrometheusMetrics(
-            self.connect, self.connect_patiently, f"{URL}/", logger(), self._clock, self._clock
-        )
+        fast, patient = (Prometheus(url=f"{URL}/", connect=each) for each in (self.connect, self.connect_patiently))
+        self.history = PrometheusMetrics(fast, patient, logger(), self._clock, self._clock)
 
     def _clock(self) -> float:
         return self.now_s

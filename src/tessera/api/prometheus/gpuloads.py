@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from tessera.api.prometheus.answers import numbers, read_series
+from tessera.api.prometheus.matchers import selected
 from tessera.core.gpu.gpumodels import model
 from tessera.core.usage.activity import pod_activity
 from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of
@@ -33,19 +34,27 @@ _Device: TypeAlias = tuple[str, ...]
 """The labels of `_DEVICE`."""
 
 
-def load_queries() -> dict[str, str]:
+def load_queries(matchers: str = "") -> dict[str, str]:
     """Return the queries by purpose.
 
     Of loads there is the mean of two minutes, which says whether a pod is idle, and the last sample, which belongs to
     the reasons of the present clocks: who worked a minute ago does not slow down anybody now.
+
+    Args:
+        matchers: labels of the cluster's series; empty where Prometheus has those of one cluster.
+
     """
+    used = selected(FB_USED.name, matchers, f'{_UID}!=""')
+    allocated, load, active, throttled = (
+        selected(each.name, matchers) for each in (ALLOCATED, GPU_UTIL, SM_ACTIVE, THROTTLED)
+    )
     return {
-        "allocations": f'group by ({_LOADED}) ({FB_USED.name}{{{_UID}!=""}} or {ALLOCATED.name})',
-        "utilization": f"max by ({_LOADED}) (avg_over_time({GPU_UTIL.name}[2m]) and {GPU_UTIL.name})",
-        "sm_active": f"max by ({_LOADED}) (avg_over_time({SM_ACTIVE.name}[2m]) and {SM_ACTIVE.name}) * 100",
-        "utilization_now": f"max by ({_LOADED}) ({GPU_UTIL.name})",
-        "sm_active_now": f"max by ({_LOADED}) ({SM_ACTIVE.name}) * 100",
-        "throttled": f"max by (Hostname, UUID, cause) ({THROTTLED.name}) == 1",
+        "allocations": f"group by ({_LOADED}) ({used} or {allocated})",
+        "utilization": f"max by ({_LOADED}) (avg_over_time({load}[2m]) and {load})",
+        "sm_active": f"max by ({_LOADED}) (avg_over_time({active}[2m]) and {active}) * 100",
+        "utilization_now": f"max by ({_LOADED}) ({load})",
+        "sm_active_now": f"max by ({_LOADED}) ({active}) * 100",
+        "throttled": f"max by (Hostname, UUID, cause) ({throttled}) == 1",
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from tessera.api.prometheus.answers import Series, numbers, read_series
+from tessera.api.prometheus.matchers import selected
 from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.serving.metrics.metricnames import IN_FLIGHT, SERVER, recorded_name
 
@@ -20,17 +21,27 @@ _MOST_SERIES: Final = 20_000
 _MOST_SERVERS: Final = 200
 """Model servers that are shown."""
 _LOAD: Final = recorded_name(IN_FLIGHT, "server")
-_OF_SERVER: Final = f'and on (namespace, deployment) label_replace({_LOAD}, "deployment", "$1", "{SERVER}", "(.+)")'
 _Values: TypeAlias = Mapping[tuple[str, str], Mapping[float, float]]
 """By namespace and name, then by time."""
 
 
-def model_server_queries(now_s: float) -> dict[str, dict[str, str]]:
-    """Return the parameters of the range queries, by purpose."""
+def model_server_queries(now_s: float, matchers: str = "") -> dict[str, dict[str, str]]:
+    """Return the parameters of the range queries, by purpose.
+
+    Args:
+        now_s: seconds since 1970.
+        matchers: labels of the cluster's series; empty where Prometheus has those of one cluster.
+
+    """
+    load, desired, ready = (
+        selected(each, matchers)
+        for each in (_LOAD, "kube_deployment_spec_replicas", "kube_deployment_status_replicas_ready")
+    )
+    of_server = f'and on (namespace, deployment) label_replace({load}, "deployment", "$1", "{SERVER}", "(.+)")'
     queries = {
-        "in_flight": f"max by (namespace, {SERVER}) ({_LOAD})",
-        "desired": f"max by (namespace, deployment) (kube_deployment_spec_replicas {_OF_SERVER})",
-        "ready": f"max by (namespace, deployment) (kube_deployment_status_replicas_ready {_OF_SERVER})",
+        "in_flight": f"max by (namespace, {SERVER}) ({load})",
+        "desired": f"max by (namespace, deployment) ({desired} {of_server})",
+        "ready": f"max by (namespace, deployment) ({ready} {of_server})",
     }
     end_s = now_s - now_s % _STEP_S
     span = {"start": f"{end_s - _HOUR_S:.0f}", "end": f"{end_s:.0f}", "step": str(_STEP_S)}

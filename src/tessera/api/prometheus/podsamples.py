@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from tessera.api.prometheus.answers import read_series
+from tessera.api.prometheus.matchers import selected
 from tessera.api.prometheus.samples import Sample
 from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
 from tessera.core.serving.metrics.queuetime import LONGEST_S
@@ -32,16 +33,17 @@ class Scrape(msgspec.Struct, frozen=True):
     samples: tuple[Sample, ...]
 
 
-def pod_query(namespace: str = "") -> str:
+def pod_query(namespace: str = "", matchers: str = "") -> str:
     """Return the query for the engines' series of all pods, as far back as they matter for the present load.
 
     Args:
         namespace: of the pods; empty for all.
+        matchers: labels of the cluster's series; empty where Prometheus has those of one cluster.
 
     """
     where = f'namespace="{namespace}"' if namespace else 'namespace!=""'
     names = "|".join(sorted(frozenset[str]().union(*(each.series for each in ENGINE_METRICS))))
-    return f'{{__name__=~"{names}",{where},pod!=""}}[{LONGEST_S:.0f}s]'
+    return selected("", matchers, f'__name__=~"{names}"', where, 'pod!=""') + f"[{LONGEST_S:.0f}s]"
 
 
 def read_scrapes(answer: bytes, source: str) -> dict[tuple[str, str], Scrape]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from tessera.api.prometheus.answers import Series, read_series
+from tessera.api.prometheus.matchers import selected
 from tessera.core.gpu.gpumodels import model
 from tessera.core.usage.nodemetrics import ALLOCATED, EXCLUSIVE, FB_USED, GPU_UTIL, PART, SM_ACTIVE
 from tessera.core.usage.plausible import MOST_MIB, percentage, possible
@@ -25,7 +26,7 @@ _MOST_SAMPLES: Final = 100_000
 _INDEX: Final = re.compile("[0-9]{1,3}")
 _OWNER: Final = "hostname, gpu, UUID, modelName, GPU_I_ID, GPU_I_PROFILE, pod_uid, namespace, pod, container"
 """By UID, so that a pod has no history of another that had its name."""
-_USED: Final = f'{FB_USED.name}{{pod_uid!=""}}'
+_OF_CONTAINERS: Final = 'pod_uid!=""'
 
 
 _Key: TypeAlias = tuple[str, ...]
@@ -35,27 +36,33 @@ _KINDS: Final = {("true", ""): "exclusive", ("false", "replica"): "replica", ("f
 """How a device is allocated, by the labels `exclusive` and `part`."""
 
 
-def history_queries(window: str) -> dict[str, str]:
-    """Return the queries by purpose, over a window such as `14d`: for existing containers.
+def history_queries(window: str, matchers: str = "") -> dict[str, str]:
+    """Return the queries by purpose: for existing containers.
 
     An agent that is replaced has another `instance`, and its series are others: a mean is of the samples of all of
     them, and a time counts once, however many agents there were.
+
+    Args:
+        window: how far back, such as `14d`.
+        matchers: labels of the cluster's series; empty where Prometheus has those of one cluster.
+
     """
-    load = _mean(f'{GPU_UTIL.name}{{pod_uid!=""}}[{window}]')
-    activity = _mean(f'{SM_ACTIVE.name}{{pod_uid!=""}}[{window}]')
-    present = f"and on ({_OWNER}) {ALLOCATED.name}"
+    used, percent, active = (selected(each.name, matchers, _OF_CONTAINERS) for each in (FB_USED, GPU_UTIL, SM_ACTIVE))
+    allocated = selected(ALLOCATED.name, matchers)
+    load, activity = (_mean(f"{each}[{window}]") for each in (percent, active))
+    present = f"and on ({_OWNER}) {allocated}"
     return {
-        "allocated_mib": f"max by ({_OWNER}, {EXCLUSIVE}, {PART}) ({ALLOCATED.name}) / 2^20",
-        "peak_mib": f"max by ({_OWNER}) (max_over_time({_USED}[{window}])) {present}",
+        "allocated_mib": f"max by ({_OWNER}, {EXCLUSIVE}, {PART}) ({allocated}) / 2^20",
+        "peak_mib": f"max by ({_OWNER}) (max_over_time({used}[{window}])) {present}",
         "mean_percent": f"({activity} * 100 or {load}) {present}",
-        "observed_s": f"{_known(FB_USED.name, window)} {present}",
-        "load_observed_s": f"({_known(SM_ACTIVE.name, window)} or {_known(GPU_UTIL.name, window)}) {present}",
+        "observed_s": f"{_known(used, window)} {present}",
+        "load_observed_s": f"({_known(active, window)} or {_known(percent, window)}) {present}",
     }
 
 
-def _known(metric: str, window: str) -> str:
+def _known(series: str, window: str) -> str:
     """Return the query for how long the containers' values were known: unknown ones have no samples."""
-    return f'count_over_time((max by ({_OWNER}) ({metric}{{pod_uid!=""}}))[{window}:{_STEP_S}s]) * {_STEP_S}'
+    return f"count_over_time((max by ({_OWNER}) ({series}))[{window}:{_STEP_S}s]) * {_STEP_S}"
 
 
 def _mean(samples: str) -> str:

@@ -98,7 +98,7 @@ def metrics(**given: Any) -> None:
         refuse_without(option, "--prometheus")
     prometheus = prometheus_of(given, "--prometheus", deadline_s=_PROMETHEUS_S, most_bytes=_PROMETHEUS_BYTES)
     sources = _Sources(
-        samples=PrometheusSamples(prometheus.connect, prometheus.url) if prometheus else None,
+        samples=PrometheusSamples(prometheus.connect, prometheus.url, prometheus.matchers) if prometheus else None,
         queues=PrometheusQueues(prometheus.connect, prometheus.url, given["wake_query"])
         if prometheus and given["wake_query"]
         else None,

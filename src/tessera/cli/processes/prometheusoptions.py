@@ -5,24 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
+from tessera.api.prometheus.matchers import read_matchers
 from tessera.cli.options import refuse_without, with_options
 from tessera.cli.usage.prometheusclient import prometheus_client
-from tessera.clients.prometheus import HttpMetrics
+from tessera.clients.prometheus import HttpMetrics, Prometheus
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Prometheus", "prometheus_of", "prometheus_options"]
+__all__ = ["SELECTOR_HELP", "prometheus_of", "prometheus_options"]
+
+SELECTOR_HELP = "Labels by which it tells this cluster's series from those of others: 'cluster=\"a\"'."
 
 _READ = click.Path(path_type=Path, dir_okay=False, exists=True)
-
-
-class Prometheus(msgspec.Struct, frozen=True):
-    """A Prometheus to query."""
-
-    url: str
-    connect: Callable[[], HttpMetrics]
-    """Returns a client; its files are read each time, so that a replaced token counts."""
 
 
 def prometheus_options(option: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -37,6 +31,7 @@ def prometheus_options(option: str, text: str) -> Callable[[Callable[..., Any]],
         click.option(option, metavar="URL", help=text),
         click.option(f"{option}-token-file", type=_READ, help="Bearer token for it; over https, or to this machine."),
         click.option(f"{option}-ca-file", type=_READ, help="Authorities that sign its certificate, PEM."),
+        click.option(f"{option}-selector", default="", metavar="MATCHERS", help=SELECTOR_HELP),
     )
 
 
@@ -50,10 +45,10 @@ def prometheus_of(given: Mapping[str, Any], option: str, *, deadline_s: float, m
         most_bytes: of an answer.
 
     Raises:
-        InvalidInput: an invalid URL or file.
+        InvalidInput: an invalid URL, file or selector.
 
     """
-    for other in (f"{option}-token-file", f"{option}-ca-file"):
+    for other in (f"{option}-token-file", f"{option}-ca-file", f"{option}-selector"):
         refuse_without(other, option)
     name = option.removeprefix("--").replace("-", "_")
     url = given[name]
@@ -67,4 +62,5 @@ def prometheus_of(given: Mapping[str, Any], option: str, *, deadline_s: float, m
         return prometheus_client(url, *files, deadline_s=deadline_s, most_bytes=most_bytes)
 
     connect()  # files are read, and rejected, before anything starts
-    return Prometheus(url, connect)
+    matchers = read_matchers(given[f"{name}_selector"], f"{option}-selector")
+    return Prometheus(url=url, connect=connect, matchers=matchers)

@@ -184,7 +184,7 @@ def _history(given: dict[str, Any]) -> PageMetrics | None:
     refuse_without("--page-prometheus", "--page-port")
     found = prometheus_of(given, "--page-prometheus", deadline_s=_HISTORY_S, most_bytes=_HISTORY_BYTES)
     patient = prometheus_of(given, "--page-prometheus", deadline_s=_WEEK_S, most_bytes=_WEEK_BYTES)
-    return PrometheusMetrics(found.connect, patient.connect, found.url, logger()) if found and patient else None
+    return PrometheusMetrics(found, patient, logger()) if found and patient else None
 
 
 async def _run(

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from tessera.api.prometheus.matchers import read_matchers
 from tessera.cli.options import refuse_without, with_options
 from tessera.cli.usage.prometheusclient import prometheus_client
 from tessera.clients.nodeusage import NodeUsages, PrometheusUsage
@@ -35,22 +36,30 @@ def prometheus_options(command: _Command) -> _Command:
         ),
         click.option("--token-file", type=_FILE, help="Bearer token for Prometheus; over https, or to this machine."),
         click.option("--ca-file", type=_FILE, help="PEM of the authorities of Prometheus' certificate."),
+        click.option(
+            "--prometheus-selector",
+            default="",
+            metavar="MATCHERS",
+            help="Labels of one cluster's series, where Prometheus has those of several: 'cluster=\"a\"'.",
+        ),
     )(command)
 
 
 @asynccontextmanager
-async def prometheus(url: str, window: str, token_file: Path | None, ca_file: Path | None) -> AsyncIterator[NodeUsages]:
+async def prometheus(
+    url: str, window: str, token_file: Path | None, ca_file: Path | None, selector: str
+) -> AsyncIterator[NodeUsages]:
     """Yield the usages in a Prometheus.
 
     Raises:
-        InvalidInput: an invalid address, window or file, or a token that would be sent in clear text.
+        InvalidInput: an invalid address, window, file or selector, or a token that would be sent in clear text.
 
     """
     if not _WINDOW.fullmatch(window):
         raise InvalidInput("--window", found=shown(window), expected="a number and m, h, d or w", hint="14d")
-    source = PrometheusUsage(
-        prometheus_client(url, token_file, ca_file, deadline_s=_DEADLINE_S, most_bytes=_MOST_BYTES), url, window
-    )
+    matchers = read_matchers(selector, "--prometheus-selector")
+    client = prometheus_client(url, token_file, ca_file, deadline_s=_DEADLINE_S, most_bytes=_MOST_BYTES)
+    source = PrometheusUsage(client, url, window, matchers)
     try:
         yield source
     finally:
@@ -59,5 +68,5 @@ async def prometheus(url: str, window: str, token_file: Path | None, ca_file: Pa
 
 def refuse_without_prometheus() -> None:
     """Reject options for a Prometheus if none is named."""
-    for option in ("--window", "--token-file", "--ca-file"):
+    for option in ("--window", "--token-file", "--ca-file", "--prometheus-selector"):
         refuse_without(option, "--prometheus")

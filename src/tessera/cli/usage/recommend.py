@@ -36,6 +36,7 @@ class _Given(TypedDict):
     window: str
     token_file: Path | None
     ca_file: Path | None
+    prometheus_selector: str
     all: bool
 
 
@@ -46,6 +47,7 @@ Examples:
   tessera recommend
   tessera recommend --agent 10.0.3.7 --all -o json
   tessera recommend --prometheus http://127.0.0.1:9090 --window 4w
+  tessera recommend --prometheus http://thanos:9090 --prometheus-selector 'cluster="a"'
 """
 )
 @agents_options
@@ -94,7 +96,8 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
 
 async def _rows(given: _Given) -> list[Recommendation]:
     if given["prometheus"]:
-        usages = prometheus(given["prometheus"], given["window"], given["token_file"], given["ca_file"])
+        files = given["token_file"], given["ca_file"]
+        usages = prometheus(given["prometheus"], given["window"], *files, given["prometheus_selector"])
     else:
         place = ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"])
         usages = agents(given["agent"], place)

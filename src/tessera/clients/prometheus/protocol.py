@@ -1,10 +1,14 @@
 """The interface for metrics: a bounded GET from an untrusted server."""
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
+
+import msgspec
 
 from tessera.errors import Unavailable
 
-__all__ = ["AnswerTooLarge", "MetricsClient"]
+__all__ = ["AnswerTooLarge", "MetricsClient", "Prometheus"]
 
 
 class AnswerTooLarge(Unavailable):
@@ -29,3 +33,14 @@ class MetricsClient(Protocol):
     async def close(self) -> None:
         """Close all connections."""
         ...
+
+
+class Prometheus(msgspec.Struct, frozen=True, kw_only=True):
+    """A Prometheus to query."""
+
+    url: str
+    """`https://HOST[:PORT][/PREFIX]`."""
+    connect: Callable[[], AbstractAsyncContextManager[MetricsClient]]
+    """Returns a client; its files are read each time, so that a replaced token counts."""
+    matchers: str = ""
+    """Labels of the cluster's series; empty where it has those of one cluster."""

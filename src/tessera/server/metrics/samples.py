@@ -127,19 +127,23 @@ class PrometheusSamples:
     Args:
         connect: returns a client for the queries of a pass, with the current token.
         url: `https://HOST[:PORT][/PREFIX]`.
+        matchers: labels of the cluster's series; empty where Prometheus has those of one cluster.
 
     """
 
-    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[MetricsClient]], url: str) -> None:
+    def __init__(
+        self, connect: Callable[[], AbstractAsyncContextManager[MetricsClient]], url: str, matchers: str = ""
+    ) -> None:
         self._connect = connect
         self._url = url.rstrip("/")
+        self._matchers = matchers
         self._subject = f"Prometheus {url}"
         self._split_passes = 0
         """Passes for which namespaces are queried one by one, since the answer for all was too large."""
 
     def target(self, namespace: str = "") -> str:
         """Return the URL of the query, for all namespaces or for one."""
-        return f"{self._url}/api/v1/query?{urlencode({'query': pod_query(namespace)})}"
+        return f"{self._url}/api/v1/query?{urlencode({'query': pod_query(namespace, self._matchers)})}"
 
     async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Unmeasured]:
         """Return the last counters of each pod in Prometheus."""

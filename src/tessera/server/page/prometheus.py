@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Final
 from urllib.parse import urlencode
 
@@ -12,7 +11,7 @@ import msgspec
 from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
 from tessera.api.prometheus.modelserverhistory import model_server_queries, read_model_servers
 from tessera.clients.nodeusage import PrometheusUsage
-from tessera.clients.prometheus import MetricsClient
+from tessera.clients.prometheus import Prometheus
 from tessera.core.explain.observedfleet import MeasuredUsage
 from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.errors import Unavailable
@@ -35,9 +34,8 @@ class PrometheusMetrics:
     """`PageMetrics` of a Prometheus, which is queried in the background while the page is open.
 
     Args:
-        connect: returns a client for a few queries, with the current token.
-        patient: the same for slow queries.
-        url: `https://HOST[:PORT][/PREFIX]`.
+        prometheus: its clients are for a few fast queries.
+        patient: the same with clients for slow queries.
         log: records errors.
         now_s: the seconds since 1970.
         clock_s: a monotonic clock.
@@ -46,16 +44,15 @@ class PrometheusMetrics:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractAsyncContextManager[MetricsClient]],
-        patient: Callable[[], AbstractAsyncContextManager[MetricsClient]],
-        url: str,
+        prometheus: Prometheus,
+        patient: Prometheus,
         log: Logger,
         now_s: Callable[[], float] = time.time,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connect = connect
+        self._prometheus = prometheus
         self._patient = patient
-        self._url = url.rstrip("/")
+        self._url = prometheus.url.rstrip("/")
         self._now_s = now_s
         self._measured = CachedAnswer(
             self._measure,
@@ -82,12 +79,14 @@ class PrometheusMetrics:
 
     async def _measure(self) -> MeasuredUsage:
         source = f"Prometheus {self._url}"
+        matchers = self._prometheus.matchers
+        ranges = model_server_queries(self._now_s(), matchers)
         targets = {
-            **{name: f"query?{urlencode({'query': query})}" for name, query in load_queries().items()},
-            **{name: f"query_range?{urlencode(each)}" for name, each in model_server_queries(self._now_s()).items()},
+            **{name: f"query?{urlencode({'query': query})}" for name, query in load_queries(matchers).items()},
+            **{name: f"query_range?{urlencode(each)}" for name, each in ranges.items()},
         }
         try:
-            async with self._connect() as metrics:
+            async with self._prometheus.connect() as metrics:
                 found = await asyncio.gather(*(metrics.get(f"{self._url}/api/v1/{each}") for each in targets.values()))
         except Unavailable as error:
             raise Unavailable(source, found=error.found, hint="see Prometheus' log") from error
@@ -104,8 +103,8 @@ class PrometheusMetrics:
 
     async def _advise(self) -> tuple[Recommendation, ...]:
         """Return recommendations by a week."""
-        async with self._patient() as metrics:
-            found = await PrometheusUsage(metrics, self._url, _WINDOW).read()
+        async with self._patient.connect() as metrics:
+            found = await PrometheusUsage(metrics, self._url, _WINDOW, self._patient.matchers).read()
         return tuple(await asyncio.to_thread(recommendations, found.reports))
 
     @property

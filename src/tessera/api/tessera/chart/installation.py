@@ -32,6 +32,10 @@ _OptionalPrometheus = Annotated[
         description="a URL such as http://prometheus.monitoring:9090",
     ),
 ]
+_Matchers = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[^{}\x00-\x1f]*$", description='label matchers of PromQL such as `cluster="a"`'),
+]
 _REGISTRY = r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?"
 _Repository = Annotated[
     str,
@@ -153,6 +157,9 @@ class ServerValues(_Record, frozen=True, kw_only=True):
     prometheus: _OptionalPrometheus = ""
     """URL of a Prometheus that the page queries for GPU utilization and the last hour of model servers; empty for
     none. Its port is one of `networkPolicies.prometheusPorts`."""
+    prometheus_selector: _Matchers = ""
+    """Labels by which that Prometheus tells this cluster's series from those of others: `cluster="a"`; empty where it
+    has those of one cluster."""
     args: tuple[str, ...] = ()
     """More options of `tessera server`."""
     node_selector: _Strings = {}
@@ -267,6 +274,8 @@ class MetricsApi(_Record, frozen=True, kw_only=True):
     prometheus: _OptionalPrometheus = ""
     """URL of a Prometheus that scrapes the pods of model servers, queried instead of the pods; empty for none.
     Its port is one of `networkPolicies.prometheusPorts`."""
+    prometheus_selector: _Matchers = ""
+    """As of `server`; `wakeQuery` and the rules of `adapterRules` choose the cluster's series by themselves."""
     wake_query: str = ""
     """Expression for that Prometheus, by `namespace` and `service`, above 0 where requests wait for a model server that
     has no replica; empty for none. `sum by (namespace, service) (gateway_pending_requests)`, say."""
