@@ -72,6 +72,7 @@ def test_each_object_is_either_reused_or_fetched_and_nothing_of_other_content_is
         found = {one.path: one for one in manifests[name].files}[renewed.path]
         assert (name, found.path) not in damaged
         assert (found.size, renewed.etag) == (each.size, each.etag)
+        assert renewed.checksum == found.checksum, "it was compared with no other"
         by_etag = bool(each.etag) and (manifests[name].source, found.path, found.etag) == (
             "s3://m",
             each.path,

@@ -138,11 +138,10 @@ def parents_of(path: str) -> tuple[str, ...]:
 
 
 def _renewed(file: ModelFile, found: StoredObject) -> ModelFile:
-    """Return an unchanged file as the listing has it now."""
-    checksum = found.checksum or file.checksum
-    if (file.etag, file.checksum) == (found.etag, checksum):
+    """Return an unchanged file with the ETag that it has now; its checksum is the one that it was compared with."""
+    if file.etag == found.etag:
         return file  # all of them, most often
-    return msgspec.structs.replace(file, etag=found.etag, checksum=checksum)
+    return msgspec.structs.replace(file, etag=found.etag)
 
 
 def _keys(source: str, file: StoredObject | ModelFile) -> Iterator[tuple[str, ...]]:
