@@ -61,6 +61,7 @@ def models() -> None:
     "[default: never]",
 )
 @click.option("--check", is_flag=True, help="Compare the files on the disk with their digests, too.")
+@click.option("--require-checksums", is_flag=True, help="Refuse files that no checksum of SRC verifies.")
 @output_option()
 def sync_command(
     source: str, folder: Path, output: str, bandwidth: float | None, *, mirror: bool, **options: object

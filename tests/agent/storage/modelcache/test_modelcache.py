@@ -274,6 +274,21 @@ async def test_a_model_that_the_disk_damages_is_found_withdrawn_and_mended(node:
         assert mended.verified_s >= found.verified_s
 
 
+async def test_where_checksums_are_required_new_pods_get_nothing_that_none_verified(node: Node) -> None:
+    source = node.put("llama", a=b"1")  # of folders there are no checksums
+    await node.tell(desired(source))
+    async with node.running():
+        first = (await node.model(has())).revision
+        for revision in ("", first):
+            await node.tell(desired(source, verification="Required", revision=revision))
+            refused = await node.model(lambda each: each.state == "Failed")
+            assert (refused.revision, refused.bytes) == ("", 0)
+            assert "object 'a': the source gives no checksum that verifies it" in refused.reason
+            await node.kubelet.until_allocatable(LLAMA, 0)
+            await node.tell(desired(source))
+            assert (await node.model(has(first))).reason == ""
+
+
 async def test_a_revision_that_cannot_be_compared_stops_no_other(node: Node) -> None:
     await node.tell(
         desired(node.put("first", a=b"1"), "first", verify_interval_s=100),

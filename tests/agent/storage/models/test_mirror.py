@@ -1,18 +1,21 @@
 """A mirror end to end: plain files as the store has them, whatever was there, whenever it was killed."""
 
+import contextlib
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.modelsyncs import FIRST, QUICK, SECOND, contents
+from harness.flakys3 import FlakyS3
+from harness.modelsyncs import CONTENTS, FIRST, QUICK, SECOND, contents, s3
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.sync import sync
 from tessera.clients.store import MemoryStore
 from tessera.core.storage.models.paths import NOTES
-from tessera.errors import Conflict, Unavailable
+from tessera.errors import Conflict, InvalidInput, Unavailable
 
 
 def test_files_become_those_of_the_store(tmp_path: Path) -> None:
@@ -99,3 +102,18 @@ def test_whatever_was_there_the_files_are_the_stores(tmp_path_factory: pytest.Te
         sync_mirror(MemoryStore(state), top, QUICK)
         assert contents(top) == state
         assert {path.name for path in (top / NOTES).iterdir()}.isdisjoint({"arriving", "mirror-next.json"})
+
+
+def test_where_checksums_are_required_plain_files_that_none_verified_are_fetched_again(
+    tmp_path: Path, server: FlakyS3
+) -> None:
+    options = msgspec.structs.replace(QUICK, require_checksums=True)
+    with contextlib.closing(s3(server)) as store:
+        server.encrypted = True
+        sync_mirror(store, tmp_path, QUICK)
+        with pytest.raises(InvalidInput, match="gives no checksum"):
+            sync_mirror(store, tmp_path, options)
+        assert contents(tmp_path) == CONTENTS
+        server.encrypted = False
+        assert sync_mirror(store, tmp_path, options).bytes == sum(map(len, CONTENTS.values()))
+        assert sync_mirror(store, tmp_path, options).bytes == 0

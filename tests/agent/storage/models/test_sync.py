@@ -10,7 +10,8 @@ from harness.flakys3 import FlakyS3
 from harness.modelsyncs import CONTENTS, content, run, s3
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.clients.store import MemoryStore
-from tessera.errors import Conflict, Unavailable
+from tessera.clients.store.folders import FolderStore
+from tessera.errors import Conflict, InvalidInput, Unavailable
 
 
 def test_a_revision_is_fetched_once(tmp_path: Path, server: FlakyS3) -> None:
@@ -58,3 +59,43 @@ def test_a_sync_for_a_named_revision_shows_readers_no_other(tmp_path: Path) -> N
     store = MemoryStore({"a": b"2"})
     other = next(each for each in ModelFolder(tmp_path).manifests() if each != first.revision)
     assert run(store, tmp_path, revision=other).revision == ModelFolder(tmp_path).current() == other
+
+
+@pytest.mark.parametrize("part_bytes", [0, 5 << 20], ids=["whole", "parts"])
+def test_where_checksums_are_required_what_was_fetched_without_is_fetched_again_and_verified(
+    part_bytes: int, tmp_path: Path, server: FlakyS3
+) -> None:
+    server.encrypted, server.part_bytes = True, part_bytes
+    first = run(s3(server), tmp_path)
+    folder = ModelFolder(tmp_path)
+    assert folder.manifest(first.revision).unverified_bytes == sum(map(len, CONTENTS.values()))
+    with pytest.raises(InvalidInput, match="gives no checksum that verifies it, and none of 1 others"):
+        run(s3(server), tmp_path, require_checksums=True)
+    assert content(tmp_path / "current") == CONTENTS
+    server.encrypted = False
+    again = run(s3(server), tmp_path, require_checksums=True)
+    assert (again.revision, again.bytes) == (first.revision, first.bytes)
+    assert ModelFolder(tmp_path).manifest(first.revision).unverified_bytes == 0
+    assert run(s3(server), tmp_path, require_checksums=True).bytes == 0
+
+
+def test_where_checksums_are_required_parts_of_another_size_and_flipped_bits_are_refused(
+    tmp_path: Path, server: FlakyS3
+) -> None:
+    server.part_bytes = 8 << 20
+    server.flipped = "weights/a b+%.bin"
+    with pytest.raises(Unavailable, match="in transit, or was uploaded in parts of another size"):
+        run(s3(server), tmp_path, require_checksums=True)
+    server.flipped = ""
+    assert run(s3(server), tmp_path, require_checksums=True).files == len(CONTENTS)
+
+
+def test_where_checksums_are_required_a_listing_without_any_is_refused_before_anything_is_fetched(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_bytes(b"1")
+    store = FolderStore(tmp_path / "source")
+    with pytest.raises(InvalidInput, match="object 'a': the source gives no checksum"):
+        run(store, tmp_path / "dst", require_checksums=True)
+    assert (store.requests, ModelFolder(tmp_path / "dst").current()) == (1, "")

@@ -51,6 +51,7 @@ def test_a_model_is_read_with_all_of_its_fields() -> None:
         "pinned": True,
         "keep": 3,
         "pack": "Auto",
+        "verification": "Required",
         "verifyIntervalSeconds": 0,
     }
     _, found = read_model_cache(cache(**said), frozenset({"n1"}))
@@ -68,6 +69,7 @@ def test_a_model_is_read_with_all_of_its_fields() -> None:
         pinned=True,
         keep=3,
         pack="Auto",
+        verification="Required",
     )
     assert found == DesiredCache(want, frozenset({"n1"}))
     default = DesiredModel(name="llama", source="s3://models/llama", verify_interval_s=7 * 24 * 3600)
@@ -85,6 +87,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a name with dots": (cache("llama.3"), "its name is not a label of RFC 1123: use at most 63"),
     "a name that is too long": (cache("a" * 64), "its name is not a label of RFC 1123: use at most 63"),
     "a name with a line break": (cache("a\n"), "its name is not a label of RFC 1123: use at most 63"),
+    "a rule of checksums that there is not": (cache(verification="Never"), "verification"),
     "half a revision": (cache(revision="1234"), "revision"),
     "an object of another kind": ({"metadata": None}, "metadata"),
 }
@@ -106,6 +109,7 @@ def test_an_at_sign_in_a_key_is_no_credential() -> None:
 def test_desired_and_reported_models_are_read_as_they_were_written() -> None:
     desired = (
         DesiredModel(name="a", source="s3://b/a", interval_s=9, include=("x",), keep=1, verify_interval_s=8),
+        DesiredModel(name="c", source="s3://b/c", verification="Required"),
         DesiredModel(name="b", source="file:///b"),
     )
     observed = (

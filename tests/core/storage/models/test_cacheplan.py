@@ -20,8 +20,8 @@ from tessera.core.storage.models.cacheplan import (
     RemoveModel,
     RemoveSuperseded,
     VerifyRevision,
-    damage_reason,
     plan_cache,
+    withheld_reason,
 )
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import LinkedFile, RevisionOnDisk, freed_bytes, superseded
@@ -173,12 +173,29 @@ def test_a_damaged_revision_is_withheld_fetched_again_and_reported() -> None:
     plan = plan_cache({"a": desired}, {"a": used}, fetching=fetching, displaced={})
     assert (plan.offered, plan.fetch, plan.verify) == ({"a": ""}, desired, None)
     assert plan.protected == {"a": frozenset({"2"})}, "pods keep it"
-    assert damage_reason(desired, damaged) == (
+    assert withheld_reason(desired, damaged) == (
         "revision 2: 2 files differ from what was fetched (w.bin, ...): fetched again"
     )
     rollback = model("a", revision="1")
     plan = plan_cache({"a": rollback}, {"a": used}, fetching=fetching, displaced={})
-    assert (plan.offered, damage_reason(rollback, damaged)) == ({"a": "1"}, "")
+    assert (plan.offered, withheld_reason(rollback, damaged)) == ({"a": "1"}, "")
+
+
+def test_where_checksums_are_required_a_revision_that_none_verified_is_withheld_and_fetched_again() -> None:
+    there = ModelOnDisk("2", ("1", "2"), unverified=frozenset("2"))
+    for desired, offered in (
+        (model("a", verification="Required"), ""),
+        (model("a", verification="Required", revision="1"), "1"),
+        (model("a"), "2"),
+    ):
+        report = ObservedModel(name="a", identity=desired.identity, checked_s=1000.0)
+        fetching = Fetching(now_s=1000.0, reports={"a": report})
+        plan = plan_cache({"a": desired}, {"a": ModelOnNode(there)}, fetching=fetching, displaced={})
+        assert (plan.offered, plan.fetch) == ({"a": offered}, None if offered else desired)
+        assert bool(withheld_reason(desired, there)) is not bool(offered)
+    assert withheld_reason(model("a", verification="Required"), there) == (
+        "revision 2: checksums of its source do not verify all of it, and spec.verification is Required: fetched again"
+    )
 
 
 DUE: dict[str, tuple[DesiredModel, ObservedModel | None, bool]] = {

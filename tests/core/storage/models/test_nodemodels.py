@@ -11,5 +11,10 @@ def model(name: str, **more: Any) -> DesiredModel:
 
 def test_priority_pins_and_intervals_fetch_nothing_anew() -> None:
     assert model("a", priority=3, pinned=True, interval_s=9, keep=1).identity == model("a").identity
-    others = (model("b"), model("a", secret="s"), model("a", revision="1" * 64), model("a", exclude=("x",)))
+    changes = ({"secret": "s"}, {"revision": "1" * 64}, {"exclude": ("x",)}, {"verification": "Required"})
+    others = (model("b"), *(model("a", **each) for each in changes))
     assert model("a").identity not in {each.identity for each in others}
+
+
+def test_a_model_that_was_fetched_before_there_was_a_rule_of_checksums_is_not_fetched_anew() -> None:
+    assert model("a").identity == "03509b95afde24a8"

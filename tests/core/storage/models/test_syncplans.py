@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.core.storage.models.revisions import CHUNK_BYTES, Manifest, ModelFile, StoredObject, chunk_range
-from tessera.core.storage.models.syncplans import plan_sync, refuse_empty, spans
-from tessera.errors import Unavailable
+from tessera.core.storage.models.syncplans import plan_sync, refuse_empty, refuse_unverified, spans
+from tessera.errors import InvalidInput, Unavailable
 
 
 def test_unchanged_files_are_kept_by_etag_or_checksum() -> None:
@@ -87,6 +87,17 @@ def test_an_empty_listing_is_refused() -> None:
     refuse_empty((StoredObject("a", 0),), source="x")
     with pytest.raises(Unavailable, match="no objects"):
         refuse_empty((), source="x")
+
+
+def test_files_without_a_checksum_are_refused_but_empty_ones() -> None:
+    verified = (StoredObject("a", 1, checksum="md5:x"), StoredObject("empty", 0))
+    refuse_unverified(verified, source="x")
+    for more, want in (
+        ([StoredObject("b", 1, "e")], "x: object 'b': the source gives no checksum that verifies it: name a source"),
+        ([ModelFile("b", 1, ("",)), ModelFile("c", 1, ("",))], "verifies it, and none of 1 others: name"),
+    ):
+        with pytest.raises(InvalidInput, match=want):
+            refuse_unverified((*verified, *more), source="x")
 
 
 def test_an_object_without_a_validator_is_one_span() -> None:

@@ -18,7 +18,7 @@ from tessera.clients.disks import ErofsMounts, HostErofsMounts
 from tessera.core.storage.models.cacheplan import ModelOnDisk
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retention import RevisionOnDisk, superseded
-from tessera.core.storage.models.verifications import Verification
+from tessera.core.storage.models.verifications import ChecksumRule, Verification
 from tessera.errors import Conflict, InvalidInput, TesseraError
 
 __all__ = ["ModelDisk", "RevisionFacts"]
@@ -62,7 +62,8 @@ class ModelDisk:
         self._here = root / folder.relative_to("/")
         self._images = HostErofsMounts(root) if images is None else images
         self._most_percent = most_percent
-        self._facts: dict[tuple[str, str], RevisionFacts] = {}
+        self._facts: dict[tuple[str, str], tuple[tuple[int, int], RevisionFacts]] = {}
+        """The facts of revisions, each with the inode and the time of the manifest that has them."""
         self._not_compared: dict[tuple[str, str], Verification] = {}
         """Revisions that could not be compared with their digests, as of when that was tried."""
         self.sharing: ModelSharing = NoSharing() if sharing is None else sharing
@@ -127,7 +128,12 @@ class ModelDisk:
                 current = folder.current()
                 failed = self._not_compared
                 verifications = {each: failed.get((path.name, each)) or folder.verification(each) for each in revisions}
-                found[path.name] = ModelOnDisk(current if current in revisions else "", revisions, verifications)
+                found[path.name] = ModelOnDisk(
+                    current if current in revisions else "",
+                    revisions,
+                    verifications,
+                    unverified=frozenset(each for each in revisions if self.facts(path.name, each).unverified_bytes),
+                )
         self._share(found)
         return found
 
@@ -147,13 +153,18 @@ class ModelDisk:
 
     def facts(self, name: str, revision: str) -> RevisionFacts:
         """Return the facts of a revision; zeros for a broken manifest, which the next sync reports."""
-        if (name, revision) not in self._facts:
-            try:
-                manifest = self.model(name).manifest(revision)
-            except (InvalidInput, OSError):
-                return RevisionFacts()
-            self._facts[name, revision] = RevisionFacts(manifest.size, len(manifest.files), manifest.unverified_bytes)
-        return self._facts[name, revision]
+        folder = self.model(name)
+        try:
+            status = (folder.top / NOTES / "manifests" / f"{revision}.json").stat()
+            written = status.st_ino, status.st_mtime_ns  # the same revision may be fetched again, and verified then
+            known, facts = self._facts.get((name, revision), (None, RevisionFacts()))
+            if known != written:
+                manifest = folder.manifest(revision)
+                facts = RevisionFacts(manifest.size, len(manifest.files), manifest.unverified_bytes)
+                self._facts[name, revision] = written, facts
+        except (InvalidInput, OSError):
+            return RevisionFacts()
+        return facts
 
     def verify(self, name: str, revision: str, reads: ChunkReads) -> dict[str, str]:
         """Compare a revision with its digests, and note the result; return the damaged files by their paths.
@@ -189,8 +200,8 @@ class ModelDisk:
         for revision in before.symmetric_difference(revisions):
             self.model(name).pin(revision, pinned=revision in revisions)
 
-    def choose(self, name: str, revision: str) -> bool:
-        """Make a present revision the current one; return whether it is present and not known to be damaged.
+    def choose(self, name: str, revision: str, rule: ChecksumRule) -> bool:
+        """Make a present revision the current one; return whether it is present, and new pods may get it.
 
         Raises:
             Conflict: another process works there.
@@ -198,6 +209,8 @@ class ModelDisk:
         """
         folder = self.model(name)
         if not self.has(name, revision) or folder.verification(revision).damaged:
+            return False
+        if rule == "Required" and self.facts(name, revision).unverified_bytes:
             return False
         with folder.locked():
             folder.flip(revision)

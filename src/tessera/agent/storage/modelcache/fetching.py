@@ -113,6 +113,7 @@ class _Fetch:
                 exclude=model.exclude,
                 reserve_bytes=self._disk.reserve_bytes,
                 revision=model.revision,
+                require_checksums=model.verification == "Required",
                 limits=self._limits,
             )
             return sync(self._store, folder, options, self._progress, self._disk.sharing)
@@ -239,7 +240,7 @@ class Fetches:
 
     async def _fetched(self, model: DesiredModel) -> None:
         if model.revision:
-            there = await asyncio.to_thread(self._disk.choose, model.name, model.revision)
+            there = await asyncio.to_thread(self._disk.choose, model.name, model.revision, model.verification)
             if there:
                 return
         store = await self._open_store(model)

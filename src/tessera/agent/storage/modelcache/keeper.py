@@ -53,8 +53,8 @@ from tessera.core.storage.models.cacheplan import (
     ModelOnNode,
     RemoveModel,
     RemoveSuperseded,
-    damage_reason,
     plan_cache,
+    withheld_reason,
 )
 from tessera.core.storage.models.nodemodels import DesiredModel
 from tessera.core.storage.models.peers.members import peers_of, refresh_interval_s
@@ -373,7 +373,7 @@ class ModelKeeper:
                 "revision": revision,
                 "containers": len(ids.get(f"{MODEL_RESOURCE}{name}", ())),
                 "verified_s": there.verification(revision).at_s,
-                "reason": report.reason or damage_reason(self._desired[name], there),
+                "reason": report.reason or withheld_reason(self._desired[name], there),
                 **facts._asdict(),
             }
             reports.append(msgspec.structs.replace(report, **more))

@@ -47,7 +47,10 @@ def sync_mirror(
         objects = desired_objects(store, options)
         # 2. Find the files that are present, from us or others.
         before = files.manifest()
-        plan = plan_mirror(objects, store.source, before, files.damaged(content=options.check))
+        unusable = files.damaged(content=options.check)
+        if options.require_checksums and before is not None:
+            unusable |= {file.path for file in before.unverified}
+        plan = plan_mirror(objects, store.source, before, unusable)
         files.refuse_obstacles((each.path for each in plan.fetched), plan.removed)
         kept = {**plan.kept, **_found(top, plan.fetched, before)}
         fetch = SyncPlan({}, tuple(each for each in objects if each.path not in kept))
@@ -55,7 +58,7 @@ def sync_mirror(
         folder.clear_staging(fetch.identity)
         progress, staged = Progress(report, fetch.bytes_to_fetch), folder.staging / fetch.identity
         clear_room(folder, fetch, staged, options)
-        fetched = stage(TransferSource(store, options.limits, progress), folder, fetch, staged)
+        fetched = stage(TransferSource(store, options.limits, progress), folder, fetch, staged, options)
         # 4. Move it into place.
         manifest = Manifest(store.source, tuple(sorted((*kept.values(), *fetched), key=lambda file: file.path)))
         if fetched or plan.removed:

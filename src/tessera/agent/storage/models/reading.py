@@ -10,11 +10,12 @@ from typing import NamedTuple
 import msgspec
 
 from tessera.clients.store import Body, Changed, ObjectStore, Refused, Temporary
+from tessera.core.storage.models.peers.multipart import is_assumed
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.core.storage.requestretries import Attempts, BandwidthLimit, Patience
 from tessera.errors import Conflict, TesseraError, Unavailable
 
-__all__ = ["Progress", "Reader", "TransferLimits", "TransferSource", "unavailable"]
+__all__ = ["Progress", "Reader", "TransferLimits", "TransferSource", "mismatch", "unavailable"]
 
 _THREADS = 8
 _TICKS = 10
@@ -78,6 +79,14 @@ def unavailable(subject: str, found: str) -> Unavailable:
     return Unavailable(
         subject, found=found, hint="check the store and its endpoint, then sync again; fetched data is kept"
     )
+
+
+def mismatch(subject: str, computed: str, expected: str) -> Unavailable:
+    """Return the error of an object whose content does not match the store's checksum."""
+    hint = "sync again; if it persists, the object is corrupt in the store or in transit"
+    if is_assumed(expected):
+        hint += ", or was uploaded in parts of another size"
+    return Unavailable(subject, found=f"content whose checksum is {computed}", expected=expected, hint=hint)
 
 
 class TransferSource(NamedTuple):

@@ -18,9 +18,10 @@ from tessera.agent.storage.models.transfer import listed
 from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.erofs import Pack, is_packed
 from tessera.core.storage.models.paths import NOTES, checked_objects, selected
+from tessera.core.storage.models.peers.multipart import proof_of
 from tessera.core.storage.models.retention import make_room, superseded
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
-from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_empty
+from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_empty, refuse_unverified
 from tessera.errors import Conflict, Unavailable, Unsupported
 
 __all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "stage", "sync"]
@@ -41,6 +42,7 @@ class SyncOptions(msgspec.Struct, frozen=True):
         limits: of the transfer.
         pack: whether files are packed into one image.
         revision: the desired one; empty for what the store has.
+        require_checksums: whether files are refused that no checksum of the store verifies.
 
     """
 
@@ -52,6 +54,7 @@ class SyncOptions(msgspec.Struct, frozen=True):
     limits: TransferLimits = TransferLimits()
     pack: Pack = "Never"
     revision: str = ""
+    require_checksums: bool = False
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -98,8 +101,10 @@ def sync(
         manifests = folder.manifests()
         suspect = any(folder.verification(each).damaged for each in (folder.current(), options.revision))
         reads = ChunkReads() if options.check or suspect else None
-        damaged = {(name, path) for name in manifests for path in folder.damaged(name, reads)}
-        plan = plan_sync(objects, store.source, manifests, damaged)
+        unusable = {(name, path) for name in manifests for path in folder.damaged(name, reads)}
+        if options.require_checksums:
+            unusable |= {(name, file.path) for name, each in manifests.items() for file in each.unverified}
+        plan = plan_sync(objects, store.source, manifests, unusable)
         folder.clear_staging(plan.identity)
         # 3. Fetch the rest, and publish it to readers.
         source = TransferSource(store, options.limits, Progress(report, plan.bytes_to_fetch))
@@ -138,7 +143,7 @@ def _fetched(
     """Fetch a revision, if there is room, and publish it to readers; return its name."""
     staged = folder.staging / plan.identity
     clear_room(folder, plan, staged, options, copied=_copied(plan, folder, packed=packed))
-    fetched = stage(source, folder, plan, staged, sharing)
+    fetched = stage(source, folder, plan, staged, options, sharing)
     reused = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.reused.items())
     manifest = Manifest(source.store.source, tuple(sorted((*fetched, *reused), key=lambda file: file.path)))
     _publish(manifest, folder, staged, packed=packed)
@@ -181,12 +186,16 @@ def desired_objects(store: ObjectStore, options: SyncOptions) -> tuple[StoredObj
     """Return the selected objects of the store, ordered by path.
 
     Raises:
-        TesseraError: the store does not answer, has none of them, or has names that cannot be files.
+        TesseraError: the store does not answer, has none of them, or has names that cannot be files, or no checksums
+            where they are required.
 
     """
     objects = selected(listed(store, options.limits.patience), options.include, options.exclude)
     objects = checked_objects(objects, source=store.source)
     refuse_empty(objects, source=store.source)
+    if options.require_checksums:
+        objects = tuple(msgspec.structs.replace(each, checksum=proof_of(each)) for each in objects)
+        refuse_unverified(objects, source=store.source)
     return objects
 
 
@@ -232,13 +241,28 @@ def clear_room(
 
 
 def stage(
-    source: TransferSource, folder: ModelFolder, plan: SyncPlan, staged: Path, sharing: ModelSharing = _ALONE
+    source: TransferSource,
+    folder: ModelFolder,
+    plan: SyncPlan,
+    staged: Path,
+    options: SyncOptions,
+    sharing: ModelSharing = _ALONE,
 ) -> tuple[ModelFile, ...]:
-    """Fetch and link all files of a plan into a folder of their own, `staged/files`; return the fetched ones."""
+    """Fetch and link all files of a plan into a folder of their own, `staged/files`; return the fetched ones.
+
+    Raises:
+        TesseraError: the store does not answer, or sends what does not match its checksum, or has none that is
+            required; or the disk is full.
+
+    """
     files = staged / "files"
     files.mkdir(parents=True, exist_ok=True)
     with _full_disk_named(folder, staged):
         fetched = sharing.fetch(source, staged, plan.fetched)
+        if options.require_checksums:
+            for file in Manifest(source.store.source, fetched).unverified:
+                (files / file.path).unlink()  # the next attempt fetches it again
+            refuse_unverified(fetched, source=source.store.source)
         for path, (name, file) in plan.reused.items():
             target = files / path
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small, writing_back
 from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
 from tessera.agent.storage.models.journal import Journal
-from tessera.agent.storage.models.reading import Reader, TransferSource, unavailable
+from tessera.agent.storage.models.reading import Reader, TransferSource, mismatch, unavailable
 from tessera.clients.store import SMALL_BYTES, Changed, ObjectStore, Refused, Temporary
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
 from tessera.core.storage.models.syncplans import Span, spans
@@ -102,7 +102,9 @@ class Transfer:
             self._progress.done = 0
             wrong = self._fetch(objects)
         if wrong:
-            raise self._mismatch(self._files[min(wrong)])
+            file = self._files[min(wrong)]
+            computed = file.checksum.hexdigest() if file.checksum else "none"
+            raise mismatch(self._reader.subject(file.found), computed, file.found.checksum)
         return tuple(map(_as_file, self._files))
 
     def _fetch(self, objects: tuple[StoredObject, ...]) -> set[int]:
@@ -127,14 +129,6 @@ class Transfer:
         if wrong:
             self._journal.forget(wrong)
         return wrong
-
-    def _mismatch(self, file: "_File") -> Unavailable:
-        return Unavailable(
-            f"{self._store.source}: object {file.found.path}",
-            found=f"content whose checksum is {file.checksum.hexdigest() if file.checksum else 'none'}",
-            expected=file.found.checksum,
-            hint="sync again; if it persists, the object is corrupt in the store or in transit",
-        )
 
     def _shares(self) -> list[tuple[Callable[..., None], Iterable[Span]]]:
         """Return what each thread does, and with which chunks."""
@@ -210,7 +204,7 @@ class Transfer:
                     self._store_chunk(span.object, chunk, buffer[:done])
                     return
                 with self._store.read(file.found, start, stop) as body:
-                    if not body.etag_is_checksum and file.found.checksum == f"md5:{file.found.etag}":
+                    if not body.etag_is_checksum and file.found.checksum.partition(":")[2] == file.found.etag:
                         file.checksum = None
                     while chunk < span.stop:
                         first, last = chunk_range(file.found.size, chunk)

@@ -30,6 +30,7 @@ from tessera.api.tessera.v1alpha1.objects import (
 )
 from tessera.core.storage.models import nodemodels as core
 from tessera.core.storage.models.erofs import Pack
+from tessera.core.storage.models.verifications import ChecksumRule
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput
 
@@ -116,6 +117,10 @@ class ModelCacheSpec(
     """Whether nodes keep a revision as one read-only image instead of files: `Always`, `Never`, or `Auto` if it has
     at least 1,000 files of less than 256 KiB on average and the kernel mounts EROFS. What is on the disk keeps its
     form."""
+    verification: ChecksumRule = "IfGiven"
+    """Which files nodes accept: also those for which the source gives no checksum (`IfGiven`), or those that one
+    verified alone (`Required`). With `Required` a revision that has others is withheld from new pods, and a source
+    without checksums is an error."""
     verify_interval_seconds: _Interval = _WEEK_S
     """Interval in which nodes compare each revision on their disks with its digests; 0 for never. A damaged revision is
     withdrawn from new pods, and what is damaged of it is fetched again."""
@@ -187,6 +192,7 @@ class DesiredModelFields(
     pinned: bool = False
     keep: _Keep = 2
     pack: Pack = "Never"
+    verification: ChecksumRule = "IfGiven"
     verify_interval_s: _Interval = 0
 
 

@@ -25,8 +25,8 @@ __all__ = [
     "RemoveModel",
     "RemoveSuperseded",
     "VerifyRevision",
-    "damage_reason",
     "plan_cache",
+    "withheld_reason",
 ]
 
 
@@ -37,12 +37,14 @@ class ModelOnDisk(msgspec.Struct, frozen=True):
         current: the revision that was fetched last; empty where that is not whole.
         revisions: all that are whole.
         verifications: when each of them was compared with its digests, and what is damaged.
+        unverified: those with files that no checksum of their source verified.
 
     """
 
     current: str
     revisions: tuple[str, ...]
     verifications: Mapping[str, Verification] = {}
+    unverified: frozenset[str] = frozenset()
 
     def verification(self, revision: str) -> Verification:
         """Return the last comparison of a revision."""
@@ -247,11 +249,13 @@ def _make_room(
     )
 
 
-def damage_reason(model: DesiredModel, there: ModelOnDisk) -> str:
-    """Return why the revision of a model that new pods would get is withheld from them: it is damaged; or nothing."""
+def withheld_reason(model: DesiredModel, there: ModelOnDisk) -> str:
+    """Return why the revision of a model that new pods would get is withheld from them; empty if it is not."""
     revision = model.revision or there.current
-    damage = there.verification(revision).damage
-    return f"revision {revision[:12]}: {damage}: fetched again" if damage else ""
+    problem = there.verification(revision).damage
+    if not problem and model.verification == "Required" and revision in there.unverified:
+        problem = "checksums of its source do not verify all of it, and spec.verification is Required"
+    return f"revision {revision[:12]}: {problem}: fetched again" if problem else ""
 
 
 def _next_verification(
@@ -283,9 +287,9 @@ def _is_due(model: DesiredModel, found: ModelOnNode | None, fetching: Fetching) 
 
 
 def _revision(model: DesiredModel, there: ModelOnDisk) -> str:
-    """Return the revision of a model that new pods get; empty where it is not there, or damaged."""
+    """Return the revision of a model that new pods get; empty where it is not there, or withheld."""
     revision = model.revision if model.revision in there.revisions else "" if model.revision else there.current
-    return "" if there.verification(revision).damaged else revision
+    return "" if withheld_reason(model, there) else revision
 
 
 def _step(

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from tessera.core.storage.models.erofs import Pack
+from tessera.core.storage.models.verifications import ChecksumRule
 
 __all__ = [
     "MOST_OF_NODE",
@@ -42,16 +43,17 @@ class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     keep: int = 2
     pack: Pack = "Never"
+    verification: ChecksumRule = "IfGiven"
     verify_interval_s: int = 0
     """Interval in which a revision on the disk is compared with its digests; 0 for never."""
 
     @property
     def identity(self) -> str:
         """Its identity while the same files are meant: a change of it is fetched at once."""
-        rows = msgspec.json.encode(
-            (self.source, self.endpoint, self.region, self.secret, self.revision, self.include, self.exclude)
-        )
-        return hashlib.sha256(rows).hexdigest()[:16]
+        rows = (self.source, self.endpoint, self.region, self.secret, self.revision, self.include, self.exclude)
+        # The default is left out: it is what nodes have fetched by since before there was a choice.
+        rule = () if self.verification == "IfGiven" else (self.verification,)
+        return hashlib.sha256(msgspec.json.encode(rows + rule)).hexdigest()[:16]
 
 
 class DesiredCache(msgspec.Struct, frozen=True):

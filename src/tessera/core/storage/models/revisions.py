@@ -71,9 +71,14 @@ class Manifest(msgspec.Struct, frozen=True):
         return sum(file.size for file in self.files)
 
     @property
+    def unverified(self) -> tuple[ModelFile, ...]:
+        """The files with content that no checksum of the store verified: in transit nothing but TLS did."""
+        return tuple(file for file in self.files if file.size and not file.checksum)
+
+    @property
     def unverified_bytes(self) -> int:
-        """Bytes of the files for which the store had no checksum: transit was verified by nothing but TLS."""
-        return sum(file.size for file in self.files if not file.checksum)
+        """Bytes of these."""
+        return sum(file.size for file in self.unverified)
 
 
 def revision_of(files: tuple[ModelFile, ...]) -> str:

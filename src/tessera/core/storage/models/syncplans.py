@@ -2,14 +2,24 @@
 
 import hashlib
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject, chunk_count
-from tessera.errors import Unavailable
+from tessera.errors import InvalidInput, Unavailable, shown
 
-__all__ = ["MirrorPlan", "Span", "SyncPlan", "parents_of", "plan_mirror", "plan_sync", "refuse_empty", "spans"]
+__all__ = [
+    "MirrorPlan",
+    "Span",
+    "SyncPlan",
+    "parents_of",
+    "plan_mirror",
+    "plan_sync",
+    "refuse_empty",
+    "refuse_unverified",
+    "spans",
+]
 
 _INTERLEAVED = 8
 """Files fetched side by side: a file's checksum is computed in order, so that one file keeps one core busy."""
@@ -73,7 +83,7 @@ def plan_sync(
     objects: tuple[StoredObject, ...],
     source: str,
     revisions: Mapping[str, Manifest],
-    damaged: Collection[tuple[str, str]] = (),
+    unusable: Collection[tuple[str, str]] = (),
 ) -> SyncPlan:
     """Return which files are taken from older revisions and which are fetched.
 
@@ -85,13 +95,13 @@ def plan_sync(
         objects: the listing, checked.
         source: where it is from.
         revisions: those on the disk, by name; of several with a file the first is used.
-        damaged: revision and path of damaged files.
+        unusable: revision and path of files that are not reused, such as damaged ones.
 
     """
     known: dict[tuple[str, ...], tuple[str, ModelFile]] = {}
     for name, manifest in revisions.items():
         for file in manifest.files:
-            if (name, file.path) not in damaged:
+            if (name, file.path) not in unusable:
                 for key in _keys(manifest.source, file):
                     known.setdefault(key, (name, file))
     reused, fetched = {}, []
@@ -105,7 +115,7 @@ def plan_sync(
 
 
 def plan_mirror(
-    objects: tuple[StoredObject, ...], source: str, manifest: Manifest | None, damaged: Collection[str] = ()
+    objects: tuple[StoredObject, ...], source: str, manifest: Manifest | None, unusable: Collection[str] = ()
 ) -> MirrorPlan:
     """Return which plain files stay, which are fetched and which are removed.
 
@@ -115,14 +125,14 @@ def plan_mirror(
         objects: the listing, checked.
         source: where it is from.
         manifest: of the plain files; None where there are none.
-        damaged: paths of damaged files.
+        unusable: paths of files that do not stay, such as damaged ones.
 
     """
     here = {file.path: file for file in manifest.files} if manifest else {}
     kept, fetched = {}, []
     for each in objects:
         file = here.get(each.path)
-        known = () if file is None or manifest is None or each.path in damaged else _keys(manifest.source, file)
+        known = () if file is None or manifest is None or each.path in unusable else _keys(manifest.source, file)
         if file is None or set(known).isdisjoint(_keys(source, each)):
             fetched.append(each)
         else:
@@ -166,6 +176,23 @@ def refuse_empty(objects: tuple[StoredObject, ...], *, source: str) -> None:
             source,
             found="it has no objects; the disk is not changed",
             hint="check the name, the credentials, --include and --exclude",
+        )
+
+
+def refuse_unverified(files: Iterable[StoredObject | ModelFile], *, source: str) -> None:
+    """Reject files with content that no checksum of their store verifies.
+
+    Raises:
+        InvalidInput: there are some; the first is named.
+
+    """
+    paths = [each.path for each in files if each.size and not each.checksum]
+    if paths:
+        others = f", and none of {len(paths) - 1} others" if len(paths) > 1 else ""
+        raise InvalidInput(
+            f"{source}: object {shown(paths[0])}",
+            found=f"the source gives no checksum that verifies it{others}",
+            hint="name a source with checksums, or do not require them (spec.verification, --require-checksums)",
         )
 
 

@@ -1,8 +1,13 @@
 """What a node knows about the content of its revisions: whether it still is what was fetched, and since when."""
 
+from typing import Literal
+
 import msgspec
 
-__all__ = ["Verification"]
+__all__ = ["ChecksumRule", "Verification"]
+
+ChecksumRule = Literal["IfGiven", "Required"]
+"""Which files are accepted: also those that no checksum of the source verifies, or verified ones alone."""
 
 
 class Verification(msgspec.Struct, frozen=True):

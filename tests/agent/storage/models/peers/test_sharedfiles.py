@@ -63,6 +63,16 @@ def test_where_the_store_has_no_checksum_only_what_came_from_it_is_right(file: S
     assert [*found, file.is_right] == [True, False]
 
 
+@pytest.mark.parametrize("size", [CHUNK_BYTES, 2 * CHUNK_BYTES])
+def test_what_the_store_sent_counts_as_verified_if_its_parts_are_of_the_assumed_size(size: int, tmp_path: Path) -> None:
+    whole = hashlib.md5(b"".join(hashlib.md5(each).digest() for each in PARTS)).hexdigest()
+    checksum = f"md5-{size}:{whole}-3"
+    file = SharedFile(0, StoredObject("w.bin", len(CONTENT), f"{whole}-3", checksum), str(tmp_path / "w.bin"))
+    for chunk in range(3):
+        take(file, chunk, STORE)
+    assert (file.is_right, file.as_model_file().checksum) == (True, checksum if size == CHUNK_BYTES else "")
+
+
 def test_what_was_replaced_since_it_was_summed_proves_nothing(file: SharedFile) -> None:
     for chunk in range(3):
         take(file, chunk, STORE)

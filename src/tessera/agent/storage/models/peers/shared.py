@@ -16,13 +16,13 @@ from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.serving import next_requested
 from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
 from tessera.agent.storage.models.peers.wrongobjects import WrongObjects
-from tessera.agent.storage.models.reading import Reader, TransferSource
+from tessera.agent.storage.models.reading import Reader, TransferSource, mismatch
 from tessera.core.storage.models.peers.owners import asking_order
 from tessera.core.storage.models.peers.provenance import STORE
 from tessera.core.storage.models.peers.repairs import Chunk
 from tessera.core.storage.models.revisions import ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import spans
-from tessera.errors import TesseraError, Unavailable
+from tessera.errors import TesseraError
 
 __all__ = ["SharedTransfer"]
 
@@ -79,7 +79,9 @@ class SharedTransfer:
                     return tuple(each.as_model_file() for each in self._chunks.state.files)
                 tasks = repairs.chunks_to_repeat(wrong, buffer)
             # 3. The store itself sends what does not match: forget it.
-            raise self._mismatch(wrong)
+            self._chunks.forget(wrong)
+            file = self._chunks.state.files[wrong[0]]
+            raise mismatch(self._reader.subject(file.found), file.checksum_now, file.found.checksum)
         finally:
             self._chunks.state.end()
             self._reader.stop.set()
@@ -153,14 +155,3 @@ class SharedTransfer:
                 self._sources.from_store(task, buffer)
             except TesseraError:
                 continue  # they ask another peer; what this node needs itself it retries
-
-    def _mismatch(self, wrong: list[int]) -> Unavailable:
-        """Discard what is wrong, and return the error."""
-        self._chunks.forget(wrong)
-        file = self._chunks.state.files[wrong[0]]
-        return Unavailable(
-            self._reader.subject(file.found),
-            found=f"content whose checksum is {file.checksum_now}",
-            expected=file.found.checksum,
-            hint="sync again; if it persists, the object is corrupt in the store or in transit",
-        )

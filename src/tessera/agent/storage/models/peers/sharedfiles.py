@@ -5,7 +5,6 @@ from pathlib import Path
 from tessera.agent.storage.models.chunkfiles import ChunkFile
 from tessera.agent.storage.models.digests import start_checksum
 from tessera.agent.storage.models.peers.servedcontent import StoredChunk
-from tessera.core.storage.models.peers.multipart import is_assumed
 from tessera.core.storage.models.peers.owners import content_key
 from tessera.core.storage.models.peers.provenance import Provenance
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_range
@@ -59,5 +58,6 @@ class SharedFile:
     def as_model_file(self) -> ModelFile:
         """Return it as a file of a revision."""
         found = self.found
-        checksum = found.checksum if self.provenance.provable and not is_assumed(found.checksum) else ""
+        verified = self.provenance.provable and self.checksum_now == found.checksum.partition(":")[2]
+        checksum = found.checksum if verified else ""
         return ModelFile(found.path, found.size, tuple(self.provenance.digests), found.etag, checksum)
