@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from tessera.agent.pods.podsview import by_uid
 from tessera.clients.kube import Object, uid_of
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 
@@ -26,6 +27,9 @@ class RecordedPods:
 
     def pods(self) -> Iterable[Object]:
         return self.objects.values()
+
+    def by_uid(self) -> dict[str, Object]:
+        return by_uid(self.pods())
 
     def find(self, uid: str) -> Object | None:
         return next((pod for pod in self.objects.values() if uid_of(pod) == uid), None)

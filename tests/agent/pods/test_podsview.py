@@ -68,6 +68,34 @@ async def test_a_list_shows_the_new_pod_of_a_name_before_the_watch_does(tmp_path
     assert seen.pods() == (new,)
 
 
+async def test_each_change_of_watch_and_list_is_observed_at_once(tmp_path: Path) -> None:
+    """Between two changes the view answers with what it read."""
+    watched, now_s = [versioned("p", 5)], [0.0]
+    lists = iter(
+        [Listing(objects=(), resource_version="6"), Listing(objects=(versioned("p", 7),), resource_version="7")]
+    )
+
+    async def relist() -> Listing:
+        return next(lists)
+
+    pods = ListedPods(lambda: watched, relist)
+    resources = PodResources(tmp_path / "pod-resources.sock")
+    seen = PodsView(pods, DeviceCheckpoint(tmp_path), resources, proc=tmp_path, clock_s=lambda: now_s[0])
+    assert seen.pods() == (watched[0],)
+    assert seen.by_uid() is seen.by_uid()
+    watched[0] = versioned("p", 6)
+    assert seen.find("uid-p") is watched[0], "replaced by the watch"
+    watched.append(versioned("q", 6))
+    assert names(seen) == ["p", "q"], "added by the watch"
+    await seen.refresh()
+    assert (names(seen), dict(seen.by_uid())) == ([], {}), "deleted by the list"
+    await seen.refresh()
+    assert names(seen) == ["p"], "created by the next list"
+    now_s[0] = 60.0
+    assert seen.find("uid-p") is watched[0], "the list is old"
+    assert names(seen) == ["p", "q"]
+
+
 def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_gives_it() -> None:
     mirror = versioned("static")
     mirror["metadata"]["annotations"] = {MIRROR: "abc"}

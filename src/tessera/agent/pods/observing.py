@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Container, Iterable
 
-from tessera.agent.pods.podsview import PodsInView, by_uid, observed_pod
+from tessera.agent.pods.podsview import PodsInView, observed_pod
 from tessera.clients.kube import Object
 from tessera.core.deviceplugin.lastgate import GateObservation, GatePod
 from tessera.errors import TesseraError
@@ -29,7 +29,7 @@ class PodObserver:
 
     def pods(self, uids: Container[str]) -> dict[str, GatePod]:
         """Return those of these pods that the API server has."""
-        present, before = by_uid(self.view.pods()), self._observed
+        present, before = self.view.by_uid(), self._observed
         self._observed = {
             uid: before[uid] if uid in before and before[uid][0] is pod else (pod, observed_pod(pod))
             for uid, pod in present.items()

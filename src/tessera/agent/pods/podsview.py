@@ -1,10 +1,12 @@
 """An agent's view of its node's pods: the API server's objects, the kubelet's record, running processes."""
 
+import math
+import operator
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -48,6 +50,9 @@ class PodsInView(Protocol):
     def pods(self) -> Iterable[Object]:
         """Return the pods of this node."""
 
+    def by_uid(self) -> Mapping[str, Object]:
+        """Return them by the UID that the kubelet knows."""
+
     def find(self, uid: str) -> Object | None:
         """Return the pod of this UID."""
 
@@ -86,6 +91,20 @@ class BoundPods(Protocol):
         ...
 
 
+class _Observation(NamedTuple):
+    """Pods of the watch, the list that takes precedence over it, and what follows from both."""
+
+    watched: tuple[Object, ...]
+    listed: Mapping[str, Object] | None
+    pods: tuple[Object, ...]
+    by_uid: Mapping[str, Object]
+
+    def is_of(self, watched: tuple[Object, ...], listed: Mapping[str, Object] | None) -> bool:
+        """Return whether these are the same objects: they are replaced, never changed."""
+        same = listed is self.listed and len(watched) == len(self.watched)
+        return same and all(map(operator.is_, watched, self.watched))
+
+
 class PodsView:
     """The pods of this node.
 
@@ -115,18 +134,27 @@ class PodsView:
         self._sees = False
         self._listed: dict[str, Object] = {}
         self._moment = 0
-        self._until_s = 0.0
+        self._until_s = -math.inf
+        self._observation = _Observation((), None, (), {})
 
     # Pods
 
     def pods(self) -> tuple[Object, ...]:
         """Return the pods that are bound to this node, as of the watch or the last `refresh`."""
+        return self._observe().pods
+
+    def by_uid(self) -> Mapping[str, Object]:
+        """Return them by the UID that the kubelet knows."""
+        return self._observe().by_uid
+
+    def _observe(self) -> _Observation:
+        """Return the last observation if nothing has changed: a call asks many times."""
         watched = tuple(self._bound.pods())
-        if not self._listed and not self._moment:
-            return watched
-        if self._clock_s() > self._until_s:
-            return watched
-        return tuple(self._merged(watched))
+        listed = self._listed if self._clock_s() <= self._until_s else None
+        if not self._observation.is_of(watched, listed):
+            pods = watched if listed is None else tuple(self._merged(watched))
+            self._observation = _Observation(watched, listed, pods, by_uid(pods))
+        return self._observation
 
     def _merged(self, watched: Iterable[Object]) -> Iterator[Object]:
         """Yield the newest version of each pod; a pod missing from the list is gone, unless it is newer than the list.
@@ -146,7 +174,7 @@ class PodsView:
 
     def find(self, uid: str) -> Object | None:
         """Return the pod of this UID, or the static pod that the kubelet knows by it."""
-        return by_uid(self.pods()).get(uid)
+        return self.by_uid().get(uid)
 
     async def refresh(self) -> None:
         """Read the pods of this node from the API server, so that `pods` includes all that the kubelet can know.
@@ -203,7 +231,7 @@ class PodsView:
 
         """
         found = []
-        allocated, pods = await self.allocated(), by_uid(self.pods())
+        allocated, pods = await self.allocated(), self.by_uid()
         for each in allocated:
             pod = pods.get(each.uid)
             if pod is not None and not is_ended(pod) and each.container in lasting_containers(pod):
@@ -229,7 +257,7 @@ class PodsView:
         groups below its own the names of other pods: it is in its own pod nevertheless. A `blind` view finds none.
         """
         desired = {uid: (f"pod{uid}", f"pod{uid.replace('-', '_')}") for uid in uids if len(uid) >= _LEAST_UID}
-        known = {*by_uid(self.pods()), *desired} if desired else set[str]()
+        known = {*self.by_uid(), *desired} if desired else set[str]()
         found: set[str] = set()
         for text in _cgroups(self._proc) if desired else ():
             named = {uid for uid, names in desired.items() if any(name in text for name in names)}
@@ -245,7 +273,7 @@ class PodsView:
         """
         if self.blind:
             return {}
-        uids = tuple(by_uid(self.pods()))
+        uids = tuple(self.by_uid())
         found = {pid: owner_of(_text(self._proc / str(pid) / "cgroup"), {}, uids) for pid in pids}
         return {
             pid: owner.uid

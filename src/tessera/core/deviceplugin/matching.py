@@ -187,8 +187,9 @@ def _allocated(
     kind: list[AssignedRequest], answered: Mapping[RequestKey, Answer | None]
 ) -> tuple[dict[RequestKey, tuple[Share, ...]], list[tuple[RequestKey, str]]]:
     """Return what holders among equal requests were answered and keep, and those with the wrong devices."""
-    fixed = {each.key: _unnamed(each.shares) for each in kind if each.key in answered and answered[each.key] is None}
-    free = [_unnamed(each.shares) for each in kind if each.key not in fixed]
+    own = [(each.key, _unnamed(each.shares)) for each in kind]
+    fixed = {key: shares for key, shares in own if key in answered and answered[key] is None}
+    free = [shares for key, shares in own if key not in fixed]
     wrong: list[tuple[RequestKey, str]] = []
     for request in kind:
         answer = answered.get(request.key)
@@ -214,20 +215,23 @@ def _allocated(
 
 def _exchanged(kind: list[AssignedRequest], fixed: Mapping[RequestKey, tuple[Share, ...]]) -> list[Correction]:
     """Return the corrections that give each request in `fixed` its shares, and others their own or a free one."""
-    free = [_unnamed(each.shares) for each in kind]
+    own = [(each, _unnamed(each.shares)) for each in kind]
+    free = [shares for _, shares in own]
     for shares in fixed.values():
         free.remove(shares)
     moved = []
-    for request in (each for each in kind if each.key not in fixed):
-        if _unnamed(request.shares) in free:
-            free.remove(_unnamed(request.shares))
+    for request, shares in own:
+        if request.key in fixed:
+            continue
+        if shares in free:
+            free.remove(shares)
         else:
             moved.append(request)
     desired = dict(fixed) | {request.key: shares for request, shares in zip(moved, free, strict=True)}
     return [
         Correction(request=request, shares=_renamed(desired[request.key], request))
-        for request in kind
-        if desired.get(request.key, _unnamed(request.shares)) != _unnamed(request.shares)
+        for request, shares in own
+        if desired.get(request.key, shares) != shares
     ]
 
 

@@ -13,7 +13,7 @@ import msgspec
 from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
 from tessera.agent.deviceplugin.allocations.refusals import Refusals
-from tessera.agent.pods.podsview import by_uid, is_ended
+from tessera.agent.pods.podsview import is_ended
 from tessera.api.kubernetes.podstates import created_ns
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Use, clashes, latest, replaces
@@ -111,7 +111,8 @@ class Gate:
         # 1. Find the containers with these ids; of two pods one may be terminating.
         found = await self._holders(resource, requested)
         # 2. Remember created later: the call does not say which pod it is for.
-        created = {uid: created_ns(pod) for uid, pod in by_uid(self.view.pods()).items()}
+        pods = self.view.by_uid()
+        created = {each.uid: created_ns(pods[each.uid]) for each in found if each.uid in pods}
         later = lastgate.later_holders(found, self.record.entries, created)
         self.refusals.note_duplicates(resource, requested, later)
         # 3. Answer if there is exactly one.
@@ -202,7 +203,7 @@ class Gate:
             self._log.warning("leftovers_found", pods={each.uid: each.container for each in found})
 
     def _unrecorded(self, new: Allocation, processes: Iterable[DeviceProcess]) -> tuple[Allocation, ...]:
-        living = {uid for uid, pod in by_uid(self.view.pods()).items() if not is_ended(pod)}
+        living = {uid for uid, pod in self.view.by_uid().items() if not is_ended(pod)}
         return leftovers(self.record.entries, new, processes, living)
 
     async def _holders(self, resource: str, ids: tuple[str, ...]) -> tuple[Allocation, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
-from tessera.agent.pods.podsview import PodsInView, by_uid, is_ended, is_ending
+from tessera.agent.pods.podsview import PodsInView, is_ended, is_ending
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Clash, double_allocations
@@ -102,7 +102,7 @@ class Refusals:
         Equal ids are a conflict, even if they stand for units, when one of the pods is to start: the kubelet's call
         does not say which of them it is for.
         """
-        living = {uid for uid, pod in by_uid(self._view.pods()).items() if not is_ending(pod)}
+        living = {uid for uid, pod in self._view.by_uid().items() if not is_ending(pod)}
         ending = {each.uid for each in self._record.entries} - living
         self._duplicates = {
             key: left

@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.agent.deviceplugin.containers.answersfile import read_answers, write_answers
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
-from tessera.agent.pods.podsview import PodsInView, by_uid
+from tessera.agent.pods.podsview import PodsInView
 from tessera.api.tessera.node.agentfiles import Answers
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Units, reconcile
@@ -110,7 +110,7 @@ class Exchanges:
 
         """
         given = {each.uid for each in await self._view.allocated() if each.resource in SHARE_RESOURCES}
-        return frozenset(given - by_uid(self._view.pods()).keys())
+        return frozenset(given - self._view.by_uid().keys())
 
     def assigned_requests(self) -> tuple[AssignedRequest, ...]:
         """Return the assignments of this node's pods after all exchanges, written or not."""
