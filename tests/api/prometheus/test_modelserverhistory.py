@@ -3,7 +3,6 @@
 import pytest
 
 from builders.prometheusanswers import BROKEN, answer, over_time
-from tessera.api.prometheus import modelserverhistory
 from tessera.api.prometheus.modelserverhistory import model_server_queries, read_model_servers
 from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.errors import InvalidInput
@@ -47,8 +46,3 @@ def test_what_is_of_no_server_or_without_replicas_is_left_out(name: str) -> None
 def test_an_answer_that_is_none_is_refused(case: str) -> None:
     with pytest.raises(InvalidInput, match="an answer of Prometheus' HTTP API"):
         model_servers(ready=BROKEN[case])
-
-
-def test_too_many_model_servers_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modelserverhistory, "_MOST_SERVERS", 0)
-    assert model_servers() == ()

@@ -46,7 +46,29 @@ def seen(*objects: Object, **more: Any) -> FleetView:
 
 def test_who_sees_everything_gets_the_view_itself() -> None:
     view = seen(node(), gpunode("a", gpu(0)))
-    assert in_scope(view, EVERYTHING) is view
+    assert in_scope(view, EVERYTHING) == view
+
+
+def test_long_lists_are_cut_to_the_first_that_the_viewer_may_see() -> None:
+    """A viewer of a small namespace sees it, however many others come first."""
+    names = [f"{space}-{number}" for space, many in (("large", 700), ("small", 2)) for number in range(many)]
+    view = FleetView(
+        nodes=(),
+        pending=tuple(PendingView(namespace=each[:5], pod=each, need="1 GiB") for each in names),
+        model_servers=tuple(ModelServerHistory(namespace=each[:5], name=each, points=()) for each in names),
+        recommendations=tuple(
+            WorkloadRecommendation(
+                namespace=each[:5], pod=each, container="c", node="n", gpu=0, device="whole", verdict=Sizing.UNUSED
+            )
+            for each in names
+        ),
+    )
+    small, every = in_scope(view, Scope(namespaces=frozenset({"small"}))), in_scope(view, EVERYTHING)
+    assert [each.name for each in small.model_servers] == ["small-0", "small-1"]
+    assert [each.pod for each in small.recommendations] == ["small-0", "small-1"]
+    assert [each.pod for each in small.pending] == ["small-0", "small-1"]
+    assert [len(each) for each in (every.model_servers, every.recommendations, every.pending)] == [200, 500, 702]
+    assert every.recommendations == view.recommendations[:500]
 
 
 def test_others_are_parts_without_names() -> None:

@@ -18,8 +18,6 @@ __all__ = ["model_server_queries", "read_model_servers"]
 _HOUR_S: Final = 3600
 _STEP_S: Final = 60
 _MOST_SERIES: Final = 20_000
-_MOST_SERVERS: Final = 200
-"""Model servers that are shown."""
 _LOAD: Final = recorded_name(IN_FLIGHT, "server")
 _Values: TypeAlias = Mapping[tuple[str, str], Mapping[float, float]]
 """By namespace and name, then by time."""
@@ -63,7 +61,7 @@ def read_model_servers(answers: Mapping[str, bytes], source: str) -> tuple[Model
         ModelServerHistory(
             namespace=each[0], name=each[1], points=tuple(_points(load[each], desired[each], ready[each]))
         )
-        for each in sorted(load.keys() & desired.keys() & ready.keys())[:_MOST_SERVERS]
+        for each in sorted(load.keys() & desired.keys() & ready.keys())
     )
 
 

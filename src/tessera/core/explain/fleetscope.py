@@ -20,6 +20,10 @@ _NO_NAMES: Final = re.compile(
 Source: kubernetes/kubernetes `pkg/scheduler/framework/plugins`, the reasons of `nodeaffinity` and `interpodaffinity`.
 """
 _HIDDEN: Final = "(another namespace)"
+_MOST_ADVICE: Final = 500
+"""Recommendations that are shown."""
+_MOST_SERVERS: Final = 200
+"""Model servers that are shown."""
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,9 +46,17 @@ def in_scope(view: FleetView, scope: Scope) -> FleetView:
     The division of GPUs stays, and how much of them other namespaces are allocated, but not their usage: what
     slows down a GPU is shown where a pod on it is.
     Images and models belong to all namespaces, and are shown only to viewers who see everything.
+    Of long lists the first are shown that the viewer may see.
     """
-    if scope.everything:
-        return view
+    shown = view if scope.everything else _partial(view, scope)
+    return msgspec.structs.replace(
+        shown,
+        model_servers=shown.model_servers[:_MOST_SERVERS],
+        recommendations=shown.recommendations[:_MOST_ADVICE],
+    )
+
+
+def _partial(view: FleetView, scope: Scope) -> FleetView:
     shown = _Shown(scope)
     pending = tuple(each for each in view.pending if scope.shows(each.namespace))
     return FleetView(

@@ -1,6 +1,5 @@
 """What the dashboard page shows of an observed cluster: its fleet, each GPU divided into its parts."""
 
-import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -41,8 +40,6 @@ _TEMPLATE_HASH: Final = re.compile("-[bcdfghjklmnpqrstvwxz2456789]{1,10}$")
 
 Source: kubernetes/kubernetes `pkg/controller/deployment/sync.go`; apimachinery `pkg/util/rand`, `SafeEncodeString`.
 """
-_MOST_ADVICE: Final = 500
-"""Most recommendations shown."""
 
 
 class MeasuredUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,9 +106,9 @@ def fleet_view(observed: PageObservation) -> FleetView:
 def _recommended(observed: PageObservation, pods: _Pods) -> Iterator[WorkloadRecommendation]:
     """Yield recommendations for existing pods."""
     found = ((PodKey(f"{each.namespace}/{each.pod}"), each) for each in observed.measured.recommendations)
-    advised = ((key, each) for key, each in found if pods.nodes.get(key) == each.node and not each.verdict.settled)
-    for key, each in itertools.islice(advised, _MOST_ADVICE):
-        yield WorkloadRecommendation(**msgspec.structs.asdict(each), workload=pods.workloads[key])
+    for key, each in found:
+        if pods.nodes.get(key) == each.node and not each.verdict.settled:
+            yield WorkloadRecommendation(**msgspec.structs.asdict(each), workload=pods.workloads[key])
 
 
 def _workload(owner: str) -> str:
