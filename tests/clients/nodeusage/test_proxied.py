@@ -1,5 +1,6 @@
 """Reports of a cluster's agents, by way of its API."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.clients.kube import PODS, MemoryKube, Object
 from tessera.clients.nodeusage import NodeReports, ProxiedUsage
 from tessera.clients.nodeusage.protocol import MOST_BYTES
+from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -85,6 +87,19 @@ async def test_a_report_that_is_too_large_is_not_read(kube: MemoryKube) -> None:
     kube.answers[HERE, "a"] = {(9400, "usage"): write_usage(REPORT) + b" " * MOST_BYTES}
     with pytest.raises(Unavailable, match=f"agent tessera-system/a: an answer of more than {MOST_BYTES} bytes"):
         (await ProxiedUsage(kube).read()).some()
+
+
+async def test_requests_are_answered_while_a_large_report_is_read(kube: MemoryKube) -> None:
+    """The server's event loop binds pods, too."""
+    device = DeviceReport(containers=(ContainerReport(namespace="n", pod="p", container="c"),))
+    large = UsageReport(node="n1", gpus=(GpuReport(index=0, devices=(device,) * 5000),))
+    kube.answers[HERE, "a"] = {(9400, "usage"): write_usage(large)}
+    reading, turns = asyncio.create_task(ProxiedUsage(kube).read()), 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert (await reading).reports == (large,)
+    assert turns > 100
 
 
 async def test_what_is_no_report_and_who_may_not_ask_are_reported(kube: MemoryKube) -> None:

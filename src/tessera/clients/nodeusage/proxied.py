@@ -40,7 +40,7 @@ class ProxiedUsage:
         self._kube = kube
         of_node = () if node is None else (("spec.nodeName", node),)
         self._agents = msgspec.structs.replace(_AGENTS, fields=of_node)
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._turns, self._reading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
 
     async def read(self) -> NodeReports:
         """Return the report of each agent."""
@@ -66,7 +66,8 @@ class ProxiedUsage:
                 answer = await self._kube.ask_pod(
                     name, namespace, port=METRICS_PORT, path="usage", most=MOST_BYTES, tls=tls
                 )
-                report = read_usage(answer, subject)
+                async with self._reading:  # in one thread, so that a server's other requests are answered meanwhile
+                    report = await asyncio.to_thread(read_usage, answer, subject)
         except Forbidden as error:
             raise _lacking(subject, error) from error
         except (InvalidInput, Unavailable) as error:

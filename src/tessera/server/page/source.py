@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -87,16 +87,15 @@ class Source:
         """Return the current fleet, unfiltered."""
         self._metrics.refresh(self._changed)
         objects, authority = self._view.objects(), self._view.keys.authority
-        images = {each.name: each.observed for each in _readable(self._images, read_node_images)}
-        models = {each.name: each.observed for each in _readable(self._models, read_node_models)}
+        images, models = (tuple(each.objects.values()) for each in (self._images, self._models))
         measured = self._metrics.measured
 
         def read() -> FleetView:
             observed = PageObservation(
                 cluster=read_cluster(as_fields(objects), memory=self._memory, authority=authority),
                 measured=measured,
-                images=images,
-                models=models,
+                images={each.name: each.observed for each in _readable(images, read_node_images)},
+                models={each.name: each.observed for each in _readable(models, read_node_models)},
             )
             return fleet_view(observed)
 
@@ -109,8 +108,8 @@ def _unless_absent(complain: Complaint, error: Exception) -> None:
         complain(error)
 
 
-def _readable(store: Store, read: Callable[[Object], _Read]) -> Iterator[_Read]:
+def _readable(objects: Iterable[Object], read: Callable[[Object], _Read]) -> Iterator[_Read]:
     """Yield what can be parsed; for the rest see the agents' logs."""
-    for each in store.objects.values():
+    for each in objects:
         with contextlib.suppress(InvalidInput):
             yield read(each)

@@ -29,3 +29,11 @@ def test_any_bytes_are_a_report_or_refused(text: bytes) -> None:
         assert isinstance(read_usage(text, "agent"), UsageReport)
     except InvalidInput as error:
         assert error.subject == "agent"  # noqa: PT017 - either is right
+
+
+@pytest.mark.parametrize("part", [b'{"devices":[%b]}', b'{"noise":[%b]}', b"%b"])
+def test_a_report_of_millions_of_objects_is_refused_before_it_is_decoded(part: bytes) -> None:
+    """Decoded it would take seconds, and a gigabyte."""
+    text = b'{"node":"n","gpus":[%b]}' % (part % b",".join([b"{}"] * 600_000))
+    with pytest.raises(InvalidInput, match=r"^agent a: its report has 60\d+ objects, more than 20000"):
+        read_usage(text, "agent a")
