@@ -61,17 +61,15 @@ IN_NAMES = {
     "told": "reported, allocated",
     "sick": "unhealthy",
 }
-"""Of variables, functions and classes, in these packages; others still have some."""
-NAMES_OF = re.compile(
-    r"src/tessera/(?:agent/(?:\w+\.py|(?:declarations|exporter|nodestate|partition|storage)/|deviceplugin/offers/)"
-    r"|cli/(?:defrag|explain|processes|usage|work)/"
-    r"|clients/(?:gpu|nodeusage|prometheus|registry|runtime|store)/"
-    r"|controller/"
-    r"|core/(?:serving|storage|usage|packing/(?:defrag|pack)|node/(?:layouts|repartition))/"
-    r"|core/node/(?:desired|doctor|health|memorycaps)\.py"
-    r"|server/(?:\w+\.py|(?:claims|metrics)/))"
-)
+"""Of variables, functions and classes."""
+IN_PARAMETERS = {
+    "each": "what it is; a loop may have it",
+    "found": "what it is; a loop, a local, or the text of an error may have it",
+}
+"""Of parameters of functions and fields of records."""
 PLACES = "src docs deploy examples scripts *.md :!scripts/words.py"
+NAMED = {"src", "scripts"}
+"""Where names count."""
 COMMENTS = {".js": r"(?<![:\w])//(.*)", ".css": r"/\*(.*?)\*/", ".yaml": r"(?<!\S)#(.*)", "": r"(?<!\S)#(.*)"}
 """How a comment begins, by suffix; programs of a shell have none."""
 NAMES = re.compile(r"`[^`]*`|\{[^{}]*\}")
@@ -121,12 +119,28 @@ def texts_of(path: Path) -> Iterator[tuple[int, str, dict[str, str]]]:
 
 def names_in(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield the banned words in names of a module, each with its line and what to write."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
         for field in ("id", "attr", "arg", "name"):
             name = getattr(node, field, None)
             for word in name.lower().split("_") if isinstance(name, str) else ():
                 if word in IN_NAMES:
                     yield getattr(node, "lineno", 1), word, IN_NAMES[word]
+    for line, name, kind in parameters_in(tree):
+        if name in IN_PARAMETERS and kind != "str":
+            yield line, name, IN_PARAMETERS[name]
+
+
+def parameters_in(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Yield the parameters of functions and the fields of records: line, name, and type as text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+                yield each.lineno, each.arg, ast.unparse(each.annotation) if each.annotation else ""
+        elif isinstance(node, ast.ClassDef):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    yield field.lineno, field.target.id, ast.unparse(field.annotation)
 
 
 def main() -> int:
@@ -136,7 +150,7 @@ def main() -> int:
     failed = False
     for path in map(Path, listed.stdout.splitlines()):
         found = [(number, *each) for number, text, banned in texts_of(path) for each in words_in(text, banned)]
-        found += names_in(path) if path.suffix == ".py" and NAMES_OF.match(str(path)) else ()
+        found += names_in(path) if path.suffix == ".py" and path.parts[0] in NAMED else ()
         for number, word, instead in found:
             print(f"{path}:{number}: {word}: write {instead}")
             failed = True

@@ -79,7 +79,7 @@ class Certificates:
         self._tls = tls
         self._context = context
         self._log = log
-        self._seen = self._files()
+        self._loaded = self._files()
 
     async def follow(self, every_s: float, checked: Callable[[], None] = lambda: None) -> None:
         """Check the files at intervals, until canceled; call `checked` after each check."""
@@ -90,10 +90,10 @@ class Certificates:
 
     def renew(self) -> bool:
         """Reload changed files; return whether they are in use now. Takes a few milliseconds then."""
-        seen = self._files()
-        if seen == self._seen or seen is None:
+        stamps = self._files()
+        if stamps == self._loaded or stamps is None:
             return False
-        self._seen = seen
+        self._loaded = stamps
         try:
             _load(
                 self._tls, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -102,8 +102,8 @@ class Certificates:
         except OSError as error:  # ssl.SSLError is one
             self._log.error("certificate_not_renewed", file=str(self._tls.certificate), reason=shown(error))
             return False
-        if seen != self._files():
-            self._seen = None  # they were being replaced: try again
+        if stamps != self._files():
+            self._loaded = None  # they were being replaced: try again
         self._log.info("certificate_renewed", file=str(self._tls.certificate))
         return True
 

@@ -380,9 +380,9 @@ def _at(path: str, value: object) -> object:
     return found
 
 
-def _misfit(wanted: str, there: object) -> tuple[str, str]:
+def _misfit(expected: str, there: object) -> tuple[str, str]:
     """Return a value and what it is not, or the cause alone, by msgspec's words: "`int` <= 9", "`str`, got `int`"."""
-    kinds, _, rest = wanted.removeprefix("`").partition("`")
+    kinds, _, rest = expected.removeprefix("`").partition("`")
     rule, _, got = rest.partition(", got ")
     kind = kinds.partition(" |")[0]
     if " of length" in rule:

@@ -140,14 +140,14 @@ async def _driver(stack: contextlib.AsyncExitStack) -> GpuDriver | str:
         return str(error)
 
 
-def _print(found: tuple[Check, ...], console: Console) -> None:
+def _print(checks: tuple[Check, ...], console: Console) -> None:
     broad = console.width >= _BROAD
     table = headed_table("CHECK", "", *(("FOUND", "FIX") if broad else ("FOUND, FIX",)))
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    for each in found:
+    for each in checks:
         verdict = Text(each.verdict, style=_STYLES[each.verdict])
         cells = (each.found, each.advice) if broad else ("\n".join(filter(None, (each.found, each.advice))),)
         table.add_row(Text(each.name), verdict, *map(Text, cells))
     console.print(trimmed(table))
-    counts = {verdict: sum(each.verdict is verdict for each in found) for verdict in CheckResult}
+    counts = {verdict: sum(each.verdict is verdict for each in checks) for verdict in CheckResult}
     console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))

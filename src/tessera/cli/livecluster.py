@@ -124,9 +124,9 @@ async def follow(kube: Kube, show: Callable[[Cluster], None], on_trouble: Callab
                 await store.synced()
             while True:
                 change.clear()
-                seen = as_fields([each for store in stores for each in store.objects.values()])
+                fields = as_fields([each for store in stores for each in store.objects.values()])
                 # Read each time, which is cheap enough for one user: one permission less than a watch.
-                show(read_cluster(seen, memory=memory, authority=await authority_of(kube)))
+                show(read_cluster(fields, memory=memory, authority=await authority_of(kube)))
                 await change.wait()
                 await asyncio.sleep(_SETTLE_S)
     except ExceptionGroup as raised:

@@ -73,8 +73,8 @@ def render_chart(values: dict[str, Any], kube_version: str) -> dict[str, str]:
     chart = documents.one("Chart.yaml", files["Chart.yaml"])
     least = Field(chart, chart.data).get("kubeVersion").text()
     if not at_least(least, version):
-        wanted = f"{least.removeprefix('>=').removesuffix('-0')} or later, which the agent needs of the kubelet"
-        raise InvalidInput("--kube-version", found=kube_version, expected=wanted)
+        expected = f"{least.removeprefix('>=').removesuffix('-0')} or later, which the agent needs of the kubelet"
+        raise InvalidInput("--kube-version", found=kube_version, expected=expected)
     built_in = {
         "Chart": {"Name": "tessera", "Version": __version__, "AppVersion": __version__},
         "Release": {"Name": "tessera", "Namespace": NAMESPACE, "Service": "Tessera"},

@@ -158,9 +158,9 @@ health_option = click.option(
 def policy_option(policies: Sequence[str], **extra: Any) -> Callable[[_Command], _Command]:
     """Return a decorator that adds `--policy`; its help, not its metavar, has the names, which fill no line alone."""
     *names, last = policies
-    said = f"Packing policy: {', '.join(names)} or {last}."
+    text = f"Packing policy: {', '.join(names)} or {last}."
     return click.option(
-        "--policy", **{"type": click.Choice(policies), "metavar": "POLICY", "show_default": True, "help": said, **extra}
+        "--policy", **{"type": click.Choice(policies), "metavar": "POLICY", "show_default": True, "help": text, **extra}
     )
 
 

@@ -105,8 +105,8 @@ def _without_blanks(line: Sequence[Segment]) -> Iterator[Segment]:
     kept = list(line)
     while kept:
         text, style, control = kept[-1]
-        seen = control or (style is not None and style.bgcolor is not None)
-        bare = text if seen else text.rstrip(" ")
+        visible = control or (style is not None and style.bgcolor is not None)
+        bare = text if visible else text.rstrip(" ")
         if bare or control:
             kept[-1] = Segment(bare, style, control)
             break

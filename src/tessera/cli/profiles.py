@@ -140,8 +140,8 @@ def _print_model(console: Console, gpu: GpuModel) -> None:
         console.print(trimmed(notes))
     console.print("sources")
     for key in _sources(gpu):
-        said, mark, address = SOURCES[key].partition("https://")
-        console.print(trimmed(Padding(Text(f"{key}: {said.rstrip('; ')}"), (0, 0, 0, 2))))
+        source, mark, address = SOURCES[key].partition("https://")
+        console.print(trimmed(Padding(Text(f"{key}: {source.rstrip('; ')}"), (0, 0, 0, 2))))
         if address:
             console.print(f"  {mark}{address}", soft_wrap=True)
 

@@ -98,8 +98,8 @@ def _print(facts: dict[str, Any], output: str) -> None:
         lacks = f"{max(0.1, (facts['kv_bytes_per_sequence'] - found.kv_bytes) / _GIB):.1f} GiB short"
         room = (f"{found.kv_bytes / _GIB:.1f}", f"{found.tokens:,}", f"{found.sequences:,.1f}")
         batch = f"{found.batch.sequences}x{found.batch.tokens}"
-        said = ("yes", *room, batch) if found.fits else (lacks,)
-        table.add_row(row["gpu"], row["profile"] or "whole", str(row["memory_mib"]), *said)
+        cells = ("yes", *room, batch) if found.fits else (lacks,)
+        table.add_row(row["gpu"], row["profile"] or "whole", str(row["memory_mib"]), *cells)
     console.print(trimmed(table))
     weights, each = facts["weight_bytes"] / _GIB, facts["kv_bytes_per_sequence"] / _GIB
     console.print(

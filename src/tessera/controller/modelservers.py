@@ -220,12 +220,12 @@ class ModelServers:
         if failure is not None:
             raise failure
 
-    def _scaling_to_zero(self, found: Object) -> ModelServer | None:
+    def _scaling_to_zero(self, obj: Object) -> ModelServer | None:
         """Return a server that may scale to zero; None for any other, and for an invalid one."""
-        if name_of(found)[0] not in self._read:
+        if name_of(obj)[0] not in self._read:
             return None
         try:
-            server, _ = _server_of(found)
+            server, _ = _server_of(obj)
         except Exception:  # noqa: BLE001 its reconciliation reports it; the other servers are scaled
             return None
         return server if server.scales_to_zero else None
@@ -399,20 +399,20 @@ class ModelServers:
             await self._kube.delete(kind, server.name, namespace=server.namespace)
             self._log.info("model_server_removed", kind=kind.name, name=server.name, namespace=server.namespace)
 
-    async def _write_status(self, found: Object, status: ModelServerStatus) -> None:
-        namespace, name = name_of(found)
+    async def _write_status(self, obj: Object, status: ModelServerStatus) -> None:
+        namespace, name = name_of(obj)
         body: dict[str, Any] = {
             "apiVersion": API_VERSION,
             "kind": KIND,
-            "metadata": {"name": name, "namespace": namespace, "uid": uid_of(found)},
+            "metadata": {"name": name, "namespace": namespace, "uid": uid_of(obj)},
             "status": msgspec.to_builtins(status),
         }
         await self._kube.apply(MODEL_SERVERS, body, manager=_MANAGER, force=True, subresource="status")
 
 
-def _server_of(found: Object) -> tuple[ModelServer, str]:
+def _server_of(obj: Object) -> tuple[ModelServer, str]:
     """Return a server, and why its wake annotation is ignored; empty where it is not."""
-    usable, ignored = without_bad_wake(found)
+    usable, ignored = without_bad_wake(obj)
     return read_model_server({**usable, "apiVersion": API_VERSION, "kind": KIND}), ignored
 
 
@@ -456,9 +456,9 @@ def _is_owned(live: Mapping[str, Any], uid: str) -> bool:
     return any(each.get("kind") == KIND and each.get("uid") == uid for each in owners)
 
 
-def _status(found: Object) -> ModelServerStatus:
+def _status(obj: Object) -> ModelServerStatus:
     """Return the status of an object; one that cannot be parsed counts as none."""
     try:
-        return msgspec.convert(found.get("status") or {}, ModelServerStatus)
+        return msgspec.convert(obj.get("status") or {}, ModelServerStatus)
     except msgspec.ValidationError:
         return ModelServerStatus()

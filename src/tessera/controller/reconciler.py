@@ -162,23 +162,23 @@ class Reconciler(abc.ABC):
             await self.write(kind, name, status=msgspec.to_builtins(status))
 
     async def write_refused(
-        self, kind: Kind, each: Object, form: type[_Status], refused: Callable[[_Status, int], _Status]
+        self, kind: Kind, obj: Object, form: type[_Status], refused: Callable[[_Status, int], _Status]
     ) -> None:
         """Write the status of an invalid object.
 
         Args:
             kind: of the object.
-            each: the object.
+            obj: the object.
             form: record type of the status; a former status that cannot be parsed counts as none.
             refused: returns the new status from the former one and the generation.
 
         """
         try:
-            former = msgspec.convert(each.get("status") or {}, form)
+            former = msgspec.convert(obj.get("status") or {}, form)
         except msgspec.ValidationError:
             former = form()
-        status = refused(former, each["metadata"].get("generation", 0))
-        await self.write_status(kind, each["metadata"]["name"], former, status)
+        status = refused(former, obj["metadata"].get("generation", 0))
+        await self.write_status(kind, obj["metadata"]["name"], former, status)
 
     async def write(self, kind: Kind, name: str, **part: Any) -> None:
         """Write the `spec` or `status` of an object."""

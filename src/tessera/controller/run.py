@@ -340,9 +340,9 @@ class Controller:
         return acted < self._generations.get(node, 1)
 
 
-def _status(each: Object) -> GpuPolicyStatus:
+def _status(obj: Object) -> GpuPolicyStatus:
     """Return the status of a policy; one that cannot be parsed counts as none."""
     try:
-        return msgspec.convert(each.get("status") or {}, GpuPolicyStatus)
+        return msgspec.convert(obj.get("status") or {}, GpuPolicyStatus)
     except msgspec.ValidationError:
         return GpuPolicyStatus()

@@ -34,15 +34,17 @@ class KnownKeys:
         """Version of the last ConfigMap of the servers' public keys."""
         return self.ring.version
 
-    def take(self, each: Object, begun: int | None) -> bool:
+    def take(self, config_map: Object, begun: int | None) -> bool:
         """Take the current ConfigMap of the servers' public keys; return whether the valid keys changed.
 
         Args:
-            each: the ConfigMap.
+            config_map: the ConfigMap.
             begun: `version` when the read began, if it was read and not watched.
 
         """
-        self.ring = self.ring.observe(uid_of(each), int(version_of(each) or 0), published_keys(each), begun=begun)
+        self.ring = self.ring.observe(
+            uid_of(config_map), int(version_of(config_map) or 0), published_keys(config_map), begun=begun
+        )
         if self.ring.public == self.authority.servers:
             return False
         self.authority = Authority(servers=self.ring.public, verify=verify)

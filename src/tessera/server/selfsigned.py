@@ -123,8 +123,8 @@ class SelfSigned:
             self._log.info("certificate_shown", valid_until=str(valid_until(self._written)))
         return True
 
-    def _ends(self, found: Object) -> bool:
-        until = valid_until(_data(found, "tls.crt"))
+    def _ends(self, secret: Object) -> bool:
+        until = valid_until(_data(secret, "tls.crt"))
         # A start far in the future means that a server's clock was wrong.
         return until is None or not _RENEWED <= until - self._now() <= _LIVES
 
@@ -183,15 +183,15 @@ class SelfSigned:
         self._written = certificate
 
 
-def _knowing(found: Object, bundle: str, service: str) -> Object:
+def _knowing(configuration: Object, bundle: str, service: str) -> Object:
     """Return the patch of a webhook or an APIService that adds these certificates; empty for none.
 
     An APIService of another Service belongs to somebody else, as to a Prometheus adapter: it is left alone.
     """
-    hooks = found.get("webhooks", [])
+    hooks = configuration.get("webhooks", [])
     if any(each["clientConfig"].get("caBundle") != bundle for each in hooks):
         return {"webhooks": [{**each, "clientConfig": {**each["clientConfig"], "caBundle": bundle}} for each in hooks]}
-    spec = found.get("spec") or {}
+    spec = configuration.get("spec") or {}
     leads_to = spec.get("service") or {}
     own = (leads_to.get("namespace"), leads_to.get("name")) == (NAMESPACE, service)
     return {"spec": {"caBundle": bundle}} if own and spec.get("caBundle") != bundle else {}

@@ -95,14 +95,14 @@ class SigningKey:
         self.ready.set()
         return written
 
-    async def _replaced(self, found: Object) -> Object:
+    async def _replaced(self, stored: Object) -> Object:
         """Replace a revoked key; a Conflict where another server was faster."""
         new = Signer()
         changed = {
             **secret(new.seed),
-            "metadata": {**secret(new.seed)["metadata"], "resourceVersion": version_of(found)},
+            "metadata": {**secret(new.seed)["metadata"], "resourceVersion": version_of(stored)},
         }
-        self._log.warning("revoked_key_replaced", key=key_id(Signer(secret_seed(found)).public), by=key_id(new.public))
+        self._log.warning("revoked_key_replaced", key=key_id(Signer(secret_seed(stored)).public), by=key_id(new.public))
         return await self._kube.apply(SECRETS, changed, manager=f"tessera-key-{key_id(new.public)}", force=True)
 
     async def _made(self) -> Object:

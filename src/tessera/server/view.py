@@ -70,15 +70,15 @@ class View:
 
     # Keys
 
-    def take_keys(self, each: Object | None, *, begun: int | None = None) -> None:
+    def take_keys(self, config_map: Object | None, *, begun: int | None = None) -> None:
         """Take the current ConfigMap of the servers' public keys; its deletion revokes no key.
 
         Args:
-            each: the ConfigMap.
+            config_map: the ConfigMap.
             begun: `keys.version` when the read began, if it was read and not watched.
 
         """
-        if each is not None and self.keys.take(each, begun):
+        if config_map is not None and self.keys.take(config_map, begun):
             for name in list(self._put):
                 self._judge(name)
 
@@ -113,36 +113,36 @@ class View:
         """Return the GPUs of a node."""
         return self._put[node][0].gpus if node in self._put else ()
 
-    def take_node(self, each: Object, *, gone: bool = False) -> None:
+    def take_node(self, node: Object, *, gone: bool = False) -> None:
         """Take the current Node object."""
-        _, name = name_of(each)
+        _, name = name_of(node)
         if gone:
             self._nodes.pop(name, None)
             self.images.drop(name)
         else:
-            before, self._nodes[name] = self._nodes.get(name), each
-            if before is None or _images(before) != _images(each):
-                self.images.put(name, reported_images(each))
-            if before is not None and _shown(before) == _shown(each):
+            before, self._nodes[name] = self._nodes.get(name), node
+            if before is None or _images(before) != _images(node):
+                self.images.put(name, reported_images(node))
+            if before is not None and _shown(before) == _shown(node):
                 return  # a heartbeat
         self._renew(name)
 
-    def take_gpu_node(self, each: Object, *, gone: bool = False, skipped: bool = False) -> None:
+    def take_gpu_node(self, gpu_node: Object, *, gone: bool = False, skipped: bool = False) -> None:
         """Take the current GPUNode object; `skipped` if versions in between may have been missed."""
-        _, name = name_of(each)
+        _, name = name_of(gpu_node)
         claims = self.claims.on(name)
         if gone:
             claims.deleted()
             self._gpu_nodes.pop(name, None)
             self._states.pop(name, None)
-        elif int(version_of(each)) > claims.version:
+        elif int(version_of(gpu_node)) > claims.version:
             try:
-                state = self._state(name, each)
+                state = self._state(name, gpu_node)
             except InvalidInput:
                 return
-            self._note_recreated(name, each)
+            self._note_recreated(name, gpu_node)
             claims.take(int(state.version), state.claims, self._clock_s(), skipped=skipped)
-            self._note_state(name, each, state)
+            self._note_state(name, gpu_node, state)
         self._renew(name)
         self.claims.hold(name)
         if claims.lacking(self.pods.fate):
@@ -154,7 +154,7 @@ class View:
             return False
         return any((each.uid, each.shares) == (claim.uid, claim.shares) for each in self.claims.on(node).present())
 
-    def take_verified(self, node: str, each: Object, pods: Listing) -> None:
+    def take_verified(self, node: str, gpu_node: Object, pods: Listing) -> None:
         """Take a GPUNode object that was read, and the pods of its node, listed after it.
 
         Raises:
@@ -165,16 +165,16 @@ class View:
             self.take_pod(pod)
         for uid in self.pods.unlisted(pods, node):
             self._forget_pod(uid)
-        state = self._state(node, each)
+        state = self._state(node, gpu_node)
         claims = self.claims.on(node)
         if int(state.version) > claims.version:
-            self._note_recreated(node, each)
-            self._note_state(node, each, state)
+            self._note_recreated(node, gpu_node)
+            self._note_state(node, gpu_node, state)
         claims.read(int(state.version), state.claims, self._clock_s())
         self._renew(node)
         self.claims.hold(node)
 
-    def _state(self, name: str, each: Object) -> GpuNodeState:
+    def _state(self, name: str, gpu_node: Object) -> GpuNodeState:
         """Return the parsed state of a GPUNode.
 
         Raises:
@@ -182,20 +182,20 @@ class View:
 
         """
         try:
-            return read_gpu_node(each)
+            return read_gpu_node(gpu_node)
         except InvalidInput as error:
             self._leave_out("GPUNode", name, str(error))
             self.claims.on(name).lost()
             raise
 
-    def _note_recreated(self, name: str, each: Object) -> None:
+    def _note_recreated(self, name: str, gpu_node: Object) -> None:
         """Note that the former GPUNode was deleted, if no watch has shown it."""
-        if name in self._gpu_nodes and uid_of(self._gpu_nodes[name]) != uid_of(each):
+        if name in self._gpu_nodes and uid_of(self._gpu_nodes[name]) != uid_of(gpu_node):
             self.claims.on(name).deleted()
 
-    def _note_state(self, name: str, each: Object, state: GpuNodeState) -> None:
-        self._gpu_nodes[name] = each
-        if state.reported or GPUS_BY_LABELS not in annotations_of(each):
+    def _note_state(self, name: str, gpu_node: Object, state: GpuNodeState) -> None:
+        self._gpu_nodes[name] = gpu_node
+        if state.reported or GPUS_BY_LABELS not in annotations_of(gpu_node):
             self._states[name] = state
         else:
             self._states.pop(name, None)
@@ -252,13 +252,13 @@ class View:
 
     # Pods
 
-    def take_pod(self, each: Object, *, gone: bool = False) -> None:
+    def take_pod(self, pod: Object, *, gone: bool = False) -> None:
         """Take the current Pod object unless a later version is known, or note that it is gone."""
         if gone:
-            self._forget_pod(uid_of(each))
+            self._forget_pod(uid_of(pod))
             return
-        self.pods.take(each)
-        self.claims.drop_settled(uid_of(each))
+        self.pods.take(pod)
+        self.claims.drop_settled(uid_of(pod))
 
     def forget_unlisted(self, pods: Listing) -> None:
         """Forget the pods missing from a list of all pods; no event reports the end of one that was read singly."""

@@ -108,7 +108,7 @@ class _Run:
         self.spots: list[Choice | None] = [None] * count
         self.placed_s = [math.inf] * count
         self.left_s = [math.inf] * count
-        self.held: dict[int, Choice] = {}
+        self.placed: dict[int, Choice] = {}
         self.leaving: list[tuple[float, int]] = []
         self.waiting: deque[int] = deque()
         self.moves: list[SimulatedMove] = []
@@ -133,7 +133,7 @@ class _Run:
 
     def start(self, index: int, spot: Choice, now_s: float) -> None:
         """Note that a pod has its place."""
-        self.spots[index] = self.held[index] = spot
+        self.spots[index] = self.placed[index] = spot
         self.placed_s[index] = now_s
         stay_s = self.workload.arrivals[index].stay_s
         delay_s = self.rules.create_s * self.instances.hold(spot.node, spot.shares) if self.instances else 0.0
@@ -146,12 +146,12 @@ class _Run:
         kind = self.kind_of(index)
         if kind in self.stuck:
             return None
-        made = self.mover.make_room(kind, ((other, self.kind_of(other), spot) for other, spot in self.held.items()))
+        made = self.mover.make_room(kind, ((other, self.kind_of(other), spot) for other, spot in self.placed.items()))
         if made is None:
             self.stuck.add(kind)
             return None
         self.stuck.clear()
-        self.held[made.moved] = made.elsewhere
+        self.placed[made.moved] = made.elsewhere
         self.instances.hold(made.elsewhere.node, made.elsewhere.shares)
         self.moves.append(SimulatedMove(now_s, index, made.moved, made.elsewhere))
         return made.spot
@@ -164,7 +164,7 @@ class _Run:
         """Process all departures until now, retrying queued pods after each."""
         while self.leaving and self.leaving[0][0] <= now_s:
             left_s, index = heapq.heappop(self.leaving)
-            self.packer.release(self.kind_of(index), self.held.pop(index))
+            self.packer.release(self.kind_of(index), self.placed.pop(index))
             self.stuck.clear()
             if self.waiting:
                 self.retry(left_s)

@@ -187,8 +187,8 @@ def _allocated(log: Log) -> Ints:
 def _over_arrivals(log: Log, demand: Ints, allocated: Ints, replayed: Replayed | None) -> Curve:
     capacity = log.workload.capacity_milli
     numbers, positions = bins(100 * np.cumsum(demand) / capacity)
-    held = log.workload.held_milli + np.cumsum(allocated)
-    allocated_percent = np.round(100 * held / capacity, 2)
+    total = log.workload.running_milli + np.cumsum(allocated)
+    allocated_percent = np.round(100 * total / capacity, 2)
     curve = Curve(
         axis="arrived_percent",
         x=tuple(map(float, numbers)),
@@ -205,9 +205,9 @@ def _over_arrivals(log: Log, demand: Ints, allocated: Ints, replayed: Replayed |
 
 def _over_time(log: Log, allocated: Ints, replayed: Replayed | None) -> Curve:
     at_s = moments(log)
-    came = _held_at(np.array(log.placed_s), allocated, at_s)
-    went = _held_at(np.array(log.left_s), allocated, at_s)
-    percent = 100 * (log.workload.held_milli + came - went) / log.workload.capacity_milli
+    came = _allocated_at(np.array(log.placed_s), allocated, at_s)
+    went = _allocated_at(np.array(log.left_s), allocated, at_s)
+    percent = 100 * (log.workload.running_milli + came - went) / log.workload.capacity_milli
     curve = Curve(axis="time_s", x=tuple(at_s.tolist()), allocated_percent=tuple(percent.tolist()))
     if replayed is None:
         return curve
@@ -224,7 +224,7 @@ def _of_idle(replayed: Replayed) -> Floats:
     return 100 * replayed.fragmented_percent / np.maximum(replayed.idle_percent, _LEAST_IDLE)
 
 
-def _held_at(since_s: Floats, allocated: Ints, at_s: Floats) -> Ints:
+def _allocated_at(since_s: Floats, allocated: Ints, at_s: Floats) -> Ints:
     """Return the total allocation until each moment."""
     order = np.argsort(since_s)
     total = np.concatenate(([0], np.cumsum(allocated[order])))
@@ -265,6 +265,8 @@ def _mean_unallocated(log: Log, allocated: Ints) -> float:
     """Return the average over time, from 0 to the end of measuring or else to the last departure."""
     placed_s, left_s = np.array(log.placed_s), np.array(log.left_s)
     end_s = float(moments(log)[-1])
-    held_s = np.clip(np.minimum(left_s, end_s) - np.minimum(placed_s, end_s), 0, None)
+    stayed_s = np.clip(np.minimum(left_s, end_s) - np.minimum(placed_s, end_s), 0, None)
     whole = log.workload.capacity_milli * end_s
-    return 100 - 100 * (log.workload.held_milli * end_s + float((held_s * allocated).sum())) / whole if whole else 0.0
+    return (
+        100 - 100 * (log.workload.running_milli * end_s + float((stayed_s * allocated).sum())) / whole if whole else 0.0
+    )

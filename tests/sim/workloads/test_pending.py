@@ -25,7 +25,7 @@ def test_pods_arrive_in_their_order_beside_what_runs() -> None:
     there = (Running(pod=running, assignment=assignment),)
     workload = in_order(Snapshot(nodes=(node,), running=there, pending=pending))
     assert [arrival.pod for arrival in workload.arrivals] == [pod.key for pod in pending]
-    assert (workload.mix, workload.held_milli) == (((WHOLE, 8),), 1000)
+    assert (workload.mix, workload.running_milli) == (((WHOLE, 8),), 1000)
     log = simulate(workload, "first-fit", RunRules())
     assert [spot.shares[0].gpu for spot in log.spots if spot] == [1, 2, 3, 4, 5, 6, 7]
     assert measure(log).curve.allocated_percent[-1] == 100.0

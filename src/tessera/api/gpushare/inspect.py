@@ -55,10 +55,10 @@ def gpushare_inspect(inspection: Inspection, node: str = "") -> bytes:
 
 
 def _device(gpu: GpuInspection, unit_mib: int) -> _Device:
-    held: dict[str, int] = {}
+    by_pod: dict[str, int] = {}
     for holder in gpu.pods:
-        held[holder.pod] = held.get(holder.pod, 0) + gpu.in_units(holder.share.memory_mib, unit_mib)
-    names = ((key.partition("/"), used) for key, used in held.items())
+        by_pod[holder.pod] = by_pod.get(holder.pod, 0) + gpu.in_units(holder.share.memory_mib, unit_mib)
+    names = ((key.partition("/"), used) for key, used in by_pod.items())
     pods = tuple(_Pod(namespace=namespace, name=name, used=used) for (namespace, _, name), used in names)
     total, used = gpu.memory_mib // unit_mib, sum(pod.used for pod in pods)
     fits = gpu.allocated_mib <= gpu.memory_mib

@@ -52,7 +52,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def settled(
-    former: Iterable[Condition], found: Iterable[Finding], now: dt.datetime, *, generation: int
+    former: Iterable[Condition], findings: Iterable[Finding], now: dt.datetime, *, generation: int
 ) -> tuple[Condition, ...]:
     """Return the conditions after findings, in the order of the findings; conditions without one are kept.
 
@@ -71,12 +71,12 @@ def settled(
             reason=each.reason[:_REASON_CHARACTERS],
             message=each.message[:_MESSAGE_CHARACTERS],
         )
-        for each in found
+        for each in findings
     }
     return (*after.values(), *(each for kind, each in before.items() if kind not in after))
 
 
-def is_true(each: Mapping[str, Any], kind: str) -> bool:
+def is_true(obj: Mapping[str, Any], kind: str) -> bool:
     """Return whether an object's status has a true condition of a type, such as `Ready` of a Node."""
-    conditions = (each.get("status") or {}).get("conditions") or ()
+    conditions = (obj.get("status") or {}).get("conditions") or ()
     return any(one.get("type") == kind and one.get("status") == "True" for one in conditions)

@@ -38,18 +38,18 @@ def images_of(objects: Iterable[Field]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _collect(value: Plain, found: dict[str, None]) -> None:
+def _collect(value: Plain, images: dict[str, None]) -> None:
     if isinstance(value, dict):
         for key in _CONTAINERS:
             for one in as_list(value.get(key)):
                 if isinstance(one, dict) and isinstance(name := one.get("image"), str) and name:
-                    found[name] = None
+                    images[name] = None
         for volume in as_list(value.get("volumes")):
             source = volume.get("image") if isinstance(volume, dict) else None
             if isinstance(source, dict) and isinstance(name := source.get("reference"), str) and name:
-                found[name] = None
+                images[name] = None
     for inner in value.values() if isinstance(value, dict) else as_list(value):
-        _collect(inner, found)
+        _collect(inner, images)
 
 
 def pod_images(pod: Mapping[str, Any]) -> tuple[str, ...]:

@@ -83,8 +83,8 @@ def read_job(
     own = [each for each in pods if _is_of(each, metadata)]
     pod: Mapping[str, Any] = max(own, key=_age, default={})
     container = next(iter(as_dicts(as_dict(as_dict(spec.get("template")).get("spec")).get("containers"))), {})
-    seen = _Pod(pod, str(container.get("name", "")))
-    stage, reason, exit_code = _stage(spec, status, metadata, seen)
+    observed = _Pod(pod, str(container.get("name", "")))
+    stage, reason, exit_code = _stage(spec, status, metadata, observed)
     if stage is JobStage.PENDING and not pod:
         reason = _why_no_pod(metadata, events)
     if stage is JobStage.QUEUED and (words := _why_queued(metadata, workloads)):
@@ -103,7 +103,7 @@ def read_job(
         reason="".join(each if each.isprintable() else "\ufffd" for each in " ".join(reason.split())),
         pod=str(as_dict(pod.get("metadata")).get("name", "")),
         container=str(container.get("name", "")),
-        started=seen.started,
+        started=observed.started,
         node=str(as_dict(pod.get("spec")).get("nodeName", "")),
         exit_code=exit_code,
         created=str(metadata.get("creationTimestamp", "")),
@@ -165,8 +165,8 @@ class _Pod:
         return as_dict(next(iter(as_dicts(self.status.get("initContainerStatuses"))), {}).get("state"))
 
 
-def _sentence(said: Mapping[str, Any]) -> str:
-    return ": ".join(filter(None, (str(said.get(part) or "") for part in ("reason", "message"))))
+def _sentence(condition: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, (str(condition.get(part) or "") for part in ("reason", "message"))))
 
 
 def _stage(

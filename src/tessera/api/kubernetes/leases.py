@@ -28,20 +28,20 @@ class _Object(msgspec.Struct, frozen=True):
     spec: _Spec | None = None
 
 
-def read_lease(found: Mapping[str, Any] | None) -> Lease:
+def read_lease(obj: Mapping[str, Any] | None) -> Lease:
     """Return the lease in a Lease object; one without a holder if there is no object.
 
     Raises:
         InvalidInput: it is none.
 
     """
-    if found is None:
+    if obj is None:
         return Lease()
     try:
-        read = msgspec.convert(found, _Object)
+        read = msgspec.convert(obj, _Object)
     except msgspec.ValidationError as error:
         raise InvalidInput(
-            "Lease", found=f"it is not a Lease of coordination.k8s.io/v1 ({misfit(error, found)})"
+            "Lease", found=f"it is not a Lease of coordination.k8s.io/v1 ({misfit(error, obj)})"
         ) from error
     spec = read.spec or _Spec()
     return Lease(

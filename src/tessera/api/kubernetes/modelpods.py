@@ -127,8 +127,8 @@ class DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
 
     def rolling(self, generation: int) -> bool:
         """Return whether pods of an earlier template are there, or the controller has not seen this generation."""
-        seen = self.observed_generation
-        return (seen is not None and seen < generation) or self.updated_replicas < self.replicas
+        observed = self.observed_generation
+        return (observed is not None and observed < generation) or self.updated_replicas < self.replicas
 
 
 class _Deployment(msgspec.Struct, frozen=True):
@@ -170,32 +170,32 @@ class _Autoscaler(msgspec.Struct, frozen=True):
     spec: _AutoscalerSpec
 
 
-def read_pod(each: Mapping[str, Any]) -> ModelPod:
+def read_pod(pod: Mapping[str, Any]) -> ModelPod:
     """Return a pod of a model server.
 
     Raises:
         InvalidInput: it does not have a pod's form.
 
     """
-    pod = _convert(each, _Pod, "Pod")
-    conditions = {condition.type: condition for condition in pod.status.conditions or ()}
+    read = _convert(pod, _Pod, "Pod")
+    conditions = {condition.type: condition for condition in read.status.conditions or ()}
     ready, scheduled = conditions.get("Ready"), conditions.get("PodScheduled")
-    container, port, trouble = _metrics_port(pod)
-    statuses = {status.name: status for status in pod.status.container_statuses or ()}
+    container, port, trouble = _metrics_port(read)
+    statuses = {status.name: status for status in read.status.container_statuses or ()}
     status = statuses.get(container, _ContainerStatus(name=container))
-    created = pod.metadata.creation_timestamp
+    created = read.metadata.creation_timestamp
     begun = (status.state.running and status.state.running.started_at) or created
     is_ready = ready is not None and ready.status == "True"
     cold_start_s = None
     asked = (scheduled and scheduled.status == "True" and scheduled.last_transition_time) or created
     if is_ready and ready and ready.last_transition_time and asked and not status.restart_count:
         cold_start_s = (ready.last_transition_time - asked).total_seconds()
-    host = _host(pod.status.pod_ip)
+    host = _host(read.status.pod_ip)
     return ModelPod(
         url=f"http://{host}:{port}/metrics" if host and not trouble else "",
         trouble=trouble or ("" if host else "it has no address yet"),
-        running=pod.status.phase == "Running",
-        ready=is_ready and pod.metadata.deletion_timestamp is None,
+        running=read.status.phase == "Running",
+        ready=is_ready and read.metadata.deletion_timestamp is None,
         unschedulable=scheduled is not None and scheduled.status == "False" and scheduled.reason == "Unschedulable",
         started_s=begun.timestamp() if begun else 0.0,
         cold_start_s=cold_start_s,
@@ -227,14 +227,14 @@ def _host(address: str | None) -> str:
     return f"[{found}]" if found.version == 6 else str(found)  # noqa: PLR2004  # IPv6
 
 
-def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
+def read_deployment(deployment: Mapping[str, Any]) -> ModelDeployment:
     """Return a Deployment of a model server.
 
     Raises:
         InvalidInput: it does not have a Deployment's form.
 
     """
-    found = _convert(each, _Deployment, "Deployment")
+    found = _convert(deployment, _Deployment, "Deployment")
     annotations, trouble = found.metadata.annotations or {}, ""
     slots, cold_start_s, idle_s, woken_s, one_by_one = None, None, None, None, False
     try:
@@ -334,10 +334,10 @@ def _positive(text: str, most: int) -> int | None:
     return int(text) if sound and 1 <= int(text) <= most else None
 
 
-def read_bounds(each: Mapping[str, Any]) -> HpaBounds | None:
+def read_bounds(autoscaler: Mapping[str, Any]) -> HpaBounds | None:
     """Return the bounds of a HorizontalPodAutoscaler; None where it targets no Deployment."""
     try:
-        found = msgspec.convert(each, _Autoscaler)
+        found = msgspec.convert(autoscaler, _Autoscaler)
     except msgspec.ValidationError:
         return None
     spec = found.spec
@@ -352,10 +352,10 @@ def read_bounds(each: Mapping[str, Any]) -> HpaBounds | None:
     )
 
 
-def _convert(each: Mapping[str, Any], kind: type[Any], name: str) -> Any:
+def _convert(obj: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     try:
-        return msgspec.convert(each, kind)
+        return msgspec.convert(obj, kind)
     except msgspec.ValidationError as error:
-        metadata = each.get("metadata")
+        metadata = obj.get("metadata")
         at = f"{metadata.get('namespace')}/{metadata.get('name')}" if isinstance(metadata, dict) else "?"
-        raise InvalidInput(f"{name} {at}", found=f"it is not a {name} ({misfit(error, each)})") from error
+        raise InvalidInput(f"{name} {at}", found=f"it is not a {name} ({misfit(error, obj)})") from error

@@ -469,13 +469,13 @@ def _spread(model: GpuModel, counts: dict[str, int], gpus: int) -> tuple[list[La
         even = place(model, {name: count // gpus for name, count in counts.items()})
         if even is not None:
             return [even] * gpus, {}
-    held: list[dict[str, int]] = [{} for _ in range(gpus)]
+    layouts: list[dict[str, int]] = [{} for _ in range(gpus)]
     left: dict[str, int] = {}
     sizes = {each.name: each.size for each in model.profiles}
     for name, count in sorted(counts.items(), key=lambda item: (-sizes[item[0]], item[0])):
         left[name] = count
-        for own in held:
+        for own in layouts:
             while left[name] and place(model, {**own, name: own.get(name, 0) + 1}) is not None:
                 own[name] = own.get(name, 0) + 1
                 left[name] -= 1
-    return [place(model, own) or () for own in held], {name: count for name, count in left.items() if count}
+    return [place(model, own) or () for own in layouts], {name: count for name, count in left.items() if count}

@@ -34,21 +34,21 @@ def read_events(
     return tuple(sorted(found, key=lambda each: each.last))
 
 
-def _event(each: Mapping[str, Any]) -> ObservedEvent:
-    series = each.get("series")
+def _event(event: Mapping[str, Any]) -> ObservedEvent:
+    series = event.get("series")
     moments = (
-        each.get("lastTimestamp"),
+        event.get("lastTimestamp"),
         _of(series, "lastObservedTime"),
-        each.get("eventTime"),
-        _of(each.get("metadata"), "creationTimestamp"),
+        event.get("eventTime"),
+        _of(event.get("metadata"), "creationTimestamp"),
     )
     last = next((moment for moment in moments if isinstance(moment, str)), "")
-    counts = (count for count in (each.get("count"), _of(series, "count")) if isinstance(count, int))
+    counts = (count for count in (event.get("count"), _of(series, "count")) if isinstance(count, int))
     return ObservedEvent(
         last=last,
-        type=str(each.get("type") or "Normal"),
-        reason=str(each.get("reason") or ""),
-        message=str(each.get("message") or ""),
+        type=str(event.get("type") or "Normal"),
+        reason=str(event.get("reason") or ""),
+        message=str(event.get("message") or ""),
         count=next(counts, 1),
     )
 

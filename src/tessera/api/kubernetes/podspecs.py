@@ -157,12 +157,12 @@ def _effective(spec: Field, rules: RequestRules) -> EffectiveNeed:
 
 
 def _refuse_same_names(containers: tuple[Field, ...]) -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     for container in containers:
         name = container.get("name")
-        if name.text() in seen:
+        if name.text() in names:
             raise name.refuse("a name no other container of the pod has")
-        seen.add(name.text())
+        names.add(name.text())
 
 
 def _pod_amount(spec: Field, name: str, containers: list[ContainerNeed], together: Fraction) -> Fraction:

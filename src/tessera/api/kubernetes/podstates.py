@@ -16,9 +16,9 @@ def is_finished(pod: Field | Mapping[str, Any]) -> bool:
     return _value(pod, "status", "phase") in ("Succeeded", "Failed")
 
 
-def is_terminating(each: Field | Mapping[str, Any]) -> bool:
+def is_terminating(obj: Field | Mapping[str, Any]) -> bool:
     """Return whether an object is being deleted: a pod's containers run until they end or their grace period does."""
-    return bool(_value(each, "metadata", "deletionTimestamp"))
+    return bool(_value(obj, "metadata", "deletionTimestamp"))
 
 
 def created_ns(pod: Field | Mapping[str, Any]) -> int:
@@ -44,8 +44,8 @@ def _read_ns(text: str) -> int:
     return max(0, int(read_time(text))) * _NS
 
 
-def _value(each: Field | Mapping[str, Any], part: str, key: str) -> Any:
-    if isinstance(each, Field):
-        return each.get(part, key).value
-    inside = each.get(part)
+def _value(obj: Field | Mapping[str, Any], part: str, key: str) -> Any:
+    if isinstance(obj, Field):
+        return obj.get(part, key).value
+    inside = obj.get(part)
     return inside.get(key) if isinstance(inside, Mapping) else None

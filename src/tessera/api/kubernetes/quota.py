@@ -67,14 +67,14 @@ class _ClusterQueue(msgspec.Struct, frozen=True):
     status: _QueueStatus = _QueueStatus()
 
 
-def read_resource_quota(each: Mapping[str, Any]) -> Iterator[QuotaUse]:
+def read_resource_quota(quota: Mapping[str, Any]) -> Iterator[QuotaUse]:
     """Yield the GPU quota of a ResourceQuota (v1), and its usage.
 
     Raises:
         InvalidInput: it does not have the form.
 
     """
-    found = _converted(each, _ResourceQuota, "ResourceQuota")
+    found = _converted(quota, _ResourceQuota, "ResourceQuota")
     name = f"{found.metadata.namespace}/{found.metadata.name}"
     for key, allowed in (found.status.hard or found.spec.hard).items():
         resource, taken = key.removeprefix(_REQUESTS), found.status.used.get(key, "0")
@@ -84,7 +84,7 @@ def read_resource_quota(each: Mapping[str, Any]) -> Iterator[QuotaUse]:
             yield QuotaUse(kind="ResourceQuota", quota=name, resource=resource, guaranteed=guaranteed, used=used)
 
 
-def read_cluster_queue(each: Mapping[str, Any]) -> Iterator[QuotaUse]:
+def read_cluster_queue(queue: Mapping[str, Any]) -> Iterator[QuotaUse]:
     """Yield the guaranteed, used and borrowed GPU quota of Kueue's ClusterQueue.
 
     Source: kubernetes-sigs/kueue `apis/kueue/v1beta2/clusterqueue_types.go`.
@@ -93,7 +93,7 @@ def read_cluster_queue(each: Mapping[str, Any]) -> Iterator[QuotaUse]:
         InvalidInput: it does not have the form.
 
     """
-    found = _converted(each, _ClusterQueue, "ClusterQueue")
+    found = _converted(queue, _ClusterQueue, "ClusterQueue")
     place = f"ClusterQueue {found.metadata.name}"
     usage = {(flavor.name, amount.name): amount for flavor in found.status.usage for amount in flavor.resources}
     for flavor in (flavor for group in found.spec.groups for flavor in group.flavors):
@@ -120,8 +120,8 @@ def _number(value: object, place: str) -> float:
     return float(units.quantity(value, place))
 
 
-def _converted(each: Mapping[str, Any], kind: type[Any], name: str) -> Any:
+def _converted(obj: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     try:
-        return msgspec.convert(each, kind)
+        return msgspec.convert(obj, kind)
     except msgspec.ValidationError as error:
-        raise InvalidInput(name, found=f"it is not the form of its API version ({misfit(error, each)})") from error
+        raise InvalidInput(name, found=f"it is not the form of its API version ({misfit(error, obj)})") from error

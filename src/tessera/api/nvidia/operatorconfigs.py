@@ -84,9 +84,9 @@ def with_plugin(named: Field, gpus: Sequence[Gpu], configs: OperatorConfigs) -> 
     if len({text.text() for text in texts}) > 1:
         raise named.refuse(found=f"two ConfigMaps differ on {named.text()}", hint="keep the device plugin's")
     text = texts[0]
-    said = sharingconfig.read(documents.one(text.subject, text.text()))
+    settings = sharingconfig.read(documents.one(text.subject, text.text()))
     node = Inventory(
         gpus=tuple(described(msgspec.structs.replace(gpu, uuid=gpu.uuid or f"GPU-{gpu.index}")) for gpu in gpus)
     )
-    shared = zip(gpus, effective(node, said), strict=True)
-    return tuple(msgspec.structs.replace(gpu, sharing=each.sharing) for gpu, each in shared), notes(node, said)
+    shared = zip(gpus, effective(node, settings), strict=True)
+    return tuple(msgspec.structs.replace(gpu, sharing=each.sharing) for gpu, each in shared), notes(node, settings)

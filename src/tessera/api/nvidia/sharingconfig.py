@@ -54,10 +54,10 @@ def read(document: Document) -> NodeSharing:
     if root.get("version").text(_VERSION) != _VERSION:
         raise root.get("version").refuse("a version this reader knows", _VERSION)
     flags = root.get("flags")
-    said = flags.get("migStrategy")
-    strategy: Strategy = said.choice("none", "single", "mixed", default="mixed")
+    declared = flags.get("migStrategy")
+    strategy: Strategy = declared.choice("none", "single", "mixed", default="mixed")
     return NodeSharing(
-        strategy=strategy if said.present else None,
+        strategy=strategy if declared.present else None,
         entries=_entries(root.get("sharing").only(*_WAYS)),
         plugin=_options(flags, flags.get("plugin")),
         ignored=("resources: names for GPU and MIG patterns have no effect",)
@@ -68,13 +68,13 @@ def read(document: Document) -> NodeSharing:
 
 def _options(flags: Field, plugin: Field) -> PluginOptions:
     default = PluginOptions()
-    said = plugin.get("sharedDevicesAllocationPolicy")
-    policy: AllocationPolicy = said.choice("distributed", "packed", default="distributed")
+    declared = plugin.get("sharedDevicesAllocationPolicy")
+    policy: AllocationPolicy = declared.choice("distributed", "packed", default="distributed")
     return PluginOptions(
         list_strategies=_strategies(plugin.get("deviceListStrategy")),
         id_strategy=plugin.get("deviceIDStrategy").choice("uuid", "index", default=default.id_strategy),
         pass_device_specs=plugin.get("passDeviceSpecs").boolean(default=default.pass_device_specs),
-        allocation_policy=policy if said.present else None,
+        allocation_policy=policy if declared.present else None,
         cdi_annotation_prefix=plugin.get("cdiAnnotationPrefix").text(default.cdi_annotation_prefix),
         driver_root=flags.get("nvidiaDriverRoot").text(default.driver_root),
         container_driver_root=plugin.get("containerDriverRoot").text(default.container_driver_root),
@@ -169,16 +169,16 @@ def _device(field: Field) -> str:
 
 def _refuse_twice(fields: list[Field], entries: list[SharingEntry]) -> None:
     """Reject two entries for the same devices of one resource."""
-    seen: dict[tuple[str, str], SharingEntry] = {}
+    known: dict[tuple[str, str], SharingEntry] = {}
     for field, entry in zip(fields, entries, strict=True):
         for device in entry.devices or ("",):
-            if (entry.resource, device) in seen:
+            if (entry.resource, device) in known:
                 where = field.get("devices") if device else field.get("name")
                 raise where.refuse(
                     found=f"{device or entry.resource} is there twice",
                     hint="name each resource once, or each device of it once",
                 )
-            seen[entry.resource, device] = entry
+            known[entry.resource, device] = entry
 
 
 def write(node_sharing: NodeSharing) -> str:

@@ -58,16 +58,16 @@ def read_docker_config(content: bytes, subject: str) -> DockerConfig:
     return found
 
 
-def read_pull_secret(each: Mapping[str, Any]) -> DockerConfig:
+def read_pull_secret(secret: Mapping[str, Any]) -> DockerConfig:
     """Return the configuration in a Secret for registries; its credential helpers are ignored: none is ever run.
 
     Raises:
         InvalidInput: it is of another type, or cannot be read.
 
     """
-    metadata = each.get("metadata") or {}
+    metadata = secret.get("metadata") or {}
     subject = f"Secret {metadata.get('namespace')}/{metadata.get('name')}"
-    encoded = (each.get("data") or {}).get(".dockerconfigjson")
+    encoded = (secret.get("data") or {}).get(".dockerconfigjson")
     if not isinstance(encoded, str):
         raise InvalidInput(
             subject, found="it has no .dockerconfigjson", hint="create it with type kubernetes.io/dockerconfigjson"

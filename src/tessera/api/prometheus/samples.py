@@ -66,14 +66,14 @@ def read_samples(source: str, content: bytes, names: Collection[str]) -> tuple[S
         raise InvalidInput(source, found=f"{len(lines)} lines of its series are more than {_MOST_SERIES}")
     if (characters := sum(len(rest) for _, rest in lines)) > _MOST_CHARACTERS:
         raise InvalidInput(source, found=f"{characters} characters of its series are more than {_MOST_CHARACTERS}")
-    found, seen = [], set[tuple[object, ...]]()
+    found, known = [], set[tuple[object, ...]]()
     for name, rest in lines:
         labels, value = _read(source, name, rest)
         series = (name, *sorted(labels))
-        if series in seen:
+        if series in known:
             line = shown(name + rest)
             raise InvalidInput(source, found=f"it has {line}, a repeated series", hint="expose each series once")
-        seen.add(series)
+        known.add(series)
         found.append(Sample(name, value))
     return tuple(found)
 

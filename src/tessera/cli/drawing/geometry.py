@@ -59,7 +59,7 @@ class StripRow(msgspec.Struct, frozen=True, kw_only=True):
 def row(gpu: DrawnGpu, width: float, *, flat: bool = False) -> StripRow:
     """Return the cells of a GPU's strip; `flat` puts all pods side by side on one line without a band."""
     frames = tuple(_frame(gpu, number, width, flat=flat) for number in range(len(gpu.devices)))
-    laned = not flat and any(_wants_lanes(gpu.devices[frame.device], frame.width) for frame in frames)
+    laned = not flat and any(_needs_lanes(gpu.devices[frame.device], frame.width) for frame in frames)
     height = ROW if not flat else 0.0
     for frame in frames:
         device = gpu.devices[frame.device]
@@ -87,7 +87,7 @@ def _holders(device: DrawnDevice) -> int:
     return max(device.clients, len(device.pods))
 
 
-def _wants_lanes(device: DrawnDevice, width: float) -> bool:
+def _needs_lanes(device: DrawnDevice, width: float) -> bool:
     holders = _holders(device)
     return device.clients > 1 and holders <= _MOST_LANES and width / holders < _NARROWEST_COLUMN
 

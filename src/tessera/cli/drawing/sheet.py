@@ -32,23 +32,23 @@ def svg(plan: Plan, snapshot: Snapshot, *, title: str) -> str:
     drawn once, and above `compact.MOST_STRIPS` strips each node is one line without text. Every pod is named at least
     in a tooltip.
     """
-    seen = fleet(plan, snapshot)
-    groups = kinds(seen)
+    drawn = fleet(plan, snapshot)
+    groups = kinds(drawn)
     small = sum(len(kind.runs) for kind in groups) > MOST_STRIPS
-    blocks = [header(seen, title, marks=not small)]
+    blocks = [header(drawn, title, marks=not small)]
     if small:
         blocks.append(compact(groups))
     else:
-        blocks += [_card(seen, kind) for kind in groups]
-    if seen.pending:
-        blocks.append(_pending(seen))
-    if seen.warnings:
-        blocks.append(_warnings(seen))
-    return _document(stack(blocks, 16), title, _summary(seen))
+        blocks += [_card(drawn, kind) for kind in groups]
+    if drawn.pending:
+        blocks.append(_pending(drawn))
+    if drawn.warnings:
+        blocks.append(_warnings(drawn))
+    return _document(stack(blocks, 16), title, _summary(drawn))
 
 
-def _summary(seen: DrawnFleet) -> str:
-    sums = totals(seen)
+def _summary(drawn: DrawnFleet) -> str:
+    sums = totals(drawn)
     return (
         f"{sums.placed} pods placed, {sums.running} already running, {sums.pending} pending; "
         f"{sums.gpus_used} of {sums.gpus} GPUs in use; "
@@ -87,9 +87,9 @@ def _document(sheet: Block, heading: str, summary: str) -> str:
     )
 
 
-def _card(seen: DrawnFleet, kind: DrawnKind) -> Block:
+def _card(drawn: DrawnFleet, kind: DrawnKind) -> Block:
     node = kind.nodes[0]
-    strips = [strip(seen, run.gpus, node=node.name) for run in kind.runs]
+    strips = [strip(drawn, run.gpus, node=node.name) for run in kind.runs]
     blocks = [_node_head(node), *strips]
     if node.others:
         blocks.append(_others(node))
@@ -155,19 +155,19 @@ def _more(kind: DrawnKind) -> Block:
     return Block(group(body, class_="more"), 26)
 
 
-def _pending(seen: DrawnFleet) -> Block:
-    count = sum(len(queue.pods) for queue in seen.pending)
+def _pending(drawn: DrawnFleet) -> Block:
+    count = sum(len(queue.pods) for queue in drawn.pending)
     blocks = [Block(text(f"Pending: {counted(count, 'pod')}", 0, 14, 14.5, class_="h"), 22)]
-    blocks += [_queue(seen, queue) for queue in seen.pending[:MOST_REASONS]]
-    rest = [pod for queue in seen.pending[MOST_REASONS:] for pod in queue.pods]
+    blocks += [_queue(drawn, queue) for queue in drawn.pending[:MOST_REASONS]]
+    rest = [pod for queue in drawn.pending[MOST_REASONS:] for pod in queue.pods]
     if rest:
         words = text(f"and {counted(len(rest), 'pod')} with other reasons", 20, 11, 12, class_="b")
         blocks.append(Block(group(hover("\n".join(rest)) + words, class_="more"), 14))
     return _on_card(stack(blocks, 10))
 
 
-def _queue(seen: DrawnFleet, queue: Queue) -> Block:
-    workload = seen.workloads[queue.workload]
+def _queue(drawn: DrawnFleet, queue: Queue) -> Block:
+    workload = drawn.workloads[queue.workload]
     room = INNER - 2 * _PAD - 20
     single = workload.kind == "Pod"
     who_waits = workload.name if single else f"{counted(len(queue.pods), 'pod')} of {workload.kind} {workload.name}"
@@ -186,11 +186,11 @@ def _paragraph(body: str, words: str, y: float) -> Block:
     return Block(group(body), y - 12)
 
 
-def _warnings(seen: DrawnFleet) -> Block:
+def _warnings(drawn: DrawnFleet) -> Block:
     head = Block(text("Warnings", 0, 14, 14.5, class_="h alarm"), 20)
     dot = element("circle", cx=6, cy=7, r=3, class_="warm")
-    blocks = [head, *(_paragraph(dot, warning, 11) for warning in seen.warnings[:MOST_REASONS])]
-    rest = seen.warnings[MOST_REASONS:]
+    blocks = [head, *(_paragraph(dot, warning, 11) for warning in drawn.warnings[:MOST_REASONS])]
+    rest = drawn.warnings[MOST_REASONS:]
     if rest:
         words = text(f"and {counted(len(rest), 'more warning')}", 20, 11, 12, class_="b")
         blocks.append(Block(group(hover("\n".join(rest)) + words, class_="more"), 14))

@@ -166,14 +166,16 @@ def fleet(plan: Plan, snapshot: Snapshot) -> DrawnFleet:
     layouts: defaultdict[NodeName, list[GpuLayout]] = defaultdict(list)
     for layout in plan.layouts:
         layouts[layout.node].append(layout)
-    held: defaultdict[NodeName, list[tuple[Assignment, bool]]] = defaultdict(list)
+    by_node: defaultdict[NodeName, list[tuple[Assignment, bool]]] = defaultdict(list)
     for running in snapshot.running:
-        held[running.assignment.node].append((running.assignment, True))
+        by_node[running.assignment.node].append((running.assignment, True))
     for assignment in plan.assignments:
-        held[assignment.node].append((assignment, False))
+        by_node[assignment.node].append((assignment, False))
     known = {node.name: node for node in snapshot.nodes}
     selected = frozenset(key for pod in pods.values() for key, _ in pod.need.node_selector)
-    nodes = {name: known.get(name) or Node(name=name, cpu_milli=0, memory_mib=0) for name in (*known, *layouts, *held)}
+    nodes = {
+        name: known.get(name) or Node(name=name, cpu_milli=0, memory_mib=0) for name in (*known, *layouts, *by_node)
+    }
     return DrawnFleet(
         policy=plan.policy,
         proof=_proof(plan),
@@ -182,7 +184,7 @@ def fleet(plan: Plan, snapshot: Snapshot) -> DrawnFleet:
             _Reader(
                 pods=pods,
                 numbers=numbers,
-                held=tuple(held[name]),
+                assignments=tuple(by_node[name]),
                 selected=selected,
                 gpus={gpu.index: gpu for gpu in nodes[name].gpus},
             ).node(nodes[name], layouts[name])
@@ -302,16 +304,16 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
 
     pods: dict[PodKey, Pod]
     numbers: dict[PodKey, int]
-    held: tuple[tuple[Assignment, bool], ...]
+    assignments: tuple[tuple[Assignment, bool], ...]
     selected: frozenset[str]
     gpus: dict[int, Gpu]
 
     def node(self, node: Node, layouts: list[GpuLayout]) -> DrawnNode:
-        parts = {assignment.pod: list[Share | None](assignment.shares) for assignment, _ in self.held}
-        running = {assignment.pod for assignment, runs in self.held if runs}
+        parts = {assignment.pod: list[Share | None](assignment.shares) for assignment, _ in self.assignments}
+        running = {assignment.pod for assignment, runs in self.assignments if runs}
         gpus = tuple(self._gpu(layout, parts, running) for layout in sorted(layouts, key=lambda layout: layout.gpu))
         placed = {holder.pod for gpu in gpus for device in gpu.devices for holder in device.pods}
-        needs = [self.pods[assignment.pod].need for assignment, _ in self.held]
+        needs = [self.pods[assignment.pod].need for assignment, _ in self.assignments]
         return DrawnNode(
             name=node.name,
             cpu_milli=node.cpu_milli,
@@ -328,7 +330,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
                     compute_percent=0,
                     running=runs,
                 )
-                for assignment, runs in self.held
+                for assignment, runs in self.assignments
                 if assignment.pod not in placed
             ),
         )

@@ -114,14 +114,16 @@ def _room(count: int) -> str:
     return f"{number} more such {'pod fits' if count == 1 else 'pods fit'} after this plan"
 
 
-def _tables(found: core.Explanation) -> Iterator[RenderableType]:
-    alone = len(found.pods) == 1
-    yield f"[bold]{escape(listed(found.pods))}[/bold] {'needs' if alone else 'need'} {escape(found.need)}\n"
-    yield from ways_tables(found.ways)
-    yield from (f"{escape(sentence)}\n" for sentence in found.foreign)
-    places = f" ({escape(clean(where(found.placed, found.guessed)))})" if found.placed else ""
-    yield f"{len(found.placed)} placed{places}, {len(found.pending)} pending; {_room(found.room)}\n"
-    verdicts = [(each.node, each.obstacle.text if each.obstacle else "has room", each.detail) for each in found.nodes]
+def _tables(explanation: core.Explanation) -> Iterator[RenderableType]:
+    alone = len(explanation.pods) == 1
+    yield f"[bold]{escape(listed(explanation.pods))}[/bold] {'needs' if alone else 'need'} {escape(explanation.need)}\n"
+    yield from ways_tables(explanation.ways)
+    yield from (f"{escape(sentence)}\n" for sentence in explanation.foreign)
+    places = f" ({escape(clean(where(explanation.placed, explanation.guessed)))})" if explanation.placed else ""
+    yield f"{len(explanation.placed)} placed{places}, {len(explanation.pending)} pending; {_room(explanation.room)}\n"
+    verdicts = [
+        (each.node, each.obstacle.text if each.obstacle else "has room", each.detail) for each in explanation.nodes
+    ]
     columns = "node verdict detail" if any(detail for *_, detail in verdicts) else "node verdict"
     answers = ((node, tuple(cells[: columns.count(" ")])) for node, *cells in verdicts)
     yield from node_table("Where one more such pod could go after this plan", columns, answers)

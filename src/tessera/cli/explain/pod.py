@@ -105,19 +105,19 @@ def pod(**given: Unpack[_Given]) -> None:
 
 
 def _slowdowns(
-    addresses: tuple[str, ...], place: ClusterSource, found: PodExplanation
+    addresses: tuple[str, ...], place: ClusterSource, explanation: PodExplanation
 ) -> tuple[tuple[PodContention, ...] | None, str]:
     """Return what slows down a pod, None where nobody says it, and why an agent that was asked does not."""
     if addresses:
-        return asyncio.run(_contention(addresses, place, found)), ""
-    if not found.node or not found.devices:
+        return asyncio.run(_contention(addresses, place, explanation)), ""
+    if not explanation.node or not explanation.devices:
         return (), ""
     if place.file is not None:
         return None, ""
     try:
-        return asyncio.run(observe_contention(connected(place), found.node, found.pod)), ""
+        return asyncio.run(observe_contention(connected(place), explanation.node, explanation.pod)), ""
     except Unavailable as error:
-        return None, f"unknown: the agent of node {found.node} does not answer ({error.found})"
+        return None, f"unknown: the agent of node {explanation.node} does not answer ({error.found})"
 
 
 async def _observe(place: ClusterSource, key: PodKey) -> tuple[Cluster, tuple[Object, ...], tuple[Object, ...]]:
@@ -159,16 +159,16 @@ def _finished(objects: Iterable[Object], key: PodKey) -> PodExplanation | None:
 
 
 async def _contention(
-    addresses: tuple[str, ...], place: ClusterSource, found: PodExplanation
+    addresses: tuple[str, ...], place: ClusterSource, explanation: PodExplanation
 ) -> tuple[PodContention, ...]:
     """Return what slows down the pod, by its node's agent."""
     async with agents(addresses, place) as source:
         reports = {each.node: each for each in (await source.read()).some()}
-    if found.node not in reports:
+    if explanation.node not in reports:
         there = f"that of {', '.join(sorted(map(clean, reports)))}"
-        where = f"that of node {found.node}" if found.node else "none, because the pod is on no node"
+        where = f"that of node {explanation.node}" if explanation.node else "none, because the pod is on no node"
         raise InvalidInput("--agent", found=f"{there}, and it belongs to {where}", hint="give one of the two")
-    return tuple(contention_around(reports[found.node], found.pod))
+    return tuple(contention_around(reports[explanation.node], explanation.pod))
 
 
 def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
@@ -231,10 +231,10 @@ def _device(device: AllocatedDevice) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _slowed(each: PodContention) -> str:
-    return f"GPU {each.gpu}: {contention_words(each)}"
+def _slowed(contention: PodContention) -> str:
+    return f"GPU {contention.gpu}: {contention_words(contention)}"
 
 
-def _event(each: ObservedEvent) -> str:
-    times = f" ({each.count} times)" if each.count > 1 else ""
-    return f"{each.last} {each.type} {each.reason}{times}: {each.message}"
+def _event(event: ObservedEvent) -> str:
+    times = f" ({event.count} times)" if event.count > 1 else ""
+    return f"{event.last} {event.type} {event.reason}{times}: {event.message}"

@@ -123,22 +123,24 @@ async def _observed(place: ClusterSource) -> Cluster:
         return await observe(kube)
 
 
-def _show(found: Inspection, choice: _Choice) -> None:
+def _show(inspection: Inspection, choice: _Choice) -> None:
     console = wide_console(output=choice.output)
-    problems = [f"node {node.name}: {node.problem}" for node in found.nodes if node.problem]
-    notes = [*found.notes, *(problems if choice.output == "gpushare" else ())]
+    problems = [f"node {node.name}: {node.problem}" for node in inspection.nodes if node.problem]
+    notes = [*inspection.notes, *(problems if choice.output == "gpushare" else ())]
     for note in notes[:_MOST_NOTES]:
         click.echo(f"note: {note}", err=True)
     if len(notes) > _MOST_NOTES:
         click.echo(f"note: and {len(notes) - _MOST_NOTES} more; -o json has all", err=True)
     if choice.output == "gpushare":
-        write_output("-", _gpushare(found, choice, console))
-    elif not print_document(found, choice.output):
-        console.print(trimmed(devices(found, console.width)))
+        write_output("-", _gpushare(inspection, choice, console))
+    elif not print_document(inspection, choice.output):
+        console.print(trimmed(devices(inspection, console.width)))
 
 
-def _gpushare(found: Inspection, choice: _Choice, console: Console) -> str:
-    return details(found) if choice.details else summary(found, console.width if console.is_terminal else None)
+def _gpushare(inspection: Inspection, choice: _Choice, console: Console) -> str:
+    return (
+        details(inspection) if choice.details else summary(inspection, console.width if console.is_terminal else None)
+    )
 
 
 def _frames(choice: _Choice, console: Console) -> Callable[[Cluster], RenderableType]:

@@ -16,11 +16,11 @@ __all__ = ["FREE", "LEGEND", "bar", "signs"]
 
 FREE = "\u2591"
 _EDGE = "\u2502"
-_UNUSED, _WANTED, _CLASH = "-", "?", "!"
+_UNUSED, _DESIRED, _CLASH = "-", "?", "!"
 LEGEND = {
     FREE: "free",
     _UNUSED: "unused MIG instance",
-    _WANTED: "MIG instance to be created",
+    _DESIRED: "MIG instance to be created",
     _CLASH: "allocated twice",
 }
 """The legend of a bar."""
@@ -63,7 +63,7 @@ def bar(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Text:
 def signs(gpu: GpuInspection) -> set[str]:
     """Return the signs that the bar of a GPU may show, for a legend."""
     states = {each.state for each in gpu.slices}
-    found = {sign for state, sign in (("unused", _UNUSED), ("desired", _WANTED), ("free", FREE)) if state in states}
+    found = {sign for state, sign in (("unused", _UNUSED), ("desired", _DESIRED), ("free", FREE)) if state in states}
     if not gpu.slices and gpu.allocated_mib < gpu.memory_mib:
         found.add(FREE)
     return found | ({_CLASH} if any(len(each) > 1 for each in _owners(gpu)) else set())
@@ -91,16 +91,16 @@ def _instances(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Ite
         first = last + 1
 
 
-def _instance(each: InstanceUsage, extent: int, numbers: Mapping[str, int]) -> _Piece:
-    names = (each.profile, each.profile.partition(".")[0], each.profile[:1])
-    if each.state == "free":
+def _instance(instance: InstanceUsage, extent: int, numbers: Mapping[str, int]) -> _Piece:
+    names = (instance.profile, instance.profile.partition(".")[0], instance.profile[:1])
+    if instance.state == "free":
         return _Piece(extent, ("",), FREE)
-    if each.state != "allocated":
-        sign = _UNUSED if each.state == "unused" else _WANTED
+    if instance.state != "allocated":
+        sign = _UNUSED if instance.state == "unused" else _DESIRED
         return _Piece(extent, (*(f"{sign} {name}" for name in names[:2]), sign))
-    pods = [clean(pod.rpartition("/")[2]) for pod in each.pods]
+    pods = [clean(pod.rpartition("/")[2]) for pod in instance.pods]
     many = f" {len(pods)} pods" if len(pods) > 1 else f" {pods[0]}"
-    return _Piece(extent, (f"{names[0]}{many}", *names), " ", _color(each.pods[0], numbers))
+    return _Piece(extent, (f"{names[0]}{many}", *names), " ", _color(instance.pods[0], numbers))
 
 
 def _shares(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Iterator[_Piece]:

@@ -135,10 +135,10 @@ def _node(node: NodeInspection, unit: int) -> str:
     pending = ["Pending(Allocated)"] if node.unplaced else []
     lines = [["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus), *pending]]
     for number, gpu in enumerate(node.gpus):
-        held = Counter[str]()
+        by_pod = Counter[str]()
         for holder in gpu.pods:
-            held[holder.pod] += holder.share.memory_mib
-        for pod, mib in held.items():
+            by_pod[holder.pod] += holder.share.memory_mib
+        for pod, mib in by_pod.items():
             lines.append(_line(pod, number, gpu.in_units(mib, unit), len(node.gpus) + len(pending)))
     last = len(node.gpus)
     lines += [_line(each.pod, last, _units(each.memory_mib, unit), last + 1) for each in node.unplaced]

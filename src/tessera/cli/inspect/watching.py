@@ -48,9 +48,9 @@ class Screen(Generic[Shown]):
         if self._live is not None:
             self._live.stop()
 
-    def show(self, seen: Shown) -> None:
+    def show(self, content: Shown) -> None:
         """Show the current content."""
-        self._frame = self._drawn(seen)
+        self._frame = self._drawn(content)
         self._draw(self._frame)
 
     def trouble(self, error: Exception) -> None:

@@ -130,9 +130,9 @@ def mig() -> None:
 def list_(means: Means | None, /, **given: Any) -> None:
     """Show GPUs, MIG instances and what uses them. Also lists the configurations that this node supports."""
     configurations = node.configurations_in(given["file"])
-    seen = _run(node.observe, means, given)
-    names = configuration_names(configurations, seen.inventory)
-    _print(given["output"], tables.node_table(seen, names), tables.node_json(seen, names))
+    observed = _run(node.observe, means, given)
+    names = configuration_names(configurations, observed.inventory)
+    _print(given["output"], tables.node_table(observed, names), tables.node_json(observed, names))
 
 
 @mig.command(epilog="\b\nExample:\n  tessera mig apply -f mig-config.yaml -c half-half --dry-run\n")
@@ -178,12 +178,12 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
     try:
         configurations = node.configurations_in(given["file"])
         name = node.configuration_of(given["config"], configurations)
-        seen, _ = node.run(node.observe, ctx.obj, given["kubelet_socket"])
-        requested = _requested(name, configurations, seen.inventory, mode_only=given["mode_only"])
+        observed, _ = node.run(node.observe, ctx.obj, given["kubelet_socket"])
+        requested = _requested(name, configurations, observed.inventory, mode_only=given["mode_only"])
     except InvalidInput as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(_DIFFERS)
-    found = () if given["valid_config"] else differences(seen.inventory, requested.targets, requested.unseen)
+    found = () if given["valid_config"] else differences(observed.inventory, requested.targets, requested.unseen)
     if given["output"] in {"json", "yaml"} or found:
         plain = {"configuration": name, "applied": not found, "differences": tables.differences_json(found)}
         _print(given["output"], tables.differences_table(found), plain)
@@ -197,8 +197,8 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
 @click.pass_obj
 def export(means: Means | None, config: str, kubelet_socket: Path, output: str) -> None:
     """Print the layouts as a mig-parted file."""
-    seen, _ = node.run(node.observe, means, kubelet_socket)
-    text = migparted.write({config: as_groups(seen.inventory)})
+    observed, _ = node.run(node.observe, means, kubelet_socket)
+    text = migparted.write({config: as_groups(observed.inventory)})
     if output == "json":
         text = msgspec.json.format(msgspec.json.encode(documents.read("export", text)[0].data)).decode() + "\n"
     click.echo(text, nl=False)
@@ -211,8 +211,8 @@ def export(means: Means | None, config: str, kubelet_socket: Path, output: str) 
 @click.pass_obj
 def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, output: str) -> None:
     """Write the layouts to a file. It has the placement of every instance."""
-    seen, _ = node.run(node.observe, means, kubelet_socket)
-    recorded = record(seen.inventory)
+    observed, _ = node.run(node.observe, means, kubelet_socket)
+    recorded = record(observed.inventory)
     Checkpoint(checkpoint).replace(recorded)
     instances = sum(len(each.placements) for each in recorded)
     text = f"{counted(instances, 'instance')} of {counted(len(recorded), 'GPU')} written to {checkpoint}"
@@ -255,12 +255,12 @@ def _bring(means: Means | None, requested_of: Callable[[Inventory], LayoutTarget
     locks = node.locks_in(given["state_dir"])
 
     async def work(node_gpus: NodeGpus) -> Brought:
-        seen: NodeInUse = await node.observe(node_gpus)
-        requested = requested_of(seen.inventory)
+        observed: NodeInUse = await node.observe(node_gpus)
+        requested = requested_of(observed.inventory)
         if not requested.targets and not requested.unseen:
             click.echo("note: the configuration matches no GPU of this node, so nothing changes", err=True)
         if given["dry_run"]:
-            return Brought(outcomes=node.planned(seen, requested, evict=given["evict"]))
+            return Brought(outcomes=node.planned(observed, requested, evict=given["evict"]))
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
         desired = DesiredLayouts(requested=requested, timeout_s=given["timeout"], locks=locks, checkpoint=file)
         if not given["evict"]:

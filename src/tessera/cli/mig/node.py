@@ -258,32 +258,32 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
     return next(iter(configurations))
 
 
-def planned(seen: NodeInUse, requested: LayoutTargets, *, evict: bool = False) -> tuple[GpuOutcome, ...]:
+def planned(observed: NodeInUse, requested: LayoutTargets, *, evict: bool = False) -> tuple[GpuOutcome, ...]:
     """Return the planned change of each GPU, and what blocks it; pods to be evicted do not."""
-    gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
+    gpus = {gpu.uuid: gpu for gpu in observed.inventory.gpus}
     return (
         *(GpuOutcome(index=index, result="impossible", reason=lost(index)) for index in requested.unseen),
-        *(_planned(gpus[target.gpu], target, seen.users, evict=evict) for target in requested.targets),
+        *(_planned(gpus[target.gpu], target, observed.users, evict=evict) for target in requested.targets),
     )
 
 
 def _planned(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...], *, evict: bool) -> GpuOutcome:
     actions = preview(gpu, target, users)
-    seen = GpuOutcome(index=gpu.index, uuid=gpu.uuid, model=gpu.model.name, actions=actions, result="unchanged")
+    outcome = GpuOutcome(index=gpu.index, uuid=gpu.uuid, model=gpu.model.name, actions=actions, result="unchanged")
     match change(gpu, target, users):
         case Blocked(reason=reason, users=holding):
             pods = tuple(dict.fromkeys(user.pod for user in holding if user.pod)) if evict else ()
             if pods and all(user.pod for user in holding):
-                return replace(seen, result="planned", evicts=pods)
-            return replace(seen, result="blocked", reason=reason, evicts=pods)
+                return replace(outcome, result="planned", evicts=pods)
+            return replace(outcome, result="blocked", reason=reason, evicts=pods)
         case Impossible(reason=reason):
-            return replace(seen, actions=(), result="impossible", reason=reason)
+            return replace(outcome, actions=(), result="impossible", reason=reason)
         case AwaitReset(on=on):
             what = f"MIG mode changes to {'on' if on else 'off'} at the next reset"
             reason = f"GPU {gpu.index}: {what}; drain and reboot the node, or reset the GPU when it is idle"
-            return replace(seen, actions=(), result="needs reset", reason=reason)
+            return replace(outcome, actions=(), result="needs reset", reason=reason)
         case _:
-            return replace(seen, result="planned" if actions else "unchanged")
+            return replace(outcome, result="planned" if actions else "unchanged")
 
 
 class DesiredLayouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -333,15 +333,15 @@ async def _bring(node_gpus: NodeGpus, desired: DesiredLayouts) -> Brought:
     evictions = Evictions(desired.evict, node_gpus.timing.observe_s)
     if desired.evict and await _make_way(node_gpus, targets, evictions, by_s):
         failures = await partitioner.apply(targets, by_s)
-    seen = await observe(node_gpus)
-    after = planned(seen, desired.requested)
+    observed = await observe(node_gpus)
+    after = planned(observed, desired.requested)
     unwritten = None
     if desired.checkpoint is not None and not failures and not desired.requested.unseen:
         try:
-            await desired.checkpoint.write(record(seen.inventory))
+            await desired.checkpoint.write(record(observed.inventory))
         except TesseraError as error:
             unwritten = error
-    refusals = evictions.refusals(seen.users)
+    refusals = evictions.refusals(observed.users)
     outcomes = tuple(_became(before[each.index], each, failures, refusals) for each in after)
     return Brought(outcomes=outcomes, unwritten=unwritten)
 
@@ -350,9 +350,9 @@ async def _make_way(node_gpus: NodeGpus, targets: Sequence[LayoutTarget], evicti
     """Evict the pods in the way of targets until none is left; return whether there were any and all have gone."""
     requested = False
     while asyncio.get_running_loop().time() < by_s:
-        seen = await observe(node_gpus)
-        gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
-        changes = (change(gpus[target.gpu], target, seen.users) for target in targets)
+        observed = await observe(node_gpus)
+        gpus = {gpu.uuid: gpu for gpu in observed.inventory.gpus}
+        changes = (change(gpus[target.gpu], target, observed.users) for target in targets)
         pods = [user for each in changes if isinstance(each, Blocked) for user in each.users if user.pod]
         if not pods:
             return requested

@@ -32,11 +32,11 @@ def _users(users: Iterable[GpuUser]) -> str:
     return ", ".join(f"pod {user.pod}" if user.pod else f"process {user.pid}" for user in users)
 
 
-def node_table(seen: NodeInUse, names: Sequence[str]) -> RenderableType:
+def node_table(observed: NodeInUse, names: Sequence[str]) -> RenderableType:
     """Return every GPU with its MIG instances and what uses them, then the configurations this node supports."""
     table = headed_table("GPU", "model, MIG", "used by", "UUID")
-    for gpu in seen.inventory.gpus:
-        own = [user for user in seen.users if user.device.gpu == gpu.uuid]
+    for gpu in observed.inventory.gpus:
+        own = [user for user in observed.users if user.device.gpu == gpu.uuid]
         rows = [
             (_place(each.placement), _users(user for user in own if user.device.placement == each.placement), each.uuid)
             for each in gpu.instances
@@ -47,17 +47,17 @@ def node_table(seen: NodeInUse, names: Sequence[str]) -> RenderableType:
         for place, users, uuid in rows:
             table.add_row("", f"  {place}", users, uuid)
     configurations = Text.assemble(("Configurations: ", "bold"), ", ".join(names))
-    notes = [Text(f"note: {note}") for note in seen.inventory.remarks]
+    notes = [Text(f"note: {note}") for note in observed.inventory.remarks]
     return Group(table, "", configurations, *notes)
 
 
-def node_json(seen: NodeInUse, names: Sequence[str]) -> dict[str, Any]:
+def node_json(observed: NodeInUse, names: Sequence[str]) -> dict[str, Any]:
     """Return the same as plain values."""
     return {
-        "driver": seen.inventory.driver,
-        "gpus": [_gpu_json(gpu, seen.users) for gpu in seen.inventory.gpus],
+        "driver": observed.inventory.driver,
+        "gpus": [_gpu_json(gpu, observed.users) for gpu in observed.inventory.gpus],
         "configurations": list(names),
-        "notes": list(seen.inventory.remarks),
+        "notes": list(observed.inventory.remarks),
     }
 
 
@@ -134,14 +134,16 @@ def outcomes_json(outcomes: Sequence[GpuOutcome]) -> list[dict[str, Any]]:
     ]
 
 
-def differences_table(found: Sequence[Difference]) -> RenderableType:
+def differences_table(differences: Sequence[Difference]) -> RenderableType:
     """Return how GPUs differ from what was asserted."""
     table = headed_table("GPU", "observed", "desired")
-    for each in found:
+    for each in differences:
         table.add_row(str(each.index), each.found, each.expected)
     return table
 
 
-def differences_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
+def differences_json(differences: Sequence[Difference]) -> list[dict[str, Any]]:
     """Return the same as plain values."""
-    return [{"index": each.index, "uuid": each.gpu, "found": each.found, "expected": each.expected} for each in found]
+    return [
+        {"index": each.index, "uuid": each.gpu, "found": each.found, "expected": each.expected} for each in differences
+    ]

@@ -70,20 +70,20 @@ def plan_tables(
         fit: the node types, and the fleet of them that was found.
 
     """
-    seen = fleet(plan, snapshot)
+    drawn = fleet(plan, snapshot)
     parts: list[RenderableType] = []
     if plan.assignments:
-        parts.append(_placed(plan, seen))
-    if seen.gpus:
-        parts.append(_gpus(seen))
-    if seen.pending:
-        parts.append(_pending(seen))
-    if seen.warnings:
-        parts.append(_warnings(seen.warnings))
+        parts.append(_placed(plan, drawn))
+    if drawn.gpus:
+        parts.append(_gpus(drawn))
+    if drawn.pending:
+        parts.append(_pending(drawn))
+    if drawn.warnings:
+        parts.append(_warnings(drawn.warnings))
     lines = [
         *([_fleet(*fit, money=bool(prices))] if fit else []),
         *_savings(plan, prices or {}),
-        _sum(seen, plan.left_out),
+        _sum(drawn, plan.left_out),
     ]
     return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts), *lines)
 
@@ -114,9 +114,9 @@ def _name(workload: DrawnWorkload) -> Text:
     return Text(clean(f"{workload.kind} {workload.name}".strip()))
 
 
-def _placed(plan: Plan, seen: DrawnFleet) -> Table:
+def _placed(plan: Plan, drawn: DrawnFleet) -> Table:
     """Return one line for each workload and kind of share it gets."""
-    numbers = {holder.pod: holder.workload for holder in seen.pods}
+    numbers = {holder.pod: holder.workload for holder in drawn.pods}
     groups: defaultdict[tuple[int, str, str], list[Assignment]] = defaultdict(list)
     for assignment in plan.assignments:
         gets, isolation = _gets(assignment.shares)
@@ -125,11 +125,11 @@ def _placed(plan: Plan, seen: DrawnFleet) -> Table:
     table.columns[2].justify = "right"
     guessed = {layout.node for layout in plan.layouts if layout.guessed}
     for (number, gets, isolation), members in sorted(groups.items(), key=lambda group: group[0][0]):
-        workload = seen.workloads[number]
+        workload = drawn.workloads[number]
         table.add_row(
             _key(workload), _name(workload), f"{len(members):,}", gets, isolation, Text(clean(where(members, guessed)))
         )
-    _unbroken(table, 1, (_name(seen.workloads[number]) for number, _, _ in groups))
+    _unbroken(table, 1, (_name(drawn.workloads[number]) for number, _, _ in groups))
     return table
 
 
@@ -264,13 +264,13 @@ def _cell_words(gpu: DrawnGpu, cell: Cell | None) -> tuple[tuple[str, ...], Styl
     return (f"{key} {what} {pod}", f"{key} {what}", f"{key} {short}", key), Style(color=look.ink, bgcolor=look.fill)
 
 
-def _gpus(seen: DrawnFleet) -> Table:
+def _gpus(drawn: DrawnFleet) -> Table:
     table = headed_table("Node", "GPU", "Model", "Layout", "Allocated", title="GPUs")
     table.columns[3].ratio = 1
     table.columns[4].justify = "right"
     table.columns[4].no_wrap = True
-    grain = math.lcm(*(gpu.memory_slices for gpu in seen.gpus if gpu.memory_slices))
-    groups = kinds(seen)
+    grain = math.lcm(*(gpu.memory_slices for gpu in drawn.gpus if gpu.memory_slices))
+    groups = kinds(drawn)
     left = sum(len(kind.nodes) for kind in groups[_MOST_NODES:])
     for kind in groups[:_MOST_NODES]:
         for number, run in enumerate(kind.runs):
@@ -298,25 +298,25 @@ def _node_words(kind: DrawnKind) -> str:
     return f"{kind.nodes[0].name} and {more} like it" if more else kind.nodes[0].name
 
 
-def _pending(seen: DrawnFleet) -> Table:
+def _pending(drawn: DrawnFleet) -> Table:
     table = headed_table("", "Workload", "Pods", "Reason", title="Pending")
     table.columns[2].justify = "right"
     table.columns[3].ratio = 1
-    for queue in seen.pending[:MOST_REASONS]:
-        workload = seen.workloads[queue.workload]
+    for queue in drawn.pending[:MOST_REASONS]:
+        workload = drawn.workloads[queue.workload]
         why = Text(clean(queue.reason))
         if workload.kind != "Pod":
             why.append("\n").append(clean(listing(map(pod_name, queue.pods), _NAMED)), "dim")
         table.add_row(_key(workload), _name(workload), f"{len(queue.pods):,}", why)
-    rest = sum(len(queue.pods) for queue in seen.pending[MOST_REASONS:])
-    _unbroken(table, 1, (_name(seen.workloads[queue.workload]) for queue in seen.pending[:MOST_REASONS]))
+    rest = sum(len(queue.pods) for queue in drawn.pending[MOST_REASONS:])
+    _unbroken(table, 1, (_name(drawn.workloads[queue.workload]) for queue in drawn.pending[:MOST_REASONS]))
     if rest:
         table.add_row("", "others", f"{rest:,}", "other reasons; -o json has all")
     return table
 
 
-def _sum(seen: DrawnFleet, left_out: Sequence[LeftOut]) -> Text:
-    sums = totals(seen)
+def _sum(drawn: DrawnFleet, left_out: Sequence[LeftOut]) -> Text:
+    sums = totals(drawn)
     requested = sums.placed + sums.pending
     line = Text()
     line.append(f"{sums.placed:,} of {counted(requested, 'pod')} placed", "bold green" if not sums.pending else "bold")
@@ -328,9 +328,9 @@ def _sum(seen: DrawnFleet, left_out: Sequence[LeftOut]) -> Text:
         if sums.instances
         else "",
         f"{percent(sums.allocated_mib, sums.memory_mib)} of GPU memory allocated",
-        f"{counted(seen.skipped, 'node')} left out: GPUs not known" if seen.skipped else "",
-        f"policy {clean(seen.policy)}",
-        seen.proof,
+        f"{counted(drawn.skipped, 'node')} left out: GPUs not known" if drawn.skipped else "",
+        f"policy {clean(drawn.policy)}",
+        drawn.proof,
         _left_out(left_out),
     )
     return line.append("".join(f"; {part}" for part in parts if part))
@@ -364,17 +364,17 @@ def _savings(plan: Plan, prices: Mapping[str, float]) -> Iterator[Text]:
         yield Text(f"{line}{without}")
 
 
-def _fleet(types: Sequence[NodeType], found: FleetSizing, *, money: bool) -> Text:
+def _fleet(types: Sequence[NodeType], sizing: FleetSizing, *, money: bool) -> Text:
     """Return the fleet that was found, and its proven bound."""
-    chosen = [f"{count} \u00d7 ({each.gpus})" for each, count in zip(types, found.counts, strict=True) if count]
+    chosen = [f"{count} \u00d7 ({each.gpus})" for each, count in zip(types, sizing.counts, strict=True) if count]
     if not chosen:
         return Text("No fleet: no pod fits on a node of these types", "bold yellow")
-    amount = f"{found.cost:,.2f} per hour" if money else counted(round(found.cost), "GPU")
-    least = f"{found.at_least:,.2f} per hour" if money else f"{found.at_least:,.0f}"
-    if found.optimal:
+    amount = f"{sizing.cost:,.2f} per hour" if money else counted(round(sizing.cost), "GPU")
+    least = f"{sizing.at_least:,.2f} per hour" if money else f"{sizing.at_least:,.0f}"
+    if sizing.optimal:
         proof = "proved cheapest" if money else "proved smallest"
     else:
         proof = f"no fleet of these node types {'costs less' if money else 'has fewer'} than {least}"
-    rest = len(found.plan.pending)
+    rest = len(sizing.plan.pending)
     left = f"; {counted(rest, 'pod')} that fit no such node {'is' if rest == 1 else 'are'} left out" if rest else ""
     return Text(f"Smallest fleet: {' + '.join(chosen)}, {amount}; {proof}{left}", "bold")

@@ -59,9 +59,11 @@ def simulate_cluster(*, port: int, speed: float, verbose: bool, **given: bool | 
     one = Embedded(Page(port=port, sign_in=False), speed)
     desktop = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
-    def ready(found: int) -> None:
-        url = f"http://127.0.0.1:{found}/"
-        click.echo(f"{url}\nfrom another machine: ssh -L {found}:127.0.0.1:{found} HOST, then the same address there")
+    def ready(bound_port: int) -> None:
+        url = f"http://127.0.0.1:{bound_port}/"
+        click.echo(
+            f"{url}\nfrom another machine: ssh -L {bound_port}:127.0.0.1:{bound_port} HOST, then the same address there"
+        )
         click.echo("Ctrl-C ends it")
         if desktop if given["open"] is None else given["open"]:
             webbrowser.open(url)

@@ -198,15 +198,15 @@ def _read(trace: Path, column: str | None, mean_rate: float | None, seed: int) -
         raise InvalidInput(str(trace), found="it has bytes that are not UTF-8", hint="name a CSV file") from error
 
 
-def _print(found: Comparison, output: str) -> None:
+def _print(comparison: Comparison, output: str) -> None:
     console = wide_console(80, output=output)
-    count, hours = len(found.requests.arrival_s), found.requests.span_s / 3600
-    plan = f"{found.plan.replica_hours:.1f} replica-hours, {found.plan.within_slo:.1%} within SLO"
+    count, hours = len(comparison.requests.arrival_s), comparison.requests.span_s / 3600
+    plan = f"{comparison.plan.replica_hours:.1f} replica-hours, {comparison.plan.within_slo:.1%} within SLO"
     console.print(f"{count:,} requests in {hours:.1f} h; plan: {plan}", highlight=False)
     shown = headed_table(*HEADER)
     for column in shown.columns[1:]:
         column.justify = "right"
-    for each in rows(found):
+    for each in rows(comparison):
         ratio = each.replica_hours / each.clairvoyant_replica_hours if each.clairvoyant_replica_hours else 1.0
         shown.add_row(
             each.policy,

@@ -121,38 +121,46 @@ def _words(step: Step) -> str:
     return " ".join(arguments) if arguments else (type(step).__doc__ or "").rstrip(".")
 
 
-def _raise_if_refused(found: DiskPlan, mount: str) -> None:
-    subject, reason = f"disks for {mount}", "; ".join(found.reasons)
-    if found.state is DiskState.NONE:
-        raise Unsupported(subject, found=reason, hint=found.advice)
-    if found.reasons:
-        raise Conflict(subject, found=reason, hint=found.advice)
+def _raise_if_refused(disk_plan: DiskPlan, mount: str) -> None:
+    subject, reason = f"disks for {mount}", "; ".join(disk_plan.reasons)
+    if disk_plan.state is DiskState.NONE:
+        raise Unsupported(subject, found=reason, hint=disk_plan.advice)
+    if disk_plan.reasons:
+        raise Conflict(subject, found=reason, hint=disk_plan.advice)
 
 
-def _print(found: DiskPlan, output: str, *, error: bool = False) -> None:
-    plain = msgspec.to_builtins(found)
-    for each, step in zip(plain["steps"], found.steps, strict=True):
+def _print(disk_plan: DiskPlan, output: str, *, error: bool = False) -> None:
+    plain = msgspec.to_builtins(disk_plan)
+    for each, step in zip(plain["steps"], disk_plan.steps, strict=True):
         each["command"] = list(command(step))
     if print_document(plain, output):
         return
     console = wide_console(output=output)
     console.stderr = error
-    _print_tables(found, console)
+    _print_tables(disk_plan, console)
 
 
-def _print_tables(found: DiskPlan, console: Console) -> None:
+def _print_tables(disk_plan: DiskPlan, console: Console) -> None:
     table = headed_table("DISK", "SIZE", "MODEL", "FOUND")
-    for disk in found.disks:
+    for disk in disk_plan.disks:
         table.add_row(*map(Text, (disk.device, gib(disk.size_bytes >> 20), clean(disk.model), disk.found)))
-    if found.disks:
+    if disk_plan.disks:
         console.print(trimmed(table))
-    if found.steps:
+    if disk_plan.steps:
         steps = headed_table("", "STEP")
-        for number, step in enumerate(found.steps, 1):
+        for number, step in enumerate(disk_plan.steps, 1):
             steps.add_row(f"{number}", Text(_words(step)))
         console.print(trimmed(Text(), steps, Text()))
-    where = f": {found.device} at {found.mount}" if found.mount else f": {found.device}" if found.device else ""
-    space = f", {gib(found.free_bytes >> 20)} of {gib(found.size_bytes >> 20)} free" if found.size_bytes else ""
-    console.print(Text.assemble((found.state, _STYLES.get(found.state, "yellow")), where, space))
-    for each in found.notes:
+    where = (
+        f": {disk_plan.device} at {disk_plan.mount}"
+        if disk_plan.mount
+        else f": {disk_plan.device}"
+        if disk_plan.device
+        else ""
+    )
+    space = (
+        f", {gib(disk_plan.free_bytes >> 20)} of {gib(disk_plan.size_bytes >> 20)} free" if disk_plan.size_bytes else ""
+    )
+    console.print(Text.assemble((disk_plan.state, _STYLES.get(disk_plan.state, "yellow")), where, space))
+    for each in disk_plan.notes:
         console.print(Text(f"note: {each}"))

@@ -93,13 +93,13 @@ def analyze_images(*, names: tuple[str, ...], cluster: str | None, platform: str
     for name in names:
         read_reference(name)
     desired = read_platform(platform)
-    held = {each.node: each.names for each in node_images(saved) if each.platform in ("", desired.name)}
+    on_nodes = {each.node: each.names for each in node_images(saved) if each.platform in ("", desired.name)}
     # 2. Read them.
     with progress_bar("reading the registry"):
         registry = HttpRegistry(Keychain.of_this_user(given["docker_config"]), plain=frozenset(given["plain_http"]))
         found, unread = asyncio.run(_read(registry, names, listed, desired))
     # 3. Analyze, and print.
-    report = _Report(analyze(found, held), unread)
+    report = _Report(analyze(found, on_nodes), unread)
     for each in unread:
         click.echo(f"note: {each.image} is left out: {each.reason}", err=True)
     if not print_document(report, output):
@@ -138,37 +138,38 @@ async def _one(registry: Registry, text: str, desired: Platform) -> Image | Tess
         return error
 
 
-def _tables(found: Analysis, *, everything: bool) -> list[RenderableType]:
+def _tables(analysis: Analysis, *, everything: bool) -> list[RenderableType]:
     """Return the output for people."""
     rows = headed_table("IMAGE", "MiB", "LAYERS", "SHARED MiB", "DIGEST")
-    for each in found.images:
+    for each in analysis.images:
         digest = each.digest if everything else _short(each.digest)
         rows.add_row(each.name, _mib(each.bytes), str(each.layers), _mib(each.shared_bytes), digest)
     parts: list[RenderableType] = [rows]
-    if found.shared:
+    if analysis.shared:
         layers = headed_table("LAYER", "MiB", "IMAGES")
-        for layer in found.shared if everything else found.shared[:_MOST_ROWS]:
+        for layer in analysis.shared if everything else analysis.shared[:_MOST_ROWS]:
             digest = layer.digest if everything else _short(layer.digest)
             layers.add_row(digest, _mib(layer.bytes), ", ".join(layer.images))
-        parts.append(titled(f"\nShared layers: {len(found.shared)}", layers))
-    if found.nodes:
+        parts.append(titled(f"\nShared layers: {len(analysis.shared)}", layers))
+    if analysis.nodes:
         nodes = headed_table("NODE", "MISSING", "PULLS MiB")
-        for node in found.nodes if everything else sorted(found.nodes, key=lambda each: -each.bytes)[:_MOST_ROWS]:
-            nodes.add_row(node.node, f"{len(node.missing)} of {len(found.images)}", _mib(node.bytes))
-        parts.append(titled(f"\nNodes: {len(found.nodes)}", nodes))
-    parts.append(Text("\n".join(("", *_sentences(found)))))
+        for node in analysis.nodes if everything else sorted(analysis.nodes, key=lambda each: -each.bytes)[:_MOST_ROWS]:
+            nodes.add_row(node.node, f"{len(node.missing)} of {len(analysis.images)}", _mib(node.bytes))
+        parts.append(titled(f"\nNodes: {len(analysis.nodes)}", nodes))
+    parts.append(Text("\n".join(("", *_sentences(analysis)))))
     return parts
 
 
-def _sentences(found: Analysis) -> Iterator[str]:
-    alone = _mib(found.bytes_without_sharing)
-    yield f"A node without these images pulls {_mib(found.bytes)} MiB; {alone} MiB if they had no layer in common."
-    if found.base is None:
+def _sentences(analysis: Analysis) -> Iterator[str]:
+    alone = _mib(analysis.bytes_without_sharing)
+    yield f"A node without these images pulls {_mib(analysis.bytes)} MiB; {alone} MiB if they had no layer in common."
+    if analysis.base is None:
         yield "No base would save anything: no images begin with the same build steps in different layers."
         return
+    base = analysis.base
     yield (
-        f"Build {', '.join(found.base.rebuilt)} on the lowest {found.base.layers} layers of {found.base.image}: "
-        f"the build steps are the same. A node pulls {_mib(found.base.saved_bytes)} MiB less."
+        f"Build {', '.join(base.rebuilt)} on the lowest {base.layers} layers of {base.image}: "
+        f"the build steps are the same. A node pulls {_mib(base.saved_bytes)} MiB less."
     )
 
 

@@ -86,12 +86,12 @@ def _state(gpu: GpuReport) -> str:
     return ", ".join(each for each in (hot, watts, slow) if each)
 
 
-def contention_words(each: Contention) -> str:
+def contention_words(contention: Contention) -> str:
     """Return what slows down a GPU, which containers cause it, and which it slows down."""
-    if each.evenly:
-        *most, last = map(clean, each.evenly)
-        return f"{clean(each.cause)}: {', '.join(most)} and {last} use it about equally"
-    containers = ", ".join(map(clean, each.caused_by)) or "unknown pods"
-    others = f"; slowed down: {', '.join(map(clean, each.affected))}" if each.affected else ""
-    where = " on this node" if each.scope == "node" else ""
-    return f"{clean(each.cause)}, caused by {containers}{where}{others}"
+    if contention.evenly:
+        *most, last = map(clean, contention.evenly)
+        return f"{clean(contention.cause)}: {', '.join(most)} and {last} use it about equally"
+    containers = ", ".join(map(clean, contention.caused_by)) or "unknown pods"
+    others = f"; slowed down: {', '.join(map(clean, contention.affected))}" if contention.affected else ""
+    where = " on this node" if contention.scope == "node" else ""
+    return f"{clean(contention.cause)}, caused by {containers}{where}{others}"

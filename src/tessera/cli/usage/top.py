@@ -69,13 +69,13 @@ async def _live(usages: AbstractAsyncContextManager[NodeUsages], interval_s: flo
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
-    def drawn(found: NodeReports) -> RenderableType:
+    def drawn(reports: NodeReports) -> RenderableType:
         if output == "json":
-            return Text(msgspec.json.encode(found.reports).decode())
+            return Text(msgspec.json.encode(reports.reports).decode())
         if output == "yaml":
-            return Text(f"---\n{yaml_text(found.reports).decode().rstrip()}")
-        left_out = (Text(f"left out: {clean(str(each))}", "bold yellow") for each in found.silent)
-        return Group(trimmed(top_table(found.reports)), *left_out)
+            return Text(f"---\n{yaml_text(reports.reports).decode().rstrip()}")
+        left_out = (Text(f"left out: {clean(str(each))}", "bold yellow") for each in reports.silent)
+        return Group(trimmed(top_table(reports.reports)), *left_out)
 
     with contextlib.suppress(asyncio.CancelledError):
         async with usages as source:

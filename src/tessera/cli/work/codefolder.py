@@ -200,11 +200,11 @@ def _stays(folder: Path, target: Path) -> bool:
     return not target.is_absolute()
 
 
-def _tar(root: Path, found: list[tuple[Path, os.stat_result]]) -> bytes:
+def _tar(root: Path, files: list[tuple[Path, os.stat_result]]) -> bytes:
     """Return the archive, in a format that GNU's and BusyBox's tar both read with names of any length."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for path, status in found:
+        for path, status in files:
             entry = tarfile.TarInfo(str(path.relative_to(root)))
             entry.mtime = int(status.st_mtime)
             entry.mode = 0o755 if status.st_mode & 0o111 else 0o644

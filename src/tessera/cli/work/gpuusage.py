@@ -50,11 +50,11 @@ def _of_pod(report: UsageReport, state: JobState) -> Iterator[tuple[str, Contain
                     yield where, each
 
 
-def _noticeable(former: Mapping[str, ContainerReport], found: Mapping[str, ContainerReport]) -> bool:
+def _noticeable(former: Mapping[str, ContainerReport], now: Mapping[str, ContainerReport]) -> bool:
     """Return whether usage changed by a tenth of the allocated memory, or by 20 points of compute, or devices did."""
-    if former.keys() != found.keys():
-        return bool(found)
-    for device, each in found.items():
+    if former.keys() != now.keys():
+        return bool(now)
+    for device, each in now.items():
         memory_mib = abs((each.used_mib or 0) - (former[device].used_mib or 0))
         percent = abs((each.gpu_percent or 0.0) - (former[device].gpu_percent or 0.0))
         if memory_mib > _NOTICEABLE_PART * (each.allocated_mib or 0) or percent >= _NOTICEABLE_PERCENT:
@@ -62,8 +62,8 @@ def _noticeable(former: Mapping[str, ContainerReport], found: Mapping[str, Conta
     return False
 
 
-def _words(each: ContainerReport) -> str:
-    of = f" of {gib(each.allocated_mib)}" if each.allocated_mib is not None else ""
-    memory = f"{gib(each.used_mib)}{of}" if each.used_mib is not None else ""
-    busy = f"{each.gpu_percent:.0f} % busy" if each.gpu_percent is not None else ""
+def _words(container: ContainerReport) -> str:
+    of = f" of {gib(container.allocated_mib)}" if container.allocated_mib is not None else ""
+    memory = f"{gib(container.used_mib)}{of}" if container.used_mib is not None else ""
+    busy = f"{container.gpu_percent:.0f} % busy" if container.gpu_percent is not None else ""
     return ", ".join(filter(None, (memory, busy)))

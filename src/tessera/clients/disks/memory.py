@@ -60,7 +60,7 @@ class MemoryDisks:
         self._files: dict[str, str] = {}
         """What `write` wrote, by the UUID of the filesystem, or by the path where none is mounted."""
         self._record: Creation | None = None
-        self._held = False
+        self._busy = False
         self._fail_after: int | None = None
 
     @property
@@ -149,15 +149,15 @@ class MemoryDisks:
     @contextlib.asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
         """Be the only one who changes disks."""
-        if self._held:
+        if self._busy:
             raise Conflict(
                 "disks of this node", found="another process is at work on them", hint="try again when it has ended"
             )
-        self._held = True
+        self._busy = True
         try:
             yield
         finally:
-            self._held = False
+            self._busy = False
 
     def _observed(self, disk: BlockDevice, *, probed: bool) -> BlockDevice:
         holders = tuple(name for name, array in self._arrays.items() if disk.name in array.slaves)

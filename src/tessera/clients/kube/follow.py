@@ -119,20 +119,20 @@ def _differences(known: dict[tuple[str, str], Object], objects: tuple[Object, ..
     ]
 
 
-def _take(known: dict[tuple[str, str], Object], each: Object, *, gone: bool, skipped: bool = False) -> Change:
+def _take(known: dict[tuple[str, str], Object], obj: Object, *, gone: bool, skipped: bool = False) -> Change:
     if gone:
-        known.pop(name_of(each), None)
+        known.pop(name_of(obj), None)
     else:
-        known[name_of(each)] = each
-    return Change(object=each, gone=gone, skipped=skipped)
+        known[name_of(obj)] = obj
+    return Change(object=obj, gone=gone, skipped=skipped)
 
 
 def _is_older(version: str, other: str) -> bool:
     return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
-def _state(each: Object | None) -> tuple[str, str]:
-    return uid_of(each or {}), version_of(each or {})
+def _state(obj: Object | None) -> tuple[str, str]:
+    return uid_of(obj or {}), version_of(obj or {})
 
 
 class Store:

@@ -392,8 +392,8 @@ def _unbindable(pod: Object, uid: str) -> str:
     return "a pod with scheduling gates" if spec.get("schedulingGates") else ""
 
 
-def _specified(each: Object) -> Object:
-    return {key: part for key, part in each.items() if key not in {"metadata", "status"}}
+def _specified(obj: Object) -> Object:
+    return {key: part for key, part in obj.items() if key not in {"metadata", "status"}}
 
 
 def _merged(value: Any, patch: Any) -> Any:

@@ -28,9 +28,9 @@ _OWN_METADATA = frozenset({"labels", "annotations", "finalizers", "ownerReferenc
 """The rest of the metadata is the server's."""
 
 
-def fields_of(each: Object) -> Fields:
+def fields_of(obj: Object) -> Fields:
     """Return the fields of an object that can be owned."""
-    return frozenset(_values(each))
+    return frozenset(_values(obj))
 
 
 def contested(live: Object, body: Object, owners: Owners, owner: Owner) -> frozenset[tuple[Owner, Path]]:
@@ -77,9 +77,9 @@ def updated(before: Object, after: Object, owners: Owners) -> dict[Owner, Fields
     return {owner: fields for owner, fields in rest.items() if fields}
 
 
-def _values(each: Object) -> dict[Path, Any]:
-    owned = {key: part for key, part in each.items() if key != "metadata"}
-    metadata = {key: part for key, part in (each.get("metadata") or {}).items() if key in _OWN_METADATA}
+def _values(obj: Object) -> dict[Path, Any]:
+    owned = {key: part for key, part in obj.items() if key != "metadata"}
+    metadata = {key: part for key, part in (obj.get("metadata") or {}).items() if key in _OWN_METADATA}
     return {
         path: value
         for path, value in _leaves(owned | ({"metadata": metadata} if metadata else {}), ())
@@ -124,8 +124,8 @@ def _touch(one: Path, other: Path) -> bool:
 def _with(value: Any, path: Path, desired: Any) -> Any:
     if not path:
         return value if _holds(value, desired) else desired
-    held = value if isinstance(value, dict) else {}
-    return held | {path[0]: _with(held.get(path[0]), path[1:], desired)}
+    present = value if isinstance(value, dict) else {}
+    return present | {path[0]: _with(present.get(path[0]), path[1:], desired)}
 
 
 def _without(value: Any, path: Path) -> Any:

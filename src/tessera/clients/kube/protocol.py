@@ -374,30 +374,30 @@ class Kube(Protocol):
         ...
 
 
-def name_of(each: Mapping[str, Any]) -> tuple[str, str]:
+def name_of(obj: Mapping[str, Any]) -> tuple[str, str]:
     """Return namespace and name of an object; the namespace is empty for kinds without."""
-    metadata = each.get("metadata") or {}
+    metadata = obj.get("metadata") or {}
     return metadata.get("namespace") or "", metadata.get("name") or ""
 
 
-def labels_of(each: Mapping[str, Any]) -> dict[str, str]:
+def labels_of(obj: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels of an object."""
-    return (each.get("metadata") or {}).get("labels") or {}
+    return (obj.get("metadata") or {}).get("labels") or {}
 
 
-def annotations_of(each: Mapping[str, Any]) -> dict[str, str]:
+def annotations_of(obj: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotations of an object."""
-    return (each.get("metadata") or {}).get("annotations") or {}
+    return (obj.get("metadata") or {}).get("annotations") or {}
 
 
-def uid_of(each: Mapping[str, Any]) -> str:
+def uid_of(obj: Mapping[str, Any]) -> str:
     """Return the UID of an object; empty where it has none, as before it is created."""
-    return str((each.get("metadata") or {}).get("uid") or "")
+    return str((obj.get("metadata") or {}).get("uid") or "")
 
 
-def version_of(each: Mapping[str, Any]) -> str:
+def version_of(obj: Mapping[str, Any]) -> str:
     """Return the version of an object (`metadata.resourceVersion`); opaque, but for equality."""
-    return (each.get("metadata") or {}).get("resourceVersion") or ""
+    return (obj.get("metadata") or {}).get("resourceVersion") or ""
 
 
 def not_served(kind: Kind, subject: str) -> Unsupported:

@@ -364,11 +364,11 @@ def _subject(kind: Kind, name: str, namespace: str) -> str:
     return f"{kind.name} {namespace}/{name}" if namespace else f"{kind.name} {name}"
 
 
-def _without_managers(each: Object) -> Object:
-    metadata = each.get("metadata")
+def _without_managers(obj: Object) -> Object:
+    metadata = obj.get("metadata")
     if isinstance(metadata, dict):
         metadata.pop("managedFields", None)
-    return each
+    return obj
 
 
 async def _lines(chunks: AsyncIterator[bytes], requested: _Request, silence_s: float) -> AsyncIterator[bytes]:

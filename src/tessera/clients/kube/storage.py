@@ -207,20 +207,20 @@ def _expired(kind: Kind) -> Expired:
     return Expired(f"watch of {kind.plural}", found="the version is no longer remembered", hint="list again")
 
 
-def _selects(selection: Selection, each: Object) -> bool:
-    if selection.namespace and selection.namespace != name_of(each)[0]:
+def _selects(selection: Selection, obj: Object) -> bool:
+    if selection.namespace and selection.namespace != name_of(obj)[0]:
         return False
-    if selection.labels and not set(selection.labels) <= labels_of(each).items():
+    if selection.labels and not set(selection.labels) <= labels_of(obj).items():
         return False
-    if not set(selection.having) <= labels_of(each).keys():
+    if not set(selection.having) <= labels_of(obj).keys():
         return False
-    if any(_at(each, path) == value for path, value in selection.other_fields):
+    if any(_at(obj, path) == value for path, value in selection.other_fields):
         return False
-    return all(_at(each, path) == value for path, value in selection.fields)
+    return all(_at(obj, path) == value for path, value in selection.fields)
 
 
-def _at(each: Object, path: str) -> str:
-    value: Any = each
+def _at(obj: Object, path: str) -> str:
+    value: Any = obj
     for step in path.split("."):
         value = value.get(step) if isinstance(value, dict) else None
     return "" if value is None else str(value)

@@ -250,7 +250,7 @@ class MemoryKubelet:
         uid: str = "",
     ) -> None:
         """Record the devices of one resource, and write the checkpoint, regardless of the plugin."""
-        held = _Holding(
+        holding = _Holding(
             uid=uid or f"uid-{pod}",
             namespace=namespace,
             pod=pod,
@@ -259,7 +259,7 @@ class MemoryKubelet:
             ids=ids,
             response=response,
         )
-        self._holdings.append(held)
+        self._holdings.append(holding)
         self._write_checkpoint()
 
     async def ping(self, resource: str) -> None:

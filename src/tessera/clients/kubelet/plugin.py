@@ -149,11 +149,11 @@ def _handlers(plugin: DevicePlugin) -> dict[str, "grpc.RpcMethodHandler[Any, Any
             yield wire.ListAndWatchResponse(devices=[_device(device) for device in devices])
 
     async def prefer(request: wire.PreferredAllocationRequest, context: _Context) -> wire.PreferredAllocationResponse:
-        async def one(each: wire.ContainerPreferredAllocationRequest) -> wire.ContainerPreferredAllocationResponse:
+        async def one(container: wire.ContainerPreferredAllocationRequest) -> wire.ContainerPreferredAllocationResponse:
             preference = PreferenceRequest(
-                available=tuple(each.available_deviceIDs),
-                must_include=tuple(each.must_include_deviceIDs),
-                size=each.allocation_size,
+                available=tuple(container.available_deviceIDs),
+                must_include=tuple(container.must_include_deviceIDs),
+                size=container.allocation_size,
             )
             ids = await _answer(context, plugin.prefer, preference)
             return wire.ContainerPreferredAllocationResponse(deviceIDs=ids)

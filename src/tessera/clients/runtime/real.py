@@ -184,10 +184,10 @@ class CriRuntime:
             request.update_mask.paths.append("target")
             await self._ask(f"{_NAMES}/Update", request, containerd.UpdateImageResponse)
 
-    async def _label(self, found: containerd.Image, labels: Mapping[str, str]) -> None:
+    async def _label(self, stored: containerd.Image, labels: Mapping[str, str]) -> None:
         """Set labels of a name in containerd; an empty value removes one."""
         # With its target, though the mask leaves it out: containerd 2.4.2 crashes on a request without one.
-        image = containerd.Image(name=found.name, target=found.target, labels=labels)
+        image = containerd.Image(name=stored.name, target=stored.target, labels=labels)
         request = containerd.UpdateImageRequest(image=image)
         request.update_mask.paths.extend(f"labels.{each}" for each in labels)
         await self._ask(f"{_NAMES}/Update", request, containerd.UpdateImageResponse)

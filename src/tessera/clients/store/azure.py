@@ -197,22 +197,22 @@ class AzureStore:
             etag = (row.findtext("Properties/Etag") or "").strip('"')
             yield StoredObject(key.removeprefix(self._prefix), int(size), etag, _checksum(row))
 
-    def _target(self, found: StoredObject) -> str:
-        return self._signed(f"{self._root}/{quote(self._prefix + found.path, safe='/-_.~')}")
+    def _target(self, stored: StoredObject) -> str:
+        return self._signed(f"{self._root}/{quote(self._prefix + stored.path, safe='/-_.~')}")
 
-    def _request(self, found: StoredObject) -> bytes:
-        target = self._target(found)
-        return request_of("GET", target, self._headers(target, condition(found, 0, found.size)))
+    def _request(self, stored: StoredObject) -> bytes:
+        target = self._target(stored)
+        return request_of("GET", target, self._headers(target, condition(stored, 0, stored.size)))
 
     def read_small(self, objects: Iterable[StoredObject]) -> Contents:
         """Yield small blobs with their content, if they still have the listed ETag."""
         return pipelined(self._endpoint, objects, self._request)
 
-    def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
+    def read(self, stored: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
         """Open a range of the blob, if it still has the listed ETag."""
-        target = self._target(found)
-        headers = self._headers(target, condition(found, start, stop))
-        return read_range(self._endpoint, target, headers, found, (start, stop))
+        target = self._target(stored)
+        headers = self._headers(target, condition(stored, start, stop))
+        return read_range(self._endpoint, target, headers, stored, (start, stop))
 
     def close(self) -> None:
         """Close connections."""

@@ -63,20 +63,20 @@ class FolderStore:
         return ((each, None) for each in objects)
 
     @contextlib.contextmanager
-    def read(self, found: StoredObject, start: int, stop: int) -> Iterator["_Range"]:
+    def read(self, stored: StoredObject, start: int, stop: int) -> Iterator["_Range"]:
         """Open a range; a file that changes during the read is noticed at its end."""
         self.requests += 1
-        path = self._folder / found.path
+        path = self._folder / stored.path
         with _refusing(path), open(path, "rb", buffering=0, opener=_open) as file:
             self._check(file.fileno())
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise Refused(f"{path}: no regular file")
-            if _etag(status) != found.etag:
+            if _etag(status) != stored.etag:
                 raise Changed("other times, size or inode")
             file.seek(start)
             yield _Range(file.fileno(), start, stop)
-            if _etag(os.fstat(file.fileno())) != found.etag:
+            if _etag(os.fstat(file.fileno())) != stored.etag:
                 raise Changed("it was written to while it was read")
 
     def _check(self, number: int) -> None:

@@ -147,10 +147,10 @@ class GcsStore:
         """Number of requests."""
         return self._endpoint.requests
 
-    def _headers(self, found: StoredObject | None = None, start: int = 0, stop: int = 0) -> dict[str, str]:
+    def _headers(self, stored: StoredObject | None = None, start: int = 0, stop: int = 0) -> dict[str, str]:
         # What is stored compressed comes as it is stored: its size and checksum are those of the listing.
-        headers = {"Host": self._endpoint.host, "Accept-Encoding": "gzip" if found else "identity"}
-        if found and (start, stop) != (0, found.size):
+        headers = {"Host": self._endpoint.host, "Accept-Encoding": "gzip" if stored else "identity"}
+        if stored and (start, stop) != (0, stored.size):
             headers["Range"] = f"bytes={start}-{stop - 1}"
         return {**headers, **(self._token.headers() if self._token else {})}
 
@@ -174,22 +174,22 @@ class GcsStore:
             checksum = f"md5:{_hex(item.md5_hash)}"
         return StoredObject(item.name.removeprefix(self._prefix), int(item.size), item.generation, checksum)
 
-    def _target(self, found: StoredObject) -> str:
-        name = quote(self._prefix + found.path, safe="")
-        return f"{self._root}/{name}?alt=media&generation={found.etag}"
+    def _target(self, stored: StoredObject) -> str:
+        name = quote(self._prefix + stored.path, safe="")
+        return f"{self._root}/{name}?alt=media&generation={stored.etag}"
 
-    def _request(self, found: StoredObject) -> bytes:
-        return request_of("GET", self._target(found), self._headers(found, 0, found.size))
+    def _request(self, stored: StoredObject) -> bytes:
+        return request_of("GET", self._target(stored), self._headers(stored, 0, stored.size))
 
     def read_small(self, objects: Iterable[StoredObject]) -> Contents:
         """Yield small objects of the listed generations with their content."""
         return pipelined(self._endpoint, objects, self._request, checks_etag=False)
 
     @contextlib.contextmanager
-    def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Response]:
+    def read(self, stored: StoredObject, start: int, stop: int) -> Iterator[Response]:
         """Open a range of the listed generation."""
-        target, headers = self._target(found), self._headers(found, start, stop)
-        any_etag = msgspec.structs.replace(found, etag="")  # the header's ETag is not the generation
+        target, headers = self._target(stored), self._headers(stored, start, stop)
+        any_etag = msgspec.structs.replace(stored, etag="")  # the header's ETag is not the generation
         try:
             with read_range(self._endpoint, target, headers, any_etag, (start, stop)) as response:
                 yield response

@@ -185,14 +185,14 @@ class HubStore:
             headers["Authorization"] = f"Bearer {self._token}"
         return endpoint, f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}", headers
 
-    def _link(self, found: StoredObject) -> str:
+    def _link(self, stored: StoredObject) -> str:
         """Return the URL of an object: a large one is elsewhere, at a URL that expires."""
-        known = self._links.get(found.path)
+        known = self._links.get(stored.path)
         if known is not None:
             return known
-        if not found.checksum.startswith("sha256:"):
-            return self._address(found)
-        address = self._address(found)
+        if not stored.checksum.startswith("sha256:"):
+            return self._address(stored)
+        address = self._address(stored)
         for _ in range(_HOPS):
             with self._request("HEAD", address) as response:
                 if response.status < _REDIRECT:
@@ -202,12 +202,12 @@ class HubStore:
                 break
         else:
             raise Refused(f"more than {_HOPS} redirections")
-        self._links[found.path] = address
+        self._links[stored.path] = address
         return address
 
-    def _address(self, found: StoredObject) -> str:
+    def _address(self, stored: StoredObject) -> str:
         kind, name, _, folder = self._repository
-        path = quote("/".join(part for part in (folder, found.path) if part), safe="/")
+        path = quote("/".join(part for part in (folder, stored.path) if part), safe="/")
         top = f"{self._hub.geturl()}{'' if kind == 'models' else f'/{kind}'}"
         return f"{top}/{name}/resolve/{self._commit}/{path}"
 
@@ -216,17 +216,17 @@ class HubStore:
         return ((each, None) for each in objects)
 
     @contextlib.contextmanager
-    def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Response]:
+    def read(self, stored: StoredObject, start: int, stop: int) -> Iterator[Response]:
         """Open a range of a file."""
-        endpoint, target, headers = self._parts(self._link(found))
-        if (start, stop) != (0, found.size):
+        endpoint, target, headers = self._parts(self._link(stored))
+        if (start, stop) != (0, stored.size):
             headers["Range"] = f"bytes={start}-{stop - 1}"
-        any_etag = msgspec.structs.replace(found, etag="")  # the commit says which state it is
+        any_etag = msgspec.structs.replace(stored, etag="")  # the commit says which state it is
         try:
             with read_range(endpoint, target, headers, any_etag, (start, stop)) as response:
                 yield response
         except Refused as error:
-            self._links.pop(found.path, None)
+            self._links.pop(stored.path, None)
             if error.status in {_UNAUTHORIZED, _FORBIDDEN} and endpoint.host != self._hub.netloc:
                 raise Temporary("the address from the hub has expired") from error
             raise

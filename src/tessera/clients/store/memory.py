@@ -36,13 +36,13 @@ class MemoryStore:
         return ((each, None) for each in objects)
 
     @contextlib.contextmanager
-    def read(self, found: StoredObject, start: int, stop: int) -> Iterator["_Bytes"]:
+    def read(self, stored: StoredObject, start: int, stop: int) -> Iterator["_Bytes"]:
         """Open a range."""
         self.requests += 1
-        content = self.contents.get(found.path)
+        content = self.contents.get(stored.path)
         if content is None:
             raise Refused("no such object")
-        if _listed(found.path, content).etag != found.etag:
+        if _listed(stored.path, content).etag != stored.etag:
             raise Changed("another ETag")
         yield _Bytes(content[start:stop])
 

@@ -90,7 +90,7 @@ class ObjectStore(Protocol):
         raised here.
         """
 
-    def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Body]:
+    def read(self, stored: StoredObject, start: int, stop: int) -> AbstractContextManager[Body]:
         """Open the bytes from `start` to before `stop` of the listed object."""
 
     def close(self) -> None:

@@ -16,19 +16,19 @@ _ETAG = re.compile(r"[\x21\x23-\x7e\x80-\xff]+")
 """As RFC 9110 has it; a header cannot carry others."""
 
 
-def condition(found: StoredObject, start: int, stop: int) -> dict[str, str]:
+def condition(stored: StoredObject, start: int, stop: int) -> dict[str, str]:
     """Return the headers that request a range of this version of the object."""
     headers = {"Accept-Encoding": "identity"}
-    if found.ranges and (start, stop) != (0, found.size):
+    if stored.ranges and (start, stop) != (0, stored.size):
         headers["Range"] = f"bytes={start}-{stop - 1}"
-    if _ETAG.fullmatch(found.etag) and not found.etag.startswith(("W/", "time:")):
-        headers["If-Match"] = f'"{found.etag}"'
+    if _ETAG.fullmatch(stored.etag) and not stored.etag.startswith(("W/", "time:")):
+        headers["If-Match"] = f'"{stored.etag}"'
     return headers
 
 
 @contextlib.contextmanager
 def read_range(
-    endpoint: Endpoint, target: str, headers: Mapping[str, str], found: StoredObject, bounds: tuple[int, int]
+    endpoint: Endpoint, target: str, headers: Mapping[str, str], stored: StoredObject, bounds: tuple[int, int]
 ) -> Iterator[Response]:
     """Open a range; preceding bytes are skipped if the server sends the whole object.
 
@@ -39,7 +39,7 @@ def read_range(
     start, stop = bounds
     try:
         with endpoint.request("GET", target, headers) as response:
-            partial = check_range(response.head, found, start, stop)
+            partial = check_range(response.head, stored, start, stop)
             if not partial and start:
                 response.skip(start)
             yield response
@@ -49,7 +49,7 @@ def read_range(
         raise
 
 
-def check_range(response: Head, found: StoredObject, start: int, stop: int) -> bool:
+def check_range(response: Head, stored: StoredObject, start: int, stop: int) -> bool:
     """Return whether a response has a part of the listed object; it has all of it otherwise.
 
     Raises:
@@ -63,14 +63,14 @@ def check_range(response: Head, found: StoredObject, start: int, stop: int) -> b
     if response.status not in {_OK, _PARTIAL}:
         raise Temporary(f"status {response.status}")
     etag = response.headers.get("etag", "").strip('"')
-    if found.etag and etag and not found.etag.startswith("time:") and etag != found.etag:
+    if stored.etag and etag and not stored.etag.startswith("time:") and etag != stored.etag:
         raise Changed("another ETag")
-    if found.etag.startswith("time:") and f"time:{response.headers.get('last-modified')}" != found.etag:
+    if stored.etag.startswith("time:") and f"time:{response.headers.get('last-modified')}" != stored.etag:
         raise Changed("another Last-Modified")
     partial = response.status == _PARTIAL
-    if partial and response.headers.get("content-range") != f"bytes {start}-{stop - 1}/{found.size}":
-        raise Changed(f"range {shown(response.headers.get('content-range'))} of {found.size} bytes")
-    expected = stop - start if partial else found.size
+    if partial and response.headers.get("content-range") != f"bytes {start}-{stop - 1}/{stored.size}":
+        raise Changed(f"range {shown(response.headers.get('content-range'))} of {stored.size} bytes")
+    expected = stop - start if partial else stored.size
     if response.length is not None and response.length != expected:
         raise Changed(f"{response.length} bytes where {expected} are expected")
     return partial

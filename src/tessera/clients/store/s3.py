@@ -244,11 +244,11 @@ class S3Store:
             checksum = f"md5:{etag}" if _MD5.fullmatch(etag) else ""
             yield StoredObject(key.removeprefix(self._prefix), int(size), etag, checksum)
 
-    def _target(self, found: StoredObject) -> str:
-        return f"{self._root}/{quote(self._prefix + found.path, safe='/-_.~')}"
+    def _target(self, stored: StoredObject) -> str:
+        return f"{self._root}/{quote(self._prefix + stored.path, safe='/-_.~')}"
 
-    def _request(self, found: StoredObject) -> bytes:
-        target, headers = self._target(found), condition(found, 0, found.size)
+    def _request(self, stored: StoredObject) -> bytes:
+        target, headers = self._target(stored), condition(stored, 0, stored.size)
         if self._signed is None:
             return request_of("GET", target, self._headers(target, headers))
         return self._signed.request(self._clock(), target, headers)
@@ -257,11 +257,11 @@ class S3Store:
         """Yield small objects with their content, if they still have the listed ETag."""
         return pipelined(self._endpoint, objects, self._request)
 
-    def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
+    def read(self, stored: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
         """Open a range of the object, if it still has the listed ETag."""
-        target = self._target(found)
-        headers = self._headers(target, condition(found, start, stop))
-        return read_range(self._endpoint, target, headers, found, (start, stop))
+        target = self._target(stored)
+        headers = self._headers(target, condition(stored, start, stop))
+        return read_range(self._endpoint, target, headers, stored, (start, stop))
 
     def close(self) -> None:
         """Close connections."""

@@ -101,15 +101,15 @@ class WebStore:
             ranges = response.headers.get("accept-ranges", "") == "bytes"
             return StoredObject(name, int(length), etag or (f"time:{time}" if time else ""), "", ranges)
 
-    def _target(self, found: StoredObject) -> str:
-        path = self._top + quote(found.path, safe="/-_.~") if self._top.endswith("/") else self._top
+    def _target(self, stored: StoredObject) -> str:
+        path = self._top + quote(stored.path, safe="/-_.~") if self._top.endswith("/") else self._top
         return path + self._query
 
-    def _headers(self, found: StoredObject, start: int, stop: int) -> dict[str, str]:
-        return {"Host": self._endpoint.host, **condition(found, start, stop)}
+    def _headers(self, stored: StoredObject, start: int, stop: int) -> dict[str, str]:
+        return {"Host": self._endpoint.host, **condition(stored, start, stop)}
 
-    def _request(self, found: StoredObject) -> bytes:
-        return request_of("GET", self._target(found), self._headers(found, 0, found.size))
+    def _request(self, stored: StoredObject) -> bytes:
+        return request_of("GET", self._target(stored), self._headers(stored, 0, stored.size))
 
     def read_small(self, objects: Iterable[StoredObject]) -> Contents:
         """Yield small files with their content.
@@ -119,9 +119,11 @@ class WebStore:
         """
         return pipelined(self._endpoint, objects, self._request, depth=1)
 
-    def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
+    def read(self, stored: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
         """Open a range of a file."""
-        return read_range(self._endpoint, self._target(found), self._headers(found, start, stop), found, (start, stop))
+        return read_range(
+            self._endpoint, self._target(stored), self._headers(stored, start, stop), stored, (start, stop)
+        )
 
     def close(self) -> None:
         """Close connections."""

@@ -128,8 +128,8 @@ def _device(device: DeviceUse, histories: Histories) -> DeviceReport:
     )
 
 
-def _container(each: ContainerUse, device: DeviceUse, histories: Histories) -> ContainerReport:
-    allocation = each.allocation
+def _container(container: ContainerUse, device: DeviceUse, histories: Histories) -> ContainerReport:
+    allocation = container.allocation
     history = histories.get((allocation.key, device.device))
     return ContainerReport(
         namespace=allocation.namespace,
@@ -138,8 +138,8 @@ def _container(each: ContainerUse, device: DeviceUse, histories: Histories) -> C
         exclusive=allocation.exclusive,
         replica=allocation.replica,
         allocated_mib=allocation.allocated_mib,
-        used_mib=each.memory_mib,
-        gpu_percent=each.busy_percent,
+        used_mib=container.memory_mib,
+        gpu_percent=container.busy_percent,
         peak_mib=None if history is None else history.peak_mib,
         mean_percent=None if history is None else history.mean_percent,
         observed_s=0.0 if history is None else history.known_s,

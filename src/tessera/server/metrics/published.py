@@ -40,8 +40,8 @@ class MeasuredServer(msgspec.Struct, frozen=True, kw_only=True):
     """When the last valid decision that still counts was made; None for none."""
 
 
-def _known(found: float | Unmeasured) -> float | None:
-    return None if isinstance(found, Unmeasured) else found
+def _known(value: float | Unmeasured) -> float | None:
+    return None if isinstance(value, Unmeasured) else value
 
 
 _GAUGES: Final[Mapping[Metric, Callable[[MeasuredServer], float | None]]] = {

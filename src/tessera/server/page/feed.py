@@ -106,9 +106,9 @@ class Channel:
         if self.view is None or last == self._id:
             return [], last
         name, _, number = last.rpartition("-")
-        seen = int(number) if name == self._name and number.isdecimal() and len(number) < _DIGITS else -1
-        missed = [event for revision, event in self._events if revision > seen]
-        if 0 < seen < self._revision and len(missed) == self._revision - seen:
+        revision_read = int(number) if name == self._name and number.isdecimal() and len(number) < _DIGITS else -1
+        missed = [event for revision, event in self._events if revision > revision_read]
+        if 0 < revision_read < self._revision and len(missed) == self._revision - revision_read:
             return missed, self._id
         if not self._whole:
             self._whole = write_event("fleet", self._fleet or write_fleet(self.view), self._id)

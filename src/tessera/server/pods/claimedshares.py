@@ -38,7 +38,7 @@ class ClaimedShares:
         self._ledger = ledger
         self._pods = pods
         self._claims: dict[str, NodeClaims] = {}
-        self._held: dict[str, dict[Hold, Holder]] = {}
+        self._holders: dict[str, dict[Hold, Holder]] = {}
         self._nodes_of: dict[str, set[str]] = {}
 
     @property
@@ -56,7 +56,7 @@ class ClaimedShares:
 
     def hold(self, node: str) -> None:
         """Update the ledger with the claims of a node that count."""
-        before, holders = self._held.get(node, {}), dict[Hold, Holder]()
+        before, holders = self._holders.get(node, {}), dict[Hold, Holder]()
         for claim in self.on(node).counting(self._pods.fate):
             live = self._pods.live_pod(claim.uid)
             need, priority = (live.need, live.priority) if live else (Need(), 0)
@@ -67,7 +67,7 @@ class ClaimedShares:
             self._ledger.drop_pod(name)
         for holder in holders.values():
             self._ledger.put_pod(holder)
-        self._held[node] = holders
+        self._holders[node] = holders
 
     def drop_settled(self, uid: str) -> None:
         """Drop a pod's claims where they are settled."""
@@ -84,7 +84,7 @@ class ClaimedShares:
         nodes = frozenset(
             node for node in self._nodes_of.get(uid, ()) if self.on(node).earlier(uid, self._pods.fate) is not None
         )
-        restore = self._ledger.set_aside(name for node in nodes for name in self._held[node] if name.uid == uid)
+        restore = self._ledger.set_aside(name for node in nodes for name in self._holders[node] if name.uid == uid)
         try:
             yield nodes
         finally:

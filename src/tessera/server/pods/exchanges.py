@@ -31,7 +31,7 @@ class _Node:
     """The incomplete exchanges of one node, and those completed a moment ago."""
 
     def __init__(self) -> None:
-        self.held: dict[Hold, Shares] = {}
+        self.kept: dict[Hold, Shares] = {}
         self.twice = Counter[Shares]()
         """Shares assigned to more than one pod, and to how many more."""
         self.settled: set[str] = set()
@@ -63,18 +63,18 @@ class ExchangeHolds:
         node.until_s = self._clock_s() + _LATE_S
         node.settled.add(after.uid)
         # 1. Its new shares were kept since another pod gave them up; or another pod is assigned them, too.
-        held = next((name for name, shares in node.held.items() if shares == took), None)
-        if held is None:
+        kept = next((name for name, shares in node.kept.items() if shares == took), None)
+        if kept is None:
             node.twice[took] += 1
         else:
-            self._release(node, held)
+            self._release(node, kept)
         # 2. Its former shares are assigned to another pod as well; or they are kept for the pod that uses them.
         if node.twice[gave]:
             node.twice[gave] -= 1
         else:
             self._hold(node, before)
         # 3. Shares of a pod that ends before the next exchange may be used by a pod that is rewritten then.
-        if not node.held:
+        if not node.kept:
             node.until_s = self._clock_s() + _MORE_S
 
     def ended(self, live: LivePod) -> None:
@@ -109,17 +109,17 @@ class ExchangeHolds:
 
     def _drop(self, name: str) -> None:
         node = self._nodes.pop(name)
-        for held in tuple(node.held):
-            self._release(node, held)
+        for hold in tuple(node.kept):
+            self._release(node, hold)
 
     def _hold(self, node: _Node, live: LivePod) -> None:
         self._number += 1
         name = Hold(Purpose.EXCHANGE, live.uid, live.node, str(self._number))
-        node.held[name] = _unnamed(live.shares)
+        node.kept[name] = _unnamed(live.shares)
         self._ledger.put_pod(Holder(name, live.key, NodeName(live.node), Need(), live.shares, live.priority))
 
     def _release(self, node: _Node, name: Hold) -> None:
-        del node.held[name]
+        del node.kept[name]
         self._ledger.drop_pod(name)
 
 

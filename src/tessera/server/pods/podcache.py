@@ -77,24 +77,24 @@ class PodCache:
         known = self._objects.get(uid)
         if known is not None and version_of(known) == version_of(pod) and version_of(pod):
             return self._live[uid]
-        return self._said(pod)
+        return self._parsed(pod)
 
     # Observing
 
-    def take(self, each: Object) -> None:
+    def take(self, pod: Object) -> None:
         """Take the current Pod object unless a later version is known, or note that it is gone."""
-        uid = uid_of(each)
+        uid = uid_of(pod)
         if uid in self._gone:
             return  # a read overtaken by the watch: no later event would report the pod's end
         known = self._objects.get(uid)
-        if known is None and 0 < int(version_of(each) or 0) <= self._listed:
+        if known is None and 0 < int(version_of(pod) or 0) <= self._listed:
             return  # a read overtaken by a list of all pods, without this one
-        if known is not None and int(version_of(known)) >= int(version_of(each)):
-            self._take_former(uid, each)
-        elif known is not None and _same_request(known, each):
-            self._keep(uid, each, self._live[uid])
+        if known is not None and int(version_of(known)) >= int(version_of(pod)):
+            self._take_former(uid, pod)
+        elif known is not None and _same_request(known, pod):
+            self._keep(uid, pod, self._live[uid])
         else:
-            self._keep(uid, each, self._live_pod(each))
+            self._keep(uid, pod, self._live_pod(pod))
 
     def forget(self, uid: str) -> None:
         """Forget a deleted pod."""
@@ -133,9 +133,9 @@ class PodCache:
         """Count a pod that this server bound as bound, until the watch shows it."""
         now = self._live.get(live.uid)
         if live.uid not in self._gone and not (now and (now.node or now.finished)):
-            held = Holder(live.uid, live.key, NodeName(node), live.need, shares, live.priority)
-            self._assumed[live.uid] = held
-            self._ledger.put_pod(held)
+            holder = Holder(live.uid, live.key, NodeName(node), live.need, shares, live.priority)
+            self._assumed[live.uid] = holder
+            self._ledger.put_pod(holder)
 
     def drop_expired(self) -> None:
         """Drop shares kept for exchanges without any change for too long."""
@@ -155,25 +155,25 @@ class PodCache:
             for uid, each in list(self._objects.items()):
                 self._keep(uid, each, self._live_pod(each))
 
-    def _said(self, each: Object) -> LivePod:
-        node = (each.get("spec") or {}).get("nodeName") or ""
-        return read_live_pod(each, share_unit_mib=self.share_unit_mib, keys=self._keys.on(node))
+    def _parsed(self, pod: Object) -> LivePod:
+        node = (pod.get("spec") or {}).get("nodeName") or ""
+        return read_live_pod(pod, share_unit_mib=self.share_unit_mib, keys=self._keys.on(node))
 
-    def _live_pod(self, each: Object) -> LivePod:
-        live = self._said(each)
+    def _live_pod(self, pod: Object) -> LivePod:
+        live = self._parsed(pod)
         if live.doubted:
             self._keys.doubt(live.node, live.doubted)
-        return self._retention.retained(each, live, self._keys.on(live.node), self._keys.ring.revoked)
+        return self._retention.retained(pod, live, self._keys.on(live.node), self._keys.ring.revoked)
 
-    def _take_former(self, uid: str, each: Object) -> None:
+    def _take_former(self, uid: str, pod: Object) -> None:
         """Take a version of a pod overtaken by a read: it may be the only one with its assignment."""
         live = self._live[uid]
-        if live.node and live.claiming and not live.shares and self._live_pod(each).shares:
+        if live.node and live.claiming and not live.shares and self._live_pod(pod).shares:
             self._keep(uid, self._objects[uid], self._live_pod(self._objects[uid]))
 
-    def _keep(self, uid: str, each: Object, live: LivePod) -> None:
+    def _keep(self, uid: str, pod: Object, live: LivePod) -> None:
         before = self._live.get(uid)
-        self._objects[uid], self._live[uid], self._uids[live.key] = each, live, uid
+        self._objects[uid], self._live[uid], self._uids[live.key] = pod, live, uid
         if live.wrong and live.gpus:
             self._leave_out("Pod", live.key, live.wrong)
         if live.unread:
@@ -184,8 +184,8 @@ class PodCache:
             self._exchanges.ended(before or live)
         elif live.node:
             self._assumed.pop(uid, None)
-            held = Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority)
-            self._ledger.put_pod(msgspec.structs.replace(held, doubted=True) if live.doubted else held)
+            holder = Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority)
+            self._ledger.put_pod(msgspec.structs.replace(holder, doubted=True) if live.doubted else holder)
             if before is not None and before.node == live.node:
                 self._exchanges.moved(before, live)
 

@@ -31,7 +31,7 @@ class Retention:
     def __init__(self) -> None:
         self._retained: dict[str, _Retained] = {}
 
-    def retained(self, each: Object, live: LivePod, keys: Keys | None, revoked: Collection[str]) -> LivePod:
+    def retained(self, pod: Object, live: LivePod, keys: Keys | None, revoked: Collection[str]) -> LivePod:
         """Return a pod with its allocation: by its assignment where that counts, else the former one.
 
         Shares signed by an unknown key neither grant nor end an allocation: they are
@@ -41,7 +41,7 @@ class Retention:
         counts only while unsigned assignments may count.
 
         Args:
-            each: the pod's object.
+            pod: the pod's object.
             live: the parsed object.
             keys: the keys whose signatures count on its node; None where the node is not known.
             revoked: ids of revoked keys.
@@ -53,7 +53,7 @@ class Retention:
         if keys is None:  # its assignment cannot be verified, and the node allocates nothing
             return msgspec.structs.replace(live, shares=before.shares if before else (), doubted="")
         if live.shares and not live.doubted:
-            self._retained[live.uid] = _Retained(live.shares, _signed_by(each, keys))
+            self._retained[live.uid] = _Retained(live.shares, _signed_by(pod, keys))
             return live
         if before is None:
             return live
@@ -65,7 +65,7 @@ class Retention:
         self._retained.pop(uid, None)
 
 
-def _signed_by(each: Object, keys: Keys) -> str:
+def _signed_by(pod: Object, keys: Keys) -> str:
     """Return the id of the key of a valid assignment; empty where it counts without a signature."""
-    unsigned = keys.unsigned == "counts" or (keys.unsigned == "gpushare" and not is_signed(each, keys))
-    return "" if unsigned else key_named(annotations_of(each)[SIGNATURE])
+    unsigned = keys.unsigned == "counts" or (keys.unsigned == "gpushare" and not is_signed(pod, keys))
+    return "" if unsigned else key_named(annotations_of(pod)[SIGNATURE])

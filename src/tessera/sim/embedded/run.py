@@ -61,12 +61,14 @@ class _Usages:
         return NodeReports(tuple(sorted(map(self._report, self._nodes), key=lambda each: each.node)))
 
     def _report(self, node: EmbeddedNode) -> UsageReport:
-        def older(each: ContainerReport) -> ContainerReport:
-            load_s = None if each.load_observed_s is None else each.load_observed_s * self._speed
-            return msgspec.structs.replace(each, observed_s=each.observed_s * self._speed, load_observed_s=load_s)
+        def older(container: ContainerReport) -> ContainerReport:
+            load_s = None if container.load_observed_s is None else container.load_observed_s * self._speed
+            return msgspec.structs.replace(
+                container, observed_s=container.observed_s * self._speed, load_observed_s=load_s
+            )
 
-        def aged(each: DeviceReport) -> DeviceReport:
-            return msgspec.structs.replace(each, containers=tuple(map(older, each.containers)))
+        def aged(device: DeviceReport) -> DeviceReport:
+            return msgspec.structs.replace(device, containers=tuple(map(older, device.containers)))
 
         report = node.usage()
         gpus = (msgspec.structs.replace(each, devices=tuple(map(aged, each.devices))) for each in report.gpus)

@@ -72,9 +72,9 @@ def _allocation(runs: Sequence[RunMetrics]) -> "Figure":
     for run, values in zip(runs, unallocated, strict=True):
         _draw(whole, run, run.curve.allocated_percent)
         _draw(close, run, values)
-    seen = [y for values in unallocated for at, y in zip(x, values, strict=True) if at >= start]
+    visible = [y for values in unallocated for at, y in zip(x, values, strict=True) if at >= start]
     whole.set(xlim=(x[0], x[-1]), ylim=(0, 103))
-    close.set(xlim=(start, x[-1]), ylim=(0, max(seen) * 1.05 or 1))
+    close.set(xlim=(start, x[-1]), ylim=(0, max(visible) * 1.05 or 1))
     _label(close, runs, unallocated, [run.mean_unallocated_percent for run in runs])
     return drawn
 

@@ -68,23 +68,23 @@ def compare(
     return Comparison(plan=plan, runs=tuple(runs), requests=requests)
 
 
-def rows(found: Comparison) -> tuple[ComparedRow, ...]:
+def rows(comparison: Comparison) -> tuple[ComparedRow, ...]:
     """Return a row for each policy."""
     return tuple(
         ComparedRow(
             policy=name,
             replica_hours=round(each.replica_hours, 3),
-            clairvoyant_replica_hours=round(found.plan.replica_hours, 3),
+            clairvoyant_replica_hours=round(comparison.plan.replica_hours, 3),
             within_slo=round(each.within_slo, 6),
             changes=each.changes,
             lost=each.lost,
         )
-        for name, each in found.runs
+        for name, each in comparison.runs
     )
 
 
-def log_lines(found: Comparison) -> Iterator[str]:
+def log_lines(comparison: Comparison) -> Iterator[str]:
     """Yield one JSON object for each change of a policy's replicas, the first at 0 s, each with its line end."""
-    for name, each in found.runs:
+    for name, each in comparison.runs:
         for change in each.log:
             yield json.dumps({"policy": name, **msgspec.structs.asdict(change)}) + "\n"

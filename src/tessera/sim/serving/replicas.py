@@ -105,7 +105,7 @@ class Replicas:
         """Those that serve or will, in the order in which they came."""
         self.draining: list[tuple[Replica, float]] = []
         """Those that were taken away, each with the end of its grace period."""
-        self.held: deque[float] = deque()
+        self.unassigned: deque[float] = deque()
         """When requests came while no replica was ready, and their service times, in turns."""
         self.completed = 0
         """Requests that have ended."""
@@ -119,7 +119,7 @@ class Replicas:
         twin = Replicas(self.model, 0)
         twin.live = [each.copy() for each in self.live]
         twin.draining = [(each.copy(), end_s) for each, end_s in self.draining]
-        twin.held = deque(self.held)
+        twin.unassigned = deque(self.unassigned)
         return twin
 
     def ready(self, now_s: float) -> int:
@@ -139,15 +139,15 @@ class Replicas:
             if best is None or rank < fewest:
                 best, fewest = each, rank
         if best is None:
-            self.held.extend((now_s, service_s))
+            self.unassigned.extend((now_s, service_s))
             return None
         return best.put(now_s, service_s)
 
     def release(self, now_s: float) -> list[float]:
-        """Give requests that were held to replicas, now that one is ready; return how long they wait in all."""
+        """Give unassigned requests to replicas, now that one is ready; return how long they wait in all."""
         waits = []
-        while self.held and self.ready(now_s):
-            came_s, service_s = self.held.popleft(), self.held.popleft()
+        while self.unassigned and self.ready(now_s):
+            came_s, service_s = self.unassigned.popleft(), self.unassigned.popleft()
             wait_s = self.put(now_s, service_s)
             assert wait_s is not None
             waits.append(now_s - came_s + wait_s)
@@ -168,11 +168,11 @@ class Replicas:
 
     def in_flight(self) -> int:
         """Return the requests that are served or wait, as of the last `settle`."""
-        return sum(len(each.ends) for each in self.live) + len(self.held) // 2
+        return sum(len(each.ends) for each in self.live) + len(self.unassigned) // 2
 
     def waiting(self, now_s: float) -> int:
         """Return the requests that wait."""
-        return sum(each.waiting(now_s) for each in self.live) + len(self.held) // 2
+        return sum(each.waiting(now_s) for each in self.live) + len(self.unassigned) // 2
 
     def saturated(self, now_s: float) -> bool:
         """Return whether requests wait in a replica: all its slots are in use then."""

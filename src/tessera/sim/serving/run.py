@@ -92,7 +92,7 @@ def run(
         if found.replicas != desired:
             replicas.scale(now_s, found.replicas, start_s=model.cold_start_s)
             log.append(ReplicaChange(now_s, found.replicas, replicas.ready(now_s), found.reason))
-    late += len(replicas.held) // 2 + replicas.lost
+    late += len(replicas.unassigned) // 2 + replicas.lost
     return ServingRun(replica_hours=charged_s / 3600, within_slo=1 - late / total, lost=replicas.lost, log=tuple(log))
 
 

@@ -209,10 +209,10 @@ def _column(rows: "csv.DictReader[str]", name: str, columns: tuple[str, ...], co
         if row[column]
     ]
     # A bin of 0 is a gap of the source and no idle time: the rate goes on between its neighbors.
-    seen = [(t, rate) for t, rate in read if rate > 0]
-    if not seen:
+    measured = [(t, rate) for t, rate in read if rate > 0]
+    if not measured:
         return []
-    rates = np.interp([t for t, _ in read], [t for t, _ in seen], [rate for _, rate in seen])
+    rates = np.interp([t for t, _ in read], [t for t, _ in measured], [rate for _, rate in measured])
     return [_Bin("", t, float(rate), _CV) for (t, _), rate in zip(read, rates, strict=True)]
 
 

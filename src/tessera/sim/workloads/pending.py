@@ -34,5 +34,5 @@ def in_order(snapshot: Snapshot, seed: int = 0) -> Workload:
         arrivals=tuple(Arrival(pod.key, numbers[pod.need], float(at)) for at, pod in enumerate(snapshot.pending)),
         rank=tuple(range(len(snapshot.nodes))),
         mix=tuple(counts.most_common()),
-        held_milli=sum(allocated_milli(gpus[each.node], each.shares) for each in assigned),
+        running_milli=sum(allocated_milli(gpus[each.node], each.shares) for each in assigned),
     )

@@ -107,7 +107,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Arrivals at the front that only fill the cluster; they are not measured."""
     end_s: float = math.inf
     """When measuring stops."""
-    held_milli: int = 0
+    running_milli: int = 0
     """What the pods that run at time 0 hold of GPUs."""
 
     @classmethod

@@ -109,9 +109,9 @@ class Reader:
         self._rate = BandwidthLimit(rate, time.monotonic()) if rate else None
         self._burst = max(_LEAST_READ, int(rate / _TICKS)) if rate else CHUNK_BYTES
 
-    def subject(self, found: StoredObject) -> str:
+    def subject(self, stored: StoredObject) -> str:
         """Return an object's name for errors."""
-        return f"{self.store.source}: object {found.path}"
+        return f"{self.store.source}: object {stored.path}"
 
     def attempts(self, since: float) -> Attempts:
         """Return the attempts to read a range that is waited for since then, on the monotonic clock."""
@@ -147,12 +147,12 @@ class Reader:
         return delay
 
     def failed(
-        self, found: StoredObject, error: Temporary | Refused | Changed, attempts: Attempts
+        self, stored: StoredObject, error: Temporary | Refused | Changed, attempts: Attempts
     ) -> TesseraError | None:
         """Wait before the next attempt; return the error to raise if there is none."""
         if isinstance(error, Changed):
             return Conflict(
-                self.subject(found),
+                self.subject(stored),
                 found=f"it changed while it was fetched ({error})",
                 hint="sync again",
             )
@@ -160,11 +160,11 @@ class Reader:
         if isinstance(error, Temporary):
             wait = attempts.wait_after_failure(time.monotonic(), random.random(), error.retry_after_s)  # noqa: S311
         if wait is None:
-            return unavailable(self.subject(found), str(error))
+            return unavailable(self.subject(stored), str(error))
         self.stop.wait(wait)
         return None
 
-    def fill(self, found: StoredObject, start: int, view: memoryview) -> bool:
+    def fill(self, stored: StoredObject, start: int, view: memoryview) -> bool:
         """Fill the view with the bytes from `start` on; return whether the object's ETag is a checksum.
 
         Raises:
@@ -174,14 +174,14 @@ class Reader:
         attempts, done, proves = self.attempts(time.monotonic()), 0, True
         while done < len(view):
             if self.stop.is_set():
-                raise unavailable(self.subject(found), "the transfer ended")
+                raise unavailable(self.subject(stored), "the transfer ended")
             try:
                 attempts.start(time.monotonic())
-                with self.store.read(found, start + done, start + len(view)) as body:
+                with self.store.read(stored, start + done, start + len(view)) as body:
                     proves = body.etag_is_checksum
                     while done < len(view):
                         done += self.receive(body, view[done:], attempts)
             except (Temporary, Refused, Changed) as error:
-                if problem := self.failed(found, error, attempts):
+                if problem := self.failed(stored, error, attempts):
                     raise problem from error
         return proves

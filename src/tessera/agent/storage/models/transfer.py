@@ -50,14 +50,14 @@ def listed(store: ObjectStore, patience: Patience) -> tuple[StoredObject, ...]:
 class _File:
     """An object being fetched to a file."""
 
-    def __init__(self, found: StoredObject, path: str) -> None:
-        self.found = found
+    def __init__(self, stored: StoredObject, path: str) -> None:
+        self.found = stored
         self.path = path
-        self.digests: list[str] = [""] * chunk_count(found.size)
+        self.digests: list[str] = [""] * chunk_count(stored.size)
         # An empty object is not read, so no answer says whether its ETag is a checksum.
-        self.checksum: Checksum | None = start_checksum(found.checksum, found.size) if found.size else None
+        self.checksum: Checksum | None = start_checksum(stored.checksum, stored.size) if stored.size else None
         self.in_order = 0
-        self.chunks = ChunkFile(path, found.size) if len(self.digests) > 1 else None
+        self.chunks = ChunkFile(path, stored.size) if len(self.digests) > 1 else None
         if self.chunks is not None:
             self.turn = threading.Condition()
 

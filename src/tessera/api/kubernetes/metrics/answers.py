@@ -99,9 +99,9 @@ def external_values(requested: External, series: Iterable[ExternalSeries]) -> di
     return {"kind": "ExternalMetricValueList", "apiVersion": f"{EXTERNAL}/v1beta1", "metadata": {}, "items": items}
 
 
-def _measured(metric: str, each: MetricValue | ExternalSeries) -> dict[str, Any]:
-    window = {} if each.window_s is None else {"windowSeconds": round(each.window_s)}
-    return {"timestamp": time_text(each.at_s), **window, "value": quantity_text(each.value, f"metric {metric}")}
+def _measured(metric: str, measured: MetricValue | ExternalSeries) -> dict[str, Any]:
+    window = {} if measured.window_s is None else {"windowSeconds": round(measured.window_s)}
+    return {"timestamp": time_text(measured.at_s), **window, "value": quantity_text(measured.value, f"metric {metric}")}
 
 
 def discovery(requested: Discovery, custom: Iterable[tuple[str, str]], external: Iterable[str]) -> dict[str, Any]:

@@ -238,7 +238,7 @@ class _Maker:
         self._priorities = priorities
         self._share_unit_mib = share_unit_mib
         self._nodes = nodes
-        self._seen: dict[str, Field] = {}
+        self._field_of: dict[str, Field] = {}
         self._owners: dict[str, str] = {}
         self._generated = Counter[tuple[str, str]]()
 
@@ -267,27 +267,27 @@ class _Maker:
             stem = f"{base}-{word}{again}" if word else f"{base}{again}"
             self._add(read, each, PodKey(f"{namespace}/{stem}"), owner)
 
-    def _add(self, read: _Object, each: _Set, stem: PodKey, owner: str) -> None:
+    def _add(self, read: _Object, pods: _Set, stem: PodKey, owner: str) -> None:
         field = read.field
-        if len(self.pods) + each.count > _MAX_PODS:
-            raise field.refuse(found=f"{each.count} more pods are more than {_MAX_PODS} in all")
-        need = read_need(each.pod, share_unit_mib=self._share_unit_mib)
-        priority = self._priority(each.pod.get("spec"))
-        if each.pod is field:
-            named = [(stem, need)][: each.count]
+        if len(self.pods) + pods.count > _MAX_PODS:
+            raise field.refuse(found=f"{pods.count} more pods are more than {_MAX_PODS} in all")
+        need = read_need(pods.pod, share_unit_mib=self._share_unit_mib)
+        priority = self._priority(pods.pod.get("spec"))
+        if pods.pod is field:
+            named = [(stem, need)][: pods.count]
         elif read.row is not None and read.row.daemon:
             named = self._on_nodes(field, stem, need)
         else:
             first = follow(field, read.row.first).integer(0) if read.row is not None and read.row.first else 0
-            named = [(PodKey(f"{stem}-{first + index}"), need) for index in range(each.count)]
+            named = [(PodKey(f"{stem}-{first + index}"), need) for index in range(pods.count)]
         for key, own in named:
-            if key in self._seen:
-                before = self._seen[key]
+            if key in self._field_of:
+                before = self._field_of[key]
                 found = f"pod {key} is there again, after {before.label} at {before.place}"
                 raise field.refuse(found=found, hint="name each pod once")
-            self._seen[key] = field
+            self._field_of[key] = field
             self.pods.append(Pod(key=key, need=own, priority=priority, owner=owner))
-        self.notes.extend(f"{field.label}: {what}" for what in _notes(each.pod, self._priorities))
+        self.notes.extend(f"{field.label}: {what}" for what in _notes(pods.pod, self._priorities))
 
     def _on_nodes(self, field: Field, stem: str, need: Need) -> list[tuple[PodKey, Need]]:
         """Return a pod for each node that admits it, as the DaemonSet controller binds it: by the node's name."""

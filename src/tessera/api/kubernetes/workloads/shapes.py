@@ -71,15 +71,15 @@ def knative_revision(place: CountedPart, annotations: Field) -> Field | None:
     return None if found is None else with_names(found, "user-container")
 
 
-def with_names(found: Field, name: str) -> Field:
+def with_names(pod: Field, name: str) -> Field:
     """Return a pod whose containers have names: made up where the kind's controller does so: NAME, NAME-1, ..."""
-    spec = found.get("spec")
+    spec = pod.get("spec")
     containers = list(spec.get("containers").elements())
     named = _with_names(containers, name)
     if named == containers:
-        return found
+        return pod
     spec = composed(spec, {**dict(spec.members()), "containers": composed(spec.get("containers"), named)})
-    return composed(found, {**dict(found.members()), "spec": spec})
+    return composed(pod, {**dict(pod.members()), "spec": spec})
 
 
 def _with_names(containers: Iterable[Field], name: str) -> list[Field]:

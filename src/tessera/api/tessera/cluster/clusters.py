@@ -44,11 +44,11 @@ def as_fields(objects: Iterable[Mapping[str, Any]]) -> list[Field]:
     return [_field(dict(each)) for each in objects]
 
 
-def _field(each: dict[str, Any]) -> Field:
-    metadata = each.get("metadata")
+def _field(obj: dict[str, Any]) -> Field:
+    metadata = obj.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    source = f"{each.get('kind') or 'object'} {name or 'without a name'}"
-    return Field(Document(source=source, number=1, data=each, first_line=1), each)
+    source = f"{obj.get('kind') or 'object'} {name or 'without a name'}"
+    return Field(Document(source=source, number=1, data=obj, first_line=1), obj)
 
 
 def read_cluster(
@@ -268,21 +268,21 @@ class _Pods:
         self._pending = {each.key: each for each in observed.pending}
 
     def read(self, field: Field) -> ObservedPod:
-        held = self._pod_allocation(field, PodKey("/".join(identity(field))))
+        allocation = self._pod_allocation(field, PodKey("/".join(identity(field))))
         scheduler = _spec(field).get("schedulerName") or "default-scheduler"
         return ObservedPod(
-            pod=held.pod,
+            pod=allocation.pod,
             uid=field.get("metadata", "uid").text(""),
-            node=held.node,
-            shares=held.shares,
-            record=held.record,
-            phase=_phase(field, held.node),
+            node=allocation.node,
+            shares=allocation.shares,
+            record=allocation.record,
+            phase=_phase(field, allocation.node),
             ending=is_terminating(field),
             gated=bool(_spec(field).get("schedulingGates")),
             scheduler=str(scheduler),
             message=_message(field),
-            unread=held.unread,
-            problem=held.problem,
+            unread=allocation.unread,
+            problem=allocation.problem,
             images=pod_images(_object(field)),
         )
 
@@ -304,13 +304,13 @@ class _Pods:
         node = NodeName(node_of(field)) or None
         unread = self._unread.get(key, "")
         problem = f"its request cannot be read: {unread}" if unread else ""
-        held = _PodAllocation(Pod(key=key, need=Need(node_name=node or "")), node, unread=unread, problem=problem)
+        allocation = _PodAllocation(Pod(key=key, need=Need(node_name=node or "")), node, unread=unread, problem=problem)
         try:
             keys = self._keys.get(node or "")
             shares = read_shares(field, None, share_unit_mib=self._unit_mib, keys=keys) if node else None
         except InvalidInput as error:
-            return held._replace(problem="; ".join(filter(None, (problem, str(error)))))
-        return held._replace(shares=shares, record=Record.RECORDED) if shares else held
+            return allocation._replace(problem="; ".join(filter(None, (problem, str(error)))))
+        return allocation._replace(shares=shares, record=Record.RECORDED) if shares else allocation
 
 
 def _spec(field: Field) -> dict[str, Any]:

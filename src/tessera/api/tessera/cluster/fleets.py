@@ -231,17 +231,17 @@ def close_gpus(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], po
     """
     unhealthy = {name: state.unhealthy for name, state in states.items() if state.reported and state.unhealthy}
     concerned = {*unhealthy, *pods.conflicts, *(name for name, node in nodes.items() if node.lost or not node.reported)}
-    held: dict[tuple[str, int], list[Share]] = {}
+    in_use: dict[tuple[str, int], list[Share]] = {}
     for running in pods.running:
         if running.assignment.node in concerned:
             for share in running.assignment.shares:
-                held.setdefault((running.assignment.node, share.gpu), []).append(share)
+                in_use.setdefault((running.assignment.node, share.gpu), []).append(share)
     found: list[Node] = []
     for name, node in nodes.items():
         if name not in concerned:
             found.append(node)
             continue
-        used = {gpu.index: held.get((name, gpu.index), []) for gpu in node.gpus}
+        used = {gpu.index: in_use.get((name, gpu.index), []) for gpu in node.gpus}
         lost = sorted(used, key=lambda index: (bool(used[index]), -index))[: node.lost]
         closed_indices = {*lost, *pods.conflicts.get(name, ())} if node.reported else used.keys()
         gpus = tuple(
@@ -342,8 +342,8 @@ def _entry_nodes(entry: Field, names: list[str], configs: OperatorConfigs, notes
     memory_mib = entry.get("memory").read(memory_capacity, MEMORY_MIB)
     gpus = _gpus(entry, configs)
     if entry.get("device-plugin").present:
-        gpus, said = with_plugin(entry.get("device-plugin"), gpus, configs)
-        notes.extend(f"{names[0]}: {each}" for each in said)
+        gpus, remarks = with_plugin(entry.get("device-plugin"), gpus, configs)
+        notes.extend(f"{names[0]}: {each}" for each in remarks)
     labels = expected_labels(gpus) | {key: value.text() for key, value in entry.get("labels").members()}
     taints = _taints(entry.get("taints"))
     max_pods = entry.get("pods").integer(110)

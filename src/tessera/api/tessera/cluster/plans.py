@@ -200,13 +200,13 @@ def _cost(plan: Plan, prices: Mapping[str, float]) -> CostDocument:
     return CostDocument(fleet=money.fleet, used=money.used, without_sharing=money.unshared, unpriced=money.unpriced)
 
 
-def _fit(types: Sequence[NodeType], found: FleetSizing) -> FitDocument:
-    counted = zip(types, found.counts, strict=True)
+def _fit(types: Sequence[NodeType], sizing: FleetSizing) -> FitDocument:
+    counted = zip(types, sizing.counts, strict=True)
     return FitDocument(
         nodes=tuple(NodesDocument(gpus=each.gpus, count=count) for each, count in counted),
-        cost=found.cost,
-        at_least=found.at_least,
-        optimal=found.optimal,
+        cost=sizing.cost,
+        at_least=sizing.at_least,
+        optimal=sizing.optimal,
     )
 
 

@@ -183,12 +183,12 @@ def read_pods(
 
     """
     memory, found = memory or PodMemory(), _Found(nodes, claims or {}, signed=bool(keys))
-    seen: set[str] = set()
+    known: set[str] = set()
     for field in fields:
         key = PodKey("/".join(identity(field)))
-        if key in seen:
+        if key in known:
             raise field.refuse(found=f"pod {key} is there twice", hint="name each pod once")
-        seen.add(key)
+        known.add(key)
         if is_finished(field):
             continue
         own_keys = _keys_of(field, keys)

@@ -248,14 +248,14 @@ def secret(seed: bytes) -> dict[str, Any]:
     return _object("Secret", SECRET) | {"type": "Opaque", "data": {_SEED: base64.b64encode(seed).decode()}}
 
 
-def secret_seed(each: Mapping[str, Any]) -> bytes:
+def secret_seed(secret: Mapping[str, Any]) -> bytes:
     """Return the private key in the Secret.
 
     Raises:
         InvalidInput: there is none; the text does not quote the content.
 
     """
-    found = _decoded(str((each.get("data") or {}).get(_SEED) or ""), _KEY_BYTES)
+    found = _decoded(str((secret.get("data") or {}).get(_SEED) or ""), _KEY_BYTES)
     if found is None:
         raise InvalidInput(
             f"Secret {NAMESPACE}/{SECRET}",

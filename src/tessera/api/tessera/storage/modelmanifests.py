@@ -70,9 +70,9 @@ def _refusal(subject: str, found: str) -> InvalidInput:
     return InvalidInput(subject, found=found, hint="remove the file and sync again")
 
 
-def write_verification(found: Verification) -> bytes:
+def write_verification(verification: Verification) -> bytes:
     """Return the last comparison of a revision as JSON."""
-    return msgspec.json.encode(found)
+    return msgspec.json.encode(verification)
 
 
 def read_verification(content: bytes) -> Verification:

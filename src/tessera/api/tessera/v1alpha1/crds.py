@@ -264,8 +264,8 @@ def descriptions(sources: Mapping[str, str]) -> dict[tuple[str, str], str]:
     return {key: " ".join(words.split()) for key, words in found.items() if words}
 
 
-def _attributes(each: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for former, statement in zip(each.body, each.body[1:], strict=False):
+def _attributes(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for former, statement in zip(definition.body, definition.body[1:], strict=False):
         match former, statement:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
                 yield name, words
@@ -281,13 +281,13 @@ def definitions(texts: Descriptions) -> dict[str, dict[str, Plain]]:
     return {f"{_GROUP}_{each.plural}.yaml": _definition(each, texts) for each in RESOURCES}
 
 
-def _definition(each: CustomKind, texts: Descriptions) -> dict[str, Plain]:
+def _definition(kind: CustomKind, texts: Descriptions) -> dict[str, Plain]:
     names: dict[str, Plain] = {
-        "kind": each.kind,
-        "listKind": f"{each.kind}List",
-        "plural": each.plural,
-        "singular": each.kind.lower(),
-        "shortNames": [each.short],
+        "kind": kind.kind,
+        "listKind": f"{kind.kind}List",
+        "plural": kind.plural,
+        "singular": kind.kind.lower(),
+        "shortNames": [kind.short],
         "categories": ["tessera"],
     }
     version: dict[str, Plain] = {
@@ -295,38 +295,38 @@ def _definition(each: CustomKind, texts: Descriptions) -> dict[str, Plain]:
         "served": True,
         "storage": True,
         "subresources": {"status": {}},
-        "additionalPrinterColumns": [_column(column) for column in each.columns],
-        "schema": {"openAPIV3Schema": _object(each, texts)},
+        "additionalPrinterColumns": [_column(column) for column in kind.columns],
+        "schema": {"openAPIV3Schema": _object(kind, texts)},
     }
-    scope = "Namespaced" if each.namespaced else "Cluster"
+    scope = "Namespaced" if kind.namespaced else "Cluster"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{each.plural}.{_GROUP}"},
+        "metadata": {"name": f"{kind.plural}.{_GROUP}"},
         "spec": {"group": _GROUP, "names": names, "scope": scope, "versions": [version]},
     }
 
 
-def _column(each: Column) -> dict[str, Plain]:
+def _column(column: Column) -> dict[str, Plain]:
     written: dict[str, Plain] = {
-        "name": each.name,
-        "type": each.type,
-        "jsonPath": each.path,
-        "description": each.description,
+        "name": column.name,
+        "type": column.type,
+        "jsonPath": column.path,
+        "description": column.description,
     }
-    return {**written, "priority": 1} if each.wide else written
+    return {**written, "priority": 1} if column.wide else written
 
 
-def _object(each: CustomKind, texts: Descriptions) -> dict[str, Plain]:
-    spec = _Schemas(texts, defaults=each.defaults).of(kinds.type_info(each.spec))
+def _object(kind: CustomKind, texts: Descriptions) -> dict[str, Plain]:
+    spec = _Schemas(texts, defaults=kind.defaults).of(kinds.type_info(kind.spec))
     properties: dict[str, Plain] = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
         "metadata": {"type": "object"},
-        "spec": {**spec, "default": {}} if each.defaults and _can_be_left_out(each.spec) else spec,
-        "status": _Schemas(texts, defaults=False).of(kinds.type_info(each.status)),
+        "spec": {**spec, "default": {}} if kind.defaults and _can_be_left_out(kind.spec) else spec,
+        "status": _Schemas(texts, defaults=False).of(kinds.type_info(kind.status)),
     }
-    return {"description": each.description, "type": "object", "properties": properties}
+    return {"description": kind.description, "type": "object", "properties": properties}
 
 
 def _can_be_left_out(record: type[msgspec.Struct]) -> bool:
@@ -381,11 +381,11 @@ class _Schemas:
         schema |= {"required": required} if required else {}
         return schema | {"properties": properties} | ({"x-kubernetes-validations": rules} if rules else {})
 
-    def _field(self, record: type, each: kinds.Field) -> dict[str, Plain]:
-        schema = self.of(each.type)
-        text = self._texts.get((f"{record.__module__}.{record.__name__}", each.name))
+    def _field(self, record: type, field: kinds.Field) -> dict[str, Plain]:
+        schema = self.of(field.type)
+        text = self._texts.get((f"{record.__module__}.{record.__name__}", field.name))
         head: dict[str, Plain] = {"description": text} if text else {}
-        default = _default(each) if self._defaults else None
+        default = _default(field) if self._defaults else None
         tail: dict[str, Plain] = {} if default is None else {"default": default}
         return {
             **head,
@@ -414,9 +414,9 @@ def _given(**bounds: float | str | None) -> dict[str, Plain]:
     return {name: int(each) if isinstance(each, float) else each for name, each in bounds.items() if each is not None}
 
 
-def _default(each: kinds.Field) -> Plain:
+def _default(field: kinds.Field) -> Plain:
     """Return the API server's default for a missing field; None for lists, mappings and optional fields."""
-    match each.default:
+    match field.default:
         case enum.Enum(value=value):
             return str(value)
         case msgspec.Struct() as record:

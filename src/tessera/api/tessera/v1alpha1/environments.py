@@ -84,16 +84,16 @@ class _Object(msgspec.Struct, frozen=True):
     status: EnvironmentStatus = EnvironmentStatus()
 
 
-def read_environment(each: Mapping[str, Any]) -> Environment:
+def read_environment(config_map: Mapping[str, Any]) -> Environment:
     """Return an Environment.
 
     Raises:
         InvalidInput: an unknown field, a value of a wrong type or length, or an invalid name of an image.
 
     """
-    found = read_object(KIND, each, _Object)
+    found = read_object(KIND, config_map, _Object)
     spec = found.spec
-    in_place(f"{subject_of(KIND, each)}: spec.image", partial(read_reference, spec.image))
+    in_place(f"{subject_of(KIND, config_map)}: spec.image", partial(read_reference, spec.image))
     return Environment(
         name=found.metadata.name,
         image=spec.image,

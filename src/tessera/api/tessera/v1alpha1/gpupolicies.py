@@ -358,14 +358,14 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
 """The rules of each record."""
 
 
-def read_gpu_policy(each: Mapping[str, Any]) -> GpuPolicy:
+def read_gpu_policy(obj: Mapping[str, Any]) -> GpuPolicy:
     """Return a GPUPolicy, read from its object.
 
     Raises:
         InvalidInput: an unknown field, a wrong type, a rule that does not hold, an unknown GPU model.
 
     """
-    found, subject = read_object(KIND, each, GpuPolicy), subject_of(KIND, each)
+    found, subject = read_object(KIND, obj, GpuPolicy), subject_of(KIND, obj)
     for path, record in _records(found.spec, "spec"):
         for rule in RULES.get(type(record), ()):
             if not rule.holds(record):

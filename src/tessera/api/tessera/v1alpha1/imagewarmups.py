@@ -208,12 +208,12 @@ class _NodeObject(msgspec.Struct, frozen=True):
 
 
 def read_image_warmup(
-    each: Mapping[str, Any], nodes: frozenset[str] = frozenset(), environments: Sequence[Environment] = ()
+    obj: Mapping[str, Any], nodes: frozenset[str] = frozenset(), environments: Sequence[Environment] = ()
 ) -> tuple[ImageWarmup, core.Warmup]:
     """Return an ImageWarmup, parsed.
 
     Args:
-        each: the object.
+        obj: the object.
         nodes: the nodes that it selects.
         environments: those of the cluster.
 
@@ -221,7 +221,7 @@ def read_image_warmup(
         InvalidInput: an unknown field, a wrong type, an invalid name of an image, an image twice, too many or none.
 
     """
-    found, subject = read_object(IMAGE_WARMUP, each, ImageWarmup), subject_of(IMAGE_WARMUP, each)
+    found, subject = read_object(IMAGE_WARMUP, obj, ImageWarmup), subject_of(IMAGE_WARMUP, obj)
     for rule in RULES[ImageWarmupSpec]:
         if not rule.holds(found.spec):
             raise InvalidInput(f"{subject}: spec", found="it has no images", hint=rule.message)
@@ -253,15 +253,15 @@ def read_image_warmup(
     )
 
 
-def read_node_images(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeImages:
+def read_node_images(obj: Mapping[str, Any], *, ready: bool = True) -> core.NodeImages:
     """Return the desired images of a node and its report.
 
     Raises:
         InvalidInput: the object is malformed.
 
     """
-    with of_this_version(NODE_IMAGES, each):
-        found = msgspec.convert(each, _NodeObject)
+    with of_this_version(NODE_IMAGES, obj):
+        found = msgspec.convert(obj, _NodeObject)
         observed = tuple(_observed(one) for one in found.status.images)
     return core.NodeImages(
         name=found.metadata.name,
@@ -272,17 +272,17 @@ def read_node_images(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
     )
 
 
-def _observed(each: ObservedImageFields) -> core.ObservedImage:
+def _observed(fields: ObservedImageFields) -> core.ObservedImage:
     return core.ObservedImage(
-        image=each.image,
-        state=each.state,
-        digest=each.digest,
-        bytes=each.bytes,
-        pinned=each.pinned,
-        attempt=each.attempt,
-        failures=each.failures,
-        failed_s=read_time(each.failed_at) if each.failed_at else 0.0,
-        reason=each.reason,
+        image=fields.image,
+        state=fields.state,
+        digest=fields.digest,
+        bytes=fields.bytes,
+        pinned=fields.pinned,
+        attempt=fields.attempt,
+        failures=fields.failures,
+        failed_s=read_time(fields.failed_at) if fields.failed_at else 0.0,
+        reason=fields.reason,
     )
 
 
@@ -316,22 +316,23 @@ def node_status(observed: Iterable[core.ObservedImage], *, disk_percent: int, ru
     return {"images": msgspec.to_builtins(fields), "diskPercent": disk_percent, "runtime": runtime[:128]}
 
 
-def warmup_status(each: ImageWarmup, found: core.WarmupSummary, now: dt.datetime) -> ImageWarmupStatus:
+def warmup_status(warmup: ImageWarmup, summary: core.WarmupSummary, now: dt.datetime) -> ImageWarmupStatus:
     """Return the status of a warmup; the same summary gives the same status."""
-    generation = each.metadata.generation
+    generation = warmup.metadata.generation
     return ImageWarmupStatus(
         observed_generation=generation,
-        nodes=found.nodes,
-        ready=found.ready,
-        pulling=found.pulling,
-        pinned=found.pinned,
-        images=tuple(msgspec.convert(one, ImageStatus, from_attributes=True) for one in found.images),
+        nodes=summary.nodes,
+        ready=summary.ready,
+        pulling=summary.pulling,
+        pinned=summary.pinned,
+        images=tuple(msgspec.convert(one, ImageStatus, from_attributes=True) for one in summary.images),
         problems=tuple(
-            ImageProblemFields(node=one.node, image=one.image, reason=reason_text(one.reason)) for one in found.problems
+            ImageProblemFields(node=one.node, image=one.image, reason=reason_text(one.reason))
+            for one in summary.problems
         ),
         conditions=settled(
-            each.status.conditions,
-            coverage(found.nodes, found.ready, ("Pulling", "an image", "all images")),
+            warmup.status.conditions,
+            coverage(summary.nodes, summary.ready, ("Pulling", "an image", "all images")),
             now,
             generation=generation,
         ),

@@ -255,19 +255,19 @@ class _NodeObject(msgspec.Struct, frozen=True):
 
 
 def read_model_cache(
-    each: Mapping[str, Any], nodes: frozenset[str] = frozenset()
+    obj: Mapping[str, Any], nodes: frozenset[str] = frozenset()
 ) -> tuple[ModelCache, core.DesiredCache]:
     """Return a ModelCache, parsed.
 
     Args:
-        each: the object.
+        obj: the object.
         nodes: the nodes that it selects.
 
     Raises:
         InvalidInput: an unknown field, a wrong type, a name that no resource can have, credentials in an address.
 
     """
-    found, subject = read_object(MODEL_CACHE, each, ModelCache), subject_of(MODEL_CACHE, each)
+    found, subject = read_object(MODEL_CACHE, obj, ModelCache), subject_of(MODEL_CACHE, obj)
     name = found.metadata.name
     if not _LABEL.fullmatch(name):
         raise InvalidInput(
@@ -289,15 +289,15 @@ def read_model_cache(
     return found, core.DesiredCache(msgspec.convert({"name": name, **rows}, core.DesiredModel), nodes)
 
 
-def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeModels:
+def read_node_models(obj: Mapping[str, Any], *, ready: bool = True) -> core.NodeModels:
     """Return the desired models of a node and its report.
 
     Raises:
         InvalidInput: the object is malformed.
 
     """
-    with of_this_version(NODE_MODELS, each):
-        found = msgspec.convert(each, _NodeObject)
+    with of_this_version(NODE_MODELS, obj):
+        found = msgspec.convert(obj, _NodeObject)
         observed = tuple(_observed(one) for one in found.status.models)
     models = found.spec.models
     return core.NodeModels(
@@ -312,8 +312,8 @@ def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
     )
 
 
-def _observed(each: ObservedModelFields) -> core.ObservedModel:
-    rows = msgspec.structs.asdict(each)
+def _observed(fields: ObservedModelFields) -> core.ObservedModel:
+    rows = msgspec.structs.asdict(fields)
     for key in ("verified", "checked", "failed"):
         moment = rows.pop(f"{key}_at")
         rows[f"{key}_s"] = read_time(moment) if moment else 0.0
@@ -371,33 +371,33 @@ def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -> ModelCacheStatus:
+def cache_status(cache: ModelCache, summary: core.ModelSummary, now: dt.datetime) -> ModelCacheStatus:
     """Return the status of a model; the same summary gives the same status."""
-    generation = each.metadata.generation
+    generation = cache.metadata.generation
     return ModelCacheStatus(
         observed_generation=generation,
-        nodes=found.nodes,
-        ready=found.ready,
-        fetching=found.fetching,
-        revision=found.revision,
-        on_revision=found.on_revision,
-        bytes=found.bytes,
-        unverified_bytes=found.unverified_bytes,
-        containers=found.containers,
-        pending_pods=found.pending_pods,
-        problems=tuple(ModelProblemFields(node=one.node, reason=reason_text(one.reason)) for one in found.problems),
+        nodes=summary.nodes,
+        ready=summary.ready,
+        fetching=summary.fetching,
+        revision=summary.revision,
+        on_revision=summary.on_revision,
+        bytes=summary.bytes,
+        unverified_bytes=summary.unverified_bytes,
+        containers=summary.containers,
+        pending_pods=summary.pending_pods,
+        problems=tuple(ModelProblemFields(node=one.node, reason=reason_text(one.reason)) for one in summary.problems),
         conditions=settled(
-            each.status.conditions,
-            coverage(found.nodes, found.ready, ("Fetching", "the model", "the model")),
+            cache.status.conditions,
+            coverage(summary.nodes, summary.ready, ("Fetching", "the model", "the model")),
             now,
             generation=generation,
         ),
     )
 
 
-def _fields(each: core.ObservedModel) -> ObservedModelFields:
-    rows = msgspec.structs.asdict(each)
+def _fields(model: core.ObservedModel) -> ObservedModelFields:
+    rows = msgspec.structs.asdict(model)
     for key in ("verified", "checked", "failed"):
         moment = rows.pop(f"{key}_s")
         rows[f"{key}_at"] = time_text(moment) if moment else ""
-    return ObservedModelFields(**{**rows, "reason": reason_text(each.reason)})
+    return ObservedModelFields(**{**rows, "reason": reason_text(model.reason)})

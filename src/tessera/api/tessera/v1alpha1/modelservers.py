@@ -135,19 +135,19 @@ class ModelServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """`Accepted`: it is valid; `Applied`: all objects are as desired; `Ready`: all replicas serve, by this spec."""
 
 
-def without_bad_wake(each: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+def without_bad_wake(obj: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     """Return an object of the cluster without the annotation that wakes it where that is no time, and why; else empty.
 
     Anybody who may patch it can annotate it: what runs stays repaired and scaled.
     """
-    metadata = each["metadata"]
+    metadata = obj["metadata"]
     annotations = dict(metadata.get("annotations") or {})
     try:
         read_woken(annotations)
     except InvalidInput as error:
         del annotations[WAKE]
-        return {**each, "metadata": {**metadata, "annotations": annotations}}, str(error)
-    return each, ""
+        return {**obj, "metadata": {**metadata, "annotations": annotations}}, str(error)
+    return obj, ""
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -162,11 +162,11 @@ class _Object(msgspec.Struct, frozen=True):
     spec: core.ModelServerSpec
 
 
-def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelServer:
+def read_model_server(obj: Mapping[str, Any], source: str = "") -> core.ModelServer:
     """Return a model server, parsed.
 
     Args:
-        each: the object.
+        obj: the object.
         source: where it was found, for errors: `server.yaml, document 1`.
 
     Raises:
@@ -174,17 +174,17 @@ def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelSe
 
     """
     place = f"{source}: " if source else ""
-    if not each.get("kind"):
+    if not obj.get("kind"):
         hint = f"leave it out, or give a {KIND} of {API_VERSION}"
         raise InvalidInput(source or "a manifest", found="it has no kind", hint=hint)
-    subject = f"{place}{subject_of(KIND, each)}"
-    if (each.get("apiVersion"), each.get("kind")) != (API_VERSION, KIND):
-        found = f"{shown(each.get('kind'))} of {shown(each.get('apiVersion'))}"
+    subject = f"{place}{subject_of(KIND, obj)}"
+    if (obj.get("apiVersion"), obj.get("kind")) != (API_VERSION, KIND):
+        found = f"{shown(obj.get('kind'))} of {shown(obj.get('apiVersion'))}"
         raise InvalidInput(subject, found=found, expected=f"a {KIND} of {API_VERSION}")
     try:
-        read = msgspec.convert(each, _Object)
+        read = msgspec.convert(obj, _Object)
     except msgspec.ValidationError as error:
-        raise refused_form(error, each, subject, f"see docs/model-server.md for {API_VERSION}") from error
+        raise refused_form(error, obj, subject, f"see docs/model-server.md for {API_VERSION}") from error
     if not _NAME.fullmatch(read.metadata.name):
         accepted = "at most 52 lower-case letters, digits and hyphens that begin with a letter"
         accepted += ", as names of pods and of a Service"
@@ -389,37 +389,39 @@ def started_replicas(deployment: Mapping[str, Any]) -> StartedReplicas:
 
 
 def server_status(
-    former: ModelServerStatus, generation: int, found: ObservedServer, now: dt.datetime
+    former: ModelServerStatus, generation: int, observed: ObservedServer, now: dt.datetime
 ) -> ModelServerStatus:
     """Return the status of a valid server; the same observation gives the same status."""
-    desired = max(found.desired, found.min_replicas) if found.desired else 0
-    said = "; ".join(found.problems or found.notes or ("all objects are as desired",))
+    desired = max(observed.desired, observed.min_replicas) if observed.desired else 0
+    message = "; ".join(observed.problems or observed.notes or ("all objects are as desired",))
     applied = (
-        Finding("Applied", "False", "Failed", said) if found.problems else Finding("Applied", "True", "Done", said)
+        Finding("Applied", "False", "Failed", message)
+        if observed.problems
+        else Finding("Applied", "True", "Done", message)
     )
-    serving = f"{found.ready} of {desired} replicas serve"
-    if found.scales_to_zero and not desired:
+    serving = f"{observed.ready} of {desired} replicas serve"
+    if observed.scales_to_zero and not desired:
         serving = "idle, so no replica serves and requests are refused; `tessera wake` starts one"
-    if found.unserved:
-        serving = f"{found.ready} of {desired} replicas serve, not as specified: {found.unserved}"
+    if observed.unserved:
+        serving = f"{observed.ready} of {desired} replicas serve, not as specified: {observed.unserved}"
         ready = Finding("Ready", "False", "DeploymentNotApplied", serving)
-    elif found.rolling:
-        rolled = f"{min(found.updated, desired)} of {desired} replicas are of the present spec"
+    elif observed.rolling:
+        rolled = f"{min(observed.updated, desired)} of {desired} replicas are of the present spec"
         hint = "`tessera explain pod` shows why one is pending, `kubectl describe pod` why one does not start"
-        ready = Finding("Ready", "False", "RollingOut", f"{rolled}, {found.ready} serve; {hint}")
-    elif not desired and not found.scales_to_zero:
+        ready = Finding("Ready", "False", "RollingOut", f"{rolled}, {observed.ready} serve; {hint}")
+    elif not desired and not observed.scales_to_zero:
         cause = "its Deployment was scaled to zero by hand, and its autoscaler does not change that"
         hint = "`kubectl scale deployment --replicas=1` of its name starts one"
         ready = Finding("Ready", "False", "ScaledToZeroByHand", f"{cause}: {hint}")
-    elif found.ready >= desired:
+    elif observed.ready >= desired:
         ready = Finding("Ready", "True", "Serving" if desired else "ScaledToZero", serving)
     else:
         ready = Finding("Ready", "False", "Starting", f"{serving}; `tessera explain pod` shows why one is pending")
     conditions = (Finding("Accepted", "True", "Valid", "the spec is valid"), applied, ready)
     return ModelServerStatus(
         observed_generation=generation,
-        replicas=found.replicas,
-        ready_replicas=found.ready,
+        replicas=observed.replicas,
+        ready_replicas=observed.ready,
         desired_replicas=desired,
         conditions=settled(former.conditions, map(_shortened, conditions), now, generation=generation),
     )
@@ -451,5 +453,5 @@ def missing_rights(namespace: str, refusal: str) -> str:
     )
 
 
-def _shortened(each: Finding) -> Finding:
-    return Finding(each.type, each.status, each.reason, each.message[:_MESSAGE_CHARACTERS])
+def _shortened(finding: Finding) -> Finding:
+    return Finding(finding.type, finding.status, finding.reason, finding.message[:_MESSAGE_CHARACTERS])

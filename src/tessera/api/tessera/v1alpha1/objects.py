@@ -45,14 +45,14 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     labels: dict[str, str] = {}
 
 
-def subject_of(kind: str, each: Mapping[str, Any]) -> str:
+def subject_of(kind: str, obj: Mapping[str, Any]) -> str:
     """Return an object's name for errors, however malformed it is."""
-    metadata = each.get("metadata")
+    metadata = obj.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     return f"{kind} {shown(name)[1:-1]}"
 
 
-def read_object(kind: str, each: Mapping[str, Any], form: type[Form]) -> Form:
+def read_object(kind: str, obj: Mapping[str, Any], form: type[Form]) -> Form:
     """Return the record of an object.
 
     Raises:
@@ -60,14 +60,14 @@ def read_object(kind: str, each: Mapping[str, Any], form: type[Form]) -> Form:
 
     """
     try:
-        return msgspec.convert(each, form)
+        return msgspec.convert(obj, form)
     except msgspec.ValidationError as error:
         hint = f"see `kubectl explain {kind.lower()}` for {API_VERSION}"
-        raise refused_form(error, each, subject_of(kind, each), hint) from error
+        raise refused_form(error, obj, subject_of(kind, obj), hint) from error
 
 
 @contextlib.contextmanager
-def of_this_version(kind: str, each: Mapping[str, Any]) -> Iterator[None]:
+def of_this_version(kind: str, obj: Mapping[str, Any]) -> Iterator[None]:
     """Name the object in errors of reading what Tessera itself has written.
 
     Raises:
@@ -78,7 +78,7 @@ def of_this_version(kind: str, each: Mapping[str, Any]) -> Iterator[None]:
         yield
     except ValueError as error:
         hint = f"see `kubectl explain {kind.lower()}` for {API_VERSION}"
-        raise refused_form(error, each, subject_of(kind, each), hint) from error
+        raise refused_form(error, obj, subject_of(kind, obj), hint) from error
 
 
 def reason_text(reason: str) -> str:

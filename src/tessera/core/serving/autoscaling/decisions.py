@@ -39,27 +39,29 @@ class LastDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(
-    former: LastDecision | None, found: ReplicaProposal | Unmeasured, now_s: float
+    former: LastDecision | None, proposed: ReplicaProposal | Unmeasured, now_s: float
 ) -> tuple[LastDecision | None, ScalingDecision]:
     """Return the new state, and the decision.
 
     Args:
         former: the last valid decision; None for none.
-        found: a proposal, or why there is none.
+        proposed: a proposal, or why there is none.
         now_s: the time.
 
     """
-    if isinstance(found, ReplicaProposal):
-        return LastDecision(at_s=now_s, replicas=found.replicas, reason=found.reason), ScalingDecision(
-            replicas=found.replicas, reason=found.reason
+    if isinstance(proposed, ReplicaProposal):
+        return LastDecision(at_s=now_s, replicas=proposed.replicas, reason=proposed.reason), ScalingDecision(
+            replicas=proposed.replicas, reason=proposed.reason
         )
     # Zero is not kept: it would remove the last replica of a server that may serve, and cannot be observed.
     if former is not None and former.replicas and 0 <= now_s - former.at_s < KEPT_S:
         kept = f"the decision of {now_s - former.at_s:.0f} s ago is kept for {KEPT_S / 60:.0f} minutes"
-        reason = f"{found.reason}; {kept}"
-        return former, ScalingDecision(replicas=former.replicas, reason=reason, bad=not found.too_early, earlier=True)
-    reason = f"{found.reason}; the replicas do not change"
-    return None, ScalingDecision(replicas=None, reason=reason, bad=not found.too_early)
+        reason = f"{proposed.reason}; {kept}"
+        return former, ScalingDecision(
+            replicas=former.replicas, reason=reason, bad=not proposed.too_early, earlier=True
+        )
+    reason = f"{proposed.reason}; the replicas do not change"
+    return None, ScalingDecision(replicas=None, reason=reason, bad=not proposed.too_early)
 
 
 class DecisionReport(msgspec.Struct, frozen=True, kw_only=True):

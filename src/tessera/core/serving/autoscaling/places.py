@@ -47,16 +47,16 @@ def to_count(facts: ServerFacts, decision: ScalingDecision, *, pods: int) -> Pla
     return PlacesToCount(more=more, coming=min(max(facts.replicas - pods, 0), more)) if more else None
 
 
-def with_room(facts: ServerFacts, places: PlacesToCount, found: int | None) -> ServerFacts:
+def with_room(facts: ServerFacts, places: PlacesToCount, count: int | None) -> ServerFacts:
     """Return the facts with the room for more replicas: of the places that were found, those beyond the coming ones.
 
     Args:
         facts: of the server.
         places: that were counted.
-        found: how many there are; None where that is unknown.
+        count: how many there are; None where that is unknown.
 
     """
-    return msgspec.structs.replace(facts, room=None if found is None else max(found - places.coming, 0))
+    return msgspec.structs.replace(facts, room=None if count is None else max(count - places.coming, 0))
 
 
 def promised_places(facts: ServerFacts, places: PlacesToCount, decision: ScalingDecision) -> int:

@@ -232,9 +232,9 @@ def _count_ended(
     )
 
 
-def _is_new(each: Counters | Unmeasured | None, former: Counters | None) -> bool:
+def _is_new(now: Counters | Unmeasured | None, former: Counters | None) -> bool:
     """Return whether a pod has a sample that is not the former one."""
-    return isinstance(each, Counters) and each != former
+    return isinstance(now, Counters) and now != former
 
 
 def _present_requests(
@@ -300,22 +300,22 @@ def _with_arrivals(counted: ServerState, in_flight: float, at_s: float) -> Serve
     return msgspec.structs.replace(counted, arrived=arrived, ahead_s=ahead_s)
 
 
-def _is_reset(each: Counters | Unmeasured, former: Counters | None, *, reset: bool) -> bool:
+def _is_reset(now: Counters | Unmeasured, former: Counters | None, *, reset: bool) -> bool:
     """Return whether a pod's counters went back, now or before, while the start of its process remained the same."""
-    if isinstance(each, Unmeasured) or former is None:
+    if isinstance(now, Unmeasured) or former is None:
         return reset
-    return each.started_s <= former.started_s and (reset or went_back(former, each))
+    return now.started_s <= former.started_s and (reset or went_back(former, now))
 
 
 def _measure_window(
-    each: Counters | Unmeasured, former: Counters | None, last: Window | Unmeasured, at_s: float, *, reset: bool
+    now: Counters | Unmeasured, former: Counters | None, last: Window | Unmeasured, at_s: float, *, reset: bool
 ) -> Window | Unmeasured:
     """Return the window before a pod's last sample; that of the former pass if it is the same sample."""
-    if isinstance(each, Unmeasured):
-        return each
-    if at_s - each.at_s > LONGEST_S:
-        return Unmeasured(f"its last sample is {at_s - each.at_s:.0f} s old")
-    return last if each == former else between(former, each, reset=reset)
+    if isinstance(now, Unmeasured):
+        return now
+    if at_s - now.at_s > LONGEST_S:
+        return Unmeasured(f"its last sample is {at_s - now.at_s:.0f} s old")
+    return last if now == former else between(former, now, reset=reset)
 
 
 def _cap_gauges(

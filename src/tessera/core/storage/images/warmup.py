@@ -222,24 +222,24 @@ def _listed(warmups: Sequence[Warmup], node: NodeImages) -> tuple[DesiredImage, 
     return tuple(found.values())
 
 
-def _is_right(found: ObservedImage | None, digest: str) -> bool:
+def _is_right(image: ObservedImage | None, digest: str) -> bool:
     """Return whether a node has an image with the desired digest."""
-    return found is not None and found.state == "Present" and digest in ("", found.digest)
+    return image is not None and image.state == "Present" and digest in ("", image.digest)
 
 
-def _lasts(node: NodeImages, image: DesiredImage, found: ObservedImage, started_s: float, now_s: float) -> bool:
+def _lasts(node: NodeImages, image: DesiredImage, observed: ObservedImage, started_s: float, now_s: float) -> bool:
     """Return whether an image has a turn that is not over."""
-    begun = found.attempt >= image.attempt
-    ended = begun and found.state != "Pulling"
-    if not image.attempt or not node.ready or ended or _is_right(found, image.digest):
+    begun = observed.attempt >= image.attempt
+    ended = begun and observed.state != "Pulling"
+    if not image.attempt or not node.ready or ended or _is_right(observed, image.digest):
         return False
     return now_s - started_s < (_LONGEST_S if begun else _UNREPORTED_S)
 
 
-def _is_due(image: DesiredImage, found: ObservedImage, now_s: float) -> bool:
+def _is_due(image: DesiredImage, observed: ObservedImage, now_s: float) -> bool:
     """Return whether an image without a turn is a candidate."""
-    resting = found.state == "Failed" and now_s - found.failed_s < fetch_backoff_s(max(found.failures, 1))
-    return not resting and not _is_right(found, image.digest)
+    resting = observed.state == "Failed" and now_s - observed.failed_s < fetch_backoff_s(max(observed.failures, 1))
+    return not resting and not _is_right(observed, image.digest)
 
 
 def summarize_warmup(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, int]) -> WarmupSummary:

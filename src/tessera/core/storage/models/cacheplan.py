@@ -148,7 +148,7 @@ class CachePlan(msgspec.Struct, frozen=True):
 
 def plan_cache(
     desired: Mapping[str, DesiredModel],
-    found: Mapping[str, ModelOnNode],
+    observed: Mapping[str, ModelOnNode],
     *,
     fetching: Fetching,
     displaced: Mapping[str, str],
@@ -157,35 +157,35 @@ def plan_cache(
 
     Args:
         desired: all of the node, in the order of fetching.
-        found: the models on its disk.
+        observed: the models on its disk.
         fetching: what is fetched now, and came of it before.
         displaced: models that make room by the former plan, each with the one that they make it for.
 
     """
     # 1. Find the models that are due, and how room is made for those that did not fit.
-    due = {name for name, each in desired.items() if _is_due(each, found.get(name), fetching)}
+    due = {name for name, each in desired.items() if _is_due(each, observed.get(name), fetching)}
     room = _make_room(
-        desired, found, fetching.needs, {name: other for name, other in displaced.items() if other in due}
+        desired, observed, fetching.needs, {name: other for name, other in displaced.items() if other in due}
     )
     # 2. New pods get what is desired and on the disk.
     offered = {
-        name: "" if name in room.displaced or name not in found else _revision(model, found[name].there)
+        name: "" if name in room.displaced or name not in observed else _revision(model, observed[name].there)
         for name, model in desired.items()
     }
     # 3. Protect what pods have or may get.
     protected = {
         name: each.used.union(each.listed or (), {offered.get(name, "")}).intersection(each.there.revisions)
-        for name, each in found.items()
+        for name, each in observed.items()
     }
     # 4. Remove what is undesired, displaced or superseded, one thing per model.
-    others = found.keys() - {each.model for each in room.evicted}
+    others = observed.keys() - {each.model for each in room.evicted}
     steps = (
         _step(name, each, desired.get(name), protected[name], room.displaced.get(name, ""), fetching.running)
-        for name, each in found.items()
+        for name, each in observed.items()
         if name in others
     )
     # 5. Fetch the first model that is due, unless it makes room or needs room that is not there yet.
-    pending = {other for name, other in room.displaced.items() if name in found and found[name].there.current}
+    pending = {other for name, other in room.displaced.items() if name in observed and observed[name].there.current}
     candidates = (each for name, each in desired.items() if name in due - {*room.displaced, *pending, *room.refused})
     fetch = None if fetching.running else next(candidates, None)
     # 6. Compare with its digests what was compared longest ago, while nothing is fetched.
@@ -197,7 +197,7 @@ def plan_cache(
         offered=offered,
         steps=room.evicted + tuple(each for each in steps if each is not None),
         fetch=fetch,
-        verify=_next_verification(desired, found, fetching.now_s) if idle else None,
+        verify=_next_verification(desired, observed, fetching.now_s) if idle else None,
     )
 
 
@@ -218,7 +218,7 @@ class _RoomForAll(msgspec.Struct, frozen=True):
 
 def _make_room(
     desired: Mapping[str, DesiredModel],
-    found: Mapping[str, ModelOnNode],
+    observed: Mapping[str, ModelOnNode],
     needs: Mapping[str, int],
     displaced: Mapping[str, str],
 ) -> _RoomForAll:
@@ -226,7 +226,7 @@ def _make_room(
 
     Args:
         desired: all of the node.
-        found: the models on its disk.
+        observed: the models on its disk.
         needs: models that did not fit, with the bytes that they lacked.
         displaced: models that make room by the former plan, for models that are still due.
 
@@ -235,10 +235,10 @@ def _make_room(
     making_room = {
         name: other
         for name, other in displaced.items()
-        if not (name in found and found[name].there.current in found[name].used)
+        if not (name in observed and observed[name].there.current in observed[name].used)
     }
     room = {
-        name: _room_for(desired[name], missing, desired, found) for name, missing in needs.items() if name in desired
+        name: _room_for(desired[name], missing, desired, observed) for name, missing in needs.items() if name in desired
     }
     refused = {name: each.missing_bytes for name, each in room.items() if each.missing_bytes}
     making_room |= {other: name for name, each in room.items() for other in each.displaced}
@@ -259,28 +259,28 @@ def withheld_reason(model: DesiredModel, there: ModelOnDisk) -> str:
 
 
 def _next_verification(
-    desired: Mapping[str, DesiredModel], found: Mapping[str, ModelOnNode], now_s: float
+    desired: Mapping[str, DesiredModel], observed: Mapping[str, ModelOnNode], now_s: float
 ) -> VerifyRevision | None:
     """Return the revision to compare with its digests: of those that are due, the one compared longest ago."""
     due = [
         (compared.at_s, name, revision)
         for name, model in desired.items()
-        if model.verify_interval_s and name in found
-        for revision in found[name].there.revisions
-        for compared in (found[name].there.verification(revision),)
+        if model.verify_interval_s and name in observed
+        for revision in observed[name].there.revisions
+        for compared in (observed[name].there.verification(revision),)
         if not compared.damaged and now_s - compared.at_s >= model.verify_interval_s
     ]
     return VerifyRevision(*min(due)[1:]) if due else None
 
 
-def _is_due(model: DesiredModel, found: ModelOnNode | None, fetching: Fetching) -> bool:
+def _is_due(model: DesiredModel, observed: ModelOnNode | None, fetching: Fetching) -> bool:
     """Return whether the source of a model is to be checked now."""
     report = fetching.reports.get(model.name)
     if report is None or report.identity != model.identity:
         return True
     if report.failures:
         return fetching.now_s - report.failed_s >= fetch_backoff_s(report.failures)
-    if found is None or not _revision(model, found.there):
+    if observed is None or not _revision(model, observed.there):
         return True
     follows = model.interval_s and not model.revision
     return bool(follows) and fetching.now_s - report.checked_s >= model.interval_s
@@ -294,19 +294,19 @@ def _revision(model: DesiredModel, there: ModelOnDisk) -> str:
 
 def _step(
     name: str,
-    found: ModelOnNode,
+    observed: ModelOnNode,
     desired: DesiredModel | None,
     protected: frozenset[str],
     makes_room_for: str,
     running: str,
 ) -> CacheStep | None:
     """Return what is removed of one model: one thing, because the next follows from what is there then."""
-    there = found.there
+    there = observed.there
     if desired is None:
         if name == running:
             return CancelFetch(name)
-        return None if found.listed is not None or found.used else RemoveModel(name)
-    if makes_room_for and found.listed is None and there.current and there.current not in found.used:
+        return None if observed.listed is not None or observed.used else RemoveModel(name)
+    if makes_room_for and observed.listed is None and there.current and there.current not in observed.used:
         return EvictRevision(name, there.current, makes_room_for)
     superseded = set(there.revisions) - protected - {there.current}
     if superseded and name != running and len(there.revisions) > desired.keep:
@@ -339,7 +339,7 @@ class _Candidate(msgspec.Struct, frozen=True):
 
 
 def _room_for(
-    model: DesiredModel, missing_bytes: int, desired: Mapping[str, DesiredModel], found: Mapping[str, ModelOnNode]
+    model: DesiredModel, missing_bytes: int, desired: Mapping[str, DesiredModel], observed: Mapping[str, ModelOnNode]
 ) -> _Room:
     """Return how other models make room for one.
 
@@ -348,7 +348,7 @@ def _room_for(
     """
     candidates = [
         each
-        for name, there in found.items()
+        for name, there in observed.items()
         if name != model.name
         for each in _candidates(name, there, desired.get(name), model.priority)
     ]
@@ -363,17 +363,17 @@ def _room_for(
     )
 
 
-def _candidates(name: str, found: ModelOnNode, desired: DesiredModel | None, priority: int) -> Iterator[_Candidate]:
+def _candidates(name: str, observed: ModelOnNode, desired: DesiredModel | None, priority: int) -> Iterator[_Candidate]:
     """Yield the revisions of a model that may make room for one of this priority."""
-    offered = "" if desired is None else _revision(desired, found.there)
-    readers = found.used.union(found.listed or (), {offered})
+    offered = "" if desired is None else _revision(desired, observed.there)
+    readers = observed.used.union(observed.listed or (), {offered})
     may_be_withdrawn = desired is None or (not desired.pinned and desired.priority < priority)
-    for each in found.revisions:
+    for each in observed.revisions:
         if each.protected:
             continue
-        if each.revision != found.there.current:
+        if each.revision != observed.there.current:
             if each.revision not in readers:
                 yield _Candidate((each.last_used, name), name, each, is_current=False)
-        elif may_be_withdrawn and each.revision not in found.used:
+        elif may_be_withdrawn and each.revision not in observed.used:
             own = priority - 1 if desired is None else desired.priority
             yield _Candidate((own, each.last_used, name), name, each, is_current=True)

@@ -147,11 +147,11 @@ def parents_of(path: str) -> tuple[str, ...]:
     return tuple("/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
 
 
-def _renewed(file: ModelFile, found: StoredObject) -> ModelFile:
+def _renewed(file: ModelFile, stored: StoredObject) -> ModelFile:
     """Return an unchanged file with the ETag that it has now; its checksum is the one that it was compared with."""
-    if file.etag == found.etag:
+    if file.etag == stored.etag:
         return file  # all of them, most often
-    return msgspec.structs.replace(file, etag=found.etag)
+    return msgspec.structs.replace(file, etag=stored.etag)
 
 
 def _keys(source: str, file: StoredObject | ModelFile) -> Iterator[tuple[str, ...]]:

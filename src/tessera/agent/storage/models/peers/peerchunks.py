@@ -88,9 +88,9 @@ class PeerChunks:
         with self._lock:
             return dict(self._peers.banned)
 
-    def takes(self, found: StoredObject) -> bool:
+    def takes(self, stored: StoredObject) -> bool:
         """Return whether an object comes from peers: the store's checksum can verify it, and it is not small."""
-        return bool(_key(found))
+        return bool(_key(stored))
 
     def owner(self, key: str, chunk: int) -> str:
         """Return the node that reads a chunk from the store for all."""
@@ -169,6 +169,6 @@ class PeerChunks:
         self._connections.close()
 
 
-def _key(found: StoredObject) -> str:
+def _key(stored: StoredObject) -> str:
     """Return the content key of an object that peers share; empty for others."""
-    return content_key(proof_of(found), found.size) if found.size > LEAST_BYTES and found.ranges else ""
+    return content_key(proof_of(stored), stored.size) if stored.size > LEAST_BYTES and stored.ranges else ""

@@ -19,18 +19,18 @@ class SharedFile:
 
     Args:
         index: among the fetched objects.
-        found: the object.
+        stored: the object in the store.
         path: of the file.
 
     """
 
-    def __init__(self, index: int, found: StoredObject, path: str) -> None:
-        self.provenance = Provenance(found.checksum, found.size)
+    def __init__(self, index: int, stored: StoredObject, path: str) -> None:
+        self.provenance = Provenance(stored.checksum, stored.size)
         self.index = index
-        self.found = found
+        self.found = stored
         self.path = path
-        self.key = content_key(found.checksum, found.size)
-        self.chunks = ChunkFile(path, found.size)
+        self.key = content_key(stored.checksum, stored.size)
+        self.chunks = ChunkFile(path, stored.size)
         self.restart()
 
     def restart(self) -> None:

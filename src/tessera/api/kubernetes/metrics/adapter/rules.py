@@ -60,7 +60,7 @@ class AdapterRule(msgspec.Struct, frozen=True, kw_only=True):
 
     def metric(self, series: str) -> str:
         """Return a series' metric name; empty if the rule does not match."""
-        if any(pattern.matches(series) != wanted for pattern, wanted in self.filters):
+        if any(pattern.matches(series) != must_match for pattern, must_match in self.filters):
             return ""
         return self.matches.expanded(series, self.name) or ""
 

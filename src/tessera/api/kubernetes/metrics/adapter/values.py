@@ -26,10 +26,10 @@ def values_of(sampled: Sequence[Sampled], label: str, names: Collection[str], na
         InvalidInput: an object with two values, or one that no autoscaler could use.
 
     """
-    found, wanted = dict[str, MetricValue](), frozenset(names)
+    found, requested = dict[str, MetricValue](), frozenset(names)
     for each in sampled:
         name = each.labels.get(label, "")
-        if name not in wanted:
+        if name not in requested:
             continue
         if name in found:
             cause = f"{label} {shown(name)} has two series: one has {_words(each)}"
@@ -51,8 +51,8 @@ def series_of(sampled: Sequence[Sampled]) -> list[ExternalSeries]:
     ]
 
 
-def _words(each: Sampled) -> str:
-    return f"series {shown(', '.join(f'{name}={value}' for name, value in sorted(each.labels.items())))}"
+def _words(sample: Sampled) -> str:
+    return f"series {shown(', '.join(f'{name}={value}' for name, value in sorted(sample.labels.items())))}"
 
 
 def _milli(value: float, subject: str) -> float:

@@ -44,19 +44,19 @@ class _Object(msgspec.Struct, frozen=True):
     status: GpuNodeStatus | None = None
 
 
-def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
+def read_gpu_node(obj: Mapping[str, Any]) -> GpuNodeState:
     """Return the state of a GPU node from its object.
 
     Raises:
         InvalidInput: a wrong type, a GPU twice, a layout that its GPU does not support, or impossible numbers.
 
     """
-    name = shown((each.get("metadata") or {}).get("name"))[1:-1]
+    name = shown((obj.get("metadata") or {}).get("name"))[1:-1]
     try:
-        found = msgspec.convert(each, _Object)
+        found = msgspec.convert(obj, _Object)
     except UNDECODABLE as error:
-        raise refused_form(error, each, f"GPUNode {name}", "see `kubectl explain gpunode`") from error
-    for former in _former_fields(each):
+        raise refused_form(error, obj, f"GPUNode {name}", "see `kubectl explain gpunode`") from error
+    for former in _former_fields(obj):
         raise InvalidInput(
             f"GPUNode {name}",
             found=f"{former} is a field of agents from before 23 November 2026, 03:00 UTC",
@@ -65,24 +65,24 @@ def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
     return in_place(f"GPUNode {found.metadata.name}", partial(_state, found))
 
 
-def _former_fields(each: Mapping[str, Any]) -> Iterator[str]:
+def _former_fields(obj: Mapping[str, Any]) -> Iterator[str]:
     """Yield the fields that have other names today. Ignored, an unhealthy GPU would count as healthy."""
-    if (each.get("spec") or {}).get("wanted"):
+    if (obj.get("spec") or {}).get("wanted"):
         yield "spec.wanted"
-    for number, gpu in enumerate((each.get("status") or {}).get("gpus") or ()):
+    for number, gpu in enumerate((obj.get("status") or {}).get("gpus") or ()):
         for part, word in (gpu, "sick"), (gpu["sharing"], "recut"), (gpu.get("product") or {}, "units"):
             if word in part:
                 yield f"{word} of status.gpus[{number}]"
 
 
-def _state(found: _Object) -> GpuNodeState:
-    status = found.status or GpuNodeStatus()
+def _state(gpu_node: _Object) -> GpuNodeState:
+    status = gpu_node.status or GpuNodeStatus()
     gpus = tuple(sorted((_gpu(each) for each in status.gpus), key=lambda gpu: gpu.index))
     _check_distinct("indices of GPUs", [gpu.index for gpu in gpus])
     _check_distinct("UUIDs of GPUs", [gpu.uuid for gpu in gpus])
     models = {gpu.uuid: gpu.model for gpu in gpus}
     return GpuNodeState(
-        name=NodeName(found.metadata.name),
+        name=NodeName(gpu_node.metadata.name),
         gpus=gpus,
         unhealthy=tuple(
             UnhealthyDevice(device=DeviceId(each.uuid, _place(models[each.uuid], one.place)), reason=one.reason)
@@ -96,32 +96,32 @@ def _state(found: _Object) -> GpuNodeState:
         ),
         unit_mib=status.unit_mib,
         driver=status.driver,
-        reported=found.status is not None,
+        reported=gpu_node.status is not None,
         impaired=tuple(msgspec.convert(each, Impairment, from_attributes=True) for each in status.impaired),
-        desired=tuple(_desired(models[each.gpu], each) for each in found.spec.desired if each.gpu in models),
+        desired=tuple(_desired(models[each.gpu], each) for each in gpu_node.spec.desired if each.gpu in models),
         offered=tuple(_offered(models.get(each.gpu), each) for each in status.offered),
-        claims=tuple(msgspec.convert(each, Claim, from_attributes=True) for each in found.spec.claims),
-        policy=found.spec.policy.name if found.spec.policy else "",
+        claims=tuple(msgspec.convert(each, Claim, from_attributes=True) for each in gpu_node.spec.claims),
+        policy=gpu_node.spec.policy.name if gpu_node.spec.policy else "",
         assignment_keys=status.assignment_keys,
-        version=found.metadata.resource_version,
+        version=gpu_node.metadata.resource_version,
     )
 
 
-def _gpu(each: GpuFields) -> Gpu:
-    subject = f"GPU {each.index}"
-    known = _model(each)
-    layout = each.sharing.layout
+def _gpu(fields: GpuFields) -> Gpu:
+    subject = f"GPU {fields.index}"
+    known = _model(fields)
+    layout = fields.sharing.layout
     return Gpu(
-        index=each.index,
+        index=fields.index,
         model=known,
-        memory_mib=each.memory_mib,
+        memory_mib=fields.memory_mib,
         sharing=Sharing(
-            modes=each.sharing.modes,
+            modes=fields.sharing.modes,
             layout=None if layout is None else _layout(subject, known, layout),
-            allow_repartition=each.sharing.allow_repartition,
-            replicas=tuple((part.profile, part.clients) for part in each.sharing.replicas),
-            renamed=each.sharing.renamed,
-            strategy=each.sharing.strategy,
+            allow_repartition=fields.sharing.allow_repartition,
+            replicas=tuple((part.profile, part.clients) for part in fields.sharing.replicas),
+            renamed=fields.sharing.renamed,
+            strategy=fields.sharing.strategy,
             offers=tuple(
                 Offer(
                     placement=_place(known, part.place),
@@ -130,25 +130,25 @@ def _gpu(each: GpuFields) -> Gpu:
                     resource=part.resource,
                     single_request=part.single_request,
                 )
-                for part in each.sharing.offers
+                for part in fields.sharing.offers
             ),
-            single_request=each.sharing.single_request,
-            allocator=each.sharing.allocator,
+            single_request=fields.sharing.single_request,
+            allocator=fields.sharing.allocator,
         ),
-        uuid=each.uuid,
+        uuid=fields.uuid,
     )
 
 
-def _model(each: GpuFields) -> GpuModel:
-    if each.product is None:
-        return model(each.model)
-    product = each.product
+def _model(fields: GpuFields) -> GpuModel:
+    if fields.product is None:
+        return model(fields.model)
+    product = fields.product
     if wrong := _why_impossible(product):
         raise InvalidInput(
-            f"product of GPU {each.index}", found=wrong, hint="no GPU has that: see what the agent there reports"
+            f"product of GPU {fields.index}", found=wrong, hint="no GPU has that: see what the agent there reports"
         )
     profiles = tuple(Profile(**msgspec.structs.asdict(profile), placement="observed") for profile in product.profiles)
-    return GpuModel(**{**msgspec.structs.asdict(product), "name": each.model, "profiles": profiles})
+    return GpuModel(**{**msgspec.structs.asdict(product), "name": fields.model, "profiles": profiles})
 
 
 def _why_impossible(product: ProductFields) -> str:
@@ -188,24 +188,24 @@ def _placement(known: GpuModel, place: PlaceFields) -> Placement:
     return placement_at(known, place.profile, place.start)
 
 
-def _desired(known: GpuModel, each: DesiredDevicesFields) -> DesiredDevices:
-    instances = _layout(f"GPU {each.gpu} in spec.desired", known, each.instances)
-    if each.whole and instances:
+def _desired(known: GpuModel, fields: DesiredDevicesFields) -> DesiredDevices:
+    instances = _layout(f"GPU {fields.gpu} in spec.desired", known, fields.instances)
+    if fields.whole and instances:
         raise InvalidInput(
-            f"GPU {each.gpu} in spec.desired",
+            f"GPU {fields.gpu} in spec.desired",
             found="it has the whole GPU and instances of it",
             hint="name one of the two",
         )
-    return DesiredDevices(gpu=each.gpu, whole=each.whole, instances=instances)
+    return DesiredDevices(gpu=fields.gpu, whole=fields.whole, instances=instances)
 
 
-def _offered(known: GpuModel | None, each: OfferedFields) -> DesiredDevices:
+def _offered(known: GpuModel | None, fields: OfferedFields) -> DesiredDevices:
     """Return the devices, including overlapping ones while one replaces the other, and those of a lost GPU."""
     instances = (
         Placement(place.start, place.size, place.profile) if known is None else _placement(known, place)
-        for place in each.instances
+        for place in fields.instances
     )
-    return DesiredDevices(gpu=each.gpu, whole=each.whole, instances=tuple(sorted(instances)))
+    return DesiredDevices(gpu=fields.gpu, whole=fields.whole, instances=tuple(sorted(instances)))
 
 
 def _check_distinct(subject: str, values: list[Any]) -> None:

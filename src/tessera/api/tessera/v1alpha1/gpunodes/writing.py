@@ -98,12 +98,12 @@ def _gpu_fields(gpu: Gpu, state: GpuNodeState) -> GpuFields:
     )
 
 
-def _impaired_fields(each: Impairment) -> ImpairedFields:
+def _impaired_fields(impairment: Impairment) -> ImpairedFields:
     return ImpairedFields(
-        kind=each.kind,
-        subject=each.subject[:SUBJECT_CHARACTERS],
-        by=each.by[:SUBJECT_CHARACTERS],
-        message=each.message[:MESSAGE_CHARACTERS],
+        kind=impairment.kind,
+        subject=impairment.subject[:SUBJECT_CHARACTERS],
+        by=impairment.by[:SUBJECT_CHARACTERS],
+        message=impairment.message[:MESSAGE_CHARACTERS],
     )
 
 

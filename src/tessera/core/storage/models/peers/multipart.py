@@ -36,13 +36,13 @@ def part_bytes(size: int, etag: str) -> int:
     return found[0] * _MIB if len(found) == 1 else 0
 
 
-def proof_of(found: StoredObject | ModelFile) -> str:
+def proof_of(stored: StoredObject | ModelFile) -> str:
     """Return the checksum that verifies content, as `StoredObject.checksum`; empty where none does.
 
     That of parts is `md5-<bytes of a part>:<ETag>`, and wrong if they are of another size than assumed.
     """
-    size = 0 if found.checksum else part_bytes(found.size, found.etag)
-    return f"md5-{size}:{found.etag}" if size else found.checksum
+    size = 0 if stored.checksum else part_bytes(stored.size, stored.etag)
+    return f"md5-{size}:{stored.etag}" if size else stored.checksum
 
 
 def is_assumed(checksum: str) -> bool:
