@@ -112,11 +112,11 @@ def decide(client: Client, made: Object, names: Sequence[str]) -> Times:
     return Times(filtered.ms, scored.ms, bound.ms, both, reference)
 
 
-def reference_ms(found: Answered) -> float:
+def reference_ms(answered: Answered) -> float:
     """Return what a request and its answer cost as JSON alone."""
-    answer = json.loads(found.answer)
+    answer = json.loads(answered.answer)
     began = time.process_time()
-    json.loads(found.sent)
+    json.loads(answered.sent)
     json.dumps(answer)
     return 1000 * (time.process_time() - began)
 
@@ -183,14 +183,15 @@ def measure(count: int, rounds: int) -> Measured:
     return asyncio.run(run(count, rounds))
 
 
-def row(found: Measured) -> tuple[float, float]:
+def row(measured: Measured) -> tuple[float, float]:
     """Print a fleet's line; return the processor time of filter and prioritize together, and in references."""
-    columns = zip(Times._fields, zip(*found.times, strict=True), strict=True)
+    columns = zip(Times._fields, zip(*measured.times, strict=True), strict=True)
     cuts = {name: statistics.quantiles(times, n=100) for name, times in columns}
     cells = " ".join(f"{cuts[name][49]:9.2f} {cuts[name][98]:8.2f}" for name in ("filter", "prioritize", "bind"))
     both, reference = cuts["both"][49], cuts["reference"][49]
     print(
-        f"{found.nodes:6} {cells} {both:9.2f} {reference:9.2f} {both / reference:6.2f} {found.memory_mib:8}", flush=True
+        f"{measured.nodes:6} {cells} {both:9.2f} {reference:9.2f} {both / reference:6.2f} {measured.memory_mib:8}",
+        flush=True,
     )
     return both, both / reference
 
@@ -214,8 +215,8 @@ def main() -> int:
         f"filter and prioritize at most {FLOOR} references": max(refs for _, refs in found) <= FLOOR,
         f"growth {growth:.1f} on {MANY // FEW} times the nodes, at most {GROWTH}": growth <= GROWTH,
     }
-    for floor, held in floors.items():
-        print(f"{'ok  ' if held else 'FAIL'} {floor}")
+    for floor, holds in floors.items():
+        print(f"{'ok  ' if holds else 'FAIL'} {floor}")
     return int(not all(floors.values()))
 
 

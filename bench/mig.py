@@ -55,18 +55,18 @@ class Arrivals(NamedTuple):
 
 
 class Fleet:
-    """GPUs, the tables that place on them, and what was seen."""
+    """GPUs, the tables that place on them, and how many of each profile have arrived."""
 
     def __init__(self, gpus: int, policy: MigPolicy, mix: tuple[int, ...]) -> None:
         self.states = np.zeros(gpus, np.int64)
         self.policy = policy
-        self.seen = [0] * len(MODEL.profiles)
+        self.arrived = [0] * len(MODEL.profiles)
         self.came = self.left = 0
         self.tables = self._learned(0) if policy is MigPolicy.TESSERA else tables(MODEL, policy, mix)
         self.next = 1
 
     def _learned(self, churn_permille: int) -> MigTables:
-        return tables(MODEL, self.policy, tuple(self.seen), churn_permille=churn_permille)
+        return tables(MODEL, self.policy, tuple(self.arrived), churn_permille=churn_permille)
 
     def place(self, profile: int) -> tuple[int, int] | None:
         """Place an instance on the GPU with the highest score, the first of equals; return GPU and start."""
@@ -82,9 +82,9 @@ class Fleet:
         return gpu, start
 
     def _learn(self, profile: int) -> None:
-        self.seen[profile] += 1
+        self.arrived[profile] += 1
         self.came += 1
-        if sum(self.seen) == self.next:
+        if sum(self.arrived) == self.next:
             self.tables = self._learned(1000 * self.left // self.came)
             self.came = self.left = 0
             self.next += min(self.next, RELEARN)
@@ -177,11 +177,11 @@ def measure(weights: tuple[int, ...], seeds: Sequence[int], *, quick: bool) -> d
     }
 
 
-def table(name: str, found: dict[MigPolicy, NDArray[np.float64]]) -> Iterator[str]:
+def table(name: str, results: dict[MigPolicy, NDArray[np.float64]]) -> Iterator[str]:
     """Yield the lines of one mix."""
     yield f"\n{name}\n  {'policy':18}{'unused':>8}{'floor':>8}{'gap':>7}{'accepted':>10}{'slices':>8}{'against':>9}"
-    base = found[MigPolicy.FRAGMENTATION_MIN][:, 2]
-    for policy, rows in found.items():
+    base = results[MigPolicy.FRAGMENTATION_MIN][:, 2]
+    for policy, rows in results.items():
         unused, floor, accepted, slices = rows.mean(axis=0)
         more = rows[:, 2] - base
         error = more.std(ddof=1) / len(more) ** 0.5 if len(more) > 1 else float("nan")
@@ -191,12 +191,12 @@ def table(name: str, found: dict[MigPolicy, NDArray[np.float64]]) -> Iterator[st
         )
 
 
-def misses(name: str, found: dict[MigPolicy, NDArray[np.float64]]) -> Iterator[str]:
+def misses(name: str, results: dict[MigPolicy, NDArray[np.float64]]) -> Iterator[str]:
     """Yield what is below its floor."""
-    unused, floor, accepted, _ = found[MigPolicy.TESSERA].mean(axis=0)
+    unused, floor, accepted, _ = results[MigPolicy.TESSERA].mean(axis=0)
     if unused - floor > 0.5:
         yield f"{name}: fill leaves {unused - floor:.2f} points more than its floor, desired at most 0.5"
-    least = found[MigPolicy.FRAGMENTATION_MIN][:, 2].mean()
+    least = results[MigPolicy.FRAGMENTATION_MIN][:, 2].mean()
     if accepted < least:
         yield f"{name}: churn accepts {accepted:.2f} %, desired at least fragmentation-min's {least:.2f}"
 
@@ -213,12 +213,12 @@ def random_mixes(count: int) -> Iterator[tuple[int, ...]]:
             yield mix
 
 
-def summary(found: Sequence[dict[MigPolicy, NDArray[np.float64]]]) -> Iterator[str]:
+def summary(results: Sequence[dict[MigPolicy, NDArray[np.float64]]]) -> Iterator[str]:
     """Yield, by policy, means over the random mixes and the worst mix."""
-    yield f"\n{len(found)} random mixes (mean, worst)"
+    yield f"\n{len(results)} random mixes (mean, worst)"
     for policy in MigPolicy:
         own, base = (
-            np.array([each[which].mean(axis=0) for each in found]) for which in (policy, MigPolicy.FRAGMENTATION_MIN)
+            np.array([each[which].mean(axis=0) for each in results]) for which in (policy, MigPolicy.FRAGMENTATION_MIN)
         )
         gap, more, slices = own[:, 0] - own[:, 1], own[:, 2] - base[:, 2], own[:, 3] - base[:, 3]
         yield (

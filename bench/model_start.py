@@ -161,8 +161,8 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     def _begin(self, content: bytes) -> memoryview:
         first, last = 0, len(content) - 1
-        if wanted := self.headers["Range"]:
-            begin, _, end = wanted.removeprefix("bytes=").partition("-")
+        if requested := self.headers["Range"]:
+            begin, _, end = requested.removeprefix("bytes=").partition("-")
             first, last = int(begin), min(int(end or last), last)
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
@@ -354,12 +354,12 @@ class Bench:
 
         def done() -> bool:
             nonlocal changed
-            told = [str(words[0]) for _, _, *words in self._logged()[before:]]
-            if not changed and told.count("works") >= PODS // 2:
+            events = [str(words[0]) for _, _, *words in self._logged()[before:]]
+            if not changed and events.count("works") >= PODS // 2:
                 self._version, changed = self._version + 1, True
                 (self._folder / "version.new").write_text(str(self._version))
                 (self._folder / "version.new").replace(self._folder / "version")
-            return told.count("looked") >= PODS
+            return events.count("looked") >= PODS
 
         until("pods that have worked", done, timeout_s=WAIT_S, found=lambda: str(self._logged()[before:][-5:]))
 
@@ -425,12 +425,12 @@ class Bench:
         one = {"kubernetes.io/hostname": self._cluster.nodes[0].name}
         return {"matchLabels": one if nodes == 1 else {"kubernetes.io/os": "linux"}}
 
-    def _found(self, way: str, nodes: int, told: list[list[Any]], begun: float, wall: float) -> Found:
+    def _found(self, way: str, nodes: int, events: list[list[Any]], begun: float, wall: float) -> Found:
         items = self._cluster.get("pods", f"--selector=job-name={way}-{nodes}")["items"]
         gpus = {
             one.uuid: one.gpu for each in self._cluster.nodes if way != "recipe" for one in used_node(each).instances
         }
-        heard = {(who, words[0]): (at - begun, words[1:]) for at, who, *words in told}
+        heard = {(who, words[0]): (at - begun, words[1:]) for at, who, *words in events}
         pods = []
         for each in items:
             name, ended = each["metadata"]["name"], each["status"]["containerStatuses"][0]["state"]["terminated"]
@@ -440,14 +440,14 @@ class Bench:
                 running = datetime.fromisoformat(ended["startedAt"]).timestamp() - wall
                 gpu = gpus[device] if gpus else device.rpartition(":")[0]
                 pods.append(Pod(running, works, end, gpu, int(torn)))
-        sent = sum(int(words[1]) for _, _, *words in told if words[0] == "sent")
-        absent = sum(words[0] == "absent" for _, _, *words in told)
+        sent = sum(int(words[1]) for _, _, *words in events if words[0] == "sent")
+        absent = sum(words[0] == "absent" for _, _, *words in events)
         return Found(way, nodes, 0, tuple(pods), absent, sent / self._size)
 
 
-def floors(found: list[Found]) -> list[tuple[str, float, float]]:
+def floors(results: list[Found]) -> list[tuple[str, float, float]]:
     """Return what is compared: its name, the value, and the most that it may be."""
-    by = {(each.way, each.nodes): each for each in found}
+    by = {(each.way, each.nodes): each for each in results}
     rows = list[tuple[str, float, float]]()
     for nodes in (1, 2):
         if mine := by.get(("tessera", nodes)):

@@ -240,12 +240,12 @@ class Trial:
                 if process.poll() is None:
                     process.send_signal(signal.SIGKILL)
                     self.faults["kill"] += 1
-            said = process.communicate(timeout=SYNC_S)[1].decode(errors="replace").strip()
+            output = process.communicate(timeout=SYNC_S)[1].decode(errors="replace").strip()
         finally:
             process.kill()
             process.wait()
         ballast.unlink(missing_ok=True)
-        self._judge(process.returncode, said, clean=clean, states=range(before, self._state + 1))
+        self._judge(process.returncode, output, clean=clean, states=range(before, self._state + 1))
         if kill_s and self._random.random() < 0.5:
             self._damage()
 
@@ -271,12 +271,12 @@ class Trial:
                 file.write(bytes((byte[0] ^ 0x40,)))
             self.faults["damage"] += 1
 
-    def _judge(self, status: int, said: str, *, clean: bool, states: range) -> None:
-        self.outcomes["done" if status == 0 else "killed" if status < 0 else said.partition(":")[0]] += 1
-        if status > 0 and ("Traceback" in said or not said.startswith(("Unavailable:", "Conflict:"))):
-            self.wrong.append(f"a sync ended with {said[-300:]!r}")
+    def _judge(self, status: int, output: str, *, clean: bool, states: range) -> None:
+        self.outcomes["done" if status == 0 else "killed" if status < 0 else output.partition(":")[0]] += 1
+        if status > 0 and ("Traceback" in output or not output.startswith(("Unavailable:", "Conflict:"))):
+            self.wrong.append(f"a sync ended with {output[-300:]!r}")
         if clean and status != 0:
-            self.wrong.append(f"a sync without faults failed: {said}")
+            self.wrong.append(f"a sync without faults failed: {output}")
         if status == 0:
             found = look(self._top if self._mirror else self._top / "current/.")
             if found not in [digests(make_state(each)) for each in states]:

@@ -269,10 +269,10 @@ def medians(cases: dict[str, Callable[[Path], Run]], work: Path, rounds: int, ke
     return {name: Run(*map(statistics.median, zip(*each, strict=True))) for name, each in runs.items()}
 
 
-def show(title: str, found: dict[str, Run], reference: float) -> None:
+def show(title: str, runs: dict[str, Run], reference: float) -> None:
     """Print a table of times, and their ratio to a reference."""
     print(f"\n{title:<22} {'seconds':>8} {'ratio':>6} {'CPU s':>7}")
-    for name, run in found.items():
+    for name, run in runs.items():
         print(f"{name:<22} {run.seconds:>8.2f} {run.seconds / reference:>6.2f} {run.cpu_s:>7.2f}")
 
 

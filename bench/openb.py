@@ -139,9 +139,9 @@ def fill_table(pairs: list[Pair], traces: Sequence[str]) -> list[str]:
         "tessera/FGD at 100 %, each <= 1.0": max(at_100) <= 1.0,
         "no pod dropped that fits": refused == 0,
     }
-    for floor, held in floors.items():
-        print(f"{'ok  ' if held else 'FAIL'} {floor}")
-    return [floor for floor, held in floors.items() if not held]
+    for floor, holds in floors.items():
+        print(f"{'ok  ' if holds else 'FAIL'} {floor}")
+    return [floor for floor, holds in floors.items() if not holds]
 
 
 def departures_table(pairs: list[Pair], traces: Sequence[str]) -> None:

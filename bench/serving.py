@@ -145,9 +145,9 @@ def best_target(folder: Path) -> float | None:
     return min((target for target in TARGETS if kept[target]), key=hours.__getitem__, default=None)
 
 
-def faults(case: Case, found: tuple[ComparedRow, ...]) -> list[str]:
+def faults(case: Case, rows: tuple[ComparedRow, ...]) -> list[str]:
     """Return what Tessera's policy does not keep to."""
-    ours, plain = (next(each for each in found if each.policy == policy) for policy in ("tessera", "in-flight"))
+    ours, plain = (next(each for each in rows if each.policy == policy) for policy in ("tessera", "in-flight"))
     ratio = ours.replica_hours / ours.clairvoyant_replica_hours
     missed = [f"{ours.lost} requests lost"] if ours.lost else []
     if case.as_plain:

@@ -67,9 +67,9 @@ IN_PARAMETERS = {
     "found": "what it is; a loop, a local, or the text of an error may have it",
 }
 """Of parameters of functions and fields of records."""
-PLACES = "src docs deploy examples scripts *.md :!scripts/words.py"
-NAMED = {"src", "scripts"}
-"""Where names count."""
+PLACES = "src docs deploy examples scripts testbed bench *.md :!scripts/words.py"
+ONLY_NAMES = {"testbed", "bench"}
+"""Folders whose texts are for contributors."""
 COMMENTS = {".js": r"(?<![:\w])//(.*)", ".css": r"/\*(.*?)\*/", ".yaml": r"(?<!\S)#(.*)", "": r"(?<!\S)#(.*)"}
 """How a comment begins, by suffix; programs of a shell have none."""
 NAMES = re.compile(r"`[^`]*`|\{[^{}]*\}")
@@ -127,7 +127,7 @@ def names_in(path: Path) -> Iterator[tuple[int, str, str]]:
                 if word in IN_NAMES:
                     yield getattr(node, "lineno", 1), word, IN_NAMES[word]
     for line, name, kind in parameters_in(tree):
-        if name in IN_PARAMETERS and kind != "str":
+        if path.parts[0] == "src" and name in IN_PARAMETERS and kind != "str":
             yield line, name, IN_PARAMETERS[name]
 
 
@@ -149,8 +149,10 @@ def main() -> int:
     listed = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - our own words
     failed = False
     for path in map(Path, listed.stdout.splitlines()):
-        found = [(number, *each) for number, text, banned in texts_of(path) for each in words_in(text, banned)]
-        found += names_in(path) if path.suffix == ".py" and path.parts[0] in NAMED else ()
+        found: list[tuple[int, str, str]] = []
+        if path.parts[0] not in ONLY_NAMES:
+            found += [(number, *each) for number, text, banned in texts_of(path) for each in words_in(text, banned)]
+        found += names_in(path) if path.suffix == ".py" and not path.stem.endswith("_pb2") else ()
         for number, word, instead in found:
             print(f"{path}:{number}: {word}: write {instead}")
             failed = True

@@ -62,8 +62,8 @@ def _probe(**more: Any) -> dict[str, Any]:
 
 def _created(cluster: Kubectl, pod: dict[str, Any], *who: str) -> dict[str, Any]:
     """Return a pod as the API server would store it; nothing is stored."""
-    said = cluster.kubectl("create", "--dry-run=server", *who, "-o", "json", "-f", "-", input_text=json.dumps(pod))
-    found: dict[str, Any] = json.loads(said)
+    output = cluster.kubectl("create", "--dry-run=server", *who, "-o", "json", "-f", "-", input_text=json.dumps(pod))
+    found: dict[str, Any] = json.loads(output)
     return found
 
 

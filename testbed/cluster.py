@@ -210,8 +210,8 @@ class Cluster:
 
     def _pods(self) -> tuple[Component, ...]:
         """Return Tessera's pods, healthy where they are ready."""
-        said = self._kubectl(("get", "pods", f"--namespace={NAMESPACE}", "-o", "json"))
-        items = json.loads(said.stdout)["items"] if said.returncode == 0 else ()
+        listing = self._kubectl(("get", "pods", f"--namespace={NAMESPACE}", "-o", "json"))
+        items = json.loads(listing.stdout)["items"] if listing.returncode == 0 else ()
         return tuple(Component(f"pod {each['metadata']['name']}", 0, _ready(each), 0) for each in items)
 
     def _check(self, desired: Desired) -> None:
@@ -330,8 +330,8 @@ class Cluster:
         path = self.pki.folder / f"tessera-{part}{suffix}.kubeconfig"
         if path.exists():
             return path
-        said = self.kubectl("create", "token", f"tessera-{part}", f"--namespace={NAMESPACE}", "--duration=24h", *bound)
-        return self.pki.token_kubeconfig(path.stem, said.strip(), controlplane.inside_url())
+        token = self.kubectl("create", "token", f"tessera-{part}", f"--namespace={NAMESPACE}", "--duration=24h", *bound)
+        return self.pki.token_kubeconfig(path.stem, token.strip(), controlplane.inside_url())
 
     def start_part(self, name: str, *options: str) -> None:
         """Start the server, the second scheduler or the controller where it does not run, and wait until it is well.

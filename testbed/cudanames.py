@@ -23,7 +23,7 @@ _NO_DEVICE = 100
 def make_libraries(folder: Path) -> None:
     """Make the libraries of CUDA that the libraries in a folder name and that are not in it."""
     libraries = sorted(folder.glob("*.so*"))
-    named, wanted, defined = set[str](), dict[str, tuple[str, str]](), set[str]()
+    named, undefined, defined = set[str](), dict[str, tuple[str, str]](), set[str]()
     for each in libraries:
         named |= {name for name in re.findall(r"NEEDED.*\[(.*)\]", _readelf("-d", each)) if _CUDA.match(name)}
         origin = _origins(_readelf("-V", each))
@@ -35,13 +35,13 @@ def make_libraries(folder: Path) -> None:
             if symbol["section"] != "UND":
                 defined.add(name)
             elif _FUNCTION.match(name):
-                wanted[name] = (origin.get(version, ""), version)
+                undefined[name] = (origin.get(version, ""), version)
     absent = sorted(named - {each.name for each in libraries})
     for library in absent:
         # A function without a version may be any library's: the first has them all.
         mine = {
             name: version
-            for name, (place, version) in wanted.items()
+            for name, (place, version) in undefined.items()
             if name not in defined and (place == library or (not place and library == absent[0]))
         }
         _compile(folder / library, mine)

@@ -86,14 +86,14 @@ def _read(path: str, text: str) -> list[dict[str, Any]]:
 def write(folder: Path) -> None:
     """Write the generated files below a folder that stands for deploy/."""
     sources = {module.__name__: Path(module.__file__ or "").read_text() for module in crds.SOURCES}
-    said = {installation.MODULE: Path(installation.__file__).read_text()}
+    source = {installation.MODULE: Path(installation.__file__).read_text()}
     files = {
         f"chart/templates/crds/{name}": _kind(each)
         for name, each in crds.definitions(crds.descriptions(sources)).items()
     }
     files["chart/files/scheduler.yaml"] = _HEAD + documents.write(configuration(EXTENDER_URL))
-    files["chart/values.yaml"] = _HEAD + "\n" + valuesreference.values_file(said).rstrip("\n") + "\n"
-    files["chart/values.schema.json"] = json.dumps(valuesreference.schema_of_values(said), indent=2) + "\n"
+    files["chart/values.yaml"] = _HEAD + "\n" + valuesreference.values_file(source).rstrip("\n") + "\n"
+    files["chart/values.schema.json"] = json.dumps(valuesreference.schema_of_values(source), indent=2) + "\n"
     files["quota/needs-only.yaml"] = _HEAD + documents.write(quotafiles.needs_only())
     files["quota/kueue-resources.yaml"] = _HEAD + documents.write(quotafiles.kueue_resources())
     rules = {"model-servers": queuerules.prometheus_rules(), "prometheus-adapter": queuerules.adapter_rules()}

@@ -90,7 +90,7 @@ class Ran(NamedTuple):
 
     code: int
     """Its exit status."""
-    said: str
+    output: str
     """What it printed, after what the kernel did."""
 
 
@@ -163,15 +163,15 @@ def boot(root: Path, disks: Mapping[str, Path], job: str, timeout_s: float, *, u
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
             )
         except subprocess.TimeoutExpired as error:
-            said = (error.stdout or b"").decode(errors="replace")
-            found = f"no end within {timeout_s:g} s, after: {said[-_TAIL:]}"
+            output = (error.stdout or b"").decode(errors="replace")
+            found = f"no end within {timeout_s:g} s, after: {output[-_TAIL:]}"
             raise Unavailable("virtual machine", found=found, hint="see its log") from error
-    said = done.stdout.decode(errors="replace")
-    ended = _ENDED.search(said)
+    output = done.stdout.decode(errors="replace")
+    ended = _ENDED.search(output)
     if not ended:
-        found = f"no end of the job: {said[-_TAIL:]}{done.stderr.decode(errors='replace')[-_TAIL:]}"
+        found = f"no end of the job: {output[-_TAIL:]}{done.stderr.decode(errors='replace')[-_TAIL:]}"
         raise Unavailable("virtual machine", found=found, hint="see its log")
-    return Ran(int(ended[1]), said[: ended.start()])
+    return Ran(int(ended[1]), output[: ended.start()])
 
 
 def _machine(images: Mapping[str, Path], *, udev: bool) -> list[str]:
@@ -266,8 +266,8 @@ def _copy_python(root: Path) -> None:
 def _copy_shared(root: Path, files: Iterable[Path]) -> None:
     """Copy the shared libraries that files need, to the paths where they are."""
     for each in files:
-        said = subprocess.run(("ldd", str(each)), capture_output=True, text=True, check=False).stdout
-        for path in re.findall(r"(?:=> )?(/\S+) \(0x", said):
+        listing = subprocess.run(("ldd", str(each)), capture_output=True, text=True, check=False).stdout
+        for path in re.findall(r"(?:=> )?(/\S+) \(0x", listing):
             target = root / Path(path).relative_to("/")
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)

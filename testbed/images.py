@@ -101,7 +101,7 @@ def _archive(name: str, command: list[str], fill: Callable[[tarfile.TarFile], No
 
 
 def write_layer(path: Path, root: Path) -> None:
-    """Write what lies below a folder as a layer: the same bytes for the same content, whoever made it and when."""
+    """Write what lies below a folder as a layer: the same bytes for the same content, by any process at any time."""
 
     def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid = info.gid = info.mtime = 0

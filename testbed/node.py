@@ -326,7 +326,7 @@ def _listens(path: Path) -> bool:
 
 def _snapshotter(folder: Path) -> str:
     """Return how containerd keeps layers: by overlay, which does not work on a folder that is itself an overlay."""
-    said = subprocess.run(
+    done = subprocess.run(
         ["stat", "--file-system", "--format=%T", str(folder)], capture_output=True, text=True, check=True
     )
-    return "native" if said.stdout.strip() == "overlayfs" else "overlayfs"
+    return "native" if done.stdout.strip() == "overlayfs" else "overlayfs"

@@ -170,7 +170,7 @@ class Processes:
         self._logs.mkdir(parents=True, exist_ok=True)
         # The shell ends at once, so nobody in this process has to wait for the one it started.
         shell = ["sh", "-c", 'log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 & echo $!', "sh", str(self.log(name))]
-        said = subprocess.run(
+        started = subprocess.run(
             [*shell, *inside, *command],
             stdout=subprocess.PIPE,
             check=True,
@@ -178,7 +178,7 @@ class Processes:
             pass_fds=pass_fds,
             env=environment,
         )
-        first = int(said.stdout)
+        first = int(started.stdout)
         process = self._child(name, first) if inside else find_process(first)
         if process is None:
             raise self._ended(name)

@@ -199,10 +199,10 @@ def programs(report: Report, *, cache: Path | None = None, modules: tuple[Module
 def go_version(program: str) -> tuple[int, ...]:
     """Return the version of a Go program as numbers; empty when there is none or it does not run."""
     try:
-        said = subprocess.run([program, "version"], capture_output=True, text=True, check=True, env=_environment({}))
+        done = subprocess.run([program, "version"], capture_output=True, text=True, check=True, env=_environment({}))
     except (OSError, subprocess.CalledProcessError):
         return ()
-    found = re.search(r"\bgo(\d+)\.(\d+)(?:\.(\d+))?", said.stdout)
+    found = re.search(r"\bgo(\d+)\.(\d+)(?:\.(\d+))?", done.stdout)
     return tuple(int(part or 0) for part in found.groups()) if found else ()
 
 
@@ -319,9 +319,9 @@ def _run(command: list[str], work: Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def _failure(command: list[str], said: str) -> Unavailable:
+def _failure(command: list[str], output: str) -> Unavailable:
     return Unavailable(
         f"building the testbed's programs: {' '.join(command[:3])}",
-        found="\n".join(said.strip().splitlines()[-_TAIL_LINES:]) or "failure without a word",
+        found="\n".join(output.strip().splitlines()[-_TAIL_LINES:]) or "failure without a word",
         hint="see to what it says, often a network without Go's module proxy or PyPI, and run it again",
     )

@@ -178,8 +178,8 @@ def _program_image(folder: Path, image: Image, program: Path, *more: Path) -> Pa
 
 def _libraries(program: Path) -> list[Path]:
     """Return the libraries of a program; none of one that is linked statically."""
-    said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False, env=environment())
-    return [Path(each) for each in re.findall(r"(?:=> |^\s+)(/\S+) \(0x", said.stdout, re.MULTILINE)]
+    done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False, env=environment())
+    return [Path(each) for each in re.findall(r"(?:=> |^\s+)(/\S+) \(0x", done.stdout, re.MULTILINE)]
 
 
 def triton_image(report: Callable[[str], None], *, cache: Path | None = None) -> Path:

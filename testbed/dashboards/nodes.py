@@ -68,13 +68,13 @@ NODES = Dashboard(
             "Models by state",
             "none",
             ((f"sum by (node, state) (tessera_node_models{{{_OF_NODE}}})", "{{node}}: {{state}}"),),
-            text="That a ModelCache asks for. Needs the label `node`, which the PodMonitor gives.",
+            text="That a ModelCache requests. Needs the label `node`, which the PodMonitor gives.",
         ),
         Panel(
             "Images by state",
             "none",
             ((f"sum by (node, state) (tessera_node_images{{{_OF_NODE}}})", "{{node}}: {{state}}"),),
-            text="That an ImageWarmup asks for.",
+            text="That an ImageWarmup requests.",
         ),
         Panel(
             "Models read, by source",

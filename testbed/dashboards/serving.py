@@ -55,7 +55,7 @@ SERVING = Dashboard(
             "Age of the decision",
             "s",
             (("tessera_model_server_decision_age_seconds", _SERVER),),
-            text="Above 0 an earlier decision is held.",
+            text="Above 0 an earlier decision stays in force.",
         ),
         Panel(
             "Scrapes of model servers, by result",
@@ -66,7 +66,7 @@ SERVING = Dashboard(
             "Wake-up queries, by result",
             "reqps",
             ((f"sum by (result) (rate(tessera_metrics_wake_queries_total{RATE}))", "{{result}}"),),
-            text="Asked of the Prometheus of `metricsApi.prometheus` while a server has no replica.",
+            text="Queried from the Prometheus of `metricsApi.prometheus` while a server has no replica.",
         ),
         Panel(
             "Queries for rules of prometheus-adapter, by result",
@@ -75,7 +75,7 @@ SERVING = Dashboard(
                 (f"sum by (result) (rate(tessera_metrics_rule_queries_total{RATE}))", "{{result}}"),
                 ("sum(tessera_metrics_rules_invalid)", "broken files"),
             ),
-            text="Which series there are, asked of the Prometheus of `metricsApi.prometheus`.",
+            text="Which series there are, queried from the Prometheus of `metricsApi.prometheus`.",
         ),
         Panel(
             "Requests to the metrics APIs, by answer",

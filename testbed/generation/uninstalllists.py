@@ -36,8 +36,8 @@ def with_lists(script: str, objects: Iterable[dict[str, Any]]) -> str:
     kinds = sorted(re.sub("ys$", "ies", re.sub("sss$", "sses", f"{each}s")).lower() for each in outside)
     own = sorted(
         name.removeprefix(_OURS)
-        for name, said in names()
-        if name.startswith(_OURS) and said["owner"] == "a node" and said["writer"] in {"the agent", "the disk agent"}
+        for name, facts in names()
+        if name.startswith(_OURS) and facts["owner"] == "a node" and facts["writer"] in {"the agent", "the disk agent"}
     )
     lines = (
         f"kinds='{' '.join(kinds)}'",

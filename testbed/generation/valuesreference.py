@@ -16,14 +16,14 @@ from tessera.api.tessera.v1alpha1.crds import descriptions
 __all__ = ["schema_of_values", "table_of_values", "values_file"]
 
 
-def schema_of_values(said: Mapping[str, str]) -> dict[str, Any]:
+def schema_of_values(source: Mapping[str, str]) -> dict[str, Any]:
     """Return the JSON schema of the values, with the description of each.
 
     Args:
-        said: the text of `api/tessera/chart/installation` by its `MODULE`.
+        source: the text of `api/tessera/chart/installation` by its `MODULE`.
 
     """
-    words = descriptions(said)
+    words = descriptions(source)
     schema: dict[str, Any] = msgspec.json.schema(Values, ref_template="#/definitions/{name}")
     for name, definition in schema["$defs"].items():
         definition.pop("title", None)
@@ -39,9 +39,9 @@ def schema_of_values(said: Mapping[str, str]) -> dict[str, Any]:
     return {"$schema": "http://json-schema.org/draft-07/schema#", **root, "definitions": definitions}
 
 
-def values_file(said: Mapping[str, str]) -> str:
+def values_file(source: Mapping[str, str]) -> str:
     """Return values.yaml: each value with its description."""
-    return "".join(_yaml(Values(), descriptions(said), 0))
+    return "".join(_yaml(Values(), descriptions(source), 0))
 
 
 def _yaml(record: msgspec.Struct, words: Mapping[tuple[str, str], str], depth: int) -> Iterator[str]:
@@ -59,9 +59,9 @@ def _yaml(record: msgspec.Struct, words: Mapping[tuple[str, str], str], depth: i
         yield "" if depth else "\n"
 
 
-def table_of_values(said: Mapping[str, str]) -> str:
+def table_of_values(source: Mapping[str, str]) -> str:
     """Return a Markdown table of all values."""
-    words = descriptions(said)
+    words = descriptions(source)
     rows = [f"| `{key}` | `{_flow(value)}` | {text} |\n" for key, value, text in _rows(Values(), words, "")]
     return "".join(("| value | default | |\n", "| --- | --- | --- |\n", *rows))
 

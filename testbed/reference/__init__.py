@@ -56,11 +56,11 @@ def _list(metrics: Iterable[Metric]) -> str:
 
 
 def _values() -> str:
-    said = {installation.MODULE: Path(installation.__file__).read_text()}
+    source = {installation.MODULE: Path(installation.__file__).read_text()}
     return f"""# Values of the chart
 
 For `helm install --set KEY=VALUE` and `tessera manifests --set KEY=VALUE`, or a file with `-f`;
 [installing](../install.md) says which of them a cluster needs. Helm checks them by `deploy/chart/values.schema.json`.
 `null` is refused, because Helm takes it for no value at all: empty a list by `[]`, a mapping by `{{}}`, a text by `""`.
 
-{valuesreference.table_of_values(said)}"""
+{valuesreference.table_of_values(source)}"""

@@ -16,7 +16,7 @@ _WIDTH = 100
 def page() -> str:
     """Return all commands with their options, in the order of `tessera --help`."""
     root = click.Context(main, info_name="tessera", terminal_width=_WIDTH, **main.context_settings)
-    rows = ((f"[`tessera {name}`](#tessera-{name})", plain(said)) for name, said in COMMANDS.items())
+    rows = ((f"[`tessera {name}`](#tessera-{name})", plain(text)) for name, text in COMMANDS.items())
     head = ("# Commands\n\n", table(("command", "what it does"), rows), "\n", _prose(main.epilog or ""))
     return "".join((*head, *(part for name in COMMANDS for part in _command(root, name))))
 

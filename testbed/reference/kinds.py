@@ -21,7 +21,7 @@ def page(definitions: Mapping[str, Any]) -> str:
     """
     specs = [each["spec"] for each in definitions.values()]
     rows = (
-        (f"[{kind}](#{kind.lower()})", f"`{spec['names']['shortNames'][0]}`", spec["scope"], plain(_said(spec)))
+        (f"[{kind}](#{kind.lower()})", f"`{spec['names']['shortNames'][0]}`", spec["scope"], plain(_description(spec)))
         for spec in specs
         for kind in (spec["names"]["kind"],)
     )
@@ -31,17 +31,17 @@ def page(definitions: Mapping[str, Any]) -> str:
     return head + summary + "".join(part for spec in specs for part in _kind(spec))
 
 
-def _said(spec: Mapping[str, Any]) -> str:
+def _description(spec: Mapping[str, Any]) -> str:
     return str(spec["versions"][0]["schema"]["openAPIV3Schema"]["description"])
 
 
 def _kind(spec: Mapping[str, Any]) -> Iterator[str]:
     version = spec["versions"][0]
-    yield f"\n## {spec['names']['kind']}\n\n{plain(_said(spec))}\n"
+    yield f"\n## {spec['names']['kind']}\n\n{plain(_description(spec))}\n"
     properties = version["schema"]["openAPIV3Schema"]["properties"]
     for part in [each for each in ("spec", "status") if each in properties]:
         yield f"\n### {spec['names']['kind']} {part}\n\n{plain(properties[part]['description'])}\n\n"
-        rows = ((f"`{name}`", kind, plain(said)) for name, kind, said in _fields(properties[part], ""))
+        rows = ((f"`{name}`", kind, plain(text)) for name, kind, text in _fields(properties[part], ""))
         yield table(("field", "type", "meaning"), rows)
     columns = version["additionalPrinterColumns"]
     yield f"\n### {spec['names']['kind']} columns\n\nOf `kubectl get {spec['names']['plural']}`.\n\n"
@@ -71,14 +71,14 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 def _meaning(field: Mapping[str, Any], inner: Mapping[str, Any], *, required: bool) -> str:
-    said = [field.get("description") or inner.get("description") or ""]
-    said += ["Required."] * required
+    sentences = [field.get("description") or inner.get("description") or ""]
+    sentences += ["Required."] * required
     if "default" in field and field["default"] not in ("", {}):
-        said.append(f"Default `{msgspec.json.encode(field['default']).decode()}`.")
+        sentences.append(f"Default `{msgspec.json.encode(field['default']).decode()}`.")
     bounds = [f"{key} `{schema[key]}`" for schema in _once(field, inner) for key in _BOUNDS if key in schema]
-    said += [f"{', '.join(bounds)}."] if bounds else []
-    said += [f"Rule: {each['message']}." for each in inner.get("x-kubernetes-validations", ())]
-    return " ".join(each for each in said if each)
+    sentences += [f"{', '.join(bounds)}."] if bounds else []
+    sentences += [f"Rule: {each['message']}." for each in inner.get("x-kubernetes-validations", ())]
+    return " ".join(each for each in sentences if each)
 
 
 def _once(field: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:

@@ -15,7 +15,7 @@ from testbed.reference.tables import plain, table
 
 __all__ = ["names", "page"]
 
-_SAID = re.compile(
+_DOCSTRING = re.compile(
     r"(?P<kind>Label|Annotation|Taint|Resource) of (?P<owner>[^:]*): (?P<says>.*?\.) "
     r"Set by (?P<writer>[^;]*); read by (?P<reader>.*?)\.(?: |$)"
 )
@@ -34,16 +34,16 @@ def page() -> str:
     found = sorted(names(), key=lambda each: each[0])
     for kind, title in _TITLES.items():
         rows = [
-            (f"`{name}`", plain(said["owner"]), plain(said["says"]), said["writer"], plain(said["reader"]))
-            for name, said in found
-            if said["kind"] == kind
+            (f"`{name}`", plain(facts["owner"]), plain(facts["says"]), facts["writer"], plain(facts["reader"]))
+            for name, facts in found
+            if facts["kind"] == kind
         ]
         parts.append(f"\n## {title}\n\n{table(('name', 'of', 'meaning', 'set by', 'read by'), rows)}")
     return "".join(parts)
 
 
 def names() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each name with the parts of what is said of it."""
+    """Yield each name with the parts of its docstring."""
     for path in sorted(Path(tessera.__file__).parent.rglob("*.py")):
         body = ast.parse(path.read_text()).body
         for statement, below in itertools.pairwise(body):
@@ -53,5 +53,5 @@ def names() -> Iterator[tuple[str, dict[str, str]]]:
                     | ast.AnnAssign(value=ast.Constant(value=str(name))),
                     ast.Expr(value=ast.Constant(value=str(text))),
                 ):
-                    for found in _SAID.finditer(" ".join(text.split())):
+                    for found in _DOCSTRING.finditer(" ".join(text.split())):
                         yield name, found.groupdict()

@@ -34,8 +34,8 @@ class Machine:
         """Start the machine, run a class of `inside.py`, and return how many of its tests passed; all have to."""
         what = shlex.quote(f"/checkout/tests/guest/inside.py::{name}")
         ran = boot(self._root, self._disks, f"cd /tmp && {PYTEST} {what}", TIMEOUT_S, udev=udev)
-        assert ran.code == 0, ran.said
-        return ran.said.count("PASSED ")
+        assert ran.code == 0, ran.output
+        return ran.output.count("PASSED ")
 
 
 @pytest.fixture(scope="module")
