@@ -9,6 +9,7 @@ from tessera.core.deviceplugin.allocations import Use
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.liststrategies import DeviceInjection
 
@@ -42,6 +43,7 @@ class IdsHandover:
     """Hands devices over as a variable with their ids."""
 
     injection = DeviceInjection()
+    inventory = Inventory(gpus=(facts(0, "T4"), facts(1, "T4")))
 
     def give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
         assert resource.name

@@ -185,7 +185,13 @@ class Node:
         return self.inventory
 
     def _create(self, gpu: str, placement: Placement) -> None:
-        instance = Instance(placement=placement, uuid="MIG-new", gpu_instance=2, compute_instance=0, memory_mib=4864)
+        instance = Instance(
+            placement=placement,
+            gpu_instance=2,
+            compute_instance=0,
+            memory_mib=4864,
+            uuid=f"MIG-new-{placement.start}",
+        )
         self.inventory = Inventory(
             gpus=tuple(
                 msgspec.structs.replace(each, instances=(*each.instances, instance)) if each.uuid == gpu else each

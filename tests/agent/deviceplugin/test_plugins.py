@@ -18,6 +18,8 @@ from tessera.clients.kubelet import Container, MemoryKubelet
 from tessera.core.deviceplugin.advertise import OfferOptions
 from tessera.core.deviceplugin.edits import ContainerMount
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.sharing import Mode
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.errors import Conflict
 from tessera.measures import Measures
@@ -139,6 +141,66 @@ async def test_the_index_that_a_container_was_told_is_known_after_a_reboot(node:
     await node.offer((first, WHOLE), how=how)
     with pytest.raises(Conflict, match="the devices of index 1, which now have index none"):
         await node.kubelet.create("default", "p", "main")
+
+
+def created_again(gpu: GpuFacts) -> GpuFacts:
+    """Return a GPU whose two instances were created again in the other order, so that their UUIDs are crossed."""
+    first, second = gpu.instances
+    ids = [{"uuid": each.uuid, "gpu_instance": each.gpu_instance} for each in (second, first)]
+    pairs = zip(gpu.instances, ids, strict=True)
+    return msgspec.structs.replace(gpu, instances=tuple(msgspec.structs.replace(one, **new) for one, new in pairs))
+
+
+HOW = [CDI, PluginOptions(), PluginOptions(id_strategy="index")]
+
+
+@pytest.mark.parametrize("how", HOW, ids=["cdi", "envvar", "index"])
+@pytest.mark.parametrize("reboot", [True, False])
+async def test_an_instance_by_name_is_the_pods_that_was_told_its_uuid_wherever_it_is_created_again(
+    node: Node, how: PluginOptions, *, reboot: bool
+) -> None:
+    """As after a reboot, or when an administrator destroys and creates instances: the driver's UUIDs come back."""
+    layout = sevenths()[:2]
+    gpu = facts(0, layout=layout)
+    await node.offer((gpu, mig(layout)), how=how)
+    for name in "pr":
+        await node.run(name, SLICE)
+    if reboot:
+        await node.kill()
+        node.plugins = node.started()
+    after = created_again(gpu)
+    await node.offer((after, mig(layout)), how=how)
+    record, there = node.plugins.gate.record, {each.uuid: each.placement for each in after.instances}
+    places = {each.pod[-1]: there[each.ids[0]] for each in record.entries}
+    assert {each.pod[-1]: use.device.placement for each in record.entries for use in each.uses} == places
+    for name in "pr" if reboot else "r":  # both run again on what they were told; p goes on without a restart, too
+        await node.kubelet.create("default", name, "main")
+    node.end("r")
+    await record.tidy(node.plugins._uses_of)
+    await node.offer((after, msgspec.structs.replace(mig(layout), allocator="scheduler")), how=how, withheld=0)
+    needs = {name: share(0, 4864, mode=Mode.MIG, profile="1g.5gb", start=place.start) for name, place in places.items()}
+    node.assign("need-r", 4, needs["r"])
+    await node.run("need-r", NEED, 4)
+    node.assign("need-p", 4, needs["p"])
+    with pytest.raises(Conflict, match=r"container main of pod default/p uses 1g\.5gb at"):
+        await node.run("need-p", NEED, 4)
+
+
+async def test_a_pod_whose_uuid_comes_back_on_an_instance_that_another_has_gives_way(node: Node) -> None:
+    layout = sevenths()[:2]
+    gpu = facts(0, layout=layout)
+    await node.offer((gpu, mig(layout)), how=CDI)
+    for name in "pr":
+        await node.run(name, SLICE)
+    named = {each.pod: each.ids[0] for each in node.plugins.gate.record.entries}
+    (moved,) = [each for each in gpu.instances if each.uuid == named["default/p"]]
+    (stays,) = [each for each in gpu.instances if each.uuid == named["default/r"]]
+    # p's is destroyed, r's gets its UUID: r's own is gone
+    changed = msgspec.structs.replace(gpu, instances=(msgspec.structs.replace(stays, uuid=moved.uuid),))
+    await node.offer((changed, mig([stays.placement])), how=CDI)
+    with pytest.raises(Conflict, match="container main of pod default/r uses"):
+        await node.kubelet.create("default", "p", "main")
+    assert [later.pod for later, _ in node.plugins.gate.refusals.double_allocations()] == ["default/p"]
 
 
 async def test_replicas_under_mps_get_their_limits(node: Node) -> None:

@@ -81,16 +81,22 @@ class Plugins:
         self.shares.count_in(unit_mib)
 
     async def adopt(self, inventory: Inventory) -> None:
-        """Record, once, allocations made before there was a record; nothing is advertised before.
+        """Record where MIG instances are now, and, once, allocations made before there was a record.
+
+        Nothing is advertised before.
 
         Raises:
             Unavailable: the kubelet's record cannot be read.
 
         """
+        self._observe(inventory)
         if not self._adopted:
-            self._maker.observe(inventory)
             await self._tidy_record()
             self._adopted = True
+
+    def _observe(self, inventory: Inventory) -> None:
+        self._maker.observe(inventory)
+        self.gate.record.follow(inventory)
 
     async def offer(
         self,
@@ -119,7 +125,7 @@ class Plugins:
             driver_folder=self._paths.driver_folder,
         )
         self._handover.injection = injection
-        self._maker.observe(inventory)
+        self._observe(inventory)
         self._unwritten = ""
         if injection.cdi or self.gate.record.by_cdi:
             try:

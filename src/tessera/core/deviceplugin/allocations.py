@@ -139,6 +139,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     is handed that answer. Empty while unknown."""
     indices: tuple[str, ...] = ()
     """The driver's indices of `uses`, where that answer named them so; empty where it named UUIDs."""
+    uuids: tuple[str, ...] = ()
+    """The UUIDs of its devices, of a share with a MIG instance that the answer named; those by name are in `ids`."""
 
     @property
     def holder(self) -> str:

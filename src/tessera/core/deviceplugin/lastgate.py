@@ -249,6 +249,7 @@ def named(entry: Allocation, observed: GateObservation) -> Allocation:
         guessed=entry.guessed,
         strategies=entry.strategies,
         indices=entry.indices,
+        uuids=entry.uuids,
     )
 
 

@@ -12,7 +12,7 @@ __all__ = ["DeviceId", "devices_by_uuid", "devices_of_ids", "existing_devices", 
 
 
 class DeviceId(NamedTuple):
-    """A GPU, or a MIG instance by its GPU and placement: an instance's own UUID changes each time it is created."""
+    """A GPU, or a MIG instance by its GPU and placement: one that is created again may have another UUID."""
 
     gpu: str
     """UUID."""

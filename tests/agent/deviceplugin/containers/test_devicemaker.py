@@ -55,7 +55,7 @@ async def test_an_instance_is_cut_before_its_container_is_created(node: Node) ->
     got = await node.run("p", NEED, 4)
     assert node.created == [(gpu.uuid, place)]
     edits = node.spec(got)
-    assert "TESSERA_GPU_UUIDS=MIG-new" in edits["env"]
+    assert "TESSERA_GPU_UUIDS=MIG-new-3" in edits["env"]
     assert "/dev/nvidia-caps/nvidia-cap39" in [each["path"] for each in edits["deviceNodes"]]
     await node.kubelet.create("default", "p", "main")
     assert len(node.created) == 1

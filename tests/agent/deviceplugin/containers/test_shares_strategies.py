@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from builders.gpunodes import facts
-from harness.pluginnode import CDI, GPU, MEMORY, NEED, WHOLE, Node, share
+from builders.gpunodes import facts, sevenths
+from harness.pluginnode import CDI, GPU, MEMORY, NEED, WHOLE, Node, mig, share
 from tessera.agent.deviceplugin.containers.changerequests import ChangeRequest
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.errors import Conflict
 
@@ -159,3 +160,31 @@ async def test_gpus_that_are_renumbered_between_record_and_answer_are_not_handed
     held.goes_on.set()
     with pytest.raises(Conflict, match="its GPUs were renumbered while they were prepared"):
         await running
+
+
+@pytest.mark.parametrize("how", [ENV, BOTH, CDI], ids=["envvar", "both", "cdi"])
+@pytest.mark.parametrize("there", [True, False], ids=["instances are there", "instances are created"])
+async def test_a_share_of_an_instance_that_was_created_again(node: Node, how: PluginOptions, *, there: bool) -> None:
+    """By CDI a container gets what is at its placement; else what has the UUID that it was told: another's, here."""
+    layout = sevenths()[:2]
+    gpu = facts(0, layout=layout if there else ())
+    sharing = msgspec.structs.replace(mig(layout), allocator="scheduler") if there else Sharing(layout=())
+    await node.offer((gpu, sharing), how=how)
+    for name, place in zip("pq", layout, strict=True):
+        node.assign(name, 4, share(0, 4864, mode=Mode.MIG, profile=place.profile, start=place.start))
+        await node.run(name, NEED, 4)
+    await node.kill()
+    node.plugins = node.started()
+    first, second = node.inventory.gpus[0].instances
+    crossed = [msgspec.structs.replace(one, uuid=other.uuid) for one, other in ((first, second), (second, first))]
+    after = msgspec.structs.replace(node.inventory.gpus[0], instances=tuple(crossed))
+    await node.offer((after, sharing), how=how)
+    for name, now in zip("pq", crossed, strict=True):
+        if how is CDI:
+            assert uuids(node, await node.kubelet.create("default", name, "main")) == now.uuid
+            continue
+        with pytest.raises(Conflict, match=r"it uses 1g.5gb at \d of GPU .*, and is assigned 1g.5gb at \d of GPU"):
+            await node.kubelet.create("default", name, "main")
+    node.passed_s += 61
+    blocked = [] if how is CDI else ["uid-p", "uid-q"]
+    assert sorted(node.plugins.gate.refusals.blocked_pods()) == blocked, "those are evicted"

@@ -68,6 +68,7 @@ ALLOCATIONS = st.builds(
     signature=TEXT,
     strategies=st.lists(st.sampled_from(get_args(ListStrategy)), max_size=2).map(tuple),
     indices=st.lists(TEXT, max_size=2).map(tuple),
+    uuids=st.lists(TEXT, max_size=2).map(tuple),
 )
 ANSWERS = st.builds(
     Answers,
@@ -119,6 +120,7 @@ def test_version_1_has_these_names() -> None:
         "signature": "",
         "strategies": [],
         "indices": [],
+        "uuids": [],
     }
     kept = json.loads(write_answers(read_answers(FORMER_ANSWERS, "shares.json")))
     (answer,), (exchange,) = kept["answers"], kept["exchanges"]
@@ -196,6 +198,7 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
     assert found[2].assignment == ("{}" if number > 5 else "")
     assert [each.strategies for each in found] == [("envvar",) if number > 10 else ()] * 4
     assert [each.indices for each in found] == [(), ("1",) if number > 11 else (), (), ()]
+    assert [each.uuids for each in found] == [(), (), ("GPU-00000002",) if number > 12 else (), ()]
 
 
 @pytest.mark.parametrize("path", FILES["allocations"], ids=lambda path: path.stem)

@@ -39,7 +39,9 @@ from tessera.core.deviceplugin.formerentries import is_vague, supplemented, with
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import GateObservation, named
 from tessera.core.deviceplugin.lostentries import still_lost
+from tessera.core.deviceplugin.relocation import relocated
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy
 from tessera.core.workload.resources import SHARE_RESOURCES
@@ -300,6 +302,27 @@ class AllocationRecord:
     def learn(self, record: tuple[Allocation, ...]) -> None:
         """Take a record that differs only in the pods of its entries; it is written with the next change."""
         self._entries = record
+
+    def follow(self, inventory: Inventory) -> None:
+        """Record where the driver has the MIG instances now that containers were given by UUID (`relocated`)."""
+        self._keep_in_memory(relocated(self._entries, inventory, self.next_ns()))
+
+    def note_uuids(self, resource: str, ids: Iterable[str], uuids: tuple[str, ...]) -> None:
+        """Record the UUIDs by which an `Allocate` call that is in progress will name the devices of a share.
+
+        Raises:
+            Unavailable: the record cannot be written.
+
+        """
+        own = (resource, tuple(sorted(ids)))
+        self.keep(
+            tuple(
+                msgspec.structs.replace(each, uuids=uuids)
+                if each.guessed and (each.resource, each.ids) == own
+                else each
+                for each in self._entries
+            )
+        )
 
     def complete(self, assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]) -> None:
         """Record the shares of started containers (`core.deviceplugin.allocations.completed`).

@@ -149,7 +149,7 @@ class Gate:
         # 1. A restarted container is not later than before.
         before_ns = (each.at_ns for each in self.record.entries if replaces(holder, each))
         at_ns, own = min(before_ns, default=self.record.next_ns()), latest(self.record.entries, holder)
-        answered = {} if own is None else {"strategies": own.strategies, "indices": own.indices}
+        answered = {} if own is None else {"strategies": own.strategies, "indices": own.indices, "uuids": own.uuids}
         new = msgspec.structs.replace(holder, uses=uses, at_ns=at_ns, **answered)
         # 2. Decide, a little later if a conflicting pod is terminating.
         loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ from tessera.core.deviceplugin.allocations import Use, uses_of_devices
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, container_response
 from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.node.liststrategies import DeviceInjection
 
 __all__ = ["DeviceHandover"]
@@ -27,6 +27,11 @@ class DeviceHandover:
     def __init__(self, maker: DeviceMaker, injection: DeviceInjection) -> None:
         self._maker = maker
         self.injection = injection
+
+    @property
+    def inventory(self) -> Inventory:
+        """The driver's last inventory."""
+        return self._maker.inventory
 
     def give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
         """Return what a container with these devices gets."""

@@ -28,6 +28,7 @@ from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, answered, by_cdi, container_response, share_name
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import ASSIGNED_HINT, Answer, AssignedRequest, Units, pick, served
+from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, TesseraError, Unavailable
@@ -49,6 +50,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 class DevicePreparer(Protocol):
     """Prepares devices."""
+
+    inventory: Inventory
+    """The driver's last inventory."""
 
     async def prepare(self, shares: tuple[Share, ...]) -> Prepared:
         """Create the devices of shares, and return what a container with them gets."""
@@ -136,6 +140,8 @@ class ShareAllocator:
                 self._log.info("share_awaited", pod=str(request.key), resource=resource, call="Allocate")
                 prepared = await self._maker.prepare(request.shares)
                 self._require_same(request, uses)
+                if any(use.device.placement for use in uses):
+                    self._gate.record.note_uuids(resource, ids, prepared.visible)
                 given = container_response(injection, given, prepared.visible, prepared.edits)
             # 4. Remember the chosen pod until the kubelet's record shows the holder.
             self._exchanges.remember(answer)
@@ -211,6 +217,7 @@ class ShareAllocator:
         """
         why = self._maker.misfit(request)
         if fixed:
+            self._gate.record.follow(self._maker.inventory)
             now = {use.device for use in self._maker.uses(request.shares)}
             # A container that ran has its assignment written; of one that never did only this record knows the answer.
             never = not was_created(self._view.find(holder.uid) or {}, holder.container)

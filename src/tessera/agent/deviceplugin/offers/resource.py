@@ -12,6 +12,7 @@ from tessera.core.deviceplugin.allocations import Allocation, Use, uses_of_devic
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.tesseranames import ISOLATION
@@ -28,6 +29,10 @@ class Handover(Protocol):
     @property
     def injection(self) -> DeviceInjection:
         """How devices are handed over now."""
+
+    @property
+    def inventory(self) -> Inventory:
+        """The driver's last inventory."""
 
     def give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
         """Return what a container with these devices gets."""
@@ -170,7 +175,8 @@ class OfferedResource(ListedResource[Resource]):
             await self._shares.pre_start(self.resource.name, ids)
             return
         holder = await self._gate.holder(self.resource.name, ids)
-        # A container keeps the devices it was allocated, whatever is advertised by now.
+        # A container keeps the devices it was allocated, by UUID, whatever is advertised by now.
+        self._gate.record.follow(self._handover.inventory)
         uses = self._gate.record.uses_of(holder) or uses_of_devices(self._known(ids))
         self._refuse_renumbered(holder, uses)
         if not self._gate.record.has_started(holder):

@@ -105,6 +105,7 @@ class _AllocationFields(msgspec.Struct, frozen=True, kw_only=True):
     signature: str = ""
     strategies: tuple[str, ...] = ()
     indices: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
 
 
 class _KeyFields(NamedTuple):
