@@ -6,7 +6,7 @@ from typing import Any
 
 from builders.shares import amount, mig_share, share
 from tessera.api.tessera.pods.assignments import write_shares
-from tessera.api.tessera.v1alpha1.gpunodes import claims_field, desired_field, new_object, status_fields
+from tessera.api.tessera.v1alpha1.gpunodes import claims_field, desired_field, new_object, offered_field, status_fields
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
 from tessera.core.gpu.gpumodels import model
@@ -55,7 +55,8 @@ def gpunode(name: str, *gpus: Gpu, **more: Any) -> Object:
     spec: Object = {"desired": desired_field(state.desired), "claims": claims_field(state.claims)}
     if state.policy:
         spec["policy"] = {"name": state.policy, "document": {}}
-    return new_object(name, f"uid-{name}") | {"spec": spec, "status": status_fields(state)}
+    status = status_fields(state) | {"offered": offered_field(state.offered)}
+    return new_object(name, f"uid-{name}") | {"spec": spec, "status": status}
 
 
 def containers(limits: Mapping[str, Mapping[str, str | int]]) -> list[Object]:

@@ -1,7 +1,8 @@
 """Random clusters as Kubernetes objects: nodes with and without agent, in every state, and a pending pod."""
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -9,11 +10,15 @@ import msgspec
 from builders.kubeobjects import gpu, gpunode, node, place, pod
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.api.tessera.pods.clusterpods import read_live_pod
-from tessera.core.cluster.gpunodestate import DesiredDevices, Impairment, UnhealthyDevice
-from tessera.core.cluster.snapshot import Gpu
+from tessera.core.cluster.compatibility import faults
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice
+from tessera.core.cluster.gputypes import GpuType
+from tessera.core.cluster.namedshares import named_share
+from tessera.core.cluster.protocols.allocators import devices_one_by_one
+from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Layout
-from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.gpu.sharing import Mode, Sharing, names_device
 from tessera.core.packing.ledger import Ledger
 from tessera.core.workload.need import PodKey
 
@@ -76,13 +81,51 @@ def random_cluster(rng: random.Random, *, desired: bool, running: int) -> list[O
     placed: list[Object] = []
     for number in range(running):
         placed += _placed([*objects, *placed], _pod(rng, f"r{number}", models), unreadable=rng.random() < 0.2)
+    advertise(objects, placed)
     return [*objects, *placed, want]
+
+
+def advertise(objects: Sequence[Object], placed: Sequence[Object]) -> None:
+    """Put into nodes with an agent what it advertises by name: healthy devices, and on managed GPUs the kubelet's."""
+    cluster = read_cluster(as_fields([*objects, *placed]))
+    nodes = {each["metadata"]["name"]: each["status"]["allocatable"] for each in objects if each["kind"] == "Node"}
+    for each in cluster.nodes:
+        if each.state is not None:
+            shares = [share for pod in cluster.pods if pod.node == each.node.name for share in pod.shares]
+            found = Counter(share.resource for gpu in each.state.gpus for share in _by_name(gpu, each.state, shares))
+            amounts = {name: count for name, count in nodes[each.node.name].items() if not names_device(name)}
+            nodes[each.node.name].clear()
+            nodes[each.node.name].update(amounts | {name: str(count) for name, count in found.items()})
+
+
+def _by_name(gpu: Gpu, state: GpuNodeState, shares: Sequence[Share]) -> Iterator[Share]:
+    """Yield the healthy devices by name of a GPU, those in use too."""
+    unhealthy = {
+        (each.device.placement and each.device.placement.start)
+        for each in state.unhealthy
+        if each.device.gpu == gpu.uuid
+    }
+    if None in unhealthy or gpu.sharing.allocator == "scheduler":
+        return
+    if not gpu.sharing.managed:
+        for device in gpu.devices:
+            if device.placement is None or device.placement.start not in unhealthy:
+                yield from [Share.of_device(gpu.index, device, device.resource)] * device.clients
+        return
+    own = [share for share in shares if share.gpu == gpu.index]
+    yield from (share for share in own if names_device(share.resource) and share.start not in unhealthy)
+    for uuid, placement in devices_one_by_one(state.offered):
+        share = named_share(gpu, placement)
+        healthy = uuid == gpu.uuid and share.start not in unhealthy
+        if healthy and not any(faults(GpuType.of(gpu), {"own": tuple(own), "idle": (share,)})):
+            yield share
 
 
 def _node(rng: random.Random, name: str, models: Sequence[str], *, desired: bool) -> list[Object]:
     agent = rng.random() < 0.85
     units = {name: count for name, count in UNITS.items() if rng.random() < 0.7}
     if not agent:
+        units = {name: count for name, count in units.items() if not names_device(name)}
         units["nvidia.com/gpu"] = len(models)
     room = {"cpu": rng.choice(("64", "2")), "memory": rng.choice(("256Gi", "4Gi")), "pods": rng.choice(("110", "1"))}
     labels = {} if agent else {"nvidia.com/gpu.product": PRODUCTS[models[0]], "nvidia.com/gpu.count": str(len(models))}
@@ -103,14 +146,22 @@ def _node(rng: random.Random, name: str, models: Sequence[str], *, desired: bool
             unhealthy.append(UnhealthyDevice(device=DeviceId(each.uuid), reason="Xid 79"))
         elif each.sharing.layout and rng.random() < 0.15:
             unhealthy.append(UnhealthyDevice(device=DeviceId(each.uuid, each.sharing.layout[0]), reason="Xid 94"))
-        if desired and each.sharing.managed and rng.random() < 0.2:
-            wanted.append(DesiredDevices(gpu=each.uuid, whole=True))
+        if desired and each.sharing.managed and rng.random() < 0.3:
+            instances = each.sharing.layout or ()
+            wanted.append(DesiredDevices(gpu=each.uuid, whole=not instances, instances=instances))
     impaired: tuple[Impairment, ...] = ()
     if rng.random() < 0.15:
         subject = rng.choice(("tessera.dev/gpu-memory", "nvidia.com/gpu"))
         impaired = (Impairment(kind="Withheld", subject=subject, message="the resource is not advertised: reasons"),)
     report = gpunode(
-        name, *gpus, reported=True, unhealthy=tuple(unhealthy), desired=tuple(wanted), impaired=impaired, driver="580.1"
+        name,
+        *gpus,
+        reported=True,
+        unhealthy=tuple(unhealthy),
+        desired=tuple(wanted),
+        offered=tuple(each for each in wanted if rng.random() < 0.8),
+        impaired=impaired,
+        driver="580.1",
     )
     if rng.random() < 0.08:
         del report["status"]
@@ -134,7 +185,7 @@ def _pod(rng: random.Random, name: str, models: Sequence[str]) -> Object:
 def _placed(objects: Sequence[Object], waiting: Object, *, unreadable: bool) -> list[Object]:
     """Return the pod where the scheduler would place it; none where it fits nowhere."""
     cluster, live = read_cluster(as_fields(objects)), read_live_pod(waiting)
-    ledger = Ledger.of(cluster)
+    ledger = Ledger.of(cluster, by_name=live.need.by_name)
     names = [each.node.name for each in cluster.nodes if not each.problem]
     names = [name for name in names if name not in ledger.unsuited(live.need, names)]
     best = ledger.best(live.need, names) if live.need.asks and not live.wrong else None

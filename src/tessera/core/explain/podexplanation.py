@@ -12,10 +12,11 @@ from tessera.core.cluster.closing import closed_gpus
 from tessera.core.cluster.cluster import Cluster, FinishedPod, ObservedNode, ObservedPod, Phase, Record
 from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Occupancy, occupancy
-from tessera.core.cluster.snapshot import NodeName, Share
+from tessera.core.cluster.snapshot import Gpu, NodeName, Share
 from tessera.core.explain.explain import RequestOption, ways
 from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
+from tessera.core.packing.advertised import AdvertisedDevices
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name
@@ -107,10 +108,6 @@ def explain_finished(pod: FinishedPod) -> PodExplanation:
     )
 
 
-def _advertises(node: ObservedNode, asks: Iterable[Ask]) -> bool:
-    return {ask.resource for ask in asks} <= {name for name, _ in node.advertised}
-
-
 class _WithoutPod:
     """The cluster without the pod, to find where it could be."""
 
@@ -119,7 +116,8 @@ class _WithoutPod:
         self.pod = pod
         # For a bound pod any node counts, to explain why it is there.
         self.need = msgspec.structs.replace(pod.pod.need, node_name="") if pod.node else pod.pod.need
-        self.ledger = Ledger.of(cluster, without=(holder_id(pod),))
+        self.ledger = Ledger.of(cluster, without=(holder_id(pod),), by_name=self.need.by_name)
+        self.advertised = AdvertisedDevices(cluster.nodes, (each for each in cluster.pods if each is not pod))
         locality = ImageLocality({each.node.name: each.images for each in cluster.nodes})
         self.image_bytes = locality.bytes_present(pod.images)
         self.nodes = [schedulable_node(each.node, each.state)[0] for each in cluster.nodes]
@@ -131,11 +129,25 @@ class _WithoutPod:
         if self.pod.unread:
             unread = Obstacle(Cause.REQUEST, self.pod.unread)
             return tuple(NodeFit(node=each.node.name, obstacle=unread) for each in self.cluster.nodes)
-        return verdicts_by_ledger(self.ledger, self.need, [each.node for each in self.cluster.nodes])
+        return verdicts_by_ledger(self.ledger, self.need, [each.node for each in self.cluster.nodes], self.advertised)
+
+    def ready(self, names: Sequence[str]) -> list[str]:
+        """Return which of these nodes, that have room, advertise what the pod requests."""
+        return [name for name in names if self.advertised.suffice(self.need, name)]
+
+    def has_devices(self, need: Need, name: str) -> bool:
+        """Return whether a node has devices for a need, ignoring whether it admits the pod."""
+        if not need.by_name:
+            return self.ledger.fits(need, name)
+        created = self.ledger.fits(need, name) and self.advertised.missing(need, name) is None
+        return created or self.advertised.suffice(need, name)
 
     def choice(self, names: Sequence[str]) -> tuple[str, tuple[Share, ...]] | None:
         """Return the node that the scheduler would choose of these, and the shares; None where none fits."""
         best = self.ledger.best(self.need, names, self.image_bytes)
+        if self.need.by_name and (ready := self.ready(names)):
+            chosen = best if best in ready else ready[0]
+            return chosen, self.advertised.devices(self.ledger, self.need, chosen)
         if best is None:
             return None
         shares = self.ledger.choose(self.need, best)
@@ -204,7 +216,8 @@ def _how(pod: ObservedPod) -> Iterator[str]:
 
 
 def _again(rest: _WithoutPod, verdicts: Sequence[NodeFit], here: NodeFit) -> Iterator[str]:
-    able = [each.node for each in verdicts if each.obstacle is None]
+    able: list[str] = [each.node for each in verdicts if each.obstacle is None]
+    able = (rest.ready(able) or able) if rest.need.by_name else able
     found = rest.choice(able)
     if here.obstacle is not None:
         yield f"it would not fit there today: {here.obstacle.text}"
@@ -231,13 +244,13 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
         )
     yield from _unadvertised(rest)
     able = [each.node for each in verdicts if each.obstacle is None]
-    advertising = {each.node.name for each in rest.cluster.nodes if _advertises(each, need.asks)}
-    fitting = [name for name in able if name in advertising]
+    fitting = rest.ready(able)
     found = rest.choice(fitting or able)
     if found is not None:
         best = f", best on {found[0]}" if len(fitting or able) > 1 else ""
         where = f"it fits on {first_of(fitting)} now" if fitting else f"there is room on {first_of(able)}"
-        yield f"{where}{best}: {_listed(found[1])}"
+        what = f": {_listed(found[1])}" if found[1] or not need.asks else ""
+        yield f"{where}{best}{what}"
     if not verdicts:
         yield "there are no nodes"
     if pod.message:
@@ -246,12 +259,14 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
 
 
 def _unadvertised(rest: _WithoutPod) -> Iterator[str]:
-    """Yield the resources that no node advertises: kube-scheduler rejects the pod on all nodes."""
+    """Yield the resources of which no node advertises enough: kube-scheduler rejects the pod on all nodes."""
     offered = {name for each in rest.cluster.nodes for name, _ in each.advertised}
+    names = [each.node.name for each in rest.cluster.nodes]
     for ask in {ask.resource: ask for ask in rest.need.asks}.values():
-        if ask.resource in offered:
-            continue
-        yield f"no node advertises {ask.resource}{_who_would(rest, ask)}"
+        if ask.resource not in offered:
+            yield f"no node advertises {ask.resource}{_who_would(rest, ask)}"
+        elif ask.form is Form.EXACT and not rest.ready(names) and (creators := _creators(rest, ask)):
+            yield f"no node has enough free {ask.resource}{creators}"
 
 
 def _who_would(rest: _WithoutPod, ask: Ask) -> str:
@@ -269,21 +284,33 @@ def _who_would(rest: _WithoutPod, ask: Ask) -> str:
 
 
 def _who_could_create(rest: _WithoutPod, ask: Ask) -> str:
-    able, others = 0, dict[str, None]()
-    for each in rest.cluster.nodes:
-        closed = closed_gpus(each.state.unhealthy) if each.state is not None else frozenset()
-        for gpu in (gpu for gpu in each.node.gpus if gpu.options(ask)):
-            if each.state is None or gpu.uuid in closed:
-                others[each.node.name] = None
-            else:
-                able += 1
-    if able == 1:
-        return " yet; 1 GPU could provide it: the controller creates it there when there is room"
+    if creators := _creators(rest, ask):
+        return creators
+    able = [each for each in rest.cluster.nodes if any(gpu.options(ask) for gpu in each.node.gpus)]
+    silent = [each.node.name for each in able if _healthy(each, ask)]
+    if silent:
+        return f": GPUs of {first_of(silent)} could provide it, and no agent reports it; check the agents there"
     if able:
-        return f" yet; {able} GPUs could provide it: the controller creates it on one of them when there is room"
-    if others:
-        return f"; GPUs that could provide it are unhealthy or have no agent: {first_of(list(others))}"
+        others = first_of([each.node.name for each in able])
+        return f"; GPUs that could provide it are unhealthy or have no agent: {others}"
     return _unless_unknown(rest, "provide")
+
+
+def _creators(rest: _WithoutPod, ask: Ask) -> str:
+    """Return on how many GPUs the controller could create a device; empty for none."""
+    gpus = [gpu for each in rest.cluster.nodes for gpu in _healthy(each, ask) if gpu.sharing.managed]
+    if len(gpus) == 1:
+        return " yet; 1 GPU could provide it: the controller creates it there when there is room"
+    if gpus:
+        return f" yet; {len(gpus)} GPUs could provide it: the controller creates it on one of them when there is room"
+    return ""
+
+
+def _healthy(node: ObservedNode, ask: Ask) -> list[Gpu]:
+    """Return the healthy GPUs of a node with an agent that could serve an ask."""
+    closed = closed_gpus(node.state.unhealthy) if node.state is not None else frozenset()
+    gpus = node.node.gpus if node.state is not None else ()
+    return [gpu for gpu in gpus if gpu.uuid not in closed and gpu.options(ask)]
 
 
 def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
@@ -376,7 +403,7 @@ def _admitted(rest: _WithoutPod) -> Iterator[str]:
     cures: dict[str, list[str]] = {}
     for each in rest.cluster.nodes:
         name, rule = each.node.name, refusal(rest.need, each.node)
-        fits = rest.ledger.fits(bare, name) and rest.ledger.has_cpu_and_memory(rest.need, name)
+        fits = rest.has_devices(bare, name) and rest.ledger.has_cpu_and_memory(rest.need, name)
         if each.ready and rule is not None and fits:
             cures.setdefault(_CURES[rule[0]].format(rule[1]), []).append(name)
     for cure, names in sorted(cures.items(), key=lambda item: -len(item[1]))[:_MOST_REMEDIES]:

@@ -43,6 +43,7 @@ class Cause(enum.StrEnum):
 
     DEVICES_BUSY = "devices-busy"
     DEVICES_FEW_FREE = "devices-few-free"
+    ADVERTISED = "devices-advertised"
     MEMORY_LEFT = "gpu-memory-left"
     COMPUTE_LEFT = "gpu-compute-left"
     SLICES_LEFT = "memory-slices-left"

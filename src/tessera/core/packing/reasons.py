@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from tessera.core.cluster.snapshot import Node, NodeName, Snapshot
+from tessera.core.packing.advertised import AdvertisedDevices
 from tessera.core.packing.firstobstacle import first_obstacle, mixed
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.mixednames import mixtures
@@ -80,11 +81,27 @@ class Reasons:
         return _verdict(need, planned, devices, (cpu_milli, memory_mib, pods))
 
 
-def verdicts_by_ledger(ledger: Ledger, need: Need, nodes: Sequence[Node]) -> tuple[NodeFit, ...]:
-    """Return for each of these nodes of a ledger whether a pod could run there, or the scheduler's first obstacle."""
+def verdicts_by_ledger(
+    ledger: Ledger, need: Need, nodes: Sequence[Node], advertised: AdvertisedDevices
+) -> tuple[NodeFit, ...]:
+    """Return for each of these nodes of a ledger whether a pod could run there, or the scheduler's first obstacle.
+
+    A pod by name runs where enough devices of the name are left, whatever is known of the GPUs, and where they can be
+    created; the ledger is one for such pods.
+    """
     names = [node.name for node in nodes]
-    devices = ledger.obstacles(need, names) | ledger.unsuited(need, names)
-    return tuple(_verdict(need, node, devices.get(node.name), ledger.left(node.name)) for node in nodes)
+    unsuited = ledger.unsuited(need, names)
+    devices = ledger.obstacles(need, names) | unsuited
+    verdicts: list[NodeFit] = []
+    for node in nodes:
+        counted, obstacle = node, devices.get(node.name)
+        if need.by_name and node.name not in unsuited and advertised.suffice(need, node.name):
+            counted = msgspec.structs.replace(node, reported=True, problem="", withheld=(), advertised=None)
+            obstacle = None
+        elif need.by_name and obstacle is None:
+            obstacle = advertised.missing(need, node.name)
+        verdicts.append(_verdict(need, counted, obstacle, ledger.left(node.name)))
+    return tuple(verdicts)
 
 
 def _verdict(need: Need, node: Node, devices: Obstacle | None, left: tuple[int, int, int]) -> NodeFit:

@@ -122,6 +122,11 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     unit_mib: int = 1024
     """MiB in one unit of `tessera.dev/gpu-memory` as the pod counts: kube-scheduler and the kubelet compare units."""
 
+    @property
+    def by_name(self) -> bool:
+        """Whether it requests devices by name alone, which kube-scheduler counts and the kubelet chooses."""
+        return bool(self.asks) and all(ask.form is Form.EXACT for ask in self.asks)
+
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod: an identity and a need."""

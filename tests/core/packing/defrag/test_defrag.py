@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import kubeobjects
 from builders.fleets import T4, amount, gpu, node
-from builders.shares import whole
+from builders.gpunodes import sevenths
+from builders.shares import mig_share, whole
 from builders.worlds import Judge, World, worlds
+from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
-from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Node, Snapshot
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.packing.defrag import Asker, DefragProposal, Evictable, propose, search
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.ledger import Holder, Ledger
@@ -294,6 +298,53 @@ def test_askers_that_fit_alone_are_told_that_others_come_before_them() -> None:
     got = propose(cluster(TWO, []), askers, {})
     assert [each.pod for each in got.placed] == ["default/asker-0", "default/asker-1"]
     assert got.stuck[0].reasons == ("on n it would fit, but for the pods that come before it",)
+
+
+SEVENTHS = sevenths()
+ONE, GPU = "nvidia.com/mig-1g.5gb", "nvidia.com/gpu"
+
+
+def partitioned(name: str, *unhealthy: UnhealthyDevice, kept: bool = True) -> list[kubeobjects.Object]:
+    """A node with a GPU of two instances: kept for pods by name on a managed one, or all that a fixed one has."""
+    both = SEVENTHS[:2]
+    offered = (DesiredDevices(gpu=f"GPU-{name}-0", instances=both),)
+    sharing = AUTO if kept else Sharing(modes=(Mode.MIG,), layout=both, allow_repartition=False)
+    gpus = kubeobjects.gpu(0, sharing=sharing, layout=both if kept else None, node=name)
+    return [
+        kubeobjects.node(name, {ONE: str(2 - len(unhealthy))}),
+        kubeobjects.gpunode(name, gpus, desired=offered if kept else (), offered=offered, unhealthy=unhealthy),
+    ]
+
+
+def by_name(objects: Sequence[kubeobjects.Object]) -> DefragProposal:
+    state = read_cluster(as_fields(objects))
+    pending = [Asker(pod=each.pod.key, need=each.pod.need) for each in state.pods if each.node is None]
+    return propose(state, pending, free(*state.pods))
+
+
+def test_pods_by_name_take_idle_devices_that_are_desired_for_such_pods_and_no_pod_moves() -> None:
+    used = kubeobjects.pod("x", {ONE: 1}, mig_share(0, "1g.5gb", 0), node="n")
+    got = by_name([*partitioned("n"), used, *(kubeobjects.pod(name, {ONE: 1}, node=None) for name in "ab")])
+    starts = [[share.start for share in each.place.shares] for each in got.placed]
+    assert (got.moves, got.stuck, starts) == ((), (), [[1], [2]])  # the second is created
+
+
+def test_a_pod_by_name_moves_to_an_idle_device_of_its_name() -> None:
+    x = kubeobjects.pod("x", {ONE: 1}, mig_share(0, "1g.5gb", 0), node="n")
+    y = kubeobjects.pod("y", {ONE: 1}, mig_share(0, "1g.5gb", 0), node="m")
+    got = by_name([*partitioned("n"), *partitioned("m"), x, y, kubeobjects.pod("me", {GPU: 1}, node=None)])
+    (move,) = got.moves
+    assert (move.frees.node, move.fits.node) in {("n", "m"), ("m", "n")}
+    assert [share.start for share in move.fits.shares] == [1]
+    assert [each.place.node for each in got.placed] == [move.frees.node]
+
+
+def test_kube_scheduler_counts_a_device_in_use_that_is_unhealthy_twice() -> None:
+    """As requested, and as one that the node does not advertise any more."""
+    used = kubeobjects.pod("x", {ONE: 1}, mig_share(0, "1g.5gb", 0), node="n")
+    unhealthy = UnhealthyDevice(device=DeviceId("GPU-n-0", SEVENTHS[0]))
+    got = by_name([*partitioned("n", unhealthy, kept=False), used, kubeobjects.pod("me", {ONE: 1}, node=None)])
+    assert got.stuck[0].reasons == (f"on n: too few free devices: 1 x {ONE} requested, 0 of 1 advertised are free",)
 
 
 def test_no_more_moves_than_allowed() -> None:

@@ -150,7 +150,7 @@ class _Search:
                 continue
             able = tuple(pod for pod in own if self._can_go(pod))
             one_device = sum(ask.count for ask in asker.need.asks) == 1
-            if one_device and self.room.of_one_node(name).has_cpu_and_memory(asker.need, name):
+            if one_device and self.room.of_one_node(name, asker.need).has_cpu_and_memory(asker.need, name):
                 gpus = sorted({share.gpu for pod in able for share in pod.shares})
                 yield from ((name, tuple(pod for pod in able if gpu in _gpus(pod))) for gpu in gpus)
             else:
@@ -177,7 +177,7 @@ class _Search:
         """Return sufficient moves of which none can be left out on their node; None if none are found."""
         found: list[_Set] = []
         for name, pods in groups:
-            trial = self.room.ledger.of_one_node(name)
+            trial = self.room.ledger(needs[-1]).of_one_node(name)
             for pod in moved:
                 trial.drop_pod(holder_id(pod))
             gone = victims(trial, needs[-1], _EVERYBODY, name, map(holder_id, pods))
@@ -238,13 +238,14 @@ class _Search:
         admitting = self.room.admitting(asker.need)
         if not admitting:
             return (f"no node admits it: {self._obstacles(asker.need, self.room.nodes)}",)
-        never = self.room.ledger.filter(asker.need, admitting).hopeless
+        ledger = self.room.ledger(asker.need)
+        never = ledger.filter(asker.need, admitting).hopeless
         open_nodes = [name for name in admitting if name not in never]
         if not open_nodes:
             every = len(admitting) == len(self.room.nodes)
             cause = "it fits no node, even an empty one" if every else "no node can take it"
             return (f"{cause}: {self._obstacles(asker.need, self.room.nodes)}",)
-        ordered = sorted(open_nodes, key=lambda name: len(self.room.ledger.pods_on(name)))[:_MOST_WHYS]
+        ordered = sorted(open_nodes, key=lambda name: len(ledger.pods_on(name)))[:_MOST_WHYS]
         found = (self._in_the_way(asker, name) for name in ordered)
         known = [sentence for _, sentence in sorted(each for each in found if each is not None)[:_MOST_SHOWN]]
         return tuple(known) or (f"moving pods does not help: {self._emptied(asker.need, ordered)}",)
@@ -252,25 +253,27 @@ class _Search:
     def _obstacles(self, need: Need, names: Iterable[NodeName]) -> str:
         """Return in one sentence the obstacles of nodes now."""
         nodes = [self.room.nodes[name].node for name in names]
-        return summarize(verdicts_by_ledger(self.room.ledger, need, nodes))[1]
+        return summarize(verdicts_by_ledger(self.room.ledger(need), need, nodes, self.room.advertised))[1]
 
     def _emptied(self, need: Need, names: Iterable[NodeName]) -> str:
         """Return in one sentence the obstacles of nodes from which all pods are gone."""
         verdicts: list[NodeFit] = []
         for name in names:
-            trial = self.room.ledger.of_one_node(name)
+            trial = self.room.ledger(need).of_one_node(name)
             for pod in trial.pods_on(name):
                 trial.drop_pod(pod.id)
-            verdicts += verdicts_by_ledger(trial, need, [self.room.nodes[name].node])
+            verdicts += verdicts_by_ledger(trial, need, [self.room.nodes[name].node], self.room.capacity)
         return summarize(verdicts)[1]
 
     def _in_the_way(self, asker: Asker, name: NodeName) -> tuple[int, str] | None:
         """Return how many pods would have to leave a node, and why they do not; None where that does not help."""
-        trial = self.room.of_one_node(name)
+        trial = self.room.of_one_node(name, asker.need)
         pods = {holder_id(pod): pod for pod in self.pods if pod.node == name}
         gone = victims(trial, asker.need, _EVERYBODY, name, pods)
         if gone is None:
             return None
+        if not gone and asker.need.by_name and (short := self.room.advertised.missing(asker.need, name)):
+            return 0, f"on {name}: {short.text}"
         if not gone:
             return 0, f"on {name} it would fit, but for the pods that come before it"
         found = [pods[uid] for uid in gone]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import chain, compress, repeat
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 import numpy as np
@@ -74,18 +74,21 @@ class Ledger:
         self._scores = Scores(self._fleet, make_policy(policy, self._fleet, None), mix=mix, devices_only=True)
 
     @classmethod
-    def of(cls, cluster: Cluster, *, without: Container[str] = (), priorities: bool = True) -> "Ledger":
+    def of(
+        cls, cluster: Cluster, *, without: Container[str] = (), priorities: bool = True, by_name: bool = False
+    ) -> Self:
         """Return a server's ledger of a live cluster.
 
         Args:
             cluster: the observation.
             without: UIDs of pods that are left out.
             priorities: False to give all pods the same one, to find the fewest victims of any priority.
+            by_name: whether it is asked for pods by name alone, see `schedulable_node`.
 
         """
         ledger = cls()
         for each in cluster.nodes:
-            node, reserved = schedulable_node(each.node, each.state)
+            node, reserved = schedulable_node(each.node, each.state, by_name=by_name)
             ledger.put_node(node, reserved=reserved)
         for pod in cluster.pods:
             if pod.node is not None and holder_id(pod) not in without:
@@ -155,8 +158,7 @@ class Ledger:
         if holder in self._arrived:
             del self._arrived[holder]
             self._scores.leave()
-        known = self._pods.get(holder)
-        if known is not None:
+        if (known := self._pods.get(holder)) is not None:
             self._remove(known)
 
     def set_aside(self, holders: Iterable[HolderId]) -> Callable[[], None]:
@@ -307,8 +309,7 @@ class Ledger:
 
     def has_cpu_and_memory(self, need: Need, node: str) -> bool:
         """Return whether a known node has the cpu, the memory and the slot for one more pod."""
-        requested = need.cpu_milli, need.memory_mib, 1
-        return all(left >= want for left, want in zip(self.left(node), requested, strict=True))
+        return all(map(int.__ge__, self.left(node), (need.cpu_milli, need.memory_mib, 1)))
 
     def pods_on(self, node: str) -> tuple[Holder, ...]:
         """Return the pods on a node."""
@@ -391,8 +392,7 @@ class Ledger:
 
     def _count(self, pod: Holder, sign: int, shares: Mapping[int, Sequence[Share]]) -> None:
         """Update the node of a pod, whose records have changed already."""
-        column = self._fleet.index.get(pod.node)
-        if column is None:
+        if (column := self._fleet.index.get(pod.node)) is None:
             return
         self._count_room(column, pod, sign)
         reserved = {share.gpu for share in self._nodes[pod.node].shares}

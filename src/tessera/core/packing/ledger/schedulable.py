@@ -22,7 +22,9 @@ MOST: Final = 1 << 40
 _NOTHING = Sharing(modes=())
 
 
-def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tuple[Share, ...]]:
+def schedulable_node(
+    node: Node, state: GpuNodeState | None, *, by_name: bool = False
+) -> tuple[Node, tuple[Share, ...]]:
     """Return the node with the GPUs its agent reported, and the reserved shares of them.
 
     A node without an agent, whose `state` is None, is unchanged; of GPUs that are no longer advertised, the last ones
@@ -34,6 +36,12 @@ def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tupl
     reserves nothing more; a reserved whole GPU takes no new pods even while pods are on it.
 
     Before the agent has reported, no GPU of the node can be allocated.
+
+    Args:
+        node: the node.
+        state: its agent's report.
+        by_name: True for pods by name alone, for which the kubelet's devices are: only unhealthy ones are reserved.
+
     """
     if state is None:
         lost = node.gpus[len(node.gpus) - node.lost :]
@@ -50,7 +58,7 @@ def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tupl
         reported=True,
         unhealthy=unhealthy_gpus(state.gpus, state.unhealthy),
     )
-    return schedulable, (*reserved, *_by_name(state, gpus))
+    return schedulable, (*reserved, *(() if by_name else _by_name(state, gpus)))
 
 
 def _without_layout(gpu: Gpu) -> Gpu:
