@@ -9,6 +9,7 @@ import random
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -166,18 +167,19 @@ class MemoryKubelet:
         endpoint = self._endpoints.get(resource)
         return len(endpoint.devices) if endpoint else 0
 
-    def allocatable(self, resource: str) -> int:
-        """Return the number of healthy devices, allocated or not."""
-        return len(self._healthy(resource))
+    def allocatable(self, resource: str, begin: str = "") -> int:
+        """Return the number of healthy devices whose ids begin so, allocated or not."""
+        return sum(each.startswith(begin) for each in self._healthy(resource))
 
-    async def until_allocatable(self, resource: str, count: int, *, deadline_s: float = 30.0) -> None:
-        """Return when so many devices of a resource are healthy.
+    async def until_allocatable(self, resource: str, count: int, *, begin: str = "", deadline_s: float = 30.0) -> None:
+        """Return when so many devices of a resource, whose ids begin so, are healthy.
 
         Raises:
             Unavailable: they are not within the deadline.
 
         """
-        await self._until(resource, self.allocatable, count, "healthy devices", deadline_s)
+        number = partial(self.allocatable, begin=begin)
+        await self._until(resource, number, count, "healthy devices", deadline_s)
 
     async def until_capacity(self, resource: str, count: int, *, deadline_s: float = 30.0) -> None:
         """Return when a resource has so many devices, healthy or not.

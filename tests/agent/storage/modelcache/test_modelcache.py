@@ -47,7 +47,7 @@ from tessera.core.storage.models.nodemodels import DesiredModel, NodeModels, Obs
 from tessera.core.storage.models.peers.owners import PeerPatience, content_key
 from tessera.core.storage.models.retention import RevisionOnDisk
 from tessera.core.storage.models.revisions import StoredObject
-from tessera.errors import Unavailable
+from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
 
@@ -131,9 +131,9 @@ class Node:
         found = await self.reports(lambda node: any(each.name == name and ready(each) for each in node.observed))
         return next(each for each in found.observed if each.name == name)
 
-    async def start(self, pod: str, resource: str = LLAMA) -> ContainerResponse:
-        """Let a pod start; return what its container gets."""
-        await self.kubelet.until_allocatable(resource, CLIENTS)
+    async def start(self, pod: str, resource: str = LLAMA, revision: str = "") -> ContainerResponse:
+        """Let a pod start, once the kubelet has the devices of a revision; return what its container gets."""
+        await self.kubelet.until_allocatable(resource, CLIENTS, begin=revision[:48])
         made = await self.kube.create(PODS, {"metadata": {"name": pod, "namespace": "x"}})
         container = Container(name="main", limits=((resource, 1),))
         await self.kubelet.admit("x", pod, container, uid=made["metadata"]["uid"])
@@ -214,8 +214,7 @@ async def test_pods_keep_their_revision_and_new_ones_get_the_new(node: Node) -> 
         node.put("llama", a=b"22")
         node.now_s += 61
         second = (await node.model(lambda each: has()(each) and each.revision != first)).revision
-        await node.kubelet.until_capacity(LLAMA, CLIENTS)  # the former are not listed any more
-        new = await node.start("new")
+        new = await node.start("new", revision=second)
         assert mounted(old) == b"1"
         assert mounted(new) == b"22"
         assert await node.kubelet.create("x", "old", "main") == old
@@ -241,7 +240,7 @@ async def test_a_rollback_takes_what_is_on_the_disk(node: Node) -> None:
         (node.bucket / "llama" / "a").unlink()
         await node.tell(desired(source, revision=first))
         assert (await node.model(has(first))).reason == ""
-        response = await node.start("p")
+        response = await node.start("p", revision=first)
         assert response.mounts[0].host_path.endswith(first)
         await node.tell(desired(source, revision="f" * 64))
         found = await node.model(lambda each: each.state == "Failed")
@@ -272,6 +271,49 @@ async def test_a_model_that_the_disk_damages_is_found_withdrawn_and_mended(node:
         mended = await node.model(has(found.revision))
         assert (path.read_bytes(), mended.reason) == (b"right", "")
         assert mended.verified_s >= found.verified_s
+
+
+async def test_a_device_that_was_chosen_just_before_its_revision_was_found_damaged_is_refused(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tessera.core.deviceplugin.listing.STAYS_S", 60.0)
+    await node.tell(desired(node.put("llama", a=b"right"), verify_interval_s=100))
+    async with node.running():
+        found = await node.model(has())
+        await node.start("before")
+        (node.folder / "llama" / "versions" / found.revision / "a").write_bytes(b"wrong")
+        (node.bucket / "llama").rename(node.bucket / "away")  # it is not mended
+        node.now_s = found.verified_s + 101
+        await node.model(lambda each: not each.revision)
+        chosen = f"{found.revision[:48]}-{CLIENTS - 1}"
+        with pytest.raises(Conflict, match=r"1 file differs from what was fetched \(a\): recreate the pod"):
+            await node.kubelet.allocate("x", "late", Container(name="main", limits=((LLAMA, 1),)), (chosen,))
+        assert mounted(await node.kubelet.create("x", "before", "main")) == b"wrong", "a running pod keeps its mount"
+    assert not node.kubelet.panics
+
+
+async def test_a_revision_is_used_when_a_pod_gets_it_and_while_it_has_it_not_when_its_source_is_checked(
+    node: Node,
+) -> None:
+    await node.tell(desired(node.put("llama", a=b"1"), interval_s=60))
+    folder = ModelFolder(node.folder / "llama")
+
+    async def until_used() -> None:
+        async with asyncio.timeout(10):  # nothing tells of it
+            while folder.revisions()[0].last_used <= 1000:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async with node.running():
+        revision = (await node.model(has())).revision
+        manifest = node.folder / "llama" / ".tessera" / "manifests" / f"{revision}.json"
+        os.utime(manifest, (1000, 1000))
+        node.now_s += 61
+        await node.model(lambda each: each.checked_s == node.now_s)
+        assert folder.revisions()[0].last_used == 1000
+        await node.start("p")
+        await until_used()
+        os.utime(manifest, (1000, 1000))
+        await until_used()
 
 
 async def test_where_checksums_are_required_new_pods_get_nothing_that_none_verified(node: Node) -> None:

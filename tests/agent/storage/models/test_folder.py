@@ -79,3 +79,25 @@ def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dst/versions").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InvalidInput, match="symbolic link"):
         run(MemoryStore(CONTENTS), tmp_path / "dst")
+
+
+def test_an_unchanged_sync_uses_no_revision_and_notices_that_nothing_changed_whichever_was_used_last(
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore(CONTENTS)
+    first = run(store, tmp_path).revision
+    store.contents["config.json"] = b"new"
+    second = run(store, tmp_path).revision
+    folder = ModelFolder(tmp_path)
+    manifest = tmp_path / ".tessera/manifests" / f"{second}.json"
+    os.utime(manifest, (1000, 1000))
+    written = manifest.stat().st_ino
+    assert run(store, tmp_path).revision == second
+    assert (manifest.stat().st_mtime, manifest.stat().st_ino) == (1000, written)
+    assert [each.revision for each in folder.revisions()] == [first, second]
+    folder.touch(second, after_s=1e12)
+    assert manifest.stat().st_mtime == 1000
+    folder.flip(first)
+    folder.touch(second)
+    folder.flip(second)
+    assert [each.revision for each in folder.revisions()] == [second, first]

@@ -34,7 +34,7 @@ class Disk:
         self.kept = [
             RevisionOnDisk(
                 str(number),
-                float(number),
+                float(9 - number),  # by use they are in another order than by name
                 sum(sizes[file] for file in each if links[file] == 1),
                 "pinned" if number in protected else "",
                 tuple(LinkedFile((0, file), sizes[file], links[file]) for file in each if links[file] > 1),
@@ -75,7 +75,7 @@ def test_a_file_that_revisions_share_is_freed_with_its_last_name(disk: Disk, rem
 @given(DISKS, st.integers(0, 150), st.integers(0, 100), st.integers(0, 30))
 @example(TWO_OF_THE_SAME, 8, 0, 0)
 def test_room_is_made_or_nothing_goes(disk: Disk, needed: int, free: int, reserve: int) -> None:
-    evictable = [each.revision for each in disk.kept if not each.protected]
+    evictable = [each.revision for each in reversed(disk.kept) if not each.protected]
     missing = needed + reserve - free
     shortest = next(
         (count for count in range(len(evictable) + 1) if disk.freed(evictable[:count]) >= missing), math.inf

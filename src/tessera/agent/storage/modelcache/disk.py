@@ -166,6 +166,11 @@ class ModelDisk:
             return RevisionFacts()
         return facts
 
+    def use(self, name: str, revision: str, *, after_s: float = 0.0) -> None:
+        """Note that a pod uses a revision, unless that was noted in the last `after_s` seconds."""
+        with contextlib.suppress(OSError):  # it is used, whether the disk can be written or not
+            self.model(name).touch(revision, after_s=after_s)
+
     def verify(self, name: str, revision: str, reads: ChunkReads) -> dict[str, str]:
         """Compare a revision with its digests, and note the result; return the damaged files by their paths.
 

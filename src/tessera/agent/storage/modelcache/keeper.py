@@ -5,7 +5,6 @@ status. After a restart of the agent, models that were to make room are chosen a
 """
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from tessera.agent.nodestate.ownobject import create_own
 from tessera.agent.pods.podsview import PodsInView, is_ended
 from tessera.agent.storage.modelcache.disk import ModelDisk, RevisionFacts
 from tessera.agent.storage.modelcache.fetching import Fetches
+from tessera.agent.storage.modelcache.membership import membership
 from tessera.agent.storage.modelcache.plugin import OfferedModel
 from tessera.agent.storage.modelcache.sources import ModelSources
 from tessera.agent.storage.modelcache.verifying import DEFAULT_BYTES_PER_S, Verifications
@@ -57,11 +57,10 @@ from tessera.core.storage.models.cacheplan import (
     withheld_reason,
 )
 from tessera.core.storage.models.nodemodels import DesiredModel
-from tessera.core.storage.models.peers.members import peers_of, refresh_interval_s
-from tessera.core.usage.ownmetrics import MODEL_BYTES, MODEL_BYTES_READ, MODEL_BYTES_SERVED, MODELS, PEERS_BANNED
+from tessera.core.usage.ownmetrics import MODEL_BYTES, MODELS
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.core.workload.tesseranames import AGENT
-from tessera.errors import InvalidInput, TesseraError, Unavailable
+from tessera.errors import InvalidInput, Unavailable
 from tessera.log import Complaint, logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
@@ -71,10 +70,10 @@ __all__ = ["ModelKeeper", "Places"]
 
 _TEND_S = 0.2
 """A restarted kubelet must have its plugins before it syncs its pods (docs/kubelet-races.md)."""
-_FIRST_REFRESH_S, _REFRESH_S = 1.0, 30.0
-"""Between two reads of which nodes fetch the same model: soon after the start, because not all learn of it at once."""
 _ROUND = 30
 """Free bytes are reported in steps of a GiB, so that a growing log causes no report."""
+_USED_S = 600.0
+"""A revision that pods use is noted as used so often."""
 _ABSENT = ModelOnNode(ModelOnDisk("", ()))
 
 
@@ -112,7 +111,7 @@ class ModelKeeper:
         self._node = node
         self._kube = kube
         self._disk = places.disk
-        self._peers = places.disk.sharing.peers
+        self._peers = membership(places.disk.sharing.peers, kube)
         self._sources = places.sources
         self._plugins = places.plugins
         self._interval_s = interval_s
@@ -140,8 +139,6 @@ class ModelKeeper:
         self._states: Counter[str] = Counter()
         """Models by state, as last reported."""
         self._bytes = 0
-        self._listed = 0
-        """Number of nodes when peers for the current fetch were last read."""
         self._gone: set[str] = set()
         """UIDs of pods that are in the kubelet's record and have ended."""
 
@@ -158,11 +155,7 @@ class ModelKeeper:
             measures.turned("models")
             measures.set(MODELS, {(("state", state),): count for state, count in self._states.items()})
             measures.set(MODEL_BYTES, {(): self._bytes})
-            if self._peers is not None:
-                read = {"peers": self._peers.bytes_from_peers, "stores": self._peers.bytes_from_stores}
-                measures.set(MODEL_BYTES_READ, {(("source", each),): count for each, count in read.items()})
-                measures.set(MODEL_BYTES_SERVED, {(): self._peers.bytes_served})
-                measures.set(PEERS_BANNED, {(): len(self._peers.banned)})
+            self._peers.report(measures)
 
         servers = PluginServers[ModelOffer](
             self._plugins, lambda offer: OfferedModel(offer, self._response), view.allocatable, self._log
@@ -171,8 +164,7 @@ class ModelKeeper:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._store.run(measures))
                 tasks.create_task(self._tend(servers, partial(measures.turned, "model-plugins")))
-                if self._peers is not None:
-                    tasks.create_task(self._refresh_peers())
+                tasks.create_task(self._peers.follow(lambda: self._desired.get(self._fetches.busy)))
                 await self._store.synced()
                 measures.started("models")
                 while True:
@@ -214,6 +206,9 @@ class ModelKeeper:
         there = {} if problem else await asyncio.to_thread(self._disk.observe)
         ids = await self._allocated(view)
         self._found = {name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids) for name, each in there.items()}
+        for name, model in self._found.items():
+            for revision in model.used:
+                self._disk.use(name, revision, after_s=_USED_S)
         fetching = self._fetches.observed(self._desired)
         for name, model in self._found.items() if fetching.needs else ():
             self._found[name] = msgspec.structs.replace(
@@ -263,6 +258,14 @@ class ModelKeeper:
                 found="the revision that was offered is not on this node's disk any more",
                 hint="recreate the pod to use the revision on the disk",
             )
+        # The kubelet may have chosen the device just before its revision was found to be damaged.
+        if damage := self._disk.model(name).verification(revision).damage:
+            raise Unavailable(
+                f"model {name}",
+                found=f"revision {revision[:12]}: {damage}",
+                hint="recreate the pod; it starts when the revision is fetched again",
+            )
+        self._disk.use(name, revision)
         path = mount_path(name)
         return ContainerResponse(
             env=((path_variable(name), path),),
@@ -319,7 +322,7 @@ class ModelKeeper:
             TesseraError: its Secret cannot be read or has no credentials, or the source is not allowed.
 
         """
-        await self._set_peers(model)
+        await self._peers.refresh(model)
         credentials: dict[str, str] = {}
         if model.secret:
             subject, hint = f"Secret {NAMESPACE}/{model.secret}", "name it in the chart's value agent.modelSecrets"
@@ -335,29 +338,6 @@ class ModelKeeper:
                 )
             credentials = read_credentials(secret)
         return self._sources.open(model, credentials)
-
-    async def _refresh_peers(self) -> None:
-        """Keep the peers of the current fetch up to date."""
-        pause = _FIRST_REFRESH_S
-        while True:
-            await asyncio.sleep(refresh_interval_s(pause, self._listed))
-            model = self._desired.get(self._fetches.busy)
-            pause = _FIRST_REFRESH_S if model is None else min(2 * pause, _REFRESH_S)
-            if model is not None:
-                await self._set_peers(model)
-
-    async def _set_peers(self, model: DesiredModel) -> None:
-        """Read which nodes fetch this model, too; if the API server does not answer, the node fetches it alone."""
-        if self._peers is None:
-            return
-        nodes = []
-        with contextlib.suppress(TesseraError):
-            found = (await self._kube.list(KIND)).objects
-            self._listed = len(found)
-            for each in found:
-                with contextlib.suppress(InvalidInput):  # an agent of another version must not stop this one
-                    nodes.append(read_node_models(each))
-        await asyncio.to_thread(self._peers.set_peers, peers_of(model, nodes))
 
     # Reporting
 
@@ -381,13 +361,12 @@ class ModelKeeper:
         self._bytes = sum(each.bytes for each in reports)
         free = 0 if problem else await asyncio.to_thread(self._disk.free_bytes)
         rounded = free >> _ROUND << _ROUND
-        peer = self._peers.me if self._peers is not None and not problem else ""
         status = node_status(
             reports,
             folder=str(self._disk.folder),
             free_bytes=rounded,
             reason=problem,
-            peer=peer,
+            peer="" if problem else self._peers.address,
             removing=self._found.keys() - offered.keys(),
         )
         if node_models.get("status") != status:

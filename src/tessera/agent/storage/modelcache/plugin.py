@@ -16,7 +16,7 @@ class OfferedModel(ListedResource[ModelOffer]):
     """The device plugin of a model.
 
     A device that is still listed, though withdrawn, is answered as well: the kubelet may have chosen it just
-    before, and its revision stays on the disk as long.
+    before, and its revision stays on the disk as long. One of a damaged revision is refused.
 
     Args:
         offer: offered at first.
@@ -42,7 +42,7 @@ class OfferedModel(ListedResource[ModelOffer]):
 
         Raises:
             InvalidInput: a device that is not listed.
-            Unavailable: the revision is not on the disk.
+            Unavailable: the revision is not on the disk, or damaged.
 
         """
         with self._call(ids):

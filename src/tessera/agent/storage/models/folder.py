@@ -384,11 +384,22 @@ class ModelFolder:
         self._read[_identity(path)] = manifest
         self._note_verified(revision, Verification(time.time()))
 
+    def touch(self, revision: str, *, after_s: float = 0.0) -> None:
+        """Make a revision the most recently used one, unless it was in the last `after_s` seconds.
+
+        Raises:
+            OSError: it is not there, or the disk cannot be written.
+
+        """
+        path = self._manifests / f"{revision}.json"
+        if time.time() - path.stat().st_mtime >= after_s:
+            os.utime(path)
+
     def flip(self, revision: str) -> None:
-        """Make a revision the current one, atomically, and the most recently used."""
-        os.utime(self._manifests / f"{revision}.json")
+        """Make a revision the current one, atomically; if it was not, it is the most recently used one now."""
         if self.current() == revision:
             return
+        self.touch(revision)
         link = self.top / "current"
         if link.exists() and not link.is_symlink():
             raise InvalidInput(str(link), found="it is not the symbolic link that Tessera makes", hint="move it away")

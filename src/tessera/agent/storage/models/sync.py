@@ -98,8 +98,9 @@ def sync(
         objects = desired_objects(store, options)
         sharing.begin(objects)
         # 2. Find what is on the disk.
-        manifests = folder.manifests()
-        suspect = any(folder.verification(each).damaged for each in (folder.current(), options.revision))
+        current = folder.current()  # first, because most often nothing has changed
+        manifests = dict(sorted(folder.manifests().items(), key=lambda each: each[0] != current))
+        suspect = any(folder.verification(each).damaged for each in (current, options.revision))
         reads = ChunkReads() if options.check or suspect else None
         unusable = {(name, path) for name in manifests for path in folder.damaged(name, reads)}
         if options.require_checksums:
