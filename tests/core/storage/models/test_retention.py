@@ -52,6 +52,7 @@ class Disk:
 
 DISKS = st.builds(Disk, FILES, NAMES, st.frozensets(st.integers(0, 4)), st.integers(-1, 3))
 TWO_OF_THE_SAME = Disk([8, 1, 1], [[0, 1], [0, 2]], (), -1)
+THREE_OF_THEIR_OWN = Disk([5, 5, 5], [[0], [1], [2]], (), -1)
 
 
 @given(REVISIONS, st.integers(1, 4))
@@ -74,6 +75,7 @@ def test_a_file_that_revisions_share_is_freed_with_its_last_name(disk: Disk, rem
 
 @given(DISKS, st.integers(0, 150), st.integers(0, 100), st.integers(0, 30))
 @example(TWO_OF_THE_SAME, 8, 0, 0)
+@example(THREE_OF_THEIR_OWN, 3, 0, 0)
 def test_room_is_made_or_nothing_goes(disk: Disk, needed: int, free: int, reserve: int) -> None:
     evictable = [each.revision for each in reversed(disk.kept) if not each.protected]
     missing = needed + reserve - free
