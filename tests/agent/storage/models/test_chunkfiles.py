@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small, writing_back
-from tessera.core.storage.models.revisions import CHUNK_BYTES
+from tessera.clients.store.folders import FolderStore
+from tessera.core.storage.models.revisions import CHUNK_BYTES, chunk_count, chunk_range
 
 
 def filled(content: bytes) -> memoryview:
@@ -28,6 +29,29 @@ def test_chunks_are_written_in_any_order_and_read_back(tmp_path: Path, last: int
     assert file.read(back, CHUNK_BYTES)
     assert not file.read(memoryview(bytearray(last + 1)), CHUNK_BYTES), "the file is not that long"
     assert (bytes(back), (tmp_path / "f").read_bytes()) == (chunks[1], b"".join(chunks))
+
+
+def test_the_last_chunk_of_a_file_of_5_tib_is_read_from_a_folder_and_written_where_it_belongs(tmp_path: Path) -> None:
+    """Both files are sparse: the largest object of S3 takes a few blocks."""
+    size, chunk = 5 * 2**40, os.urandom(12_345)
+    first = chunk_range(size, chunk_count(size) - 1)[0]
+    (tmp_path / "source").mkdir()
+    with (tmp_path / "source" / "a").open("wb") as source:
+        source.truncate(size)
+        os.pwrite(source.fileno(), chunk, first)
+    store, file, view = FolderStore(tmp_path / "source"), ChunkFile(str(tmp_path / "f"), size), aligned_buffer()
+    (found,) = store.objects()
+    with store.read(found, first, size) as body:
+        done = 0
+        while count := body.readinto(view[done:]):
+            done += count
+    assert (done, bytes(view[: len(chunk)])) == (CHUNK_BYTES, chunk)
+    file.write(view, first)
+    back = memoryview(bytearray(CHUNK_BYTES))
+    assert file.read(back, first)
+    assert back == view
+    status = (tmp_path / "f").stat()
+    assert (status.st_size, status.st_blocks * 512 < 2 * CHUNK_BYTES) == (size, True)
 
 
 def test_a_model_of_more_files_than_a_process_may_open_can_be_written(tmp_path: Path) -> None:
