@@ -91,6 +91,61 @@ def test_one_foreign_disk_refuses_all(case: str) -> None:
     assert [each.content for each in plan.disks] == [DiskContent.BLANK, DiskContent.FOREIGN]
 
 
+FOREIGN_DISKS = st.builds(
+    disk,
+    st.integers(1, 3),
+    probed=st.booleans(),
+    problem=st.sampled_from(["", "", "Operation not permitted"]),
+    read_only=st.booleans(),
+    swap=st.booleans(),
+    size_bytes=st.sampled_from([0, 10]),
+    holders=st.sampled_from([(), (), ("dm-0",)]),
+    mounts=st.sampled_from([(), (), ELSEWHERE]),
+    partitions=st.sampled_from([(), (), ("nvme1n1p1",), ("gone1",)]),
+    signature=st.sampled_from([None, Signature(kind="xfs"), Signature(kind="LVM2_member")]),
+)
+PARTITIONS = st.builds(
+    disk,
+    st.just(1),
+    name=st.just("nvme1n1p1"),
+    kind=st.just("partition"),
+    swap=st.booleans(),
+    holders=st.sampled_from([(), (), ("dm-0",)]),
+    mounts=st.sampled_from([(), (), AT_TARGET]),
+)
+
+
+@given(st.lists(FOREIGN_DISKS, min_size=1, max_size=3, unique_by=lambda each: each.name), PARTITIONS)
+def test_wiping_is_advised_only_for_disks_that_were_read_and_that_nothing_uses(
+    disks: list[BlockDevice], partition: BlockDevice
+) -> None:
+    plan = planned(*disks, partition)
+    foreign = [
+        each for each, found in zip(sorted(disks, key=lambda each: each.name), plan.disks, strict=True)
+        if found.content is DiskContent.FOREIGN
+    ]  # fmt: skip
+    unused = all(
+        each.probed and not each.problem and not (each.mounts or each.swap or each.holders) for each in foreign
+    )
+    parts = {name for each in foreign for name in each.partitions}
+    used = parts - {partition.name} or (parts and (partition.mounts or partition.swap or partition.holders))
+    whole = all(each.size_bytes and not each.read_only for each in foreign)
+    assert ("wipefs" in plan.advice) == (bool(foreign) and unused and not used and whole)
+
+
+def test_the_advice_to_wipe_names_what_is_wiped() -> None:
+    partition = disk(1, name="nvme1n1p1", kind="partition")
+    plan = planned(disk(1, partitions=("nvme1n1p1",)), partition, disk(2, signature=Signature(kind="xfs")))
+    assert "if nothing on these is needed, `wipefs --all /dev/nvme1n1p1 /dev/nvme1n1 /dev/nvme2n1`" in plan.advice
+
+
+def test_a_lost_disk_is_attached_before_anything_is_wiped() -> None:
+    devices, *_ = OF_ALL["a member gone"]
+    assert planned(*devices).advice.startswith("attach what is missing, and apply again; to start over, end what uses")
+    devices, *_ = OF_ALL["all members there and the array broken"]
+    assert planned(*devices).advice.startswith("to start over")
+
+
 READY_ARRAY = array(0, 1, signature=EXT4, mounts=AT_TARGET)
 MOUNTED = MountTarget(source="md127", empty=False, size_bytes=100, free_bytes=40)
 OF_ALL: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], DiskState, str]] = {

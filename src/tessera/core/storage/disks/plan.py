@@ -171,15 +171,15 @@ def plan_disks(observed: ObservedDisks, spec: DiskSpec, fresh: Creation) -> Disk
     """
     inputs = _Inputs(observed, spec, selected(observed.devices, spec.select), fresh)
     disks = tuple(_finding(disk, inputs) for disk in inputs.disks)
-    foreign = tuple(f"{each.device} {each.found}" for each in disks if each.content is DiskContent.FOREIGN)
+    foreign = [disk for disk, each in zip(inputs.disks, disks, strict=True) if each.content is DiskContent.FOREIGN]
     members = [disk for disk, each in zip(inputs.disks, disks, strict=True) if each.content is DiskContent.MEMBER]
     made = [disk for disk, each in zip(inputs.disks, disks, strict=True) if each.content is DiskContent.FILESYSTEM]
     unused = [each.device for each in disks if each.content in {DiskContent.BLANK, DiskContent.UNFINISHED}]
     if not disks:
         plan = _none(inputs)
     elif foreign:
-        advice = "select other disks, or, if nothing on these is needed, `wipefs --all` each device and its partitions"
-        plan = DiskPlan(state=DiskState.REFUSED, reasons=foreign, advice=advice)
+        reasons = tuple(f"{each.device} {each.found}" for each in disks if each.content is DiskContent.FOREIGN)
+        plan = DiskPlan(state=DiskState.REFUSED, reasons=reasons, advice=_foreign_advice(inputs, foreign))
     elif members and made:
         plan = _refuse(f"{_names(made)} has the filesystem and {_names(members)} the array called {spec.name}")
     elif members:
@@ -212,6 +212,20 @@ def _refuse(reason: str, advice: str = "") -> DiskPlan:
     return DiskPlan(
         state=DiskState.REFUSED, reasons=(reason,), advice=advice or "select the disks that belong together"
     )
+
+
+def _foreign_advice(inputs: _Inputs, foreign: Sequence[BlockDevice]) -> str:
+    """Return what to do about foreign disks: they are wiped only if all were read and nothing uses them."""
+    devices = {each.name: each for each in inputs.observed.devices}
+    partitions = [devices.get(name) for disk in foreign for name in disk.partitions]
+    if any(each.problem or not each.probed for each in foreign):
+        return "select other disks, or run it as root; the kernel's log has errors of disks"
+    if any(each is None or each.mounts or each.swap or each.holders for each in (*foreign, *partitions)):
+        return "select other disks, or unmount these and end what uses them first"
+    if any(each.read_only or not each.size_bytes for each in foreign):
+        return "select other disks, or see the kernel's log"
+    paths = " ".join(each.path for each in (*partitions, *foreign) if each is not None)
+    return f"select other disks, or, if nothing on these is needed, `wipefs --all {paths}`"
 
 
 def _names(devices: Sequence[BlockDevice]) -> str:
@@ -340,7 +354,8 @@ def _lost(inputs: _Inputs, members: list[BlockDevice], expected: int, unused: li
     umount = "".join(f"`umount {each.path}` for each mount, " for each in inputs.arrays if each.mounts)
     stop = umount + "".join(f"`mdadm --stop {each.path}`, " for each in inputs.arrays)
     devices = " ".join(each.path for each in members)
-    advice = f"to start over, end what uses it, then {stop}`wipefs --all {devices}`, and apply again"
+    attach = "attach what is missing, and apply again; " if missing else ""
+    advice = f"{attach}to start over, end what uses it, then {stop}`wipefs --all {devices}`, and apply again"
     return DiskPlan(
         state=DiskState.LOST,
         reasons=(reason,),
