@@ -56,7 +56,7 @@ def test_names_are_analyzed(served: RegistryServer) -> None:
     assert (found["base"]["layers"], found["base"]["saved_bytes"]) == (2, 7 * 2**18)
     table = run(f"{served.host}/team/old:1", f"{served.host}/team/new:1").stdout
     for want in (
-        "Shared layers: 1",
+        "\n\nShared layers: 1\n",
         "pulls 5.5 MiB; 7.5 MiB if",
         f"Build {served.host}/team/new:1 on the lowest 2 layers",
     ):

@@ -95,7 +95,9 @@ def test_sync_takes_what_is_chosen(source: Path, tmp_path: Path) -> None:
         (("sync", "{source}", "{dst}", "--include", "none"), 1, "no objects"),
         (("sync", "{source}", "{dst}", "--keep", "0"), 2, "--keep"),
         (("sync", "{source}", "{dst}", "--bandwidth", "0"), 2, "--bandwidth"),
-        (("sync", "{source}", "{source}/config.json/dst"), 1, "config.json"),
+        (("sync", "{source}", "/dev/null/dst"), 1, "/dev/null"),
+        (("sync", "{source}", "{source}/dst"), 2, "dst: it is in its source file://"),
+        (("sync", "file://{source}", "{source}", "--mirror"), 2, "name a folder elsewhere"),
         (("sync", "{source}"), 2, "DST"),
         (("verify", "{dst}"), 2, "there is no such folder"),
         (("verify", "{dst}", "--revision", "current"), 2, "there is no such folder"),
@@ -110,6 +112,7 @@ def test_what_is_wrong_is_named(arguments: tuple[str, ...], code: int, want: str
     assert got.stderr.startswith(("error: ", "Usage: "))
     assert want in got.stderr
     assert arguments[0] == "sync" or not (tmp_path / "dst").exists()  # a mistyped name leaves no folder
+    assert not [*source.rglob(".tessera")]
 
 
 def test_a_broken_manifest_is_named(top: Path) -> None:

@@ -150,12 +150,12 @@ def _tables(analysis: Analysis, *, everything: bool) -> list[RenderableType]:
         for layer in analysis.shared if everything else analysis.shared[:_MOST_ROWS]:
             digest = layer.digest if everything else _short(layer.digest)
             layers.add_row(digest, _mib(layer.bytes), ", ".join(layer.images))
-        parts.append(titled(f"\nShared layers: {len(analysis.shared)}", layers))
+        parts += (Text(), titled(f"Shared layers: {len(analysis.shared)}", layers))
     if analysis.nodes:
         nodes = headed_table("NODE", "MISSING", "PULLS MiB")
         for node in analysis.nodes if everything else sorted(analysis.nodes, key=lambda each: -each.bytes)[:_MOST_ROWS]:
             nodes.add_row(node.node, f"{len(node.missing)} of {len(analysis.images)}", _mib(node.bytes))
-        parts.append(titled(f"\nNodes: {len(analysis.nodes)}", nodes))
+        parts += (Text(), titled(f"Nodes: {len(analysis.nodes)}", nodes))
     parts.append(Text("\n".join(("", *_sentences(analysis)))))
     return parts
 

@@ -31,6 +31,10 @@ class FolderStore:
         self.source = f"file://{folder}"
         self.requests = 0
 
+    def has(self, path: Path) -> bool:
+        """Return whether a path is in the folder, or is the folder, wherever links lead."""
+        return path.resolve().is_relative_to(self._folder.resolve())
+
     def objects(self) -> tuple[StoredObject, ...]:
         """Return all files; the ETag is derived from size, change times and inode."""
         self.requests += 1

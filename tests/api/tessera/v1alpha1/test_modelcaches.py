@@ -177,8 +177,14 @@ def test_credentials_are_the_known_keys_of_a_secret() -> None:
     assert read_credentials({"data": {"GOOGLE_CREDENTIALS": account}})["GOOGLE_CREDENTIALS"].startswith("{\n")
 
 
+def test_an_endpoint_is_read_beside_its_token() -> None:
+    data = {"HF_TOKEN": encoded(b"t"), "HF_ENDPOINT": encoded(b"https://hub.example.com")}
+    assert read_credentials({"data": data}) == {"HF_TOKEN": "t", "HF_ENDPOINT": "https://hub.example.com"}
+
+
 BAD = {
     "no data": {},
+    "an endpoint without credentials": {"HF_ENDPOINT": encoded(b"https://hub.example.com")},
     "other keys": {"password": encoded(b"p")},
     "no base64": {"AWS_ACCESS_KEY_ID": "%"},
     "no text": {"AWS_ACCESS_KEY_ID": encoded(b"\xff")},

@@ -8,18 +8,11 @@ import msgspec
 
 from tessera.clients.store import ObjectStore, open_store
 from tessera.clients.store.folders import FolderStore
+from tessera.core.storage.models.endpoints import ENDPOINTS, reveals_credentials
 from tessera.core.storage.models.nodemodels import DesiredModel
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["ModelSources"]
-
-_ENDPOINTS = {
-    "s3": "AWS_ENDPOINT_URL",
-    "gs": "STORAGE_EMULATOR_HOST",
-    "az": "AZURE_STORAGE_SERVICE_ENDPOINT",
-    "hf": "HF_ENDPOINT",
-}
-"""By kind of source, the name of the setting with its endpoint."""
 
 
 class ModelSources(msgspec.Struct, frozen=True):
@@ -38,18 +31,24 @@ class ModelSources(msgspec.Struct, frozen=True):
         """Return the store of a model.
 
         Raises:
-            InvalidInput: no such kind of source, or a folder that is not allowed.
+            InvalidInput: no such kind of source, a folder that is not allowed, or an endpoint that must not get the
+                credentials.
 
         """
         scheme, _, rest = model.source.partition("://")
         if scheme == "file":
             return self._folder(model.source, Path(os.path.normpath(rest)))
-        endpoint = _ENDPOINTS.get(scheme)
-        environment = {
-            **({endpoint: model.endpoint} if endpoint else {}),
-            **({"AWS_REGION": model.region} if model.region else {}),
-            **credentials,
-        }
+        if reveals_credentials(scheme, model.endpoint, credentials):
+            raise InvalidInput(
+                f"model {model.name}: spec.endpoint",
+                found=f"{shown(model.endpoint)} would get credentials that are not for it",
+                hint=f"name it in the Secret too, by the key {ENDPOINTS[scheme]}, or leave it out",
+            )
+        environment = dict(credentials)
+        if scheme in ENDPOINTS and model.endpoint:
+            environment[ENDPOINTS[scheme]] = model.endpoint
+        if model.region:
+            environment["AWS_REGION"] = model.region
         return open_store(model.source, environment)
 
     def _folder(self, source: str, path: Path) -> ObjectStore:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.plainfiles import PlainFiles
 from tessera.agent.storage.models.reading import Progress, TransferSource
-from tessera.agent.storage.models.sync import Synced, SyncOptions, clear_room, desired_objects, stage
+from tessera.agent.storage.models.sync import Synced, SyncOptions, clear_room, desired_objects, refuse_nested, stage
 from tessera.agent.storage.models.verify import found_file
 from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
@@ -41,6 +41,7 @@ def sync_mirror(
     folder, files = ModelFolder(top), PlainFiles(top)
     if folder.manifests():
         raise Conflict(str(top), found="it is a folder of revisions", hint="leave out --mirror")
+    refuse_nested(store, top)
     with folder.locked(mirror=True):
         files.finish()
         # 1. List the store.

@@ -16,15 +16,16 @@ from tessera.agent.storage.models.packed import write_image
 from tessera.agent.storage.models.reading import Progress, TransferLimits, TransferSource
 from tessera.agent.storage.models.transfer import listed
 from tessera.clients.store import ObjectStore
+from tessera.clients.store.folders import FolderStore
 from tessera.core.storage.models.erofs import Pack, is_packed
 from tessera.core.storage.models.paths import NOTES, checked_objects, selected
 from tessera.core.storage.models.peers.multipart import proof_of
 from tessera.core.storage.models.retention import make_room, superseded
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_empty, refuse_unverified
-from tessera.errors import Conflict, Unavailable, Unsupported
+from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 
-__all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "stage", "sync"]
+__all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "refuse_nested", "stage", "sync"]
 
 _RESERVE = 64 * 2**20
 _ALONE = NoSharing()
@@ -93,6 +94,7 @@ def sync(
     begun = time.monotonic()
     if (folder.top / NOTES / "mirror.json").exists():
         raise Conflict(str(folder.top), found="it is a mirror", hint="use --mirror there")
+    refuse_nested(store, folder.top)
     with folder.locked(), sharing.fetching():
         # 1. List the store.
         objects = desired_objects(store, options)
@@ -181,6 +183,17 @@ def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) 
 def _copied(plan: SyncPlan, folder: ModelFolder, *, packed: bool) -> int:
     """Return the bytes of unchanged files that a link cannot reuse: from images, and into one."""
     return sum(file.size for name, file in plan.reused.values() if packed or folder.image(name) is not None)
+
+
+def refuse_nested(store: ObjectStore, top: Path) -> None:
+    """Refuse a destination within its source: each sync would copy the copies of the last one.
+
+    Raises:
+        InvalidInput: it is.
+
+    """
+    if isinstance(store, FolderStore) and store.has(top):
+        raise InvalidInput(str(top), found=f"it is in its source {store.source}", hint="name a folder elsewhere")
 
 
 def desired_objects(store: ObjectStore, options: SyncOptions) -> tuple[StoredObject, ...]:

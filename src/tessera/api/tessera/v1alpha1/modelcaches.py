@@ -60,6 +60,8 @@ _VARIABLES = (
     *("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"),
     *("GOOGLE_CREDENTIALS", "HF_TOKEN"),
 )
+_BOUND = ("AZURE_STORAGE_SERVICE_ENDPOINT", "HF_ENDPOINT")
+"""Endpoints that may get the credentials beside them."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
@@ -94,8 +96,9 @@ class ModelCacheSpec(
     secret: _Secret = ""
     """Secret of tessera-system with credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where needed,
     AWS_SESSION_TOKEN; GOOGLE_CREDENTIALS, the JSON of a service account; AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY
-    or AZURE_STORAGE_SAS_TOKEN; or HF_TOKEN. The agent may read those that the chart's value `agent.modelSecrets`
-    names."""
+    or AZURE_STORAGE_SAS_TOKEN; or HF_TOKEN. A token for another endpoint than the service's own needs that endpoint
+    beside it, as AZURE_STORAGE_SERVICE_ENDPOINT or HF_ENDPOINT. The agent may read those that the chart's value
+    `agent.modelSecrets` names."""
     node_selector: LabelSelector = LabelSelector()
     """The nodes; those without Tessera's agent never count."""
     revision: _Revision = ""
@@ -349,7 +352,7 @@ def node_status(
 
 
 def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables with credentials in a Secret; other keys are ignored.
+    """Return the environment variables with credentials in a Secret, and their endpoints; other keys are ignored.
 
     Raises:
         InvalidInput: it has none of them, or one that is no text.
@@ -358,11 +361,15 @@ def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
     name = str((secret.get("metadata") or {}).get("name"))
     data = secret.get("data") or {}
     try:
-        found = {key: base64.b64decode(str(data[key]), validate=True).decode() for key in _VARIABLES if key in data}
+        found = {
+            key: base64.b64decode(str(data[key]), validate=True).decode()
+            for key in (*_VARIABLES, *_BOUND)
+            if key in data
+        }
     except ValueError as error:  # of base64, and bytes that are not UTF-8
         raise InvalidInput(f"Secret {name}", found="a value is not text", hint="write credentials as text") from error
     lines = (value if key != "GOOGLE_CREDENTIALS" else "".join(value.split()) for key, value in found.items())
-    if not found or not all(each.isprintable() for each in lines):
+    if found.keys() <= set(_BOUND) or not all(each.isprintable() for each in lines):
         raise InvalidInput(
             f"Secret {name}",
             found="it has none of the keys, or a value of several lines",
