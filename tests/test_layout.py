@@ -27,7 +27,7 @@ ELSEWHERE = {
 BY_PACKAGE = {
     "agent/exporter": "containers",
     "agent/storage/disks": "keeper preparing",
-    "agent/storage/modelcache": "disk keeper peers plugin sources verifying",
+    "agent/storage/modelcache": "disk keeper peers plugin verifying",
     "api/kubernetes/workloads": "counting shapes",
     "cli/drawing": "header",
     "cli/explain": "pod tables",

@@ -2,11 +2,14 @@
 
 import os
 import platform
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tessera.clients.disks.erofsmounts import HostErofsMounts, MemoryErofsMounts
+from tessera.core.storage.models.erofs import image_layout
 from tessera.errors import Unavailable, Unsupported
 
 KERNEL = platform.release()
@@ -66,3 +69,28 @@ def test_a_node_in_memory_may_refuse() -> None:
     images.refusal = "bad superblock"
     with pytest.raises(Unavailable, match="bad superblock: sync again"):
         images.mount(Path("/a.img"), Path("/f"))
+
+
+@pytest.mark.skipif(bool(HostErofsMounts().why_not()), reason="root, EROFS and loop devices")
+def test_threads_that_mount_an_image_at_once_mount_it_once(tmp_path: Path) -> None:
+    """The agent's fetch mounts what it has published while its loop mounts what it finds, as after a reboot."""
+    layout = image_layout([("a", 1)])
+    image, folder, mounts = tmp_path / "image", tmp_path / "folder", HostErofsMounts()
+    image.write_bytes(layout.head.ljust(layout.size, b"x"))
+    folder.mkdir()
+    for _ in range(5):
+        begin = threading.Barrier(4)
+
+        def mount(begin: threading.Barrier = begin) -> None:
+            begin.wait()
+            mounts.mount(image, folder)
+
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                results = [pool.submit(mount) for _ in range(4)]
+            assert [each.exception() for each in results] == [None] * 4
+            assert (folder / "a").read_bytes() == b"x"
+            with Path("/proc/mounts").open() as lines:
+                assert sum(f" {folder} " in line for line in lines) == 1
+        finally:
+            assert mounts.unmount(folder)

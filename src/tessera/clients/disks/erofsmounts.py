@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -46,7 +47,7 @@ class ErofsMounts(Protocol):
 
 
 class HostErofsMounts:
-    """The mounts of the host; a container makes them in the host's mount namespace.
+    """The mounts of the host; a container makes them in the host's mount namespace. Thread-safe.
 
     Args:
         root: the host's root folder, as this process sees it: `/proc/1/root` in the agent's container.
@@ -55,6 +56,7 @@ class HostErofsMounts:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
+        self._mounting = threading.Lock()
 
     def why_not(self) -> str:
         """Return why this node cannot mount images, by its kernel; empty where it can."""
@@ -78,26 +80,27 @@ class HostErofsMounts:
 
     def mount(self, image: Path, folder: Path) -> None:
         """Mount an image, read-only; idempotent."""
-        if self.is_mounted(folder):
-            return
-        if problem := self.why_not():
-            raise Unsupported(
-                f"image {image.name}", found=problem, hint="use a kernel that mounts EROFS images, or do not pack"
-            )
-        result = self._run(
-            "mount", "-t", "erofs", "-o", "loop,ro,nodev,nosuid", self._named(image), self._named(folder)
-        )
-        if result.returncode:
-            raise Unavailable(str(image), found=_words(result), hint="sync again")
+        with self._mounting:
+            if self.is_mounted(folder):
+                return
+            if problem := self.why_not():
+                hint = "use a kernel that mounts EROFS images, or do not pack"
+                raise Unsupported(f"image {image.name}", found=problem, hint=hint)
+            options = ("-o", "loop,ro,nodev,nosuid")
+            result = self._run("mount", "-t", "erofs", *options, self._named(image), self._named(folder))
+            if result.returncode and not self.is_mounted(folder):  # another process may have mounted it meanwhile
+                raise Unavailable(str(image), found=_words(result), hint="sync again")
 
     def unmount(self, folder: Path) -> bool:
         """Unmount it; return whether nothing is mounted there any more."""
-        if not self.is_mounted(folder):
+        with self._mounting:
+            while self.is_mounted(folder):  # more than once, if two processes mounted it at once
+                result = self._run("umount", self._named(folder))
+                if result.returncode == _BUSY:
+                    return not self.is_mounted(folder)
+                if result.returncode:
+                    raise Unavailable(str(folder), found=_words(result), hint="end the processes that use it")
             return True
-        result = self._run("umount", self._named(folder))
-        if result.returncode not in {0, _BUSY}:
-            raise Unavailable(str(folder), found=_words(result), hint="end the processes that use it")
-        return not self.is_mounted(folder)
 
     def _named(self, path: Path) -> str:
         """Return a path on the host."""
