@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tessera.agent.pods.podsview import by_uid
 from tessera.clients.kube import Object, uid_of
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 
 
@@ -42,6 +43,9 @@ class RecordedPods:
 
     async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         return ()
+
+    def responses(self) -> dict[tuple[str, str, str], ContainerResponse]:
+        return {}
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
         return {}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tessera.api.kubernetes.devicecheckpoint import read_checkpoint
+from tessera.api.kubernetes.devicecheckpoint import read_checkpoint, read_responses
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.errors import InvalidInput
 
@@ -41,3 +41,15 @@ def test_an_entry_without_ids(ids: object) -> None:
 def test_what_is_none_is_refused(content: bytes) -> None:
     with pytest.raises(InvalidInput, match=r"file: .*: only checkpoints that kubelets"):
         read_checkpoint("file", content)
+
+
+def test_the_answers_of_plugins() -> None:
+    assert read_responses(REAL) == {("7a1", "main", "nvidia.com/gpu"): b"\n"}
+    without = REAL.replace(b'"Cg=="', b"null")
+    assert read_responses(without) == {("7a1", "main", "nvidia.com/gpu"): b""}
+    assert read_checkpoint("file", REAL.replace(b"Cg==", b"??"))[0].uid == "7a1", "allocations count all the same"
+
+
+@pytest.mark.parametrize("content", [*NONE, REAL.replace(b"Cg==", b"??"), b'{"Data":{"PodDeviceEntries":null}}'])
+def test_no_answers_of_what_is_none(content: bytes) -> None:
+    assert read_responses(content) == {}

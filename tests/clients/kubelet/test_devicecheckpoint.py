@@ -1,10 +1,14 @@
 """The kubelet's checkpoint, read where it lies, and again only when it was written."""
 
+import base64
+import json
 from pathlib import Path
 
 import pytest
 
 from tessera.clients.kubelet import DeviceCheckpoint
+from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.errors import Unavailable
 
 NAME = "kubelet_internal_checkpoint"
@@ -45,3 +49,17 @@ def test_what_is_no_file_is_said(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
     with pytest.raises(Unavailable, match="Is a directory"):
         DeviceCheckpoint(tmp_path).read()
+
+
+def test_what_was_answered_for_a_container(tmp_path: Path) -> None:
+    checkpoint, key = DeviceCheckpoint(tmp_path), ("u", "c", "r")
+    assert checkpoint.responses() == {}
+    answer = wire.ContainerAllocateResponse(envs={"A": "1"}, cdi_devices=[wire.CDIDevice(name="k=n")])
+    for data, want in (
+        (answer.SerializeToString(), {key: ContainerResponse(env=(("A", "1"),), cdi_devices=("k=n",))}),
+        (b"", {key: ContainerResponse()}),
+        (b"\xff", {}),
+    ):
+        entry = {"PodUID": "u", "ContainerName": "c", "ResourceName": "r", "AllocResp": base64.b64encode(data).decode()}
+        (tmp_path / NAME).write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+        assert checkpoint.responses() == want

@@ -5,7 +5,8 @@ import pytest
 
 from tessera.core.cluster.mps import mps_key
 from tessera.core.deviceplugin.allocations import Allocation, AssignedUses, Exclusivity, Use
-from tessera.core.deviceplugin.formerentries import is_vague, supplemented, with_strategies
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
+from tessera.core.deviceplugin.formerentries import is_vague, supplemented, with_answers, with_strategies
 from tessera.core.deviceplugin.lastgate import GatePod
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
@@ -99,3 +100,52 @@ def test_how_former_agents_answered_is_kept_as_devices_are_handed_over_when_that
     assert [each.strategies for each in found] == [("cdi-cri",), ("envvar",), ()]
     assert with_strategies(found, ("envvar",)) == found
     assert with_strategies((entry(TURNS),), ()) == (entry(TURNS),)
+
+
+def told(visible: str = "", memory_mib: int = 0) -> ContainerResponse:
+    limit = (("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={memory_mib}M"),) if memory_mib else ()
+    return ContainerResponse(env=(("NVIDIA_VISIBLE_DEVICES", visible), *limit))
+
+
+@pytest.mark.parametrize("clients", range(1, 49))
+@pytest.mark.parametrize("capacity_mib", [4864, 15360, 40326, 81559])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_into_how_many_replicas_by_mps_a_device_is_divided(clients: int, capacity_mib: int, replicas: int) -> None:
+    """For every number that MPS serves, by the limit that the container was told."""
+    device = DeviceId("GPU-0")
+    ids = tuple(f"GPU-0::{each}" for each in range(replicas))
+    each = Allocation(resource=NAMED, ids=ids, uses=(TURNS,), uid="a", pod="ns/a", container="main")
+    answer = told("GPU-0", replicas * (capacity_mib // clients))
+    (found,) = with_answers([each], {("a", "main", NAMED): answer}, {device: capacity_mib})
+    assert found.uses == (msgspec.structs.replace(TURNS, mps=True, clients=clients),)
+
+
+SHARED_SLICE = msgspec.structs.replace(PART, device=DeviceId("GPU-0", PLACE))
+
+# what an answer says: the entry, the answer, the fields that change
+ANSWERED: dict[str, tuple[Allocation, ContainerResponse, dict[str, object]]] = {
+    "indices": (entry(WHOLE), told("0,1:0"), {"indices": ("0", "1:0")}),
+    "indices that are known": (msgspec.structs.replace(entry(WHOLE), indices=("3",)), told("0"), {}),
+    "UUIDs by name, which the ids have": (entry(WHOLE), told("GPU-1"), {}),
+    "nothing, by CDI": (entry(WHOLE), ContainerResponse(), {}),
+    "UUIDs of a share": (entry(SHARED_SLICE, resource=UNITS), told("MIG-1"), {"uuids": ("MIG-1",)}),
+    "UUIDs of a share that are known": (
+        msgspec.structs.replace(entry(SHARED_SLICE, resource=UNITS), uuids=("MIG-2",)),
+        told("MIG-1"),
+        {},
+    ),
+    "the UUID of a share of a GPU": (entry(PART, resource=UNITS), told("GPU-0"), {}),
+    "a limit that is none": (entry(TURNS), told("GPU-0", 0), {}),
+    "a limit of a whole GPU": (entry(WHOLE), told("GPU-1", 5), {}),
+    "a limit of a replica by time-slicing": (entry(by_mps(TURNS, mps=False)), told("GPU-0", 5), {}),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERED)
+def test_what_an_answer_says(case: str) -> None:
+    each, answer, changed = ANSWERED[case]
+    found = with_answers(
+        [each], {("a", "main", each.resource): answer}, {DeviceId("GPU-0"): 100, DeviceId("GPU-1"): 100}
+    )
+    assert found == (msgspec.structs.replace(each, **changed),)
+    assert with_answers([each], {}, {}) == (each,)

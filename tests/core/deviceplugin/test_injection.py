@@ -6,7 +6,14 @@ from msgspec.structs import replace
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.containerresponse import ContainerResponse, DeviceNode
 from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
-from tessera.core.deviceplugin.injection import GPU_KIND, answered, by_cdi, container_response, share_name
+from tessera.core.deviceplugin.injection import (
+    GPU_KIND,
+    answered,
+    by_cdi,
+    container_response,
+    share_name,
+    visible_devices,
+)
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy
@@ -136,3 +143,17 @@ def test_a_container_is_handed_what_it_was_answered(case: str) -> None:
     present = DeviceInjection(strategies=("cdi-cri",), dev_root="/run/driver")
     found = answered(record, replace(ENTRY, started=False), present, named_at_allocate=told)
     assert found == replace(present, strategies=strategies)
+
+
+@pytest.mark.parametrize(
+    "strategies", [("envvar",), ("volume-mounts",), ("envvar", "volume-mounts"), ("envvar", "cdi-cri")]
+)
+@pytest.mark.parametrize("names", [TWO, ("0:1",), ("GPU-a",)])
+def test_which_devices_an_answer_names(strategies: tuple[ListStrategy, ...], names: tuple[str, ...]) -> None:
+    how = DeviceInjection(strategies=strategies)
+    assert visible_devices(container_response(how, by_cdi(how, GPU_KIND, TWO), names, EDITS)) == names
+
+
+def test_an_answer_by_cdi_alone_names_none() -> None:
+    how = DeviceInjection(strategies=("cdi-cri",))
+    assert visible_devices(container_response(how, by_cdi(how, GPU_KIND, TWO), TWO, EDITS)) == ()

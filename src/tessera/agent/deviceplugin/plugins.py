@@ -92,6 +92,7 @@ class Plugins:
         self._observe(inventory)
         if not self._adopted:
             await self._tidy_record()
+            self.gate.record.follow(inventory)
             self._adopted = True
 
     def _observe(self, inventory: Inventory) -> None:

@@ -14,6 +14,7 @@ from tessera.api.kubernetes.containerlimits import asks_of, containers_in_order,
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import GatePod
 from tessera.core.usage.cgroups import owner_of
@@ -64,6 +65,9 @@ class PodsInView(Protocol):
 
     async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices by the kubelet's record."""
+
+    def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
+        """Return what the kubelet hands to the runtime for containers, by UID of the pod, container and resource."""
 
     async def allocatable(self) -> Mapping[str, frozenset[str]]:
         """Return the ids of the devices that the kubelet has as healthy, by resource."""
@@ -238,6 +242,10 @@ class PodsView:
                 namespace, name = name_of(pod)
                 found.append(msgspec.structs.replace(each, namespace=namespace, pod=name))
         return tuple(sorted(found, key=lambda each: each.key))
+
+    def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
+        """Return the answers of `Allocate` that the kubelet hands to the runtime at each start; none if unreadable."""
+        return self._checkpoint.responses()
 
     async def allocatable(self) -> Mapping[str, frozenset[str]]:
         """Return the ids of the devices that the kubelet has as healthy, by resource.

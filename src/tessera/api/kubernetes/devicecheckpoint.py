@@ -13,7 +13,7 @@ from tessera.api.fields import refused_form
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.errors import UNDECODABLE
 
-__all__ = ["DEVICE_CHECKPOINT", "read_checkpoint"]
+__all__ = ["DEVICE_CHECKPOINT", "read_checkpoint", "read_responses"]
 
 DEVICE_CHECKPOINT = "kubelet_internal_checkpoint"
 """Name of the file in the kubelet's folder of device plugins."""
@@ -27,6 +27,11 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     """By NUMA node."""
 
 
+class _AnsweredEntry(_Entry, frozen=True, kw_only=True, rename="pascal"):
+    alloc_resp: bytes | None = None
+    """A `ContainerAllocateResponse` of the device plugin API, in protobuf."""
+
+
 class _Data(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     pod_device_entries: tuple[_Entry, ...] | None = None
 
@@ -35,7 +40,16 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     data: _Data
 
 
+class _AnsweredData(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    pod_device_entries: tuple[_AnsweredEntry, ...] | None = None
+
+
+class _AnsweredFile(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    data: _AnsweredData
+
+
 _DECODER = msgspec.json.Decoder(_File)
+_ANSWERED = msgspec.json.Decoder(_AnsweredFile)
 
 
 def read_checkpoint(source: str, content: bytes) -> tuple[KubeletAllocation, ...]:
@@ -59,3 +73,16 @@ def read_checkpoint(source: str, content: bytes) -> tuple[KubeletAllocation, ...
         )
         for each in file.data.pod_device_entries or ()
     )
+
+
+def read_responses(content: bytes) -> dict[tuple[str, str, str], bytes]:
+    """Return what plugins answered for containers, in protobuf, by UID of the pod, container and resource.
+
+    The kubelet hands these answers to the runtime at each start of a container. None of a file of an unknown form.
+    """
+    try:
+        file = _ANSWERED.decode(content)
+    except UNDECODABLE:
+        return {}
+    entries = file.data.pod_device_entries or ()
+    return {(each.pod_uid, each.container_name, each.resource_name): each.alloc_resp or b"" for each in entries}

@@ -1,9 +1,13 @@
 """The kubelet's device checkpoint, read from the folder of device plugins."""
 
+import contextlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT, read_checkpoint
+from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT, read_checkpoint, read_responses
+from tessera.clients.kubelet.responses import response_of
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.errors import InvalidInput, Unavailable
 
@@ -48,3 +52,14 @@ class DeviceCheckpoint:
                 hint="mount the kubelet's folder of device plugins into the agent",
             ) from error
         return self._known[1]
+
+    def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
+        """Return what plugins answered for containers, by UID of the pod, container and resource.
+
+        Nothing of a file that cannot be read, and of answers that are not of the device plugin API.
+        """
+        content = b""
+        with contextlib.suppress(OSError), self._path.open("rb") as file:
+            content = file.read(_LARGEST)
+        found = {key: response_of(data) for key, data in read_responses(content).items()}
+        return {key: response for key, response in found.items() if response is not None}

@@ -9,9 +9,9 @@ import grpc
 
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.plugin import HEALTHY, SERVICE, OptionalCalls
+from tessera.clients.kubelet.responses import from_wire
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
-from tessera.core.deviceplugin.containerresponse import ContainerResponse, DeviceNode
-from tessera.core.deviceplugin.edits import ContainerMount
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import Conflict
 
@@ -102,7 +102,7 @@ class PluginConnection:
         """Return the plugin's answer for a container with these devices."""
         request = wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=ids)])
         answer = await self._ask("Allocate", request, wire.AllocateResponse)
-        return _response(answer.container_responses[0])
+        return from_wire(answer.container_responses[0])
 
     async def pre_start(self, ids: tuple[str, ...], *, deadline_s: float) -> None:
         """Call `PreStartContainer` for a container with these devices."""
@@ -145,19 +145,3 @@ class PluginConnection:
             last = last.successor
         last.connected = False
         await self._notify()
-
-
-def _response(answer: wire.ContainerAllocateResponse) -> ContainerResponse:
-    return ContainerResponse(
-        env=tuple(sorted(answer.envs.items())),
-        mounts=tuple(
-            ContainerMount(host_path=each.host_path, container_path=each.container_path, read_only=each.read_only)
-            for each in answer.mounts
-        ),
-        device_nodes=tuple(
-            DeviceNode(host_path=each.host_path, container_path=each.container_path, permissions=each.permissions)
-            for each in answer.devices
-        ),
-        annotations=tuple(sorted(answer.annotations.items())),
-        cdi_devices=tuple(each.name for each in answer.cdi_devices),
-    )

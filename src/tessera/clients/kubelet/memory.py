@@ -20,6 +20,7 @@ from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.dial import PluginConnection
 from tessera.clients.kubelet.plugin import VERSION
+from tessera.clients.kubelet.responses import to_wire
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as plugin_wire
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as pods_wire
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
@@ -391,7 +392,7 @@ class MemoryKubelet:
                 "ContainerName": each.container,
                 "ResourceName": each.resource,
                 "DeviceIDs": {"-1": list(each.ids)},
-                "AllocResp": "",
+                "AllocResp": to_wire(each.response).SerializeToString(),
             }
             for each in self._holdings
         ]

@@ -9,6 +9,7 @@ import grpc
 import msgspec
 
 from tessera.clients.kubelet import sockets
+from tessera.clients.kubelet.responses import to_wire
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
 from tessera.core.deviceplugin.advertise import ListedDevice
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
@@ -163,7 +164,7 @@ def _handlers(plugin: DevicePlugin) -> dict[str, "grpc.RpcMethodHandler[Any, Any
 
     async def allocate(request: wire.AllocateRequest, context: _Context) -> wire.AllocateResponse:
         requested = [tuple(each.devices_ids) for each in request.container_requests]
-        answers = [_wire(await _answer(context, plugin.allocate, ids)) for ids in requested]
+        answers = [to_wire(await _answer(context, plugin.allocate, ids)) for ids in requested]
         return wire.AllocateResponse(container_responses=answers)
 
     async def pre_start(request: wire.PreStartContainerRequest, context: _Context) -> wire.PreStartContainerResponse:
@@ -196,19 +197,3 @@ async def _answer(context: _Context, decide: Callable[[Any], Awaitable[_Answer]]
 def _device(device: ListedDevice) -> wire.Device:
     topology = None if device.numa is None else wire.TopologyInfo(nodes=[wire.NUMANode(ID=device.numa)])
     return wire.Device(ID=device.id, health=HEALTHY if device.healthy else UNHEALTHY, topology=topology)
-
-
-def _wire(response: ContainerResponse) -> wire.ContainerAllocateResponse:
-    return wire.ContainerAllocateResponse(
-        envs=dict(response.env),
-        mounts=[
-            wire.Mount(container_path=each.container_path, host_path=each.host_path, read_only=each.read_only)
-            for each in response.mounts
-        ],
-        devices=[
-            wire.DeviceSpec(container_path=each.container_path, host_path=each.host_path, permissions=each.permissions)
-            for each in response.device_nodes
-        ],
-        annotations=dict(response.annotations),
-        cdi_devices=[wire.CDIDevice(name=each) for each in response.cdi_devices],
-    )

@@ -1,16 +1,23 @@
 """Completes entries of the record that agents of earlier versions wrote, with less in them than is needed now."""
 
+import re
 from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
 from tessera.core.cluster.mps import mps_key
 from tessera.core.deviceplugin.allocations import Allocation, AssignedUses, Exclusivity, Use
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
+from tessera.core.deviceplugin.injection import visible_devices
 from tessera.core.deviceplugin.lastgate import GatePod
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.nodesharing import ListStrategy
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["is_vague", "supplemented", "with_strategies"]
+__all__ = ["is_vague", "supplemented", "with_answers", "with_strategies"]
+
+_INDEX = re.compile(r"\d+(:\d+)?", re.ASCII)
+_LIMIT = re.compile(r"0=(\d+)M", re.ASCII)
 
 
 def is_vague(entry: Allocation) -> bool:
@@ -78,3 +85,48 @@ def with_strategies(record: Iterable[Allocation], present: tuple[ListStrategy, .
         msgspec.structs.replace(each, strategies=present) if each.pod and not each.strategies else each
         for each in record
     )
+
+
+def with_answers(
+    record: Iterable[Allocation],
+    answers: Mapping[tuple[str, str, str], ContainerResponse],
+    capacity_mib: Mapping[DeviceId, int],
+) -> tuple[Allocation, ...]:
+    """Return the record with what the answers of `Allocate` say, where that is not recorded.
+
+    That is into how many replicas by MPS a device is divided, by the memory limit; the indices by which whole devices
+    are named; and the UUIDs of a share with a MIG instance.
+
+    Args:
+        record: the allocations.
+        answers: those that the kubelet keeps, by UID of the pod, container and resource.
+        capacity_mib: memory of each device.
+
+    """
+    return tuple(
+        _answered(each, answers.get((each.uid, each.container, each.resource)), capacity_mib) for each in record
+    )
+
+
+def _answered(entry: Allocation, answer: ContainerResponse | None, capacity_mib: Mapping[DeviceId, int]) -> Allocation:
+    if answer is None:
+        return entry
+    visible = visible_devices(answer)
+    if entry.resource in SHARE_RESOURCES:
+        cut = any(use.device.placement for use in entry.uses)
+        return msgspec.structs.replace(entry, uuids=visible) if cut and not entry.uuids else entry
+    if not entry.indices and visible and all(map(_INDEX.fullmatch, visible)):
+        entry = msgspec.structs.replace(entry, indices=visible)
+    limit = _LIMIT.fullmatch(dict(answer.env).get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
+    limit_mib = int(limit[1]) if limit is not None else 0
+    if not limit_mib:
+        return entry
+    uses = tuple(_divided(use, len(entry.ids), limit_mib, capacity_mib.get(use.device, 0)) for use in entry.uses)
+    return msgspec.structs.replace(entry, uses=uses)
+
+
+def _divided(use: Use, replicas: int, limit_mib: int, capacity_mib: int) -> Use:
+    """Return the use of replicas by MPS of one device, which have a limit together, with how many there are of it."""
+    if use.exclusivity is not Exclusivity.REPLICA or use.clients or use.mps is False:
+        return use
+    return msgspec.structs.replace(use, mps=True, clients=round(capacity_mib * replicas / limit_mib))

@@ -13,7 +13,17 @@ from tessera.core.deviceplugin.containerresponse import ContainerResponse, Devic
 from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
 from tessera.core.node.liststrategies import DeviceInjection
 
-__all__ = ["GPU_KIND", "SHARE_KIND", "VOID", "answered", "by_cdi", "container_response", "driver_mount", "share_name"]
+__all__ = [
+    "GPU_KIND",
+    "SHARE_KIND",
+    "VOID",
+    "answered",
+    "by_cdi",
+    "container_response",
+    "driver_mount",
+    "share_name",
+    "visible_devices",
+]
 
 
 GPU_KIND = "tessera.dev/gpu"
@@ -71,6 +81,16 @@ def answered(
         if found.fixed_at_allocate or not named_at_allocate
         else msgspec.structs.replace(present, strategies=("envvar",))
     )
+
+
+def visible_devices(answer: ContainerResponse) -> tuple[str, ...]:
+    """Return the devices that an answer without CDI names, as UUIDs or indices; none where CDI alone names them."""
+    listed = f"{_LIST_FOLDER}/"
+    mounted = [each.container_path for each in answer.mounts if each.container_path.startswith(listed)]
+    named = dict(answer.env).get(_VISIBLE, "")
+    if mounted:
+        return tuple(each.removeprefix(listed) for each in mounted)
+    return tuple(filter(None, named.split(",")))
 
 
 def driver_mount(folder: str) -> ContainerMount:

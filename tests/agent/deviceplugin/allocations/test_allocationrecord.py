@@ -1,6 +1,7 @@
 """The agent's own record of allocations: kept over restarts, tidied, never exceeded."""
 
 import contextlib
+import json
 import os
 import resource
 from collections.abc import Iterator
@@ -10,8 +11,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from builders.gpunodes import facts
-from harness.pluginnode import CDI, GPU, MEMORY, MPS, NEED, SLICED, WHOLE, Node, share
+from builders.gpunodes import facts, sevenths
+from harness.pluginnode import CDI, GPU, MEMORY, MPS, NEED, SLICE, SLICED, WHOLE, Node, mig, share
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import without_other_forms
 from tessera.core.gpu.deviceids import DeviceId
@@ -118,6 +119,68 @@ async def test_more_replicas_by_mps_come_when_the_pods_with_larger_ones_have_end
     for name in "ab":
         node.end(name)
     assert dict((await node.run("d")).env)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3840M"
+
+
+async def upgraded(node: Node, *names: str) -> None:
+    """Let another agent start, whose record an agent wrote that did not know these fields."""
+    await node.kill()
+    path = node.root / "allocations.json"
+    entries = json.loads(path.read_bytes())
+    for each in (*entries, *(use for entry in entries for use in entry["uses"])):
+        for name in names:
+            each.pop(name, None)
+    path.write_text(json.dumps(entries))
+    node.plugins = node.started()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_replicas_by_mps_of_an_earlier_agent_are_as_large_as_their_containers_were_told(
+    node: Node, count: int
+) -> None:
+    gpu = facts(1, "T4")
+    quarters = Sharing(modes=(Mode.MPS,), replicas=(("", 4),), single_request=False)
+    eighths = msgspec.structs.replace(quarters, replicas=(("", 8),))
+    await node.offer((gpu, quarters))
+    await node.run("a", count=count)
+    await upgraded(node, "clients", "mps")
+    await node.offer((gpu, quarters))
+    record = node.plugins.gate.record
+    assert record.mps_clients == {DeviceId(gpu.uuid): 4}
+    _, (reason,) = without_other_forms(node.offered((gpu, eighths)), record.allocated)
+    assert "of pod default/a still uses it in another form" in reason
+    await node.offer((gpu, eighths))
+    with pytest.raises(Conflict, match="container main of pod default/a uses GPU"):
+        await node.run("c")
+
+
+async def test_a_container_that_an_earlier_agent_told_an_index_is_held_to_it(node: Node) -> None:
+    how, layout = PluginOptions(id_strategy="index"), sevenths()[:3]
+    gpu = facts(0, layout=layout)
+    await node.offer((gpu, mig(layout)), how=how)
+    answers = {name: await node.run(name, SLICE) for name in "pqr"}
+    told = {dict(each.env)["NVIDIA_VISIBLE_DEVICES"]: name for name, each in answers.items()}
+    await upgraded(node, "indices")
+    await node.offer((gpu, mig(layout)), how=how)
+    node.end(told["0:0"])
+    left = msgspec.structs.replace(gpu, instances=gpu.instances[1:])
+    await node.offer((left, mig(layout[1:])), how=how)
+    with pytest.raises(Conflict, match="it was allocated the devices of index 0:1, which now have index 0:0"):
+        await node.kubelet.create("default", told["0:1"], "main")
+
+
+async def test_a_share_that_an_earlier_agent_named_by_uuid_is_held_to_it(node: Node) -> None:
+    layout = sevenths()[:2]
+    gpu = facts(0, layout=layout)
+    sharing = msgspec.structs.replace(mig(layout), allocator="scheduler")
+    await node.offer((gpu, sharing))
+    node.assign("p", 4, share(0, 4864, mode=Mode.MIG, profile="1g.5gb", start=layout[0].start))
+    await node.run("p", NEED, 4)
+    await upgraded(node, "uuids")
+    one, two = gpu.instances
+    crossed = (msgspec.structs.replace(one, uuid=two.uuid), msgspec.structs.replace(two, uuid=one.uuid))
+    await node.offer((msgspec.structs.replace(gpu, instances=crossed), sharing))
+    with pytest.raises(Conflict, match=r"it uses 1g\.5gb at 1 of GPU .*, and is assigned 1g\.5gb at 0"):
+        await node.kubelet.create("default", "p", "main")
 
 
 async def test_a_replica_is_the_same_under_another_name(node: Node) -> None:

@@ -35,7 +35,7 @@ from tessera.core.deviceplugin.allocations import (
     started_pod,
     uses_of_devices,
 )
-from tessera.core.deviceplugin.formerentries import is_vague, supplemented, with_strategies
+from tessera.core.deviceplugin.formerentries import is_vague, supplemented, with_answers, with_strategies
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import GateObservation, named
 from tessera.core.deviceplugin.lostentries import still_lost
@@ -93,6 +93,8 @@ class AllocationRecord:
         self._entries = read.entries
         self._lost = read.lost
         """Unreadable entries of pods with processes when that was last observed."""
+        self._answers_known = False
+        """Whether entries of former agents have what the kubelet's answers say."""
         self._on_disk = frozenset(self._entries)
         """What the file has at least."""
         self._admitting: list[Allocation] = []
@@ -410,6 +412,8 @@ class AllocationRecord:
         # 3. Adopt allocations made before there was a record, and complete entries of former versions.
         every = (*kept, *self._adopted(allocated, uses_of, kept))
         pods = self.observer.pods({each.uid for each in every})
+        if not self._answers_known:
+            every, self._answers_known = with_answers(every, self._view.responses(), self.capacity()), True
         found = supplemented(every, pods, _assigned_uses(every, allocated, uses_of), running, daemons)
         self._keep_in_memory(with_strategies(found, strategies))
 
