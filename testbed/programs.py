@@ -171,8 +171,8 @@ _RENAMED = {"server": "etcd", "v3": "etcd"}
 def programs(report: Report, *, cache: Path | None = None, modules: tuple[Module, ...] = MODULES) -> Path:
     """Return the folder of the programs; builds them the first time, in about seven minutes on two cores.
 
-    A build is made beside its place and renamed, so a folder that is there is complete. Of two that want it at once,
-    the second waits for the first.
+    A build is made beside its place and renamed, so a folder that is there is complete. Of two that want the same
+    programs at once, the second says that it waits for the first.
 
     Raises:
         Unavailable: Go or a module could not be had, or the compiler failed; tells the end of what it said.
@@ -183,11 +183,11 @@ def programs(report: Report, *, cache: Path | None = None, modules: tuple[Module
     desired = folder / "-".join((*(f"{module.name}_{module.version.removeprefix('v')}" for module in modules),))
     if desired.is_dir():
         return desired
-    with _locked(folder / "lock"):
+    with _locked(folder / f".lock-{desired.name}", f"another process builds {desired.name} in {folder}: waiting ..."):
         if not desired.is_dir():
-            for stale in folder.glob(".building-*"):
+            for stale in folder.glob(f".partial-{desired.name}+*"):
                 _remove(stale)
-            scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=folder))
+            scratch = Path(tempfile.mkdtemp(prefix=f".partial-{desired.name}+", dir=folder))
             try:
                 _build(scratch, report, modules)
                 (scratch / "bin").rename(desired)
@@ -211,9 +211,14 @@ def _cache() -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, words: str) -> Iterator[None]:
+    """Hold the lock of a file; print words to standard error where another process has it."""
     with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(words, file=sys.stderr, flush=True)  # noqa: T201 - a build takes minutes
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

@@ -1,6 +1,7 @@
 """The parts of the testbed that need neither root nor the built programs; tests/kube has the rest."""
 
 import ctypes
+import fcntl
 import hashlib
 import http.client
 import json
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import tarfile
 import threading
+import time
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from testbed.gpus import capability_minors
 from testbed.images import BUSYBOX, Image, write_archive, write_images, write_layer
 from testbed.pki import Pki
 from testbed.processes import Processes, find_process, until
-from testbed.programs import MODULES, go_version, programs
+from testbed.programs import HELM, MODULES, go_version, programs
 from testbed.recordedvllm import Handler
 from testbed.tesseraimage import CONFIG, SCRIPT
 
@@ -238,6 +240,31 @@ def test_nodes_have_addresses_and_networks_of_their_own() -> None:
 def test_the_image_is_built_from_a_base_that_is_named_by_its_digest() -> None:
     (base,) = re.findall(r"^ARG DEBIAN=(.*)$", (CHECKOUT / "Dockerfile").read_text(), re.MULTILINE)
     assert re.fullmatch(r"docker\.io/library/debian@sha256:[0-9a-f]{64}", base)
+
+
+def test_who_waits_for_programs_that_another_process_builds_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError
+
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    name = f"helm_{HELM[0].version.removeprefix('v')}"
+    with (folder / f".lock-{name}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        options = {"cache": tmp_path, "modules": HELM}
+        waiting = threading.Thread(target=programs, args=(fail,), kwargs=options, daemon=True)
+        waiting.start()
+        printed = ""
+        while "waiting" not in printed:
+            assert waiting.is_alive()
+            printed += capsys.readouterr().err
+            time.sleep(0.01)
+        assert printed == f"another process builds {name} in {folder}: waiting ...\n"
+        (folder / name).mkdir()
+    waiting.join(20)
+    assert not waiting.is_alive()
 
 
 def test_programs_that_are_there_are_not_built(tmp_path: Path) -> None:
