@@ -37,7 +37,7 @@ BY_PACKAGE = {
     "cli/processes": "agent controller disk_agent metrics metricsoptions peeroptions prometheusoptions server",
     "cli/sim_gpus": "tables",
     "cli/usage": "agents history tables top",
-    "cli/work": "attach forwarding logs",
+    "cli/work": "attach environmentcatalog forwarding jupyterlab_idle logs",
     "clients/gpu": "refusals",
     "clients/store": "peers ranges",
     "core/gpu/gpumodels": "migproducts",

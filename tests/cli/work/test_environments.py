@@ -10,7 +10,7 @@ import pytest
 
 from harness.kubeapi import KubeApi, serving
 from tessera.api.tessera.v1alpha1.environments import choose_environment
-from tessera.cli.work.environments import read_environments
+from tessera.cli.work.environmentcatalog import read_environments
 from tessera.clients.kube import ENVIRONMENTS, MemoryKube
 from tessera.errors import InvalidInput, Unavailable
 

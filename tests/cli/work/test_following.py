@@ -128,7 +128,7 @@ async def test_a_queue_that_cannot_be_read_holds_nothing_up(lacks: str, capsys: 
     await one.submit(queue="team")
     task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
     printed = await said(capsys, "install Kueue 0.15 or newer" if lacks == "Kueue" else "pending in queue team\n")
-    assert ("waiting:" in printed) == (lacks == "Kueue")
+    assert ("retrying:" in printed) == (lacks == "Kueue")
     assert (await state_of(one.kube, "j", "ns")).reason == "pending in queue team"
     await one.kube.patch(JOBS, "j", {"spec": {"suspend": False}}, namespace="ns")
     await one.pod(RUNS, "n")
@@ -143,7 +143,7 @@ async def test_who_may_not_read_events_follows_a_job_all_the_same(capsys: pytest
     await one.submit()
     await one.pod(RUNS, "n")
     task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
-    assert "waiting" not in await said(capsys, "j: Running on n")
+    assert "retrying" not in await said(capsys, "j: Running on n")
     await one.ends(4)
     assert await task == 4
     assert (await state_of(one.kube, "j", "ns")).exit_code == 4

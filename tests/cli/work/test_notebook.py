@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from tessera.api.kubernetes.notebooks import notebook_command
 from tessera.cli import main
 from tessera.cli.work.following import state_of
 from tessera.cli.work.forwarding import follow_notebook, token_of
+from tessera.cli.work.notebook import jupyterlab_program
 from tessera.cli.work.ownsecret import create_job
 from tessera.clients.kube import PODS, SECRETS, Forbidden, MemoryKube
 from tessera.errors import InvalidInput, Unavailable
@@ -37,7 +39,8 @@ def test_a_notebook_is_a_job_with_a_secret_of_its_own() -> None:
     assert found.exit_code == 0, found.output
     secret, job = yaml.safe_load_all(found.stdout)
     (container,) = job["spec"]["template"]["spec"]["containers"]
-    assert "from jupyterlab.labapp import main" in container["command"][2]
+    assert container["command"][2] == jupyterlab_program()
+    assert re.search(r"^ +from jupyterlab.labapp import main$", found.stdout, re.MULTILINE), "it can be read"
     assert "--ServerApp.shutdown_no_activity_timeout=90" in container["command"]
     assert container["env"][0]["valueFrom"]["secretKeyRef"] == {"name": secret["metadata"]["name"], "key": "token"}
     assert not any("token" in each.lower() for each in container["command"])
@@ -168,6 +171,32 @@ async def test_a_notebook_whose_token_is_gone_cannot_be_opened_again() -> None:
         await token_of(one.kube, await state_of(one.kube, "j", "ns"))
 
 
+LACKING = {
+    "JupyterLab": ("", "no JupyterLab 4 for its python3: No module named 'jupyter_server'"),
+    "its rule of activity": (
+        "class APIHandler: ...\nContentsHandler = ServerWebApplication = TerminalManager = APIHandler\nmain = print",
+        "this JupyterLab has no APIHandler._track_activity",
+    ),
+}
+
+
+@pytest.mark.parametrize("lacking", LACKING)
+def test_an_image_whose_jupyterlab_cannot_be_watched_is_refused_with_what_it_lacks(
+    tmp_path: Path, lacking: str
+) -> None:
+    names, words = LACKING[lacking]
+    modules = (
+        *("jupyter_server/base/handlers", "jupyter_server/serverapp", "jupyter_server/services/contents/handlers"),
+        *("jupyter_server_terminals/terminalmanager", "jupyterlab/labapp"),
+    )
+    for module in modules if names else ():
+        (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{module}.py").write_text(names)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{jupyterlab_program()}"
+    ended = subprocess.run((sys.executable, "-S", "-c", program), check=False, capture_output=True, text=True)
+    assert (ended.returncode, words in ended.stderr) == (1, True), ended.stderr
+
+
 PAGE = ("/api/kernels", "/api/sessions", "/api/contents", "/api/terminals")
 """What JupyterLab's page reads every 10 s while it is visible; it also saves its layout."""
 
@@ -177,7 +206,9 @@ async def jupyterlab_at(tmp_path: Path, idle_s: int) -> AsyncIterator[tuple["sub
     """Give JupyterLab as a notebook starts it, once it answers, and its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]  # not the pod's 8888, which may be taken here
-    command = tuple(each.replace("--port=8888", f"--port={port}") for each in notebook_command(idle_s))
+    command = tuple(
+        each.replace("--port=8888", f"--port={port}") for each in notebook_command(jupyterlab_program(), idle_s)
+    )
     with jupyterlab(command, tmp_path, "opens") as process:
         async with asyncio.timeout(60), aiohttp.ClientSession(f"http://127.0.0.1:{port}") as anybody:
             while True:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from harness.dryruns import dry_run
+from harness.dryruns import dry_pod, dry_run
 from tessera.cli import main
 
 
@@ -32,6 +32,8 @@ ASKS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     ),
     "whole GPUs": (("--gpus", "2"), {"nvidia.com/gpu": "2"}),
     "a slice": (("--slice", "1g.10gb+me"), {"nvidia.com/mig-1g.10gb.me": "1"}),
+    "a slice by another driver's name": (("--slice", "3G.39gb"), {"nvidia.com/mig-3g.39gb": "1"}),
+    "quantities as Kubernetes reads them": (("--cpu", "1e1", "--memory", "2e9"), {"cpu": "1e1", "memory": "2e9"}),
     "models": (("--model", "a", "--model", "b"), {"models.tessera.dev/a": "1", "models.tessera.dev/b": "1"}),
     "more than a GPU": (("--cpu", "4", "--memory", "16Gi"), {"cpu": "4", "memory": "16Gi"}),
 }
@@ -41,6 +43,34 @@ ASKS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 def test_options_are_limits(case: str) -> None:
     options, want = ASKS[case]
     assert container(*options)["resources"]["limits"] == want
+
+
+ON_GPU_NODES = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        (("--gpu-memory", "10"), ON_GPU_NODES),
+        (("--gpus", "1"), ON_GPU_NODES),
+        (("--slice", "1g.10gb"), ON_GPU_NODES),
+        (("--model", "a", "--memory", "1Gi"), []),
+    ],
+)
+def test_who_requests_a_gpu_tolerates_the_taint_of_gpu_nodes(options: tuple[str, ...], want: list[Any]) -> None:
+    assert dry_pod(*options).get("tolerations", []) == want
+
+
+TAINTED = Path(__file__).parents[3] / "examples/1-job-of-60-slices/gke-node.yaml"
+
+
+@pytest.mark.parametrize("options", [("--gpus", "1"), ("--gpu-memory", "10"), ("--slice", "1g.10gb")])
+def test_the_taint_of_a_cloud_s_gpu_nodes_keeps_no_job_off(tmp_path: Path, options: tuple[str, ...]) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(dry_run("--image", "a", "--name", "j", *options).stdout)
+    found = CliRunner().invoke(main, ("plan", "--cluster", str(TAINTED), "-f", str(job)))
+    assert found.exit_code == 0, found.output
+    assert "does not tolerate" not in found.output
 
 
 def test_a_command_its_environment_and_secrets() -> None:
@@ -83,8 +113,25 @@ REFUSED = {
     "no variable's name": (("--image", "a", "--env", "A B=1"), "--env: 'A B'"),
     "no Secret's name": (("--image", "a", "--env-secret", "A=../b/c"), "--env-secret: '..'"),
     "no model's name": (("--image", "a", "--model", "../x"), "--model: '../x'"),
-    "no profile": (("--image", "a", "--slice", "1g"), "a MIG profile such as 1g.10gb"),
-    "no amount": (("--image", "a", "--cpu", "lots"), "an amount such as 4"),
+    "no profile": (
+        ("--image", "a", "--slice", "1g"),
+        "--slice: '1g' is not a MIG profile that some GPU model has, such as 1g.10gb",
+    ),
+    "a resource as profile": (
+        ("--image", "a", "--slice", "mig-1g.10gb"),
+        "--slice: 'mig-1g.10gb' is not a MIG profile",
+    ),
+    "no amount": (("--image", "a", "--cpu", "lots"), "--cpu: 'lots' is not a Kubernetes quantity"),
+    "memory as CPUs": (("--image", "a", "--cpu", "16Gi"), "--cpu: '16Gi' is not a number of CPUs: write"),
+    "no CPU": (("--image", "a", "--cpu", "0"), "--cpu: '0' is not a number of CPUs: write"),
+    "bytes of memory": (("--image", "a", "--memory", "16"), "--memory: 16 is 16 bytes: write 16Gi"),
+    "thousandths of bytes": (("--image", "a", "--memory", "500m"), "--memory: 500m is 0.5 bytes: write an amount such"),
+    "less than no memory": (("--image", "a", "--memory", "-1Gi"), "--memory: -1Gi is -1073741824 bytes: write"),
+    "a unit of GPU memory": (
+        ("--image", "a", "--gpu-memory", "10GB"),
+        "--gpu-memory: '10GB' is not a number of GiB: write 10",
+    ),
+    "words of GPU memory": (("--image", "a", "--gpu-memory", "much"), "'much' is not a valid integer"),
     "no namespace": (("--image", "a", "-n", "a/../b"), "--namespace: 'a/../b'"),
     "no claim": (("--image", "a", "--data", "pvc/"), "--data: ''"),
     "data twice": (("--image", "a", "--data", "x-y", "--data", "pvc/x.y"), "two would be one variable"),
@@ -125,7 +172,7 @@ REFUSED = {
     "more host memory than a number has": (("--image", "a", "--memory", "9" * 20 + "Ei"), "2^63 - 1"),
     "a profile of no GPU": (
         ("--image", "a", "--slice", "1g.11gb"),
-        "a MIG profile that some GPU model has: `tessera prof",
+        "--slice: '1g.11gb' is not a MIG profile that some GPU model has",
     ),
     "a user that Linux does not have": (("--image", "a", "--user", str(1 << 31)), "1<=x<=2147483647"),
     "isolation of nothing": (("--image", "a", "--isolation", "driver"), "give --gpu-memory as well"),

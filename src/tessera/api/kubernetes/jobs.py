@@ -8,6 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from tessera.api.untyped import as_dict, as_dicts
+from tessera.core.gpu.sharing import GPU_RESOURCE, names_device
+from tessera.core.workload.resources import GPU_MEMORY
 
 __all__ = [
     "ARCHIVE",
@@ -55,6 +57,10 @@ NOTEBOOK_VARIABLE: Final = "JUPYTER_TOKEN"
 `jupyter_server.auth.identity` (`IdentityProvider.token`)."""
 CODE_FOLDER: Final = "/code"
 """A pod's folder with its code, and its working directory."""
+_GPU_TOLERATION: Final = {"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
+"""Tolerates the taint of GPU nodes. Source: Kubernetes,
+`plugin/pkg/admission/extendedresourcetoleration`, which adds it to pods that request `nvidia.com/gpu` alone, in
+clusters that have that admission plugin."""
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +103,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 def job_object(requested: JobRequest) -> dict[str, Any]:
     """Return the Job: one pod, never restarted, without a service account token.
 
+    One that requests GPUs or a part of one tolerates the taint that GPU nodes have on GKE and elsewhere.
     Code is unpacked by the image's own `tar` before the command starts, into the folder where that starts.
     """
     env: list[dict[str, Any]] = [{"name": name, "value": _literal(value)} for name, value in requested.env]
@@ -117,8 +124,7 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
     if requested.limits:
         container["resources"] = {"limits": dict(requested.limits)}
     pod: dict[str, Any] = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
-    if requested.scheduler:
-        pod["schedulerName"] = requested.scheduler
+    _with_scheduling(requested, pod)
     _with_folders(requested, pod)
     if requested.code:
         _with_code(requested, pod)
@@ -134,6 +140,14 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
     named = {"name": requested.name} if requested.name else {"generateName": requested.prefix}
     metadata = {**named, "namespace": requested.namespace, "labels": labels}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _with_scheduling(requested: JobRequest, pod: dict[str, Any]) -> None:
+    """Add the scheduler to a pod, and the toleration of GPU nodes if it requests GPUs."""
+    if requested.scheduler:
+        pod["schedulerName"] = requested.scheduler
+    if any(resource == GPU_MEMORY or names_device(resource) for resource in requested.limits):
+        pod["tolerations"] = [dict(_GPU_TOLERATION)]
 
 
 def _restrict(pod: dict[str, Any], user: int) -> None:

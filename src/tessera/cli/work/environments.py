@@ -6,15 +6,14 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from tessera.api.tessera.v1alpha1.environments import NO_ENVIRONMENT, Catalog, read_catalog
+from tessera.api.tessera.v1alpha1.environments import NO_ENVIRONMENT, Catalog
 from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
-from tessera.clients.kube import ENVIRONMENTS, Forbidden, Kube
-from tessera.errors import Unavailable
+from tessera.cli.work.environmentcatalog import read_environments
 
-__all__ = ["environments", "read_environments"]
+__all__ = ["environments"]
 
 
 @click.command(
@@ -48,20 +47,6 @@ def environments(*, kubeconfig: Path | None, context: str | None, output: str) -
         cells = (each.name, "yes" if each.notebook else "-", warm, *about)
         table.add_row(*(Text(clean(cell)) for cell in cells))
     wide_console(output=output).print(trimmed(table))
-
-
-async def read_environments(kube: Kube) -> Catalog:
-    """Return the environments of a cluster.
-
-    Raises:
-        Unavailable: the cluster does not answer, lacks the CRD, or forbids it.
-
-    """
-    try:
-        return read_catalog((await kube.list(ENVIRONMENTS)).objects)
-    except Forbidden as error:
-        fix = "request ClusterRole tessera-environments, which the chart binds to all users, or pass --image"
-        raise Unavailable("environments", found=error.found, hint=fix) from error
 
 
 async def _read(place: ClusterSource) -> Catalog:

@@ -34,7 +34,7 @@ __all__ = [
     "events_about_jobs",
     "follow_job",
     "print_log",
-    "say",
+    "print_status",
     "state_of",
     "workloads_of_jobs",
 ]
@@ -90,7 +90,7 @@ def _about(namespace: str, name: str) -> Selection:
     return Selection(namespace=namespace, fields=(("involvedObject.kind", JOBS.name), *named))
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
     """Print a line beside the Job's output."""
     click.echo(text, err=True)
 
@@ -121,8 +121,8 @@ async def follow_job(
         Conflict: it was deleted, or ended before its command had an exit code.
 
     """
-    observed = _Observed(kube, name, namespace)
-    shown: _Shown | None = None
+    observed = _JobWatch(kube, name, namespace)
+    shown: _PodOutput | None = None
     reported = ""
     try:
         await observed.synced()
@@ -131,12 +131,12 @@ async def follow_job(
             state = observed.state()
             if (words := _words(state)) != reported:
                 reported = words
-                say(words)
+                print_status(words)
             # 2. Once it runs, print its log, or do the alternative, and its GPU usage beside that; again for a new pod.
             if state.started and (shown is None or shown.is_of_another(state)):
                 if shown is not None:
                     await shown.close()
-                shown = _Shown(kube, state, meanwhile, observed.changed.set)
+                shown = _PodOutput(kube, state, meanwhile, observed.changed.set)
             if shown is not None:
                 shown.check(state)
             # 3. When it has ended, return the exit code of its command.
@@ -158,7 +158,7 @@ async def _end(*tasks: asyncio.Task[None]) -> None:
             await task
 
 
-class _Shown:
+class _PodOutput:
     """What is shown of one pod of a Job: its log, or the alternative, and its GPU usage."""
 
     def __init__(
@@ -196,7 +196,7 @@ class _Shown:
         self._heard_s = asyncio.get_running_loop().time()
         while self._is_log and not self._doing.done():
             if (left_s := _LAST_WORDS_S - self._silent_s()) <= 0:
-                say(f"the log did not end; {self._again}")
+                print_status(f"the log did not end; {self._again}")
                 return
             await asyncio.wait((self._doing,), timeout=left_s)
 
@@ -222,7 +222,7 @@ class _Shown:
                 was_whole = False
                 if over or str(error) not in troubles:
                     troubles.add(str(error))
-                    say(f"the log broke off ({error}); {self._again if over else 'it is read on'}")
+                    print_status(f"the log broke off ({error}); {self._again if over else 'it is read on'}")
             self._heard_s = asyncio.get_running_loop().time()
             if over:
                 return
@@ -230,7 +230,7 @@ class _Shown:
                 await asyncio.wait_for(self._over.wait(), _AGAIN_S)
 
 
-class _Observed:
+class _JobWatch:
     """A Job and the objects that show its progress, kept up to date by the tasks `following`."""
 
     def __init__(self, kube: Kube, name: str, namespace: str) -> None:
@@ -273,7 +273,7 @@ class _Observed:
     def _trouble(self, error: Exception) -> None:
         if str(error) not in self._troubles:
             self._troubles.add(str(error))
-            say(f"waiting: {error}")
+            print_status(f"retrying: {error}")
 
     def _trouble_with_queues(self, error: Exception) -> None:
         if isinstance(error, Unsupported):  # without permission the reason is not shown, and nothing is delayed
@@ -292,7 +292,7 @@ async def _usage(kube: Kube, state: JobState) -> None:
     if all(resource.startswith(MODEL_RESOURCE) for resource, _ in state.requests):
         return
     async for words in gpu_usage(kube, state):
-        say(f"{state.name}: uses {words}")
+        print_status(f"{state.name}: uses {words}")
 
 
 def _code(state: JobState) -> int:
@@ -315,7 +315,7 @@ def ended_or_interrupted(work: Coroutine[Any, Any, int], interrupted: Callable[[
 
         def interrupt() -> None:
             if task.cancelling():
-                say("waiting for the API server's answer")
+                print_status("waiting for the API server's answer")
             else:
                 task.cancel()
 

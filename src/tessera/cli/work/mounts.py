@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.cli.work.validation import WordForm, checked, checked_folder
+from tessera.cli.work.validation import NameFormat, checked, checked_folder
 from tessera.core.deviceplugin.modeloffers import mount_path
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput, shown
@@ -34,12 +34,12 @@ def data_of(words: Sequence[str]) -> Data:
 
     """
     claims = tuple(
-        (name := checked("--data", each.removeprefix(_CLAIM), WordForm.OBJECT), f"/data/{name}")
+        (name := checked("--data", each.removeprefix(_CLAIM), NameFormat.OBJECT), f"/data/{name}")
         for each in words
         if each.startswith(_CLAIM)
     )
     caches = tuple(
-        (checked("--data", each, WordForm.LABEL), mount_path(each)) for each in words if not each.startswith(_CLAIM)
+        (checked("--data", each, NameFormat.LABEL), mount_path(each)) for each in words if not each.startswith(_CLAIM)
     )
     env = {_variable(name): folder for name, folder in (*caches, *claims)}
     if len(env) != len(words):
@@ -57,7 +57,7 @@ def secrets_of(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, 
 
     """
     parts = (word.partition(":") for word in words)
-    found = [(checked("--secret", name, WordForm.OBJECT), colon, folder) for name, colon, folder in parts]
+    found = [(checked("--secret", name, NameFormat.OBJECT), colon, folder) for name, colon, folder in parts]
     folders = dict.fromkeys((name, checked_folder("--secret", folder)) for name, colon, folder in found if colon)
     return tuple(dict.fromkeys(name for name, colon, _ in found if not colon)), tuple(folders)
 

@@ -1,5 +1,6 @@
 """`tessera notebook`: JupyterLab on a part of a GPU, at an address of this machine."""
 
+from importlib.resources import files as files_of
 from typing import Unpack
 
 import click
@@ -12,17 +13,22 @@ from tessera.cli.work.ownsecret import with_own_secret
 from tessera.cli.work.submitting import submit
 from tessera.cli.work.workoptions import WorkOptions, request_of, work_options
 
-__all__ = ["notebook"]
+__all__ = ["jupyterlab_program", "notebook"]
 
 _LEAST_IDLE_S = 60.0
 _MOST_IDLE_S = 365 * 86_400.0
 
 
-class _Given(WorkOptions):
+class NotebookOptions(WorkOptions):
     """The options as click passes them."""
 
     port: int | None
     idle_s: float
+
+
+def jupyterlab_program() -> str:
+    """Return the Python program that starts JupyterLab in a pod."""
+    return files_of("tessera.cli.work").joinpath("jupyterlab_idle.py").read_text(encoding="utf-8")
 
 
 @click.command(
@@ -42,7 +48,7 @@ Examples:
     show_default=True,
     help="Stop the notebook after this long without a busy kernel, a program in a terminal, or a saved file.",
 )
-def notebook(**given: Unpack[_Given]) -> int:
+def notebook(**given: Unpack[NotebookOptions]) -> int:
     """Open JupyterLab on part of a GPU: submit a Job, and forward it to an address of this machine.
 
     Submits the Job, and reports why it is pending. When JupyterLab answers, prints its address with the token and
@@ -50,7 +56,7 @@ def notebook(**given: Unpack[_Given]) -> int:
     it. Files that are not on a volume are lost when it ends. The image must have JupyterLab. Needs the rights of
     Kubernetes' role `edit` in one namespace.
     """
-    requested = request_of(given, notebook_command(round(given["idle_s"])), notebook=True)
+    requested = request_of(given, notebook_command(jupyterlab_program(), round(given["idle_s"])), notebook=True)
     requested, files = with_own_secret(given, requested)
     token = files[NOTEBOOK_KEY].decode()
     return submit(

@@ -19,13 +19,12 @@ from tessera.api.kubernetes.jobs import (
     owned_by,
     secret_of,
 )
-from tessera.cli.work.codefolder import archive_folder
-from tessera.cli.work.following import say
+from tessera.cli.work.following import print_status
 from tessera.cli.work.workoptions import WorkOptions
 from tessera.clients.kube import JOBS, SECRETS, Kube, Selection, Unanswered, name_of
 from tessera.errors import TesseraError, shown
 
-__all__ = ["create_job", "settle_secrets", "with_own_secret"]
+__all__ = ["adopt_or_delete_secrets", "create_job", "with_own_secret"]
 
 _SUFFIX_BYTES = 4
 _TOKEN_BYTES = 24
@@ -41,12 +40,14 @@ def with_own_secret(given: WorkOptions, requested: JobRequest) -> tuple[JobReque
     """
     files: dict[str, bytes] = {}
     if given["code"]:
+        from tessera.cli.work.codefolder import archive_folder  # noqa: PLC0415 - slow to import, and rarely needed
+
         archive = archive_folder(given["code"])
         files[ARCHIVE] = archive.content
         if archive.left_out:
             more = f" and {left} more" if (left := len(archive.left_out) - _NAMED) > 0 else ""
             named = ", ".join(map(shown, archive.left_out[:_NAMED]))
-            say(f"left out, as they may contain credentials: {named}{more}")
+            print_status(f"left out, as they may contain credentials: {named}{more}")
     if requested.notebook:
         files[NOTEBOOK_KEY] = secrets.token_hex(_TOKEN_BYTES).encode()
     own = f"{requested.prefix}own-{secrets.token_hex(_SUFFIX_BYTES)}" if files else ""
@@ -80,7 +81,9 @@ async def create_job(kube: Kube, requested: JobRequest, files: Mapping[str, byte
             return name
         await _without_secret(kube, requested)
         raise
-    await settle_secrets(kube, requested.namespace, dt.datetime.fromisoformat(secret["metadata"]["creationTimestamp"]))
+    await adopt_or_delete_secrets(
+        kube, requested.namespace, dt.datetime.fromisoformat(secret["metadata"]["creationTimestamp"])
+    )
     return name
 
 
@@ -89,7 +92,7 @@ async def _without_secret(kube: Kube, requested: JobRequest) -> None:
         await kube.delete(SECRETS, requested.own_secret, namespace=requested.namespace)
 
 
-async def settle_secrets(kube: Kube, namespace: str, now: dt.datetime | None = None) -> None:
+async def adopt_or_delete_secrets(kube: Kube, namespace: str, now: dt.datetime | None = None) -> None:
     """Make Jobs own the Secrets of interrupted submissions, and delete unneeded ones.
 
     Without permission nothing happens: another user's submission does it.

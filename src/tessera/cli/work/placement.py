@@ -21,8 +21,8 @@ async def forecast_job(kube: Kube, job: Object) -> str:
         async with asyncio.timeout(_READING_S):
             await kube.list(NODES, _NO_NODE)
             return await _placement(kube, job)
-    except Forbidden as error:
-        return f"no forecast ({error.found}): it needs the ClusterRole tessera-viewer"
+    except Forbidden:
+        return "no forecast: you may not read the nodes and pods of the cluster; ask for ClusterRole tessera-viewer"
     except TimeoutError:
         return f"no forecast: the cluster was not read within {_READING_S:g} s"
     except TesseraError as error:

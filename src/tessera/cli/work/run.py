@@ -12,7 +12,7 @@ from tessera.cli.work.workoptions import WorkOptions, request_of, work_options
 __all__ = ["run"]
 
 
-class _Given(WorkOptions):
+class RunOptions(WorkOptions):
     """The options as click passes them."""
 
     command: tuple[str, ...]
@@ -31,7 +31,7 @@ Examples:
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @work_options
-def run(**given: Unpack[_Given]) -> int:
+def run(**given: Unpack[RunOptions]) -> int:
     """Run COMMAND in an image on part of a GPU: submit a Job, explain why it is pending, follow its log.
 
     Ends with the exit code of the command. Ctrl-C leaves the Job running: `tessera attach` follows it again, `tessera

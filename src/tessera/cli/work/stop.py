@@ -8,7 +8,7 @@ import click
 
 from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.work.following import state_of
-from tessera.cli.work.ownsecret import settle_secrets
+from tessera.cli.work.ownsecret import adopt_or_delete_secrets
 from tessera.clients.kube import JOBS, Kube
 from tessera.errors import InvalidInput
 
@@ -48,7 +48,7 @@ async def stop_jobs(kube: Kube, names: Sequence[str], namespace: str) -> None:
         if not (await state_of(kube, each, namespace)).by_run:
             hint = f"`kubectl delete job {each} -n {namespace}` deletes it"
             raise InvalidInput(f"job {namespace}/{each}", found="tessera run did not submit it", hint=hint)
-    await settle_secrets(kube, namespace)
+    await adopt_or_delete_secrets(kube, namespace)
     for each in names:
         await kube.delete(JOBS, each, namespace=namespace)
         click.echo(f"deleted {namespace}/{each}")

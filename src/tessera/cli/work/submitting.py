@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping
 import click
 import msgspec
 
+from tessera.api.documents import write
 from tessera.api.kubernetes.jobs import JobRequest, job_object, own_secret
 from tessera.api.tessera.v1alpha1.environments import choose_environment
 from tessera.cli.clusteraccess import ClusterSource, connected
-from tessera.cli.printing import yaml_text
-from tessera.cli.work.environments import read_environments
+from tessera.cli.work.environmentcatalog import read_environments
 from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted
 from tessera.cli.work.ownsecret import create_job
 from tessera.cli.work.placement import forecast_job
-from tessera.cli.work.workoptions import WorkOptions, place_of
+from tessera.cli.work.workoptions import WorkOptions, cluster_of
 from tessera.clients.kube import JOBS, Kube
 from tessera.errors import TesseraError
 
@@ -34,7 +34,7 @@ def submit(given: WorkOptions, requested: JobRequest, files: Mapping[str, bytes]
         follow: the next action.
 
     """
-    place, environment, names = place_of(given), given["environment"], list[str]()
+    place, environment, names = cluster_of(given), given["environment"], list[str]()
 
     async def work() -> int:
         if given["dry_run"]:
@@ -89,7 +89,7 @@ async def _show(place: ClusterSource, environment: str, requested: JobRequest, f
 
 def _print_objects(requested: JobRequest, files: Mapping[str, bytes]) -> None:
     objects = ([own_secret(requested, files)] if files else []) + [job_object(requested)]
-    click.echo(b"---\n".join(map(yaml_text, objects)), nl=False)
+    click.echo("---\n".join(write(each, block=True) for each in objects), nl=False)
 
 
 async def _interrupted(place: ClusterSource, names: list[str], namespace: str, *, delete: bool) -> int:

@@ -4,34 +4,80 @@ import enum
 import re
 from pathlib import PurePosixPath
 
+from tessera.core.gpu.gpumodels import is_profile
+from tessera.core.gpu.sharing import mig_resource
+from tessera.core.workload import units
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["WordForm", "checked", "checked_folder", "checked_text"]
+__all__ = ["NameFormat", "checked", "checked_cpu", "checked_folder", "checked_memory", "checked_slice", "checked_text"]
+
+_MOST_CPUS = 10_000
+"""No node has as many: it is an amount of memory."""
 
 
-class WordForm(enum.Enum):
-    """The form of a word: a regular expression, and its name. Source: k8s.io/apimachinery `util/validation`."""
+class NameFormat(enum.Enum):
+    """The format of a name: a regular expression, and its words. Source: k8s.io/apimachinery `util/validation`."""
 
     LABEL = (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "a name of at most 63 of a-z, 0-9 and -")
     OBJECT = (r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", "a name of at most 253 of a-z, 0-9, - and .")
     KEY = (r"[-._A-Za-z0-9]{1,253}", "a key of at most 253 of A-Z, a-z, 0-9, -, _ and .")
     VARIABLE = (r"[-._A-Za-z][-._A-Za-z0-9]*", "the name of a variable: letters, digits, -, _ and ., no digit first")
     IMAGE = (r"[!-~]{1,512}", "the name of an image")
-    AMOUNT = (r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?", "an amount such as 4, 500m or 16Gi")
-    PROFILE = (r"([1-9]c\.)?[1-9]g\.[1-9][0-9]*gb([+.][a-z0-9]+)*", "a MIG profile such as 1g.10gb")
 
 
-def checked(option: str, text: str, form: WordForm) -> str:
+def checked(option: str, text: str, name_format: NameFormat) -> str:
     """Return a word of the command line.
 
     Raises:
         InvalidInput: it does not match.
 
     """
-    pattern, words = form.value
+    pattern, words = name_format.value
     if re.fullmatch(pattern, text) is None:
         raise InvalidInput(option, found=shown(text), expected=words)
     return text
+
+
+def checked_cpu(option: str, text: str) -> str:
+    """Return a quantity of CPUs.
+
+    Raises:
+        InvalidInput: it is no quantity, nothing, or more than a node has.
+
+    """
+    if not 0 < units.cpu_milli(text, option) <= 1000 * _MOST_CPUS:
+        raise InvalidInput(
+            option, found=shown(text), expected="a number of CPUs", hint="write an amount such as 4 or 500m"
+        )
+    return text
+
+
+def checked_memory(option: str, text: str) -> str:
+    """Return a quantity of host memory, at least 1 MiB.
+
+    Raises:
+        InvalidInput: it is no quantity, or less, as an amount without its unit is.
+
+    """
+    amount = units.quantity(text, option)
+    if amount < units.MIB:
+        fix = f"write {text}Gi" if text.isdecimal() and amount else "write an amount such as 16Gi"
+        raise InvalidInput(option, found=f"{text} is {float(amount):.12g} bytes", hint=fix)
+    return text
+
+
+def checked_slice(option: str, text: str) -> str:
+    """Return the resource of a MIG profile.
+
+    Raises:
+        InvalidInput: no GPU model has the profile.
+
+    """
+    resource = mig_resource(text.strip().casefold())
+    if not is_profile(resource):
+        profiles = "a MIG profile that some GPU model has, such as 1g.10gb"
+        raise InvalidInput(option, found=shown(text), expected=profiles, hint="`tessera profiles` lists them")
+    return resource
 
 
 def checked_text(option: str, text: str) -> str:

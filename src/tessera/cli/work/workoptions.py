@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import click
 
@@ -13,20 +13,35 @@ from tessera.api.kubernetes.podspecs import read_need
 from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import FilledOption, refuse_without, with_options
 from tessera.cli.work.mounts import check_folders, data_of, secrets_of
-from tessera.cli.work.validation import WordForm, checked, checked_text
+from tessera.cli.work.validation import NameFormat, checked, checked_cpu, checked_memory, checked_slice, checked_text
 from tessera.core.deviceplugin.modeloffers import mount_path
+from tessera.core.gpu.sharing import GPU_RESOURCE
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
 from tessera.core.workload.tesseranames import ISOLATION
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["WorkOptions", "place_of", "request_of", "work_options"]
+__all__ = ["WorkOptions", "cluster_of", "request_of", "work_options"]
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _LONGEST_PREFIX = 40
 _MOST_UID = (1 << 31) - 1
 """Source: k8s.io/apimachinery `pkg/util/validation` (`IsValidUserID`)."""
 _FOLDER = click.Path(path_type=Path)
+
+
+class _Gib(click.IntRange):
+    """A whole number of GiB."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number; one with a unit is refused with what to write."""
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.BadParameter as error:
+            if (amount := re.match(r"[0-9]+(?=[A-Za-z ])", str(value))) is None:
+                raise
+            fix = f"write {amount[0]}"
+            raise InvalidInput("--gpu-memory", found=shown(value), expected="a number of GiB", hint=fix) from error
 
 
 class WorkOptions(TypedDict):
@@ -70,7 +85,7 @@ work_options = with_options(
     ),
     click.option("--name", cls=FilledOption, default="", help="Name of the Job.  [default: from environment or image]"),
     namespace_option,
-    click.option("--gpu-memory", type=click.IntRange(1), metavar="GIB", help="GPU memory it needs."),
+    click.option("--gpu-memory", type=_Gib(1), metavar="GIB", help="GPU memory it needs."),
     click.option("--gpu-compute", type=click.IntRange(1, 100), metavar="PERCENT", help="Part of a GPU's compute."),
     click.option("--gpus", type=click.IntRange(1), help="Number of GPUs; with --gpu-memory, that much memory on each."),
     click.option(
@@ -98,10 +113,16 @@ work_options = with_options(
         "--user",
         type=click.IntRange(1, _MOST_UID),
         metavar="UID",
-        help="User id of its processes, not root, as Pod Security `restricted` requires.  [default: the image's user]",
+        help="Run as this user ID, without root and capabilities, as Pod Security Standard `restricted` requires.  "
+        "[default: the image's user]",
     ),
     click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeatable."),
-    click.option("--env-secret", multiple=True, metavar="NAME=SECRET/KEY", help="The same from a Secret; repeatable."),
+    click.option(
+        "--env-secret",
+        multiple=True,
+        metavar="NAME=SECRET/KEY",
+        help="Environment variable from a key of a Secret; repeatable.",
+    ),
     click.option(
         "--secret",
         multiple=True,
@@ -111,13 +132,15 @@ work_options = with_options(
     click.option("--queue", cls=FilledOption, default="", metavar="NAME", help="Kueue LocalQueue to submit to."),
     click.option("--dry-run", is_flag=True, help="Print the objects, and say where it would run; submit nothing."),
     click.option("-d", "--detach", is_flag=True, help="Submit, print the name, and end."),
-    click.option("--cancel-on-interrupt", is_flag=True, help="Ctrl-C deletes the Job; else it only stops following."),
+    click.option(
+        "--cancel-on-interrupt", is_flag=True, help="Delete the Job on Ctrl-C; without it, the Job keeps running."
+    ),
     kubeconfig_options,
 )
 """Adds the common options."""
 
 
-def place_of(given: WorkOptions) -> ClusterSource:
+def cluster_of(given: WorkOptions) -> ClusterSource:
     """Return the cluster named by the options."""
     return ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"])
 
@@ -130,7 +153,11 @@ def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool =
 
     """
     refuse_without("--gpu-compute", "--gpu-memory")
-    refuse_without("--isolation", "--gpu-memory", "MIG instances and whole GPUs always have hardware isolation")
+    refuse_without(
+        "--isolation",
+        "--gpu-memory",
+        "it applies to --gpu-memory alone, as MIG instances and whole GPUs always have hardware isolation",
+    )
     data, (variables, folders) = data_of(given["data"]), secrets_of(given["secret"])
     check_folders(
         (
@@ -145,7 +172,7 @@ def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool =
     _check_variables((*(name for name, _ in env), *(name for name, _, _ in env_secrets)))
     image, words = _image_of(given)
     requested = JobRequest(
-        name=given["name"] and checked("--name", given["name"], WordForm.LABEL),
+        name=given["name"] and checked("--name", given["name"], NameFormat.LABEL),
         prefix=f"{_NOT_IN_NAMES.sub('-', words).strip('-')[:_LONGEST_PREFIX] or 'run'}-",
         namespace=_namespace(given),
         image=image,
@@ -158,7 +185,7 @@ def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool =
         secrets=variables,
         secret_folders=folders,
         claims=data.claims,
-        queue=given["queue"] and checked("--queue", given["queue"], WordForm.LABEL),
+        queue=given["queue"] and checked("--queue", given["queue"], NameFormat.LABEL),
         notebook=notebook,
         user=given["user"] or 0,
     )
@@ -189,7 +216,7 @@ def _image_of(given: WorkOptions) -> tuple[str, str]:
         raise InvalidInput("--image or --environment", found="neither is given", hint=hint)
     if environment:
         return "", environment
-    checked("--image", image, WordForm.IMAGE)
+    checked("--image", image, NameFormat.IMAGE)
     return image, image.rpartition("/")[2].partition(":")[0].partition("@")[0].lower()
 
 
@@ -204,18 +231,20 @@ def _limits(given: WorkOptions) -> dict[str, str]:
         amounts = {GPU_MEMORY: given["gpu_memory"], GPU_COMPUTE: given["gpu_compute"], GPU_COUNT: given["gpus"]}
         limits |= {resource: str(amount) for resource, amount in amounts.items() if amount}
     elif given["gpus"]:
-        limits["nvidia.com/gpu"] = str(given["gpus"])
+        limits[GPU_RESOURCE] = str(given["gpus"])
     if given["slice"]:
-        profile = checked("--slice", given["slice"], WordForm.PROFILE)
-        limits[f"nvidia.com/mig-{profile.replace('+', '.')}"] = "1"
-    limits |= {f"{MODEL_RESOURCE}{checked('--model', each, WordForm.LABEL)}": "1" for each in given["model"]}
-    others = (("cpu", given["cpu"]), ("memory", given["memory"]))
-    return limits | {kind: checked(f"--{kind}", amount, WordForm.AMOUNT) for kind, amount in others if amount}
+        limits[checked_slice("--slice", given["slice"])] = "1"
+    limits |= {f"{MODEL_RESOURCE}{checked('--model', each, NameFormat.LABEL)}": "1" for each in given["model"]}
+    if given["cpu"]:
+        limits["cpu"] = checked_cpu("--cpu", given["cpu"])
+    if given["memory"]:
+        limits["memory"] = checked_memory("--memory", given["memory"])
+    return limits
 
 
 def _namespace(given: WorkOptions) -> str:
     try:
-        return checked("--namespace", namespace_of(place_of(given), given["namespace"]), WordForm.LABEL)
+        return checked("--namespace", namespace_of(cluster_of(given), given["namespace"]), NameFormat.LABEL)
     except InvalidInput:
         if given["namespace"] or not given["dry_run"]:
             raise
@@ -226,7 +255,7 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise InvalidInput(option, found=shown(text), expected="NAME=VALUE")
-    return checked(option, name, WordForm.VARIABLE), checked_text(option, value)
+    return checked(option, name, NameFormat.VARIABLE), checked_text(option, value)
 
 
 def _check_variables(names: tuple[str, ...]) -> None:
@@ -245,4 +274,4 @@ def _secret(text: str) -> tuple[str, str, str]:
     secret, slash, key = value.partition("/")
     if not secret or not slash or not key:
         raise InvalidInput("--env-secret", found=shown(text), expected="NAME=SECRET/KEY")
-    return name, checked("--env-secret", secret, WordForm.OBJECT), checked("--env-secret", key, WordForm.KEY)
+    return name, checked("--env-secret", secret, NameFormat.OBJECT), checked("--env-secret", key, NameFormat.KEY)
