@@ -416,6 +416,6 @@ def test_scripts_that_pages_show_exist_and_can_be_run() -> None:
     assert [name for name in sorted(named) if not os.access(ROOT / name, os.X_OK)] == []
 
 
-def test_the_readme_counts_the_models_of_the_catalog() -> None:
-    (count,) = re.findall(r"the (\d+) models of `tessera profiles`", (ROOT / "README.md").read_text())
+def test_the_models_of_the_catalog_are_counted() -> None:
+    (count,) = re.findall(r"the (\d+) models of `tessera profiles`", (ROOT / "docs/get-started.md").read_text())
     assert int(count) == len(CATALOG)
