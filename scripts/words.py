@@ -67,8 +67,8 @@ IN_PARAMETERS = {
     "found": "what it is; a loop, a local, or the text of an error may have it",
 }
 """Of parameters of functions and fields of records."""
-PLACES = "src docs deploy examples scripts testbed bench *.md :!scripts/words.py"
-ONLY_NAMES = {"testbed", "bench"}
+PLACES = "src docs deploy examples scripts testbed generate bench *.md :!scripts/words.py"
+ONLY_NAMES = {"testbed", "generate", "bench"}
 """Folders whose texts are for contributors."""
 COMMENTS = {".js": r"(?<![:\w])//(.*)", ".css": r"/\*(.*?)\*/", ".yaml": r"(?<!\S)#(.*)", "": r"(?<!\S)#(.*)"}
 """How a comment begins, by suffix; programs of a shell have none."""

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from builders.nodefacts import gpu, node_of
+from generate.deploy import write
 from tessera.api import documents
 from tessera.api.nvidia.gpulabels import Labeling, gpu_labels, stamped
 from tessera.api.tessera.node.nodereports import CONDITION, CONFIGURATION
@@ -24,7 +25,7 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.nodesharing import NodeSharing, Strategy, effective
 from tessera.errors import InvalidInput
 from tessera.server.settings import ServerSettings, is_loopback
-from testbed.deploy import FOLDER, NAMESPACE, objects, rendered, scheduler_configuration, write
+from testbed.deploy import FOLDER, NAMESPACE, objects, rendered, scheduler_configuration
 
 CHART = chart_folder()
 ALL = {"disks": {"enabled": True}}

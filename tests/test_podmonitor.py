@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from builders.usage import GPU, allocation
+from generate.dashboards.fleet import FLEET
 from harness.prometheusserver import serving_history
 from tessera.api.prometheus.exposition import exposition
 from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
@@ -23,7 +24,6 @@ from tessera.core.gpu.readings import GpuReading, ProcessReading
 from tessera.core.usage.attribution import Owner, attributed
 from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.nodemetrics import NodeUsage, node_families
-from testbed.dashboards.fleet import FLEET
 from testbed.deploy import rendered
 
 AGENT: Final = {

@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 import pytest
 
+from generate import reference
+from generate.reference.names import names
 from tessera.cli import COMMANDS, main
-from testbed import reference
-from testbed.reference.names import names
 
 ROOT = Path(__file__).parents[1]
 KEY = re.compile(r"(?<![\w./-])((?:serving\.|models\.)?tessera\.dev/(?:[a-z]+(?:-[a-z]+)*)?)(?![\w/.])")

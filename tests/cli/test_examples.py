@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from generate.pages import refreshed
 from tessera.cli import main
-from testbed.pages import refreshed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -1,6 +1,6 @@
 """The values of the Helm chart: an administrator's settings of an installation, with defaults and their reasons.
 
-`tessera manifests` reads values by the records here; `testbed/generation/valuesreference.py` describes them.
+`tessera manifests` reads values by the records here; `generate/valuesreference.py` describes them.
 """
 
 import re

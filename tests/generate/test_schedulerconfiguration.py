@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from generate.schedulerconfiguration import configuration
 from tessera.core.gpu.gpumodels import CATALOG
 from tessera.core.gpu.sharing import mig_resource
-from testbed.generation.schedulerconfiguration import configuration
 
 CONFIGURATION: dict[str, Any] = configuration("http://127.0.0.1:1")
 

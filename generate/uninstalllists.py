@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from generate.reference.names import names
 from tessera.api.tessera.node.nodereports import CONDITION, CONFIGURATION
 from tessera.api.tessera.storage.nodedisks import CONDITION as DISKS
-from testbed.reference.names import names
 
 __all__ = ["with_lists"]
 

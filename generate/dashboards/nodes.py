@@ -1,6 +1,6 @@
 """The dashboard `nodes`: the devices and containers, models and images of chosen nodes."""
 
-from testbed.dashboards.panels import RATE, Dashboard, Panel
+from generate.dashboards.panels import RATE, Dashboard, Panel
 
 __all__ = ["NODES"]
 

@@ -1,6 +1,6 @@
 """The dashboard `processes`: Tessera's own processes: what they decide, and how long it takes."""
 
-from testbed.dashboards.panels import RATE, Dashboard, Panel
+from generate.dashboards.panels import RATE, Dashboard, Panel
 
 __all__ = ["PROCESSES"]
 

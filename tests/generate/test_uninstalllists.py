@@ -1,6 +1,6 @@
 """The lists of deploy/uninstall."""
 
-from testbed.generation.uninstalllists import with_lists
+from generate.uninstalllists import with_lists
 
 SCRIPT = """set -e
 # Lists made by scripts/generate; do not edit.

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from testbed.reference.tables import plain, table
+from generate.reference.tables import plain, table
 
 __all__ = ["page"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tessera
-from testbed.reference.tables import plain, table
+from generate.reference.tables import plain, table
 
 __all__ = ["names", "page"]
 

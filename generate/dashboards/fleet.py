@@ -1,6 +1,6 @@
 """The dashboard `fleet`: what GPUs there are, what of them is allocated and used, by namespace and quota."""
 
-from testbed.dashboards.panels import GPU_MEMORY, OF_CONTAINERS, Dashboard, Panel
+from generate.dashboards.panels import GPU_MEMORY, OF_CONTAINERS, Dashboard, Panel
 
 __all__ = ["FLEET"]
 

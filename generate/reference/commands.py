@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import click
 
+from generate.reference.tables import plain, table
 from tessera.cli import COMMANDS, main
-from testbed.reference.tables import plain, table
 
 __all__ = ["page"]
 

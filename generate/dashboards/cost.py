@@ -1,7 +1,7 @@
 """The dashboard `cost`: GPU hours by namespace, and memory that is allocated and not used."""
 
+from generate.dashboards.panels import ALLOCATED, GPU_MEMORY, OF_CONTAINERS, TESSERA, Dashboard, Panel
 from tessera.core.usage.activity import UNUSED_MIB
-from testbed.dashboards.panels import ALLOCATED, GPU_MEMORY, OF_CONTAINERS, TESSERA, Dashboard, Panel
 
 __all__ = ["COST"]
 

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from testbed.dashboards import DASHBOARDS, model
+from generate.dashboards import DASHBOARDS, model
 
 for one in DASHBOARDS:
     path = Path(sys.argv[1]) / f"{one.name}.json"

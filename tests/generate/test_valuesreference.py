@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from generate.valuesreference import schema_of_values, table_of_values, values_file
 from tessera.api import documents
 from tessera.api.tessera.chart import installation
 from tessera.api.tessera.chart.installation import MODULE, read_values
-from testbed.generation.valuesreference import schema_of_values, table_of_values, values_file
 
 SAID = {MODULE: Path(installation.__file__).read_text()}
 

@@ -6,8 +6,8 @@ That Prometheus computes the right values of them, promtool tests in tests/test_
 import json
 import re
 
+from generate.queuerules import adapter_rules, prometheus_rules
 from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
-from testbed.generation.queuerules import adapter_rules, prometheus_rules
 
 
 def test_what_is_recorded_is_made_of_the_series_of_all_engines() -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from generate.quotafiles import kueue_resources, needs_only
 from tessera.api.kubernetes.quota import read_resource_quota
 from tessera.core.gpu.gpumodels import CATALOG
 from tessera.core.gpu.sharing import mig_resource
-from testbed.generation.quotafiles import kueue_resources, needs_only
 
 PROFILES = {profile.name for model in CATALOG for profile in model.profiles}
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from testbed.dashboards.panels import Dashboard
+from generate.dashboards.panels import Dashboard
 
 __all__ = ["model"]
 

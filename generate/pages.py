@@ -1,4 +1,4 @@
-"""What pages show of the program, made by `scripts/generate`: `python -m testbed.pages FOLDER`."""
+"""What pages show of the program, made by `scripts/generate`: `python -m generate.pages FOLDER`."""
 
 import re
 import sys
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from generate import reference
 from tessera.cli import main
-from testbed import reference
 
 __all__ = ["refreshed"]
 

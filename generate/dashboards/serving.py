@@ -1,6 +1,6 @@
 """The dashboard `serving`: model servers: requests, waiting, replicas."""
 
-from testbed.dashboards.panels import ALLOCATED, RATE, Dashboard, Panel
+from generate.dashboards.panels import ALLOCATED, RATE, Dashboard, Panel
 
 __all__ = ["SERVING"]
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from generate import valuesreference
+from generate.reference import commands, kinds, names
+from generate.reference.tables import table
 from tessera.api.tessera.chart import installation
 from tessera.api.tessera.v1alpha1 import crds
 from tessera.core.usage.families import Metric
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.ownmetrics import OWN_METRICS
-from testbed.generation import valuesreference
-from testbed.reference import commands, kinds, names
-from testbed.reference.tables import table
 
 __all__ = ["pages"]
 
