@@ -1,6 +1,7 @@
 """Documentation stays true: links and named files exist, and the commands that pages show run."""
 
 import ast
+import hashlib
 import itertools
 import os
 import re
@@ -372,6 +373,17 @@ def test_what_the_commands_of_a_walk_through_read_is_there_or_made_by_the_page(p
     assert sorted(name for name in read - made if not (ROOT / name).exists()) == []
     for name in re.findall(r"^  source: s3://models/(\S+)$", text, re.MULTILINE):
         assert f"https://rgw.example.com/models/{name}/" in typed or f" find {name} -type f)" in typed, name
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/walkthroughs/*.md")), ids=lambda page: page.stem)
+def test_a_walk_through_says_whether_it_was_run_as_it_is_now(page: Path) -> None:
+    text = page.read_text()
+    blocks = re.findall(r"^```(?:sh|yaml)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    digest = hashlib.sha256("".join(blocks).encode()).hexdigest()[:8]
+    (run,) = re.findall(r"^\| commands and YAML of the last run \| (.*) \|$", text, re.MULTILINE)
+    assert run in {f"`{digest}`", "changed since the last run"}, (
+        f"run it again and write `{digest}`, or that they changed"
+    )
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("docs/walkthroughs/*.md")), ids=lambda page: page.stem)

@@ -95,6 +95,12 @@ def test_a_user_is_that_of_all_processes() -> None:
     assert dry_run("--image", "a", "--user", "0").exit_code == 2
 
 
+def test_options_that_contradict_each_other_are_refused_before_a_cluster_is_looked_for() -> None:
+    call = ("run", "--kubeconfig", "nowhere", "--image", "a", "--slice", "1g.10gb", "--gpu-memory", "10")
+    found = CliRunner().invoke(main, call)
+    assert (found.exit_code, "give one of the three" in found.stderr) == (2, True), found.stderr
+
+
 @pytest.mark.parametrize("option", ["--gpu-compute=30", "--isolation=hardware"])
 def test_an_option_without_effect_is_refused_before_a_cluster_is_looked_for(option: str) -> None:
     found = CliRunner().invoke(main, ("run", "--kubeconfig", "nowhere", "--image", "a", "--slice", "1g.10gb", option))

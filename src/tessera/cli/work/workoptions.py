@@ -171,13 +171,14 @@ def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool =
     env_secrets = tuple(_secret(each) for each in given["env_secret"])
     _check_variables((*(name for name, _ in env), *(name for name, _, _ in env_secrets)))
     image, words = _image_of(given)
+    limits = _limits(given) | data.limits
     requested = JobRequest(
         name=given["name"] and checked("--name", given["name"], NameFormat.LABEL),
         prefix=f"{_NOT_IN_NAMES.sub('-', words).strip('-')[:_LONGEST_PREFIX] or 'run'}-",
         namespace=_namespace(given),
         image=image,
         command=tuple(checked_text("the command", each) for each in command),
-        limits=_limits(given) | data.limits,
+        limits=limits,
         annotations={ISOLATION: given["isolation"]} if given["isolation"] else {},
         scheduler=SCHEDULER_NAME if given["gpu_memory"] else "",
         env=env,
