@@ -27,7 +27,7 @@ from tessera.core.gpu.inventory import GpuEvent, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.health import Health
-from tessera.core.usage.attribution import Owner
+from tessera.core.usage.attribution import ENDED, Owner
 from tessera.core.usage.rightsizing import Sizing, recommendations
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
@@ -118,6 +118,30 @@ async def test_three_pods_on_a_shared_gpu_are_distinguished(node: Node) -> None:
     assert allocated == {("team", name, "c"): 4096 << 20 for name in "abc"}
 
 
+async def test_short_processes_hide_nobody_and_make_nobody_idle(node: Node) -> None:
+    """One pod's processes end before their control groups are read, the other's run on."""
+    t4, _ = await node.uuids()
+    for name in "ab":
+        node.allocate(name, Use(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+    node.run(t4, 101, "a", 3000, 40)
+    node.driver.start_process(t4, 102, memory_mib=900, sm_percent=60)
+    values = await node.scrape()
+    assert values("DCGM_FI_DEV_FB_USED", "gpu", "pod") == {
+        ("0", ""): 900,
+        ("0", "a"): 3000,
+        ("0", "b"): 0,
+        ("1", ""): 0,
+    }
+    assert values("DCGM_FI_DEV_GPU_UTIL", "gpu", "pod")["0", "a"] == 40
+    assert values("tessera_device_ended_processes_load", "gpu") == {("0",): 0.6, ("1",): 0}
+    report = read_usage(node.exporter.report(), "agent")
+    found = [each for gpu in report.gpus for device in gpu.devices for each in device.containers]
+    assert [(each.peak_mib, each.mean_percent, each.observed_s) for each in found] == [(3000, None, 0), (0, None, 0)]
+    assert {each.verdict for each in recommendations([report])} == {Sizing.UNKNOWN}
+    (contention,) = report.gpus[0].contention
+    assert (contention.cause, contention.caused_by, contention.ended) == ("saturated", (), True)
+
+
 @pytest.mark.parametrize("how", ["of an unknown form", "not there", "not readable"])
 async def test_usage_of_a_process_whose_container_is_unknown_is_absent_not_zero(node: Node, how: str) -> None:
     t4, _ = await node.uuids()
@@ -150,7 +174,7 @@ async def test_processes_have_their_pods_also_when_these_were_just_read_anew(nod
     await view.refresh()
     node.run("GPU-1", 101, "a", 1)
     owners = await NodeContainers(node, view, node.proc, node).owners({101, 102})
-    assert owners == {101: Owner(uid="uid-a")}
+    assert owners == {101: Owner(uid="uid-a"), 102: ENDED}
 
 
 async def test_replicas_are_granted_their_part_and_whole_devices_all_of_it(node: Node) -> None:
@@ -244,7 +268,6 @@ async def test_layout_changes_and_errors_are_counted(node: Node) -> None:
         values = await node.scrape()
         if sum(values("tessera_gpu_xid_errors_total").values()) or values("DCGM_FI_DEV_XID_ERRORS", "gpu")[("0",)]:
             break
-        await asyncio.sleep(0.01)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
@@ -383,7 +406,6 @@ async def test_a_driver_that_does_not_answer_ends_no_exporter(node: Node) -> Non
     for _ in range(500):
         if b"DCGM_FI_DEV_FB_USED" in node.exporter.render():
             break
-        await asyncio.sleep(0.01)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running

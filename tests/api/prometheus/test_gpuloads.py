@@ -48,6 +48,21 @@ def test_a_shared_gpu_has_loads_of_its_own_and_of_its_containers() -> None:
     assert read_activity({("n", "a"): GpuLoad(devices=found["a"])}) == {("n", "ml/q"): 9}
 
 
+def test_load_of_processes_that_have_ended_is_said() -> None:
+    allocations = answer(now("1", POD), now("1", OTHER))
+    for percent, want in (("60", True), ("4", False), ("NaN", False)):
+        given = {
+            "allocations": allocations,
+            "utilization_now": answer(now("99", GPU)),
+            "ended": answer(now(percent, GPU)),
+        }
+        found = read_loads(dict.fromkeys(load_queries(), answer()) | given, "Prometheus", now=True)
+        (each,) = found["n", "a"].devices
+        assert each.ended is want
+        ((contention,),) = read_contention(found).values()
+        assert (contention.cause, contention.ended) == ("saturated", want)
+
+
 def test_labels_that_prometheus_gives_the_agent_make_it_no_user_of_the_gpu() -> None:
     agent = {**GPU, "namespace": "tessera-system", "pod": "tessera-agent-x7k2p", "container": "agent"}
     found = devices(

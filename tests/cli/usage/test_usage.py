@@ -142,3 +142,8 @@ def test_a_device_that_is_shared_evenly_accuses_nobody() -> None:
 def test_drivers_on_other_gpus_of_the_node_are_said_to_be_there() -> None:
     contention = Contention(cause="thermal", caused_by=("a/b/c",), affected=("d/e/f",), scope="node")
     assert contention_words(contention) == "thermal, caused by a/b/c on this node; slowed down: d/e/f"
+    unknown = contention_words(Contention(cause="saturated", affected=("a/b/c",), ended=True))
+    assert unknown == (
+        "saturated, caused by unknown pods; slowed down: a/b/c; "
+        "some of the load is of processes that have ended, whose pods are unknown"
+    )

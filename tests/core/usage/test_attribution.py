@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, allocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import ContainerAllocation, ContainerUse, DeviceUse, Owner, attributed
+from tessera.core.usage.attribution import ENDED, ContainerAllocation, ContainerUse, DeviceUse, Owner, attributed
 
 A, B, C = (allocation(name) for name in "abc")
 
@@ -198,7 +198,7 @@ PROCESSES = st.lists(
     unique_by=lambda each: each.pid,
     max_size=9,
 )
-OWNERS = st.dictionaries(st.integers(1, 9), st.sampled_from([*(owner(each) for each in "abcx"), None]))
+OWNERS = st.dictionaries(st.integers(1, 9), st.sampled_from([*(owner(each) for each in "abcx"), None, ENDED]))
 
 
 @given(PROCESSES, OWNERS, st.one_of(st.none(), st.integers(0, 40000)))
@@ -212,6 +212,39 @@ def test_containers_never_use_more_than_all_processes_do_and_all_memory_is_someb
         assert used_mib is not None
         assert sum(known) + device.unattributed_mib == max(used_mib, sum(known))
     assert all(0 <= (each.gpu_percent or 0) <= 100 for each in device.containers)
+
+
+@given(PROCESSES, OWNERS, st.one_of(st.none(), st.integers(0, 40000)))
+def test_a_process_that_has_ended_hides_nobody_s_use(
+    processes: list[ProcessReading], owners: Mapping[int, Owner | None], used_mib: int | None
+) -> None:
+    """As if it had not been listed; but what it computed is reported."""
+    ended = [each for each in processes if owners.get(each.pid) == ENDED]
+    running = tuple(each for each in processes if each not in ended)
+    found = device_of(GpuReading(memory_used_mib=used_mib, processes=tuple(processes)), [A, B, C], owners)
+    without = device_of(GpuReading(memory_used_mib=used_mib, processes=running), [A, B, C], owners)
+    assert msgspec.structs.replace(found, ended_percent=without.ended_percent) == without
+    if all(each.pid in owners for each in processes) and all(each.sm_percent is not None for each in ended):
+        assert found.ended_percent == min(sum(each.sm_percent or 0 for each in ended), 100)
+
+
+def test_on_a_shared_instance_where_no_process_runs_its_activity_is_of_those_that_have_ended() -> None:
+    """Under MIG the driver samples no processes."""
+    where = DeviceId(PARTITIONED.uuid, SMALL)
+    gpu_instance = PARTITIONED.instances[0].gpu_instance
+    shared = [allocation(name, where, allocated_mib=2432) for name in "ab"]
+
+    def ended_percent(*processes: ProcessReading, percent: float | None) -> float | None:
+        activity = None if percent is None else EngineActivity(sm_percent=percent)
+        instance = InstanceReading(placement=SMALL, memory_used_mib=700, activity=activity)
+        owners = {1: owner("a"), 2: ENDED}
+        use = attributed(PARTITIONED, GpuReading(instances=(instance,), processes=processes), shared, owners)
+        return next(each.ended_percent for each in use.devices if each.device == where)
+
+    running, ended = process(1, 300, on=gpu_instance), process(2, 0, on=gpu_instance)
+    assert ended_percent(percent=80) == ended_percent(ended, percent=80) == 80
+    assert ended_percent(running, percent=80) is None, "it may be of the one that runs"
+    assert ended_percent(percent=None) is None
 
 
 def test_active_multiprocessors_count_where_they_are_measured_else_utilization() -> None:

@@ -2,8 +2,8 @@
 
 from builders.usage import GPU, PARTITIONED, SMALL, allocation
 from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading
-from tessera.core.usage.attribution import GpuUse, attributed
+from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
+from tessera.core.usage.attribution import ENDED, GpuUse, Owner, attributed
 from tessera.core.usage.history import Histories, UsageHistory, remembered
 
 A = allocation("a", exclusive=True)
@@ -43,6 +43,21 @@ def test_only_time_in_which_usage_was_known_was_observed() -> None:
     assert (found[KEY].known_s, found[KEY].load_known_s) == (30.0, 15.0)
     found = remembered(found, [used(7, 7)], 7200.0)
     assert (found[KEY].known_s, found[KEY].load_known_s) == (90.0, 75.0), "nothing was observed for two hours"
+
+
+def test_while_processes_that_have_ended_use_a_shared_device_nobody_is_known_to_be_idle() -> None:
+    """Any container may have started them; what runs is the least that each used."""
+    shared = [allocation(name, allocated_mib=4096) for name in "ab"]
+    key = (shared[0].key, shared[0].device)
+    found: Histories = {}
+    for now_s, ended_percent in enumerate((0, 4, 60, 60, 0)):
+        running = ProcessReading(pid=1, memory_mib=100 * (now_s + 1) % 500, sm_percent=20)
+        ended = ProcessReading(pid=2, memory_mib=0, sm_percent=ended_percent)
+        owners = {1: Owner(uid="uid-a", container="main"), 2: ENDED}
+        use = attributed(GPU, GpuReading(memory_used_mib=900, processes=(running, ended)), shared, owners)
+        found = remembered(found, [use], float(now_s))
+    assert (found[key].known_s, found[key].load_known_s, found[key].peak_mib) == (2.0, 2.0, 400)
+    assert (found[key].mean_percent, found[key].percent_count) == (20, 3)
 
 
 def test_an_instance_s_load_is_its_activity() -> None:

@@ -11,7 +11,7 @@ from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
-from tessera.core.usage.attribution import ContainerAllocation, Owner
+from tessera.core.usage.attribution import ENDED, ContainerAllocation, Owner
 from tessera.core.usage.cgroups import outside_pods, owner_of
 
 __all__ = ["NodeContainers"]
@@ -83,7 +83,7 @@ class NodeContainers:
         )
 
     async def owners(self, pids: Iterable[int]) -> Mapping[int, Owner | None] | None:
-        """Return the containers of processes: None for one outside of pods, and none where it is unknown.
+        """Return the containers of processes: None for one outside of pods, `ENDED`, and none where it is unknown.
 
         None if processes of other pods cannot be observed.
         """
@@ -95,20 +95,22 @@ class NodeContainers:
         containers = dict(_container_ids(pods))
         uids = [str((each.get("metadata") or {}).get("uid", "")) for each in pods]
         texts = {pid: self._cgroups(pid) for pid in pids}
-        found = {pid: owner_of(text, containers, uids) for pid, text in texts.items()}
-        return {pid: owner for pid, owner in found.items() if owner is not None or outside_pods(texts[pid])}
+        found = {pid: ENDED if text is None else owner_of(text, containers, uids) for pid, text in texts.items()}
+        return {pid: owner for pid, owner in found.items() if owner is not None or outside_pods(texts[pid] or "")}
 
     @property
     def sees_processes(self) -> bool:
         """Whether processes of other pods can be observed."""
         return not self._view.blind
 
-    def _cgroups(self, pid: int) -> str:
+    def _cgroups(self, pid: int) -> str | None:
+        """Return the control groups of a process; None for one that has ended, empty where they cannot be read now."""
+        process = self._proc / str(pid)
         try:
-            with (self._proc / str(pid) / "cgroup").open("rb") as file:
+            with (process / "cgroup").open("rb") as file:
                 return file.read(_MOST_READ).decode(errors="replace")
         except OSError:
-            return ""  # it has ended meanwhile, or cannot be read now: in both cases its container is unknown
+            return "" if process.exists() else None
 
 
 def _memory_mib(inventory: Inventory) -> Iterator[tuple[DeviceId, int]]:

@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 from tessera.api.prometheus.answers import numbers, read_series
 from tessera.api.prometheus.matchers import selected
 from tessera.core.gpu.gpumodels import model
-from tessera.core.usage.activity import pod_activity
+from tessera.core.usage.activity import IDLE_PERCENT, pod_activity
 from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of
-from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
+from tessera.core.usage.nodemetrics import ALLOCATED, ENDED_LOAD, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
 from tessera.core.usage.plausible import percentage
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.workload.need import PodKey
@@ -45,8 +45,8 @@ def load_queries(matchers: str = "") -> dict[str, str]:
 
     """
     used = selected(FB_USED.name, matchers, f'{_UID}!=""')
-    allocated, load, active, throttled = (
-        selected(each.name, matchers) for each in (ALLOCATED, GPU_UTIL, SM_ACTIVE, THROTTLED)
+    allocated, load, active, throttled, ended = (
+        selected(each.name, matchers) for each in (ALLOCATED, GPU_UTIL, SM_ACTIVE, THROTTLED, ENDED_LOAD)
     )
     return {
         "allocations": f"group by ({_LOADED}) ({used} or {allocated})",
@@ -54,6 +54,7 @@ def load_queries(matchers: str = "") -> dict[str, str]:
         "sm_active": f"max by ({_LOADED}) (avg_over_time({active}[2m]) and {active}) * 100",
         "utilization_now": f"max by ({_LOADED}) ({load})",
         "sm_active_now": f"max by ({_LOADED}) ({active}) * 100",
+        "ended": f"max by ({', '.join(_DEVICE)}) ({ended}) * 100",
         "throttled": f"max by (Hostname, UUID, cause) ({throttled}) == 1",
     }
 
@@ -73,6 +74,7 @@ def read_loads(answers: Mapping[str, bytes], source: str, *, now: bool) -> dict[
     names = (f"{each}_now" if now else each for each in ("utilization", "sm_active"))
     utilization, active = (_percentages(answers[name], source) for name in names)
     busy = utilization | active
+    ended = _percentages(answers["ended"], source)
     devices = defaultdict[_Device, dict[str, float | None]](dict)
     for device, name in _percentages(answers["allocations"], source) | busy:
         devices[device][name] = busy.get((device, name))
@@ -82,7 +84,10 @@ def read_loads(answers: Mapping[str, bytes], source: str, *, now: bool) -> dict[
         whole = [each[device, ""] for each in (utilization, active) if (device, "") in each]
         containers = tuple(ContainerLoad(name=name, percent=percent) for name, percent in loads.items() if name)
         percent = max(whole, default=containers[0].percent if len(containers) == 1 else None)
-        found[device[0], device[1]].append(DeviceLoad(percent=percent, part=_part(device), containers=containers))
+        by_ended = ended.get((device, ""), 0.0) >= IDLE_PERCENT
+        found[device[0], device[1]].append(
+            DeviceLoad(percent=percent, part=_part(device), containers=containers, ended=by_ended)
+        )
     causes = _causes(answers["throttled"], source)
     return {
         key: GpuLoad(causes=causes.get(key, ()), devices=tuple(found.get(key, ())))

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias
 from tessera.api.prometheus.answers import Series, read_series
 from tessera.api.prometheus.matchers import selected
 from tessera.core.gpu.gpumodels import model
-from tessera.core.usage.nodemetrics import ALLOCATED, EXCLUSIVE, FB_USED, GPU_UTIL, PART, SM_ACTIVE
+from tessera.core.usage.activity import IDLE_PERCENT
+from tessera.core.usage.nodemetrics import ALLOCATED, ENDED_LOAD, EXCLUSIVE, FB_USED, GPU_UTIL, PART, SM_ACTIVE
 from tessera.core.usage.plausible import MOST_MIB, percentage, possible
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
@@ -49,14 +50,19 @@ def history_queries(window: str, matchers: str = "") -> dict[str, str]:
     """
     used, percent, active = (selected(each.name, matchers, _OF_CONTAINERS) for each in (FB_USED, GPU_UTIL, SM_ACTIVE))
     allocated = selected(ALLOCATED.name, matchers)
+    # Where processes that have ended used a device, it is unknown how much of it each container used.
+    unexplained = (
+        f"unless on (hostname, UUID, GPU_I_ID) ({selected(ENDED_LOAD.name, matchers)} >= {IDLE_PERCENT / 100})"
+    )
     load, activity = (_mean(f"{each}[{window}]") for each in (percent, active))
     present = f"and on ({_OWNER}) {allocated}"
     return {
         "allocated_mib": f"max by ({_OWNER}, {EXCLUSIVE}, {PART}) ({allocated}) / 2^20",
         "peak_mib": f"max by ({_OWNER}) (max_over_time({used}[{window}])) {present}",
         "mean_percent": f"({activity} * 100 or {load}) {present}",
-        "observed_s": f"{_known(used, window)} {present}",
-        "load_observed_s": f"({_known(active, window)} or {_known(percent, window)}) {present}",
+        "observed_s": f"{_known(f'{used} {unexplained}', window)} {present}",
+        "load_observed_s": f"({_known(f'{active} {unexplained}', window)} "
+        f"or {_known(f'{percent} {unexplained}', window)}) {present}",
     }
 
 

@@ -48,6 +48,8 @@ def _add_gpu(add_row: Callable[..., None], node: str, gpu: GpuReport) -> None:
             used_by = _counted(len(device.containers))
             use = _use(device.used_mib, device.memory_mib, device.gpu_percent)
             add_row(clean(node), _named(gpu), name, *use, used_by, state)
+        if device.ended_percent:
+            add_row("", "", "", "", "", f"{device.ended_percent:.0f}", "processes that have ended", "")
         for each in device.containers:
             place = ("", "", "") if shared else (clean(node), _named(gpu), name)
             use = _use(each.used_mib, each.allocated_mib, each.gpu_percent)
@@ -88,10 +90,11 @@ def _state(gpu: GpuReport) -> str:
 
 def contention_words(contention: Contention) -> str:
     """Return what slows down a GPU, which containers cause it, and which it slows down."""
+    ended = "; some of the load is of processes that have ended, whose pods are unknown" if contention.ended else ""
     if contention.evenly:
         *most, last = map(clean, contention.evenly)
-        return f"{clean(contention.cause)}: {', '.join(most)} and {last} use it about equally"
+        return f"{clean(contention.cause)}: {', '.join(most)} and {last} use it about equally{ended}"
     containers = ", ".join(map(clean, contention.caused_by)) or "unknown pods"
     others = f"; slowed down: {', '.join(map(clean, contention.affected))}" if contention.affected else ""
     where = " on this node" if contention.scope == "node" else ""
-    return f"{clean(contention.cause)}, caused by {containers}{where}{others}"
+    return f"{clean(contention.cause)}, caused by {containers}{where}{others}{ended}"

@@ -74,6 +74,8 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where these are."""
     evenly: tuple[PodView, ...] = ()
     """Of a saturated device that none of them saturates alone: the pods that use it about equally."""
+    ended: bool = False
+    """Whether processes that have ended, of pods that are unknown, make some of the load."""
 
 
 class GpuPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -263,7 +263,13 @@ class _Parts:
         caused_by, evenly = named(contention.caused_by), named(contention.evenly)
         if len(evenly) == 1:  # containers of one pod
             caused_by, evenly = evenly, ()
-        return Slowdown(cause=contention.cause, caused_by=caused_by, scope=contention.scope, evenly=evenly)
+        return Slowdown(
+            cause=contention.cause,
+            caused_by=caused_by,
+            scope=contention.scope,
+            evenly=evenly,
+            ended=contention.ended,
+        )
 
     def _is_idle(self, pods: Iterable[InspectedPod], used_mib: int | None) -> bool:
         return is_idle([self._pods.activity.get(each.pod) for each in pods], used_mib)

@@ -21,10 +21,11 @@ class EngineActivity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessReading(msgspec.Struct, frozen=True, kw_only=True):
-    """A process with a context on a GPU."""
+    """A process with a context on a GPU, or one that had one since the last reading and has ended."""
 
     pid: int
     memory_mib: int | None = None
+    """0 of one that has ended."""
     gpu_instance: int | None = None
     sm_percent: float | None = None
     """None where the driver does not sample processes, as under MIG, and of clients of an MPS server."""

@@ -5,7 +5,8 @@ do, by their control groups. Values that the driver does not report, or only for
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -14,7 +15,7 @@ from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, ProcessReading
 from tessera.core.usage.plausible import most_mib, plausible
 
-__all__ = ["ContainerAllocation", "ContainerUse", "DeviceUse", "GpuUse", "Owner", "attributed"]
+__all__ = ["ENDED", "ContainerAllocation", "ContainerUse", "DeviceUse", "GpuUse", "Owner", "attributed"]
 
 
 class ContainerAllocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +54,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """Empty if only the pod is known."""
 
 
+ENDED: Final = Owner(uid="")
+"""Of a process that has ended: it holds no memory, and what it computed may be any container's."""
+
+
 def _busy(activity: EngineActivity | None, gpu_percent: float | None) -> float | None:
     return gpu_percent if activity is None or activity.sm_percent is None else activity.sm_percent
 
@@ -86,6 +91,8 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     """Sorted."""
     unattributed_mib: int | None = None
     """Memory in use by no container; None where unknown."""
+    ended_percent: float | None = None
+    """Load by processes that ended before their container was read; None where unknown. Of any of the containers."""
 
     @property
     def busy_percent(self) -> float | None:
@@ -119,8 +126,8 @@ def attributed(
         facts: the GPU in the inventory.
         reading: the driver's measurements, plausible or not.
         allocations: of its devices; those of missing devices are left out.
-        owners: the containers of processes by pid: None for one in no pod, and none for one whose container is
-            unknown, which may be any; None where processes of other pods cannot be observed.
+        owners: the containers of processes by pid: None for one in no pod, `ENDED` for one that has ended, and none for
+            one whose container is unknown, which may be any; None where processes of other pods cannot be observed.
 
     """
     reading = plausible(reading, facts)
@@ -178,7 +185,7 @@ def _on_instance(instance: Instance, processes: tuple[ProcessReading, ...] | Non
 def _with_containers(
     device: DeviceUse,
     allocations: list[ContainerAllocation],
-    processes: tuple[ProcessReading, ...] | None,
+    processes: Sequence[ProcessReading] | None,
     owners: Mapping[int, Owner | None] | None,
     most_mib: int,
 ) -> DeviceUse:
@@ -197,6 +204,8 @@ def _with_containers(
             device, containers=unknown, unattributed_mib=None if allocations else device.used_mib
         )
     own = defaultdict[tuple[str, str], list[ProcessReading]](list)
+    ended = [each for each in processes if owners is not None and owners[each.pid] == ENDED]
+    processes = [each for each in processes if each not in ended]
     for process in processes:
         owner = None if owners is None else owners[process.pid]
         if owner is not None:
@@ -208,7 +217,25 @@ def _with_containers(
         known = []
     complete = device.used_mib is not None and len(known) == len(containers)
     unattributed_mib = max((device.used_mib or 0) - sum(known), 0) if complete else None
-    return msgspec.structs.replace(device, containers=containers, unattributed_mib=unattributed_mib)
+    return msgspec.structs.replace(
+        device,
+        containers=containers,
+        unattributed_mib=unattributed_mib,
+        ended_percent=_ended_percent(device, processes, ended),
+    )
+
+
+def _ended_percent(
+    device: DeviceUse, running: Sequence[ProcessReading], ended: Sequence[ProcessReading]
+) -> float | None:
+    """Return the load of a shared device by processes that have ended.
+
+    Where the driver does not sample processes, as under MIG, it is all of the load if no process runs.
+    """
+    percent = [each.sm_percent for each in ended if each.sm_percent is not None]
+    if len(percent) == len(ended) and (ended or device.instance is None):
+        return min(sum(percent), 100.0)
+    return None if running else device.busy_percent
 
 
 def _use_of(

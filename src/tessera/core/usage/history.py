@@ -6,6 +6,7 @@ from typing import TypeAlias
 import msgspec
 
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.usage.activity import IDLE_PERCENT
 from tessera.core.usage.attribution import GpuUse
 
 __all__ = ["Histories", "HistoryKey", "UsageHistory", "remembered"]
@@ -41,19 +42,24 @@ Histories: TypeAlias = Mapping[HistoryKey, UsageHistory]
 
 
 def remembered(former: Histories, uses: Iterable[GpuUse], now_s: float) -> Histories:
-    """Return the histories after an observation; those of deleted containers are forgotten."""
+    """Return the histories after an observation; those of deleted containers are forgotten.
+
+    Where processes that have ended used a shared device, it is unknown how much of it each container used: only its
+    peak counts, which is at least that of the processes that run.
+    """
     found: dict[HistoryKey, UsageHistory] = {}
     for device in (device for gpu in uses for device in gpu.devices):
         for each in device.containers:
             key = each.allocation.key, device.device
             history = former.get(key, UsageHistory(last_s=now_s))
-            percent = each.busy_percent
+            explained = (device.ended_percent or 0.0) < IDLE_PERCENT
+            percent = each.busy_percent if explained else None
             passed_s = min(now_s - history.last_s, _LONGEST_S)
             known = [mib for mib in (history.peak_mib, each.memory_mib) if mib is not None]
             found[key] = msgspec.structs.replace(
                 history,
                 last_s=now_s,
-                known_s=history.known_s + (0.0 if each.memory_mib is None else passed_s),
+                known_s=history.known_s + (passed_s if explained and each.memory_mib is not None else 0.0),
                 load_known_s=history.load_known_s + (0.0 if percent is None else passed_s),
                 peak_mib=max(known, default=None),
                 percent_sum=history.percent_sum + (percent or 0.0),

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from tessera.core.usage.activity import IDLE_PERCENT
 from tessera.core.usage.attribution import DeviceUse, GpuUse
 from tessera.core.usage.throttling import ThrottleCause, causes
 
@@ -48,6 +49,8 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of a saturated device that none of them saturates alone: the containers that use it about equally."""
     affected: tuple[str, ...] = ()
     """The other containers."""
+    ended: bool = False
+    """Whether processes that have ended, of containers that are unknown, make some of the load."""
 
 
 class ContainerLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +69,8 @@ class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True):
     part: float | None = 1.0
     """Of the compute of its GPU; None where unknown."""
     containers: tuple[ContainerLoad, ...] = ()
+    ended: bool = False
+    """Whether processes that have ended make some of its load."""
 
 
 class GpuLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,17 +105,18 @@ def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad]) -> Iterator[Content
     """Yield what slows down the users of a GPU, given the devices of the node's busy GPUs."""
     everybody = tuple(each.name for device in gpu.devices for each in device.containers)
     for cause in gpu.causes:
-        if cause in _OF_NODE and gpu.percent is not None and gpu.percent < _BUSY_PERCENT:
-            yield _contention(cause, _busiest(busy), everybody, scope="node")
-        else:
-            yield _contention(cause, _busiest(gpu.devices), everybody)
+        of_node = cause in _OF_NODE and gpu.percent is not None and gpu.percent < _BUSY_PERCENT
+        devices = busy if of_node else gpu.devices
+        found = _contention(cause, _busiest(devices), everybody, scope="node" if of_node else "gpu")
+        yield msgspec.structs.replace(found, ended=any(each.ended for each in devices))
     for device in gpu.devices:
         own = sorted(device.containers, key=lambda each: -(each.percent or 0))
         if len(own) > 1 and (device.percent or 0) >= _SATURATED_PERCENT:
             equal = _most_load(own) / len(own)
             most = tuple(each.name for each in own if (each.percent or 0) > _WELL_ABOVE * equal)
             found = _contention(SATURATED, most, (each.name for each in own))
-            yield found if most else msgspec.structs.replace(found, evenly=_evenly(device, equal))
+            evenly = () if most else _evenly(device, equal)
+            yield msgspec.structs.replace(found, evenly=evenly, ended=device.ended)
 
 
 def _contention(
@@ -182,6 +188,7 @@ def gpu_load(gpu: GpuUse) -> GpuLoad:
             containers=tuple(
                 ContainerLoad(name=each.allocation.name, percent=each.busy_percent) for each in device.containers
             ),
+            ended=(device.ended_percent or 0.0) >= IDLE_PERCENT,
         )
         for device in gpu.devices
     )

@@ -99,6 +99,10 @@ _USED = _gauge("tessera_device_memory_used_bytes", "Device memory in use.")
 _DEVICE_ALLOCATED = _gauge(
     "tessera_device_memory_allocated_bytes", "Memory of a device that containers were allocated."
 )
+ENDED_LOAD = _gauge(
+    "tessera_device_ended_processes_load",
+    "Load of a shared device by processes that ended before their container was read (0-1); of any of its containers.",
+)
 _CLIENTS = _gauge("tessera_device_containers", "Containers that were allocated a device or a part of it.")
 _HEALTHY = _gauge("tessera_device_healthy", "Whether a GPU or a MIG instance may be allocated to new pods.")
 _ORPHANED = _gauge(
@@ -151,6 +155,7 @@ NODE_METRICS: tuple[Metric, ...] = (
     _USED,
     _DEVICE_ALLOCATED,
     ALLOCATED,
+    ENDED_LOAD,
     _CLIENTS,
     _HEALTHY,
     _ORPHANED,
@@ -173,7 +178,8 @@ _MOST_CONTAINERS = 2048
 _OF_GPU = (*_GPU.values(), _XID, *_ROWS, _GPU_MEMORY, _LOST, _LAYOUT, _CHANGES, _FREE_SLICES, _LARGEST)
 """With one series for each GPU at the most; THROTTLED and _XIDS have one for each cause and class."""
 _OF_DEVICE = (
-    *_ACTIVITY.values(), FB_USED, FB_FREE, GPU_UTIL, _MEMORY, _USED, _DEVICE_ALLOCATED, _CLIENTS, _HEALTHY, _ORPHANED,
+    *_ACTIVITY.values(), FB_USED, FB_FREE, GPU_UTIL, _MEMORY, _USED, _DEVICE_ALLOCATED, ENDED_LOAD, _CLIENTS,
+    _HEALTHY, _ORPHANED,
 )  # fmt: skip
 """With one series for each device, beside those of its containers; _SHARING has one for each of its modes."""
 _MODES_A_DEVICE = ("whole", "mps", "memory-share")
@@ -379,6 +385,7 @@ def _add_device(samples: _Samples, device: DeviceUse, shown: Collection[Containe
     _add(samples, _MEMORY, own, device.memory_mib * _MIB or None)
     _add(samples, _USED, own, _bytes(device.used_mib))
     _add(samples, _DEVICE_ALLOCATED, own, None if None in allocated else sum(each or 0 for each in allocated) * _MIB)
+    _add(samples, ENDED_LOAD, own, None if device.ended_percent is None else device.ended_percent / 100)
     _add(samples, _CLIENTS, own, len(device.containers))
 
 

@@ -57,6 +57,7 @@ def _device(device: DeviceReport) -> DeviceReport:
         memory_mib=device.memory_mib if possible(device.memory_mib, MOST_MIB) else 0,
         used_mib=within(device.used_mib, MOST_MIB),
         gpu_percent=percentage(device.gpu_percent),
+        ended_percent=percentage(device.ended_percent),
         containers=tuple(map(_container, device.containers)),
     )
 

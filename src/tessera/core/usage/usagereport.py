@@ -61,6 +61,8 @@ class DeviceReport(_Record, frozen=True, kw_only=True):
     memory_mib: int = 0
     used_mib: int | None = None
     gpu_percent: float | None = None
+    ended_percent: float | None = None
+    """Load of a shared device by processes that have ended, of any of its containers."""
     containers: tuple[ContainerReport, ...] = ()
 
 
@@ -124,6 +126,7 @@ def _device(device: DeviceUse, histories: Histories) -> DeviceReport:
         memory_mib=device.memory_mib,
         used_mib=device.used_mib,
         gpu_percent=device.busy_percent,
+        ended_percent=device.ended_percent,
         containers=tuple(_container(each, device, histories) for each in device.containers),
     )
 

@@ -1,6 +1,6 @@
 """What NVML measures, and what is None where it does not."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import pynvml
 import pytest
@@ -211,3 +211,22 @@ async def test_the_pod_with_an_idle_helper_is_named_as_the_driver_not_its_neighb
     use = attributed(t4, await world.driver.measure(t4.uuid), allocations, owners)
     ((power_cap, _),) = contention_of([gpu_load(use)])
     assert power_cap == Contention(cause="power-cap", caused_by=("team/busy/main",), affected=("team/quiet/main",))
+
+
+async def test_what_a_process_computed_that_has_ended_since_is_measured(
+    world: NvmlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML's samples name it, its list of running processes does not any more."""
+    t4 = (await world.driver.inventory()).gpus[1]
+    world.machine.add_process(1, Process(pid=7, memory_mib=64, sm_percent=20))
+    sample = pynvml.nvmlDeviceGetProcessUtilization
+
+    def samples(device: Any, since_us: int) -> list[Any]:
+        (running,) = sample(device, since_us)
+        ended = pynvml.c_nvmlProcessUtilizationSample_t()
+        ended.pid, ended.timeStamp, ended.smUtil = 6, running.timeStamp, 70
+        return [ended, running]
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", samples)
+    found = (await world.driver.measure(t4.uuid)).processes or ()
+    assert [(each.pid, each.memory_mib, each.sm_percent) for each in found] == [(7, 64, 20), (6, 0, 70)]

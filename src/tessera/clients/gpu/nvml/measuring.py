@@ -81,7 +81,7 @@ class Measuring:
         found = _optional(all_processes, device)
         if found is None:
             return None
-        return tuple(
+        running = tuple(
             ProcessReading(
                 pid=each.pid,
                 memory_mib=each.memory_mib,
@@ -89,6 +89,11 @@ class Measuring:
                 sm_percent=None if percent is None else percent.get(each.pid, None if each.mps_client else 0),
             )
             for each in found
+        )
+        ended = (percent or {}).keys() - {each.pid for each in found}
+        return (
+            *running,
+            *(ProcessReading(pid=pid, memory_mib=0, sm_percent=(percent or {})[pid]) for pid in sorted(ended)),
         )
 
     def _utilization(self, uuid: str, device: Any) -> dict[int, float] | None:

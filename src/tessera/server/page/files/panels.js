@@ -87,10 +87,11 @@ function entry(text, query) {
 
 function causedBy(slowdown) {
   const sharers = named(slowdown.evenly ?? []);
-  if (sharers.length) return `Used about equally by ${sharers.join(", ")}.`;
+  const ended = slowdown.ended ? " Some of the load is of processes that have ended, whose pods are unknown." : "";
+  if (sharers.length) return `Used about equally by ${sharers.join(", ")}.${ended}`;
   const names = named(slowdown.caused_by ?? []);
   const where = slowdown.scope === "node" ? " on this node" : "";
-  return names.length ? `Caused by ${names.join(", ")}${where}.` : "Caused by unknown pods.";
+  return (names.length ? `Caused by ${names.join(", ")}${where}.` : "Caused by unknown pods.") + ended;
 }
 
 function named(pods) {
