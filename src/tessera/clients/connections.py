@@ -45,7 +45,7 @@ class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Address of a server.
 
     Raises:
-        InvalidInput: an address is none.
+        InvalidInput: an invalid address.
 
     """
 
@@ -64,7 +64,7 @@ def reached(url: str) -> ServerAddress:
     """Return a server with its proxy from the environment, with curl's and kubectl's rules.
 
     Raises:
-        InvalidInput: the address is none.
+        InvalidInput: the address is invalid.
 
     """
     parts = urlsplit(ServerAddress(url=url).url)
@@ -149,7 +149,7 @@ class Connections:
         Raises:
             Unreachable: there is no connection.
             Broken: it ended before the response did, or the response is larger.
-            InvalidInput: a header that is none.
+            InvalidInput: an invalid header.
 
         """
         async with self._turns, self._sent(method, target, headers, body) as response:

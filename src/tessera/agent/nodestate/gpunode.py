@@ -46,7 +46,7 @@ class GpuNodeLink:
         node: the node's name.
         log: for changes.
         wake: called after each change.
-        remind_s: how often it is logged that nobody knows yet whether the CRD is installed.
+        remind_s: how often it is logged that it is unknown yet whether the CRD is installed.
 
     Attributes:
         store: the object; it is watched while its `run` runs.

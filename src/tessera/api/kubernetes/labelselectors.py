@@ -38,7 +38,7 @@ def read_selector(text: str, subject: str) -> Selector:
     """Return a selector.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not a selector.
 
     """
     found, at = [], 0

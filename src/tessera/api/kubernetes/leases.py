@@ -32,7 +32,7 @@ def read_lease(obj: Mapping[str, Any] | None) -> Lease:
     """Return the lease in a Lease object; one without a holder if there is no object.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not a Lease.
 
     """
     if obj is None:

@@ -126,7 +126,7 @@ class DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
     updated_replicas: int = 0
 
     def rolling(self, generation: int) -> bool:
-        """Return whether pods of an earlier template are there, or the controller has not seen this generation."""
+        """Return whether pods of an earlier template are there, or the controller has not observed this generation."""
         observed = self.observed_generation
         return (observed is not None and observed < generation) or self.updated_replicas < self.replicas
 
@@ -267,7 +267,7 @@ def read_woken(annotations: Mapping[str, str]) -> float | None:
     """Return when a server was last woken, in seconds since 1970, by its annotations; None for never.
 
     Raises:
-        InvalidInput: the annotation is no time.
+        InvalidInput: the annotation is not a time.
 
     """
     text = annotations.get(WAKE)

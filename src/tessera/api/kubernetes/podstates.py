@@ -25,7 +25,7 @@ def created_ns(pod: Field | Mapping[str, Any]) -> int:
     """Return when a pod was created, in nanoseconds since 1970; 0 if unknown, or a live object has an invalid time.
 
     Raises:
-        InvalidInput: what a document says is no time.
+        InvalidInput: the time in a document is invalid.
 
     """
     if isinstance(pod, Field):

@@ -80,7 +80,7 @@ def read_mounts(source: str, text: bytes) -> tuple[MountEntry, ...]:
     """Return the mounts in `/proc/PID/mountinfo`, in its order: of several at one path the last is visible.
 
     Raises:
-        InvalidInput: it is no such file.
+        InvalidInput: it is not such a file.
 
     """
     return tuple(_mount(source, line) for line in text.decode("utf-8", "surrogateescape").split("\n") if line)

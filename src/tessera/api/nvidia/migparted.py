@@ -28,7 +28,7 @@ def read(document: Document) -> dict[str, tuple[Group, ...]]:
 
     Raises:
         InvalidInput: another version, an unknown or missing field, no configuration, an empty one, MIG devices without
-            MIG, a profile name that is none; a ConfigMap without the key `config.yaml`.
+            MIG, an invalid profile name; a ConfigMap without the key `config.yaml`.
 
     """
     if isinstance(document.data, dict) and document.data.get("kind") == "ConfigMap":

@@ -73,7 +73,7 @@ def with_plugin(named: Field, gpus: Sequence[Gpu], configs: OperatorConfigs) -> 
         configs: to find the name in.
 
     Raises:
-        InvalidInput: no ConfigMap has it, two differ on it, or its text is no configuration of the device plugin.
+        InvalidInput: no ConfigMap has it, two differ on it, or its text is not a configuration of the device plugin.
 
     """
     texts = configs.plugin.get(named.text(), ())

@@ -145,7 +145,7 @@ def read_platform(text: str) -> Platform:
     """Return a platform by its name, as `linux/amd64`.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not a platform.
 
     """
     parts = text.split("/")

@@ -30,7 +30,7 @@ def read_reference(text: str) -> Reference:
     Source: distribution/reference `normalize.go`, `regexp.go`.
 
     Raises:
-        InvalidInput: the text is no name of an image.
+        InvalidInput: the text is not the name of an image.
 
     """
     name, at, digest = text.partition("@")

@@ -70,7 +70,7 @@ def read_series(answer: bytes, source: str, *, most: int) -> tuple[Series, ...]:
     """Return the series of an answer, `most` at most.
 
     Raises:
-        InvalidInput: it is none, or has more.
+        InvalidInput: it is not an answer, or has more.
 
     """
     try:
@@ -88,7 +88,7 @@ def read_sampled(answer: bytes, source: str, *, most: int) -> tuple[Sampled, ...
     """Return the values of an answer to an instant query: a vector, or a scalar, which has no labels.
 
     Raises:
-        InvalidInput: it is none, has more than `most` values, or one that is no number.
+        InvalidInput: it is not an answer, or has more than `most` values, or one that is not a number.
 
     """
     try:
@@ -109,7 +109,7 @@ def read_labeled(answer: bytes, source: str) -> frozenset[Labeled]:
     """Return the names of series and of their labels in an answer of `/api/v1/series`, each once; values are ignored.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not an answer.
 
     """
     try:

@@ -33,7 +33,7 @@ def read_pending_requests(answer: bytes, source: str) -> PendingRequests:
     Values that are not positive numbers count as none. Series without the two labels do not count.
 
     Raises:
-        InvalidInput: the answer is none, has too many series, or only series that do not count.
+        InvalidInput: the answer is invalid, has too many series, or only series that do not count.
 
     """
     found: dict[tuple[str, str], float] = defaultdict(float)

@@ -54,7 +54,7 @@ def read_scrapes(answer: bytes, source: str) -> dict[tuple[str, str], Scrape]:
     missing from the last scrape, as of a model that was unloaded, do not count.
 
     Raises:
-        InvalidInput: the answer is none, or has too many series.
+        InvalidInput: the answer is invalid, or has too many series.
 
     """
     ways: dict[tuple[str, str], dict[tuple[str, ...], list[tuple[float, Sample]]]] = defaultdict(dict)

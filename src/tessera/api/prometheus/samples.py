@@ -51,7 +51,7 @@ def read_samples(source: str, content: bytes, names: Collection[str]) -> tuple[S
         names: of the series, with their suffixes: `vllm:request_queue_time_seconds_sum`.
 
     Raises:
-        InvalidInput: not UTF-8, a line that is none, a series twice, or too many.
+        InvalidInput: not UTF-8, an invalid line, a series twice, or too many.
 
     """
     if (count := content.count(b"\n")) > _MOST_LINES:

@@ -128,7 +128,7 @@ def read_review(body: bytes) -> Review:
     """Return the request in an AdmissionReview.
 
     Raises:
-        InvalidInput: it is none of version v1.
+        InvalidInput: it is not an AdmissionReview of version v1.
 
     """
     subject, expected = "admission request", f"an AdmissionReview of {_VERSION} with a request"

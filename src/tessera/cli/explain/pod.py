@@ -107,7 +107,7 @@ def pod(**given: Unpack[_Given]) -> None:
 def _slowdowns(
     addresses: tuple[str, ...], place: ClusterSource, explanation: PodExplanation
 ) -> tuple[tuple[PodContention, ...] | None, str]:
-    """Return what slows down a pod, None where nobody says it, and why an agent that was asked does not."""
+    """Return what slows down a pod, None where it is unknown, and why a queried agent does not report it."""
     if addresses:
         return asyncio.run(_contention(addresses, place, explanation)), ""
     if not explanation.node or not explanation.devices:

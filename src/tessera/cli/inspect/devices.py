@@ -163,7 +163,7 @@ def _table(*, headed: bool = True) -> Table:
 
 
 def _mode(gpu: GpuInspection) -> Text:
-    """Return the modes in use; modes that are only possible in brackets; `-` where nobody says them."""
+    """Return the modes in use; modes that are only possible in brackets; `-` where they are unknown."""
     if gpu.pods:
         return Text(" + ".join(_MODES[mode] for mode in gpu.modes))
     if not gpu.modes and gpu.health is GpuHealth.UNKNOWN:

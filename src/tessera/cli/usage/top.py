@@ -62,7 +62,7 @@ async def _once(usages: AbstractAsyncContextManager[NodeUsages], output: str) ->
 async def _live(usages: AbstractAsyncContextManager[NodeUsages], interval_s: float, output: str) -> None:
     """Show it until SIGINT or SIGTERM, which end it without an error.
 
-    A document names nobody who is left out: stderr does, whenever they change.
+    A document does not name the pods that are left out: stderr does, whenever they change.
     """
     task = asyncio.current_task()
     assert task is not None

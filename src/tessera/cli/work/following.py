@@ -307,7 +307,7 @@ def _code(state: JobState) -> int:
 def ended_or_interrupted(work: Coroutine[Any, Any, int], interrupted: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Return the result of `work`; on SIGINT or SIGTERM end it, and return that of `interrupted`.
 
-    A second signal changes nothing: what was sent may be done, and without the answer nobody would know.
+    A second signal changes nothing: what was sent may be done, and without the answer that would be unknown.
     """
 
     async def run() -> int:

@@ -27,7 +27,7 @@ class _Job(Generic[Answer]):
         self.answer: asyncio.Future[Answer] = self.loop.create_future()
         self.started_s: float | None = None
         self.abandoned = False
-        """Whether nobody waits for it: if it has not started it never will."""
+        """Whether no caller waits for it: if it has not started it never will."""
         self.overdue = False
         """Whether its deadline has passed."""
 

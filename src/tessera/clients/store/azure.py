@@ -73,7 +73,7 @@ class AzureSettings(msgspec.Struct, frozen=True):
         """Return the settings of `AZURE_STORAGE_ACCOUNT`, `AZURE_STORAGE_KEY` and so on.
 
         Raises:
-            InvalidInput: there is no account, or a key that is none.
+            InvalidInput: there is no account, or the key is invalid.
 
         """
         settings = cls(

@@ -59,7 +59,7 @@ def read_head(data: bytes) -> Head:
     """Return the head of a response, from all before the empty line that ends it.
 
     Raises:
-        Temporary: it is none of HTTP/1.
+        Temporary: it is not a response of HTTP/1.
 
     """
     status, *lines = data.decode("latin-1").split("\r\n")

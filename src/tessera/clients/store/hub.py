@@ -248,7 +248,7 @@ def _followed(address: str, link: str) -> str:
     """Return the URL that a link leads to.
 
     Raises:
-        Refused: it is none, or its port.
+        Refused: it, or its port, is invalid.
 
     """
     try:

@@ -138,7 +138,7 @@ def _alone(gpu_type: GpuType, share: Share) -> _Found | None:
 
 
 def _made(gpu_type: GpuType, share: Share) -> _Found | None:
-    """Return why a share that is no existing device could not be created; None if it could."""
+    """Return why a share that is not an existing device could not be created; None if it could."""
     if share.mode in AMOUNT_MODES and share.profile is None:
         facts: dict[str, object] = {"memory": share.memory_mib, "most": gpu_type.memory_mib}
         return (Rule.SIZE, facts) if share.memory_mib > gpu_type.memory_mib else None

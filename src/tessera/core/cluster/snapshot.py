@@ -128,7 +128,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     withheld: tuple[tuple[str, str], ...] = ()
     """Resources that its agent does not advertise though its GPUs could provide them, each with the reason."""
     advertised: tuple[str, ...] | None = None
-    """Devices by name that a node without agent advertises, which nobody creates there; None where unknown."""
+    """Devices by name that a node without agent advertises, and that are not created there; None where unknown."""
     ordered: bool = True
     """Whether the GPUs are in the driver's order; labels of a node with different GPUs do not tell."""
 

@@ -35,7 +35,7 @@ def on_devices(
     Args:
         gpu: its UUID.
         listed: by the driver.
-        pods: the UID of each process's pod; a process that is in none, as an MPS server, is nobody's.
+        pods: the UID of each process's pod; a process that is in none, as an MPS server, has none.
         inventory: says where the GPU's instances are.
 
     """
@@ -66,8 +66,8 @@ def leftovers(
         record: the allocations.
         new: the container, with what it is about to use.
         processes: on the GPUs of these devices.
-        living: UIDs of the pods that have not ended: what these do with devices nobody gave them, as monitors do, is
-            no reason to refuse others.
+        living: UIDs of the pods that have not ended: what these do with devices that they were not allocated, as
+            monitors do, is no reason to refuse others.
 
     """
     record = tuple(record)

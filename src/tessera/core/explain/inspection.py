@@ -285,7 +285,7 @@ class _NodeUsage:
         state = self.observed.state if self.observed.state and self.observed.state.reported else None
         reasons = _reasons(gpu, state) if state else ()
         health = GpuHealth.UNKNOWN if state is None else GpuHealth.UNHEALTHY if reasons else GpuHealth.HEALTHY
-        unmanaged = gpu.sharing.managed and state is None  # without an agent nobody partitions it
+        unmanaged = gpu.sharing.managed and state is None  # without an agent it is not partitioned
         by_pod = defaultdict[PodKey, list[Share]](list)
         for holder in pods:
             by_pod[holder.pod].append(holder.share)

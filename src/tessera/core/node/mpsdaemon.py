@@ -5,8 +5,8 @@
 | nothing, or its process has ended | yes | `START`, after the back-off |
 | it answers, with the limits desired | yes | `KEEP` |
 | it answers, other limits | yes | `SET_LIMITS` |
-| it answers, but serves another device or has a limit that is no longer desired | yes | `QUIT` when nobody uses it |
-| it answers, but from another container's files | yes | `QUIT` when nobody uses it; else as if they were ours |
+| it answers, but serves another device or has a limit that is no longer desired | yes | `QUIT` when unused |
+| it answers, but from another container's files | yes | `QUIT` when unused; else as if they were ours |
 | it does not answer | yes | `WAIT`, and after three times `KILL` when unused |
 | any that is used | no | `WAIT` |
 | it answers | no | `QUIT` |

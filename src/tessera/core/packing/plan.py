@@ -351,7 +351,7 @@ def _guess_warnings(guessed: Mapping[NodeName, Guess]) -> Iterator[str]:
 
 
 def _agent_warnings(snapshot: Snapshot, assignments: Iterable[Assignment]) -> Iterator[str]:
-    """Yield the nodes without agent for which devices are planned that nobody creates there yet."""
+    """Yield the nodes without agent for which devices are planned that no agent creates there yet."""
     nodes = {node.name: node for node in snapshot.nodes}
     needs = {pod.key: pod.need for pod in snapshot.pending}
     found: dict[tuple[NodeName, str], list[PodKey]] = {}

@@ -290,7 +290,7 @@ def _is_option(argument: str) -> bool:
 
 
 def check_options(engine: Engine, args: Sequence[str], subject: str) -> None:
-    """Reject an option that the engine does not have, and an argument that is no option's value.
+    """Reject an option that the engine does not have, and an argument that is not an option's value.
 
     Args:
         engine: owner of the options.

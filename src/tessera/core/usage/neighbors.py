@@ -145,7 +145,7 @@ def _evenly(device: DeviceLoad, equal: float) -> tuple[str, ...]:
 
 
 def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:
-    """Return the part of its GPU that each container of a device uses, and the rest that nobody known does.
+    """Return the part of its GPU that each container of a device uses, and the rest, of no known container.
 
     None where that is unknown. In percent; the name of the rest is empty.
     """

@@ -1,7 +1,7 @@
 """Exchanges of assignments in progress on a node: shares that one pod gave up and another uses already.
 
 An agent that confused pods with equal requests rewrites their assignments one by one (docs/decisions/0009). In between,
-one place is assigned twice and another to nobody though a pod uses it: the ledger keeps it until it is assigned again.
+one place is assigned twice and another to no pod though one uses it: the ledger keeps it until it is assigned again.
 """
 
 from collections import Counter

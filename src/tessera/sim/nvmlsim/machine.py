@@ -258,7 +258,7 @@ class Machine:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; twice is as good as once."""
+        """Close the file; a second call does nothing."""
         _control().nvmlsim_close(self._opened)
         self._opened = ctypes.c_void_p()
 

@@ -557,7 +557,7 @@ def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
     assert [each.gpu for each in world.desired] == [first.gpu]
 
 
-def test_sick_gpus_get_nothing_new() -> None:
+def test_unhealthy_gpus_get_nothing_new() -> None:
     """What is held on them stays desired."""
     world = Scene(2)
     world.unhealthy = (UnhealthyDevice(device=DeviceId("GPU-0"), reason="XID 79"),)

@@ -179,7 +179,7 @@ class AllocationRecord:
         return () if own is None else own.uses
 
     def indices_of(self, holder: Allocation) -> tuple[str, ...]:
-        """Return the indices by which a container was told its devices; none where it was told UUIDs."""
+        """Return the indices by which a container got its devices; none where it got UUIDs."""
         own = latest(self._entries, holder)
         return () if own is None else own.indices
 

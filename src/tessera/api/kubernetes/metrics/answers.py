@@ -55,7 +55,7 @@ def quantity_text(value: float, subject: str) -> str:
     """Return a number as a Kubernetes quantity, to the thousandth, as autoscalers count.
 
     Raises:
-        InvalidInput: it is none, or an autoscaler could not hold it.
+        InvalidInput: it is not a number, or is too large for an autoscaler.
 
     """
     if not math.isfinite(value) or abs(value) * _MILLI > _LARGEST:
@@ -68,7 +68,7 @@ def custom_values(requested: Custom, values: Iterable[MetricValue]) -> dict[str,
     """Return a MetricValueList of the version that was requested.
 
     Raises:
-        InvalidInput: a value that is no number.
+        InvalidInput: a value that is not a number.
 
     """
     resource, items = RESOURCES[requested.resource], []
@@ -89,7 +89,7 @@ def external_values(requested: External, series: Iterable[ExternalSeries]) -> di
     """Return an ExternalMetricValueList.
 
     Raises:
-        InvalidInput: a value that is no number.
+        InvalidInput: a value that is not a number.
 
     """
     items = [

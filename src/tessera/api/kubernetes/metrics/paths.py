@@ -118,7 +118,7 @@ def read_path(parts: Sequence[str], parameters: Mapping[str, str]) -> tuple[Ques
         parameters: `labelSelector` and `metricLabelSelector`.
 
     Raises:
-        InvalidInput: a selector that is none.
+        InvalidInput: an invalid selector.
 
     """
     if [*parts[:1]] != ["apis"] or "" in parts or len(parts) > _MOST_PARTS:

@@ -27,7 +27,7 @@ def read_desired_replicas(items: Iterable[Mapping[str, Any]], subject: str) -> R
         subject: the metric, as errors name it.
 
     Raises:
-        InvalidInput: an item that is none.
+        InvalidInput: an invalid item.
 
     """
     listed = tuple(items)

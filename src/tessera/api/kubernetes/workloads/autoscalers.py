@@ -38,7 +38,7 @@ def scales(fields: Iterable[tuple[str, Field]]) -> dict[Target, Scale]:
     """Return the bounds of the autoscalers among objects, each with its API group, by workload.
 
     Raises:
-        InvalidInput: bounds that are none.
+        InvalidInput: invalid bounds.
 
     """
     found: dict[Target, Scale] = {}

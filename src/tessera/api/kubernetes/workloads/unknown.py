@@ -67,7 +67,7 @@ def find(field: Field) -> Iterator[Found]:
     """Yield the pods described in an object: pod specs, and `resources` with GPUs outside of one.
 
     Raises:
-        InvalidInput: a number beside one is none.
+        InvalidInput: a number next to one is invalid.
 
     """
     waiting: list[tuple[Field, int, str]] = [(field, 1, "")]

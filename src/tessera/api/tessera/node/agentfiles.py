@@ -226,7 +226,7 @@ def read_answers(content: bytes, source: str) -> Answers:
     """Return the content of `shares.json`.
 
     Raises:
-        InvalidInput: it is none, or of a version to come.
+        InvalidInput: it is not such a file, or is of a later version.
 
     """
     try:

@@ -35,7 +35,7 @@ def read(source: str, text: bytes) -> tuple[Recorded, ...]:
         text: its content.
 
     Raises:
-        InvalidInput: it is no checkpoint, of another version, cut off, or names a GPU twice.
+        InvalidInput: it is not a checkpoint, is of another version, cut off, or names a GPU twice.
 
     """
     try:

@@ -44,7 +44,7 @@ def read_manifest(content: bytes, *, subject: str) -> Manifest:
         subject: the file, as errors name it.
 
     Raises:
-        InvalidInput: it is no manifest, one of another version, or one that was changed.
+        InvalidInput: it is not a manifest, is one of another version, or one that was changed.
 
     """
     try:

@@ -24,7 +24,7 @@ def read_usage(text: bytes, subject: str) -> UsageReport:
     """Read a report; impossible values count as not reported.
 
     Raises:
-        InvalidInput: it is none, or too large to be one of a node; `subject` says where it came from.
+        InvalidInput: it is not a report, or is too large to be one of a node; `subject` says where it came from.
 
     """
     objects = text.count(b"{")  # before it is decoded: millions of empty objects would take seconds

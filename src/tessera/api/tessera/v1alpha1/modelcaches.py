@@ -355,7 +355,7 @@ def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment variables with credentials in a Secret, and their endpoints; other keys are ignored.
 
     Raises:
-        InvalidInput: it has none of them, or one that is no text.
+        InvalidInput: it has none of them, or one that is not a text.
 
     """
     name = str((secret.get("metadata") or {}).get("name"))

@@ -136,7 +136,7 @@ class ModelServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 def without_bad_wake(obj: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """Return an object of the cluster without the annotation that wakes it where that is no time, and why; else empty.
+    """Return an object without the annotation that wakes it where that is not a time, and why; else empty.
 
     Anybody who may patch it can annotate it: what runs stays repaired and scaled.
     """
@@ -324,7 +324,7 @@ class ObservedServer(msgspec.Struct, frozen=True, kw_only=True):
     updated: int = 0
     """Replicas of the present spec."""
     rolling: bool = False
-    """Whether others are there, or the Deployment controller has not seen the present spec."""
+    """Whether others are there, or the Deployment controller has not observed the present spec."""
     scales_to_zero: bool = False
     """Whether it may scale to zero."""
     min_replicas: int = 0

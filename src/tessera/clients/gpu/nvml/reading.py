@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _NONE = 0xFFFFFFFF
-"""An instance id that is none, and an unset field of 32 bits."""
+"""The id for no instance, and an unset field of 32 bits."""
 _PART_OF_WATT = 1000
 _COMPUTE_MODES = {
     pynvml.NVML_COMPUTEMODE_DEFAULT: ComputeMode.DEFAULT,

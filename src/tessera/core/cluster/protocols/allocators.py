@@ -2,7 +2,7 @@
 
 A device becomes the kubelet's when the agent has written it to `status.offered` of the GPUNode; only then is it
 advertised. It becomes the scheduler's again when it has been withdrawn from the kubelet, the kubelet no longer lists
-it, no pod uses it, and the agent has removed it from `status.offered`. In between nobody allocates it.
+it, no pod uses it, and the agent has removed it from `status.offered`. In between neither allocates it.
 """
 
 import enum

@@ -11,7 +11,7 @@ Every process that reads assignments watches the same object, so the rule is her
 - Versions older than the last observed one are ignored: watches and reads lag by different amounts.
 - A read of what the API server has now (a quorum read) that began after the last observation, and returns an older
   version, shows that the history went back: etcd was restored from a backup. It is taken as it is. Missing keys were
-  removed by nobody, so none is revoked for it, and its keys count.
+  not removed by a user, so none is revoked for it, and its keys count.
 
 A process that starts knows the current object, and nothing of before.
 """

@@ -59,7 +59,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """The lease that was read."""
 
     holder: str = ""
-    """Empty when nobody has it."""
+    """Empty when no server has it."""
     lease_s: int = 0
     """Its duration; 0 where it has none, and one's own counts."""
     transitions: int = 0

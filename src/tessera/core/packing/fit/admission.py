@@ -63,7 +63,7 @@ def refusal(need: Need, node: Node) -> tuple[Refusal, str] | None:
 def admits(need: Need, node: Node) -> bool:
     """Return whether a node admits a pod, and gives devices to such pods at all.
 
-    What a node without agent does not advertise is no matter here: a plan may be for agents yet to come.
+    What a node without agent does not advertise does not matter here: a plan may be for agents yet to come.
     """
     known = not need.asks or (node.reported and not node.problem)
     return known and refusal(need, node) is None and not withheld(need, node)

@@ -129,7 +129,7 @@ def tables(model: GpuModel, policy: MigPolicy, mix: tuple[int, ...], *, churn_pe
             `tessera` uses it: up to 500 it turns gradually from keeping all GPUs completable, which pays while
             whatever is missing will still come, to keeping what is free usable at once.
 
-    Costs some milliseconds once, 30 the first time a model is seen; the last 32 answers are kept.
+    Costs some milliseconds once, 30 for the first GPU of a model; the last 32 answers are kept.
 
     """
     shape = _shape(model)

@@ -45,7 +45,7 @@ class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
     revision: str = ""
     """Changes with the pods' template; empty before the Deployment controller has written it."""
     rolling: bool = False
-    """Whether pods of an earlier template are there, or the Deployment controller has not seen the present one."""
+    """Whether pods of an earlier template are there, or the Deployment controller has not observed the present one."""
     cold_start_s: float | None
     one_by_one: bool = False
     """Whether its replicas start one by one."""

@@ -16,7 +16,7 @@ __all__ = ["gpu_limits", "isolation", "labels", "pod_template"]
 
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # the mount point, not a file of ours
 _STARTUP_PERIOD_S: Final = 10
-"""A replica is seen to be ready this soon, however seldom it is probed later."""
+"""A replica is observed to be ready this soon, however seldom it is probed later."""
 
 
 def labels(server: ModelServer) -> dict[str, str]:

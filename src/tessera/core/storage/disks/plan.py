@@ -272,7 +272,7 @@ def _member_content(disk: BlockDevice, member: ArrayMember, inputs: _Inputs, *, 
 
 
 def _plain_content(disk: BlockDevice, inputs: _Inputs) -> tuple[DiskContent, str]:
-    """Return the content of a disk that is no member of an array."""
+    """Return the content of a disk that is not a member of an array."""
     signature, unfinished = disk.signature, inputs.observed.unfinished
     if signature is not None and signature.kind in _FILESYSTEMS and signature.label == inputs.spec.name:
         begun = unfinished is not None and signature.uuid == unfinished.filesystem and not disk.mounts

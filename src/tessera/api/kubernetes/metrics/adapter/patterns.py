@@ -35,7 +35,7 @@ class Pattern:
         groups: how many groups it captures.
 
     Raises:
-        InvalidInput: it is none, or too long.
+        InvalidInput: it is not a pattern, or is too long.
 
     """
 

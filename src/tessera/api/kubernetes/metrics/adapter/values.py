@@ -43,7 +43,7 @@ def series_of(sampled: Sequence[Sampled]) -> list[ExternalSeries]:
     """Return the series of an external metric.
 
     Raises:
-        InvalidInput: a value that is no number, or none that an autoscaler could use.
+        InvalidInput: a value that is not a number, or that no autoscaler could use.
 
     """
     return [

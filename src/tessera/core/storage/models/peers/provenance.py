@@ -12,7 +12,7 @@ from tessera.core.storage.models.revisions import chunk_count
 __all__ = ["EARLIER", "STORE", "Provenance", "Receipt"]
 
 STORE, EARLIER = "", "?"
-"""Origin of a chunk that is no peer's: the store, or an earlier attempt."""
+"""Origin of a chunk that is not from a peer: the store, or an earlier attempt."""
 
 
 class Receipt(NamedTuple):

@@ -54,7 +54,7 @@ def is_stale(wrong: Mapping[int, Provenance]) -> bool:
 def from_store_alone(wrong: Mapping[int, Provenance]) -> list[Chunk]:
     """Ask no peer for wrong objects any more, and return what is to be read from the store; nothing if all is its own.
 
-    What an earlier attempt has left is read, too: nobody knows who served it.
+    What an earlier attempt has left is read, too: it is unknown which peer served it.
     """
     found = [(index, chunk) for index, each in wrong.items() for chunk in each.unproven]
     for each in wrong.values():
