@@ -12,13 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.nodefiles import UNREADABLE, write_through
+from tessera.agent.nodefiles import write_through
 from tessera.agent.sharing.processes import belongs, identity, launch, ran, same_files, variable
+from tessera.api.tessera.node.settingsfiles import read_daemon, write_daemon
 from tessera.core.cluster.mps import MpsTarget
 from tessera.core.gpu.inventory import ComputeMode
 from tessera.core.node.doctor import Daemon
 from tessera.core.node.mpsdaemon import DaemonRecord, unlimited
-from tessera.errors import Unavailable
+from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["MpsDaemons", "MpsSettings", "Sight", "recorded_daemons", "running"]
 
@@ -177,7 +178,7 @@ class MpsDaemons:
         try:
             for name in ("pipe", "log"):
                 (folder / name).mkdir(parents=True, exist_ok=True)
-            write_through(path, msgspec.json.encode(record))
+            write_through(path, write_daemon(record))
         except OSError as error:
             raise Unavailable(
                 str(path),
@@ -217,8 +218,9 @@ class MpsDaemons:
 
     def _read(self, key: str) -> DaemonRecord | None:
         try:
-            return msgspec.json.decode((self._folder(key) / _RECORD).read_bytes(), type=DaemonRecord)
-        except UNREADABLE:
+            path = self._folder(key) / _RECORD
+            return read_daemon(path.read_bytes(), str(path))
+        except (OSError, InvalidInput):
             return None
 
 

@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
-from tessera.agent.nodefiles import UNREADABLE
-from tessera.api.fields import misfit
+from tessera.api.tessera.node.settingsfiles import read_originals, write_originals
 from tessera.clients.gpu import GpuDriver
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.node.nodesharing import GpuSettings
 from tessera.core.node.power import LockClocks, Original, PowerAction, forgotten, power_actions, remembered
-from tessera.errors import TesseraError, Unavailable
+from tessera.errors import TesseraError, Unavailable, shown
 from tessera.log import Logger
 
 __all__ = ["PowerKeeper"]
@@ -37,7 +34,7 @@ class PowerKeeper:
         """Apply the policies and return what could not be done, one sentence each."""
         try:
             originals = self._read()
-        except Unavailable as error:
+        except TesseraError as error:
             return (str(error),)
         facts = {each.uuid: each for each in inventory.gpus}
         problems = []
@@ -63,18 +60,13 @@ class PowerKeeper:
         self._write(originals, action.gpu, forgotten(action, before))
 
     def _read(self) -> dict[str, Original]:
-        content = b""
         try:
-            content = self._record.read_bytes()
-            found = msgspec.json.decode(content, type=tuple[Original, ...])
+            found = read_originals(self._record.read_bytes(), str(self._record))
         except FileNotFoundError:
             return {}
-        except UNREADABLE as error:
-            raise Unavailable(
-                str(self._record),
-                found=misfit(error, content),
-                hint="remove the file once power limits and clocks are correct",
-            ) from error
+        except OSError as error:
+            hint = "remove the file once power limits and clocks are correct"
+            raise Unavailable(str(self._record), found=shown(error), hint=hint) from error
         return {each.gpu: each for each in found}
 
     def _write(self, originals: dict[str, Original], gpu: str, original: Original | None) -> None:
@@ -87,7 +79,7 @@ class PowerKeeper:
         try:
             self._record.parent.mkdir(parents=True, exist_ok=True)
             new = self._record.with_suffix(".new")
-            new.write_bytes(msgspec.json.encode(tuple(originals.values())))
+            new.write_bytes(write_originals(originals.values()))
             new.replace(self._record)
         except OSError as error:
             originals.clear()

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.api.fields import misfit
 from tessera.api.linux.blockdevices import MountEntry, read_member, read_signature
+from tessera.api.tessera.storage.creations import read_creation, write_creation
 from tessera.clients.disks.commands import command
 from tessera.clients.disks.sysfs import DiskPaths, block_devices, mounted
 from tessera.core.storage.disks.blockdevices import (
@@ -24,7 +24,7 @@ from tessera.core.storage.disks.blockdevices import (
 )
 from tessera.core.storage.disks.plan import DiskSpec
 from tessera.core.storage.disks.steps import ForgetCreation, MakeFilesystem, MountFilesystem, RecordCreation, Step
-from tessera.errors import UNDECODABLE, Conflict, InvalidInput, Unavailable, Unsupported
+from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 
 __all__ = ["DiskPaths", "HostDisks"]
 
@@ -188,17 +188,13 @@ class HostDisks:
             text = self._file.read_bytes()
         except FileNotFoundError:
             return None
-        try:
-            return msgspec.json.decode(text, type=Creation)
-        except UNDECODABLE as error:
-            hint = "remove the file; what an interrupted creation left on disks then looks like data"
-            raise InvalidInput(str(self._file), found=misfit(error, text), hint=hint) from error
+        return read_creation(text, str(self._file))
 
     def _record(self, creation: Creation) -> None:
         self._paths.state.mkdir(parents=True, exist_ok=True)
         scratch = self._file.with_suffix(".new")
         with scratch.open("wb") as file:
-            file.write(msgspec.json.encode(creation))
+            file.write(write_creation(creation))
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(self._file)

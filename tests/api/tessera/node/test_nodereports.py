@@ -1,12 +1,13 @@
 """Events and conditions of nodes, as the Kubernetes API takes them."""
 
 import datetime as dt
-import json
 import re
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builders.gpunodes import facts, shared
 from tessera.api.tessera.node.nodereports import (
@@ -21,6 +22,7 @@ from tessera.api.tessera.node.nodereports import (
     health_report,
     impairment_report,
     orphan_report,
+    read_enforcement,
 )
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.mps import Enforcement, Level
@@ -30,6 +32,7 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.health import HealthChange, HealthPhase
+from tessera.errors import InvalidInput
 
 NOON = dt.datetime(2026, 11, 21, 13, tzinfo=dt.timezone(dt.timedelta(hours=1)))
 APPLIED = Report(reason="LayoutApplied", message="GPU 0: 7 x 1g.5gb")
@@ -82,16 +85,49 @@ def test_what_is_not_in_force_is_one_report_with_the_gravest_as_its_reason() -> 
     assert impairment_report([*impaired, refused]) == Report(reason="Refused", message="a; b", warning=True)
 
 
-def test_what_is_in_force_is_json() -> None:
-    levels = (
-        Enforcement(gpu="GPU-0", mode=Mode.MPS, level=Level.DRIVER_MPS),
-        Enforcement(gpu="GPU-1", placement=Placement(4, 4, "3g.20gb"), mode=Mode.MIG, level=Level.HARDWARE),
-    )
-    placement = {"start": 4, "size": 4, "profile": "3g.20gb"}
-    assert json.loads(enforcement_text(levels)) == [
-        {"gpu": "GPU-0", "placement": None, "mode": "mps", "level": "driver-mps"},
-        {"gpu": "GPU-1", "placement": placement, "mode": "mig", "level": "hardware"},
-    ]
+LEVELS = (
+    *(Enforcement(gpu="GPU-0", mode=mode, level=level) for mode, level in zip(Mode, [*Level, *Level], strict=False)),
+    Enforcement(gpu="GPU-1", placement=Placement(4, 4, "3g.20gb"), mode=Mode.MIG, level=Level.HARDWARE),
+)
+FORMER_LEVELS = (
+    '[{"gpu":"GPU-0","placement":null,"mode":"whole","level":"hardware"},'
+    '{"gpu":"GPU-0","placement":null,"mode":"mig","level":"driver-mps"},'
+    '{"gpu":"GPU-0","placement":null,"mode":"mig-time-slicing","level":"driver-dmem"},'
+    '{"gpu":"GPU-0","placement":null,"mode":"mig-mps","level":"none"},'
+    '{"gpu":"GPU-0","placement":null,"mode":"mps","level":"hardware"},'
+    '{"gpu":"GPU-0","placement":null,"mode":"time-slicing","level":"driver-mps"},'
+    '{"gpu":"GPU-0","placement":null,"mode":"memory-share","level":"driver-dmem"},'
+    '{"gpu":"GPU-1","placement":{"start":4,"size":4,"profile":"3g.20gb"},"mode":"mig","level":"hardware"}]'
+)
+
+
+@given(levels=st.lists(st.from_type(Enforcement)))
+def test_what_is_in_force_is_read_back(levels: list[Enforcement]) -> None:
+    text = enforcement_text(levels)
+    assert read_enforcement(text) == tuple(levels)
+    assert msgspec.json.decode(text, type=list[Enforcement]) == levels, "an older version reads it"
+
+
+def test_what_earlier_agents_reported_in_force_is_read_and_the_form_of_today_stays_as_it_is() -> None:
+    assert read_enforcement(FORMER_LEVELS) == LEVELS
+    assert enforcement_text(LEVELS) == FORMER_LEVELS.replace('{"gpu"', '{"version":1,"gpu"')
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("", "it is not complete JSON"),
+        ("{}", "a mapping is not a list"),
+        ('[{"version": 2}]', "[0].version: 2 is not a value that is accepted there"),
+        (FORMER_LEVELS.replace('"mode":"mig",', ""), "[1].mode: it is missing"),
+        (FORMER_LEVELS.replace("driver-dmem", "strong"), "[2].level: 'strong' is not"),
+        ("\ud800", "half of a character"),
+    ],
+)
+def test_an_unreadable_report_of_what_is_in_force_is_refused(text: str, want: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_enforcement(text)
+    assert want in str(refused.value)
 
 
 def test_an_event_about_a_pod_lies_in_its_namespace() -> None:

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tessera.api.documents import Document
-from tessera.api.fields import Field, identity, in_place, misfit
+from tessera.api.fields import Field, identity, in_place
 from tessera.api.kubernetes.images import pod_images, reported_images
 from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.api.kubernetes.taints import not_ready_taints
 from tessera.api.tessera.cluster.fleets import close_gpus, desired_notes
-from tessera.api.tessera.node.nodereports import ENFORCEMENT
+from tessera.api.tessera.node.nodereports import ENFORCEMENT, read_enforcement
 from tessera.api.tessera.pods.assignments import read_shares
 from tessera.api.tessera.pods.runningpods import PodMemory, PodsOfCluster, node_of, read_pods
 from tessera.api.tessera.pods.signatures import Authority, Keys
@@ -31,11 +31,10 @@ from tessera.core.gpu.sharing import names_device
 from tessera.core.workload import units
 from tessera.core.workload.need import Need, Pod, PodKey
 from tessera.core.workload.resources import SHARE_RESOURCES
-from tessera.errors import UNDECODABLE, InvalidInput
+from tessera.errors import InvalidInput
 
 __all__ = ["PodMemory", "as_fields", "read_cluster"]
 
-_ENFORCEMENT = msgspec.json.Decoder(tuple[Enforcement, ...])
 _NO_LIMIT = 1 << 40
 
 
@@ -231,13 +230,10 @@ def _dicts(field: Field) -> list[dict[str, Any]]:
 
 
 def _enforcement(name: str, field: Field, notes: list[str]) -> tuple[Enforcement, ...]:
-    text = ""
     try:
-        text = field.get("metadata", "annotations", ENFORCEMENT).text("[]")
-        return _ENFORCEMENT.decode(text)
-    except (InvalidInput, *UNDECODABLE) as error:
-        why = misfit(error, text.encode(errors="replace"))
-        notes.append(f"node {name}: the annotation {ENFORCEMENT} is not used: {why}")
+        return read_enforcement(field.get("metadata", "annotations", ENFORCEMENT).text("[]"))
+    except InvalidInput as error:
+        notes.append(f"node {name}: the annotation {ENFORCEMENT} is not used: {error}")
         return ()
 
 

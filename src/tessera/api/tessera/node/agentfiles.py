@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, Self
 import msgspec
 
 from tessera.api.fields import misfit, refused_form
+from tessera.api.tessera.node.instancefields import InstanceFields
 from tessera.api.tessera.shares import UnversionedShareFields
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.lostentries import LostEntry
@@ -34,12 +35,6 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 
     answers: tuple[Answer, ...] = ()
     exchanges: tuple[Correction, ...] = ()
-
-
-class _PlacementFields(msgspec.Struct, frozen=True):
-    start: int
-    size: int
-    profile: str
 
 
 class _Sharer(enum.StrEnum):
@@ -62,7 +57,7 @@ _FORMER_SHARERS: dict[object, _Sharer] = {
 
 class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str
-    placement: _PlacementFields | None = None
+    placement: InstanceFields | None = None
     exclusivity: _Sharer = msgspec.field(name="sharer", default=_Sharer.EXCLUSIVE)
     memory_mib: int = 0
     mps: bool | None = None
@@ -74,7 +69,7 @@ class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
         place = use.device.placement
         return cls(
             gpu=use.device.gpu,
-            placement=None if place is None else _PlacementFields(place.start, place.size, place.profile),
+            placement=None if place is None else InstanceFields(place.start, place.size, place.profile),
             exclusivity=_Sharer(use.exclusivity),
             memory_mib=use.memory_mib,
             mps=use.mps,
@@ -82,7 +77,7 @@ class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def device(self) -> tuple[str, _PlacementFields | None]:
+    def device(self) -> tuple[str, InstanceFields | None]:
         """The fields of the device."""
         return self.gpu, self.placement
 

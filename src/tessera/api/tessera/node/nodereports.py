@@ -7,13 +7,17 @@ from typing import Any, Literal, Self
 
 import msgspec
 
+from tessera.api.fields import refused_form
 from tessera.api.kubernetes.times import time_text
+from tessera.api.tessera.node.instancefields import InstanceFields
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, ImpairedKind, Impairment, UnhealthyDevice
-from tessera.core.cluster.mps import Enforcement
+from tessera.core.cluster.mps import Enforcement, Level
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.sharing import Mode
 from tessera.core.node.health import HealthChange, HealthPhase
 from tessera.core.workload.tesseranames import AGENT
+from tessera.errors import UNDECODABLE
 
 __all__ = [
     "CONDITION",
@@ -32,6 +36,7 @@ __all__ = [
     "health_report",
     "impairment_report",
     "orphan_report",
+    "read_enforcement",
 ]
 
 CONDITION = "TesseraLayoutApplied"
@@ -53,6 +58,16 @@ which tries pending pods again then. It tries pods again that an extender found 
 changes, and sees Node objects alone. Source: kubernetes v1.36
 `pkg/scheduler/framework/events.go:nodeSchedulingPropertiesChange`; annotations count from 1.31 on, labels always."""
 
+
+class _EnforcementFields(msgspec.Struct, frozen=True, kw_only=True):
+    version: Literal[1] = 1
+    gpu: str
+    placement: InstanceFields | None = None
+    mode: Mode
+    level: Level
+
+
+_ENFORCEMENT = msgspec.json.Decoder(tuple[_EnforcementFields, ...])
 _GRAVEST: tuple[ImpairedKind, ...] = ("Refused", "Withheld", "Overridden")
 _NAME_CHARACTERS = 253
 """Source: kubernetes/apimachinery `pkg/util/validation` (`DNS1123SubdomainMaxLength`)."""
@@ -189,4 +204,19 @@ def has_agent(node: Mapping[str, Any]) -> bool:
 
 def enforcement_text(levels: Iterable[Enforcement]) -> str:
     """Return the annotation's text: a list with GPU, MIG instance if any, mode and isolation."""
-    return msgspec.json.encode(tuple(levels)).decode()
+    fields = tuple(msgspec.convert(each, _EnforcementFields, from_attributes=True) for each in levels)
+    return msgspec.json.encode(fields).decode()
+
+
+def read_enforcement(text: str) -> tuple[Enforcement, ...]:
+    """Return the isolation on each device in the annotation's text; entries without a version are of version 1.
+
+    Raises:
+        InvalidInput: it is none, or of a version to come.
+
+    """
+    try:
+        fields = _ENFORCEMENT.decode(text)
+    except UNDECODABLE as error:
+        raise refused_form(error, text.encode(errors="replace"), "") from error
+    return tuple(msgspec.convert(each, Enforcement, from_attributes=True) for each in fields)
