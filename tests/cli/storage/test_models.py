@@ -115,14 +115,31 @@ def test_what_is_wrong_is_named(arguments: tuple[str, ...], code: int, want: str
     assert not [*source.rglob(".tessera")]
 
 
-def test_a_broken_manifest_is_named(top: Path) -> None:
+def test_a_broken_manifest_is_named_and_the_next_sync_mends_it(top: Path, source: Path) -> None:
     name = ModelFolder(top).current()
     path = top / f".tessera/manifests/{name}.json"
     path.write_bytes(path.read_bytes().replace(b"config.json", b"config.yaml"))
-    for command in ("list", "verify"):
+    for command in ("list", "verify", "warm"):
         got = run(command, top)
         assert got.exit_code == 2
         assert str(path) in got.stderr
+    assert run("sync", source, top).exit_code == 0, "it is fetched again"
+    assert run("verify", top).exit_code == 0
+    assert ModelFolder(top).current() == name
+
+
+def test_a_former_revision_whose_manifest_is_broken_is_removed_by_the_next_sync_unless_it_is_read(
+    top: Path, source: Path
+) -> None:
+    current, other = (row["revision"] for row in document("list", top))
+    (top / f".tessera/manifests/{other}.json").write_bytes(b"broken")
+    with subprocess.Popen(["/bin/sleep", "60"], cwd=top / "versions" / other) as reader:
+        assert run("sync", source, top).exit_code == 0
+        assert (top / "versions" / other).is_dir()
+        reader.kill()
+    assert run("sync", source, top).exit_code == 0
+    assert [row["revision"] for row in document("list", top)] == [current]
+    assert [each.name for each in (top / "versions").iterdir()] == [current]
 
 
 def test_list_shows_the_revisions(top: Path, source: Path) -> None:

@@ -112,6 +112,7 @@ def list_command(folder: Path, output: str) -> None:
     """List the revisions in DST, the most recently used first."""
     _check_folder(folder)
     plain = PlainFiles(folder)
+    _refuse_broken(folder)
     revisions = plain.revisions() or ModelFolder(folder).revisions()
     if print_document(revisions, output):
         return
@@ -197,11 +198,23 @@ def _check_folder(folder: Path) -> None:
         raise InvalidInput(str(folder), found="there is no such folder", hint=fix)
 
 
+def _refuse_broken(folder: Path) -> None:
+    """Reject a folder of which not all can be listed or verified.
+
+    Raises:
+        InvalidInput: a manifest is broken.
+
+    """
+    for error in ModelFolder(folder).broken_manifests().values():
+        raise error
+
+
 def _revisions(folder: Path, revision: str) -> list[str]:
     """Return the named revision, or all; a mirror has one, whatever is named."""
     _check_folder(folder)
     if (plain := PlainFiles(folder).manifest()) is not None:
         return [plain.revision]
+    _refuse_broken(folder)
     models = ModelFolder(folder)
     names = [each.revision for each in models.revisions()]
     if not names:

@@ -619,15 +619,20 @@ async def test_a_revision_that_is_not_on_the_disk_is_mounted_into_no_pod(node: N
         keeper._response(LLAMA, f"{'0' * 48}-1")
 
 
-async def test_a_broken_manifest_is_reported_and_the_model_stays(node: Node) -> None:
-    await node.tell(desired(node.put("llama", a=b"1"), interval_s=60))
+async def test_a_revision_whose_manifest_is_broken_is_withheld_and_fetched_again(node: Node) -> None:
+    await node.tell(desired(node.put("llama", a=b"1")))
     async with node.running():
         revision = (await node.model(has())).revision
-    (node.folder / "llama" / ".tessera" / "manifests" / f"{revision}.json").write_bytes(b"\xff")
-    node.now_s += 61
-    async with node.running():
+        old = await node.start("old")
+        (node.bucket / "llama").rename(node.bucket / "away")
+        (node.folder / "llama" / ".tessera" / "manifests" / f"{revision}.json").write_bytes(b"\xff")
         found = await node.model(lambda each: each.state == "Failed")
-    assert (found.revision, found.bytes, "manifest" in found.reason) == (revision, 0, True)
+        assert (found.revision, found.bytes) == ("", 0)
+        assert mounted(old) == b"1", "a running pod keeps its mount"
+        (node.bucket / "away").rename(node.bucket / "llama")
+        node.now_s += 1000
+        found = await node.model(has(revision))
+        assert (found.bytes, found.reason) == (1, "")
 
 
 class SlowStore(MemoryStore):

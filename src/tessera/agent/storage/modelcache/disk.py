@@ -90,10 +90,10 @@ class ModelDisk:
         return self.folder / name / "versions" / revision
 
     def has(self, name: str, revision: str) -> bool:
-        """Return whether a revision is complete."""
+        """Return whether a revision is complete: with a manifest that can be read, which has files."""
         folder = self.model(name)
-        manifest = folder.top / NOTES / "manifests" / f"{revision}.json"
-        return manifest.is_file() and (folder.versions / revision).is_dir() and folder.is_readable(revision)
+        is_known = self.facts(name, revision).files > 0
+        return is_known and (folder.versions / revision).is_dir() and folder.is_readable(revision)
 
     def claim(self, name: str) -> ModelFolder:
         """Return the folder of a model, created if missing.
@@ -142,7 +142,7 @@ class ModelDisk:
         for name in self._shared.keys() | there.keys():
             revisions = there[name].revisions if name in there else ()
             if revisions != self._shared.get(name):
-                with contextlib.suppress(TesseraError, OSError):  # the next sync reports a broken manifest
+                with contextlib.suppress(TesseraError, OSError):  # they are not there any more
                     self.sharing.serve(self.model(name))
         self._shared = {name: each.revisions for name, each in there.items()}
 
@@ -152,7 +152,7 @@ class ModelDisk:
             self.model(name).mount_images()
 
     def facts(self, name: str, revision: str) -> RevisionFacts:
-        """Return the facts of a revision; zeros for a broken manifest, which the next sync reports."""
+        """Return the facts of a revision; zeros for a broken manifest, which the next sync replaces."""
         folder = self.model(name)
         try:
             status = (folder.top / NOTES / "manifests" / f"{revision}.json").stat()
@@ -188,7 +188,7 @@ class ModelDisk:
     def revisions(self, name: str) -> tuple[RevisionOnDisk, ...]:
         """Return the revisions of a model with what they free, protected where a process reads them; none if broken."""
         folder = self.model(name)
-        with contextlib.suppress(TesseraError, OSError):  # the next sync reports a broken manifest
+        with contextlib.suppress(TesseraError, OSError):  # they are not there any more
             revisions = folder.revisions()
             readers = {each.revision: each.in_use for each in revisions}
             return tuple(

@@ -151,8 +151,8 @@ class ModelFolder:
             target = self.versions / path.stem
             if not target.is_dir() or self.erofs_mounts.is_mounted(target) or self.erofs_mounts.why_not():
                 continue
-            if not damaged_in_image(path, self.manifest(path.stem), None):
-                with contextlib.suppress(TesseraError, OSError):  # readers of this revision get the reason
+            with contextlib.suppress(TesseraError, OSError):  # readers of this revision get the reason
+                if not damaged_in_image(path, self.manifest(path.stem), None):
                     self.erofs_mounts.mount(path, target)
 
     def is_readable(self, revision: str) -> bool:
@@ -257,13 +257,29 @@ class ModelFolder:
                 shutil.copy2(known, target, follow_symlinks=False)
 
     def manifests(self) -> dict[str, Manifest]:
-        """Return the manifests of the revisions on the disk, the most recently used first."""
-        found = {}
+        """Return the manifests of the revisions on the disk, the most recently used first, without broken ones."""
+        return {name: each for name, each in self._all_manifests().items() if isinstance(each, Manifest)}
+
+    def broken_manifests(self) -> dict[str, InvalidInput]:
+        """Return what is wrong with the manifests that cannot be read, by revision."""
+        return {name: each for name, each in self._all_manifests().items() if isinstance(each, InvalidInput)}
+
+    def _all_manifests(self) -> dict[str, Manifest | InvalidInput]:
+        found: dict[str, Manifest | InvalidInput] = {}
         paths = self._manifests.glob("*.json") if self._manifests.is_dir() else ()
         for path in sorted(paths, key=lambda path: (-path.stat().st_mtime, path.name)):
             if (self.versions / path.stem).is_dir():
-                found[path.stem] = self.manifest(path.stem)
+                try:
+                    found[path.stem] = self.manifest(path.stem)
+                except InvalidInput as error:
+                    found[path.stem] = error
         return found
+
+    def evict_broken(self) -> None:
+        """Remove the revisions whose manifests cannot be read: not the current one, and none that a process uses."""
+        broken = self.broken_manifests().keys() - {self.current()}
+        for name in broken - revisions_in_use(self.versions).keys() if broken else ():
+            self.evict(name)
 
     def manifest(self, revision: str) -> Manifest:
         """Return a revision's manifest.

@@ -99,7 +99,8 @@ def sync(
         # 1. List the store.
         objects = desired_objects(store, options)
         sharing.begin(objects)
-        # 2. Find what is on the disk.
+        # 2. Find what is on the disk; a revision whose manifest is broken is fetched again.
+        folder.evict_broken()
         current = folder.current()  # first, because most often nothing has changed
         manifests = dict(sorted(folder.manifests().items(), key=lambda each: each[0] != current))
         suspect = any(folder.verification(each).damaged for each in (current, options.revision))
