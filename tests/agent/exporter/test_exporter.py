@@ -406,6 +406,7 @@ async def test_a_driver_that_does_not_answer_ends_no_exporter(node: Node) -> Non
     for _ in range(500):
         if b"DCGM_FI_DEV_FB_USED" in node.exporter.render():
             break
+        await asyncio.sleep(0.01)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
