@@ -10,17 +10,21 @@ from pathlib import Path
 
 import aiohttp
 
-__all__ = ["jupyterlab", "kernel"]
+__all__ = ["NEW", "OLDEST", "jupyterlab", "kernel"]
 
 _EXECUTE = {"msg_id": "1", "msg_type": "execute_request", "version": "5.3"}
 
-_VERSION = "4.6.6"
+NEW = ("jupyterlab==4.6.6",)
+OLDEST = ("jupyterlab==4.0.0", "jupyter_server==2.4.0")
+"""The oldest that docs/run.md promises, with a server of its time."""
 
 
 @contextmanager
-def jupyterlab(command: tuple[str, ...], home: Path, token: str) -> Iterator["subprocess.Popen[bytes]"]:
+def jupyterlab(
+    command: tuple[str, ...], home: Path, token: str, packages: tuple[str, ...] = NEW
+) -> Iterator["subprocess.Popen[bytes]"]:
     """Give a process that runs the command of a notebook in a home of its own."""
-    programs = _programs()
+    programs = _programs(packages)
     variables = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(home), "JUPYTER_TOKEN": token}
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=home, env=variables, stdout=log, stderr=log)
@@ -31,12 +35,12 @@ def jupyterlab(command: tuple[str, ...], home: Path, token: str) -> Iterator["su
         process.wait()
 
 
-def _programs() -> Path:
+def _programs(packages: tuple[str, ...]) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "tessera/programs" / f"jupyterlab-{_VERSION}"
+    folder = cache / "tessera/programs" / packages[0].replace("==", "-")
     if not (folder / "bin/jupyter-lab").exists():
         subprocess.run((sys.executable, "-m", "venv", folder), check=True)
-        pip = (folder / "bin/pip", "install", "--quiet", f"jupyterlab=={_VERSION}")
+        pip = (str(folder / "bin/pip"), "install", "--quiet", *packages)
         subprocess.run(pip, check=True)
     return folder / "bin"
 

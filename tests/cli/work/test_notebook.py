@@ -18,7 +18,7 @@ import yaml
 from click.testing import CliRunner
 
 from harness.browser import browser, find_browser
-from harness.jupyterlab import jupyterlab, kernel
+from harness.jupyterlab import NEW, OLDEST, jupyterlab, kernel
 from harness.submittedjob import RUNS, SubmittedJob, said
 from tessera.api.kubernetes.jobs import JobRequest
 from tessera.api.kubernetes.notebooks import notebook_command
@@ -175,7 +175,7 @@ LACKING = {
     "JupyterLab": ("", "no JupyterLab 4 for its python3: No module named 'jupyter_server'"),
     "its rule of activity": (
         "class APIHandler: ...\nContentsHandler = ServerWebApplication = TerminalManager = APIHandler\nmain = print",
-        "this JupyterLab has no APIHandler._track_activity",
+        "this JupyterLab has no APIHandler.update_api_activity",
     ),
 }
 
@@ -202,14 +202,16 @@ PAGE = ("/api/kernels", "/api/sessions", "/api/contents", "/api/terminals")
 
 
 @asynccontextmanager
-async def jupyterlab_at(tmp_path: Path, idle_s: int) -> AsyncIterator[tuple["subprocess.Popen[bytes]", str]]:
+async def jupyterlab_at(
+    tmp_path: Path, idle_s: int, packages: tuple[str, ...] = NEW
+) -> AsyncIterator[tuple["subprocess.Popen[bytes]", str]]:
     """Give JupyterLab as a notebook starts it, once it answers, and its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]  # not the pod's 8888, which may be taken here
     command = tuple(
         each.replace("--port=8888", f"--port={port}") for each in notebook_command(jupyterlab_program(), idle_s)
     )
-    with jupyterlab(command, tmp_path, "opens") as process:
+    with jupyterlab(command, tmp_path, "opens", packages) as process:
         async with asyncio.timeout(60), aiohttp.ClientSession(f"http://127.0.0.1:{port}") as anybody:
             while True:
                 try:
@@ -222,7 +224,10 @@ async def jupyterlab_at(tmp_path: Path, idle_s: int) -> AsyncIterator[tuple["sub
 
 
 @pytest.mark.anyio
-async def test_what_a_visible_page_does_by_itself_is_no_activity_and_a_saved_file_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("packages", [NEW, OLDEST], ids=" ".join)
+async def test_what_a_visible_page_does_by_itself_is_no_activity_and_a_saved_file_is(
+    tmp_path: Path, packages: tuple[str, ...]
+) -> None:
     """JupyterLab ends when its last activity is as long ago as the idle time."""
 
     async def last_activity() -> str:
@@ -230,7 +235,7 @@ async def test_what_a_visible_page_does_by_itself_is_no_activity_and_a_saved_fil
         return str(answered["last_activity"])
 
     async with (
-        jupyterlab_at(tmp_path, 60) as (_, address),
+        jupyterlab_at(tmp_path, 60, packages) as (_, address),
         aiohttp.ClientSession(address, headers={"Authorization": "token opens"}) as owner,
     ):
         first = await last_activity()
@@ -238,8 +243,11 @@ async def test_what_a_visible_page_does_by_itself_is_no_activity_and_a_saved_fil
             assert (await owner.get(path)).status == 200
         layout = {"metadata": {"id": "default"}, "data": {}}
         assert (await owner.put("/lab/api/workspaces/default", json=layout)).status == 204
+        content = {"type": "file", "format": "text", "content": "a"}
+        async with aiohttp.ClientSession(address) as anybody:
+            assert (await anybody.put("/api/contents/a.txt", json=content)).status == 403
         assert await last_activity() == first
-        saved = await owner.put("/api/contents/a.txt", json={"type": "file", "format": "text", "content": "a"})
+        saved = await owner.put("/api/contents/a.txt", json=content)
         assert saved.status == 201
         assert await last_activity() > first
 

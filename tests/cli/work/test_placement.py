@@ -8,7 +8,6 @@ from builders.kubeobjects import gpu, gpunode, node, share
 from builders.kubeobjects import pod as object_of_pod
 from harness.submittedjob import SubmittedJob
 from tessera.api.kubernetes.jobs import JobRequest, job_object
-from tessera.cli.work import placement
 from tessera.cli.work.placement import forecast_job
 from tessera.clients.kube import EVERYTHING, GPU_NODES, NODES, PODS, Kind, Listing, MemoryKube, Selection, name_of
 from tessera.core.gpu.sharing import Mode
@@ -29,10 +28,7 @@ FORECASTS: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("case", FORECASTS)
-async def test_where_it_would_run_or_why_not_is_known_before_it_is_submitted(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(placement, "_READING_S", 60.0)  # the first time the planner is imported meanwhile
+async def test_where_it_would_run_or_why_not_is_known_before_it_is_submitted(case: str) -> None:
     limits, want = FORECASTS[case]
     job = job_object(JobRequest(namespace="ns", image="a", limits=limits, scheduler="tessera-scheduler"))
     one = SubmittedJob()
@@ -45,7 +41,8 @@ async def test_where_it_would_run_or_why_not_is_known_before_it_is_submitted(
         if "status" in body:
             patch, (namespace, name) = {"status": body["status"]}, name_of(body)
             await one.kube.patch(kind, name, patch, namespace=namespace, subresource="status")
-    assert (await forecast_job(one.kube, job)).startswith(want)
+    planner_is_imported_s = 60.0  # the first time
+    assert (await forecast_job(one.kube, job, planner_is_imported_s)).startswith(want)
     for kind in (PODS, NODES):
         one.kube.withhold("", kind)
         forecast = await forecast_job(one.kube, job)
@@ -54,25 +51,23 @@ async def test_where_it_would_run_or_why_not_is_known_before_it_is_submitted(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("slow", [NODES, PODS])
-async def test_a_submission_does_not_wait_for_a_slow_api_server(slow: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_submission_does_not_wait_for_a_slow_api_server(slow: Kind) -> None:
     class Slow(MemoryKube):
         async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
             if kind == slow:
                 await asyncio.Event().wait()
             return await super().list(kind, selection)
 
-    monkeypatch.setattr(placement, "_READING_S", 0.05)
     job = job_object(JobRequest(namespace="ns", image="a"))
-    assert await forecast_job(Slow(), job) == "no forecast: the cluster was not read within 0.05 s"
+    assert await forecast_job(Slow(), job, 0.05) == "no forecast: the cluster was not read within 0.05 s"
 
 
 @pytest.mark.anyio
-async def test_all_that_is_read_for_a_forecast_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_that_is_read_for_a_forecast_has_one_deadline() -> None:
     class Slow(MemoryKube):
         async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
             await asyncio.sleep(0.35)
             return await super().list(kind, selection)
 
-    monkeypatch.setattr(placement, "_READING_S", 0.5)
     job = job_object(JobRequest(namespace="ns", image="a"))
-    assert await forecast_job(Slow(), job) == "no forecast: the cluster was not read within 0.5 s"
+    assert await forecast_job(Slow(), job, 0.5) == "no forecast: the cluster was not read within 0.5 s"

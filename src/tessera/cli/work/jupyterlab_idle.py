@@ -4,10 +4,10 @@ Of all API requests changed files alone are activity: the page reads kernels, se
 its layout. A program that runs in a terminal is, in the foreground or not, also while it prints nothing and no browser
 shows it; the shell itself is not. Modules are not searched in the folder of the code.
 
-It replaces private names of Jupyter; where an image's version lacks one, it ends with that name, as a notebook that
-never counts as idle would keep its GPU. Source: Jupyter Server, `base/handlers.py` (`APIHandler._track_activity`),
-`serverapp.py` (`ServerWebApplication.last_activity`); jupyter_server_terminals, `terminalmanager.py`; proc(5),
-`/proc/pid/stat`.
+It replaces methods of Jupyter, also private ones; where an image's version lacks one, it ends with that name, as a
+notebook that never counts as idle would keep its GPU. Source: Jupyter Server, `base/handlers.py`
+(`APIHandler.update_api_activity`), `serverapp.py` (`ServerWebApplication.last_activity`); jupyter_server_terminals,
+`terminalmanager.py`; proc(5), `/proc/pid/stat`.
 """
 
 import os
@@ -31,8 +31,7 @@ except ImportError as error:
     sys.exit(f"tessera notebook: the image has no JupyterLab 4 for its python3: {error}: use another image")
 
 for owner, name in (
-    (APIHandler, "_track_activity"),
-    (ContentsHandler, "_track_activity"),
+    (APIHandler, "update_api_activity"),
     (ServerWebApplication, "last_activity"),
     (TerminalManager, "_cull_inactive_terminal"),
 ):
@@ -59,6 +58,16 @@ def runs(manager: Any, terminals: Iterable[Any]) -> bool:
     return False
 
 
+def note_nothing(_: Any) -> None:
+    """Note no activity, as the page asks by itself too."""
+
+
+def note_change(handler: Any) -> None:
+    """Note that a file was changed. Only who is signed in can change one; the rule of old versions knows nobody."""
+    if handler.request.method in {"PUT", "POST", "PATCH", "DELETE"} and handler.get_status() < 400:  # noqa: PLR2004
+        handler.settings["api_last_activity"] = datetime.now(timezone.utc)
+
+
 def last_activity(app: Any, known: Any = ServerWebApplication.last_activity) -> Any:
     """Return when the server was last active; now while a program runs in a terminal."""
     manager = app.settings.get("terminal_manager")
@@ -75,8 +84,8 @@ async def cull(manager: Any, name: str, known: Any = TerminalManager._cull_inact
     await known(manager, name)
 
 
-APIHandler._track_activity = False
-ContentsHandler._track_activity = property(lambda handler: handler.request.method != "GET")
+APIHandler.update_api_activity = note_nothing
+ContentsHandler.update_api_activity = note_change
 ServerWebApplication.last_activity = last_activity
 TerminalManager._cull_inactive_terminal = cull
 main()

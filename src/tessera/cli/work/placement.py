@@ -15,16 +15,16 @@ _READING_S = 3.0
 """How long a submission waits for the cluster to be read, all requests together."""
 
 
-async def forecast_job(kube: Kube, job: Object) -> str:
+async def forecast_job(kube: Kube, job: Object, within_s: float = _READING_S) -> str:
     """Return where a Job's pod would run now, or why it would be pending, or why that is not known."""
     try:
-        async with asyncio.timeout(_READING_S):
+        async with asyncio.timeout(within_s):
             await kube.list(NODES, _NO_NODE)
             return await _placement(kube, job)
     except Forbidden:
         return "no forecast: you may not read the nodes and pods of the cluster; ask for ClusterRole tessera-viewer"
     except TimeoutError:
-        return f"no forecast: the cluster was not read within {_READING_S:g} s"
+        return f"no forecast: the cluster was not read within {within_s:g} s"
     except TesseraError as error:
         return f"no forecast: {error}"
 
