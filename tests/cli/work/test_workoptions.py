@@ -64,10 +64,9 @@ def test_who_requests_a_gpu_tolerates_the_taint_of_gpu_nodes(options: tuple[str,
 TAINTED = Path(__file__).parents[3] / "examples/1-job-of-60-slices/gke-node.yaml"
 
 
-@pytest.mark.parametrize("options", [("--gpus", "1"), ("--gpu-memory", "10"), ("--slice", "1g.10gb")])
-def test_the_taint_of_a_cloud_s_gpu_nodes_keeps_no_job_off(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_the_taint_of_a_cloud_s_gpu_nodes_keeps_no_job_off(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
-    job.write_text(dry_run("--image", "a", "--name", "j", *options).stdout)
+    job.write_text(dry_run("--image", "a", "--name", "j", "--gpus", "1").stdout)
     found = CliRunner().invoke(main, ("plan", "--cluster", str(TAINTED), "-f", str(job)))
     assert found.exit_code == 0, found.output
     assert "does not tolerate" not in found.output
