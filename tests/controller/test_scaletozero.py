@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from builders.modelservers import server
 from harness.modelservercluster import COMMAND, NOW, NS, Cluster, Passes, failed, is_there
 from tessera.clients.kube import (
     AUTOSCALERS,
@@ -18,6 +19,7 @@ from tessera.clients.kube import (
     MemoryKube,
     Selection,
 )
+from tessera.controller.scaletozero import ZeroScaler
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -89,6 +91,19 @@ async def test_without_a_metric_the_replicas_stay_and_the_status_says_so(cluster
         await cluster.condition("Applied", lambda each: "tessera_replicas of serving/ranker: none" in each["message"])
         found = await cluster.kube.get(DEPLOYMENTS, "ranker", NS)
         assert has(1)(found)
+
+
+async def test_a_server_that_is_created_again_inherits_nothing(cluster: Cluster) -> None:
+    former, anew = (server(SLEEPS, namespace=NS, uid=uid) for uid in ("u1", "u2"))
+    scaler = ZeroScaler(cluster.kube, lambda: NOW, pause_s=0.0)
+    deployment = await cluster.kube.create(
+        DEPLOYMENTS, {"metadata": {"name": "ranker", "namespace": NS}, "spec": {"replicas": 1}}
+    )
+    for at_s, each, want in ((1000, former, 1), (1030, anew, 1), (1060, anew, 0)):
+        await say(cluster.kube, 0, at_s)
+        await scaler.read((each,))
+        await scaler.step(each, deployment)
+        assert has(want)(await cluster.kube.get(DEPLOYMENTS, "ranker", NS))
 
 
 class Silent(MemoryKube):

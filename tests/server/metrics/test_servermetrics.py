@@ -2,11 +2,11 @@
 
 import pytest
 
-from builders.measuredservers import SERVER, deployment, triton
+from builders.measuredservers import SERVER, autoscaler, deployment, triton
 from harness.metricsscenes import WHOLE, Scene, scene
 from tessera.api.kubernetes.labelselectors import read_selector
 from tessera.api.kubernetes.metrics.paths import External
-from tessera.clients.kube import DEPLOYMENTS
+from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS
 from tessera.errors import Unavailable
 from tessera.server.metrics.sources import MetricAbsent
 
@@ -48,6 +48,19 @@ async def test_reasons_of_many_servers_are_cut() -> None:
         await one.reconcile()
         with pytest.raises(MetricAbsent, match=r"llm-0: .*; llm-4: [^;]*; 2 more servers: check the pods"):
             await one.replicas()
+
+
+async def test_a_sum_without_one_of_its_servers_is_not_served() -> None:
+    other = ((DEPLOYMENTS, deployment("other", slots="4")), (AUTOSCALERS, autoscaler("other")))
+    async with scene(*WHOLE, *other) as one:
+        for ended in (100, 110):
+            await one.reconcile(triton(ended=ended), triton(ended=ended))
+        with pytest.raises(MetricAbsent, match=r"requests_in_flight .*: other: "):
+            await one.metrics.series(External(metric="tessera_requests_in_flight", namespace="ns"))
+        selected = External(
+            metric="tessera_requests_in_flight", namespace="ns", selector=read_selector(f"{SERVER}=llm", "s")
+        )
+        assert len(await one.metrics.series(selected)) == 1
 
 
 async def test_old_measurements_are_not_served() -> None:

@@ -154,6 +154,7 @@ def test_more_waiting_never_gives_fewer_replicas(
     assert all(more >= less for less, more in zip(proposed(0), proposed(1), strict=True))
 
 
+@example(slots=8, replicas=3, factor=2.1, idle_looks=10)
 @given(slots=st.integers(1, 64), replicas=st.integers(1, 8), factor=st.floats(1.01, 20), idle_looks=st.integers(1, 300))
 def test_an_overload_is_decided_within_four_passes_and_a_large_one_in_the_first(
     slots: int, replicas: int, factor: float, idle_looks: int

@@ -104,8 +104,8 @@ def test_percent_of_the_requests(case: str) -> None:
 
 
 def test_metrics_of_pods_that_the_selector_does_not_match_count_in_the_mean_alone() -> None:
-    four = pods(*(5875,) * 4)
-    assert pods_metric(four, 1000, current=4, superfluous=(5875, 5875)) == 24
+    four = pods(*(5000,) * 4)
+    assert pods_metric(four, 1000, current=4, superfluous=(8000, 8000)) == 24, "four times a mean of 6"
 
 
 @pytest.mark.parametrize(

@@ -87,13 +87,17 @@ def test_requests_that_wait_in_few_pods_say_nothing_of_the_capacity_of_all(slow:
     assert (found.saturated, found.queued) == (want, True)
 
 
-def test_where_requests_wait_in_one_pod_and_the_others_are_as_full_all_are() -> None:
+@pytest.mark.parametrize(
+    ("others", "want"), [(15.0, None), (16.0, 20.0), (19.0, 20.0), (20.0, 20.0), (25.0, 20.0), (26.0, None)]
+)
+def test_where_requests_wait_in_one_pod_and_the_others_are_as_full_all_are(others: float, want: float | None) -> None:
+    """As full is what serves at least four fifths of the other."""
     first = {name: sample(15, 10) for name in "abcd"}
-    full = msgspec.structs.replace(sample(30, 12), running=19.0, waiting=0.0)
+    full = msgspec.structs.replace(sample(30, 12), running=others, waiting=0.0)
     now = dict.fromkeys(first, full) | {"a": msgspec.structs.replace(full, running=20.0, waiting=1.0)}
     found = run_passes(first, now).load
     assert isinstance(found, Load)
-    assert found.saturated == 20.0
+    assert found.saturated == want
 
 
 def test_a_pod_that_hangs_has_no_capacity() -> None:

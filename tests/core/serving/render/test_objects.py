@@ -44,6 +44,11 @@ def test_services_for_clients_outside_and_for_those_that_balance_themselves() ->
     assert rendered({"expose": {"type": "Headless"}})["Service"]["spec"]["clusterIP"] == "None"
 
 
+def test_a_node_is_drained_of_one_replica_at_a_time_and_of_those_that_do_not_start() -> None:
+    budget = rendered()["PodDisruptionBudget"]["spec"]
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+
+
 def test_a_monitor_has_the_labels_that_prometheus_selects_by_or_there_is_none() -> None:
     found = rendered({"monitor": {"labels": {"release": "prometheus"}}})["PodMonitor"]
     assert found["metadata"]["labels"]["release"] == "prometheus"
@@ -200,6 +205,7 @@ def test_keda_asks_the_prometheus_of_the_installation() -> None:
     assert trigger["metadata"]["threshold"] == "0.5"
     assert 'serving_tessera_dev_server="ranker",namespace="serving"' in trigger["metadata"]["query"]
     assert (found["minReplicaCount"], found["maxReplicaCount"]) == (1, 3)
+    assert trigger["metadata"]["ignoreNullValues"] == "false", "no answer is not no wait"
     with pytest.raises(InvalidInput, match="--prometheus") as caught:
         rendered(KEDA)
     with pytest.raises(InvalidInput, match="KEDA's query would count servers of this name in all namespaces"):
