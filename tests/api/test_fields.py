@@ -123,6 +123,43 @@ def test_what_has_not_the_form_is_said_in_our_words(want: str) -> None:
         assert misfit(error, given) == want
 
 
+class Chosen(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """Choices at each kind of place."""
+
+    unit: Literal["GiB", "MiB"] = "GiB"
+    number: Literal[1, 2] = 1
+    day: Literal["Monday", "Tuesday", "Sunday"] | None = None
+    kind: Kind = Kind.A
+    by_name: dict[str, Kind] = {}
+    several: tuple[Literal["one", "two"], ...] = ()
+    pair: tuple[Kind, int] = (Kind.A, 1)
+    inner: list["Chosen"] = []
+
+
+# What is read, by what is said of it where its type is known.
+CHOICES: dict[str, Any] = {
+    "unit: 'GB' is not GiB or MiB: did you mean GiB?": {"unit": "GB"},
+    "unit: 'x' is not GiB or MiB: see the docs": {"unit": "x"},
+    "number: 3 is not 1 or 2: see the docs": {"number": 3},
+    "day: 'Sunday!' is not Monday, Sunday or Tuesday: did you mean Sunday?": {"day": "Sunday!"},
+    "kind: 'b' is not a: see the docs": {"kind": "b"},
+    "byName[...]: 'b' is not a: see the docs": {"byName": {"x": "b"}},
+    "several[1]: 'three' is not one or two: see the docs": {"several": ["one", "three"]},
+    "pair[0]: 'b' is not a value that is accepted there: see the docs": {"pair": ["b", 1]},
+    "inner[0].inner[0].unit: 'Gib' is not GiB or MiB: did you mean GiB?": {"inner": [{"inner": [{"unit": "Gib"}]}]},
+    "inner[0].byname: it is an unknown field: did you mean byName?": {"inner": [{"byname": {}}]},
+    "xyz: it is an unknown field: see the docs": {"xyz": 1},
+}
+
+
+@pytest.mark.parametrize("want", CHOICES)
+def test_accepted_values_and_similar_fields_are_named(want: str) -> None:
+    value = CHOICES[want]
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert(value, Chosen)
+    assert str(refused_form(caught.value, value, "file x", "see the docs", form=Chosen)) == f"file x: {want}"
+
+
 JSON: dict[bytes, str] = {
     b"": "it is not complete JSON",
     b'{"name": "a': "it is not complete JSON",
@@ -173,8 +210,8 @@ READERS: dict[str, Callable[[], object]] = {
     f"NodeImages a: spec: 3 is not a mapping: see `kubectl explain nodeimages` for {API_VERSION}": lambda: (
         read_node_images(named(spec=3))
     ),
-    f"ModelServer a: spec: it is missing: see docs/model-server.md for {API_VERSION}": lambda: read_model_server(
-        named()
+    f"ModelServer a: spec: it is missing: see `kubectl explain modelserver.spec` for {API_VERSION}": lambda: (
+        read_model_server(named())
     ),
     "admission request, object: spec: 3 is not a mapping: send a Pod": lambda: is_routed({"spec": 3}, "ns"),
     (

@@ -71,7 +71,7 @@ WRONG = {
     "a field by its path": (
         ("-f", "-"),
         json.dumps(model_server({"engine": "tgi"})),
-        "ModelServer ranker: spec.engine: 'tgi' is not a value that is accepted there",
+        "ModelServer ranker: spec.engine: 'tgi' is not triton or vllm",
     ),
     "an option": (("-f", "-"), json.dumps(model_server({"args": ["--grpc-prt=1"]})), "spec.args[0]: '--grpc-prt=1'"),
     "a list": (("-f", "-"), "- a\n", "it is not a mapping"),

@@ -1,12 +1,14 @@
 """A value in a document together with its position, so that errors can name it exactly."""
 
+import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from tessera.api.documents import Document, Path, Plain
 from tessera.core.gpu.gpumodels import GpuModel, model
@@ -314,7 +316,7 @@ def read_model(field: Field) -> GpuModel:
     return in_place(field, partial(model, name))
 
 
-def refused_form(error: Exception, value: object, subject: str, hint: str = "") -> InvalidInput:
+def refused_form(error: Exception, value: object, subject: str, hint: str = "", *, form: Any = None) -> InvalidInput:
     """Return why msgspec does not read a value, in the words of `Field`: which field, what it is and what it may be.
 
     Args:
@@ -322,13 +324,14 @@ def refused_form(error: Exception, value: object, subject: str, hint: str = "") 
         value: what was read; bytes are JSON.
         subject: names it.
         hint: what would be accepted.
+        form: the type it was read as; its accepted values and the most similar field are named.
 
     """
     message, _, place = str(error).partition(" - at `")
     path = place.removeprefix("key` in `").strip("`").removeprefix("$").removeprefix(".")
     there = _UNKNOWN if place.startswith("key") else _at(path, value)
     name = message.split("`")[1] if message.startswith("Object ") else ""
-    expected = ""
+    expected, similar = "", list[str]()
     if isinstance(error, RecursionError):
         found = "it is nested too deeply"
     elif isinstance(error, UnicodeDecodeError):
@@ -341,15 +344,20 @@ def refused_form(error: Exception, value: object, subject: str, hint: str = "") 
         found = "it is not complete JSON" if "truncated" in message else "it is not JSON"
     elif name:
         found = "it is missing" if "missing" in message else "it is an unknown field"
+        known = [] if "missing" in message else _fields_at(form, path)
+        similar = difflib.get_close_matches(name, known, 1)
     elif message.startswith("Expected "):
         found, expected = _misfit(message.removeprefix("Expected "), there)
     elif not message.startswith("Invalid "):
         found = f"it is unreadable ({shown(message)})"
     elif " value " in message:
-        found, expected = message.partition(" value ")[2], "a value that is accepted there"
+        choices = _choices_at(form, path)
+        found, expected = message.partition(" value ")[2], _one_of(choices)
+        similar = difflib.get_close_matches(found.strip("'"), choices, 1)
     else:
         found, expected = _found(there), f"a valid {message.removeprefix('Invalid ')}"
     where = ".".join(filter(None, (f"a key of {path}" if place.startswith("key") else path, name)))
+    hint = f"did you mean {similar[0]}?" if similar else hint
     return InvalidInput(": ".join(filter(None, (subject, where))), found=found, expected=expected, hint=hint)
 
 
@@ -361,6 +369,10 @@ def misfit(error: Exception, value: object) -> str:
     return ": ".join(filter(None, (refused.subject, refused.cause)))
 
 
+def _steps(path: str) -> list[str]:
+    return re.findall(r"[^.\[\]]+|\.\.\.", path)
+
+
 def _at(path: str, value: object) -> object:
     """Return the value at a path as msgspec writes it: `status.gpus[0].index`, `limits[...]` for any member."""
     found = value
@@ -369,7 +381,7 @@ def _at(path: str, value: object) -> object:
             found = msgspec.json.decode(value)
         except UNDECODABLE:
             return _UNKNOWN
-    for step in re.findall(r"[^.\[\]]+|\.\.\.", path):
+    for step in _steps(path):
         match found:
             case Mapping() if step in found:
                 found = found[step]
@@ -378,6 +390,55 @@ def _at(path: str, value: object) -> object:
             case _:
                 return _UNKNOWN
     return found
+
+
+def _one_of(choices: Sequence[str]) -> str:
+    """Return what a value must be, of some choices; none where they are unknown."""
+    if not choices:
+        return "a value that is accepted there"
+    *others, last = choices
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _fields_at(form: Any, path: str) -> list[str]:
+    """Return the fields of the objects at a path of a type."""
+    found = (each for each in _types_at(form, path) if isinstance(each, inspect.StructType))
+    return [field.encode_name for each in found for field in each.fields]
+
+
+def _choices_at(form: Any, path: str) -> list[str]:
+    """Return the values of the enumerations at a path of a type."""
+    found = list[Any]()
+    for each in _types_at(form, path):
+        match each:
+            case inspect.EnumType():
+                found += [one.value for one in each.cls]
+            case inspect.LiteralType():
+                found += each.values
+    return [str(each) for each in found]
+
+
+def _types_at(form: Any, path: str) -> list[inspect.Type]:
+    """Return the types at a path as msgspec writes it; none without a type."""
+    found = [] if form is None else _alternatives(inspect.type_info(form))
+    for step in _steps(path):
+        found = [one for each in found for part in _parts_at(each, step) for one in _alternatives(part)]
+    return found
+
+
+def _parts_at(each: inspect.Type, step: str) -> list[inspect.Type]:
+    match each:
+        case inspect.StructType():
+            return [field.type for field in each.fields if field.encode_name == step]
+        case inspect.DictType():
+            return [each.value_type]
+        case inspect.ListType() | inspect.VarTupleType():
+            return [each.item_type]
+    return []
+
+
+def _alternatives(each: inspect.Type) -> list[inspect.Type]:
+    return [*each.types] if isinstance(each, inspect.UnionType) else [each]
 
 
 def _misfit(expected: str, there: object) -> tuple[str, str]:

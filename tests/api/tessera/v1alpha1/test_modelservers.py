@@ -70,8 +70,9 @@ def test_the_bounds_of_replicas(case: str) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
-    "no engine": ({"engine": "tgi"}, "spec.engine", "'tgi' is not a value that is accepted there"),
-    "an unknown field": ({"replica": 1}, "spec.replica", "it is an unknown field"),
+    "no engine": ({"engine": "tgi"}, "spec.engine", "'tgi' is not triton or vllm"),
+    "an unknown field": ({"replica": 1}, "spec.replica", "it is an unknown field: did you mean replicas?"),
+    "a misspelled engine": ({"engine": "vlm"}, "spec.engine", "'vlm' is not triton or vllm: did you mean vllm?"),
     "two models": ({"model": {"cache": "a", "claim": "b"}}, "spec.model", "exactly one way"),
     "no model": ({"model": {}}, "spec.model", "exactly one way"),
     "a cached model of another name": ({"model": {"cache": "a", "name": "b"}}, "spec.model", "remove name"),
@@ -79,7 +80,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "no part of a GPU": ({"gpu": {}}, "spec.gpu", "memoryGiB or resource"),
     "both": ({"gpu": {"memoryGiB": 1, "resource": "nvidia.com/gpu"}}, "spec.gpu", "memoryGiB or resource"),
     "compute alone": ({"gpu": {"resource": "nvidia.com/gpu", "compute": 1}}, "spec.gpu", "compute requires memoryGiB"),
-    "two slices": ({"gpu": {"resource": "nvidia.com/mig-1g.5gb", "count": 2}}, "spec.gpu", "whole GPUs"),
+    "two slices": (
+        {"gpu": {"resource": "nvidia.com/mig-1g.5gb", "count": 2}},
+        "spec.gpu",
+        "set count to 1, or resource",
+    ),
     "another resource": ({"gpu": {"resource": "cpu"}}, "spec.gpu.resource", "'cpu' is not a text that matches"),
     "no such GPU": ({"gpu": {"memoryGiB": 1, "models": ["X9"]}}, "spec.gpu.models: GPU model", "'X9'"),
     "Triton scaled by what nobody says": (

@@ -75,7 +75,7 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
         ),
         ValidationRule(
             f"!has(self.count) || self.count == 1 || (has(self.resource) && self.resource == '{GPU_RESOURCE}')",
-            f"several devices are whole GPUs: count is for resource {GPU_RESOURCE}, a process sees one MIG instance",
+            f"a process sees one MIG instance: set count to 1, or resource to {GPU_RESOURCE}",
             lambda each: each.count == 1 or each.resource == GPU_RESOURCE,
         ),
     ),
@@ -184,7 +184,8 @@ def read_model_server(obj: Mapping[str, Any], source: str = "") -> core.ModelSer
     try:
         read = msgspec.convert(obj, _Object)
     except msgspec.ValidationError as error:
-        raise refused_form(error, obj, subject, f"see docs/model-server.md for {API_VERSION}") from error
+        hint = f"see `kubectl explain {KIND.lower()}.spec` for {API_VERSION}"
+        raise refused_form(error, obj, subject, hint, form=_Object) from error
     if not _NAME.fullmatch(read.metadata.name):
         accepted = "at most 52 lower-case letters, digits and hyphens that begin with a letter"
         accepted += ", as names of pods and of a Service"

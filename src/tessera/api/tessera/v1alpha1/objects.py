@@ -63,7 +63,7 @@ def read_object(kind: str, obj: Mapping[str, Any], form: type[Form]) -> Form:
         return msgspec.convert(obj, form)
     except msgspec.ValidationError as error:
         hint = f"see `kubectl explain {kind.lower()}` for {API_VERSION}"
-        raise refused_form(error, obj, subject_of(kind, obj), hint) from error
+        raise refused_form(error, obj, subject_of(kind, obj), hint, form=form) from error
 
 
 @contextlib.contextmanager
