@@ -47,8 +47,18 @@ def test_weights_are_as_large_as_what_says_most_of_them(folder: Path) -> None:
 def test_every_size_of_instance_of_a_gpu_is_listed_once_the_smallest_first(folder: Path) -> None:
     found = facts(folder, "--gpu", "A100-40GB", "--gpu", "a100-40gb")["devices"]
     assert [each["profile"] for each in found] == ["1g.5gb", "1g.10gb", "3g.20gb", "7g.40gb", ""]
+    assert [each["alike"] for each in found] == [["1g.5gb+me"], ["2g.10gb"], ["4g.20gb"], [], []]
     assert [each["fits"] for each in found] == [False, False, True, True, True]
     assert [each["tokens"] for each in found] == sorted(each["tokens"] for each in found)
+
+
+def test_the_memory_to_request_is_the_least_that_suffices(folder: Path) -> None:
+    requests = facts(folder)["requests"]
+    assert [each["sequences"] for each in requests] == [1, 8, 16, 64]
+    assert "memoryGiB to request: " in run(folder)
+    assert f"{requests[0]['memory_gib']} for 1 sequence of this length, {requests[1]['memory_gib']} for 8, " in run(
+        folder
+    )
 
 
 def test_the_context_is_the_models_where_that_is_shorter(tmp_path: Path) -> None:
@@ -74,7 +84,10 @@ def test_the_table_says_what_holds_it_and_what_is_short(folder: Path) -> None:
 
 WRONG = {
     "nothing": ((), "--parameters, --layers"),
-    "half of the numbers": (("--parameters", "8B"), "--parameters, --layers"),
+    "half of the numbers": (
+        ("--parameters", "8B", "--layers", "32"),
+        "not all of its numbers are given: give a folder or config.json, or --kv-heads, --head-dim",
+    ),
     "no number": (("--parameters", "8 billion", *NUMBERS), "a number such as 8.03B"),
     "none at all": (("--parameters", "0", *NUMBERS), "a number such as 8.03B"),
     "no such file": (("/no/such/folder",), "No such file"),

@@ -16,7 +16,7 @@ from tessera.cli.options import Number, output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.modelmemory import stored_bytes
-from tessera.core.serving.sizing import UTILIZATION, Architecture, Fit, fit, sequence_bytes
+from tessera.core.serving.sizing import UTILIZATION, Architecture, Fit, fit, least_gib, sequence_bytes
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["size"]
@@ -29,6 +29,8 @@ Examples:
   tessera size --parameters 8.03B --layers 32 --kv-heads 8 --head-dim 128
 """
 _CONTEXT: Final = 8192
+_SEQUENCES: Final = (1, 8, 16, 64)
+"""For so many sequences at once the memory to request is printed."""
 _GIB: Final = 1 << 30
 _FAMILIAR: Final = ("A100-40GB", "A100-80GB", "H100-80GB", "L4", "T4")
 _SUFFIX: Final = {"": 1, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -60,25 +62,35 @@ _KV_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 def size(path: Path | None, gpu: tuple[str, ...], output: str, **given: Any) -> None:
     """Print the GPUs and MIG instances that fit a language model, and the tokens of its KV cache.
 
-    The figures are for vLLM. MODEL is a model's folder in Hugging Face's format, or its config.json. The size of the
-    weights comes from --parameters, else from the files or model.safetensors.index.json. Weights and KV cache follow
-    from the model. Activations, CUDA graphs and the rest of CUDA are estimates.
+    Below them is the memory to request, gpu.memoryGiB of a ModelServer, for some numbers of sequences at once. MIG
+    profiles of the same memory share a row. The figures are for vLLM. MODEL is a model's folder in Hugging Face's
+    format, or its config.json. The size of the weights comes from --parameters, else from the files or
+    model.safetensors.index.json. Weights and KV cache follow from the model. Activations, CUDA graphs and the rest of
+    CUDA are estimates.
     """
     config = _by_options(given) if path is None else _by_files(path, given)
     architecture = config.architecture
     context = given["context"] or min(_CONTEXT, architecture.context)
     kv_bytes = _KV_BYTES[given["kv_dtype"]]
-    rows = []
-    for name, profile, memory_mib in _devices(gpu or _FAMILIAR):
-        taken = given["utilization"]
+    rows, taken = [], given["utilization"]
+    for name, profiles, memory_mib in _devices(gpu or _FAMILIAR):
         found = fit(architecture, memory_mib, context=context, kv_element_bytes=kv_bytes, utilization=taken)
-        rows.append({"gpu": name, "profile": profile, "memory_mib": memory_mib, **msgspec.to_builtins(found)})
+        device = {"gpu": name, "profile": profiles[0], "alike": profiles[1:], "memory_mib": memory_mib}
+        rows.append({**device, **msgspec.to_builtins(found)})
+    requests = [
+        {
+            "sequences": count,
+            "memory_gib": least_gib(architecture, count, context=context, kv_element_bytes=kv_bytes, utilization=taken),
+        }
+        for count in _SEQUENCES
+    ]
     facts = {
         "parameters": config.parameters,
         "dtype": config.dtype,
         "weight_bytes": architecture.weight_bytes,
         "context": context,
         "kv_bytes_per_sequence": round(sequence_bytes(architecture, context, kv_bytes)),
+        "requests": requests,
         "notes": config.notes,
         "devices": rows,
     }
@@ -99,23 +111,25 @@ def _print(facts: dict[str, Any], output: str) -> None:
         room = (f"{found.kv_bytes / _GIB:.1f}", f"{found.tokens:,}", f"{found.sequences:,.1f}")
         batch = f"{found.batch.sequences}x{found.batch.tokens}"
         cells = ("yes", *room, batch) if found.fits else (lacks,)
-        table.add_row(row["gpu"], row["profile"] or "whole", str(row["memory_mib"]), *cells)
+        table.add_row(row["gpu"], ", ".join((row["profile"] or "whole", *row["alike"])), str(row["memory_mib"]), *cells)
     console.print(trimmed(table))
     weights, each = facts["weight_bytes"] / _GIB, facts["kv_bytes_per_sequence"] / _GIB
     console.print(
         f"{facts['parameters'] / 1e9:.2f}B parameters in {facts['dtype']}, {weights:.2f} GiB; "
         f"a sequence of {facts['context']:,} tokens takes {each:.3f} GiB of KV cache"
     )
+    first, *further = (f"{each['memory_gib']} for {each['sequences']}" for each in facts["requests"])
+    console.print(f"memoryGiB to request: {first} sequence of this length, {', '.join(further)}", highlight=False)
     for note in facts["notes"]:
         console.print(f"note: {note}")
 
 
-def _devices(names: tuple[str, ...]) -> Iterator[tuple[str, str, int]]:
-    """Yield GPU, profile and memory of each kind of device, the smallest of a GPU first; "" for the whole GPU."""
+def _devices(names: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """Yield GPU, profiles of the same memory, and that memory, the smallest of a GPU first; "" for the whole GPU."""
     for gpu in dict.fromkeys(model(name) for name in names):
-        sizes = {each.memory_mib: each.name for each in reversed(gpu.profiles)}
-        yield from ((gpu.name, name, memory_mib) for memory_mib, name in sorted(sizes.items()))
-        yield gpu.name, "", gpu.memory_mib
+        for memory_mib in sorted({each.memory_mib for each in gpu.profiles}):
+            yield gpu.name, tuple(each.name for each in gpu.profiles if each.memory_mib == memory_mib), memory_mib
+        yield gpu.name, ("",), gpu.memory_mib
 
 
 def _parameters(text: str) -> int:
@@ -128,9 +142,11 @@ def _parameters(text: str) -> int:
 
 def _by_options(given: dict[str, Any]) -> ModelConfig:
     """Return a model by its numbers; its widths are typical of models of this size."""
-    if not all(given[name] for name in ("parameters", "layers", "kv_heads", "head_dim")):
-        accepted = "a folder or config.json, or --parameters, --layers, --kv-heads and --head-dim"
-        raise InvalidInput("MODEL", found="it is missing", hint=f"give {accepted}")
+    missing = [name for name in ("parameters", "layers", "kv_heads", "head_dim") if not given[name]]
+    if missing:
+        options = [f"--{name.replace('_', '-')}" for name in missing]
+        hint = f"give a folder or config.json, or {', '.join(options)}"
+        raise InvalidInput("MODEL", found="it is missing, and not all of its numbers are given", hint=hint)
     parameters, dtype = _parameters(given["parameters"]), given["dtype"] or "bf16"
     hidden = max(1, round((parameters / (12 * given["layers"])) ** 0.5))
     architecture = Architecture(

@@ -19,6 +19,7 @@ from tessera.core.serving.sizing import (
     Batch,
     batch_for,
     fit,
+    least_gib,
     overhead_bytes,
     sequence_bytes,
 )
@@ -121,3 +122,18 @@ def test_more_memory_never_holds_less(memory_mib: int, more: int, context: int, 
     assert one.fits == (one.sequences >= 1)
     assert one.tokens <= max(0, one.kv_bytes) / sequence_bytes(llama, 1, kv) * 16
     assert fit(llama, memory_mib, context=context, kv_element_bytes=kv / 2).tokens >= one.tokens
+
+
+@pytest.mark.parametrize("sequences", [1, 8, 64])
+@pytest.mark.parametrize("utilization", [0.3, 0.92, 1.0])
+def test_the_memory_to_request_is_the_least_of_all_on_which_the_sequences_fit(
+    sequences: int, utilization: float
+) -> None:
+    model = architecture(LLAMA_8B)
+
+    def enough(gib: int) -> bool:
+        found = fit(model, gib << 10, context=8192, kv_element_bytes=2, utilization=utilization)
+        return found.sequences >= sequences
+
+    least = next(gib for gib in range(1, 1000) if enough(gib))
+    assert least_gib(model, sequences, context=8192, kv_element_bytes=2, utilization=utilization) == least

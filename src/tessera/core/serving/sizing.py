@@ -22,6 +22,7 @@ __all__ = [
     "Fit",
     "batch_for",
     "fit",
+    "least_gib",
     "overhead_bytes",
     "parameters_of",
     "sequence_bytes",
@@ -136,6 +137,29 @@ def fit(
         sequences=math.floor(100 * sequences) / 100,
         batch=batch,
     )
+
+
+def least_gib(
+    model: Architecture, sequences: int, *, context: int, kv_element_bytes: float, utilization: float = UTILIZATION
+) -> int:
+    """Return the `memoryGiB` to request for so many sequences at once: the least on which they fit.
+
+    Args:
+        model: the model.
+        sequences: of the context.
+        context: tokens of a sequence.
+        kv_element_bytes: of a value in the KV cache.
+        utilization: the part of the memory that vLLM may take.
+
+    """
+    cache = sequences * sequence_bytes(model, context, kv_element_bytes)
+    gib = max(1, math.floor((model.weight_bytes + cache) / utilization / GIB))
+    while (
+        fit(model, gib << 10, context=context, kv_element_bytes=kv_element_bytes, utilization=utilization).sequences
+        < sequences
+    ):
+        gib += 1
+    return gib
 
 
 def parameters_of(model: Architecture, *, heads: int, experts: int, active: int, tied: bool) -> int:
