@@ -24,7 +24,8 @@ def test_replicas_are_added_as_by_default_and_by_queue_time_one_in_three_minutes
     assert reached(paced, 40, current=3, minutes=7) == [4, 4, 4, 5, 5, 5, 6]
 
 
-def test_replicas_are_removed_one_a_minute_and_by_queue_time_after_ten() -> None:
+def test_a_fifth_of_the_replicas_is_removed_in_a_minute_and_by_queue_time_one_after_ten() -> None:
     ours, other = (scaling_behavior(each, one_by_one=False) for each in ("tessera", "queue-time"))
-    assert reached(ours, 1, current=6, minutes=4) == [5, 4, 3, 2]
+    assert reached(ours, 1, current=5, minutes=4) == [4, 3, 2, 1], "few go one by one, and the last of them too"
+    assert reached(ours, 1, current=19, minutes=6) == [15, 12, 9, 7, 5, 4]
     assert reached(other, 1, current=6, minutes=13) == [6] * 10 + [5, 4, 3]

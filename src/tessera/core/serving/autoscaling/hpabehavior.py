@@ -10,13 +10,16 @@ _START_S: Final = 180
 """Seconds between two replicas that queue time adds one by one, without a controller that waits until the first one is
 ready: starts that take longer overlap."""
 _REMOVED_S: Final = 60
-"""Seconds between two removed replicas."""
+"""Seconds between two removed replicas, or parts of them."""
+_REMOVED_PERCENT: Final = 20
+"""How many of the replicas `tessera_replicas` removes at once, rounded up: up to five go one by one. With one at a time
+whatever their number, ten and more outlast their use (docs/decisions/0039-constants-of-the-autoscaler.md)."""
 _WINDOW_S: Final = 600
 """Queue time does not show idle replicas, so scale down slowly. `tessera_replicas` already includes a delay."""
 
 
 def scaling_behavior(metric: Literal["tessera", "queue-time"], *, one_by_one: bool) -> Behavior:
-    """Return how fast replicas are added and removed: as Kubernetes does by default up, one a minute down.
+    """Return how fast replicas are added and removed: as Kubernetes does by default up, a few a minute down.
 
     Args:
         metric: what the server is scaled by.
@@ -25,6 +28,8 @@ def scaling_behavior(metric: Literal["tessera", "queue-time"], *, one_by_one: bo
     """
     paced = one_by_one and metric == "queue-time"
     up = ScalingRules(policies=(ScalingPolicy(type="Pods", value=1, period_s=_START_S),)) if paced else UP
+    if metric == "tessera":
+        removed = ScalingPolicy(type="Percent", value=_REMOVED_PERCENT, period_s=_REMOVED_S)
+        return Behavior(up=up, down=ScalingRules(policies=(removed,)))
     removed = ScalingPolicy(type="Pods", value=1, period_s=_REMOVED_S)
-    window_s = 0 if metric == "tessera" else _WINDOW_S
-    return Behavior(up=up, down=ScalingRules(window_s=window_s, policies=(removed,)))
+    return Behavior(up=up, down=ScalingRules(window_s=_WINDOW_S, policies=(removed,)))
