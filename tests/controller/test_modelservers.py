@@ -146,7 +146,7 @@ async def test_it_says_that_somebody_keeps_changing_a_fixed_number_of_replicas(c
             await cluster.kube.patch(DEPLOYMENTS, "ranker", {"spec": {"replicas": 5}}, namespace=NS)
         applied = await cluster.condition("Applied", lambda each: "somebody else" in each["message"])
     assert applied == {**applied, "status": "True", "reason": "Done"}
-    assert applied["message"].endswith("and they are set back: in place of that set spec.replicas.max")
+    assert applied["message"].endswith("and Tessera sets them back: remove it, or set spec.replicas.max")
 
 
 async def test_an_object_of_somebody_else_is_left_alone_and_the_others_come(cluster: Cluster) -> None:

@@ -381,8 +381,8 @@ class ModelServers:
         now_s = asyncio.get_running_loop().time()
         if sum(at_s > now_s - _REPAIRS_S for _, at_s in rescaled) <= _REPAIRS:
             return ()
-        text = "somebody else, maybe an autoscaler of yours, keeps changing the replicas of its Deployment"
-        return (f"{text}, and they are set back: in place of that set spec.replicas.max",)
+        text = "another controller, perhaps your own autoscaler, keeps changing the Deployment's replicas"
+        return (f"{text}, and Tessera sets them back: remove it, or set spec.replicas.max",)
 
     async def _remove(self, kind: Kind, server: ModelServer) -> None:
         """Delete an object that the server no longer needs."""

@@ -84,3 +84,12 @@ def _rates(folder: Path) -> Path:
 def _bytes(folder: Path) -> Path:
     (folder / "bytes.csv").write_bytes(b"timestamp_ms,input_length,output_length\n\xff\xfe,1,1\n")
     return folder / "bytes.csv"
+
+
+def test_an_option_that_would_change_nothing_is_refused(trace: Path) -> None:
+    assert "--column: it is 'x', and the trace has no columns of rates" in tessera(trace, "--column", "x").output
+    for policies, refused in ((("in-flight",), True), (("in-flight", "tessera"), False)):
+        words = [word for policy in policies for word in ("--policy", policy)]
+        done = tessera(trace, *words, "--idle-seconds", 600)
+        assert ("--idle-seconds: it has no effect without --policy tessera" in done.output) is refused
+        assert (done.exit_code != 0) is refused

@@ -63,7 +63,9 @@ async def test_slices_that_there_are_bound_the_replicas(replicas: int, want: int
         await grow(one)
         assert await one.replicas() == want
         (event,) = (text for _, text in await one.events() if text.startswith(f"{want} replicas: expects"))
-        assert f"; GPUs have room for {want - replicas - 1} more now; one beyond that is requested" in event
+        assert (
+            f"; limited to {want}: the GPUs have room for {want - replicas - 1} more; another one is requested" in event
+        )
 
 
 async def test_two_servers_that_grow_share_the_room() -> None:

@@ -149,10 +149,13 @@ def simulate_serving(
     one that is taken away serves what it has, then goes. All policies begin with the same replicas, ready: the most
     that the clairvoyant plan has in its first ten minutes. That plan knows all requests, starts replicas in no time,
     and lets 1 % of the requests wait too long. Replica-hours count replicas that are requested or drain, until the last
-    request. A request that finds no replica (--idle-seconds) brings one back and waits for it, as with a queue in front
-    of the server; in a cluster without one it would be refused.
+    request. With --idle-seconds a request that finds no replica wakes one and waits for it, as behind a queue; in a
+    cluster without a queue it is refused.
     """
     _check_targets(options)
+    if options["idle_seconds"] is not None and "tessera" not in policy:
+        found = "it has no effect without --policy tessera"
+        raise InvalidInput("--idle-seconds", found=found, hint="add that policy, or leave it out")
     requests = _read(trace, column, mean_rate, seed)
     requests = requests if hours is None else requests.first(hours * 3600)
     base_s, context_s, generated_s = options["service"]

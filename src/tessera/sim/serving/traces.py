@@ -108,6 +108,9 @@ def _read_rows(
         ("TIMESTAMP", "ContextTokens", "GeneratedTokens"): (_clock_s, "ContextTokens", "GeneratedTokens"),
         ("timestamp_ms", "input_length", "output_length"): (_from_ms, "input_length", "output_length"),
     }
+    if column is not None and header[:1] != ("t_s",):
+        found = f"it is {shown(column)}, and the trace has no columns of rates"
+        raise InvalidInput("--column", found=found, hint="leave it out")
     if header in by_header:
         found = _requests(rows, name, by_header[header], header[0])
         if mean_rate is None:

@@ -72,7 +72,7 @@ def test_bad_input_keeps_the_decision_and_what_was_learned() -> None:
 def test_while_a_pod_is_unschedulable_no_more_replicas_are_requested() -> None:
     found = run(ServerFacts(replicas=2, min_replicas=1, max_replicas=5, slots=8, unschedulable=1), in_flight=40)
     assert found.replicas == 2
-    assert found.reason.endswith("; 1 of them fit no node now, so no more are requested")
+    assert found.reason.endswith("; limited to 2: 1 pod is unschedulable")
 
 
 def burst(facts: ServerFacts) -> ScalingDecision:
@@ -91,15 +91,17 @@ def burst(facts: ServerFacts) -> ScalingDecision:
 def test_at_most_one_replica_beyond_the_room_is_requested(room: int | None, want: int) -> None:
     found = burst(msgspec.structs.replace(FACTS, room=room))
     assert found.replicas == want
-    now = f"GPUs have room for {room} more now" if room else "GPUs have no room for more now"
-    suffix = f"; {now}; one beyond that is requested, for which MIG instances or a node may be added"
+    now = f"the GPUs have room for {room} more" if room else "the GPUs have no room for more"
+    suffix = f"; limited to {want}: {now}; another one is requested so that MIG instances or a node are added"
     assert found.reason.endswith(suffix) is (want < 5)
 
 
 def test_where_the_cluster_cannot_be_read_one_more_is_requested() -> None:
     found = burst(msgspec.structs.replace(FACTS, room=0, room_unknown=True))
     assert found.replicas == FACTS.replicas + 1
-    assert found.reason.endswith("; room on the GPUs is unknown (cluster not read in time); one more is requested")
+    assert found.reason.endswith(
+        "limited to 2: room on the GPUs is unknown (cluster not read in time); one more is requested"
+    )
 
 
 IDLE = ServerFacts(replicas=1, ready=1, min_replicas=0, max_replicas=5, slots=8, idle_s=600.0)

@@ -114,15 +114,17 @@ def _limit_to_room(facts: ServerFacts, max_replicas: int) -> tuple[int, str]:
     """Return the most replicas to request, and the text of an event if the cluster has no more room."""
     there = max(facts.replicas, 1)
     if facts.unschedulable and there <= max_replicas:
-        return there, f"; {facts.unschedulable} of them fit no node now, so no more are requested"
+        pods = "1 pod is" if facts.unschedulable == 1 else f"{facts.unschedulable} pods are"
+        return there, f"; limited to {there}: {pods} unschedulable"
     if facts.room is None or there + facts.room + 1 >= max_replicas:
         return max_replicas, ""
+    most = there + facts.room + 1
     if facts.room_unknown:
         text = "room on the GPUs is unknown (cluster not read in time); one more is requested"
     else:
         room = f"room for {facts.room} more" if facts.room else "no room for more"
-        text = f"GPUs have {room} now; one beyond that is requested, for which MIG instances or a node may be added"
-    return there + facts.room + 1, f"; {text}"
+        text = f"the GPUs have {room}; another one is requested so that MIG instances or a node are added"
+    return most, f"; limited to {most}: {text}"
 
 
 def _none(reason: str) -> ScalingDecision:

@@ -29,7 +29,7 @@ class ModelPod(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     """Whether it is ready; not if it is terminating."""
     unschedulable: bool
-    """Whether it is unschedulable."""
+    """Whether the scheduler found no node for it."""
     started_s: float
     """Start of the serving container."""
     cold_start_s: float | None

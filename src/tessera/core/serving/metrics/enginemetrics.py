@@ -33,7 +33,7 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def required(self) -> frozenset[str]:
-        """Those without which a load would look like none."""
+        """Series without which a busy server would look idle."""
         return self.series - {*self.optional}
 
     @property
