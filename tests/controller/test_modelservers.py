@@ -144,7 +144,7 @@ async def test_it_says_that_somebody_keeps_changing_a_fixed_number_of_replicas(c
             applied = await cluster.condition("Applied", done)
             assert applied["message"] == "all objects are as desired"
             await cluster.kube.patch(DEPLOYMENTS, "ranker", {"spec": {"replicas": 5}}, namespace=NS)
-        applied = await cluster.condition("Applied", lambda each: "somebody else" in each["message"])
+        applied = await cluster.condition("Applied", lambda each: "another controller" in each["message"])
     assert applied == {**applied, "status": "True", "reason": "Done"}
     assert applied["message"].endswith("and Tessera sets them back: remove it, or set spec.replicas.max")
 

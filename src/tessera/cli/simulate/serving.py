@@ -154,8 +154,8 @@ def simulate_serving(
     """
     _check_targets(options)
     if options["idle_seconds"] is not None and "tessera" not in policy:
-        found = "it has no effect without --policy tessera"
-        raise InvalidInput("--idle-seconds", found=found, hint="add that policy, or leave it out")
+        cause = "it has no effect without --policy tessera"
+        raise InvalidInput("--idle-seconds", found=cause, hint="add that policy, or leave it out")
     requests = _read(trace, column, mean_rate, seed)
     requests = requests if hours is None else requests.first(hours * 3600)
     base_s, context_s, generated_s = options["service"]

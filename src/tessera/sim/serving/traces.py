@@ -109,8 +109,8 @@ def _read_rows(
         ("timestamp_ms", "input_length", "output_length"): (_from_ms, "input_length", "output_length"),
     }
     if column is not None and header[:1] != ("t_s",):
-        found = f"it is {shown(column)}, and the trace has no columns of rates"
-        raise InvalidInput("--column", found=found, hint="leave it out")
+        cause = f"it is {shown(column)}, and the trace has no columns of rates"
+        raise InvalidInput("--column", found=cause, hint="leave it out")
     if header in by_header:
         found = _requests(rows, name, by_header[header], header[0])
         if mean_rate is None:

@@ -100,7 +100,7 @@ def test_where_the_cluster_cannot_be_read_one_more_is_requested() -> None:
     found = burst(msgspec.structs.replace(FACTS, room=0, room_unknown=True))
     assert found.replicas == FACTS.replicas + 1
     assert found.reason.endswith(
-        "limited to 2: room on the GPUs is unknown (cluster not read in time); one more is requested"
+        "; limited to 3: room on the GPUs is unknown (cluster not read in time); one more is requested"
     )
 
 

@@ -598,10 +598,12 @@ def replicas_after_an_absurd_gauge(pods: int, service_s: float) -> list[int]:
 def test_one_pass_of_an_absurd_gauge_in_one_pod_of_few_costs_replicas_for_minutes(
     pods: int, service_s: float, most: list[int]
 ) -> None:
-    """As docs/metrics-api.md says: all are kept for the 48 passes of twelve minutes, then one goes each minute."""
+    """As docs/metrics-api.md says: all stay for the 48 passes of twelve minutes, then a fifth goes each minute."""
     found = replicas_after_an_absurd_gauge(pods, service_s)
     assert found[: len(most)] == most
-    fewer = [each for each in range(most[-1] - 1, pods - 1, -1) for _ in range(4)]
+    fewer = [most[-1] * 4 // 5] * 4
+    while fewer[-1] > pods:
+        fewer += [max(fewer[-1] * 4 // 5, pods)] * 4
     assert found[len(most) :][: len(fewer)] == fewer
 
 
