@@ -426,19 +426,19 @@ def _types_at(form: Any, path: str) -> list[inspect.Type]:
     return found
 
 
-def _parts_at(each: inspect.Type, step: str) -> list[inspect.Type]:
-    match each:
+def _parts_at(parent: inspect.Type, step: str) -> list[inspect.Type]:
+    match parent:
         case inspect.StructType():
-            return [field.type for field in each.fields if field.encode_name == step]
+            return [field.type for field in parent.fields if field.encode_name == step]
         case inspect.DictType():
-            return [each.value_type]
+            return [parent.value_type]
         case inspect.ListType() | inspect.VarTupleType():
-            return [each.item_type]
+            return [parent.item_type]
     return []
 
 
-def _alternatives(each: inspect.Type) -> list[inspect.Type]:
-    return [*each.types] if isinstance(each, inspect.UnionType) else [each]
+def _alternatives(form: inspect.Type) -> list[inspect.Type]:
+    return [*form.types] if isinstance(form, inspect.UnionType) else [form]
 
 
 def _misfit(expected: str, there: object) -> tuple[str, str]:
