@@ -106,166 +106,107 @@ def propose(state: AutoscalerState, load: Load, server: ScaledServer) -> tuple[A
     forecast, demand = forecast_demand(state.forecast, loads, slots=slots, cold_start_s=server.cold_start_s)
     # 4. Count the replicas for these, or for the requests that are in flight now.
     begins = load.at_s < state.began_s + _BEGIN_S
-    needed = _count_replicas(demand, loads, server, slots=slots, begins=begins, ready=load.ready)
+    steps = _count_replicas(demand, loads, server, capacity, begins=begins, ready=load.ready)
+    needed = steps[-1].replicas
     # 5. Scale up at once, down only after fewer were enough for a while.
-    needs = *(each for each in state.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed.replicas)
-    replicas = needed.replicas
+    needs = *(each for each in state.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed)
+    replicas = needed
     if replicas < load.replicas:
         replicas = min(load.replicas, max(each for _, each in needs), server.max_replicas)
-    reason = _reason_text(needed, server, capacity)
-    kept = f"; {replicas} were needed within {_HOLD_S // 60} minutes" if replicas > needed.replicas else ""
+    reasons = [each.text for each in steps]
+    if replicas > needed:
+        reasons.append(f"{replicas} were needed within {_HOLD_S // 60} minutes")
     state = msgspec.structs.replace(state, forecast=forecast, needs=needs)
-    return state, ReplicaProposal(replicas, reason + kept)
+    return state, ReplicaProposal(replicas, "; ".join(reasons))
 
 
-class _InFlight(msgspec.Struct, frozen=True, kw_only=True):
-    """The replicas for the requests in flight."""
+class _Step(msgspec.Struct, frozen=True):
+    """One step of the count: the replicas after it, and its part of the reason."""
 
-    requests: int
-    sustained: bool
-    """Whether these were in flight for a minute, and not only now."""
-    full: int
-    """Replicas that they fill."""
-    late: int
-    """Further ones in place of replicas that are not ready though they should be; no more than these fill."""
-    one_more: int
-    """At most so many at first: those that start will serve these requests too."""
-
-    @property
-    def replicas(self) -> int:
-        """All of them, within the limit."""
-        return min(self.full + self.late, self.one_more)
-
-
-class _NeededReplicas(msgspec.Struct, frozen=True, kw_only=True):
-    """The replicas that are needed: each step's number, None where the step leaves that of the one before."""
-
-    demand: SlotDemand
-    slots: int
-    by_demand: int
-    begins: int | None
-    """Those of the first minutes, when a forecast is worth little."""
-    in_flight: _InFlight | None
-    """Where the requests in flight need more."""
-    bounded: int | None
-    one_by_one: int | None
-    ready: int
-
-    @property
-    def unbounded(self) -> int:
-        """The number without bounds."""
-        if self.in_flight is not None:
-            return self.in_flight.replicas
-        return self.by_demand if self.begins is None else self.begins
-
-    @property
-    def replicas(self) -> int:
-        """The number of the last step."""
-        if self.one_by_one is not None:
-            return self.one_by_one
-        return self.unbounded if self.bounded is None else self.bounded
+    replicas: int
+    text: str
 
 
 def _count_replicas(
-    demand: SlotDemand, loads: Sequence[Load], server: ScaledServer, *, slots: int, begins: bool, ready: int
-) -> _NeededReplicas:
-    """Return the replicas for the demand, or for the requests in flight, within all bounds.
+    demand: SlotDemand,
+    loads: Sequence[Load],
+    server: ScaledServer,
+    capacity: Capacity | None,
+    *,
+    begins: bool,
+    ready: int,
+) -> list[_Step]:
+    """Return the replicas for the demand, or for the requests in flight, within all bounds: the steps that change them.
 
     Args:
         demand: slots when a replica requested now is ready.
         loads: of the last hour; in the last one what was ready a moment ago counts as ready.
         server: its properties.
-        slots: requests that a replica serves at once.
+        capacity: of a replica, as measured.
         begins: whether these are the first minutes.
         ready: replicas that are ready now.
 
     """
-    now, needed = loads[-1], math.ceil(demand.slots / slots)
-    counted = _NeededReplicas(
-        demand=demand,
-        slots=slots,
-        by_demand=needed,
-        begins=None,
-        in_flight=None,
-        bounded=None,
-        one_by_one=None,
-        ready=ready,
-    )
+    now, slots = loads[-1], usable_slots(capacity, server.slots, loads[-1].at_s)
+    by_demand = _count_by_demand(demand, server, capacity, slots=slots)
+    steps = [by_demand]
     # 1. At the beginning a forecast is worth little; a queue is no forecast.
-    first = max(now.replicas, needed) if demand.draining else now.replicas
-    if begins and first != needed:
-        needed = first
-        counted = msgspec.structs.replace(counted, begins=first)
+    first = max(now.replicas, by_demand.replicas) if demand.draining else now.replicas
+    if begins and first != by_demand.replicas:
+        steps.append(_Step(first, f"{first} in the first {_BEGIN_S // 60} minutes"))
     # 2. One more than are ready or late at most for the requests in flight.
-    in_flight = _replicas_in_flight(loads, slots=slots, cold_start_s=server.cold_start_s)
-    if in_flight.replicas > needed:
-        needed = in_flight.replicas
-        counted = msgspec.structs.replace(counted, in_flight=in_flight)
+    in_flight = _count_in_flight(loads, slots=slots, cold_start_s=server.cold_start_s)
+    if in_flight[-1].replicas > steps[-1].replicas:
+        steps += in_flight
     # 3. The bounds of the user and of the cluster.
+    needed = steps[-1].replicas
     bounded = min(max(needed, server.min_replicas), server.max_replicas)
     if bounded != needed:
-        needed = bounded
-        counted = msgspec.structs.replace(counted, bounded=bounded)
+        steps.append(_Step(bounded, f"at {'least' if bounded > needed else 'most'} {bounded}"))
     # 4. Where replicas start one by one, none while one starts. A rollout starts pods of its own; a replica that was
     #    ready a moment ago may start anew.
-    if server.one_by_one:
-        most = max(now.replicas, server.min_replicas, 0 if now.revision is None else ready + 1)
-        if needed > most:
-            counted = msgspec.structs.replace(counted, one_by_one=most)
-    return counted
+    most = max(now.replicas, server.min_replicas, 0 if now.revision is None else ready + 1)
+    if server.one_by_one and steps[-1].replicas > most:
+        steps.append(_Step(most, f"limited to {most}: replicas start one by one, and {_are_text(ready)} ready"))
+    return steps
 
 
-def _replicas_in_flight(loads: Sequence[Load], *, slots: int, cold_start_s: float) -> _InFlight:
-    """Return the replicas for the requests that were in flight for a minute, or are many more now."""
-    now, sustained = loads[-1], _sustained_requests(loads)
-    for_a_minute = sustained / _FULL >= now.in_flight / _OVERLOAD
-    starting = sum(each.count for each in list_starting(loads, cold_start_s))
-    full = math.ceil((sustained / _FULL if for_a_minute else now.in_flight / _OVERLOAD) / slots)
-    # Where a quota or a broken image keeps all further ones from becoming ready, more of them do not help.
-    late = min(max(now.replicas - now.ready, 0) - starting, full)
-    return _InFlight(
-        requests=sustained if for_a_minute else now.in_flight,
-        sustained=for_a_minute,
-        full=full,
-        late=late,
-        one_more=min(now.ready, now.replicas) + late + 1,
-    )
-
-
-def _reason_text(needed: _NeededReplicas, server: ScaledServer, capacity: Capacity | None) -> str:
-    """Return why so many are needed, as an event has it: each part says what it makes of the one before."""
-    # 1. The demand, in whole numbers that add up.
-    demand = needed.demand
+def _count_by_demand(demand: SlotDemand, server: ScaledServer, capacity: Capacity | None, *, slots: int) -> _Step:
+    """Return the replicas for a demand; the text has it in whole numbers that add up."""
     forecast = round(demand.forecast)
     margin = math.ceil(demand.forecast + demand.margin) - forecast
     draining = demand.slots - forecast - margin
     expected = f"expects {_requests_text(forecast)} in flight in {server.cold_start_s:.0f} s, plus a margin of {margin}"
     expected += f", plus {draining} to drain the queue" if draining else ""
     source = ""
-    if capacity is not None and needed.slots < server.slots:
+    if capacity is not None and slots < server.slots:
         source = "assumed from an earlier template" if capacity.carried else "measured while requests waited"
         source = f", {source} ({server.slots} by the spec)"
-    parts = [f"{expected}: {replicas_text(needed.by_demand)} with {needed.slots} slots{source}"]
-    # 2. What changes that.
-    if needed.begins is not None:
-        parts.append(f"{needed.begins} in the first {_BEGIN_S // 60} minutes")
-    if needed.in_flight is not None:
-        parts += _in_flight_texts(needed.in_flight)
-    if needed.bounded is not None:
-        parts.append(f"at {'least' if needed.bounded > needed.unbounded else 'most'} {needed.bounded}")
-    if needed.one_by_one is not None:
-        ready = _are_text(needed.ready)
-        parts.append(f"limited to {needed.one_by_one}: replicas start one by one, and {ready} ready")
-    return "; ".join(parts)
+    replicas = math.ceil(demand.slots / slots)
+    return _Step(replicas, f"{expected}: {replicas_text(replicas)} with {slots} slots{source}")
 
 
-def _in_flight_texts(in_flight: _InFlight) -> list[str]:
-    since, part = ("for a minute", _FULL) if in_flight.sustained else ("now", _OVERLOAD)
-    full = f"{replicas_text(in_flight.full)} at {100 * part:.0f} % of their slots"
-    text = f"{_requests_text(in_flight.requests)} in flight {since}: {full}"
-    text += f", and {in_flight.late} in place of replicas that are not ready" if in_flight.late else ""
-    limited = in_flight.full + in_flight.late > in_flight.one_more
-    return [text, f"limited to {in_flight.replicas}: one more than are ready"] if limited else [text]
+def _count_in_flight(loads: Sequence[Load], *, slots: int, cold_start_s: float) -> list[_Step]:
+    """Return the replicas for the requests that were in flight for a minute, or are many more now.
+
+    In place of replicas that are not ready though they should be there are others, no more than the requests fill; and
+    at most one more than are ready, since those that start will serve these requests too.
+    """
+    now, sustained = loads[-1], _sustained_requests(loads)
+    requests, since, part = sustained, "for a minute", _FULL
+    if sustained / _FULL < now.in_flight / _OVERLOAD:
+        requests, since, part = now.in_flight, "now", float(_OVERLOAD)
+    full = math.ceil(requests / part / slots)
+    # Where a quota or a broken image keeps all further ones from becoming ready, more of them do not help.
+    starting = sum(each.count for each in list_starting(loads, cold_start_s))
+    late = min(max(now.replicas - now.ready, 0) - starting, full)
+    text = f"{_requests_text(requests)} in flight {since}: {replicas_text(full)} at {100 * part:.0f} % of their slots"
+    text += f", and {late} in place of replicas that are not ready" if late else ""
+    steps = [_Step(full + late, text)]
+    most = min(now.ready, now.replicas) + late + 1
+    if full + late > most:
+        steps.append(_Step(most, f"limited to {most}: one more than are ready"))
+    return steps
 
 
 def replicas_text(replicas: int) -> str:
