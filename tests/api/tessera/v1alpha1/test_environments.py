@@ -57,7 +57,7 @@ def test_an_image_that_none_can_pull_is_refused() -> None:
 def test_what_is_none(each: dict[str, Any]) -> None:
     with pytest.raises(
         InvalidInput,
-        match=r"Environment (pytorch|None): .+: see `kubectl explain environment` for tessera.dev/v1alpha1$",
+        match=r"Environment (pytorch|None): .+: (see `kubectl explain environment` for .+|did you mean image\?)$",
     ):
         read_environment(each)
 
