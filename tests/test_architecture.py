@@ -49,6 +49,44 @@ HOMES = {
 }
 """Where each outside library may be imported: one module, or one package."""
 
+PURE_MODULES = frozenset(
+    [
+        "ast",
+        "base64",
+        "binascii",
+        "bisect",
+        "codecs",
+        "collections",
+        "contextlib",
+        "datetime",
+        "decimal",
+        "difflib",
+        "enum",
+        "fnmatch",
+        "fractions",
+        "functools",
+        "hashlib",
+        "heapq",
+        "inspect",
+        "ipaddress",
+        "itertools",
+        "json",
+        "math",
+        "posixpath",
+        "re",
+        "statistics",
+        "string",
+        "struct",
+        "types",
+        "typing",
+        "unicodedata",
+    ]
+)
+"""What core, api and errors may import of the standard library: nothing with input or output, clock, randomness,
+logging, processes or environment."""
+GIVEN = {"random": "tessera.core"}
+"""Modules of which a value may be handed in; that none is made or drawn from unasked is tested."""
+
 IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "breakpoint", "__import__"}
 IMPURE_ATTRIBUTES = {
     "now",
@@ -148,6 +186,13 @@ def impure(node: ast.AST) -> bool:
             names_of_numpy = {path.split(".")[1] for path in paths if path.startswith("numpy.")}
             return name == "random" or not names_of_numpy.isdisjoint(IMPURE_OF_NUMPY)
     return False
+
+
+@pytest.mark.parametrize("module", [*PURE, "tessera.errors"])
+def test_pure_code_imports_only_what_is_pure(module: str) -> None:
+    given = {name for name, home in GIVEN.items() if module.startswith(home)}
+    homes = {library for library, home in HOMES.items() if f"{module}.".startswith(f"{home}.")}
+    assert imported(TREES[module]) - PURE_MODULES - EVERYWHERE - given - homes - {"tessera"} == set()
 
 
 @pytest.mark.parametrize("module", PURE)

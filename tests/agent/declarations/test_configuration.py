@@ -162,7 +162,10 @@ def test_what_cannot_be_read_or_kept(tmp_path: Path) -> None:
     (tmp_path / "applied.json").write_text("{")
     broken = ConfigurationFiles(Sources(default="a", applied=tmp_path / "applied.json")).read({}, GPUS)
     assert broken.node_sharing is None
-    assert f"what was applied before cannot be read from {tmp_path / 'applied.json'}: Input data" in broken.problem
+    assert (
+        f"what was applied before cannot be read from {tmp_path / 'applied.json'}: it is not complete JSON"
+        in broken.problem
+    )
     taken = ConfigurationFiles(Sources(default="a", applied=tmp_path / "folder")).read({}, GPUS)
     assert taken.problem.endswith("Is a directory")
 

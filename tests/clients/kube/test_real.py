@@ -95,6 +95,17 @@ REFUSALS: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
     "no such path": (answer(b"404 page not found\n", "404 Not Found", "text/plain"), Unsupported, "docs/install.md"),
     "no JSON": (answer(b"{"), Unanswered, "the write may have happened"),
     "no object": (answer(b"[]"), Unanswered, "the write may have happened"),
+    "half an object": (answer(b"{"), Unanswered, "the answer is no object .it is not complete JSON."),
+    "a refusal whose details are none": (
+        answer(b'{"message":"no","details":["x"]}', "400 Bad Request"),
+        InvalidInput,
+        "HTTP 400, 'no'",
+    ),
+    "a refusal whose causes are none": (
+        answer(b'{"message":"no","details":{"causes":["x"]}}', "429 Too Many Requests"),
+        Unavailable,
+        "HTTP 429, 'no'",
+    ),
     "nothing": (None, Unanswered, "the write may have happened"),
 }
 
@@ -308,6 +319,11 @@ ENDS: dict[str, tuple[Callable[[Asked], bytes | None], type[TesseraError], str]]
     "an error in the stream": (
         lambda _: chunked(event("ERROR", kind="Status", code=500, message="no leader")),
         Unanswered,
+        "no leader",
+    ),
+    "an error in the stream whose code is none": (
+        lambda _: chunked(event("ERROR", kind="Status", code=["x"], message="no leader", details=["x"])),
+        TesseraError,
         "no leader",
     ),
     "a line that is none": (lambda _: chunked(b"nonsense\n"), Unavailable, "nonsense"),

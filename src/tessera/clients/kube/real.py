@@ -10,6 +10,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from tessera.api.fields import misfit
+from tessera.api.untyped import as_dict, as_dicts
 from tessera.clients.connections import Broken, Connections, HttpResponse, Unreachable
 from tessera.clients.kube.cluster import ClusterAccess, find_access
 from tessera.clients.kube.protocol import (
@@ -108,8 +110,8 @@ class HttpKube:
         objects: list[Object] = []
         while True:
             page = await self._ask("GET", requested, parameters=parameters)
-            objects.extend(_without_managers(head | each) for each in page.get("items") or ())
-            metadata = page.get("metadata") or {}
+            objects.extend(_without_managers(head | each) for each in as_dicts(page.get("items")))
+            metadata = as_dict(page.get("metadata"))
             if not metadata.get("continue"):
                 return Listing(objects=tuple(objects), resource_version=metadata.get("resourceVersion", ""))
             parameters |= {"continue": metadata["continue"]}
@@ -390,7 +392,8 @@ def _event(line: bytes, requested: _Request) -> WatchEvent:
     except _JUNK as error:
         raise Unavailable(requested.subject, found=shown(line), expected="a change") from error
     if event.type == "ERROR":
-        raise _refused(event.object.get("code", 0), _message(event.object), requested)
+        code = event.object.get("code")
+        raise _refused(code if isinstance(code, int) else 0, _message(event.object), requested)
     _without_managers(event.object)
     return WatchEvent(object=event.object, gone=event.type == "DELETED", bookmark=event.type == "BOOKMARK")
 
@@ -414,8 +417,11 @@ async def _translated(subject: str, deadline_s: float | None) -> AsyncIterator[N
         raise Unavailable(
             subject, found=shown(error), hint="check the API server's address and that it runs"
         ) from error
-    except (Broken, *_JUNK) as error:
+    except Broken as error:
         raise Unanswered(subject, found=shown(error), hint="the write may have happened; try again") from error
+    except _JUNK as error:
+        found = f"the answer is no object ({misfit(error, b'')})"
+        raise Unanswered(subject, found=found, hint="the write may have happened; try again") from error
 
 
 _TOO_OLD, _ABSENT, _CHANGED, _BROKEN = 410, 404, 409, 500
@@ -443,7 +449,7 @@ def _check(answer: HttpResponse, requested: _Request) -> None:
         if answer.status == _ABSENT:
             raise not_served(requested.kind, requested.subject) from error
         status = {"message": answer.content.decode(errors="replace")}
-    if answer.status == _ABSENT and requested.name is None and not (status.get("details") or {}).get("name"):
+    if answer.status == _ABSENT and requested.name is None and not as_dict(status.get("details")).get("name"):
         raise not_served(requested.kind, requested.subject)  # aggregating servers and proxies answer by a Status, too
     raise _refused(answer.status, _message(status), requested)
 
@@ -454,7 +460,7 @@ def _message(status: Object) -> str:
     Which PodDisruptionBudget forbids an eviction is not in it, but among the causes.
     Source: kubernetes `pkg/registry/core/pod/storage/eviction.go`.
     """
-    causes = (status.get("details") or {}).get("causes") or ()
+    causes = as_dicts(as_dict(status.get("details")).get("causes"))
     budgets = [str(each.get("message")) for each in causes if each.get("reason") == _BUDGET]
     text = " ".join((str(status.get("message") or status.get("reason") or "no message"), *budgets))
     return repr(text[:_LONGEST_MESSAGE])
