@@ -101,3 +101,27 @@ def test_an_unchanged_sync_uses_no_revision_and_notices_that_nothing_changed_whi
     folder.touch(second)
     folder.flip(second)
     assert [each.revision for each in folder.revisions()] == [second, first]
+
+
+def test_a_flip_that_fails_at_its_last_step_leaves_current_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is removed before: at no time readers find no `current`."""
+    store = MemoryStore(CONTENTS)
+    first = run(store, tmp_path).revision
+    store.contents["config.json"] = b"new"
+    second = run(store, tmp_path).revision
+    folder, replace = ModelFolder(tmp_path), Path.replace
+
+    def fail(path: Path, target: Path) -> Path:
+        if path.name == "current.new":
+            raise OSError(errno.EIO, "Input/output error")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        folder.flip(first)
+    assert folder.current() == second
+    monkeypatch.undo()
+    folder.flip(first)
+    assert folder.current() == first

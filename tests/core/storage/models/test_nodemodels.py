@@ -11,7 +11,10 @@ def model(name: str, **more: Any) -> DesiredModel:
 
 def test_priority_pins_and_intervals_fetch_nothing_anew() -> None:
     assert model("a", priority=3, pinned=True, interval_s=9, keep=1).identity == model("a").identity
-    changes = ({"secret": "s"}, {"revision": "1" * 64}, {"exclude": ("x",)}, {"verification": "Required"})
+    changes: tuple[dict[str, Any], ...] = (
+        *({"endpoint": "https://e"}, {"region": "r"}, {"secret": "s"}, {"revision": "1" * 64}),
+        *({"include": ("x",)}, {"exclude": ("x",)}, {"verification": "Required"}),
+    )
     others = (model("b"), *(model("a", **each) for each in changes))
     assert model("a").identity not in {each.identity for each in others}
 
