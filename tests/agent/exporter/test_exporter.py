@@ -268,6 +268,7 @@ async def test_layout_changes_and_errors_are_counted(node: Node) -> None:
         values = await node.scrape()
         if sum(values("tessera_gpu_xid_errors_total").values()) or values("DCGM_FI_DEV_XID_ERRORS", "gpu")[("0",)]:
             break
+        await asyncio.sleep(0.01)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
