@@ -73,10 +73,12 @@ async def test_each_loop_and_watch_has_an_age(machine: Machine) -> None:
 async def test_a_start_that_does_not_succeed_has_an_age_until_it_does(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers, inventory = asyncio.Event(), machine.driver.inventory
+    answers, inventory, refusals = asyncio.Event(), machine.driver.inventory, 0
 
     async def silent() -> Inventory:
+        nonlocal refusals
         if not answers.is_set():
+            refusals += 1
             raise Unavailable("driver", found="no answer")
         return await inventory()
 
@@ -91,7 +93,9 @@ async def test_a_start_that_does_not_succeed_has_an_age_until_it_does(
         async with asyncio.timeout(30):
             while not {"start"} & ages():  # noqa: ASYNC110 (no event)
                 await asyncio.sleep(0.02)
-            await asyncio.sleep(0.5)
+            before = refusals
+            while refusals < before + 3:  # noqa: ASYNC110 (no event)
+                await asyncio.sleep(0.02)
             assert ages() & {"start", "layout", "offer", "record"} == {"start"}
             answers.set()
             while not {"layout", "offer", "record"} <= ages():  # noqa: ASYNC110 (no event)

@@ -43,10 +43,29 @@ pytestmark = pytest.mark.anyio
 QUICK = ServerLimits(sweep_s=0.05)
 
 
+class Swept(MemoryKube):
+    """An API that counts how often servers read their key: once in each sweep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sweeps = 0
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+        self.sweeps += kind == SECRETS
+        return await super().get(kind, name, namespace)
+
+    async def sweep(self, times: int) -> None:
+        """Wait for so many sweeps from now on."""
+        last = self.sweeps + times
+        async with asyncio.timeout(20):
+            while self.sweeps < last:  # noqa: ASYNC110 (nobody tells)
+                await asyncio.sleep(0.01)
+
+
 @pytest.fixture
-async def kube() -> MemoryKube:
+async def kube() -> Swept:
     """Return a cluster with one node of one GPU, whose agent signs."""
-    made = MemoryKube()
+    made = Swept()
     await make_node(made, "a", gpu(0))
     return made
 
@@ -125,7 +144,7 @@ async def _has(kube: MemoryKube, key: str) -> bool:
     return key in await published(kube)
 
 
-async def test_a_key_that_is_revoked_is_not_written_again_and_what_it_signed_is_void(kube: MemoryKube) -> None:
+async def test_a_key_that_is_revoked_is_not_written_again_and_what_it_signed_is_void(kube: Swept) -> None:
     """An administrator removes one entry from the object that exists: that is meant."""
     async with servers(kube, 2, limits=QUICK) as (server, other):
         assert await server.schedule(await make_pod(kube, "old", FULL), "a") == ""
@@ -133,7 +152,7 @@ async def test_a_key_that_is_revoked_is_not_written_again_and_what_it_signed_is_
         await other.server.key.renew()
         waiting = await make_pod(kube, "new", FULL)
         await without(kube, former)
-        await asyncio.sleep(4 * QUICK.sweep_s)
+        await kube.sweep(8)
         assert await published(kube) == {present}
         for each in (server, other):
             assert set(each.server.view.keys.authority.servers) == {present}
@@ -142,14 +161,14 @@ async def test_a_key_that_is_revoked_is_not_written_again_and_what_it_signed_is_
         assert former in annotations_of(found)["tessera.dev/assignment-signature"]
 
 
-async def test_a_key_that_came_back_with_another_object_can_be_revoked_there(kube: MemoryKube) -> None:
+async def test_a_key_that_came_back_with_another_object_can_be_revoked_there(kube: Swept) -> None:
     async with servers(kube, limits=QUICK) as (server,):
         former, present = await replaced(kube, server)
         await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
         await until(lambda: _has(kube, former))
         await settle()
         await without(kube, former)
-        await asyncio.sleep(4 * QUICK.sweep_s)
+        await kube.sweep(4)
         assert await published(kube) == {present}
 
 
@@ -196,7 +215,7 @@ async def test_nothing_is_bound_while_the_key_that_signs_does_not_count() -> Non
         assert "bind" not in kube.calls
 
 
-class Late(MemoryKube):
+class Late(Swept):
     """An API that tells changes of the keys when a test lets it."""
 
     def __init__(self) -> None:
@@ -219,7 +238,7 @@ async def test_a_key_that_was_revoked_unseen_is_not_written_again() -> None:
         former, present = await replaced(kube, server)
         kube.tells.clear()
         await without(kube, former)
-        await asyncio.sleep(4 * QUICK.sweep_s)
+        await kube.sweep(4)
         assert await published(kube) == {present}
 
 
