@@ -24,7 +24,7 @@ from harness.servers import (
     servers,
     settle,
 )
-from judges.allocated import shares_of
+from judges.allocated import faults, shares_of
 from tessera.api.tessera.pods.signatures import keys_text
 from tessera.api.tessera.v1alpha1.gpunodes import claims_field, offered_field
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Unanswered
@@ -350,3 +350,46 @@ async def test_an_object_that_a_server_made_gives_nothing_more_once_there_is_an_
         await settle()
         assert await server.fitting(pods[1], "a") == []
         assert await server.bind(pods[1], "a") != ""
+
+
+@pytest.mark.parametrize("recreated", [False, True], ids=["replaced", "deleted and created"])
+def test_a_claim_that_comes_back_from_a_backup_gives_nothing_that_another_has(*, recreated: bool) -> None:
+    """The pod's attempt was given up meanwhile, and its GPU is another pod's; it waits, and gets the other GPU."""
+
+    async def told() -> None:
+        kube, clock = MemoryKube(), asyncio.get_running_loop().time
+        await make_node(kube, "a", gpu(0), gpu(1))
+        p, q = [await make_pod(kube, name, LARGE) for name in "pq"]
+        async with servers(kube, 2, clock) as (one, other):
+            live = one.server.view.pods.live_pod(p["metadata"]["uid"])
+            assert live is not None
+            made = await one.server.claimer.claim("a", live)
+            backup = await kube.get(GPU_NODES, "a") or {}
+            one.server.claimer.abandon("a", made)
+            await one.server.claimer.sweep()
+            await settle()
+            assert await claims(kube) == []
+            await asyncio.sleep(10)
+            await other.server.claimer.sweep()
+            assert await other.bind(q, "a") == ""
+            await settle()
+            if recreated:
+                status = (await kube.get(GPU_NODES, "a") or {})["status"]
+                await kube.delete(GPU_NODES, "a")
+                await kube.create(GPU_NODES, {"metadata": {"name": "a"}, "spec": backup["spec"]})
+                await kube.patch(GPU_NODES, "a", {"status": status}, subresource="status")
+            else:
+                await kube.patch(GPU_NODES, "a", {"spec": {"claims": backup["spec"]["claims"]}})
+            await settle()
+            said = await one.bind(p, "a")
+            assert "the shares that an earlier attempt claimed: other pods or the kubelet have them by now" in said
+            await asyncio.sleep(121)
+            for each in (one, other):
+                await each.server.claimer.sweep()
+            await settle()
+            assert await one.bind(p, "a") == "", "the claim is over"
+            await settle()
+            assert faults((await kube.list(GPU_NODES)).objects, (await kube.list(PODS)).objects) == []
+            assert await nodes_of(kube) == {"p": "a", "q": "a"}
+
+    virtualtime.run(told())

@@ -131,7 +131,7 @@ async def test_a_claim_to_what_the_kubelet_may_give_away_by_now_is_not_restored_
         await make_anew(kube, DesiredDevices(gpu="GPU-a-0", whole=True))
         await server.server.claimer.sweep()
         assert (await kube.get(GPU_NODES, "a") or {})["spec"].get("claims", []) == []
-        assert "are allocated to others" in await server.bind(first, "a")
+        assert "other pods or the kubelet have them by now" in await server.bind(first, "a")
         clock.now_s += 121
         await server.server.claimer.sweep()
         assert await server.schedule(first, "a") == "nowhere"
@@ -168,5 +168,5 @@ async def test_a_claim_to_what_another_pod_was_claimed_meanwhile_is_not_restored
         await settle()
         await one.server.claimer.sweep()
         assert await claims(kube) == ["ns/q"]
-        assert "are allocated to others" in await one.bind(first, "a")
+        assert "other pods or the kubelet have them by now" in await one.bind(first, "a")
         assert await one.fitting(third, "a") == []

@@ -197,12 +197,16 @@ class Claimer:
                 view.ledger.drop_pod(name)
 
     def _taken_over(self, node: str, earlier: Claim) -> tuple[Share, ...] | str:
-        """Return the claim of an earlier attempt, unless it was deleted with its GPUNode and its GPUs are taken."""
-        if earlier not in self._view.claims.on(node).lacking(self._view.pods.fate) or self._fits_still(node, earlier):
+        """Return the claim of an earlier attempt, unless its GPUs are taken.
+
+        They can be where it was deleted with its GPUNode, or came back in the object after it was given up, as from a
+        backup. Such a pod is not bound before that attempt is over: a request to bind it may be in flight.
+        """
+        if self._fits_still(node, earlier):
             return earlier.shares
         return (
-            "the claim of an earlier attempt was deleted with the GPUNode, and its GPUs are allocated to others "
-            "or of another model"
+            "the shares that an earlier attempt claimed: other pods or the kubelet have them by now, or the GPU is of "
+            f"another model; that claim ends within {self.limits.claim_lives_s:.0f} s"
         )
 
     def _fits_still(self, node: str, claim: Claim) -> bool:
