@@ -8,10 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.gpunodes import facts
 from builders.shares import share
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
-from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Correction, Reconciled, pick, reconcile, served
+from tessera.core.deviceplugin.matching import (
+    Answer,
+    AssignedRequest,
+    Correction,
+    Reconciled,
+    absent,
+    pick,
+    reconcile,
+    served,
+)
+from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import Conflict
 
@@ -203,3 +214,12 @@ def test_among_equal_dues_nothing_is_ever_refused(gpus: list[int], rng: random.R
         requests = [msgspec.structs.replace(each, shares=changed.get(each.key, each.shares)) for each in requests]
     given_by_pod = {f"p{number}": each.shares for number, each in zip(order, answers, strict=True)}
     assert {each.key.pod: each.shares for each in requests} == given_by_pod
+
+
+def test_which_assigned_gpu_is_not_there() -> None:
+    there = Inventory(gpus=(facts(0), msgspec.structs.replace(facts(1), lost=True)))
+    gone = "it is assigned GPU 2, which is not on this node any more"
+    lost = "it is assigned GPU 1, a GPU that the driver has lost"
+    for gpus, want in (((0,), ""), ((0, 1), lost), ((2, 1), gone), ((), "")):
+        each = msgspec.structs.replace(OLD, shares=tuple(share(gpu, 1024) for gpu in gpus))
+        assert absent(each, there) == want

@@ -7,7 +7,7 @@ import pytest
 
 from builders.gpunodes import facts, sevenths
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
-from tessera.core.deviceplugin.relocation import relocated, uuids_of
+from tessera.core.deviceplugin.relocation import absent_device, relocated, uuids_of
 from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid
 from tessera.core.gpu.inventory import Inventory
 
@@ -91,3 +91,10 @@ def test_replicas_keep_how_they_share_and_whole_gpus_never_move() -> None:
 def test_what_is_known_of_processes_alone_stays() -> None:
     entry = Allocation(resource="", ids=(), uses=(Use(device=PLACES[0]),), uid="u")
     assert relocated((entry,), created_again(tuple(reversed(UUIDS))), 100) == (entry,)
+
+
+def test_which_device_by_name_is_gone() -> None:
+    left = Inventory(gpus=(msgspec.structs.replace(BEFORE, instances=BEFORE.instances[:1]),))
+    assert absent_device((UUIDS[0], f"{BEFORE.uuid}::3"), left) == ""
+    assert absent_device((UUIDS[0], f"{UUIDS[1]}::3"), left) == f"its MIG instance {UUIDS[1]} does not exist any more"
+    assert absent_device((BEFORE.uuid,), Inventory(gpus=())) == f"its GPU {BEFORE.uuid} is not on this node any more"

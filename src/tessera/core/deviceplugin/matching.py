@@ -22,6 +22,7 @@ __all__ = [
     "Ids",
     "Reconciled",
     "Units",
+    "absent",
     "misfit",
     "pick",
     "reconcile",
@@ -83,12 +84,24 @@ def misfit(request: AssignedRequest, inventory: Inventory) -> str:
     for share in request.shares:
         facts = gpus.get(share.gpu)
         if facts is None or facts.lost:
-            continue  # reported when devices are prepared
+            continue  # reported by `absent`
         if request.models and facts.model.name not in request.models:
             models = " or ".join(request.models)
             return f"it is assigned GPU {facts.index}, which is {facts.model.name} and not {models}"
         if share.start is None and facts.memory_mib < request.memory_mib:
             return f"it is assigned GPU {facts.index}, which has {facts.memory_mib} MiB and not {request.memory_mib}"
+    return ""
+
+
+def absent(request: AssignedRequest, inventory: Inventory) -> str:
+    """Return which GPU of an assignment is not on this node, or is lost to the driver; empty where all are there."""
+    gpus = {facts.index: facts for facts in inventory.gpus}
+    for share in request.shares:
+        facts = gpus.get(share.gpu)
+        if facts is None:
+            return f"it is assigned GPU {share.gpu}, which is not on this node any more"
+        if facts.lost:
+            return f"it is assigned GPU {share.gpu}, a GPU that the driver has lost"
     return ""
 
 

@@ -14,7 +14,7 @@ from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["relocated", "uuids_of"]
+__all__ = ["absent_device", "relocated", "uuids_of"]
 
 
 def uuids_of(entry: Allocation) -> tuple[str, ...]:
@@ -46,6 +46,15 @@ def relocated(record: Iterable[Allocation], inventory: Inventory, now_ns: int) -
     return tuple(
         each if found[each] is each else msgspec.structs.replace(found[each], at_ns=times[each]) for each in found
     )
+
+
+def absent_device(ids: Iterable[str], inventory: Inventory) -> str:
+    """Return which device by name is not on this node any more, by its id; empty where all are there."""
+    present = devices_by_uuid(inventory)
+    gone = next((uuid for uuid in (name.partition("::")[0] for name in ids) if uuid not in present), "")
+    if gone.startswith("MIG-"):
+        return f"its MIG instance {gone} does not exist any more"
+    return f"its GPU {gone} is not on this node any more" if gone else ""
 
 
 def _moved(entry: Allocation, present: list[tuple[str, DeviceId | None]]) -> Allocation:

@@ -346,12 +346,13 @@ async def test_a_container_is_given_what_its_pod_s_init_container_had(node: Node
 @pytest.mark.usefixtures("soon")
 async def test_a_container_starts_again_though_its_device_is_offered_no_more(node: Node) -> None:
     """As after a policy that has fewer replicas, other names, or another mode."""
-    await node.offer((facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE))
+    both = facts(0, "T4"), facts(1, "T4")
+    await node.offer(*((each, WHOLE) for each in both))
     first = await node.run("p")
-    (other,) = {facts(0).uuid, facts(1).uuid} - {dict(first.env)["NVIDIA_VISIBLE_DEVICES"]}
-    await node.offer((facts([facts(0).uuid, facts(1).uuid].index(other), "T4"), WHOLE))
+    own = dict(first.env)["NVIDIA_VISIBLE_DEVICES"]
+    await node.offer(*((each, MEMORY if each.uuid == own else WHOLE) for each in both))
     assert await node.kubelet.create("default", "p", "main") == first
-    await node.offer((facts(2), MEMORY))
+    await node.offer(*((each, MEMORY) for each in both))
     await node.kubelet.until_capacity(GPU, 0)
     assert await node.kubelet.create("default", "p", "main") == first
 

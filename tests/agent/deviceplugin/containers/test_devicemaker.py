@@ -5,7 +5,7 @@ import pytest
 
 from builders.gpunodes import facts, sevenths
 from builders.signed import signed
-from harness.pluginnode import CDI, MEMORY, MINORS, NEED, SLICE, WHOLE, Node, mig, share
+from harness.pluginnode import CDI, GPU, MEMORY, MINORS, NEED, SLICE, WHOLE, Node, mig, share
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.snapshot import Share
@@ -70,7 +70,7 @@ IMPOSSIBLE: dict[str, tuple[tuple[int, list[Share]] | None, int, str]] = {
     "a GPU that is not there": (
         (2, [share(5, 2048)]),
         2,
-        "GPU 5: there is no such GPU, and the pod's assignment names it",
+        "it is assigned GPU 5, which is not on this node any more: delete and recreate the pod",
     ),
     "an instance that cannot be": (
         (2, [share(1, 2048, mode=Mode.MIG, profile="9g.1gb", start=0)]),
@@ -121,6 +121,35 @@ async def test_a_lost_gpu_is_given_to_nobody(node: Node) -> None:
     node.assign("p", 2, share(0, 2048))
     with pytest.raises(Conflict, match="a GPU that the driver has lost"):
         await node.run("p", NEED, 2)
+    node.passed_s += 61
+    assert list(node.plugins.gate.refusals.blocked_pods()) == ["uid-p"], "it is evicted: other GPUs may be free"
+
+
+@pytest.mark.parametrize("how", [CDI, PluginOptions(list_strategies=("envvar",))], ids=["cdi", "envvar"])
+@pytest.mark.parametrize("kind", [GPU, SLICE, NEED])
+async def test_a_container_whose_device_is_gone_from_the_node_is_refused_and_its_pod_evicted(
+    node: Node, how: PluginOptions, kind: str
+) -> None:
+    """As when a GPU was taken out of a machine, or a MIG instance was destroyed behind our back."""
+    layout = sevenths()[:1]
+    gpu = facts(1, layout=layout if kind == SLICE else None)
+    sharing = {GPU: Sharing(modes=(Mode.WHOLE,)), SLICE: mig(layout), NEED: MEMORY}[kind]
+    await node.offer((facts(0), MEMORY), (gpu, sharing), how=how)
+    if kind == NEED:
+        node.assign("p", 2, share(1, 2048))
+    await node.run("p", kind, 2 if kind == NEED else 1)
+    await node.kill()
+    node.plugins = node.started()
+    left = [(facts(0), MEMORY)] + ([(facts(1, layout=()), mig(()))] if kind == SLICE else [])
+    await node.offer(*left, how=how)
+    said = "does not exist any more" if kind == SLICE else "is not on this node any more"
+    if kind == NEED and how is not CDI:
+        said = "it uses GPU"
+    for _ in range(2):
+        with pytest.raises(Conflict, match=f"{said}.*: delete and recreate the pod"):
+            await node.kubelet.create("default", "p", "main")
+        node.passed_s += 61
+    assert list(node.plugins.gate.refusals.blocked_pods()) == ["uid-p"]
 
 
 async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:

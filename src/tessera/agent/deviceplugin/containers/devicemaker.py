@@ -16,7 +16,7 @@ from tessera.core.deviceplugin.allocations import Use, uses_of_shares
 from tessera.core.deviceplugin.edits import HostPlaces, ShareEdits
 from tessera.core.deviceplugin.edits import edits as share_edits
 from tessera.core.deviceplugin.injection import VOID
-from tessera.core.deviceplugin.matching import AssignedRequest, misfit
+from tessera.core.deviceplugin.matching import AssignedRequest, absent, misfit
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
@@ -95,6 +95,10 @@ class DeviceMaker:
         """Return why a GPU of a request does not match the pod's request."""
         return misfit(request, self.inventory)
 
+    def absent(self, request: AssignedRequest) -> str:
+        """Return which GPU of a request is not there."""
+        return absent(request, self.inventory)
+
     async def prepare(self, shares: tuple[Share, ...]) -> Prepared:
         """Create the devices of shares, and return what a container with them gets."""
         uuids: dict[str, None] = {}
@@ -128,7 +132,7 @@ class DeviceMaker:
         if facts is None or facts.lost:
             state = "there is no such GPU" if facts is None else "it is a GPU that the driver has lost"
             raise Unavailable(
-                f"GPU {index}", found=f"{state}, and the pod's assignment names it", hint="the kubelet tries again"
+                f"GPU {index}", found=f"{state}, and the pod's assignment names it", hint="delete and recreate the pod"
             )
         return facts
 

@@ -63,6 +63,9 @@ class DevicePreparer(Protocol):
     def misfit(self, request: AssignedRequest) -> str:
         """Return why a GPU of a request does not match the pod's request; empty where all do."""
 
+    def absent(self, request: AssignedRequest) -> str:
+        """Return which GPU of a request is not there; empty where all are."""
+
 
 class ShareAllocator:
     """Allocates resources whose pods carry an assignment.
@@ -211,11 +214,11 @@ class ShareAllocator:
         """Check that a container starts with what its pod requested, and with what `Allocate` answered.
 
         Raises:
-            Conflict: GPUs were exchanged or renumbered since, which does not change the devices of a container; or
-                the answer is lost.
+            Conflict: GPUs were exchanged or renumbered since, which does not change the devices of a container; one is
+                not there any more; or the answer is lost.
 
         """
-        why = self._maker.misfit(request)
+        why = self._maker.misfit(request) or self._maker.absent(request)
         if fixed:
             self._gate.record.follow(self._maker.inventory)
             now = {use.device for use in self._maker.uses(request.shares)}

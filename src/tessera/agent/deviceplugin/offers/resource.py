@@ -11,6 +11,7 @@ from tessera.core.deviceplugin.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import Allocation, Use, uses_of_devices
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
+from tessera.core.deviceplugin.relocation import absent_device
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
@@ -179,6 +180,7 @@ class OfferedResource(ListedResource[Resource]):
         self._gate.record.follow(self._handover.inventory)
         uses = self._gate.record.uses_of(holder) or uses_of_devices(self._known(ids))
         self._refuse_renumbered(holder, uses)
+        self._refuse_absent(holder, ids)
         if not self._gate.record.has_started(holder):
             self._refuse_weaker(holder, ids, uses)
         await self._gate.start(holder, uses, ids=True)
@@ -197,6 +199,17 @@ class OfferedResource(ListedResource[Resource]):
             self._gate.refusals.refuse(holder, found)
             hint = "delete and recreate the pod, or use deviceIDStrategy uuid"
             raise Conflict(f"{self.resource.name} for {holder.pod}", found=found, hint=hint)
+
+    def _refuse_absent(self, holder: Allocation, ids: tuple[str, ...]) -> None:
+        """Refuse a container one of whose devices is gone: its runtime would not find what it was told.
+
+        Raises:
+            Conflict: one is.
+
+        """
+        if found := absent_device(ids, self._handover.inventory):
+            self._gate.refusals.refuse(holder, found)
+            raise Conflict(f"{self.resource.name} for {holder.pod}", found=found, hint="delete and recreate the pod")
 
     def _refuse_weaker(self, holder: Allocation, ids: tuple[str, ...], uses: tuple[Use, ...]) -> None:
         """Refuse a device that isolates less than its pod requests: its scheduler knows only the resource name.
