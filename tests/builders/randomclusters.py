@@ -148,7 +148,8 @@ def _node(rng: random.Random, name: str, models: Sequence[str], *, desired: bool
             unhealthy.append(UnhealthyDevice(device=DeviceId(each.uuid, each.sharing.layout[0]), reason="Xid 94"))
         if desired and each.sharing.managed and rng.random() < 0.3:
             instances = each.sharing.layout or ()
-            wanted.append(DesiredDevices(gpu=each.uuid, whole=not instances, instances=instances))
+            whole = not instances and Mode.WHOLE in each.sharing.modes
+            wanted += [DesiredDevices(gpu=each.uuid, whole=whole, instances=instances)] if whole or instances else []
     impaired: tuple[Impairment, ...] = ()
     if rng.random() < 0.15:
         subject = rng.choice(("tessera.dev/gpu-memory", "nvidia.com/gpu"))

@@ -36,10 +36,14 @@ def explained(seed: int, *, desired: bool, running: int) -> tuple[Cluster, Obser
     return None if me.unread or not me.pod.need.asks else (cluster, me, found.nodes)
 
 
-def counted_by_name(me: ObservedPod, mine: NodeFit, other: NodeFit) -> bool:
-    """Return whether what the node advertises decides, which only explain counts."""
+def counted_by_name(cluster: Cluster, me: ObservedPod, mine: NodeFit, other: NodeFit) -> bool:
+    """Return whether what the node advertises decides, which only explain counts.
+
+    Without an agent it may advertise GPUs by name that pods have by amounts.
+    """
     causes = {each.obstacle.cause for each in (mine, other) if each.obstacle is not None}
-    return mine.obstacle != other.obstacle and me.pod.need.by_name and not causes.isdisjoint(OF_AGENTS)
+    silent = mine.obstacle is None and mine.node in {each.node.name for each in cluster.nodes if each.state is None}
+    return mine.obstacle != other.obstacle and me.pod.need.by_name and (silent or not causes.isdisjoint(OF_AGENTS))
 
 
 @settings(max_examples=150, deadline=None)
@@ -49,6 +53,8 @@ def counted_by_name(me: ObservedPod, mine: NodeFit, other: NodeFit) -> bool:
 )
 @example(seed=422, running=0).via("a GPU with instances of another profile that can be repartitioned")
 @example(seed=5012, running=3).via("devices are recorded on a pod whose request cannot be read")
+@example(seed=570893145, running=4).via("a node without agent advertises a GPU by name that a pod has an amount of")
+@example(seed=726340452, running=3).via("a GPU with instances that can be repartitioned, and a name that is no profile")
 def test_plan_explain_and_the_extender_say_the_same_of_every_node_word_for_word(seed: int, running: int) -> None:
     """But for what a node advertises by name, which kube-scheduler counts: a plan may be for agents yet to come.
 
@@ -60,7 +66,7 @@ def test_plan_explain_and_the_extender_say_the_same_of_every_node_word_for_word(
     cluster, me, verdicts = case
     planned = Reasons(cluster.snapshot).verdicts(me.pod.need)
     for mine, other in zip(verdicts, planned, strict=True):
-        if not counted_by_name(me, mine, other):
+        if not counted_by_name(cluster, me, mine, other):
             assert (other.node, other.obstacle and other.obstacle.text, other.detail) == (
                 mine.node,
                 mine.obstacle and mine.obstacle.text,
@@ -92,7 +98,10 @@ def test_a_plan_counts_as_free_what_is_kept_for_pods_by_name_and_says_so_of_each
         return
     cluster, me, verdicts = case
     for mine, other in zip(verdicts, Reasons(cluster.snapshot).verdicts(me.pod.need), strict=True):
-        if not counted_by_name(me, mine, other) and (mine.obstacle, mine.detail) != (other.obstacle, other.detail):
+        if not counted_by_name(cluster, me, mine, other) and (mine.obstacle, mine.detail) != (
+            other.obstacle,
+            other.detail,
+        ):
             kept = f" of {mine.node}: the controller keeps idle devices for pods that request them by name"
             assert any(kept in note for note in cluster.snapshot.notes)
             assert mine.obstacle is not None

@@ -407,7 +407,8 @@ def offer_of(gpu: Gpu | GpuType, ask: Ask) -> str:
     by_profile = ask.resource.startswith(mig_resource(""))
     if by_profile and profiles and gpu.sharing.can_repartition:
         return f" with profiles {profiles}"  # whatever instances it has now
-    names = sorted({device.resource for device in devices_of(gpu.model, gpu.memory_mib, gpu.sharing)})
+    present = () if gpu.sharing.can_repartition else devices_of(gpu.model, gpu.memory_mib, gpu.sharing)
+    names = sorted({device.resource for device in present})
     if names or not gpu.sharing.modes:
         return f" offering {', '.join(names) or 'nothing'}"
     if by_profile:
