@@ -7,7 +7,7 @@ import pytest
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field
-from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating
+from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating, waiting_messages
 from tessera.errors import InvalidInput
 
 
@@ -50,3 +50,26 @@ def test_a_creation_time_that_is_none_is_refused_in_a_document_alone() -> None:
 @pytest.mark.parametrize("pod", [{}, {"metadata": None, "status": None}, {"metadata": "a", "status": ["Failed"]}])
 def test_a_live_object_of_another_form_is_neither(pod: Mapping[str, Any]) -> None:
     assert (is_finished(pod), is_terminating(pod), created_ns(pod)) == (False, False, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "want"),
+    [
+        (None, {}),
+        ({"containerStatuses": None}, {}),
+        (
+            {
+                "containerStatuses": [
+                    {"name": "a", "state": {"running": {}}},
+                    {"name": "b"},
+                    {"name": "c", "state": None},
+                ]
+            },
+            {},
+        ),
+        ({"containerStatuses": [{"name": "a", "state": {"waiting": {"message": "why"}}}]}, {"a": "why"}),
+        ({"initContainerStatuses": [{"name": "i", "state": {"waiting": {"reason": "PodInitializing"}}}]}, {"i": ""}),
+    ],
+)
+def test_why_containers_do_not_run(status: dict[str, Any] | None, want: dict[str, str]) -> None:
+    assert waiting_messages({"status": status}) == want

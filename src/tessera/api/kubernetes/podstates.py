@@ -6,7 +6,7 @@ from typing import Any
 from tessera.api.fields import Field
 from tessera.api.kubernetes.times import read_time
 
-__all__ = ["created_ns", "is_finished", "is_terminating"]
+__all__ = ["created_ns", "is_finished", "is_terminating", "waiting_messages"]
 
 _NS = 10**9
 
@@ -38,6 +38,14 @@ def created_ns(pod: Field | Mapping[str, Any]) -> int:
         return _read_ns(str(_value(pod, "metadata", "creationTimestamp")))
     except ValueError:
         return 0
+
+
+def waiting_messages(pod: Mapping[str, Any]) -> dict[str, str]:
+    """Return why containers of a pod do not run yet, or not again, in the kubelet's words; by container."""
+    status = pod.get("status") or {}
+    states = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    waiting = ((each.get("name"), (each.get("state") or {}).get("waiting")) for each in states)
+    return {str(name): str(why.get("message") or "") for name, why in waiting if why is not None}
 
 
 def _read_ns(text: str) -> int:

@@ -112,3 +112,36 @@ async def test_two_pods_on_one_device_are_found_and_neither_starts_again(node: N
     assert (later.pod, clash.other and clash.other.pod) == ("default/q", "default/p")
     with pytest.raises(Conflict, match="the kubelet allocated it to pods default/p and default/q"):
         await node.kubelet.create("default", "p", "main")
+
+
+@pytest.mark.parametrize(("kind", "count"), [(GPU, 1), (NEED, 2)])
+async def test_a_pod_whose_devices_the_kubelet_has_lost_is_evicted_after_a_minute(
+    node: Node, kind: str, count: int
+) -> None:
+    """Its checkpoint was lost while the pod ran, and then a container ended: the kubelet never asks for it again."""
+    await node.offer((facts(0), MEMORY if kind == NEED else WHOLE), how=CDI)
+    if kind == NEED:
+        node.assign("p", count, share(0, 2048))
+    await node.run("p", kind, count)
+
+    def say(state: dict[str, dict[str, str]]) -> None:
+        """Let the API server have a state of the pod's container."""
+        status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": state}]}
+        node.pods["default", "p"] = node.watched["default", "p"] = {**node.pods["default", "p"], "status": status}
+
+    lost = f"no devices found allocated in local cache for pod uid-p, container main, resource {kind}"
+    blocked = node.plugins.gate.refusals.blocked_pods
+    say({"waiting": {"reason": "CreateContainerConfigError", "message": lost}})
+    assert blocked() == {}
+    node.passed_s += 31
+    say({"waiting": {"reason": "CrashLoopBackOff"}})
+    assert blocked() == {}
+    node.passed_s += 30
+    why = "the kubelet has lost its record of the pod's devices, and cannot start a container with them again"
+    assert blocked() == {"uid-p": ("default/p", why)}
+    say({"running": {}})
+    assert blocked() == {}, "it started"
+    say({"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "hub" not found'}})
+    assert blocked() == {}
+    node.passed_s += 61
+    assert blocked() == {}, "what others lack is not ours to end"

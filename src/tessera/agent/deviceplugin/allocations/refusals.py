@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
 from tessera.agent.pods.podsview import PodsInView, is_ended, is_ending
+from tessera.api.kubernetes.containerlimits import holds_devices
+from tessera.api.kubernetes.podstates import waiting_messages
+from tessera.clients.kube import name_of
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Clash, double_allocations
@@ -14,6 +17,10 @@ __all__ = ["Refusals"]
 
 _BLOCKED_S = 60.0
 """After this a container that is refused again and again waits for something that will not happen by itself."""
+_LOST = "no devices found allocated in local cache"
+"""Of a container that the kubelet cannot start: it allocates nothing again for a pod that it has admitted, and asks no
+plugin. Source: kubernetes `pkg/kubelet/cm/devicemanager/manager.go`, `callPreStartContainerIfNeeded`."""
+_LOST_RECORD = "the kubelet has lost its record of the pod's devices, and cannot start a container with them again"
 
 
 class _Refused(NamedTuple):
@@ -78,9 +85,10 @@ class Refusals:
         """Return the pods that were refused for a minute, by UID, each with the reason.
 
         A pod that waits for a terminating pod is not among them: that resolves itself. One that waits for processes
-        left behind by a deleted pod is.
+        left behind by a deleted pod is, and one whose devices the kubelet has lost.
         """
         find = self._view.find
+        self._note_lost()
         self._refused = {
             key: each
             for key, each in self._refused.items()
@@ -88,6 +96,20 @@ class Refusals:
         }
         late_s = self._clock_s() - _BLOCKED_S
         return {uid: (each.pod, each.text) for (uid, _), each in self._refused.items() if each.since_s < late_s}
+
+    def _note_lost(self) -> None:
+        """Remember containers whose devices the kubelet has lost, by their status, until they run again."""
+        pods = {uid: pod for uid, pod in self._view.by_uid().items() if holds_devices(pod)}
+        waiting = {uid: waiting_messages(pod) for uid, pod in pods.items()}
+        self._refused = {
+            (uid, container): each
+            for (uid, container), each in self._refused.items()
+            if each.text != _LOST_RECORD or container in waiting.get(uid, ())
+        }
+        for uid, messages in waiting.items():
+            for container in (name for name, message in messages.items() if _LOST in message):
+                pod = "/".join(name_of(pods[uid]))
+                self.refuse(Allocation(resource="", ids=(), uid=uid, pod=pod, container=container), _LOST_RECORD)
 
     @property
     def devices_of_orphans(self) -> tuple[UnhealthyDevice, ...]:
