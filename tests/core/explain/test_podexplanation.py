@@ -20,7 +20,7 @@ from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.explain.inspection import inspect
 from tessera.core.explain.podexplanation import PodExplanation, explain_finished, explain_pod
 from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.gpu.sharing import Mode, Sharing, names_device
 from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.plan import plan
 from tessera.core.workload.need import PodKey
@@ -704,7 +704,8 @@ def test_the_plan_says_the_same_of_every_node_word_for_word(
     """
     gpus = gpu(0, sharing=first), gpu(1, sharing=second)
     ill = () if unhealthy is None else (unhealthy,)
-    pods = [pod("x", {NEED: 4}, held)] if held is not None and held.mode in first.modes else []
+    limits = {held.resource: 1} if held is not None and names_device(held.resource) else {NEED: 4}
+    pods = [pod("x", limits, held)] if held is not None and held.mode in first.modes else []
     if SHARES.modes[0] in second.modes:
         pods.append(pod("y", {NEED: 4}, share(1, 8192)))
     if unhealthy is not None and unhealthy.device.placement not in (None, *(first.layout or ())):
