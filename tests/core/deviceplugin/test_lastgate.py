@@ -19,6 +19,7 @@ from tessera.core.deviceplugin.lastgate import (
     start,
     weaker_device,
     weaker_use,
+    without_guess,
 )
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode
@@ -317,3 +318,17 @@ def test_an_unknown_use_is_the_weakest_unless_its_devices_are_offered(exclusivit
         assert weaker_use(requested, [use], offered=True) is None
     assert weaker_use(Isolation.NONE, [use], offered=False) is None
     assert weaker_use(Isolation.HARDWARE, [], offered=False) is None
+
+
+def test_an_answer_that_was_for_another_pod_uses_nothing_unless_its_container_runs() -> None:
+    ids, use = ("GPU-0-_-0",), Use(device=DeviceId("GPU-0"))
+    guess = Allocation(resource="tessera.dev/gpu-memory", ids=ids, uses=(use,), guessed=True)
+    others = (
+        msgspec.structs.replace(guess, ids=("GPU-0-_-1",)),
+        msgspec.structs.replace(guess, resource="aliyun.com/gpu-mem"),
+        msgspec.structs.replace(guess, guessed=False, uid="a"),
+        msgspec.structs.replace(guess, started=True, uid="b"),
+    )
+    void, *kept = without_guess((guess, *others), guess.resource, ids)
+    assert void == msgspec.structs.replace(guess, uses=(), guessed=False)
+    assert tuple(kept) == others

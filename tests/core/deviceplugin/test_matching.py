@@ -149,11 +149,13 @@ def test_what_cannot_be_exchanged() -> None:
     got = reconcile([small, large], [kubelet_allocation("small", "1")], [answer(large, "1")])
     assert got.corrections == ()
     assert [(key.pod, "differ in size or kind" in reason) for key, reason in got.refused] == [("small", True)]
+    assert got.mistaken == {small.key}
     gone = request("gone", 1, share(7))
     got = reconcile([small], [kubelet_allocation("small", "1")], [answer(gone, "1")])
     assert [(key.pod, "no other pod is assigned those now" in reason) for key, reason in got.refused] == [
         ("small", True)
     ]
+    assert got.mistaken == frozenset(), "another exchange may help"
 
 
 @given(st.data())

@@ -173,7 +173,7 @@ def _without(why: str) -> str:
 
 def _waiting(text: str, *, evict: bool) -> str:
     what = "evicting this pod, so that its controller makes another" if evict else "delete it, or the pod in its way"
-    return f"no container of this pod could start for a minute: {text}; {what}"
+    return f"no container of this pod can start: {text}; {what}"
 
 
 def _text(later: Allocation, clash: Clash, *, evict: bool) -> str:

@@ -30,6 +30,7 @@ __all__ = [
     "start",
     "weaker_device",
     "weaker_use",
+    "without_guess",
 ]
 
 
@@ -311,6 +312,25 @@ def later_holders(
 def put(record: Iterable[Allocation], new: Allocation) -> tuple[Allocation, ...]:
     """Return the record with a new entry, without the one it replaces."""
     return (*(each for each in record if not replaces(new, each)), new)
+
+
+def without_guess(record: Iterable[Allocation], resource: str, ids: tuple[str, ...]) -> tuple[Allocation, ...]:
+    """Return the record after an answer that was for another pod than the one that got it, which never starts with it.
+
+    It uses nothing, and as its devices are not recorded any more, it does not start with others either.
+
+    Args:
+        record: the allocations.
+        resource: of the ids.
+        ids: sorted.
+
+    """
+    return tuple(
+        msgspec.structs.replace(each, uses=(), guessed=False)
+        if each.guessed and not each.started and (each.resource, each.ids) == (resource, ids)
+        else each
+        for each in record
+    )
 
 
 def release(

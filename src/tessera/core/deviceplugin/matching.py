@@ -4,6 +4,7 @@ The kubelet's `Allocate` names no pod. Shares that differ only in GPU and place 
 record shows the holder of the ids; then the assignments are exchanged so that they match each holder's answer.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
@@ -170,6 +171,8 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
     corrections: tuple[Correction, ...] = ()
     refused: tuple[tuple[RequestKey, str], ...] = ()
     """Holders with the wrong devices, and why nothing can be exchanged."""
+    mistaken: frozenset[RequestKey] = frozenset()
+    """Those of them whose devices differ in size or kind from their own: no exchange to come helps them."""
 
 
 def reconcile(
@@ -193,7 +196,11 @@ def reconcile(
         fixed, wrong = _allocated(kind, answered)
         refused += wrong
         corrections += _exchanged(kind, fixed)
-    return Reconciled(corrections=tuple(corrections), refused=tuple(sorted(refused)))
+    specifications = {each.key: each.specification for each in itertools.chain.from_iterable(kinds.values())}
+    mistaken = frozenset(
+        key for key, _ in refused if (each := answered[key]) and each.specification != specifications[key]
+    )
+    return Reconciled(corrections=tuple(corrections), refused=tuple(sorted(refused)), mistaken=mistaken)
 
 
 def _allocated(

@@ -145,6 +145,35 @@ async def test_a_share_that_another_ask_needs_is_not_exchanged(node: Node) -> No
     assert [node.assigned(name)[0]["gpu"] for name in ("a", "b")] == [0, 1]
 
 
+@pytest.mark.parametrize("restart", [False, True], ids=["an agent", "the agents before and after a restart"])
+@pytest.mark.parametrize("started", [False, True], ids=["before", "after"])
+async def test_a_pod_that_was_mistaken_for_another_kind_is_in_nobodys_way(
+    node: Node, *, restart: bool, started: bool
+) -> None:
+    """It is evicted at once. Its start is tried before or after the other pod comes, which gets its own share."""
+    cut = facts(0, layout=sevenths())
+    pairs = (cut, Sharing(layout=cut.layout)), (facts(1, "T4"), MEMORY)
+    await node.offer(*pairs)
+    node.assign("a", 4, share(0, 4864, profile="1g.5gb", start=3, mode=Mode.MIG))
+    node.assign("b", 4, share(1, 4096, compute_percent=30), compute_percent=30)
+    await node.kubelet.admit("default", "b", Container(name="main", limits=((NEED, 4),)))
+    if started:
+        with pytest.raises(Conflict, match="differ in size or kind"):
+            await node.kubelet.create("default", "b", "main")
+    if restart:
+        await node.kill()
+        node.plugins = node.started()
+        await node.offer(*pairs)
+    assert dict((await node.run("a", NEED, 4)).env)["NVIDIA_VISIBLE_DEVICES"] == cut.instances[3].uuid
+    for _ in range(2):
+        with pytest.raises(Conflict, match="it was started with a GPU that is no longer recorded"):
+            await node.kubelet.create("default", "b", "main")
+    if restart and started:  # only its record says so by now
+        node.passed_s += 61
+    ((pod, _),) = node.plugins.gate.refusals.blocked_pods().values()
+    assert pod == "default/b"
+
+
 async def test_the_other_half_of_an_exchange_is_written_by_the_next_agent(node: Node) -> None:
     pairs = [(facts(index, "T4"), MEMORY) for index in range(2)]
     await node.offer(*pairs)

@@ -362,6 +362,15 @@ class AllocationRecord:
             )
         )
 
+    def void_guess(self, resource: str, ids: tuple[str, ...]) -> None:
+        """Count nothing as used of a container that was answered with another's devices (`lastgate.without_guess`).
+
+        Raises:
+            Unavailable: the record cannot be written.
+
+        """
+        self.keep(lastgate.without_guess(self._entries, resource, ids))
+
     def release(self, *, complete: bool = False) -> None:
         """Release the allocations of ended pods without any process left.
 

@@ -31,6 +31,8 @@ class _Refused(NamedTuple):
     since_s: float
     rival: str
     """UID of the pod that has its devices; empty for another reason."""
+    final: bool = False
+    """Whether it will never start."""
 
 
 class Refusals:
@@ -62,12 +64,13 @@ class Refusals:
         self._duplicates: dict[tuple[str, tuple[str, ...]], tuple[tuple[Allocation, Clash], ...]] = {}
         """Containers whose ids were also allocated to an earlier pod, by resource and ids."""
 
-    def refuse(self, holder: Allocation, text: str, rival: str = "") -> None:
-        """Remember that a container may not start, and why, as long as it is refused."""
+    def refuse(self, holder: Allocation, text: str, rival: str = "", *, final: bool = False) -> None:
+        """Remember that a container may not start, and why, as long as it is refused; for good if that is final."""
         key = holder.uid, holder.container
         before = self._refused.get(key)
-        since_s = self._clock_s() if before is None else before.since_s
-        self._refused[key] = _Refused(pod=holder.pod, text=text, since_s=since_s, rival=rival)
+        if before is None or not before.final:
+            since_s = self._clock_s() if before is None else before.since_s
+            self._refused[key] = _Refused(pod=holder.pod, text=text, since_s=since_s, rival=rival, final=final)
 
     def forget(self, holder: Allocation) -> None:
         """Forget a refused container: it started."""
@@ -82,7 +85,7 @@ class Refusals:
         self._duplicates[resource, ids] = tuple(later)
 
     def blocked_pods(self) -> dict[str, tuple[str, str]]:
-        """Return the pods that were refused for a minute, by UID, each with the reason.
+        """Return the pods that were refused for a minute, or for good, by UID, each with the reason.
 
         A pod that waits for a terminating pod is not among them: that resolves itself. One that waits for processes
         left behind by a deleted pod is, and one whose devices the kubelet has lost.
@@ -95,7 +98,11 @@ class Refusals:
             if not is_ending(find(key[0])) and (is_ended(find(each.rival)) or not is_ending(find(each.rival)))
         }
         late_s = self._clock_s() - _BLOCKED_S
-        return {uid: (each.pod, each.text) for (uid, _), each in self._refused.items() if each.since_s < late_s}
+        return {
+            uid: (each.pod, each.text)
+            for (uid, _), each in self._refused.items()
+            if each.final or each.since_s < late_s
+        }
 
     def _note_lost(self) -> None:
         """Remember containers whose devices the kubelet has lost, by their status, until they run again."""

@@ -50,6 +50,8 @@ class Exchanges:
         self._exchanges = {each.request.key: each for each in remembered.exchanges}
         """Corrections that are decided and not written yet."""
         self._unheld_s: dict[Units, float] = {}
+        self.mistaken = frozenset[RequestKey]()
+        """Containers that the last `mend` found with devices of another size or kind than theirs."""
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -136,6 +138,7 @@ class Exchanges:
             self._log.info("assignment_exchanged", pod=str(each.request.key), gpus=[share.gpu for share in each.shares])
         if found.corrections:
             self._write()
+        self.mistaken = found.mistaken
         # 2. Write them on the pods that exist.
         refused: dict[RequestKey, TesseraError] = {key: _mistaken(key, why) for key, why in found.refused}
         unseen = await self.unseen() if self._exchanges else frozenset[str]()

@@ -257,7 +257,7 @@ class ShareAllocator:
             if removed:
                 self._log.info("shares_removed", shares=[name.removeprefix(_PREFIX) for name in removed])
             if self._injection.fixed_at_allocate:
-                await self._exchanges.mend(allocated)
+                await self._mend(allocated)
 
     async def _find_unassigned(self, allocated: tuple[KubeletAllocation, ...]) -> None:
         """Find pods with units and without an assignment also before they start: their image may never be pulled.
@@ -315,7 +315,7 @@ class ShareAllocator:
         self._exchanges.forget(await self._exchanges.recorded(), units)
         if fixed:
             # Shares answered to another pod than the chosen one must not count as free.
-            await self._exchanges.mend(allocated)
+            await self._mend(allocated)
             self._clear_guessed_uses(allocated)
         try:
             return self._unserved(resource, len(ids), allocated, fixed=fixed)
@@ -446,13 +446,31 @@ class ShareAllocator:
 
     async def _exchange(self, request: AssignedRequest, holder: Allocation) -> AssignedRequest:
         """Return the request with what its container was answered; assignments match when this returns."""
-        refused = (await self._exchanges.mend(await self._view.container_devices())).get(request.key)
+        refused = (await self._mend(await self._view.container_devices())).get(request.key)
         if isinstance(refused, Unavailable):
             raise refused
         if refused is not None:
             self._gate.refusals.refuse(holder, refused.found)
             raise refused
         return self._request_of(holder) or request
+
+    async def _mend(self, allocated: tuple[KubeletAllocation, ...]) -> dict[RequestKey, TesseraError]:
+        """Correct assignments to match what holders were answered; return those that cannot be corrected, and why.
+
+        A container that was answered with a share of another size or kind never starts: its pod is evicted, and the
+        share is the one's that it is assigned to.
+        """
+        refused = await self._exchanges.mend(allocated)
+        for each in allocated:
+            pod = f"{each.namespace}/{each.pod}"
+            holder = Allocation(
+                resource=each.resource, ids=each.device_ids, uid=each.uid, pod=pod, container=each.container
+            )
+            if each.key in self._exchanges.mistaken and not self._gate.record.has_started(holder):
+                self._gate.refusals.refuse(holder, refused[each.key].found, final=True)
+                self._gate.record.void_guess(each.resource, each.device_ids)
+                self._exchanges.use((each.resource, frozenset(each.device_ids)))
+        return refused
 
     @property
     def refused(self) -> tuple[str, ...]:
