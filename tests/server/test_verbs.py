@@ -56,14 +56,14 @@ OBSTACLES: dict[str, tuple[tuple[Gpu, ...], tuple[Share, ...], int, str, str]] =
         (share(0, 1 << 10, Mode.MEMORY_SHARE),),
         4,
         "driver",
-        "no room for 4 GiB with driver isolation: 1 GPU is shared as memory-share",
+        "no room for 4 GiB with driver isolation: 1 GPU is shared by memory",
     ),
     "memory slices": (
         (gpu(0),),
         (mig_share(0, "1g.5gb", 1), mig_share(0, "3g.20gb", 4)),
         16,
         "hardware",
-        "no room for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but it starts at 0, 4",
+        "no room for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but 3g.20gb starts only at 0, 4",
     ),
     "a GPU that is shared otherwise": (
         (gpu(0), gpu(1, sharing=Sharing(modes=(Mode.MEMORY_SHARE,)))),
@@ -365,6 +365,7 @@ async def test_a_pod_by_name_is_sent_where_every_device_of_the_name_is_what_it_s
     gpus, resource, annotations, want = RESTRICTED[sentence]
     kube = MemoryKube()
     await make_node(kube, "a", *gpus)
+    await kube.patch(NODES, "a", {"status": {"allocatable": {resource: "1"}}}, subresource="status")
     async with servers(kube) as (server,):
         asking = await make_pod(kube, "p", {resource: 1}, annotations=annotations)
         await settle()

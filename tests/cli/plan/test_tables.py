@@ -63,7 +63,7 @@ def test_a_plan_of_nothing_is_one_line() -> None:
 
 def test_one_line_for_each_workload_and_share() -> None:
     words = squeezed(printed(SCENES["a Job of 60 on eight GPUs in sevenths"]()))
-    assert "A Job default/mig-batch 56 1g.10gb, 9.6 GiB, 14% hardware gpu-node-1 GPU 0-7" in words
+    assert "A Job default/mig-batch 56 1g.10gb, 9.6 GiB, 14 % hardware gpu-node-1 GPU 0-7" in words
     assert "56 of 60 pods placed, 4 pending; 8 of 8 GPUs in use; 56 MIG instances, 56 to be created" in words
 
 
@@ -138,11 +138,11 @@ def test_running_pods_sit_on_strips_and_are_not_placed_again() -> None:
 
 
 PLACES = {
-    "a pod on two GPUs": ("memory shares of many sizes", "2 \u00d7 whole GPU, 40 GiB, 14% hardware a100-node GPU 0-1"),
+    "a pod on two GPUs": ("memory shares of many sizes", "2 \u00d7 whole GPU, 40 GiB, 14 % hardware a100-node GPU 0-1"),
     "a pod without a GPU": ("memory shares of many sizes", "Deployment default/web 1 no GPU l4-node"),
     "many nodes": ("forty nodes, most alike", "8 more nodes"),
     "nodes alike are one line": ("forty nodes, most alike", "pool-a-000 and 13 like it 0-7 H100-80GB A 1g"),
-    "time-sliced instances": ("time-sliced MIG instances", "3g.20gb time-sliced, 4.7 GiB, 14% none a100 GPU 0"),
+    "time-sliced instances": ("time-sliced MIG instances", "3g.20gb time-sliced, 4.7 GiB, 14 % none a100 GPU 0"),
 }
 
 

@@ -381,7 +381,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["once ns/x ends on a: 3g.20gb at 0 of GPU 0"],
-        ["no room for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but it starts at 0, 4"],
+        ["no room for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but 3g.20gb starts only at 0, 4"],
     ),
     "two that would have to end": (
         [
@@ -481,13 +481,13 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["once ns/x ends on a: 4 GiB of GPU 0 (MPS)"],
-        ["too little CPU: 8000 milli requested, 4000 free"],
+        ["too little CPU: 8 requested, 4 free"],
     ),
     "short of memory": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4, "memory": 1 << 40})],
         [],
         [],
-        ["too little memory: 1048576 MiB requested, 262144 free"],
+        ["too little memory: 1048576 MiB requested, 262144 MiB free"],
     ),
     "full of pods": (
         [
@@ -555,7 +555,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [node(), me({"cpu": 65})],
         [],
         [],
-        ["too little CPU: 65000 milli requested, 64000 free"],
+        ["too little CPU: 65 requested, 64 free"],
     ),
 }
 

@@ -102,21 +102,21 @@ REASONS = {
         (holder("a", share(0, at="1g.6gb@0")), holder("b", share(0, at="1g.6gb@2"))),
         slices("2g.12gb"),
         "failed",
-        "no room for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2",
+        "no room for 2g.12gb: GPU 0 has memory slices 1, 3 free, but 2g.12gb starts only at 0, 2",
     ),
     "nothing can be cut": (
         node("n", gpu(0, A30)),
         (holder("a", share(0)),),
         slices("2g.12gb"),
         "failed",
-        "no room for nvidia.com/mig-2g.12gb: 1 GPU is shared as memory-share",
+        "no room for nvidia.com/mig-2g.12gb: 1 GPU is shared by memory",
     ),
     "no GPU is free": (
         node("n", gpu(0, T4)),
         (holder("a", share(0)),),
         WHOLE,
         "failed",
-        "no room for nvidia.com/gpu: 1 GPU is shared as memory-share",
+        "no room for nvidia.com/gpu: 1 GPU is shared by memory",
     ),
     "MPS serves several GPUs to nobody": (
         node("n", gpu(0, T4, Sharing(modes=(Mode.MPS,))), gpu(1, T4, Sharing(modes=(Mode.MPS,)))),
@@ -195,8 +195,8 @@ REASONS = {
         slices("2g.12gb"),
         "failed",
         (
-            "no room for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2; 1 more GPU has no room "
-            "for it either, 1 is shared as memory-share; 1 x T4 without MIG cannot provide it"
+            "no room for 2g.12gb: GPU 0 has memory slices 1, 3 free, but 2g.12gb starts only at 0, 2; 1 more GPU "
+            "has no room for it either, 1 is shared by memory; 1 x T4 without MIG cannot provide it"
         ),
     ),
     "no device is free, and some GPUs have none": (
@@ -205,7 +205,7 @@ REASONS = {
         amount(1_024, Isolation.HARDWARE),
         "failed",
         (
-            "no room for 1 GiB with hardware isolation: 1 GPU is shared as memory-share; 1 x T4 offering "
+            "no room for 1 GiB with hardware isolation: 1 GPU is shared by memory; 1 x T4 offering "
             "nvidia.com/gpu cannot provide it"
         ),
     ),
@@ -221,14 +221,14 @@ REASONS = {
         (holder("a", share(0)),),
         amount(800, Isolation.DRIVER),
         "failed",
-        "no room for 800 MiB with driver isolation: 1 GPU is shared as memory-share",
+        "no room for 800 MiB with driver isolation: 1 GPU is shared by memory",
     ),
     "one memory slice where no instance starts": (
         node("n", gpu(0)),
         tuple(holder(f"p{i}", share(0, at=f"1g.5gb@{i}")) for i in range(7)),
         slices("1g.5gb"),
         "failed",
-        "no room for 1g.5gb: GPU 0 has memory slice 7 free, but it starts at 0, 1, 2, 3, 4, 5, 6",
+        "no room for 1g.5gb: GPU 0 has memory slice 7 free, but 1g.5gb starts only at 0, 1, 2, 3, 4, 5, 6",
     ),
     "no memory slice": (
         node("n", gpu(0)),
@@ -273,8 +273,8 @@ REASONS = {
         WHOLE,
         "failed",
         (
-            "no room for nvidia.com/gpu: 2 GPUs are allocated, 1 is partitioned by MIG, 1 is shared as memory-share, 1 "
-            "is shared as mps"
+            "no room for nvidia.com/gpu: 2 GPUs are allocated, 1 is partitioned by MIG, 1 is shared by memory, 1 "
+            "is shared by MPS"
         ),
     ),
     "more GPUs than are counted": (

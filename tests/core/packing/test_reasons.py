@@ -67,11 +67,11 @@ def test_devices_of_one_name_that_are_of_several_models_are_the_obstacle() -> No
 SENTENCES: dict[str, tuple[Snapshot, str]] = {
     "CPU": (
         Snapshot(nodes=(node("n", gpu(0), cpu_milli=3000),), pending=pods(slices("1g.5gb", cpu_milli=2500), 2)),
-        "needs nvidia.com/mig-1g.5gb; too little CPU: 2500 milli requested, 500 free (n)",
+        "needs nvidia.com/mig-1g.5gb; too little CPU: 2.5 requested, 0.5 free (n)",
     ),
     "memory": (
         Snapshot(nodes=(node("n"),), pending=pods(Need(memory_mib=1 << 21), 1)),
-        "needs 0 milli cpu and 2097152 MiB memory; too little memory: 2097152 MiB requested, 1048576 free (n)",
+        "needs 0 CPU and 2097152 MiB memory; too little memory: 2097152 MiB requested, 1048576 MiB free (n)",
     ),
     "no nodes": (Snapshot(nodes=(), pending=pods(WHOLE, 1)), "needs nvidia.com/gpu; there are no nodes"),
     "a model that is nowhere": (
@@ -107,7 +107,7 @@ SENTENCES: dict[str, tuple[Snapshot, str]] = {
             pending=pods(Need(cpu_milli=1), 1),
         ),
         (
-            "needs 1 milli cpu and 0 MiB memory; the node has its maximum number of pods (c, d and 1 more node); the "
+            "needs 0.001 CPU and 0 MiB memory; the node has its maximum number of pods (c, d and 1 more node); the "
             "node is cordoned (a); the pod does not tolerate the taint k=v:NoExecute (b)"
         ),
     ),
@@ -117,7 +117,7 @@ SENTENCES: dict[str, tuple[Snapshot, str]] = {
             pending=pods(Need(cpu_milli=400), 1),
         ),
         (
-            "needs 400 milli cpu and 0 MiB memory; too little CPU: 400 milli requested, 300 free (b; 1 more node has "
+            "needs 0.4 CPU and 0 MiB memory; too little CPU: 0.4 requested, 0.3 free (b; 1 more node has "
             "the same problem)"
         ),
     ),
@@ -134,7 +134,7 @@ SENTENCES: dict[str, tuple[Snapshot, str]] = {
             pending=pods(Need(cpu_milli=400), 1),
         ),
         (
-            "needs 400 milli cpu and 0 MiB memory; too little CPU: 400 milli requested, 300 free (b; 2 more nodes have "
+            "needs 0.4 CPU and 0 MiB memory; too little CPU: 0.4 requested, 0.3 free (b; 2 more nodes have "
             "the same problem)"
         ),
     ),

@@ -145,7 +145,7 @@ def _gets(shares: tuple[Share, ...]) -> tuple[str, str]:
 
 def _share_words(share: Share) -> str:
     kind = " ".join(part for part in (share.profile or "", _MODES[share.mode]) if part)
-    compute = f", {share.compute_percent}%" if 0 < share.compute_percent < _WHOLE_PERCENT else ""
+    compute = f", {share.compute_percent} %" if 0 < share.compute_percent < _WHOLE_PERCENT else ""
     return f"{kind}, {gib(share.memory_mib)}{compute}"
 
 

@@ -7,6 +7,7 @@ from tessera.core.packing.fit.admission import Refusal, refusal, unadvertised, w
 from tessera.core.packing.obstacles import UNREPORTED, Cause, Obstacle
 from tessera.core.workload.need import Ask, Isolation, Need
 from tessera.core.workload.resources import GPU_MEMORY, MODEL_RESOURCE
+from tessera.core.workload.units import cores
 
 __all__ = ["first_obstacle", "mixed", "refused"]
 
@@ -33,10 +34,10 @@ def _node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Ob
     """Return what a node with this much left lacks besides devices; None where it has enough."""
     if need.cpu_milli > cpu_milli:
         left = max(cpu_milli, 0)
-        return Obstacle(Cause.CPU, f"too little CPU: {need.cpu_milli} milli requested, {left} free", left)
+        return Obstacle(Cause.CPU, f"too little CPU: {cores(need.cpu_milli)} requested, {cores(left)} free", left)
     if need.memory_mib > memory_mib:
         left = max(memory_mib, 0)
-        return Obstacle(Cause.MEMORY, f"too little memory: {need.memory_mib} MiB requested, {left} free", left)
+        return Obstacle(Cause.MEMORY, f"too little memory: {need.memory_mib} MiB requested, {left} MiB free", left)
     return None if pods > 0 else Obstacle(Cause.PODS, "the node has its maximum number of pods")
 
 

@@ -109,8 +109,8 @@ _STATES: Final = (
     ("has no room for it either", "have no room for it either"),
     ("is allocated", "are allocated"),
     ("is partitioned by MIG", "are partitioned by MIG"),
-    ("is shared as memory-share", "are shared as memory-share"),
-    ("is shared as mps", "are shared as mps"),
+    ("is shared by memory", "are shared by memory"),
+    ("is shared by MPS", "are shared by MPS"),
     ("is unhealthy", "are unhealthy"),
     ("is closed to new pods", "are closed to new pods"),
 )
@@ -360,7 +360,7 @@ class Obstacles:
         if any(not place.mask & used for place in places):
             why = "the media engines it needs are allocated"
         else:
-            why = f"it starts at {', '.join(str(place.start) for place in places)}"
+            why = f"{profile} starts only at {', '.join(str(place.start) for place in places)}"
         return f"no room for {profile}: {has}, but {why}", len(free)
 
 

@@ -22,6 +22,7 @@ from tessera.core.packing.pack import POLICIES, Packer
 from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 from tessera.core.workload.texts import first_of
+from tessera.core.workload.units import gib
 
 __all__ = [
     "PLAN_POLICIES",
@@ -372,8 +373,8 @@ def _warnings(layouts: Iterable[GpuLayout]) -> Iterator[str]:
 
 def _shared(devices: Sequence[PlannedDevice]) -> str:
     pods = [pod for device in devices for pod in device.pods]
-    instances = [f"{p.placement.profile} at memory slice {p.placement.start}" for p in devices if p.placement]
-    where = f"on {', '.join(instances)}" if instances else f"in {devices[0].memory_mib} MiB"
+    instances = [f"{p.placement.profile} at {p.placement.start}" for p in devices if p.placement]
+    where = f"on {' and '.join(instances)}" if instances else f"in {gib(devices[0].memory_mib)}"
     others = "the other pods on the instance" if instances else "all"
     return (
         f"{len(pods)} pods share memory that {devices[0].mode} does not isolate, {where}; "

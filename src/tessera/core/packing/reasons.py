@@ -20,6 +20,7 @@ from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Need
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.core.workload.texts import first_of, more
+from tessera.core.workload.units import cores
 
 __all__ = ["NodeFit", "Reasons", "describe_need", "summarize", "verdicts_by_ledger"]
 
@@ -41,7 +42,7 @@ class NodeFit(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe_need(need: Need) -> str:
     """Return a need in words: its GPU asks, or cpu and memory if it requests no GPU; and its cached models."""
-    cpu_memory = f"{need.cpu_milli} milli cpu and {need.memory_mib} MiB memory"
+    cpu_memory = f"{cores(need.cpu_milli)} CPU and {need.memory_mib} MiB memory"
     asks = [describe(ask) for ask in need.asks] or [cpu_memory]
     return ", ".join((*asks, *(f"{MODEL_RESOURCE}{name}" for name in need.cached_models)))
 

@@ -10,7 +10,18 @@ from fractions import Fraction
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["MIB", "MOST_CPU_MILLI", "count", "cpu_milli", "gib", "memory_mib", "quantity", "round_down", "round_up"]
+__all__ = [
+    "MIB",
+    "MOST_CPU_MILLI",
+    "cores",
+    "count",
+    "cpu_milli",
+    "gib",
+    "memory_mib",
+    "quantity",
+    "round_down",
+    "round_up",
+]
 
 MIB = 1 << 20
 """Bytes in one MiB."""
@@ -89,6 +100,11 @@ def gib(mib: int, *, up: bool = False) -> str:
     parts = 1 if mib >= 1000 * _MIB_IN_GIB else 10
     rounded = -(-parts * mib // _MIB_IN_GIB) if up else parts * mib // _MIB_IN_GIB
     return f"{f'{rounded / parts:,.1f}'.removesuffix('.0')} GiB"
+
+
+def cores(milli: int) -> str:
+    """Return an amount of CPU for people, exactly: 15.2."""
+    return f"{milli / 1000:.3f}".rstrip("0").rstrip(".")
 
 
 def round_up(number: Fraction) -> int:

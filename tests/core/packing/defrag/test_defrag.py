@@ -260,7 +260,7 @@ STUCK: dict[str, tuple[list[ObservedPod], dict[PodKey, Evictable], Asker, str]] 
         two_halves(),
         free(*two_halves()),
         asker(msgspec.structs.replace(WHOLE, cpu_milli=1 << 20)),
-        "moving pods does not help: too little CPU: 1048576 milli requested, 64000 free (n)",
+        "moving pods does not help: too little CPU: 1048.576 requested, 64 free (n)",
     ),
 }
 
