@@ -10,8 +10,8 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from harness.card import Card, without_gpu
 from harness.certificates import make_certificates
+from harness.realgpu import RealGpu, without_gpu
 
 # No deadlines: a busy machine is not a defect. Where CI is set, the same examples each time, so that a change does not
 # fail for what was there before; elsewhere new examples, which is how laws find what nobody thought of.
@@ -66,11 +66,11 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def card() -> Card:
+def real_gpu() -> RealGpu:
     """Give the real GPU of this machine, read only; without one the test is skipped, which is no evidence."""
     if why := without_gpu():
         pytest.skip(why)
-    return Card()
+    return RealGpu()
 
 
 @pytest.fixture(autouse=True)

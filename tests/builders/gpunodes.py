@@ -2,7 +2,7 @@
 
 import uuid
 
-from builders.cards import at
+from builders.gpufacts import at
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.advertise import OfferOptions, Resource, offer
 from tessera.core.gpu.gpumodels import model

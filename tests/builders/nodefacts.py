@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from builders.cards import card
+from builders.gpufacts import gpu_facts
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import named_layouts, place
@@ -12,7 +12,7 @@ def gpu(index: int, name: str = "T4", layout: str | None = None, **more: Any) ->
     """Return a GPU; `layout` turns MIG on with the configuration mig-parted calls so."""
     known = model(name)
     placements = place(known, dict(named_layouts(known)[layout])) or () if layout else None
-    return card(name, index=index, layout=placements, **({"product": name} | more))
+    return gpu_facts(name, index=index, layout=placements, **({"product": name} | more))
 
 
 def node_of(*gpus: GpuFacts, cuda: tuple[int, int] = (13, 0), memory_limits: bool = False) -> Inventory:

@@ -288,9 +288,9 @@ FIELDS = {
 def test_json_has_every_value() -> None:
     got = json.loads(run("-o", "json").stdout)
     assert list(got) == ["nodes", "pending", "notes"]
-    card = got["nodes"][0]["gpus"][0]
-    records = {"nodes": got["nodes"], "gpus": [card], "pending": got["pending"]}
-    records |= {name: card[name] for name in ("slices", "pods")}
+    a_gpu = got["nodes"][0]["gpus"][0]
+    records = {"nodes": got["nodes"], "gpus": [a_gpu], "pending": got["pending"]}
+    records |= {name: a_gpu[name] for name in ("slices", "pods")}
     assert {name: " ".join(each[0]) for name, each in records.items()} == FIELDS
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from builders.cards import at, card
+from builders.gpufacts import at, gpu_facts
 from builders.kubeobjects import gpunode, pod, share
 from harness.virtualtime import run
 from tessera.agent.partition import NodeLocks
@@ -85,10 +85,10 @@ class Node:
 
 def test_list_shows_gpus_instances_users_and_what_could_be(tmp_path: Path) -> None:
     node = Node(
-        card(layout=HALVES, incomplete=()),
-        card("T4", index=1),
-        card(index=2, lost=True),
-        card(index=3, pending=True),
+        gpu_facts(layout=HALVES, incomplete=()),
+        gpu_facts("T4", index=1),
+        gpu_facts(index=2, lost=True),
+        gpu_facts(index=3, pending=True),
         folder=tmp_path,
     )
     node.driver.start_process("GPU-0", 77, HALVES[0])
@@ -128,7 +128,7 @@ def users(node: Node, *arguments: str) -> list[list[dict[str, str]]]:
 
 @pytest.mark.parametrize("unit_mib", [0, 1024, 512])
 def test_assignments_tell_whose_units_are_on_which_gpu(unit_mib: int, tmp_path: Path) -> None:
-    node = Node(card(), card(index=1), folder=tmp_path)
+    node = Node(gpu_facts(), gpu_facts(index=1), folder=tmp_path)
     with_units(node, 8 * (unit_mib or 1024))
     if unit_mib:
         run(node.kube.create(GPU_NODES, gpunode("n1", unit_mib=unit_mib)))
@@ -138,7 +138,7 @@ def test_assignments_tell_whose_units_are_on_which_gpu(unit_mib: int, tmp_path: 
 
 
 def test_mig_is_switched_on_the_gpu_that_units_are_not_on(tmp_path: Path) -> None:
-    node = Node(card(), card(index=1), folder=tmp_path)
+    node = Node(gpu_facts(), gpu_facts(index=1), folder=tmp_path)
     with_units(node)
     planned = node.json("apply", "-c", "all-1g.5gb", "--dry-run", code=5)["gpus"]
     assert [each["result"] for each in planned] == ["blocked"] * 2
@@ -171,7 +171,7 @@ WITHOUT: dict[str, tuple[tuple[str, ...], TesseraError | TimeoutError, str]] = {
 def test_without_assignments_units_stand_at_every_gpu_they_may_be_of(
     arguments: tuple[str, ...], error: Exception, want: str, tmp_path: Path
 ) -> None:
-    node = Node(card(), card(index=1), folder=tmp_path)
+    node = Node(gpu_facts(), gpu_facts(index=1), folder=tmp_path)
     node.kube = Refusing(GPU_NODES, error)
     with_units(node)
     assert users(node, *arguments) == [[{"pod": "ns/p"}]] * 2
@@ -179,14 +179,14 @@ def test_without_assignments_units_stand_at_every_gpu_they_may_be_of(
 
 
 def test_a_cluster_without_the_kind_gpunode_counts_in_gib(tmp_path: Path) -> None:
-    node = Node(card(), card(index=1), folder=tmp_path)
+    node = Node(gpu_facts(), gpu_facts(index=1), folder=tmp_path)
     node.kube = Refusing(GPU_NODES, Unsupported("GPUNode", found="no such kind", expected="it"))
     with_units(node)
     assert users(node, "--node", "n1") == [[], [{"pod": "ns/p"}]]
 
 
 def test_apply_changes_what_must_change_and_the_second_time_nothing(tmp_path: Path) -> None:
-    node = Node(card(layout=HALVES[:1]), card("T4", index=1), card(index=2), folder=tmp_path)
+    node = Node(gpu_facts(layout=HALVES[:1]), gpu_facts("T4", index=1), gpu_facts(index=2), folder=tmp_path)
     plain = node.json("apply", "-f", str(node.file))["gpus"]
     assert [(each["index"], each["result"], each["steps"]) for each in plain] == [
         (0, "done", [{"do": "create", "profile": "3g.20gb", "start": 4, "disturbs": []}])
@@ -197,7 +197,7 @@ def test_apply_changes_what_must_change_and_the_second_time_nothing(tmp_path: Pa
 
 
 def test_apply_without_a_file_switches_mig_on_and_off(tmp_path: Path) -> None:
-    node = Node(card(), folder=tmp_path)
+    node = Node(gpu_facts(), folder=tmp_path)
     node.run("apply", "-c", "all-1g.5gb", "--checkpoint", str(tmp_path / "deep" / "mig.json"))
     assert node.layouts() == [SEVEN]
     assert json.loads((tmp_path / "deep" / "mig.json").read_text())["gpus"][0]["mig"] is True
@@ -206,7 +206,7 @@ def test_apply_without_a_file_switches_mig_on_and_off(tmp_path: Path) -> None:
 
 
 def test_dry_run_shows_steps_and_whom_each_disturbs(tmp_path: Path) -> None:
-    node = Node(card(layout=SEVEN[:2]), folder=tmp_path)
+    node = Node(gpu_facts(layout=SEVEN[:2]), folder=tmp_path)
     node.driver.start_process("GPU-0", 77, SEVEN[1])
     plain = node.json("apply", "-f", str(node.file), "--dry-run", code=5)["gpus"]
     assert plain[0]["result"] == "blocked"
@@ -229,7 +229,7 @@ def test_a_kubeconfig_that_cannot_be_read_is_said_also_where_no_pods_are_seen(te
     file = tmp_path / "kubeconfig"
     if text is not None:
         file.write_text(text)
-    driver = MemoryDriver((card(),))
+    driver = MemoryDriver((gpu_facts(),))
     words = ("mig", "apply", "-c", "all-1g.5gb", "--kubeconfig", str(file), *NO_KUBELET)
     result = CliRunner(env={"TESSERA_MIG_STATE_DIR": str(tmp_path)}).invoke(main, words, obj=Means(driver=driver))
     assert (result.exit_code, "kubeconfig" in result.stderr) == (2, True)
@@ -243,13 +243,13 @@ def test_a_kubeconfig_that_is_of_no_use_is_said(tmp_path: Path) -> None:
     plain = {"clusters": [cluster], "contexts": [context], "users": [{"name": "u", "user": {}}], "current-context": "c"}
     file.write_text(json.dumps(plain))
     words = ("mig", "list", "--kubeconfig", str(file), *NO_KUBELET)
-    result = CliRunner().invoke(main, words, obj=Means(driver=MemoryDriver((card(),))))
+    result = CliRunner().invoke(main, words, obj=Means(driver=MemoryDriver((gpu_facts(),))))
     assert result.exit_code == 0, result.output
     assert "note: --kubeconfig is not used: no kubelet at /nowhere/kubelet.sock" in result.stderr
 
 
 def test_used_instances_are_refused(tmp_path: Path) -> None:
-    node = Node(card(layout=SEVEN), folder=tmp_path)
+    node = Node(gpu_facts(layout=SEVEN), folder=tmp_path)
     node.driver.start_process("GPU-0", 77, SEVEN[1])
     result = node.run("apply", "-f", str(node.file), code=5)
     assert (
@@ -260,7 +260,7 @@ def test_used_instances_are_refused(tmp_path: Path) -> None:
 
 
 def test_pods_in_the_way_are_evicted_where_that_is_asked_for(tmp_path: Path) -> None:
-    node = Node(card(layout=SEVEN), folder=tmp_path)
+    node = Node(gpu_facts(layout=SEVEN), folder=tmp_path)
     node.pod("p", "MIG-0-1")
     node.pod("q", "MIG-0-6")
     arguments = ("apply", "-f", str(node.file), "--evict", "--node", "n1")
@@ -279,7 +279,7 @@ def test_pods_in_the_way_are_evicted_where_that_is_asked_for(tmp_path: Path) -> 
 
 def test_a_disruption_budget_and_a_process_are_honoured(tmp_path: Path) -> None:
     """What nobody stands in the way of is done all the same."""
-    node = Node(card(layout=SEVEN), card(index=1, layout=SEVEN), folder=tmp_path)
+    node = Node(gpu_facts(layout=SEVEN), gpu_facts(index=1, layout=SEVEN), folder=tmp_path)
     node.pod("p", "MIG-0-1", app="web")
     budget = {"metadata": {"name": "web", "namespace": "ns"}, "spec": {"selector": {"matchLabels": {"app": "web"}}}}
     run(node.kube.create(DISRUPTION_BUDGETS, budget | {"status": {"disruptionsAllowed": 0}}))
@@ -305,7 +305,7 @@ def test_a_disruption_budget_and_a_process_are_honoured(tmp_path: Path) -> None:
     ],
 )
 def test_evictions_that_cannot_be(arguments: tuple[str, ...], code: int, want: str, tmp_path: Path) -> None:
-    node = Node(card(layout=SEVEN), folder=tmp_path)
+    node = Node(gpu_facts(layout=SEVEN), folder=tmp_path)
     node.pod("p", "MIG-0-1")
     assert want in node.run("apply", "-c", "all-3g.20gb", "--evict", *arguments, code=code).stderr
     assert node.layouts() == [SEVEN]
@@ -313,7 +313,7 @@ def test_evictions_that_cannot_be(arguments: tuple[str, ...], code: int, want: s
 
 
 def test_evictions_need_a_kubelet_and_a_cluster(tmp_path: Path) -> None:
-    node = Node(card(layout=SEVEN), folder=tmp_path)
+    node = Node(gpu_facts(layout=SEVEN), folder=tmp_path)
     arguments = ["mig", "apply", "-c", "all-3g.20gb", "--evict", "--node", "n1"]
     without = CliRunner().invoke(main, [*arguments, *NO_KUBELET], obj=Means(driver=node.driver))
     assert "--evict: no kubelet at /nowhere/kubelet.sock: give --kubelet-socket: the kubelet's" in without.stderr
@@ -324,7 +324,7 @@ def test_evictions_need_a_kubelet_and_a_cluster(tmp_path: Path) -> None:
 
 
 def test_mode_only_switches_mig_and_leaves_instances(tmp_path: Path) -> None:
-    node = Node(card(layout=HALVES), card(index=1), card(index=2, layout=()), folder=tmp_path)
+    node = Node(gpu_facts(layout=HALVES), gpu_facts(index=1), gpu_facts(index=2, layout=()), folder=tmp_path)
     arguments = ("apply", "-c", "all-1g.5gb", "--mode-only")
     assert node.json("assert", "-c", "all-1g.5gb", "--mode-only", code=1)["differences"] == [
         {"index": 1, "uuid": "GPU-1", "found": "MIG off", "expected": "MIG on"}
@@ -341,28 +341,28 @@ def test_mode_only_switches_mig_and_leaves_instances(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gpu", "arguments", "code", "want"),
     [
-        (card(layout=HALVES), ("apply", "-c", "halves"), 2, "MIG configuration: 'halves' is not the name of"),
+        (gpu_facts(layout=HALVES), ("apply", "-c", "halves"), 2, "MIG configuration: 'halves' is not the name of"),
         (
-            card(layout=HALVES),
+            gpu_facts(layout=HALVES),
             ("apply",),
             2,
             "-c/--config: it is not given",
         ),
-        (card(layout=HALVES), ("apply", "-f", "missing.yaml"), 2, "missing.yaml: No such file"),
+        (gpu_facts(layout=HALVES), ("apply", "-f", "missing.yaml"), 2, "missing.yaml: No such file"),
         (
-            card(lost=True, layout=HALVES),
+            gpu_facts(lost=True, layout=HALVES),
             ("apply", "-c", "all-1g.5gb"),
             4,
             "impossible: the driver has lost GPU 0",
         ),
         (
-            card(pending=True),
+            gpu_facts(pending=True),
             ("apply", "-c", "all-1g.5gb"),
             4,
             "needs reset: GPU 0: MIG mode changes to on at the next",
         ),
         (
-            card(layout=HALVES),
+            gpu_facts(layout=HALVES),
             ("restore", "--checkpoint", "none.json"),
             2,
             "none.json: there is no such file: write a checkpoint",
@@ -378,7 +378,7 @@ def test_refusals_say_what_to_do(
 
 
 def test_a_failed_step_is_reported_and_the_former_layout_restored(tmp_path: Path) -> None:
-    node = Node(card(layout=SEVEN), folder=tmp_path)
+    node = Node(gpu_facts(layout=SEVEN), folder=tmp_path)
     node.driver.fail("create_instance", Unavailable("GPU 0", found="a fault", expected="no fault"))
     result = node.run("apply", "-f", str(node.file), "--checkpoint", str(tmp_path / "mig.json"), code=4)
     assert "failed: GPU 0: creating 3g.20gb at 0 failed: a fault" in result.stderr
@@ -388,7 +388,7 @@ def test_a_failed_step_is_reported_and_the_former_layout_restored(tmp_path: Path
 
 
 def test_a_checkpoint_that_cannot_be_written_is_said_beside_what_was_done(tmp_path: Path) -> None:
-    node = Node(card(), folder=tmp_path)
+    node = Node(gpu_facts(), folder=tmp_path)
     (tmp_path / "file").touch()
     given = ("apply", "-c", "all-1g.5gb", "--checkpoint", str(tmp_path / "file" / "layouts.json"))
     result = node.run(*given, code=4)
@@ -403,7 +403,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_beside_what_was_done(tmp_pa
 
 
 def test_while_another_process_changes_a_gpu_nothing_is_done_and_it_is_named(tmp_path: Path) -> None:
-    node = Node(card(), card(index=1), folder=tmp_path)
+    node = Node(gpu_facts(), gpu_facts(index=1), folder=tmp_path)
 
     async def beside() -> Result:
         async with NodeLocks(tmp_path / "state" / "locks").hold("GPU-1", by_s=0.0):
@@ -419,7 +419,7 @@ def test_while_another_process_changes_a_gpu_nothing_is_done_and_it_is_named(tmp
 
 
 def test_where_there_can_be_no_lock_it_is_said(tmp_path: Path) -> None:
-    node = Node(card(), folder=tmp_path)
+    node = Node(gpu_facts(), folder=tmp_path)
     (tmp_path / "state" / "locks").mkdir(parents=True)
     (tmp_path / "state" / "locks" / "GPU-0.lock").symlink_to(tmp_path)
     result = node.run("apply", "-c", "all-1g.5gb")
@@ -441,7 +441,7 @@ def test_who_is_not_root_has_locks_of_their_own(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_file_with_several_documents_is_refused(tmp_path: Path) -> None:
-    node = Node(card(), folder=tmp_path)
+    node = Node(gpu_facts(), folder=tmp_path)
     node.file.write_text(f"{FILE}---\n{FILE}")
     assert "2 documents: write one" in node.run("list", "-f", str(node.file), code=2).stderr
 
@@ -449,14 +449,14 @@ def test_a_file_with_several_documents_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gpu", "arguments", "code"),
     [
-        (card(layout=HALVES), ("-c", "all-3g.20gb"), 0),
-        (card(layout=HALVES), ("-c", "all-1g.5gb"), 1),
-        (card(layout=HALVES), ("-c", "all-1g.5gb", "--mode-only"), 0),
-        (card(), ("-c", "all-1g.5gb", "--mode-only"), 1),
-        (card(), ("-c", "all-1g.5gb", "--valid-config"), 0),
-        (card(), ("-c", "all-1g.6gb", "--valid-config"), 1),
-        (card(), ("-c", "all-1g.6gb"), 1),
-        (card(), ("-f", "missing.yaml", "--valid-config"), 1),
+        (gpu_facts(layout=HALVES), ("-c", "all-3g.20gb"), 0),
+        (gpu_facts(layout=HALVES), ("-c", "all-1g.5gb"), 1),
+        (gpu_facts(layout=HALVES), ("-c", "all-1g.5gb", "--mode-only"), 0),
+        (gpu_facts(), ("-c", "all-1g.5gb", "--mode-only"), 1),
+        (gpu_facts(), ("-c", "all-1g.5gb", "--valid-config"), 0),
+        (gpu_facts(), ("-c", "all-1g.6gb", "--valid-config"), 1),
+        (gpu_facts(), ("-c", "all-1g.6gb"), 1),
+        (gpu_facts(), ("-f", "missing.yaml", "--valid-config"), 1),
     ],
 )
 def test_assert_answers_with_its_exit_code(
@@ -466,7 +466,7 @@ def test_assert_answers_with_its_exit_code(
 
 
 def test_assert_tells_what_differs(tmp_path: Path) -> None:
-    node = Node(card(layout=SEVEN[:2]), folder=tmp_path)
+    node = Node(gpu_facts(layout=SEVEN[:2]), folder=tmp_path)
     assert node.json("assert", "-f", str(node.file), code=1) == {
         "configuration": "half-half",
         "applied": False,
@@ -477,7 +477,7 @@ def test_assert_tells_what_differs(tmp_path: Path) -> None:
 
 
 def test_what_is_exported_can_be_applied_and_asserted(tmp_path: Path) -> None:
-    node = Node(card(layout=HALVES), card(index=1), folder=tmp_path)
+    node = Node(gpu_facts(layout=HALVES), gpu_facts(index=1), folder=tmp_path)
     node.file.write_text(node.run("export", "-c", "mine").stdout)
     node.run("assert", "-f", str(node.file), "-c", "mine")
     assert node.json("export")["mig-configs"]["current"][0]["mig-devices"] == {"3g.20gb": 2}
@@ -485,7 +485,7 @@ def test_what_is_exported_can_be_applied_and_asserted(tmp_path: Path) -> None:
 
 def test_what_is_written_down_comes_back_at_its_places(tmp_path: Path) -> None:
     layout = at(A100, ("1g.5gb", 3), ("3g.20gb", 4))
-    node = Node(card(layout=layout), folder=tmp_path)
+    node = Node(gpu_facts(layout=layout), folder=tmp_path)
     file = str(tmp_path / "mig.json")
     assert "2 instances of 1 GPU written to" in node.run("checkpoint", "--checkpoint", file).stdout
     assert node.json("checkpoint", "--checkpoint", file)["gpus"][0]["uuid"] == "GPU-0"

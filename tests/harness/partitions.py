@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from builders.cards import at
+from builders.gpufacts import at
 from harness.machines import Machine
 from harness.virtualtime import run
 from tessera.agent.partition import Partitioner

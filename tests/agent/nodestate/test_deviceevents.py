@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from builders.cards import card
+from builders.gpufacts import gpu_facts
 from tessera.agent.nodestate.deviceevents import DeviceEvents
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.clients.kube import EVENTS, NODES, MemoryKube
@@ -17,7 +17,7 @@ from tessera.log import logger
 pytestmark = pytest.mark.anyio
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
-OBSERVED = Inventory(gpus=(card("T4"),))
+OBSERVED = Inventory(gpus=(gpu_facts("T4"),))
 UNHEALTHY = HealthChange(
     device=DeviceId("GPU-0"), before=HealthPhase.HEALTHY, after=HealthPhase.UNHEALTHY, reason="error 79"
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.cards import at
+from builders.gpufacts import at
 from tessera.agent.partition import Checkpoint
 from tessera.core.gpu.gpumodels import model
 from tessera.core.node.layouts import Recorded

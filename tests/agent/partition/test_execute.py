@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from builders.cards import card
+from builders.gpufacts import gpu_facts
 from harness.machines import Machine
 from harness.partitions import (
     FAULT,
@@ -26,7 +26,7 @@ from tessera.errors import Unavailable
 
 
 def test_what_does_not_end_in_time_is_given_up_before_it_begins() -> None:
-    machine = machine_of(card(layout=SEVEN))
+    machine = machine_of(gpu_facts(layout=SEVEN))
     assert apply(machine, TWO, by_s=0) == (("GPU 0: not done in time",), {"GPU-0": SEVEN})
 
 
@@ -51,7 +51,7 @@ class Half(Machine):
 
 
 def test_a_driver_that_never_gets_there_is_not_driven_for_ever() -> None:
-    machine = Half(MemoryDriver((card(layout=()),)))
+    machine = Half(MemoryDriver((gpu_facts(layout=()),)))
     assert apply(machine, TWO)[0] == ("GPU 0: the driver accepts every step and reports another layout",)
 
 
@@ -75,7 +75,7 @@ def start_process(machine: Between) -> None:
     ],
 )
 def test_just_before_an_instance_goes_it_is_looked_at_again(event: Callable[[Between], None], want: str) -> None:
-    machine = Between(MemoryDriver((card(layout=SEVEN),)), event)
+    machine = Between(MemoryDriver((gpu_facts(layout=SEVEN),)), event)
     failures, layouts = apply(machine, TWO)
     assert failures == (f"GPU 0: {want}",)
     assert len(machine.destroyed) == 1
@@ -94,7 +94,7 @@ class UsedByHalf(Machine):
 
 
 def test_what_is_left_by_half_stays_while_a_process_may_use_it() -> None:
-    machine = UsedByHalf(MemoryDriver((card(layout=SEVEN),)))
+    machine = UsedByHalf(MemoryDriver((gpu_facts(layout=SEVEN),)))
     driver_of(machine).fail("destroy_instance", FAULT, half_done=True)
     failures, layouts = apply(machine, TWO)
     assert failures == (f"GPU 0: destroying 1g.5gb at 0 failed: a fault{UNRESTORED}",)
@@ -103,7 +103,7 @@ def test_what_is_left_by_half_stays_while_a_process_may_use_it() -> None:
 
 
 def test_a_driver_that_says_one_thing_and_shows_another_is_not_believed() -> None:
-    machine = Forgetful(MemoryDriver((card(layout=()),)))
+    machine = Forgetful(MemoryDriver((gpu_facts(layout=()),)))
     failures, layouts = apply(machine, TWO)
     assert failures == (f"GPU 0: the driver reports a layout other than the one created{FORMER}",)
     assert layouts == {"GPU-0": ()}

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from builders.cards import at, card
+from builders.gpufacts import at, gpu_facts
 from harness.machines import Machine
 from harness.virtualtime import run
 from tessera.agent.partition import Follower, Partitioner, RebootRecord
@@ -114,7 +114,7 @@ HELD = ("failed", "LayoutBlocked")
 
 def test_a_label_is_followed_and_what_was_cut_written_down() -> None:
     async def scene() -> None:
-        it = Scene(card(), card("T4", index=1))
+        it = Scene(gpu_facts(), gpu_facts("T4", index=1))
         await it.follow("all-1g.5gb")
         assert await it.layout() == SEVEN
         assert it.told == [PENDING, DONE]
@@ -130,7 +130,7 @@ def test_a_label_is_followed_and_what_was_cut_written_down() -> None:
 
 def test_a_layout_that_is_there_already_is_written_down_too() -> None:
     async def scene() -> None:
-        it = Scene(card(layout=SEVEN))
+        it = Scene(gpu_facts(layout=SEVEN))
         await it.follow("all-1g.5gb", 100)
         assert it.told == [DONE]
         assert len(it.written) == 1
@@ -141,7 +141,7 @@ def test_a_layout_that_is_there_already_is_written_down_too() -> None:
 
 def test_somebody_cut_the_gpu_by_hand() -> None:
     async def scene() -> None:
-        it = Scene(card(layout=SEVEN))
+        it = Scene(gpu_facts(layout=SEVEN))
         await it.follow("all-1g.5gb")
         await it.machine.driver.destroy_instance("GPU-0", SEVEN[2])
         await it.follow("all-1g.5gb")
@@ -175,7 +175,7 @@ def test_a_label_that_means_nothing_fails_and_changes_nothing(
     name: str, file: Mapping[str, tuple[Group, ...]] | InvalidInput, want: str
 ) -> None:
     async def scene() -> None:
-        it = Scene(card(layout=HALVES))
+        it = Scene(gpu_facts(layout=HALVES))
         it.file = file
         await it.follow(name, 100)
         assert it.told == [FAILED]
@@ -190,7 +190,7 @@ def test_a_label_that_means_nothing_fails_and_changes_nothing(
 
 def test_used_instances_stay_and_are_offered_no_more_until_the_deadline() -> None:
     async def scene() -> None:
-        it = Scene(card(layout=SEVEN))
+        it = Scene(gpu_facts(layout=SEVEN))
         it.machine.pods = {f"ns/p{start}": ("GPU-0", SEVEN[start]) for start in range(4)}
         await it.follow("all-3g.20gb")
         assert it.told == [BLOCKED]
@@ -212,7 +212,7 @@ def test_once_the_users_have_gone_nobody_else_comes_before_the_gpu_is_cut() -> N
     """The kubelet gives away whatever is offered, at every chance it gets."""
 
     async def scene() -> None:
-        it = Scene(card(layout=SEVEN))
+        it = Scene(gpu_facts(layout=SEVEN))
         it.machine.pods = {"ns/p": ("GPU-0", SEVEN[0])}
         await it.follow("all-3g.20gb")
         it.machine.eager = True
@@ -226,7 +226,7 @@ def test_once_the_users_have_gone_nobody_else_comes_before_the_gpu_is_cut() -> N
 
 def test_gpus_that_nobody_blocks_are_cut_while_others_wait() -> None:
     async def scene() -> None:
-        it = Scene(card(layout=SEVEN), card(index=1, layout=SEVEN))
+        it = Scene(gpu_facts(layout=SEVEN), gpu_facts(index=1, layout=SEVEN))
         it.machine.pods = {"ns/p": ("GPU-1", SEVEN[0])}
         await it.follow("all-3g.20gb", 200)
         assert await it.machine.layouts() == {"GPU-0": HALVES, "GPU-1": SEVEN}
@@ -237,7 +237,7 @@ def test_gpus_that_nobody_blocks_are_cut_while_others_wait() -> None:
 
 def test_by_force_pods_in_the_way_are_evicted_less_and_less_often() -> None:
     async def scene() -> None:
-        it = Scene(card(layout=SEVEN), force=True)
+        it = Scene(gpu_facts(layout=SEVEN), force=True)
         it.machine.pods = {"ns/stay": ("GPU-0", SEVEN[6]), "ns/go": ("GPU-0", SEVEN[0])}
         it.budget = 2
         it.file = {"mine": (Group(enabled=True, instances=(("4g.20gb", 1), ("1g.5gb", 1))),)}
@@ -252,7 +252,7 @@ def test_by_force_pods_in_the_way_are_evicted_less_and_less_often() -> None:
 
 def test_a_budget_that_never_allows_it_and_a_process_that_nobody_can_evict_end_in_failed() -> None:
     async def scene() -> None:
-        it = Scene(card(layout=SEVEN), force=True)
+        it = Scene(gpu_facts(layout=SEVEN), force=True)
         it.machine.pods = {"ns/go": ("GPU-0", SEVEN[0])}
         it.driver.start_process("GPU-0", 77, SEVEN[4])
         it.budget = 99
@@ -267,7 +267,7 @@ def test_a_budget_that_never_allows_it_and_a_process_that_nobody_can_evict_end_i
 
 def test_a_step_that_fails_is_tried_again_after_a_pause() -> None:
     async def scene() -> None:
-        it = Scene(card(layout=SEVEN))
+        it = Scene(gpu_facts(layout=SEVEN))
         it.driver.fail("create_instance", Conflict("GPU 0", found="a fault", expected="none"))
         await it.follow("all-3g.20gb", 10)
         assert it.told == [PENDING, FAILED]
@@ -283,7 +283,7 @@ def test_a_step_that_fails_is_tried_again_after_a_pause() -> None:
 def test_a_kubelet_or_driver_that_is_silent_is_waited_for(call: str) -> None:
     async def scene() -> None:
         for kind in ("hangs", "refuses"):
-            it = Scene(card(layout=SEVEN))
+            it = Scene(gpu_facts(layout=SEVEN))
             getattr(it.machine, kind).add(call)
             await it.follow("all-3g.20gb", 200)
             assert it.told == [PENDING, FAILED]
@@ -296,7 +296,7 @@ def test_a_kubelet_or_driver_that_is_silent_is_waited_for(call: str) -> None:
 
 def test_what_could_not_be_reported_is_reported_later() -> None:
     async def scene() -> None:
-        it = Scene(card(layout=SEVEN))
+        it = Scene(gpu_facts(layout=SEVEN))
         it.deaf = True
         await it.follow("all-1g.5gb")
         it.deaf = False
@@ -308,7 +308,7 @@ def test_what_could_not_be_reported_is_reported_later() -> None:
 
 def test_a_gpu_that_needs_a_reset_fails_with_what_to_do() -> None:
     async def scene() -> None:
-        it = Scene(card())
+        it = Scene(gpu_facts())
         it.driver.hold_mode_changes("GPU-0")
         await it.follow("all-3g.20gb", 100)
         assert it.told == [PENDING, FAILED]
@@ -328,14 +328,14 @@ REBOOTING = ("rebooting", "LayoutRebooting")
 
 def rebooting_scene(folder: Path, *gpus: GpuFacts) -> Scene:
     """Return a node whose first GPU switches MIG with a reset alone, and that may be rebooted."""
-    it = Scene(*(gpus or (card(),)), limits=REBOOTS, record=RebootRecord(folder / "rebooted"))
+    it = Scene(*(gpus or (gpu_facts(),)), limits=REBOOTS, record=RebootRecord(folder / "rebooted"))
     it.driver.hold_mode_changes("GPU-0")
     return it
 
 
 def test_where_it_is_allowed_the_node_is_rebooted_once_nobody_uses_it(tmp_path: Path) -> None:
     async def scene() -> None:
-        it = rebooting_scene(tmp_path, card(), card("T4", index=1))
+        it = rebooting_scene(tmp_path, gpu_facts(), gpu_facts("T4", index=1))
         it.machine.pods = {"ns/p": ("GPU-1", None)}
         await it.follow("all-3g.20gb", 20)
         assert (it.told, it.reboots) == ([PENDING, BLOCKED], 0)
@@ -391,7 +391,7 @@ def test_a_label_taken_away_and_set_again_may_reboot_again(tmp_path: Path) -> No
 
 def test_a_pod_that_comes_just_before_the_reboot_runs_on(tmp_path: Path) -> None:
     async def scene() -> None:
-        it = rebooting_scene(tmp_path, card(), card("T4", index=1))
+        it = rebooting_scene(tmp_path, gpu_facts(), gpu_facts("T4", index=1))
         it.quick = {"ns/quick": ("GPU-1", None)}
         await it.follow("all-3g.20gb", 50)
         assert (it.told, it.reboots) == ([PENDING, REBOOTING, HELD], 0)
@@ -412,7 +412,7 @@ def test_a_pod_that_comes_just_before_the_reboot_runs_on(tmp_path: Path) -> None
 )
 def test_a_reboot_that_cannot_be_had_fails_and_says_why(trouble: str, want: str, tmp_path: Path) -> None:
     async def scene() -> None:
-        it = rebooting_scene(tmp_path, card(pending=True))
+        it = rebooting_scene(tmp_path, gpu_facts(pending=True))
         it.reboot_works = trouble != "command"
         if trouble == "record":
             (tmp_path / "rebooted").mkdir()
@@ -432,7 +432,7 @@ def test_a_reboot_that_cannot_be_had_fails_and_says_why(trouble: str, want: str,
 
 def test_nothing_is_rebooted_while_driver_or_kubelet_do_not_answer(tmp_path: Path) -> None:
     async def scene() -> None:
-        it = rebooting_scene(tmp_path, card(pending=True))
+        it = rebooting_scene(tmp_path, gpu_facts(pending=True))
         it.deafens = "held"
         await it.follow("all-3g.20gb")
         assert (it.told, it.reboots) == ([REBOOTING, HELD], 0)
@@ -443,7 +443,7 @@ def test_nothing_is_rebooted_while_driver_or_kubelet_do_not_answer(tmp_path: Pat
 
 def test_without_a_label_nobody_is_asked_and_what_was_withdrawn_is_offered_again() -> None:
     async def scene() -> None:
-        it = Scene(card(layout=SEVEN))
+        it = Scene(gpu_facts(layout=SEVEN))
         it.machine.pods = {"ns/p": ("GPU-0", SEVEN[0])}
         await it.follow("all-3g.20gb")
         it.machine.refuses.update({"held", "inventory"})
@@ -456,7 +456,7 @@ def test_without_a_label_nobody_is_asked_and_what_was_withdrawn_is_offered_again
 
 def test_the_plugin_does_not_answer_when_blocked_instances_are_withdrawn_and_given_back() -> None:
     async def scene() -> None:
-        it = Scene(card(layout=SEVEN))
+        it = Scene(gpu_facts(layout=SEVEN))
         it.machine.pods = {"ns/p": ("GPU-0", SEVEN[0])}
         it.machine.refuses.add("offer")
         await it.follow("all-3g.20gb")

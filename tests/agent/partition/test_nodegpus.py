@@ -2,7 +2,7 @@
 
 import asyncio
 
-from builders.cards import card
+from builders.gpufacts import gpu_facts
 from harness.partitions import (
     FORMER,
     SEVEN,
@@ -15,7 +15,7 @@ from tessera.agent.partition import Partitioner
 
 def test_what_is_not_known_to_be_unused_is_not_destroyed() -> None:
     """The kubelet falls silent after the GPU was drained."""
-    machine = machine_of(card(layout=SEVEN))
+    machine = machine_of(gpu_facts(layout=SEVEN))
 
     async def silence() -> tuple[str, ...]:
         apply = asyncio.create_task(Partitioner(machine.gpus).apply((TWO,), 200))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from builders.cards import at, card
+from builders.gpufacts import at, gpu_facts
 from harness.machines import Machine
 from harness.partitions import (
     A100,
@@ -39,7 +39,7 @@ OFF = LayoutTarget(gpu="GPU-0", index=0, mig=False)
 
 def test_only_what_must_change_is_touched() -> None:
     machine = machine_of(
-        card(layout=(*SEVEN[:2], *at(A100, ("2g.10gb", 2), ("3g.20gb", 4)))), card(index=1, layout=SEVEN)
+        gpu_facts(layout=(*SEVEN[:2], *at(A100, ("2g.10gb", 2), ("3g.20gb", 4)))), gpu_facts(index=1, layout=SEVEN)
     )
     machine.pods = {"ns/a": ("GPU-0", HALVES[1])}
     assert apply(machine, TWO) == ((), {"GPU-0": HALVES, "GPU-1": SEVEN})
@@ -48,14 +48,14 @@ def test_only_what_must_change_is_touched() -> None:
 
 
 def test_mig_is_switched_on_and_the_gpu_partitioned_and_off_again() -> None:
-    machine = machine_of(card())
+    machine = machine_of(gpu_facts())
     assert apply(machine, TWO) == ((), {"GPU-0": HALVES})
     assert apply(machine, OFF) == ((), {"GPU-0": None})
     assert apply(machine, OFF) == ((), {"GPU-0": None})
 
 
 def test_what_is_incomplete_is_made_anew() -> None:
-    machine = machine_of(card(layout=HALVES[:1], incomplete=HALVES[1:]))
+    machine = machine_of(gpu_facts(layout=HALVES[:1], incomplete=HALVES[1:]))
     assert apply(machine, TWO) == ((), {"GPU-0": HALVES})
     assert run(machine.driver.inventory()).gpus[0].incomplete == ()
 
@@ -84,105 +84,107 @@ def eager(machine: Machine) -> None:
     ("gpu", "target", "spoil", "want"),
     [
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN),
             TWO,
             fails("create_instance", 1),
             f"creating 3g.20gb at 4 failed: a fault{FORMER}",
             id="an instance cannot be made",
         ),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN),
             TWO,
             fails("destroy_instance"),
             f"destroying 1g.5gb at 0 failed: a fault{FORMER}",
             id="an instance cannot be destroyed",
         ),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN),
             TWO,
             half_done("destroy_instance"),
             f"destroying 1g.5gb at 0 failed: a fault{FORMER}",
             id="an instance is destroyed by half",
         ),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN),
             TWO,
             half_done("create_instance"),
             f"creating 3g.20gb at 0 failed: a fault{FORMER}",
             id="an instance is made by half",
         ),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN),
             TWO,
             hangs("destroy_instance"),
             f"destroying 1g.5gb at 0 did not end in time{FORMER}",
             id="the driver does not answer",
         ),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN),
             TWO,
             eager,
             f"1g.5gb at 0 was allocated before it was withdrawn{FORMER}",
             id="a pod was quicker",
         ),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN),
             TWO,
             refuses("offer"),
             f"draining did not end in time{FORMER}",
             id="no plugin to withdraw it",
         ),
         pytest.param(
-            card(layout=HALVES[:1]),
+            gpu_facts(layout=HALVES[:1]),
             TWO,
             refuses("offer"),
             "the advertised devices could not be fixed; nothing was changed",
             id="no plugin to keep what is made from pods",
         ),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN),
             OFF,
             fails("set_mig"),
             f"switching MIG off failed: a fault{FORMER}",
             id="MIG cannot be switched off",
         ),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN),
             OFF,
             hangs("set_mig"),
             f"switching MIG off did not end in time{FORMER}",
             id="MIG is not switched off in time",
         ),
         pytest.param(
-            card(),
+            gpu_facts(),
             TWO,
             fails("set_mig"),
             "switching MIG on failed: a fault; MIG is off as before",
             id="MIG cannot be switched on",
         ),
         pytest.param(
-            card(),
+            gpu_facts(),
             TWO,
             fails("create_instance"),
             f"creating 3g.20gb at 0 failed: a fault{FORMER}; MIG is off as before",
             id="MIG is on but the GPU cannot be cut",
         ),
         pytest.param(
-            card(),
+            gpu_facts(),
             TWO,
             refuses("offer"),
             "it could not be withdrawn from the pods; MIG is off as before",
             id="no plugin to withdraw the GPU",
         ),
-        pytest.param(card(layout=SEVEN), TWO, refuses("held"), "held: a fault is not no fault", id="no kubelet to ask"),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN), TWO, refuses("held"), "held: a fault is not no fault", id="no kubelet to ask"
+        ),
+        pytest.param(
+            gpu_facts(layout=SEVEN),
             TWO,
             hangs("held"),
             "GPU driver and kubelet: no answer in time: try again; if it persists, see `tessera doctor`",
             id="a kubelet that does not answer",
         ),
-        pytest.param(card(index=1), TWO, lambda _: None, "the driver does not report it", id="gone"),
+        pytest.param(gpu_facts(index=1), TWO, lambda _: None, "the driver does not report it", id="gone"),
     ],
 )
 def test_a_failure_is_reported_and_the_former_layout_stays(
@@ -197,17 +199,17 @@ def test_a_failure_is_reported_and_the_former_layout_stays(
 
 
 def test_a_gpu_that_waits_for_its_reset_keeps_its_instances_until_then() -> None:
-    machine = machine_of(card(layout=HALVES))
+    machine = machine_of(gpu_facts(layout=HALVES))
     driver_of(machine).hold_mode_changes("GPU-0")
     assert apply(machine, OFF) == ((), {"GPU-0": HALVES})
     assert run(machine.driver.inventory()).gpus[0].mig == MigMode(current=True, pending=False)
     machine.pods = {"ns/a": ("GPU-0", HALVES[0])}
-    assert apply(machine, exact(card(), HALVES)) == ((), {"GPU-0": HALVES})
+    assert apply(machine, exact(gpu_facts(), HALVES)) == ((), {"GPU-0": HALVES})
     assert run(machine.driver.inventory()).gpus[0].mig == MigMode(current=True, pending=True)
 
 
 def test_mig_is_not_switched_on_a_gpu_that_came_into_use() -> None:
-    machine = machine_of(card())
+    machine = machine_of(gpu_facts())
 
     async def come() -> tuple[str, ...]:
         apply = asyncio.create_task(Partitioner(machine.gpus).apply((TWO,), 200))
@@ -220,7 +222,7 @@ def test_mig_is_not_switched_on_a_gpu_that_came_into_use() -> None:
 
 
 def test_what_could_not_be_restored_is_restored_later_and_offered_only_then() -> None:
-    machine = machine_of(card(layout=SEVEN))
+    machine = machine_of(gpu_facts(layout=SEVEN))
     driver = driver_of(machine)
     for _ in range(3):
         driver.fail("create_instance", FAULT)
@@ -248,7 +250,7 @@ def test_what_could_not_be_restored_is_restored_later_and_offered_only_then() ->
 
 
 def test_a_gpu_that_another_process_changes_is_waited_for_and_left_alone(tmp_path: Path) -> None:
-    machine = machine_of(card(layout=SEVEN), card(index=1, layout=SEVEN))
+    machine = machine_of(gpu_facts(layout=SEVEN), gpu_facts(index=1, layout=SEVEN))
     partitioner, other = Partitioner(machine.gpus, across=NodeLocks(tmp_path)), NodeLocks(tmp_path)
     targets = (TWO, msgspec.structs.replace(TWO, gpu="GPU-1", index=1))
 
@@ -271,7 +273,7 @@ def test_a_gpu_that_another_process_changes_is_waited_for_and_left_alone(tmp_pat
 
 
 def test_what_could_not_be_restored_waits_for_the_process_that_changes_the_gpu(tmp_path: Path) -> None:
-    machine = machine_of(card(layout=SEVEN))
+    machine = machine_of(gpu_facts(layout=SEVEN))
     for _ in range(3):
         driver_of(machine).fail("create_instance", FAULT)
     partitioner = Partitioner(machine.gpus, across=NodeLocks(tmp_path))
@@ -292,7 +294,7 @@ def test_what_could_not_be_restored_waits_for_the_process_that_changes_the_gpu(t
 def test_where_there_can_be_no_lock_it_goes_on_and_says_so_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     configure()
-    machine = machine_of(card(layout=SEVEN))
+    machine = machine_of(gpu_facts(layout=SEVEN))
     partitioner = Partitioner(machine.gpus, across=NodeLocks(tmp_path / "file"))
 
     async def attempt() -> None:
@@ -305,7 +307,7 @@ def test_where_there_can_be_no_lock_it_goes_on_and_says_so_once(tmp_path: Path) 
 
 
 def test_what_could_not_be_put_back_is_forgotten_once_mig_is_off() -> None:
-    machine = machine_of(card(layout=SEVEN))
+    machine = machine_of(gpu_facts(layout=SEVEN))
     driver = driver_of(machine)
     driver.fail("set_mig", FAULT)
     driver.fail("create_instance", FAULT)
@@ -324,7 +326,7 @@ def test_what_could_not_be_put_back_is_forgotten_once_mig_is_off() -> None:
 
 
 def test_one_instance_is_added_where_unused_ones_stand_in_its_way() -> None:
-    machine = machine_of(card(layout=SEVEN))
+    machine = machine_of(gpu_facts(layout=SEVEN))
     machine.pods = {"ns/a": ("GPU-0", SEVEN[0])}
     (place,) = at(A100, ("2g.10gb", 2))
 
@@ -344,7 +346,7 @@ def test_one_instance_is_added_where_unused_ones_stand_in_its_way() -> None:
 
 
 def test_mig_is_switched_on_for_one_more_instance() -> None:
-    machine = machine_of(card(), card(index=1))
+    machine = machine_of(gpu_facts(), gpu_facts(index=1))
     machine.pods = {"ns/a": ("GPU-1", None)}
 
     async def add() -> None:
@@ -363,7 +365,7 @@ def test_mig_is_switched_on_for_one_more_instance() -> None:
 
 
 def test_mig_is_switched_off_for_those_who_use_the_whole_gpu() -> None:
-    machine = machine_of(card(layout=SEVEN), card(index=1, layout=HALVES), card(index=2))
+    machine = machine_of(gpu_facts(layout=SEVEN), gpu_facts(index=1, layout=HALVES), gpu_facts(index=2))
     machine.pods = {"ns/a": ("GPU-1", HALVES[0])}
 
     async def free() -> None:
@@ -400,7 +402,7 @@ class Undone(Machine):
 
 def test_what_others_undo_meanwhile_is_reported() -> None:
     async def act() -> None:
-        partitioner = Partitioner(Undone(MemoryDriver((card(layout=HALVES[:1]),))).gpus)
+        partitioner = Partitioner(Undone(MemoryDriver((gpu_facts(layout=HALVES[:1]),))).gpus)
         with pytest.raises(Conflict, match="a layout other than the one created"):
             await partitioner.create_instance("GPU-0", HALVES[1], 100)
         with pytest.raises(Conflict, match="a layout other than the one created"):
@@ -410,7 +412,7 @@ def test_what_others_undo_meanwhile_is_reported() -> None:
 
 
 def test_an_instance_is_waited_for_no_longer_than_asked() -> None:
-    machine = machine_of(card(layout=SEVEN))
+    machine = machine_of(gpu_facts(layout=SEVEN))
     machine.hangs.add("destroy_instance")
 
     async def add() -> None:
@@ -429,7 +431,7 @@ def test_beside_media_engines_only_what_is_used_stays() -> None:
     gpu = model("RTX-PRO-6000-Blackwell-96GB")
     present = at(gpu, ("1g.24gb", 0), ("1g.24gb+gfx", 3))
     (place,) = at(gpu, ("1g.24gb+me.all", 6))
-    machine = machine_of(card(gpu.name, layout=present))
+    machine = machine_of(gpu_facts(gpu.name, layout=present))
 
     async def add() -> None:
         await Partitioner(machine.gpus).create_instance("GPU-0", place, 200)
@@ -447,8 +449,8 @@ def test_what_a_reboot_took_comes_back_at_its_places_before_anything_is_offered(
         written.append(recorded)
 
     async def reboot() -> None:
-        machine = machine_of(card(layout=()), card(index=1), card(index=2, layout=HALVES))
-        target = exact(card(), layout)
+        machine = machine_of(gpu_facts(layout=()), gpu_facts(index=1), gpu_facts(index=2, layout=HALVES))
+        target = exact(gpu_facts(), layout)
         first = Partitioner(machine.gpus, remember=remember)
         assert await first.apply((target, msgspec.structs.replace(target, gpu="GPU-1", index=1)), 200) == ()
         assert [each.placements for each in written[-1]] == [layout, layout]
@@ -470,7 +472,7 @@ def test_a_layout_that_cannot_be_written_down_is_in_force_all_the_same() -> None
         raise FAULT
 
     async def attempt() -> None:
-        machine = machine_of(card(layout=()))
+        machine = machine_of(gpu_facts(layout=()))
         partitioner = Partitioner(machine.gpus, remember=refuse)
         assert await partitioner.apply((TWO,), 200) == ()
         assert await machine.layouts() == {"GPU-0": HALVES}
@@ -479,7 +481,7 @@ def test_a_layout_that_cannot_be_written_down_is_in_force_all_the_same() -> None
 
 
 def test_what_cannot_be_cleared_away_is_made_anew_by_the_next_change() -> None:
-    machine = machine_of(card(layout=SEVEN))
+    machine = machine_of(gpu_facts(layout=SEVEN))
     driver_of(machine).fail("destroy_instance", FAULT, half_done=True)
     driver_of(machine).fail("destroy_instance", FAULT)
 
@@ -488,14 +490,14 @@ def test_what_cannot_be_cleared_away_is_made_anew_by_the_next_change() -> None:
         (failed,) = await partitioner.apply((TWO,), 200)
         assert failed.startswith("GPU 0: destroying 1g.5gb at 0 failed: a fault")
         assert (await machine.driver.inventory()).gpus[0].incomplete == SEVEN[:1]
-        assert await partitioner.apply((exact(card(), SEVEN),), 200) == ()
+        assert await partitioner.apply((exact(gpu_facts(), SEVEN),), 200) == ()
         assert (await machine.driver.inventory()).gpus[0].incomplete == ()
 
     run(come())
 
 
 def test_the_former_layout_is_not_in_force_while_an_instance_is_incomplete() -> None:
-    machine = machine_of(card(layout=SEVEN))
+    machine = machine_of(gpu_facts(layout=SEVEN))
     driver_of(machine).fail("destroy_instance", FAULT, half_done=True)
     driver_of(machine).fail("destroy_instance", FAULT)
 
@@ -513,7 +515,7 @@ def test_the_former_layout_is_not_in_force_while_an_instance_is_incomplete() -> 
 
 
 def test_what_was_incomplete_before_is_reported_and_keeps_nothing_else_from_pods() -> None:
-    machine = machine_of(card(layout=HALVES[:1], incomplete=HALVES[1:]))
+    machine = machine_of(gpu_facts(layout=HALVES[:1], incomplete=HALVES[1:]))
     for _ in range(2):
         driver_of(machine).fail("destroy_instance", FAULT)
     failures, _ = apply(machine, TWO)
@@ -523,7 +525,7 @@ def test_what_was_incomplete_before_is_reported_and_keeps_nothing_else_from_pods
 
 
 def test_a_gpu_that_is_lost_meanwhile_is_left_alone() -> None:
-    machine = Between(MemoryDriver((card(layout=SEVEN),)), lambda machine: driver_of(machine).lose("GPU-0"))
+    machine = Between(MemoryDriver((gpu_facts(layout=SEVEN),)), lambda machine: driver_of(machine).lose("GPU-0"))
     (failed,), _ = apply(machine, TWO)
     assert failed.startswith("GPU 0: destroying 1g.5gb at 1 failed: ")
     assert failed.endswith("until it is, only devices in use are advertised")

@@ -10,8 +10,8 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from builders.cards import at, card
 from builders.configlabels import MineLabel
+from builders.gpufacts import at, gpu_facts
 from harness.machines import Death, Machine
 from harness.virtualtime import run
 from tessera.agent.partition import Follower, Partitioner, RebootRecord
@@ -55,14 +55,14 @@ Situation = tuple[str, Layout | None, Layout | None, Layout]
 def machine_of(situation: Situation, fate: Iterable[int]) -> Machine:
     name, present, _, used = situation
     left = iter(fate)
-    machine = Machine(MemoryDriver((card(name, layout=present),)), lambda: next(left, 0))
+    machine = Machine(MemoryDriver((gpu_facts(name, layout=present),)), lambda: next(left, 0))
     machine.pods = {f"ns/p{number}": ("GPU-0", each) for number, each in enumerate(used)}
     return machine
 
 
 def target_of(situation: Situation, *, places: bool) -> LayoutTarget:
     name, _, desired, _ = situation
-    target = exact(card(name), desired)
+    target = exact(gpu_facts(name), desired)
     if places or desired is None:
         return target
     return LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=counts_of(model(name), desired))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from builders.cards import at
+from builders.gpufacts import at
 from builders.gpunodes import facts, shared
 from builders.kubeobjects import containers, pod
 from builders.signed import Trusting

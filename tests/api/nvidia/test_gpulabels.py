@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.cards import instance
+from builders.gpufacts import instance
 from builders.nodefacts import gpu, node_of
 from tessera.api import documents
 from tessera.api.nvidia.gpulabels import TIMESTAMP, Labeling, expected_labels, gpu_labels, owns, stamped

@@ -128,21 +128,21 @@ def test_planner_ledger_and_controller_agree_on_what_is_unhealthy(layout: Layout
     """
     plain = not any("+me" in each.profile for each in layout)
     for unhealthy, used in itertools.product((None, *layout), ((), *((each,) for each in layout))):
-        card = msgspec.structs.replace(gpu(0, "A30-24GB"), sharing=Sharing(layout=layout or None))
+        a_gpu = msgspec.structs.replace(gpu(0, "A30-24GB"), sharing=Sharing(layout=layout or None))
         state = GpuNodeState(
             name=NodeName("a"),
-            gpus=(card,),
-            unhealthy=(UnhealthyDevice(device=DeviceId(card.uuid, unhealthy)),),
+            gpus=(a_gpu,),
+            unhealthy=(UnhealthyDevice(device=DeviceId(a_gpu.uuid, unhealthy)),),
             reported=True,
         )
-        where = node("a", card)
-        shares = tuple(named_share(card, each) for each in used)
+        where = node("a", a_gpu)
+        shares = tuple(named_share(a_gpu, each) for each in used)
         holder = Holder("uid", PodKey("ns/held"), NodeName("a"), Need(), shares)
         running = Running(
             pod=Pod(key=holder.key, need=Need()),
             assignment=Assignment(pod=holder.key, node=NodeName("a"), shares=shares),
         )
-        planned = Snapshot(nodes=(node("a", without_new(card, state.unhealthy, shares)),), running=(running,))
+        planned = Snapshot(nodes=(node("a", without_new(a_gpu, state.unhealthy, shares)),), running=(running,))
         ledger, reasons = Ledger(), Reasons(planned)
         ledger.put_pod(holder)
         spec, reserved = schedulable_node(where, state)

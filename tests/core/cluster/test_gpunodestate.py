@@ -1,6 +1,6 @@
 """The devices that a record of a GPU names, one by one."""
 
-from builders.cards import at
+from builders.gpufacts import at
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
 from tessera.core.gpu.deviceids import DeviceId
 

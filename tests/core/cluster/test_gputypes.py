@@ -2,8 +2,8 @@
 
 import msgspec
 
-from builders.cards import at
 from builders.fleets import A100, T4, gpu
+from builders.gpufacts import at
 from builders.shares import mig_share, share
 from tessera.core.cluster.gputypes import ABSENT, MODE_BIT, GpuType, GpuTypes
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from builders.cards import at
+from builders.gpufacts import at
 from builders.gpunodes import facts, offered, shared
 from tessera.core.cluster.namedshares import shares_by_id
 from tessera.core.cluster.snapshot import Share

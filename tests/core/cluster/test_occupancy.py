@@ -1,7 +1,7 @@
 """GPU usage: who is on which GPU, and what is left there."""
 
-from builders.cards import at
 from builders.fleets import A100, T4, amount, gpu, node, pod_of
+from builders.gpufacts import at
 from builders.shares import mig_share, share, whole
 from tessera.core.cluster.occupancy import occupancy
 from tessera.core.cluster.snapshot import Assignment, Running, Share, Snapshot

@@ -3,8 +3,8 @@
 import pytest
 
 from builders.asks import exact
-from builders.cards import at
 from builders.fleets import A100, T4, gpu
+from builders.gpufacts import at
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode, Sharing
 
@@ -21,8 +21,8 @@ ONE = at(A100, ("1g.5gb", 2))
 def test_a_share_of_a_device_is_at_its_place(
     modes: tuple[Mode, ...], layout: tuple[object, ...] | None, want: tuple[object, ...]
 ) -> None:
-    card = gpu(3, A100, Sharing(modes=modes, layout=ONE if layout else None))
-    device = next(each for each in card.devices if each.mode is modes[0])
+    a_gpu = gpu(3, A100, Sharing(modes=modes, layout=ONE if layout else None))
+    device = next(each for each in a_gpu.devices if each.mode is modes[0])
     made = Share.of_device(3, device, "r")
     assert (made.gpu, made.resource, made.memory_mib) == (3, "r", device.memory_mib)
     assert (made.mode, made.profile, made.start) == want

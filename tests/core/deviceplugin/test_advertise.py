@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from builders.cards import at
+from builders.gpufacts import at
 from builders.gpunodes import facts, identity, offered, shared
 from builders.offers import CUT, FIRST, SECOND, SEVEN, node_offer
 from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, by_name, offer, restricted, with_former

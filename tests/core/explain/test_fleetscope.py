@@ -75,7 +75,7 @@ def test_others_are_parts_without_names() -> None:
     theirs = PodView(namespace="theirs", pod="secret", phase="running", isolation="hardware", memory_mib=5)
     mine = msgspec.structs.replace(theirs, namespace="mine", pod="open")
     part = GpuPart(start=0, size=1, label="1g", state="allocated", idle=True, pods=(theirs, mine))
-    card = GpuView(
+    a_gpu = GpuView(
         index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
         slowdowns=(
             Slowdown(cause="thermal", caused_by=(mine, theirs)), Slowdown(cause="saturated", evenly=(mine, theirs)),
@@ -88,7 +88,7 @@ def test_others_are_parts_without_names() -> None:
             NodeView(
                 name="n",
                 problem="of theirs/secret.",
-                gpus=(card,),
+                gpus=(a_gpu,),
                 unplaced=(theirs,),
                 images=(ImageView(image="i", state="s"),),
             ),
@@ -144,8 +144,8 @@ def test_what_slows_a_gpu_is_shown_to_those_with_a_pod_on_it() -> None:
             for start, each in enumerate(namespaces)
         )
         slow = Slowdown(cause="saturated", caused_by=(PodView(namespace="theirs", pod="p"),))
-        card = GpuView(index=0, model="T4", memory_mib=9, width=2, mode="", health="", parts=parts, slowdowns=(slow,))
-        return FleetView(nodes=(NodeView(name="n", gpus=(card,)),))
+        a_gpu = GpuView(index=0, model="T4", memory_mib=9, width=2, mode="", health="", parts=parts, slowdowns=(slow,))
+        return FleetView(nodes=(NodeView(name="n", gpus=(a_gpu,)),))
 
     mine = Scope(namespaces=frozenset({"mine"}))
     assert in_scope(view("theirs", "theirs"), mine).nodes[0].gpus[0].slowdowns == ()
@@ -186,11 +186,11 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
         return (*named, PodView(namespace="mine", pod="p"))
 
     part = GpuPart(start=0, size=1, state="allocated", pods=pods())
-    card = GpuView(
+    a_gpu = GpuView(
         index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(text(),)
     )
     images = (ImageView(image=text(), state="Present"),)
-    one = NodeView(name="n", problem=text(), gpus=(card,), unplaced=pods(), images=images)
+    one = NodeView(name="n", problem=text(), gpus=(a_gpu,), unplaced=pods(), images=images)
     view = FleetView(
         nodes=(one,),
         pending=(
@@ -235,11 +235,11 @@ def test_a_message_reads_the_same_whatever_other_pods_are_called(message: str, d
         for _ in range(data.draw(st.integers(0, 5)))
     ]
     part = GpuPart(start=0, size=1, state="allocated", pods=tuple(named))
-    card = GpuView(
+    a_gpu = GpuView(
         index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(message,)
     )
     view = FleetView(
-        nodes=(NodeView(name="n", problem=message, gpus=(card,)),),
+        nodes=(NodeView(name="n", problem=message, gpus=(a_gpu,)),),
         pending=(PendingView(namespace="mine", pod="p", need="1", reason=message),),
         namespaces=tuple(each.namespace for each in named),
     )

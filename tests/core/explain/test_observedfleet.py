@@ -99,9 +99,9 @@ def test_idle_is_what_is_allocated_and_known_not_to_be_used() -> None:
     one_g = (node(), pod("p", MIG, mig_share(0, "1g.5gb", 6)))
     plain, partitioned = gpu(0), gpu(0, layout=(place(A100, "1g.5gb", 6),))
 
-    def idle(objects: tuple[Object, ...], card: Any, used: tuple[Used, ...], **active: float) -> list[bool]:
+    def idle(objects: tuple[Object, ...], a_gpu: Any, used: tuple[Used, ...], **active: float) -> list[bool]:
         activity = {("a", PodKey(f"ns/{name}")): percent for name, percent in active.items()}
-        got = only(*objects, gpunode("a", card, used=used), activity=activity)
+        got = only(*objects, gpunode("a", a_gpu, used=used), activity=activity)
         return [part.idle for part in got.parts if part.state == "allocated"]
 
     nothing, some = Used(gpu="GPU-a-0", memory_mib=0), Used(gpu="GPU-a-0", memory_mib=99)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.cards import at
+from builders.gpufacts import at
 from builders.gpunodes import facts, identity, sevenths
 from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices, overlap
 from tessera.core.gpu.gpumodels import model

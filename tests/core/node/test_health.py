@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.cards import at, card
+from builders.gpufacts import at, gpu_facts
 from builders.nodefacts import node_of
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
@@ -24,7 +24,7 @@ from tessera.core.node.health import (
 from tessera.errors import InvalidInput
 
 SMALL, LARGE = at(model("A100-40GB"), ("1g.5gb", 0), ("3g.20gb", 4))
-NODE = node_of(card(layout=(SMALL, LARGE)), card("T4", index=1))
+NODE = node_of(gpu_facts(layout=(SMALL, LARGE)), gpu_facts("T4", index=1))
 POLICY = HealthPolicy(rest_s=10, longest_rest_s=100, probation_s=5, forgive_s=1000)
 BAD = 63
 
@@ -151,7 +151,7 @@ def test_instances_of_a_lost_gpu_do_not_recover_meanwhile() -> None:
 
 def test_what_is_gone_is_forgotten() -> None:
     health = after(error(1), after(error(0, instance=1)))
-    assert inventoried(health, 1.0, node_of(card(layout=(LARGE,))))[0] == Health()
+    assert inventoried(health, 1.0, node_of(gpu_facts(layout=(LARGE,))))[0] == Health()
 
 
 def test_nobody_waits_for_the_healthy() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.cards import at
+from builders.gpufacts import at
 from builders.gpunodes import facts, shared
 from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName

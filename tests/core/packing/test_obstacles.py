@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from builders.cards import at
 from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, slices
+from builders.gpufacts import at
 from builders.holders import holder
 from builders.shares import share, whole
 from tessera.core.cluster.closing import closed

@@ -208,8 +208,8 @@ OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.cli
 async def test_hostile_and_very_long_texts_are_texts_and_stay_in_their_place(width: int) -> None:
     kube = MemoryKube()
     await kube.create(NODES, node(LONG_NODE))
-    card = msgspec.structs.replace(gpu(0, node=LONG_NODE), uuid="GPU-0")
-    body = gpunode(LONG_NODE, card, unhealthy=(UnhealthyDevice(device=DeviceId(card.uuid), reason=HOSTILE[:1024]),))
+    a_gpu = msgspec.structs.replace(gpu(0, node=LONG_NODE), uuid="GPU-0")
+    body = gpunode(LONG_NODE, a_gpu, unhealthy=(UnhealthyDevice(device=DeviceId(a_gpu.uuid), reason=HOSTILE[:1024]),))
     await kube.create(GPU_NODES, {key: part for key, part in body.items() if key != "status"})
     await kube.patch(GPU_NODES, LONG_NODE, {"status": body["status"]}, subresource="status")
     whole = share(0, 40960, Mode.WHOLE)

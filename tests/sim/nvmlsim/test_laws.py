@@ -42,7 +42,7 @@ def machine_of(name: str, folder: Path) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def card(request: pytest.FixtureRequest, loaded: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def a_gpu(request: pytest.FixtureRequest, loaded: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Give a model and the handle of a GPU of it."""
     del loaded
     folder = tmp_path_factory.mktemp("laws")
@@ -67,8 +67,8 @@ def clear(state: Path) -> None:
 
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
-def test_a_layout_is_legal_and_capacities_agree(card: Any, data: st.DataObject) -> None:
-    gpu, device, state = card
+def test_a_layout_is_legal_and_capacities_agree(a_gpu: Any, data: st.DataObject) -> None:
+    gpu, device, state = a_gpu
     clear(state)
     made: dict[Placement, Any] = {}
     for _ in range(data.draw(st.integers(1, 12), label="steps")):
@@ -109,8 +109,8 @@ def create_anywhere(device: Any, profile: int) -> Any:
 
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
-def test_every_legal_layout_can_be_cut_in_any_order(card: Any, data: st.DataObject) -> None:
-    gpu, device, state = card
+def test_every_legal_layout_can_be_cut_in_any_order(a_gpu: Any, data: st.DataObject) -> None:
+    gpu, device, state = a_gpu
     clear(state)
     layout = data.draw(st.sampled_from(all_layouts(gpu)), label="layout")
     ids_by_name = ids(gpu)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.cards import at
+from builders.gpufacts import at
 from builders.gpunodes import facts, shared
 from builders.offers import CUT, FIRST, SECOND, SEVEN
 from builders.shares import share

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.cards import at, card, names
+from builders.gpufacts import at, gpu_facts, names
 from builders.nodefacts import node_of
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import CATALOG, model
@@ -70,34 +70,36 @@ PROCESS = (GpuUser(device=DeviceId("GPU-0"), pid=77),)
 @pytest.mark.parametrize(
     ("gpu", "target", "users", "want"),
     [
-        pytest.param(card(), OFF, (), "keep", id="off already"),
-        pytest.param(card(layout=SEVEN), ONES, users("1g.5gb at 0"), "keep", id="as asked, used or not"),
+        pytest.param(gpu_facts(), OFF, (), "keep", id="off already"),
+        pytest.param(gpu_facts(layout=SEVEN), ONES, users("1g.5gb at 0"), "keep", id="as asked, used or not"),
         pytest.param(
-            card(layout=HALVES[:1]), TWO, users("3g.20gb at 0"), "Create 3g.20gb at 4", id="only what is missing"
+            gpu_facts(layout=HALVES[:1]), TWO, users("3g.20gb at 0"), "Create 3g.20gb at 4", id="only what is missing"
         ),
-        pytest.param(card(), ONES, (), "switch on, clear 0", id="on"),
-        pytest.param(card(layout=()), OFF, (), "switch off, clear 0", id="off, nothing to clear"),
-        pytest.param(card(layout=SEVEN), OFF, (), "switch off, clear 7", id="off, instances must go"),
+        pytest.param(gpu_facts(), ONES, (), "switch on, clear 0", id="on"),
+        pytest.param(gpu_facts(layout=()), OFF, (), "switch off, clear 0", id="off, nothing to clear"),
+        pytest.param(gpu_facts(layout=SEVEN), OFF, (), "switch off, clear 7", id="off, instances must go"),
         pytest.param(
-            card(),
+            gpu_facts(),
             ONES,
             PROCESS,
             "blocked: GPU 0: switching MIG on requires an idle GPU; it is in use by process 77 | 1 | ",
             id="a foreign process",
         ),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN),
             OFF,
             users("1g.5gb at 2"),
             "blocked: GPU 0: switching MIG off requires an idle GPU; it is in use by pod ns/p on 1g.5gb at 2 "
             f"| 1 | {ALL}",
             id="off while an instance is used",
         ),
-        pytest.param(card(pending=True), ONES, PROCESS, "await reset to on", id="switched, not reset"),
-        pytest.param(card(layout=SEVEN, pending=False), ONES, (), "switch on, clear 0", id="a pending change undone"),
-        pytest.param(card(pending=True), OFF, (), "switch off, clear 0", id="a pending change to on undone"),
+        pytest.param(gpu_facts(pending=True), ONES, PROCESS, "await reset to on", id="switched, not reset"),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN, pending=False), ONES, (), "switch on, clear 0", id="a pending change undone"
+        ),
+        pytest.param(gpu_facts(pending=True), OFF, (), "switch off, clear 0", id="a pending change to on undone"),
+        pytest.param(
+            gpu_facts(layout=SEVEN),
             TWO,
             users("1g.5gb at 2", "1g.5gb at 5"),
             "blocked: GPU 0: 1g.5gb at 2 is in use and occupies memory slice 2, needed for 3g.20gb at 0; "
@@ -106,33 +108,33 @@ PROCESS = (GpuUser(device=DeviceId("GPU-0"), pid=77),)
             id="used instances in the way",
         ),
         pytest.param(
-            card(layout=HALVES[:1]),
+            gpu_facts(layout=HALVES[:1]),
             ONES,
             PROCESS,
             "blocked: GPU 0: the instances that process 77 uses are unknown | 1 | ",
             id="a process on an unknown instance, and instances must go",
         ),
         pytest.param(
-            card(layout=()), TWO, PROCESS, "Create 3g.20gb at 0; Create 3g.20gb at 4", id="it is in nobody's way"
+            gpu_facts(layout=()), TWO, PROCESS, "Create 3g.20gb at 0; Create 3g.20gb at 4", id="it is in nobody's way"
         ),
         pytest.param(
-            card(layout=HALVES[:1], incomplete=HALVES[1:]),
+            gpu_facts(layout=HALVES[:1], incomplete=HALVES[1:]),
             TWO,
             users("3g.20gb at 0"),
             "Destroy 3g.20gb at 4",
             id="what is incomplete goes first",
         ),
         pytest.param(
-            card(layout=SEVEN, lost=True),
+            gpu_facts(layout=SEVEN, lost=True),
             TWO,
             (),
             "impossible: the driver has lost GPU 0; reset it or reboot the node",
             id="lost",
         ),
-        pytest.param(card("T4"), ONES, (), "impossible: GPU 0 (T4) has no MIG", id="no MIG"),
-        pytest.param(card("T4"), OFF, (), "keep", id="no MIG is off"),
+        pytest.param(gpu_facts("T4"), ONES, (), "impossible: GPU 0 (T4) has no MIG", id="no MIG"),
+        pytest.param(gpu_facts("T4"), OFF, (), "keep", id="no MIG is off"),
         pytest.param(
-            card(layout=(SEVEN[0], SEVEN[0])),
+            gpu_facts(layout=(SEVEN[0], SEVEN[0])),
             TWO,
             (),
             "impossible: GPU 0: the driver reports an impossible layout: "
@@ -140,25 +142,25 @@ PROCESS = (GpuUser(device=DeviceId("GPU-0"), pid=77),)
             id="a driver that shows what cannot be",
         ),
         pytest.param(
-            card(layout=()),
+            gpu_facts(layout=()),
             LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("7g.40gb", 2),)),
             (),
             "impossible: GPU 0: no layout of A100-40GB has 2 x 7g.40gb",
             id="never fits",
         ),
         pytest.param(
-            card(layout=SEVEN[:1]),
-            exact(card(), SEVEN[1:2]),
+            gpu_facts(layout=SEVEN[:1]),
+            exact(gpu_facts(), SEVEN[1:2]),
             (),
             "Destroy 1g.5gb at 0; Create 1g.5gb at 1",
             id="the same counts at other places, where places are fixed",
         ),
-        pytest.param(card(layout=SEVEN[:1]), exact(card(), SEVEN[:1]), (), "keep", id="at its places"),
+        pytest.param(gpu_facts(layout=SEVEN[:1]), exact(gpu_facts(), SEVEN[:1]), (), "keep", id="at its places"),
         pytest.param(
-            card(layout=SEVEN),
+            gpu_facts(layout=SEVEN),
             TWO,
             (GpuUser(device=DeviceId("GPU-1"), pid=1),),
-            described(change(card(layout=SEVEN), TWO, ())),
+            described(change(gpu_facts(layout=SEVEN), TWO, ())),
             id="others",
         ),
     ],
@@ -170,27 +172,33 @@ def test_change(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...],
 @pytest.mark.parametrize(
     ("gpu", "target", "mode_only", "want"),
     [
-        pytest.param(card(layout=SEVEN), ONES, False, None, id="as asked"),
-        pytest.param(card(layout=SEVEN), TWO, True, None, id="only the mode is asked"),
-        pytest.param(card(layout=HALVES), ONES, False, ("3g.20gb at 0, 3g.20gb at 4", "7 x 1g.5gb"), id="others"),
-        pytest.param(card(layout=()), ONES, False, ("no instance", "7 x 1g.5gb"), id="none"),
+        pytest.param(gpu_facts(layout=SEVEN), ONES, False, None, id="as asked"),
+        pytest.param(gpu_facts(layout=SEVEN), TWO, True, None, id="only the mode is asked"),
+        pytest.param(gpu_facts(layout=HALVES), ONES, False, ("3g.20gb at 0, 3g.20gb at 4", "7 x 1g.5gb"), id="others"),
+        pytest.param(gpu_facts(layout=()), ONES, False, ("no instance", "7 x 1g.5gb"), id="none"),
         pytest.param(
-            card(layout=HALVES[:1]), exact(card(), HALVES[1:]), False, ("3g.20gb at 0", "3g.20gb at 4"), id="places"
+            gpu_facts(layout=HALVES[:1]),
+            exact(gpu_facts(), HALVES[1:]),
+            False,
+            ("3g.20gb at 0", "3g.20gb at 4"),
+            id="places",
         ),
         pytest.param(
-            card(layout=(), incomplete=HALVES[:1]),
-            exact(card(), ()),
+            gpu_facts(layout=(), incomplete=HALVES[:1]),
+            exact(gpu_facts(), ()),
             False,
             ("no instance, incomplete: 3g.20gb at 0", "no instance"),
             id="incomplete",
         ),
-        pytest.param(card(), ONES, True, ("MIG off", "MIG on"), id="off"),
-        pytest.param(card(pending=True), ONES, True, ("MIG off, MIG on after a reset", "MIG on"), id="pending"),
-        pytest.param(card(pending=True), OFF, True, ("MIG off, MIG on after a reset", "MIG off"), id="will not stay"),
-        pytest.param(card(lost=True), OFF, False, ("the GPU is lost", "one that the driver reaches"), id="lost"),
-        pytest.param(card("T4"), ONES, False, ("no MIG", "MIG on"), id="no MIG"),
-        pytest.param(card("T4"), OFF, False, None, id="no MIG is off"),
-        pytest.param(card(index=1), OFF, False, ("no such GPU", "it"), id="gone"),
+        pytest.param(gpu_facts(), ONES, True, ("MIG off", "MIG on"), id="off"),
+        pytest.param(gpu_facts(pending=True), ONES, True, ("MIG off, MIG on after a reset", "MIG on"), id="pending"),
+        pytest.param(
+            gpu_facts(pending=True), OFF, True, ("MIG off, MIG on after a reset", "MIG off"), id="will not stay"
+        ),
+        pytest.param(gpu_facts(lost=True), OFF, False, ("the GPU is lost", "one that the driver reaches"), id="lost"),
+        pytest.param(gpu_facts("T4"), ONES, False, ("no MIG", "MIG on"), id="no MIG"),
+        pytest.param(gpu_facts("T4"), OFF, False, None, id="no MIG is off"),
+        pytest.param(gpu_facts(index=1), OFF, False, ("no such GPU", "it"), id="gone"),
     ],
 )
 def test_differences(gpu: GpuFacts, target: LayoutTarget, mode_only: bool, want: tuple[str, str] | None) -> None:
@@ -199,7 +207,7 @@ def test_differences(gpu: GpuFacts, target: LayoutTarget, mode_only: bool, want:
 
 
 def test_users_are_pods_and_the_processes_that_no_pod_explains() -> None:
-    inventory = node_of(card(layout=HALVES), card(index=1))
+    inventory = node_of(gpu_facts(layout=HALVES), gpu_facts(index=1))
     held = (
         ("ns/replica", ("MIG-0-0::3",)),
         ("ns/twice", ("MIG-0-0::1", "MIG-0-0::2")),
@@ -224,7 +232,9 @@ def test_users_are_pods_and_the_processes_that_no_pod_explains() -> None:
     )
     assert users_of(inventory, held, processes) == want
     assert users_of(inventory, (), {}) == ()
-    assert users_of(node_of(card()), (), {"GPU-0": (GpuProcess(pid=4),)}) == (GpuUser(device=DeviceId("GPU-0"), pid=4),)
+    assert users_of(node_of(gpu_facts()), (), {"GPU-0": (GpuProcess(pid=4),)}) == (
+        GpuUser(device=DeviceId("GPU-0"), pid=4),
+    )
 
 
 @st.composite
@@ -233,7 +243,7 @@ def situations(draw: st.DrawFn) -> tuple[GpuFacts, LayoutTarget, Layout]:
     gpu = model(name)
     layouts = st.sampled_from(all_layouts(gpu))
     present, desired = draw(st.none() | layouts), draw(st.none() | layouts)
-    facts = card(name, layout=present, pending=draw(st.none() | st.booleans()))
+    facts = gpu_facts(name, layout=present, pending=draw(st.none() | st.booleans()))
     used = tuple(itertools.compress(present or (), draw(st.lists(st.booleans(), min_size=8, max_size=8))))
     target = exact(facts, desired)
     if draw(st.booleans()) and desired is not None:
@@ -255,7 +265,7 @@ def test_a_change_touches_no_used_instance_and_leads_to_the_target(
         case ChangeInstances(plan=plan):
             assert not used or {step.placement for step in plan.steps if isinstance(step, Destroy)}.isdisjoint(used)
             assert any(isinstance(step, Create | Destroy) for step in plan.steps)
-            after = card(facts.model.name, layout=plan.target)
+            after = gpu_facts(facts.model.name, layout=plan.target)
             assert isinstance(change(after, target, users), Keep)
         case SetMode(clear=clear):
             assert not used or clear is None
@@ -293,4 +303,4 @@ def test_one_more_instance_costs_no_used_one_and_no_more_than_it_must(
 
 def test_a_gpu_that_was_never_shown_differs() -> None:
     want = Difference(gpu="", index=3, found="the GPU is lost", expected="one that the driver reaches")
-    assert differences(node_of(card(layout=SEVEN)), (ONES,), (3,)) == (want,)
+    assert differences(node_of(gpu_facts(layout=SEVEN)), (ONES,), (3,)) == (want,)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.cards import at, card
+from builders.gpufacts import at, gpu_facts
 from builders.nodefacts import node_of
 from tessera.core.gpu.gpumodels import CATALOG, model
 from tessera.core.gpu.inventory import Inventory
@@ -19,7 +19,7 @@ A100, H100 = model("A100-40GB"), model("H100-80GB")
 ONES = (("1g.5gb", 7),)
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 MIG_MODELS = [each.name for each in CATALOG if each.memory_slices]
-MIXED = node_of(card(), card("H100-80GB", index=1), card("T4", index=2))
+MIXED = node_of(gpu_facts(), gpu_facts("H100-80GB", index=1), gpu_facts("T4", index=2))
 
 
 def layouts(name: str) -> st.SearchStrategy[Layout]:
@@ -69,11 +69,11 @@ def test_groups_of_a_file(groups: tuple[Group, ...], want: dict[int, object]) ->
 
 def test_the_device_id_that_the_driver_reports_counts_and_not_the_catalogs() -> None:
     group = Group(enabled=False, filters=("0x20B010DE",))
-    assert counts("mine", {"mine": (group,)}, node_of(card(pci_device_id="0x20B110DE"))) == {}
-    assert counts("mine", {"mine": (group,)}, node_of(card(pci_device_id="0x20B010DE"))) == {0: "off"}
+    assert counts("mine", {"mine": (group,)}, node_of(gpu_facts(pci_device_id="0x20B110DE"))) == {}
+    assert counts("mine", {"mine": (group,)}, node_of(gpu_facts(pci_device_id="0x20B010DE"))) == {0: "off"}
 
 
-UNSEEN = msgspec.structs.replace(node_of(card(index=1)), unseen=(0, 2))
+UNSEEN = msgspec.structs.replace(node_of(gpu_facts(index=1)), unseen=(0, 2))
 ON, OFF = Group(enabled=True, devices=(0, 1)), Group(enabled=False)
 
 
@@ -135,7 +135,7 @@ FILTERS: dict[str, tuple[str, tuple[int, ...], bool]] = {
 @pytest.mark.parametrize("case", FILTERS)
 def test_filters_are_compared_as_numbers(case: str) -> None:
     text, subsystems, want = FILTERS[case]
-    facts = msgspec.structs.replace(card(pci_device_id="0x20B010DE"), pci_subsystem_ids=subsystems)
+    facts = msgspec.structs.replace(gpu_facts(pci_device_id="0x20B010DE"), pci_subsystem_ids=subsystems)
     group = Group(enabled=False, filters=("0x1", text))
     assert bool(resolve("mine", {"mine": (group,)}, node_of(facts))) == want
 
@@ -144,14 +144,14 @@ def test_filters_are_compared_as_numbers(case: str) -> None:
     ("name", "inventory", "want"),
     [
         ("all-disabled", MIXED, {0: "off", 1: "off"}),
-        ("all-disabled", node_of(card("T4")), {}),
+        ("all-disabled", node_of(gpu_facts("T4")), {}),
         ("all-enabled", MIXED, {0: (), 1: ()}),
-        ("all-1g.5gb", node_of(card(), card("T4", index=1)), {0: ONES}),
+        ("all-1g.5gb", node_of(gpu_facts(), gpu_facts("T4", index=1)), {0: ONES}),
         ("all-1g.10gb", MIXED, {0: (("1g.10gb", 4),), 1: (("1g.10gb", 7),)}),
-        ("all-balanced", node_of(card()), {0: (("1g.5gb", 2), ("2g.10gb", 1), ("3g.20gb", 1))}),
-        ("all-3g.39gb", node_of(card("H100-80GB")), {0: (("3g.40gb", 2),)}),
-        ("all-1g.5gb.me", node_of(card()), {0: (("1g.5gb+me", 1),)}),
-        ("all-1g.5gb+me", node_of(card()), {0: (("1g.5gb+me", 1),)}),
+        ("all-balanced", node_of(gpu_facts()), {0: (("1g.5gb", 2), ("2g.10gb", 1), ("3g.20gb", 1))}),
+        ("all-3g.39gb", node_of(gpu_facts("H100-80GB")), {0: (("3g.40gb", 2),)}),
+        ("all-1g.5gb.me", node_of(gpu_facts()), {0: (("1g.5gb+me", 1),)}),
+        ("all-1g.5gb+me", node_of(gpu_facts()), {0: (("1g.5gb+me", 1),)}),
     ],
 )
 def test_names_that_need_no_file(name: str, inventory: Inventory, want: dict[int, object]) -> None:
@@ -160,7 +160,7 @@ def test_names_that_need_no_file(name: str, inventory: Inventory, want: dict[int
 
 def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> None:
     mine = {"all-1g.5gb": (Group(enabled=True, instances=(("1g.5gb", 3),)),)}
-    assert counts("all-1g.5gb", mine, node_of(card())) == {0: (("1g.5gb", 3),)}
+    assert counts("all-1g.5gb", mine, node_of(gpu_facts())) == {0: (("1g.5gb", 3),)}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
         pytest.param(
             "halves",
             (),
-            node_of(card()),
+            node_of(gpu_facts()),
             "MIG configuration: 'halves' is not the name of a configuration that this node can have: "
             "mine, all-disabled, all-enabled, all-1g.5gb, all-1g.5gb.me, all-1g.10gb, all-2g.10gb, all-3g.20gb, "
             "all-4g.20gb, all-7g.40gb, all-balanced",
@@ -178,7 +178,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
         pytest.param(
             "all-9g.5gb",
             (),
-            node_of(card("T4")),
+            node_of(gpu_facts("T4")),
             "'all-9g.5gb' is not the name of a configuration that this node can have: mine, all-disabled",
             id="a node without MIG",
         ),
@@ -194,7 +194,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
         pytest.param(
             "mine",
             (Group(enabled=True, instances=(("1g.5gb", 8),)),),
-            node_of(card()),
+            node_of(gpu_facts()),
             "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb do not fit on one A100-40GB "
             "together: choose from `tessera profiles A100-40GB`",
             id="too many",
@@ -202,7 +202,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
         pytest.param(
             "mine",
             (Group(enabled=True, instances=(("1g.10gb", 7),)),),
-            node_of(card("A30")),
+            node_of(gpu_facts("A30")),
             "configuration mine, GPU 0 (A30-24GB): '1g.10gb' is not a profile this model offers: ",
             id="a profile the GPU lacks",
         ),
@@ -228,7 +228,7 @@ def test_a_node_lists_what_it_could_have() -> None:
 
 @given(st.lists(st.sampled_from(MIG_MODELS), min_size=1, max_size=3))
 def test_every_listed_name_means_instances_that_fit(models: list[str]) -> None:
-    inventory = node_of(*(card(name, index=index) for index, name in enumerate(models)))
+    inventory = node_of(*(gpu_facts(name, index=index) for index, name in enumerate(models)))
     for name in configuration_names({}, inventory):
         for target, gpu in zip(resolve(name, {}, inventory), inventory.gpus, strict=True):
             assert target.gpu == gpu.uuid
@@ -244,7 +244,7 @@ def test_every_listed_name_means_instances_that_fit(models: list[str]) -> None:
 )
 def test_counts_written_as_a_group_come_back(drawn: tuple[str, Layout]) -> None:
     name, layout = drawn
-    gpu = card(name)
+    gpu = gpu_facts(name)
     held: Counts = counts_of(gpu.model, layout)
     (target,) = resolve("mine", {"mine": (Group(enabled=True, instances=held),)}, node_of(gpu))
     assert target.counts == held
@@ -258,7 +258,7 @@ def test_counts_written_as_a_group_come_back(drawn: tuple[str, Layout]) -> None:
     )
 )
 def test_what_is_exported_is_what_is_there(drawn: tuple[tuple[str, Layout | None], ...]) -> None:
-    inventory = node_of(*(card(name, index=index, layout=layout) for index, (name, layout) in enumerate(drawn)))
+    inventory = node_of(*(gpu_facts(name, index=index, layout=layout) for index, (name, layout) in enumerate(drawn)))
     groups = as_groups(inventory)
     targets = resolve("mine", {"mine": groups}, inventory)
     assert differences(inventory, targets) == ()
@@ -266,9 +266,9 @@ def test_what_is_exported_is_what_is_there(drawn: tuple[tuple[str, Layout | None
 
 
 def test_gpus_that_are_alike_are_one_group_and_lost_ones_are_in_none() -> None:
-    same = node_of(card(layout=HALVES), card(index=1, layout=HALVES))
+    same = node_of(gpu_facts(layout=HALVES), gpu_facts(index=1, layout=HALVES))
     assert as_groups(same) == (Group(enabled=True, instances=(("3g.20gb", 2),)),)
-    lost = node_of(card(layout=HALVES), card(index=1), card(index=2, lost=True))
+    lost = node_of(gpu_facts(layout=HALVES), gpu_facts(index=1), gpu_facts(index=2, lost=True))
     assert as_groups(lost) == (
         Group(devices=(0,), enabled=True, instances=(("3g.20gb", 2),)),
         Group(devices=(1,), enabled=False),
@@ -276,6 +276,6 @@ def test_gpus_that_are_alike_are_one_group_and_lost_ones_are_in_none() -> None:
 
 
 def test_exact_targets() -> None:
-    assert not exact(card(), None).mig
+    assert not exact(gpu_facts(), None).mig
     with pytest.raises(InvalidInput, match=r"GPU 0 \(A100-40GB\): .* share memory slice 4"):
-        exact(card(), at(A100, ("3g.20gb", 4), ("1g.5gb", 4)))
+        exact(gpu_facts(), at(A100, ("3g.20gb", 4), ("1g.5gb", 4)))

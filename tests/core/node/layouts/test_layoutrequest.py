@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.cards import at, card
+from builders.gpufacts import at, gpu_facts
 from builders.nodefacts import node_of
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
@@ -42,16 +42,16 @@ def look(
     return NodeObserved(name, outlook(name, {}, msgspec.structs.replace(node_of(gpu), unseen=unseen), users))
 
 
-ASKED = look(card(layout=SEVEN))
-OTHER = look(card(layout=HALVES))
-BLOCKED = look(card(layout=HALVES), USED)
-SWITCHED = look(card(pending=True))
-SWITCHED_BUSY = look(card(pending=True), (GpuUser(device=DeviceId("GPU-0"), pid=7),))
-LOST = look(card(layout=HALVES, lost=True))
-UNSEEN = look(card(layout=SEVEN), unseen=(1,))
-UNSEEN_YET = look(card(layout=HALVES), unseen=(1,))
-UNKNOWN = look(card(layout=HALVES), name="all-9g")
-NONE = look(card(layout=HALVES), name="")
+ASKED = look(gpu_facts(layout=SEVEN))
+OTHER = look(gpu_facts(layout=HALVES))
+BLOCKED = look(gpu_facts(layout=HALVES), USED)
+SWITCHED = look(gpu_facts(pending=True))
+SWITCHED_BUSY = look(gpu_facts(pending=True), (GpuUser(device=DeviceId("GPU-0"), pid=7),))
+LOST = look(gpu_facts(layout=HALVES, lost=True))
+UNSEEN = look(gpu_facts(layout=SEVEN), unseen=(1,))
+UNSEEN_YET = look(gpu_facts(layout=HALVES), unseen=(1,))
+UNKNOWN = look(gpu_facts(layout=HALVES), name="all-9g")
+NONE = look(gpu_facts(layout=HALVES), name="")
 BROKEN = Attempted(("GPU 0: create failed",), OTHER.outlook.observed)
 DARK = NodeUnobserved("all-1g.5gb", "the kubelet does not answer")
 WORKED = Attempted((), ASKED.outlook.observed)
@@ -191,7 +191,7 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
             id="tried again after a pause",
         ),
         pytest.param(
-            [(0, OTHER), (1, BROKEN), (2, look(card(layout=HALVES[:1])))],
+            [(0, OTHER), (1, BROKEN), (2, look(gpu_facts(layout=HALVES[:1])))],
             LIMITS,
             (LayoutState.PENDING, LayoutCause.PENDING, "being applied"),
             id="tried again when the GPU has changed",
@@ -259,7 +259,7 @@ def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> 
             id="a node is not rebooted twice for one request",
         ),
         pytest.param(
-            [(0, SWITCHED), (900, look(card(layout=())))],
+            [(0, SWITCHED), (900, look(gpu_facts(layout=())))],
             REBOOTS,
             (LayoutState.PENDING, LayoutCause.PENDING, "being applied"),
             id="after the reboot it goes on",
@@ -351,7 +351,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 
 def test_another_label_starts_anew() -> None:
-    request = after((0, OTHER), (1, BROKEN), (2, look(card(layout=HALVES), name="all-2g.10gb")))
+    request = after((0, OTHER), (1, BROKEN), (2, look(gpu_facts(layout=HALVES), name="all-2g.10gb")))
     assert (request.name, request.state, request.attempts) == ("all-2g.10gb", LayoutState.PENDING, 0)
 
 
@@ -371,7 +371,7 @@ def test_an_agent_that_asked_for_a_reboot_goes_on_after_it() -> None:
     request = resumed("all-1g.5gb", "rebooting", 50, REBOOTS)
     assert (request.state, request.until_s, request.rebooted) == (LayoutState.REBOOTING, 1050, True)
     assert advance(request, ASKED, 51, REBOOTS).state is LayoutState.SUCCESS
-    still = advance(advance(request, look(card()), 51, REBOOTS), SWITCHED, 52, REBOOTS)
+    still = advance(advance(request, look(gpu_facts()), 51, REBOOTS), SWITCHED, 52, REBOOTS)
     assert (still.state, still.reason[:25]) == (LayoutState.FAILED, "GPU 0: MIG is switched on")
     assert resumed("all-1g.5gb", "pending", 50, REBOOTS) == LayoutRequest()
     assert resumed("", "rebooting", 50, REBOOTS) == LayoutRequest()
@@ -382,7 +382,7 @@ def test_an_agent_that_finds_that_the_node_was_told_to_reboot_does_not_tell_it_a
     request = resumed("all-1g.5gb", "failed", 50, REBOOTS, rebooted=True)
     assert advance(request, SWITCHED, 51, REBOOTS).state is LayoutState.FAILED
     assert advance(request, ASKED, 51, REBOOTS).state is LayoutState.SUCCESS
-    other = advance(request, look(card(pending=True), name="all-2g.10gb"), 51, REBOOTS)
+    other = advance(request, look(gpu_facts(pending=True), name="all-2g.10gb"), 51, REBOOTS)
     assert other.state is LayoutState.REBOOTING
 
 

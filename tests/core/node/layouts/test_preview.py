@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.cards import at, card, names
+from builders.gpufacts import at, gpu_facts, names
 from builders.nodefacts import node_of
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import CATALOG, model
@@ -29,41 +29,45 @@ def line(action: Action) -> str:
 @pytest.mark.parametrize(
     ("gpu", "target", "users", "want"),
     [
-        pytest.param(card(layout=HALVES), TWO, (), [], id="nothing to do"),
+        pytest.param(gpu_facts(layout=HALVES), TWO, (), [], id="nothing to do"),
         pytest.param(
-            card(), TWO, (), ["switch MIG on", "create 3g.20gb at 0", "create 3g.20gb at 4"], id="MIG on, then cut"
+            gpu_facts(), TWO, (), ["switch MIG on", "create 3g.20gb at 0", "create 3g.20gb at 4"], id="MIG on, then cut"
         ),
         pytest.param(
-            card(), TWO, (WHOLE,), ["switch MIG on ! pod ns/w", "create 3g.20gb at 0", "create 3g.20gb at 4"], id="used"
+            gpu_facts(),
+            TWO,
+            (WHOLE,),
+            ["switch MIG on ! pod ns/w", "create 3g.20gb at 0", "create 3g.20gb at 4"],
+            id="used",
         ),
         pytest.param(
-            card(layout=at(A100, ("1g.5gb", 0), ("1g.5gb", 1), ("3g.20gb", 4))),
+            gpu_facts(layout=at(A100, ("1g.5gb", 0), ("1g.5gb", 1), ("3g.20gb", 4))),
             TWO,
             (POD,),
             ["destroy 1g.5gb at 0", "destroy 1g.5gb at 1 ! pod ns/p on 1g.5gb at 1", "create 3g.20gb at 0"],
             id="a used instance in the way",
         ),
         pytest.param(
-            card(layout=at(A100, ("1g.5gb", 1))),
+            gpu_facts(layout=at(A100, ("1g.5gb", 1))),
             OFF,
             (POD,),
             ["destroy 1g.5gb at 1 ! pod ns/p on 1g.5gb at 1", "switch MIG off ! pod ns/p on 1g.5gb at 1"],
             id="off while used",
         ),
         pytest.param(
-            card(layout=HALVES[:1], incomplete=HALVES[1:]),
+            gpu_facts(layout=HALVES[:1], incomplete=HALVES[1:]),
             TWO,
             (),
             ["destroy 3g.20gb at 4", "create 3g.20gb at 4"],
             id="what is incomplete goes first",
         ),
         pytest.param(
-            card(layout=HALVES, pending=False), TWO, (WHOLE,), ["switch MIG on"], id="a pending change undone"
+            gpu_facts(layout=HALVES, pending=False), TWO, (WHOLE,), ["switch MIG on"], id="a pending change undone"
         ),
-        pytest.param(card(pending=True), TWO, (), [], id="a reset is what is left"),
-        pytest.param(card(lost=True), TWO, (), [], id="lost"),
+        pytest.param(gpu_facts(pending=True), TWO, (), [], id="a reset is what is left"),
+        pytest.param(gpu_facts(lost=True), TWO, (), [], id="lost"),
         pytest.param(
-            card(layout=at(A100, ("1g.5gb", 2))),
+            gpu_facts(layout=at(A100, ("1g.5gb", 2))),
             TWO,
             (GpuUser(device=DeviceId("GPU-0"), pid=5),),
             ["destroy 1g.5gb at 2 ! process 5", "create 3g.20gb at 0", "create 3g.20gb at 4"],
@@ -79,7 +83,7 @@ def test_preview(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...]
 def situations(draw: st.DrawFn) -> tuple[GpuFacts, LayoutTarget]:
     name = draw(st.sampled_from(MIG_MODELS))
     layouts = st.none() | st.sampled_from(all_layouts(model(name)))
-    gpu = card(name, layout=draw(layouts))
+    gpu = gpu_facts(name, layout=draw(layouts))
     return gpu, exact(gpu, draw(layouts))
 
 
@@ -95,4 +99,4 @@ def test_the_steps_lead_to_the_target(situation: tuple[GpuFacts, LayoutTarget]) 
         else:
             assert layout is not None
             layout = tuple(sorted({*layout} ^ {action.placement}))
-    assert differences(node_of(card(gpu.model.name, layout=layout)), (target,)) == ()
+    assert differences(node_of(gpu_facts(gpu.model.name, layout=layout)), (target,)) == ()

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from builders.cards import at, card
+from builders.gpufacts import at, gpu_facts
 from builders.nodefacts import node_of
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
@@ -22,7 +22,10 @@ def row(layout: Layout | None, uuid: str = "GPU-0") -> Recorded:
 
 def test_a_node_is_recorded_and_what_is_not_seen_keeps_its_record() -> None:
     inventory = node_of(
-        card(layout=LAYOUT, incomplete=OTHER), card(index=1), card("T4", index=2), card(index=3, lost=True)
+        gpu_facts(layout=LAYOUT, incomplete=OTHER),
+        gpu_facts(index=1),
+        gpu_facts("T4", index=2),
+        gpu_facts(index=3, lost=True),
     )
     former = (row(OTHER, "GPU-3"), row(OTHER, "GPU-4"), row(OTHER))
     want = (row(LAYOUT), row(None, "GPU-1"), row(OTHER, "GPU-3"), row(OTHER, "GPU-4"))
@@ -32,11 +35,11 @@ def test_a_node_is_recorded_and_what_is_not_seen_keeps_its_record() -> None:
 @pytest.mark.parametrize(
     ("recorded", "gpu", "want"),
     [
-        pytest.param(row(LAYOUT), card(layout=OTHER), (True, LAYOUT), id="as recorded, whatever is there"),
-        pytest.param(row(None), card(layout=OTHER), (False, None), id="off"),
+        pytest.param(row(LAYOUT), gpu_facts(layout=OTHER), (True, LAYOUT), id="as recorded, whatever is there"),
+        pytest.param(row(None), gpu_facts(layout=OTHER), (False, None), id="off"),
         pytest.param(
             row((Placement(0, 4, "3g.39gb"),)),
-            card("H100-80GB"),
+            gpu_facts("H100-80GB"),
             (True, at(model("H100-80GB"), ("3g.40gb", 0))),
             id="under the name that the driver has now",
         ),
@@ -51,11 +54,13 @@ def test_recorded_targets(recorded: Recorded, gpu: GpuFacts, want: tuple[bool, L
     ("recorded", "gpus", "want"),
     [
         pytest.param(
-            row(LAYOUT), (card(index=1),), "recorded GPU GPU-0: this node has no GPU of that UUID:", id="gone"
+            row(LAYOUT), (gpu_facts(index=1),), "recorded GPU GPU-0: this node has no GPU of that UUID:", id="gone"
         ),
         pytest.param(row(LAYOUT), (), "UUID: check the driver with nvidia-smi: it shows no GPU", id="none"),
-        pytest.param(row((*LAYOUT, *at(A100, ("4g.20gb", 0)))), (card(),), "share memory slice 2", id="impossible"),
-        pytest.param(row(LAYOUT), (card("A30"),), "a profile this model offers", id="a profile it lacks"),
+        pytest.param(
+            row((*LAYOUT, *at(A100, ("4g.20gb", 0)))), (gpu_facts(),), "share memory slice 2", id="impossible"
+        ),
+        pytest.param(row(LAYOUT), (gpu_facts("A30"),), "a profile this model offers", id="a profile it lacks"),
     ],
 )
 def test_a_record_that_does_not_fit_the_node_is_refused(
@@ -68,16 +73,18 @@ def test_a_record_that_does_not_fit_the_node_is_refused(
 @pytest.mark.parametrize(
     ("recorded", "gpu", "want", "note"),
     [
-        pytest.param(row(LAYOUT), card(layout=()), [LAYOUT], "", id="all instances are gone"),
-        pytest.param(row(LAYOUT), card(), [LAYOUT], "", id="and MIG is off, as after a reboot of a Hopper"),
-        pytest.param(row(LAYOUT), card(layout=LAYOUT[:1]), [LAYOUT], "", id="some are gone"),
-        pytest.param(row(LAYOUT), card(layout=LAYOUT), [LAYOUT], "", id="none is"),
-        pytest.param(row(None), card(layout=OTHER), [], "", id="nothing was there"),
-        pytest.param(row(LAYOUT), card(layout=OTHER), [], "has instances other than the recorded ones", id="cut anew"),
-        pytest.param(row(LAYOUT), card(lost=True), [], "is missing; its record is kept", id="lost"),
-        pytest.param(row(LAYOUT), card("T4"), [], "is missing", id="without MIG"),
-        pytest.param(row(LAYOUT, "GPU-9"), card(), [], "is missing", id="another GPU"),
-        pytest.param(row((Placement(0, 3, "1g.5gb"),)), card(), [], "record not used: GPU 0", id="impossible"),
+        pytest.param(row(LAYOUT), gpu_facts(layout=()), [LAYOUT], "", id="all instances are gone"),
+        pytest.param(row(LAYOUT), gpu_facts(), [LAYOUT], "", id="and MIG is off, as after a reboot of a Hopper"),
+        pytest.param(row(LAYOUT), gpu_facts(layout=LAYOUT[:1]), [LAYOUT], "", id="some are gone"),
+        pytest.param(row(LAYOUT), gpu_facts(layout=LAYOUT), [LAYOUT], "", id="none is"),
+        pytest.param(row(None), gpu_facts(layout=OTHER), [], "", id="nothing was there"),
+        pytest.param(
+            row(LAYOUT), gpu_facts(layout=OTHER), [], "has instances other than the recorded ones", id="cut anew"
+        ),
+        pytest.param(row(LAYOUT), gpu_facts(lost=True), [], "is missing; its record is kept", id="lost"),
+        pytest.param(row(LAYOUT), gpu_facts("T4"), [], "is missing", id="without MIG"),
+        pytest.param(row(LAYOUT, "GPU-9"), gpu_facts(), [], "is missing", id="another GPU"),
+        pytest.param(row((Placement(0, 3, "1g.5gb"),)), gpu_facts(), [], "record not used: GPU 0", id="impossible"),
     ],
 )
 def test_lost_targets(recorded: Recorded, gpu: GpuFacts, want: list[Layout], note: str) -> None:
@@ -88,5 +95,5 @@ def test_lost_targets(recorded: Recorded, gpu: GpuFacts, want: list[Layout], not
 
 
 def test_a_gpu_that_may_be_one_that_was_lost_is_left_out() -> None:
-    unseen = msgspec.structs.replace(node_of(card(index=1)), unseen=(0,))
+    unseen = msgspec.structs.replace(node_of(gpu_facts(index=1)), unseen=(0,))
     assert recorded_targets((row(LAYOUT),), unseen) == ()

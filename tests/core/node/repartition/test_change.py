@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.cards import at
+from builders.gpufacts import at
 from tessera.core.gpu.gpumodels import CATALOG, GpuModel, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts, counts_of, is_legal, placements
 from tessera.core.node.repartition import Create, Destroy, Repartition, RepartitionRefusal, plan_repartition, restorable

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.cards import at
+from builders.gpufacts import at
 from judges.repartitions import ENDS, broken_invariants
 from tessera.core.gpu.gpumodels import CATALOG, GpuModel, model
 from tessera.core.gpu.mig import Layout, all_layouts, is_legal

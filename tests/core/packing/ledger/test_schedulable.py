@@ -21,7 +21,7 @@ REPLICAS = Sharing(
 )
 
 
-def card(index: int = 0, sharing: Sharing | None = None) -> Gpu:
+def a_gpu(index: int = 0, sharing: Sharing | None = None) -> Gpu:
     return msgspec.structs.replace(gpu(index, A30, sharing or Sharing()), uuid=f"GPU-{index}")
 
 
@@ -37,13 +37,13 @@ def ledger_of(observed: GpuNodeState, guess: Node | None = None) -> Ledger:
 
 
 def test_the_report_of_the_agent_is_taken_and_not_the_guess_from_labels() -> None:
-    spec, reserved = schedulable_node(node("n", gpu(0, T4)), state(card(0), card(1)))
-    assert (spec.gpus, reserved) == ((card(0), card(1)), ())
+    spec, reserved = schedulable_node(node("n", gpu(0, T4)), state(a_gpu(0), a_gpu(1)))
+    assert (spec.gpus, reserved) == ((a_gpu(0), a_gpu(1)), ())
 
 
 def test_a_managed_gpu_is_scheduled_without_its_layout() -> None:
     cut = Sharing(layout=(FIRST,), offers=(Offer(placement=FIRST, mode=Mode.MIG_MPS, clients=0),))
-    spec, _ = schedulable_node(node("n"), state(card(0, cut), card(1, FIXED)))
+    spec, _ = schedulable_node(node("n"), state(a_gpu(0, cut), a_gpu(1, FIXED)))
     assert [each.sharing for each in spec.gpus] == [Sharing(), FIXED]
 
 
@@ -51,7 +51,7 @@ def test_before_the_agent_has_reported_nothing_can_be_granted() -> None:
     ledger = ledger_of(state(reported=False))
     reason = "the node's agent has not reported its GPUs yet: check the agent there if this lasts"
     assert ledger.filter(amount(1), ["n"]).failed == {"n": reason}
-    ledger.put_node(schedulable_node(msgspec.structs.replace(node("n", gpu(0, T4)), reported=False), state(card()))[0])
+    ledger.put_node(schedulable_node(msgspec.structs.replace(node("n", gpu(0, T4)), reported=False), state(a_gpu()))[0])
     assert ledger.filter(amount(1), ["n"]).fitting == ("n",)
 
 
@@ -67,43 +67,45 @@ GRADED = amount(11_000, Isolation.HARDWARE)
 
 # sentence: what is observed, what a pod needs, and how many such pods fit
 BY_NAME: dict[str, tuple[GpuNodeState, Need, int]] = {
-    "a managed GPU": (state(card()), GRADED, 2),
-    "an instance is offered by name": (state(card(), **offered(FIRST)), GRADED, 1),
+    "a managed GPU": (state(a_gpu()), GRADED, 2),
+    "an instance is offered by name": (state(a_gpu(), **offered(FIRST)), GRADED, 1),
     "an instance is offered, and desired as well": (
-        state(card(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),), **offered(FIRST)),
+        state(a_gpu(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),), **offered(FIRST)),
         GRADED,
         1,
     ),
     "an instance is offered in the place of one that is desired": (
-        state(card(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),), **offered(Placement(0, 1, "1g.6gb"))),
+        state(
+            a_gpu(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),), **offered(Placement(0, 1, "1g.6gb"))
+        ),
         amount(5_000, Isolation.HARDWARE),
         2,
     ),
     "an instance is offered of which nobody knows the profile": (
-        state(card(), **offered(Placement(0, 1, "9g.99gb"))),
+        state(a_gpu(), **offered(Placement(0, 1, "9g.99gb"))),
         GRADED,
         0,
     ),
-    "the whole GPU is offered": (state(card(), **offered(whole=True)), GRADED, 0),
-    "a GPU is offered that is not there": (state(card(1), **offered(whole=True)), GRADED, 2),
+    "the whole GPU is offered": (state(a_gpu(), **offered(whole=True)), GRADED, 0),
+    "a GPU is offered that is not there": (state(a_gpu(1), **offered(whole=True)), GRADED, 2),
     "amounts of a GPU that is offered": (
-        state(card(0, Sharing(modes=(Mode.MEMORY_SHARE,))), **offered(whole=True)),
+        state(a_gpu(0, Sharing(modes=(Mode.MEMORY_SHARE,))), **offered(whole=True)),
         QUARTER,
         0,
     ),
-    "a fixed layout": (state(card(0, FIXED)), HALF, 0),
-    "a fixed layout, offered as ever": (state(card(0, FIXED), **offered(FIRST, SECOND)), HALF, 0),
-    "a fixed layout of the scheduler's": (state(card(0, BY_SCHEDULER)), HALF, 2),
-    "a fixed layout that the kubelet still has half of": (state(card(0, BY_SCHEDULER), **offered(FIRST)), HALF, 1),
+    "a fixed layout": (state(a_gpu(0, FIXED)), HALF, 0),
+    "a fixed layout, offered as ever": (state(a_gpu(0, FIXED), **offered(FIRST, SECOND)), HALF, 0),
+    "a fixed layout of the scheduler's": (state(a_gpu(0, BY_SCHEDULER)), HALF, 2),
+    "a fixed layout that the kubelet still has half of": (state(a_gpu(0, BY_SCHEDULER), **offered(FIRST)), HALF, 1),
     "a fixed layout on a GPU that the kubelet still has": (
-        state(card(0, BY_SCHEDULER), **offered(whole=True)),
+        state(a_gpu(0, BY_SCHEDULER), **offered(whole=True)),
         HALF,
         0,
     ),
-    "replicas that the kubelet still has": (state(card(0, SHARED_BY_SCHEDULER), **offered(FIRST)), QUARTER, 2),
-    "a whole GPU of the kubelet's": (state(card(0, Sharing(modes=(Mode.WHOLE,)))), HALF, 0),
-    "a whole GPU of the scheduler's": (state(card(0, WHOLE_BY_SCHEDULER)), HALF, 1),
-    "a whole GPU that the kubelet still has": (state(card(0, WHOLE_BY_SCHEDULER), **offered(whole=True)), HALF, 0),
+    "replicas that the kubelet still has": (state(a_gpu(0, SHARED_BY_SCHEDULER), **offered(FIRST)), QUARTER, 2),
+    "a whole GPU of the kubelet's": (state(a_gpu(0, Sharing(modes=(Mode.WHOLE,)))), HALF, 0),
+    "a whole GPU of the scheduler's": (state(a_gpu(0, WHOLE_BY_SCHEDULER)), HALF, 1),
+    "a whole GPU that the kubelet still has": (state(a_gpu(0, WHOLE_BY_SCHEDULER), **offered(whole=True)), HALF, 0),
 }
 
 
@@ -121,7 +123,7 @@ def test_what_is_offered_by_name_serves_no_need(sentence: str) -> None:
 def test_needs_and_names_applied_together_never_meet() -> None:
     """One GPU has a fixed layout, the other is managed: needs go to that alone, as many as it has places."""
     ledger = ledger_of(
-        state(card(0), card(1, FIXED), offered=(DesiredDevices(gpu="GPU-1", instances=(FIRST, SECOND)),))
+        state(a_gpu(0), a_gpu(1, FIXED), offered=(DesiredDevices(gpu="GPU-1", instances=(FIRST, SECOND)),))
     )
     gpus = []
     while not isinstance(shares := ledger.choose(GRADED, "n"), str):
@@ -131,10 +133,10 @@ def test_needs_and_names_applied_together_never_meet() -> None:
 
 
 def test_a_pod_keeps_a_replica_beside_those_that_the_kubelet_still_has() -> None:
-    ledger = ledger_of(state(card(0, SHARED_BY_SCHEDULER)))
+    ledger = ledger_of(state(a_gpu(0, SHARED_BY_SCHEDULER)))
     shares = ledger.choose(QUARTER, "n")
     assert not isinstance(shares, str)
-    spec, reserved = schedulable_node(node("n"), state(card(0, SHARED_BY_SCHEDULER), **offered(FIRST, SECOND)))
+    spec, reserved = schedulable_node(node("n"), state(a_gpu(0, SHARED_BY_SCHEDULER), **offered(FIRST, SECOND)))
     ledger.put_pod(Holder("a", PodKey("default/a"), NodeName("n"), QUARTER, shares))
     ledger.put_node(spec, reserved=reserved)
     assert list(ledger.impossible_uses) == []
@@ -142,40 +144,40 @@ def test_a_pod_keeps_a_replica_beside_those_that_the_kubelet_still_has() -> None
 
 
 def test_a_gpu_that_is_wholly_the_kubelet_s_serves_by_name_what_is_offered() -> None:
-    ledger = ledger_of(state(card(0, Sharing(modes=(Mode.WHOLE,))), **offered(whole=True)))
+    ledger = ledger_of(state(a_gpu(0, Sharing(modes=(Mode.WHOLE,))), **offered(whole=True)))
     assert ledger.fits(WHOLE, "n")
 
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
 RESERVED = {
-    "nothing": (state(card()), 2, True),
+    "nothing": (state(a_gpu()), 2, True),
     "an instance that is desired": (
-        state(card(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),)),
+        state(a_gpu(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),)),
         1,
         False,
     ),
-    "all instances": (state(card(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST, SECOND)),)), 0, False),
-    "the whole GPU": (state(card(), desired=(DesiredDevices(gpu="GPU-0", whole=True),)), 0, False),
-    "a GPU that is not there": (state(card(), desired=(DesiredDevices(gpu="GPU-9", whole=True),)), 2, True),
+    "all instances": (state(a_gpu(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST, SECOND)),)), 0, False),
+    "the whole GPU": (state(a_gpu(), desired=(DesiredDevices(gpu="GPU-0", whole=True),)), 0, False),
+    "a GPU that is not there": (state(a_gpu(), desired=(DesiredDevices(gpu="GPU-9", whole=True),)), 2, True),
     "a GPU with an administrator's layout": (
-        state(card(0, FIXED), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),)),
+        state(a_gpu(0, FIXED), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),)),
         2,
         False,
     ),
-    "an unhealthy GPU": (state(card(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0")),)), 0, False),
+    "an unhealthy GPU": (state(a_gpu(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0")),)), 0, False),
     "an unhealthy GPU that is not there": (
-        state(card(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-9")),)),
+        state(a_gpu(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-9")),)),
         2,
         True,
     ),
-    "an unhealthy instance": (state(card(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0", SECOND)),)), 1, False),
+    "an unhealthy instance": (state(a_gpu(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0", SECOND)),)), 1, False),
     "an unhealthy instance of a fixed layout": (
-        state(card(0, FIXED), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0", SECOND)),)),
+        state(a_gpu(0, FIXED), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0", SECOND)),)),
         1,
         False,
     ),
     "an unhealthy instance that is shared": (
-        state(card(0, REPLICAS), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0", SECOND)),)),
+        state(a_gpu(0, REPLICAS), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0", SECOND)),)),
         2,
         False,
     ),
@@ -191,10 +193,10 @@ def test_what_is_reserved_leaves_so_much(observed: GpuNodeState, want: int, *, w
 
 
 def test_a_unhealthy_gpu_keeps_what_pods_hold_there() -> None:
-    ledger = ledger_of(state(card()))
+    ledger = ledger_of(state(a_gpu()))
     shares = ledger.choose(amount(1_000), "n")
     assert not isinstance(shares, str)
-    spec, reserved = schedulable_node(node("n"), state(card(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0")),)))
+    spec, reserved = schedulable_node(node("n"), state(a_gpu(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0")),)))
     ledger.put_pod(Holder("a", PodKey("default/a"), NodeName("n"), amount(1_000), shares))
     ledger.put_node(spec, reserved=reserved)
     assert list(ledger.impossible_uses) == []

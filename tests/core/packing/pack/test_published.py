@@ -49,10 +49,10 @@ def fleets(draw: st.DrawFn) -> tuple[Node, ...]:
             name=NodeName(f"n{i}"),
             cpu_milli=cpu,
             memory_mib=1000,
-            gpus=tuple(Gpu(index=g, model=card, memory_mib=0, sharing=SHARING) for g in range(gpus)),
+            gpus=tuple(Gpu(index=g, model=a_gpu, memory_mib=0, sharing=SHARING) for g in range(gpus)),
         )
         for i, (cpu, gpus) in enumerate(sizes[:5])
-        for card in [draw(st.sampled_from(CARDS))]
+        for a_gpu in [draw(st.sampled_from(CARDS))]
     )
 
 

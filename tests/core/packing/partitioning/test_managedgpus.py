@@ -2,8 +2,8 @@
 
 import pytest
 
-from builders.cards import at
 from builders.fleets import A100, gpu
+from builders.gpufacts import at
 from builders.shares import mig_share, share, whole
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.gpu.deviceids import DeviceId

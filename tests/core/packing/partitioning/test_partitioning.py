@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import asks
-from builders.cards import at
 from builders.fleets import pod_of
+from builders.gpufacts import at
 from builders.shares import mig_share, share, whole
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share

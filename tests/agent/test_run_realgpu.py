@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from builders.shares import share
 from harness.agentmachine import Machine
-from harness.card import Card, ReadOnlyDriver, note
+from harness.realgpu import ReadOnlyDriver, RealGpu, note
 from tessera.agent.run import Agent
 from tessera.clients.kube import EVENTS, GPU_NODES, annotations_of, labels_of
 from tessera.errors import Conflict
@@ -40,21 +40,21 @@ async def running(machine: Machine, driver: ReadOnlyDriver, proc: Path = Path("/
             await task
 
 
-async def test_a_whole_gpu_is_offered_and_used(card: Card, machine: Machine) -> None:
+async def test_a_whole_gpu_is_offered_and_used(real_gpu: RealGpu, machine: Machine) -> None:
     with capture_logs() as logs:
-        async with await card.driver() as driver, running(machine, driver) as agent:
+        async with await real_gpu.driver() as driver, running(machine, driver) as agent:
             began, before = time.monotonic(), time.process_time()
             inventory = await driver.inventory()
             await machine.kubelet.until_allocatable("nvidia.com/gpu", len(inventory.gpus))
             offered_s = time.monotonic() - began
             await machine.pod("p1", {"nvidia.com/gpu": 1})
             env = await machine.start("p1", "nvidia.com/gpu")
-            with card.cuda({"CUDA_VISIBLE_DEVICES": env["NVIDIA_VISIBLE_DEVICES"]}, mib=2048) as one:
+            with real_gpu.cuda({"CUDA_VISIBLE_DEVICES": env["NVIDIA_VISIBLE_DEVICES"]}, mib=2048) as one:
                 for _ in range(int(_RUNS_S / 5)):
                     one.tell("busy", seconds=2)
                     await asyncio.sleep(5)
                     one.answer()
-            with card.cuda() as faulty:
+            with real_gpu.cuda() as faulty:
                 assert faulty.ask("wild")["result"] != 0
             await asyncio.sleep(6)  # an observation
             cpu = (time.process_time() - before) / (time.monotonic() - began)
@@ -89,9 +89,9 @@ async def test_a_whole_gpu_is_offered_and_used(card: Card, machine: Machine) -> 
     assert not [each for each in warnings if each["log_level"] == "error"]
 
 
-async def test_memory_shares_are_offered_and_given(card: Card, machine: Machine) -> None:
+async def test_memory_shares_are_offered_and_given(real_gpu: RealGpu, machine: Machine) -> None:
     await machine.label(gpushare="true")
-    async with await card.driver() as driver, running(machine, driver):
+    async with await real_gpu.driver() as driver, running(machine, driver):
         facts = (await driver.inventory()).gpus[0]
         await machine.kubelet.until_allocatable("tessera.dev/gpu-memory", facts.memory_mib // 1024)
         await machine.pod("p0", {"tessera.dev/gpu-memory": 4}, (share(0, 4096, container="c"),))
@@ -103,14 +103,14 @@ async def test_memory_shares_are_offered_and_given(card: Card, machine: Machine)
 
 @pytest.mark.parametrize("mib", [0, 2048], ids=["a context alone", "with memory"])
 async def test_a_process_of_a_pod_that_was_deleted_by_force_keeps_the_gpu_without_a_record(
-    card: Card, machine: Machine, mib: int
+    real_gpu: RealGpu, machine: Machine, mib: int
 ) -> None:
     proc = machine.settings.paths.proc
-    async with await card.driver() as driver, running(machine, driver, proc):
+    async with await real_gpu.driver() as driver, running(machine, driver, proc):
         gpus = (await driver.inventory()).gpus
         await machine.kubelet.until_allocatable("nvidia.com/gpu", len(gpus))
         await machine.pod("p1", {"nvidia.com/gpu": 1})
-        with card.cuda(mib=mib) if mib else card.cuda() as left:
+        with real_gpu.cuda(mib=mib) if mib else real_gpu.cuda() as left:
             cgroup = proc / str(left.pid) / "cgroup"
             cgroup.parent.mkdir()
             cgroup.write_text(f"0::/kubepods/besteffort/pod{_ENDED}/abc\n")

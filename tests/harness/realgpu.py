@@ -182,7 +182,7 @@ class CudaProgram:
                     each.close()
 
 
-class Card:
+class RealGpu:
     """The first GPU of this machine."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from harness.card import Card, note
+from harness.realgpu import RealGpu, note
 from tessera.clients.gpu.protocol import GpuDriver
 from tessera.core.gpu.inventory import GpuEvent
 
@@ -24,14 +24,14 @@ async def until_event(driver: GpuDriver, number: int) -> list[GpuEvent]:
     return found
 
 
-async def test_an_error_that_a_program_makes_is_reported(card: Card) -> None:
+async def test_an_error_that_a_program_makes_is_reported(real_gpu: RealGpu) -> None:
     """XID 31: a program wrote to an address that is not its own."""
-    async with await card.driver() as driver:
+    async with await real_gpu.driver() as driver:
         found = await driver.inventory()
         assert not [each for each in found.notes if "does not report its errors" in each]
         waiting = asyncio.create_task(until_event(driver, 31))
         await asyncio.sleep(1)
-        with card.cuda() as one, card.cuda(mib=64) as neighbor:
+        with real_gpu.cuda() as one, real_gpu.cuda(mib=64) as neighbor:
             failed = one.ask("wild")
             events = await waiting
             after = neighbor.ask("busy", seconds=0.2)

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from builders.shares import whole
-from harness.card import PROGRAM, Card, CudaProgram, note
+from harness.realgpu import PROGRAM, CudaProgram, RealGpu, note
 from tessera.agent.cdisupport import DRIVER_SPECS, first_file
 from tessera.agent.deviceplugin.containers.changerequests import ChangeRequests
 from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, PluginPaths
@@ -28,9 +28,9 @@ _PLAIN = ("null", "zero", "full", "random", "urandom", "tty", "shm")
 _LINES = "import ctypes; ctypes.CDLL('libcuda.so.1'); print(open('/proc/self/maps').read())"
 
 
-async def specification(card: Card, folder: str) -> dict[str, Any]:
+async def specification(real_gpu: RealGpu, folder: str) -> dict[str, Any]:
     """Return the CDI specification that the agent writes for the GPU."""
-    async with await card.driver() as driver:
+    async with await real_gpu.driver() as driver:
         inventory = await driver.inventory()
     facts = inventory.gpus[0]
     maker = DeviceMaker(PluginPaths(), ChangeRequests(), complain=lambda error: pytest.fail(str(error)))
@@ -90,11 +90,11 @@ def contained(spec: dict[str, Any], hidden: Path | None, without: str = "") -> t
     return ("unshare", "--mount", "bash", "-c", "\n".join(lines))
 
 
-async def test_a_program_with_these_nodes_and_this_folder_alone_uses_the_gpu(card: Card) -> None:
+async def test_a_program_with_these_nodes_and_this_folder_alone_uses_the_gpu(real_gpu: RealGpu) -> None:
     library = driver_folder()
     folder = library.parent if library.name in {"lib64", "lib"} else library
     own = folder != Path("/usr") and "linux-gnu" not in folder.name
-    spec = await specification(card, str(folder))
+    spec = await specification(real_gpu, str(folder))
     nodes = [each["path"] for each in spec["devices"][0]["containerEdits"]["deviceNodes"]]
     note(nodes=nodes, dev=here(), library=library, mounts=spec.get("containerEdits"), spec=first_file(DRIVER_SPECS))
     assert set(nodes) <= set(here())

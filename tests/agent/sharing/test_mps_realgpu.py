@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from builders.shares import share
-from harness.card import OUT_OF_MEMORY, PROGRAM, Card, CudaProgram, ReadOnlyDriver, note, program
+from harness.realgpu import OUT_OF_MEMORY, PROGRAM, CudaProgram, ReadOnlyDriver, RealGpu, note, program
 from tessera.agent.sharing.mps import MpsSupervisor
 from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
 from tessera.agent.sharing.processes import ran
@@ -34,7 +34,7 @@ from tessera.log import logger
 pytestmark = [pytest.mark.anyio, pytest.mark.gpu]
 
 
-class MpsCard:
+class MpsOnGpu:
     """A GPU with the daemon that one agent supervises."""
 
     def __init__(self, driver: ReadOnlyDriver, facts: GpuFacts, settings: MpsSettings, multiprocessors: int) -> None:
@@ -99,14 +99,14 @@ def short_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def mps(card: Card) -> AsyncIterator[MpsCard]:
+async def mps(real_gpu: RealGpu) -> AsyncIterator[MpsOnGpu]:
     settings = MpsSettings(program=program("nvidia-cuda-mps-control"))
-    with card.cuda() as one:
+    with real_gpu.cuda() as one:
         multiprocessors = one.must("open")["multiprocessors"]
     with short_folder() as root:
         settings = msgspec.structs.replace(settings, root=root)
-        async with await card.driver() as driver:
-            made = MpsCard(driver, (await driver.inventory()).gpus[0], settings, multiprocessors)
+        async with await real_gpu.driver() as driver:
+            made = MpsOnGpu(driver, (await driver.inventory()).gpus[0], settings, multiprocessors)
             try:
                 yield made
             finally:
@@ -118,7 +118,7 @@ async def mps(card: Card) -> AsyncIterator[MpsCard]:
                 assert driver.refused == ()
 
 
-async def test_replicas_are_limited_by_the_daemon(mps: MpsCard) -> None:
+async def test_replicas_are_limited_by_the_daemon(mps: MpsOnGpu) -> None:
     state = await mps.apply(memory_limit_mib=4096, thread_percent=25)
     assert state.clients in (None, 0)
     daemons = MpsDaemons(mps.settings)
@@ -160,7 +160,7 @@ async def test_replicas_are_limited_by_the_daemon(mps: MpsCard) -> None:
     assert after_kill["rounds"] > 0
 
 
-async def test_amounts_are_limited_by_each_containers_environment(mps: MpsCard) -> None:
+async def test_amounts_are_limited_by_each_containers_environment(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=0, thread_percent=100)
     with client(mps.pipe) as unlimited:
         whole = unlimited.must("wave")["ms"]
@@ -180,7 +180,7 @@ async def test_amounts_are_limited_by_each_containers_environment(mps: MpsCard) 
     assert 1.5 * whole <= waves[1] <= 3 * whole
 
 
-async def test_a_client_that_is_killed_at_work_leaves_the_others(mps: MpsCard) -> None:
+async def test_a_client_that_is_killed_at_work_leaves_the_others(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=0, thread_percent=100)
     with client(mps.granted(2048, 50)) as one, client(mps.granted(2048, 50)) as two:
         before = two.must("busy", seconds=1)["rounds"]
@@ -195,7 +195,7 @@ async def test_a_client_that_is_killed_at_work_leaves_the_others(mps: MpsCard) -
         assert (after["result"], again["result"]) == (0, 0)
 
 
-async def test_limits_change_for_later_clients_without_a_restart(mps: MpsCard) -> None:
+async def test_limits_change_for_later_clients_without_a_restart(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=4096, thread_percent=25)
     with client(mps.pipe) as former:
         await mps.apply(memory_limit_mib=2048, thread_percent=50)
@@ -207,7 +207,7 @@ async def test_limits_change_for_later_clients_without_a_restart(mps: MpsCard) -
     assert [within(each, limit) for each, limit in zip(got, (4096, 2048), strict=True)] == [True] * 2
 
 
-async def test_an_agent_that_is_restarted_adopts_the_daemon(mps: MpsCard) -> None:
+async def test_an_agent_that_is_restarted_adopts_the_daemon(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=4096, thread_percent=25)
     with client(mps.pipe) as one:
         mps.agent = MpsSupervisor(mps.driver, mps.settings, logger())
@@ -216,7 +216,7 @@ async def test_an_agent_that_is_restarted_adopts_the_daemon(mps: MpsCard) -> Non
         one.must("wave")
 
 
-async def test_a_replica_cannot_widen_its_limits(mps: MpsCard) -> None:
+async def test_a_replica_cannot_widen_its_limits(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=4096, thread_percent=25)
     wide = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=16384M"}
     with client({**mps.pipe, **wide}) as one:
@@ -228,7 +228,7 @@ async def test_a_replica_cannot_widen_its_limits(mps: MpsCard) -> None:
     assert within(got, 4096)
 
 
-async def test_a_limit_need_not_be_whole_gigabytes(mps: MpsCard) -> None:
+async def test_a_limit_need_not_be_whole_gigabytes(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=3000, thread_percent=100)
     shown = await MpsDaemons(mps.settings).command(mps.facts.uuid, "get_default_device_pinned_mem_limit 0")
     with client(mps.pipe) as one, client(mps.granted(1500, 50)) as two:
@@ -243,7 +243,7 @@ async def test_a_limit_need_not_be_whole_gigabytes(mps: MpsCard) -> None:
     assert 1900 < after <= 2500
 
 
-async def test_each_clients_use_is_measured(mps: MpsCard) -> None:
+async def test_each_clients_use_is_measured(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=0, thread_percent=100)
     with client(mps.granted(8192, 50)) as busy, client(mps.granted(4096, 50)) as idle:
         busy.must("alloc", mib=4096)
@@ -266,7 +266,7 @@ async def test_each_clients_use_is_measured(mps: MpsCard) -> None:
         assert (found[server][1] or 0) > 20
 
 
-async def test_a_program_without_the_pipe_is_no_client(mps: MpsCard) -> None:
+async def test_a_program_without_the_pipe_is_no_client(mps: MpsOnGpu) -> None:
     """Where the compute mode does not keep it off, as with MIG on."""
     await mps.apply(memory_limit_mib=2048, thread_percent=25)
     with client(mps.pipe) as one, client({}) as stranger:
@@ -278,7 +278,7 @@ async def test_a_program_without_the_pipe_is_no_client(mps: MpsCard) -> None:
         assert one.pid in sight.processes
 
 
-async def test_the_doctor_finds_the_daemon(mps: MpsCard) -> None:
+async def test_the_doctor_finds_the_daemon(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=4096, thread_percent=25)
     policy = mps.settings.root / "policy.yaml"
     policy.write_text("apiVersion: tessera.dev/v1alpha1\nkind: NodePolicy\ngpus:\n- sharing: {mps: 4}\n")
@@ -303,7 +303,7 @@ async def test_the_doctor_finds_the_daemon(mps: MpsCard) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 16])
-async def test_shares_of_the_whole_memory_can_all_be_used(mps: MpsCard, count: int) -> None:
+async def test_shares_of_the_whole_memory_can_all_be_used(mps: MpsOnGpu, count: int) -> None:
     """All units that a GPU offers, in so many shares, each used to its limit."""
     await mps.apply(memory_limit_mib=0, thread_percent=100)
     units, percent = mps.facts.memory_mib // 1024, 100 // count
@@ -320,7 +320,7 @@ async def test_shares_of_the_whole_memory_can_all_be_used(mps: MpsCard, count: i
     assert max(missing) <= context + 64
 
 
-async def test_users_take_turns(mps: MpsCard) -> None:
+async def test_users_take_turns(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=0, thread_percent=100)
     other = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", PROGRAM.read_text())
     with client(mps.pipe) as first, CudaProgram(mps.pipe, other) as second:
@@ -338,7 +338,7 @@ async def test_users_take_turns(mps: MpsCard) -> None:
     assert (answer["result"], rounds["result"]) == (0, 0)
 
 
-async def test_what_the_daemon_answers(mps: MpsCard) -> None:
+async def test_what_the_daemon_answers(mps: MpsOnGpu) -> None:
     """What the stand-in of `tessera.sim.mpscontrol` answers."""
     await mps.apply(memory_limit_mib=4096, thread_percent=25)
     daemons, key, answers = MpsDaemons(mps.settings), mps.facts.uuid, {}
@@ -383,7 +383,7 @@ async def test_what_the_daemon_answers(mps: MpsCard) -> None:
     note(answers=answers)
 
 
-async def test_as_many_clients_connect_as_is_said(mps: MpsCard) -> None:
+async def test_as_many_clients_connect_as_is_said(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=0, thread_percent=100)
     most = mps_client_limit(mps.facts, (await mps.driver.inventory()).cuda)
     with contextlib.ExitStack() as stack:
@@ -397,7 +397,7 @@ async def test_as_many_clients_connect_as_is_said(mps: MpsCard) -> None:
     assert len(answers) - len(failed) == most
 
 
-async def test_a_fatal_fault_ends_the_clients_of_the_device_and_later_ones_are_served(mps: MpsCard) -> None:
+async def test_a_fatal_fault_ends_the_clients_of_the_device_and_later_ones_are_served(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=0, thread_percent=100)
     with client(mps.granted(2048, 50)) as one, client(mps.granted(2048, 50)) as two:
         two.must("busy", seconds=0.3)
@@ -414,7 +414,7 @@ async def test_a_fatal_fault_ends_the_clients_of_the_device_and_later_ones_are_s
     assert (later["result"], rounds["result"]) == (0, 0)
 
 
-async def test_a_daemon_that_is_killed_is_replaced(mps: MpsCard) -> None:
+async def test_a_daemon_that_is_killed_is_replaced(mps: MpsOnGpu) -> None:
     await mps.apply(memory_limit_mib=4096, thread_percent=25)
     (record,) = (msgspec.json.decode(each.read_bytes()) for each in mps.settings.root.glob("*/daemon.json"))
     with client(mps.pipe) as one:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.card import Card, note
+from harness.realgpu import RealGpu, note
 from tessera.core.serving.sizing import Architecture, fit, overhead_bytes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.gpu]
@@ -51,11 +51,11 @@ def pytorch() -> Iterator[dict[str, Any]]:
         torch.communicate("\n", timeout=60)
 
 
-async def test_the_context_is_within_what_is_left_for_it(card: Card) -> None:
-    async with await card.driver() as driver:
+async def test_the_context_is_within_what_is_left_for_it(real_gpu: RealGpu) -> None:
+    async with await real_gpu.driver() as driver:
         facts = (await driver.inventory()).gpus[0]
         before = (await driver.use(facts.uuid)).memory_used_mib
-        with card.cuda() as one:
+        with real_gpu.cuda() as one:
             seen = one.must("memory")
             used = (await driver.use(facts.uuid)).memory_used_mib - before
             own = {each.pid: each.memory_mib for each in await driver.processes(facts.uuid)}[one.pid]
@@ -77,8 +77,8 @@ async def test_the_context_is_within_what_is_left_for_it(card: Card) -> None:
         assert facts.memory_mib - got <= reserve
 
 
-async def test_pytorch_takes_no_more_than_is_left_for_it(card: Card) -> None:
-    async with await card.driver() as driver:
+async def test_pytorch_takes_no_more_than_is_left_for_it(real_gpu: RealGpu) -> None:
+    async with await real_gpu.driver() as driver:
         facts = (await driver.inventory()).gpus[0]
         before = (await driver.use(facts.uuid)).memory_used_mib
         with pytorch() as reported:

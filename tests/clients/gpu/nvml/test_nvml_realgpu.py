@@ -9,15 +9,15 @@ from typing import Any
 import pynvml
 import pytest
 
-from harness.card import Card, note
+from harness.realgpu import RealGpu, note
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.gpu]
 
 
-async def inventory(card: Card) -> Inventory:
-    async with await card.driver() as driver:
+async def inventory(real_gpu: RealGpu) -> Inventory:
+    async with await real_gpu.driver() as driver:
         return await driver.inventory()
 
 
@@ -26,8 +26,8 @@ def node_of(gpu: GpuFacts) -> Path:
     return Path(f"/dev/nvidia{gpu.minor}")
 
 
-async def test_the_inventory_is_nvidia_smis(card: Card) -> None:
-    found, smi = await inventory(card), card.smi()
+async def test_the_inventory_is_nvidia_smis(real_gpu: RealGpu) -> None:
+    found, smi = await inventory(real_gpu), real_gpu.smi()
     gpu = found.gpus[0]
     bus = gpu.pci_bus_id.lower()
     note(
@@ -72,18 +72,18 @@ async def test_the_inventory_is_nvidia_smis(card: Card) -> None:
     assert gpu.power_default_watts == smi.number("gpu_power_readings/default_power_limit")
     ends = [smi.number(f"gpu_power_readings/{end}_power_limit") for end in ("min", "max")]
     assert list(gpu.power_range_watts or ()) == ends
-    assert found == await inventory(card), "two readings differ"
+    assert found == await inventory(real_gpu), "two readings differ"
 
 
-async def test_what_another_program_uses_is_seen(card: Card) -> None:
-    async with await card.driver() as driver:
+async def test_what_another_program_uses_is_seen(real_gpu: RealGpu) -> None:
+    async with await real_gpu.driver() as driver:
         gpu = (await driver.inventory()).gpus[0]
         before = await driver.use(gpu.uuid)
-        with card.cuda(mib=4096) as one:
+        with real_gpu.cuda(mib=4096) as one:
             one.must("busy", seconds=1)
             one.tell("busy", seconds=3)
             await asyncio.sleep(2)
-            after, processes, smi = await driver.use(gpu.uuid), await driver.processes(gpu.uuid), card.smi()
+            after, processes, smi = await driver.use(gpu.uuid), await driver.processes(gpu.uuid), real_gpu.smi()
             one.answer()
         own = {each.pid: each.memory_mib for each in processes}
         note(
@@ -141,8 +141,8 @@ def told_profiles(facts: GpuFacts) -> dict[str, dict[str, Any]]:
         pynvml.nvmlShutdown()
 
 
-async def test_the_profiles_of_the_driver_are_those_of_the_catalog(card: Card) -> None:
-    found = await inventory(card)
+async def test_the_profiles_of_the_driver_are_those_of_the_catalog(real_gpu: RealGpu) -> None:
+    found = await inventory(real_gpu)
     gpu, told = found.gpus[0], told_profiles(found.gpus[0])
     for name, each in told.items():
         note(profile=name, **each)

@@ -16,7 +16,7 @@ import pytest
 from bench.scrape import EVERY_S, FLOORS, scraped
 from builders.gpunodes import shared
 from builders.nodeviews import RecordedPods, of_the_host
-from harness.card import Card, CudaProgram, ReadOnlyDriver, SmiGpu, note
+from harness.realgpu import CudaProgram, ReadOnlyDriver, RealGpu, SmiGpu, note
 from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
@@ -49,7 +49,7 @@ while True:
 """
 
 
-class PodsOnCard:
+class PodsOnGpu:
     """The pods that share the GPU, and the exporter of their node."""
 
     def __init__(self, driver: ReadOnlyDriver, inventory: Inventory, folder: Path) -> None:
@@ -115,18 +115,18 @@ class PodsOnCard:
 
 
 @pytest.fixture
-async def pods(card: Card, tmp_path: Path) -> AsyncIterator[PodsOnCard]:
-    async with await card.driver() as driver:
-        made = PodsOnCard(driver, await driver.inventory(), tmp_path)
+async def pods(real_gpu: RealGpu, tmp_path: Path) -> AsyncIterator[PodsOnGpu]:
+    async with await real_gpu.driver() as driver:
+        made = PodsOnGpu(driver, await driver.inventory(), tmp_path)
         yield made
     made.clear()
 
 
 @contextlib.contextmanager
-def load(card: Card, pods: PodsOnCard, **memory_mib: int) -> Iterator[dict[str, CudaProgram]]:
+def load(real_gpu: RealGpu, pods: PodsOnGpu, **memory_mib: int) -> Iterator[dict[str, CudaProgram]]:
     """Run a program for each pod, of so much memory."""
     with contextlib.ExitStack() as stack:
-        made = {pod: stack.enter_context(card.cuda(mib=mib)) for pod, mib in memory_mib.items()}
+        made = {pod: stack.enter_context(real_gpu.cuda(mib=mib)) for pod, mib in memory_mib.items()}
         for pod, program in made.items():
             pods.enter(pod, program)
         yield made
@@ -139,16 +139,16 @@ def near(smi: SmiGpu, path: str, value: float, most: float) -> None:
     assert abs(told - value) <= most, (path, told, value)
 
 
-async def test_the_metrics_of_two_pods_are_nvidia_smis(card: Card, pods: PodsOnCard) -> None:
+async def test_the_metrics_of_two_pods_are_nvidia_smis(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
     pods.allocate("busy", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
     pods.allocate("idle", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
-    with load(card, pods, busy=6144, idle=2048) as programs:
+    with load(real_gpu, pods, busy=6144, idle=2048) as programs:
         programs["busy"].must("busy", seconds=1)
         await pods.exporter.observe()
         programs["busy"].tell("busy", seconds=5)
         await asyncio.sleep(3)
         await pods.exporter.observe()
-        smi = card.smi()
+        smi = real_gpu.smi()
         programs["busy"].answer()
         told = smi.processes()
         own = {pod: pods.value("DCGM_FI_DEV_FB_USED", pod=pod) for pod in ("busy", "idle")}
@@ -205,12 +205,12 @@ def products() -> Iterator[None]:
         torch.terminate()
 
 
-async def test_work_of_tensor_cores_and_its_power_are_seen(card: Card, pods: PodsOnCard) -> None:
+async def test_work_of_tensor_cores_and_its_power_are_seen(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
     with products():
         await pods.exporter.observe()
         await asyncio.sleep(5)
         await pods.exporter.observe()
-        smi = card.smi()
+        smi = real_gpu.smi()
         whole = {name: value for name, labels, value in pods.samples() if "cause" not in labels}
         throttled = {cause.value: pods.value("tessera_gpu_throttled", cause=cause.value) for cause in ThrottleCause}
         note(
@@ -229,9 +229,9 @@ async def test_work_of_tensor_cores_and_its_power_are_seen(card: Card, pods: Pod
     assert pods.value("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION") > energy
 
 
-async def test_no_metric_is_absurd(card: Card, pods: PodsOnCard) -> None:
+async def test_no_metric_is_absurd(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
     pods.allocate("busy", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
-    with load(card, pods, busy=1024) as programs:
+    with load(real_gpu, pods, busy=1024) as programs:
         for _ in range(4):
             programs["busy"].must("busy", seconds=0.4)
             await pods.exporter.observe()
@@ -247,9 +247,9 @@ async def test_no_metric_is_absurd(card: Card, pods: PodsOnCard) -> None:
         assert {"DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_XID_ERRORS"} <= set(names)
 
 
-async def test_observing_and_scraping_cost_what_is_promised(card: Card, pods: PodsOnCard) -> None:
+async def test_observing_and_scraping_cost_what_is_promised(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
     pods.allocate("busy", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
-    with load(card, pods, busy=1024) as programs:
+    with load(real_gpu, pods, busy=1024) as programs:
         programs["busy"].tell("busy", seconds=6)
         await pods.exporter.observe()
         walls: list[float] = []
@@ -282,12 +282,12 @@ async def test_observing_and_scraping_cost_what_is_promised(card: Card, pods: Po
         assert value <= FLOORS[name], name
 
 
-async def test_programs_that_take_turns_both_progress_and_are_told_apart(card: Card, pods: PodsOnCard) -> None:
+async def test_programs_that_take_turns_both_progress_and_are_told_apart(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
     """Time-slicing: two busy programs and an idle one, without MPS."""
     pods.slice_time(3)
     for pod in ("one", "two", "idle"):
         pods.allocate(pod, Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.REPLICA))
-    with load(card, pods, one=512, two=512, idle=512) as programs:
+    with load(real_gpu, pods, one=512, two=512, idle=512) as programs:
         alone = programs["one"].must("busy", seconds=2)["rounds"]
         await pods.exporter.observe()
         for pod in ("one", "two"):
@@ -309,11 +309,11 @@ async def test_programs_that_take_turns_both_progress_and_are_told_apart(card: C
         assert "team/idle/c" not in saturated[0].caused_by
 
 
-async def test_a_noisy_pod_is_named(card: Card, pods: PodsOnCard) -> None:
+async def test_a_noisy_pod_is_named(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
     pods.slice_time(2)
     for pod in ("noisy", "quiet"):
         pods.allocate(pod, Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.REPLICA))
-    with load(card, pods, noisy=512, quiet=512) as programs:
+    with load(real_gpu, pods, noisy=512, quiet=512) as programs:
         programs["noisy"].must("busy", seconds=0.5)
         await pods.exporter.observe()
         programs["noisy"].tell("busy", seconds=5)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.card import Card, note, program
+from harness.realgpu import RealGpu, note, program
 
 pytestmark = pytest.mark.gpu
 
@@ -23,11 +23,11 @@ def tessera(*arguments: str) -> tuple[int, str]:
     return run.returncode, run.stdout or run.stderr
 
 
-def test_the_doctor_reads_the_driver_and_says_what_is_missing(card: Card) -> None:
+def test_the_doctor_reads_the_driver_and_says_what_is_missing(real_gpu: RealGpu) -> None:
     code, text = tessera("doctor", "-o", "json")
     found = {each["name"]: each for each in json.loads(text)}
     note(code=code, checks={name: f"{each['verdict']}: {each['found']}" for name, each in found.items()})
-    smi = card.smi()
+    smi = real_gpu.smi()
     assert found["driver"]["verdict"] == "ok", found["driver"]
     assert smi.text("driver_version") in found["driver"]["found"]
     assert found["mig"]["verdict"] in {"ok", "skipped"}
@@ -37,16 +37,16 @@ def test_the_doctor_reads_the_driver_and_says_what_is_missing(card: Card) -> Non
     assert all(each["advice"] for each in found.values() if each["verdict"] == "failed")
 
 
-def test_the_layouts_of_the_gpus_are_listed(card: Card) -> None:
+def test_the_layouts_of_the_gpus_are_listed(real_gpu: RealGpu) -> None:
     code, text = tessera("mig", "list", "-o", "json")
     assert code == 0, text
     listed = json.loads(text)
-    with card.cuda(mib=512) as one:
+    with real_gpu.cuda(mib=512) as one:
         code, used = tessera("mig", "list")
         assert code == 0, used
         users = [each["users"] for each in json.loads(tessera("mig", "list", "-o", "json")[1])["gpus"]]
     note(listed=listed, used=used.splitlines(), pid=one.pid, users=users)
-    assert card.smi().text("uuid") in text
+    assert real_gpu.smi().text("uuid") in text
     exported = tessera("mig", "export")
     note(exported=exported)
     assert exported[0] == 0
@@ -56,7 +56,7 @@ def test_the_layouts_of_the_gpus_are_listed(card: Card) -> None:
     assert "1g.10gb" in planned[1]
     assert tessera("mig", "assert", "-c", "all-1g.10gb")[0] != 0
     assert tessera("mig", "assert", "-c", "all-disabled")[0] == 0
-    smi = card.smi()
+    smi = real_gpu.smi()
     assert (smi.text("mig_mode/current_mig"), smi.text("mig_mode/pending_mig")) in {
         ("Disabled", "Disabled"),
         ("N/A", "N/A"),

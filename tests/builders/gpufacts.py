@@ -15,7 +15,7 @@ def at(gpu: GpuModel | str, *parts: tuple[str, int]) -> Layout:
     return tuple(sorted(Placement(start, sizes[name], name) for name, start in parts))
 
 
-def card(
+def gpu_facts(
     name: str = "A100-40GB", *, index: int = 0, layout: Layout | None = None, pending: bool | None = None, **more: Any
 ) -> GpuFacts:
     """Return a GPU with these instances; None is MIG off, which becomes `pending` with the next reset."""
