@@ -230,3 +230,15 @@ async def test_what_a_process_computed_that_has_ended_since_is_measured(
     monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", samples)
     found = (await world.driver.measure(t4.uuid)).processes or ()
     assert [(each.pid, each.memory_mib, each.sm_percent) for each in found] == [(7, 64, 20), (6, 0, 70)]
+
+
+async def test_a_sample_that_is_no_newer_than_the_last_measurement_is_not_counted_again(
+    world: NvmlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that returns what it was not asked for would keep the load of a process that ended long ago."""
+    t4 = (await world.driver.inventory()).gpus[1]
+    old = pynvml.c_nvmlProcessUtilizationSample_t()
+    old.pid, old.timeStamp, old.smUtil = 6, 1000, 70
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", lambda _device, _since_us: [old])
+    found = [(await world.driver.measure(t4.uuid)).processes or () for _ in range(2)]
+    assert [[(each.pid, each.sm_percent) for each in processes] for processes in found] == [[(6, 70)], []]

@@ -109,9 +109,10 @@ class Measuring:
                 raise
             return {} if error.value in _NO_SAMPLE else None
         by_process = defaultdict[int, list[int]](list)
-        for each in samples:
+        newer = [each for each in samples if each.timeStamp > since_us]
+        for each in newer:
             by_process[each.pid].append(each.smUtil)
-        self._sampled_us[uuid] = max((each.timeStamp for each in samples), default=since_us)
+        self._sampled_us[uuid] = max((each.timeStamp for each in newer), default=since_us)
         return {pid: sum(percent) / len(percent) for pid, percent in by_process.items()}
 
     def _activity(self, uuid: str, device: Any, instance: int | None = None) -> EngineActivity | None:
