@@ -62,11 +62,11 @@ _KV_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 def size(path: Path | None, gpu: tuple[str, ...], output: str, **given: Any) -> None:
     """Print the GPUs and MIG instances that fit a language model, and the tokens of its KV cache.
 
-    Below them is the memory to request, gpu.memoryGiB of a ModelServer, for some numbers of sequences at once. MIG
-    profiles of the same memory share a row. The figures are for vLLM. MODEL is a model's folder in Hugging Face's
-    format, or its config.json. The size of the weights comes from --parameters, else from the files or
-    model.safetensors.index.json. Weights and KV cache follow from the model. Activations, CUDA graphs and the rest of
-    CUDA are estimates.
+    Below them is the memory to request, gpu.memoryGiB of a ModelServer, for some numbers of sequences at once. Of MIG
+    profiles of the same memory one has a row; the others are named below. The figures are for vLLM. MODEL is a model's
+    folder in Hugging Face's format, or its config.json. The size of the weights comes from --parameters, else from the
+    files or model.safetensors.index.json. Weights and KV cache follow from the model. Activations, CUDA graphs and the
+    rest of CUDA are estimates.
     """
     config = _by_options(given) if path is None else _by_files(path, given)
     architecture = config.architecture
@@ -111,8 +111,10 @@ def _print(facts: dict[str, Any], output: str) -> None:
         room = (f"{found.kv_bytes / _GIB:.1f}", f"{found.tokens:,}", f"{found.sequences:,.1f}")
         batch = f"{found.batch.sequences}x{found.batch.tokens}"
         cells = ("yes", *room, batch) if found.fits else (lacks,)
-        table.add_row(row["gpu"], ", ".join((row["profile"] or "whole", *row["alike"])), str(row["memory_mib"]), *cells)
+        table.add_row(row["gpu"], row["profile"] or "whole", str(row["memory_mib"]), *cells)
     console.print(trimmed(table))
+    if alike := dict.fromkeys(f"{each} as {row['profile']}" for row in facts["devices"] for each in row["alike"]):
+        console.print(f"profiles of the same memory: {', '.join(alike)}", highlight=False)
     weights, each = facts["weight_bytes"] / _GIB, facts["kv_bytes_per_sequence"] / _GIB
     console.print(
         f"{facts['parameters'] / 1e9:.2f}B parameters in {facts['dtype']}, {weights:.2f} GiB; "

@@ -26,7 +26,7 @@ Examples:
   tessera run --image pytorch/pytorch --gpu-memory 10 -- python train.py
   tessera run -e pytorch --gpu-memory 10 --code . -- python train.py
   tessera run --environment pytorch --slice 1g.10gb --model llama -d
-  tessera run --image pytorch/pytorch --slice 1g.10gb --dry-run | kubectl create -f -
+  tessera run --image pytorch --slice 1g.10gb --dry-run | kubectl create -f -
 """,
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
