@@ -47,7 +47,7 @@ Examples:
   tessera recommend
   tessera recommend --agent 10.0.3.7 --all -o json
   tessera recommend --prometheus http://127.0.0.1:9090 --window 4w
-  tessera recommend --prometheus http://hub --prometheus-selector 'cluster="a"'
+  tessera recommend --prometheus http://p --prometheus-selector 'cluster="a"'
 """
 )
 @agents_options
