@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from tessera.api.kubernetes.leases import read_lease, write_lease
+from tessera.api.kubernetes.leases import read_lease, renewed_s, write_lease
 from tessera.core.cluster.protocols.leadership import Lease
 from tessera.errors import InvalidInput
 
@@ -54,3 +54,17 @@ def test_a_written_lease_names_the_version_it_replaces() -> None:
     assert write_lease(lease, NOW, taken=False) == {"metadata": {"resourceVersion": "3"}, "spec": spec}
     taken = spec | {"acquireTime": "2026-11-21T11:00:00.000005Z"}
     assert write_lease(Lease(holder="a", lease_s=15, transitions=2), NOW, taken=True) == {"spec": taken}
+
+
+@pytest.mark.parametrize(
+    ("spec", "want"),
+    [
+        ({"holderIdentity": "a", "renewTime": "2026-11-21T12:00:00.000000Z"}, 1795262400.0),
+        ({"holderIdentity": "", "renewTime": "2026-11-21T12:00:00.000000Z"}, None),
+        ({"holderIdentity": "a", "renewTime": "yesterday"}, None),
+        ({"holderIdentity": "a"}, None),
+        (None, None),
+    ],
+)
+def test_when_a_leader_renewed_its_lease(spec: object, want: float | None) -> None:
+    assert renewed_s({"spec": spec}) == want

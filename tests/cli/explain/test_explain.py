@@ -1,5 +1,6 @@
 """`tessera explain pod`: its output about a pod of a cluster, which may have the name of a workload."""
 
+import datetime as dt
 import json
 from collections.abc import Iterator
 from io import StringIO
@@ -12,13 +13,15 @@ from rich.console import Console, Group
 from builders.kubeobjects import Object, gpu, gpunode, kubectl, node, pod, share
 from builders.usagereports import REPORT
 from harness.agents import serving_reports
+from tessera.api.kubernetes.leases import write_lease
 from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.cli import main
 from tessera.cli.clusteraccess import ClusterSource
 from tessera.cli.explain.pod import _Answer, _parts, _slowdowns, observe_contention, observe_pod
 from tessera.cli.explain.pod import pod as command
 from tessera.cli.livecluster import events_of, read_file
-from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube
+from tessera.clients.kube import EVENTS, LEASES, NODES, PODS, MemoryKube
+from tessera.core.cluster.protocols.leadership import Lease
 from tessera.core.explain.podexplanation import explain_pod
 from tessera.core.gpu.sharing import Mode
 from tessera.core.usage.usagereport import UsageReport
@@ -194,6 +197,28 @@ async def test_a_live_pod_that_the_cluster_does_not_show_is_looked_up() -> None:
         assert [each.pod.key for each in cluster.pods] == ["ns/runs"]
         assert [each["status"]["phase"] for each in found] == want
         assert len(events) == (name == "ended")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("age_s", "want"),
+    [
+        (5, ""),
+        (3700, "no controller has renewed its Lease for 370"),
+        (None, "no controller runs: kubectl get pods -n tessera-system"),
+    ],
+)
+async def test_whether_a_controller_runs_is_known_by_its_lease(age_s: int | None, want: str) -> None:
+    kube = MemoryKube()
+    await kube.create(NODES, node())
+    if age_s is not None:
+        moment = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age_s)
+        lease = write_lease(Lease(holder="a", lease_s=15), moment, taken=True)
+        metadata = {"namespace": "tessera-system", "name": "tessera-controller"}
+        await kube.create(LEASES, lease | {"metadata": metadata})
+    cluster, _, _ = await observe_pod(kube, PodKey("ns/p"))
+    assert cluster.controller_silent.startswith(want)
+    assert bool(cluster.controller_silent) == bool(want)
 
 
 @pytest.fixture

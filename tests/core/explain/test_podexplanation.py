@@ -131,6 +131,24 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [],
         [""],
     ),
+    "more of a resource than a node can ever have": (
+        [machine(), gpunode("a", gpu(0), gpu(1)), me({"nvidia.com/mig-1g.5gb": 15})],
+        [
+            "no node can have the nvidia.com/mig-1g.5gb that it requests: a: too few devices: 15 x",
+        ],
+        [],
+        ["too few devices"],
+    ),
+    "a resource of a model that no node has": (
+        [
+            machine(),
+            gpunode("a", gpu(0)),
+            me({"nvidia.com/mig-1g.5gb": 1}, annotations={"tessera.dev/gpu-model": "H100-80GB"}),
+        ],
+        ["no node can have the nvidia.com/mig-1g.5gb that it requests: a: the node has no GPU of model H100-80GB"],
+        [],
+        ["the node has no GPU of model H100-80GB"],
+    ),
     "a resource that one GPU could make": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.5gb": 1})],
         ["1 GPU could provide it: the controller creates it there when there is room"],
@@ -576,6 +594,30 @@ def test_what_a_pod_waits_for(sentence: str) -> None:
         if words not in (found.obstacle.text if found.obstacle else "")
     ] == []
     assert [bool(words) for words in answers] == [found.obstacle is not None for found in got.nodes]
+
+
+def test_a_pod_that_no_scheduler_has_considered() -> None:
+    """As while the second scheduler is down: Kubernetes says nothing about it."""
+    unseen = {"phase": "Pending", "qosClass": "BestEffort"}
+    pending = me({NEED: 4}) | {"status": unseen}
+    seen = unseen | {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no room"}]}
+    said = "no scheduler has considered it yet: if that lasts, no tessera-scheduler runs: "
+    said += "kubectl get pods -n tessera-system"
+    nodes = machine(), gpunode("a", gpu(0))
+    assert explanation(*nodes, pending).sentences[0] == said
+    for other in (pending | {"status": seen}, me({NEED: 4})):
+        assert said not in explanation(*nodes, other).sentences
+    other = me({"nvidia.com/gpu": 1}, spec={"schedulerName": "x"}) | {"status": unseen}
+    assert "no scheduler has considered it yet: if that lasts, no x runs" in explanation(*nodes, other).sentences
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_device_that_a_controller_would_create_while_none_runs(gpus: int) -> None:
+    objects = machine(), gpunode("a", *map(gpu, range(gpus))), me({"nvidia.com/mig-1g.5gb": 1})
+    cluster = msgspec.structs.replace(read_cluster(as_fields(objects)), controller_silent="no controller runs: see")
+    found = explain_pod(cluster, ME)
+    assert found is not None
+    assert found.sentences[0].endswith("when there is room, but no controller runs: see")
 
 
 # Keyed by a sentence: objects; desired are words of sentences, all of them in order.

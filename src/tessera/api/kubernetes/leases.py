@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from tessera.api.fields import misfit
+from tessera.api.kubernetes.times import read_time
 from tessera.core.cluster.protocols.leadership import Lease
 from tessera.errors import InvalidInput
 
-__all__ = ["read_lease", "write_lease"]
+__all__ = ["read_lease", "renewed_s", "write_lease"]
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):
@@ -50,6 +51,15 @@ def read_lease(obj: Mapping[str, Any] | None) -> Lease:
         transitions=spec.lease_transitions or 0,
         version=read.metadata.resource_version,
     )
+
+
+def renewed_s(obj: Mapping[str, Any]) -> float | None:
+    """Return when a Lease was last renewed, in seconds since 1970; None if it has no holder, or does not say."""
+    spec = obj.get("spec") or {}
+    try:
+        return read_time(str(spec.get("renewTime"))) if spec.get("holderIdentity") else None
+    except ValueError:
+        return None
 
 
 def write_lease(lease: Lease, now: dt.datetime, *, taken: bool) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`tessera explain pod`: where a pod of a live cluster runs and why, or why it is pending and what would help."""
 
 import asyncio
+import datetime as dt
 from collections.abc import Iterable, Iterator
 from typing import TypedDict, Unpack
 
@@ -11,8 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tessera.api.kubernetes.leases import renewed_s
 from tessera.api.kubernetes.podevents import ObservedEvent, read_events
 from tessera.api.tessera.pods.finishedpods import read_finished_pod
+from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.cli.clusteraccess import ClusterSource, connected
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explain.tables import node_table, ways_tables
@@ -21,7 +24,7 @@ from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.usage.agents import agent_option, agents
 from tessera.cli.usage.tables import contention_words
-from tessera.clients.kube import PODS, Kube, Object
+from tessera.clients.kube import LEASES, PODS, Kube, Object
 from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.cluster.cluster import Cluster, Phase
 from tessera.core.explain.podexplanation import (
@@ -33,12 +36,15 @@ from tessera.core.explain.podexplanation import (
 )
 from tessera.core.usage.usagereport import PodContention, contention_around
 from tessera.core.workload.need import PodKey
-from tessera.errors import InvalidInput, Unavailable
+from tessera.core.workload.tesseranames import CONTROLLER
+from tessera.errors import InvalidInput, TesseraError, Unavailable
 
 __all__ = ["observe_contention", "observe_pod", "pod"]
 
 _MOST_EVENTS = 10
 _MOST_NAMED = 10
+_SILENT_S = 60.0
+"""A leader renews its Lease every few seconds; clocks may differ."""
 
 
 class _Given(TypedDict):
@@ -129,9 +135,26 @@ async def observe_pod(kube: Kube, key: PodKey) -> tuple[Cluster, tuple[Object, .
     """Return the cluster, the events about a pod, and the pod's object if it is missing from the cluster."""
     namespace, _, name = key.partition("/")
     cluster, events = await observe(kube), await events_of(kube, PODS, name, namespace)
+    cluster = msgspec.structs.replace(cluster, controller_silent=await _controller_silent(kube))
     known = any(each.pod.key == key for each in cluster.pods)
     found = None if known else await kube.get(PODS, name, namespace)
     return cluster, events, () if found is None else (found,)
+
+
+async def _controller_silent(kube: Kube) -> str:
+    """Return why no controller acts, by its Lease; empty where one does, or the Lease may not be read."""
+    try:
+        lease = await kube.get(LEASES, CONTROLLER, NAMESPACE)
+    except TesseraError:
+        return ""
+    renewed = None if lease is None else renewed_s(lease)
+    if lease is None or renewed is None:
+        why = "no controller runs"
+    elif (age_s := dt.datetime.now(dt.UTC).timestamp() - renewed) > _SILENT_S:
+        why = f"no controller has renewed its Lease for {age_s:.0f} s"
+    else:
+        return ""
+    return f"{why}: kubectl get pods -n {NAMESPACE}"
 
 
 async def observe_contention(kube: Kube, node: str, pod: str) -> tuple[PodContention, ...]:

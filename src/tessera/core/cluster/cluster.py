@@ -77,6 +77,8 @@ class ObservedPod(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the scheduler responsible for it."""
     message: str = ""
     """The scheduler's last message about why it is pending."""
+    unseen: bool = False
+    """Whether it is pending, and by its status no scheduler has considered it."""
     unread: str = ""
     """Why its request is invalid, naming the field; then its need is empty."""
     problem: str = ""
@@ -112,3 +114,5 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """What could not be parsed or is inconsistent, one sentence each."""
     share_unit_mib: int = 1024
     """MiB in one `aliyun.com/gpu-mem` of a pod (`core.cluster.shareunit`)."""
+    controller_silent: str = ""
+    """Why no controller acts, as a phrase; empty where one does, or that is not known."""

@@ -165,6 +165,10 @@ _CURES = {
 }
 
 
+_NEVER_CREATED = {Cause.DEVICES_FEW, Cause.NO_MODEL}
+"""Why a device by name is never created, though GPUs could provide one of its name."""
+
+
 # Why it is there
 
 
@@ -242,7 +246,10 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
             f"it is scheduled by {pod.scheduler}, which allocates no GPU unless it calls Tessera's server: "
             f"set spec.schedulerName: {SCHEDULER_NAME}"
         )
-    yield from _unadvertised(rest)
+    if pod.unseen:
+        where = ": kubectl get pods -n tessera-system" if pod.scheduler == SCHEDULER_NAME else ""
+        yield f"no scheduler has considered it yet: if that lasts, no {pod.scheduler} runs{where}"
+    yield from _unadvertised(rest, verdicts)
     able = [each.node for each in verdicts if each.obstacle is None]
     fitting = rest.ready(able)
     found = rest.choice(fitting or able)
@@ -258,15 +265,27 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     yield from foreign_names(need.asks)
 
 
-def _unadvertised(rest: _WithoutPod) -> Iterator[str]:
+def _unadvertised(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     """Yield the resources of which no node advertises enough: kube-scheduler rejects the pod on all nodes."""
     offered = {name for each in rest.cluster.nodes for name, _ in each.advertised}
     names = [each.node.name for each in rest.cluster.nodes]
+    never = _never(verdicts)
     for ask in {ask.resource: ask for ask in rest.need.asks}.values():
-        if ask.resource not in offered:
+        if never and ask.form is Form.EXACT:
+            yield f"no node can have the {ask.resource} that it requests: {never}"
+        elif ask.resource not in offered:
             yield f"no node advertises {ask.resource}{_who_would(rest, ask)}"
         elif ask.form is Form.EXACT and not rest.ready(names) and (creators := _creators(rest, ask)):
             yield f"no node has enough free {ask.resource}{creators}"
+
+
+def _never(verdicts: Sequence[NodeFit]) -> str:
+    """Return why no node can ever provide the devices, by the node that comes nearest; empty where one can."""
+    refused = [(each.obstacle, each.node) for each in verdicts if each.obstacle is not None]
+    if len(refused) < len(verdicts) or not refused:
+        return ""
+    nearest, node = min(refused, key=lambda each: each[0].cause.rank)
+    return f"{node}: {nearest.text}" if nearest.cause in _NEVER_CREATED else ""
 
 
 def _who_would(rest: _WithoutPod, ask: Ask) -> str:
@@ -299,10 +318,12 @@ def _who_could_create(rest: _WithoutPod, ask: Ask) -> str:
 def _creators(rest: _WithoutPod, ask: Ask) -> str:
     """Return on how many GPUs the controller could create a device; empty for none."""
     gpus = [gpu for each in rest.cluster.nodes for gpu in _healthy(each, ask) if gpu.sharing.managed]
+    silent = f", but {rest.cluster.controller_silent}" if rest.cluster.controller_silent else ""
     if len(gpus) == 1:
-        return " yet; 1 GPU could provide it: the controller creates it there when there is room"
+        return f" yet; 1 GPU could provide it: the controller creates it there when there is room{silent}"
     if gpus:
-        return f" yet; {len(gpus)} GPUs could provide it: the controller creates it on one of them when there is room"
+        where = f"{len(gpus)} GPUs could provide it: the controller creates it on one of them when there is room"
+        return f" yet; {where}{silent}"
     return ""
 
 

@@ -367,6 +367,14 @@ async def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_gives_it(node: 
     assert [each.pod for each in node.plugins.gate.record.entries] == ["default/static"]
 
 
+async def test_a_static_pod_that_the_api_server_does_not_have_is_refused_with_that_reason(node: Node) -> None:
+    node.hurry(termination_s=0.0)
+    await node.offer((facts(0, "T4"), WHOLE))
+    await node.kubelet.admit("default", "static", Container(name="main", limits=((GPU, 1),)), uid="hash-of-the-file")
+    with pytest.raises(Conflict, match="the API server does not have pod hash-of-the-file, for which the kubelet's"):
+        await node.kubelet.create("default", "static", "main")
+
+
 async def test_what_lies_across_a_device_in_use_is_not_preferred(node: Node) -> None:
     """A GPU that a pod has as a whole, and that was cut behind its back: the kubelet knows no instance to be taken."""
     await node.offer((facts(0), WHOLE), (facts(1), WHOLE))

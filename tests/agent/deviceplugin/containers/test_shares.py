@@ -79,7 +79,7 @@ async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("units", "want"), [(None, "does not list these devices for any container"), (3, "an assignment to 3 units")]
+    ("units", "want"), [(None, "the API server does not have pod uid-p"), (3, "an assignment to 3 units")]
 )
 async def test_an_assignment_that_went_or_changed(node: Node, units: int | None, want: str) -> None:
     node.hurry(late_s=0.1)

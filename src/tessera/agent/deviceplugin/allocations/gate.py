@@ -117,11 +117,16 @@ class Gate:
         self.refusals.note_duplicates(resource, requested, later)
         # 3. Answer if there is exactly one.
         if not found:
-            raise Unavailable(
-                f"{len(requested)} devices of {resource}",
-                found="the kubelet's checkpoint does not list these devices for any container yet",
-                hint="the kubelet retries",
+            listed = (
+                each
+                for each in await self.view.allocated()
+                if (each.resource, each.device_ids) == (resource, requested)
             )
+            absent = min((each.uid for each in listed if each.uid not in pods), default="")
+            why = "the kubelet's checkpoint does not list these devices for any container yet"
+            if absent:
+                why = f"the API server does not have pod {absent}, for which the kubelet's checkpoint lists them"
+            raise Unavailable(f"{len(requested)} devices of {resource}", found=why, hint="the kubelet retries")
         if later:
             raise Conflict(
                 f"device {requested[0]} of {resource}",

@@ -277,6 +277,7 @@ class _Pods:
             gated=bool(_spec(field).get("schedulingGates")),
             scheduler=str(scheduler),
             message=_message(field),
+            unseen=allocation.node is None and _is_unseen(field),
             unread=allocation.unread,
             problem=allocation.problem,
             images=pod_images(_object(field)),
@@ -320,6 +321,15 @@ def _phase(field: Field, node: NodeName | None) -> Phase:
     if not _spec(field).get("nodeName"):
         return Phase.CLAIMED
     return Phase.RUNNING if field.get("status", "phase").value == "Running" else Phase.STARTING
+
+
+def _is_unseen(field: Field) -> bool:
+    """Return whether a pod has no condition `PodScheduled`, which every scheduler sets, and every gate.
+
+    Only where its status is the API server's, which gives each pod its class as it is created.
+    """
+    listed = _dicts(field.get("status", "conditions"))
+    return field.get("status", "qosClass").present and all(each.get("type") != "PodScheduled" for each in listed)
 
 
 def _message(field: Field) -> str:
