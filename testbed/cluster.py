@@ -354,8 +354,19 @@ class Cluster:
     def install(self) -> None:
         """Install Tessera's kinds and the rights of its parts, or bring them to what this checkout has."""
         self.apply(*objects("namespace.yaml", "crds", "rbac"))
-        names = ("crd/gpupolicies.tessera.dev", "crd/gpunodes.tessera.dev")
-        self.kubectl("wait", "--for=condition=Established", *names, f"--timeout={_READY_S}s")
+        self.await_kinds("gpupolicies.tessera.dev", "gpunodes.tessera.dev")
+
+    def await_kinds(self, *names: str) -> None:
+        """Wait until the API server serves these kinds.
+
+        `kubectl wait` fails on a definition that has no conditions yet: it has none right after it was created.
+
+        Args:
+            names: of their CustomResourceDefinitions.
+
+        """
+        for name in names:
+            until(name, partial(self._kind_served, name), timeout_s=_READY_S, found=lambda: "it is not Established")
 
     def _start_control_plane(
         self, settings: Settings, outer: Namespaces, desired: Desired, report: Callable[[str], None]
@@ -409,6 +420,10 @@ class Cluster:
     def _node_ready(self, name: str) -> bool:
         path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
         return self._kubectl(("get", "node", name, "-o", path)).stdout == "True"
+
+    def _kind_served(self, name: str) -> bool:
+        conditions = self.get("crd", name).get("status", {}).get("conditions") or ()
+        return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
     def _component(self, name: str) -> Component:
         process = self.processes.get(name)

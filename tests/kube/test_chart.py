@@ -231,8 +231,7 @@ def test_the_api_server_knows_every_field(cluster: Cluster, case: str) -> None:
 def test_cert_managers_kinds_know_every_field(cluster: Cluster, cert_manager: Path) -> None:
     for definition in cert_manager.glob("*.yaml"):
         cluster.kubectl("apply", "--server-side", "-f", str(definition))
-    kinds = ("certificates.cert-manager.io", "issuers.cert-manager.io")
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=120s", *(f"crd/{each}" for each in kinds))
+    cluster.await_kinds("certificates.cert-manager.io", "issuers.cert-manager.io")
     for case in ("cert-manager", "cert-manager's issuer"):
         test_the_api_server_knows_every_field(cluster, case)
 

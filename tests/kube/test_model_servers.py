@@ -215,8 +215,7 @@ def test_keda_and_the_prometheus_operator_know_every_field(node_cluster: Cluster
         for definition in files:
             node_cluster.kubectl("apply", "--server-side", "-f", str(definition))
         groups = ("podmonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com", "scaledobjects.keda.sh")
-        kinds = (f"crd/{each}" for each in groups)
-        node_cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
+        node_cluster.await_kinds(*groups)
         create = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
         taken = node_cluster.kubectl(*create, input_text="\n---\n".join(map(json.dumps, others)))
         assert len(taken.split()) == len(others)

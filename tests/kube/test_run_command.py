@@ -80,7 +80,7 @@ def user(node_cluster: Cluster) -> Iterator[User]:
 def test_a_command_runs_is_followed_and_ends_with_its_own_code(user: User) -> None:
     code, out, error = user.call(*user.run("short", "echo begun; sleep 1; echo done; exit 3"))
     assert (code, out) == (3, "begun\ndone\n"), error
-    assert "it needs the ClusterRole tessera-viewer" in error
+    assert "ask for ClusterRole tessera-viewer" in error
     assert "short: Failed on node1: its command ended with 3" in error
     assert user.call("logs", "short", "-n", NAMESPACE)[1] == "begun\ndone\n"
 
@@ -98,7 +98,7 @@ def test_an_image_is_known_by_the_name_of_its_environment(user: User) -> None:
     for each in (*objects("crds/tessera.dev_environments.yaml"), *objects("rbac/people.yaml")):
         if each["metadata"]["name"] in {"environments.tessera.dev", "tessera-environments"}:
             user.cluster.apply(each)
-    user.cluster.kubectl("wait", "--for=condition=Established", "crd/environments.tessera.dev", "--timeout=60s")
+    user.cluster.await_kinds("environments.tessera.dev")
     user.cluster.apply(ENVIRONMENT)
     warm = ("--subresource=status", "--type=merge", "-p", '{"status": {"nodes": 3, "ready": 2}}')
     user.cluster.kubectl("patch", "environment", "busybox", *warm)
