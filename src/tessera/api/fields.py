@@ -12,6 +12,7 @@ from msgspec import inspect
 
 from tessera.api.documents import Document, Path, Plain
 from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.workload.objectnames import is_subdomain
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = [
@@ -33,8 +34,6 @@ Value = TypeVar("Value")
 
 _NAME = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?")
 """Longest part of an object's name in an error."""
-_DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""Source: kubernetes/apimachinery `pkg/util/validation` (`IsDNS1123Subdomain`)."""
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PLACEHOLDER = re.compile(r"\{\{|\$\{?[A-Za-z_]")
 _FILL_IN = (
@@ -284,7 +283,7 @@ def checked_name(field: Field, default: str | None = None) -> str:
 
     """
     name = field.text(default)
-    if not _DNS_NAME.fullmatch(name):
+    if not is_subdomain(name):
         raise field.refuse("a name of lower-case letters, digits, - and .", found=shown(name))
     return name
 

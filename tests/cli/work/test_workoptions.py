@@ -45,6 +45,15 @@ def test_options_are_limits(case: str) -> None:
     assert container(*options)["resources"]["limits"] == want
 
 
+@pytest.mark.parametrize("amount", [("--gpu-memory", "10"), ("--gpus", "1"), ("--slice", "1g.10gb")])
+def test_gpu_models_are_an_annotation_that_tesseras_scheduler_reads(amount: tuple[str, ...]) -> None:
+    found = dry_run("--image", "a", *amount, "--gpu-model", "H100-80GB", "--gpu-model", "nvidia-a100-80gb")
+    assert found.exit_code == 0, found.output
+    template = yaml.safe_load(found.stdout)["spec"]["template"]
+    assert template["metadata"]["annotations"]["tessera.dev/gpu-model"] == "H100-80GB, nvidia-a100-80gb"
+    assert template["spec"]["schedulerName"] == "tessera-scheduler"
+
+
 ON_GPU_NODES = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
 
 
@@ -181,6 +190,9 @@ REFUSED = {
     ),
     "a user that Linux does not have": (("--image", "a", "--user", str(1 << 31)), "1<=x<=2147483647"),
     "isolation of nothing": (("--image", "a", "--isolation", "driver"), "give --gpu-memory as well"),
+    "a GPU model of nothing": (("--image", "a", "--gpu-model", "T4"), "--gpu-model: the pod requests no GPU"),
+    "no such GPU model": (("--image", "a", "--gpus", "1", "--gpu-model", "H101"), "--gpu-model: 'H101' is not"),
+    "an empty GPU model": (("--image", "a", "--gpus", "1", "--gpu-model", ""), "--gpu-model: '' is not"),
 }
 
 

@@ -1,6 +1,5 @@
 """A container's resources as a core need: cpu, memory, and GPUs in the three request forms of docs/requests.md."""
 
-import re
 from decimal import Decimal
 from fractions import Fraction
 
@@ -12,6 +11,7 @@ from tessera.core.gpu.sharing import mig_resource, names_device
 from tessera.core.workload import units
 from tessera.core.workload.foreignnames import names_foreign
 from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation
+from tessera.core.workload.objectnames import is_qualified
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_COUNT, SHARE_MEMORY
 from tessera.errors import shown
 
@@ -33,7 +33,6 @@ _MAX_GPUS = 64
 _MAX_GPU_MEMORY_MIB = 16 << 20
 """16 TiB, beyond any GPU: the amount was written in bytes."""
 _WHOLE_PERCENT = 100
-_QUALIFIED = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _PLAIN = ("cpu", "memory", "ephemeral-storage", "storage")
 
 
@@ -171,7 +170,7 @@ def _is_extended(field: Field, name: str) -> bool:
     """Return whether a resource is extended: named with a domain that is not Kubernetes' own."""
     if name in _PLAIN or name.startswith(("hugepages-", "attachable-volumes-")):
         return False
-    if not _QUALIFIED.fullmatch(name):
+    if not is_qualified(name):
         raise field.refuse(
             "a resource name", "cpu, memory, or a name with a domain as nvidia.com/gpu", found=shown(name)
         )

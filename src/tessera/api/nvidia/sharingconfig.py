@@ -22,6 +22,7 @@ from tessera.core.node.nodesharing import (
     SharingEntry,
     Strategy,
 )
+from tessera.core.workload.objectnames import is_qualified
 from tessera.errors import InvalidInput
 
 __all__ = ["read", "write"]
@@ -33,8 +34,6 @@ _WAYS = {"timeSlicing": Mode.TIME_SLICING, "mps": Mode.MPS}
 _KEYS = {mode: key for key, mode in _WAYS.items()}
 _PREFIX = "nvidia.com/"
 _SHARED = ".shared"
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-"""Source: kubernetes/apimachinery `pkg/util/validation` (`IsQualifiedName`)."""
 _MAX_NAME = 63
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _DEVICE = re.compile(
@@ -139,7 +138,7 @@ def _resource(field: Field, suffix: str = "") -> str:
     """Return a resource name; one without a domain is NVIDIA's, as the plugin takes it."""
     text = field.text()
     name = (text if "/" in text else f"{_PREFIX}{text}") + suffix
-    if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
+    if len(name) > _MAX_NAME or not is_qualified(name):
         raise field.refuse(f"a resource name of at most {_MAX_NAME - len(suffix)} characters", "nvidia.com/gpu")
     return name
 

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from tessera.core.gpu.gpumodels import is_profile
 from tessera.core.gpu.sharing import mig_resource
 from tessera.core.workload import units
+from tessera.core.workload.objectnames import is_label, is_subdomain
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["NameFormat", "checked", "checked_cpu", "checked_folder", "checked_memory", "checked_slice", "checked_text"]
@@ -16,13 +17,16 @@ _MOST_CPUS = 10_000
 
 
 class NameFormat(enum.Enum):
-    """The format of a name: a regular expression, and its words. Source: k8s.io/apimachinery `util/validation`."""
+    """The format of a name: whether a text has it, and its words. Source: k8s.io/apimachinery `util/validation`."""
 
-    LABEL = (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "a name of at most 63 of a-z, 0-9 and -")
-    OBJECT = (r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", "a name of at most 253 of a-z, 0-9, - and .")
-    KEY = (r"[-._A-Za-z0-9]{1,253}", "a key of at most 253 of A-Z, a-z, 0-9, -, _ and .")
-    VARIABLE = (r"[-._A-Za-z][-._A-Za-z0-9]*", "the name of a variable: letters, digits, -, _ and ., no digit first")
-    IMAGE = (r"[!-~]{1,512}", "the name of an image")
+    LABEL = (is_label, "a name of at most 63 of a-z, 0-9 and -")
+    OBJECT = (is_subdomain, "a name of at most 253 of a-z, 0-9, - and .")
+    KEY = (re.compile(r"[-._A-Za-z0-9]{1,253}").fullmatch, "a key of at most 253 of A-Z, a-z, 0-9, -, _ and .")
+    VARIABLE = (
+        re.compile(r"[-._A-Za-z][-._A-Za-z0-9]*").fullmatch,
+        "the name of a variable: letters, digits, -, _ and ., no digit first",
+    )
+    IMAGE = (re.compile(r"[!-~]{1,512}").fullmatch, "the name of an image")
 
 
 def checked(option: str, text: str, name_format: NameFormat) -> str:
@@ -32,8 +36,8 @@ def checked(option: str, text: str, name_format: NameFormat) -> str:
         InvalidInput: it does not match.
 
     """
-    pattern, words = name_format.value
-    if re.fullmatch(pattern, text) is None:
+    matches, words = name_format.value
+    if not matches(text):
         raise InvalidInput(option, found=shown(text), expected=words)
     return text
 

@@ -15,10 +15,11 @@ from tessera.cli.options import FilledOption, refuse_without, with_options
 from tessera.cli.work.mounts import check_folders, data_of, secrets_of
 from tessera.cli.work.validation import NameFormat, checked, checked_cpu, checked_memory, checked_slice, checked_text
 from tessera.core.deviceplugin.modeloffers import mount_path
+from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
-from tessera.core.workload.tesseranames import ISOLATION
+from tessera.core.workload.tesseranames import GPU_MODEL, ISOLATION
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["WorkOptions", "cluster_of", "request_of", "work_options"]
@@ -55,6 +56,7 @@ class WorkOptions(TypedDict):
     gpu_compute: int | None
     gpus: int | None
     slice: str
+    gpu_model: tuple[str, ...]
     isolation: str | None
     model: tuple[str, ...]
     data: tuple[str, ...]
@@ -91,6 +93,7 @@ work_options = with_options(
     click.option(
         "--slice", cls=FilledOption, default="", metavar="PROFILE", help="MIG instance of this profile: 1g.10gb."
     ),
+    click.option("--gpu-model", multiple=True, metavar="MODEL", help="GPU model it may run on: H100-80GB; repeatable."),
     click.option(
         "--isolation",
         type=click.Choice([str(each) for each in Isolation]),
@@ -179,8 +182,8 @@ def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool =
         image=image,
         command=tuple(checked_text("the command", each) for each in command),
         limits=limits,
-        annotations={ISOLATION: given["isolation"]} if given["isolation"] else {},
-        scheduler=SCHEDULER_NAME if given["gpu_memory"] else "",
+        annotations=_annotations(given),
+        scheduler=SCHEDULER_NAME if given["gpu_memory"] or given["gpu_model"] else "",
         env=env,
         env_secrets=env_secrets,
         secrets=variables,
@@ -241,6 +244,27 @@ def _limits(given: WorkOptions) -> dict[str, str]:
     if given["memory"]:
         limits["memory"] = checked_memory("--memory", given["memory"])
     return limits
+
+
+def _annotations(given: WorkOptions) -> dict[str, str]:
+    """Return what the pod requires of its GPU besides amounts.
+
+    Raises:
+        InvalidInput: an unknown GPU model, or one without a GPU.
+
+    """
+    annotations = {ISOLATION: given["isolation"]} if given["isolation"] else {}
+    if not given["gpu_model"]:
+        return annotations
+    if not (given["gpu_memory"] or given["gpus"] or given["slice"]):
+        hint = "give --gpu-memory, --gpus or --slice as well"
+        raise InvalidInput("--gpu-model", found="the pod requests no GPU", hint=hint)
+    for each in given["gpu_model"]:
+        try:
+            model(each)
+        except InvalidInput as error:
+            raise InvalidInput("--gpu-model", found=error.found, expected=error.expected, hint=error.hint) from error
+    return annotations | {GPU_MODEL: ", ".join(given["gpu_model"])}
 
 
 def _namespace(given: WorkOptions) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from tessera.core.serving.autoscaling.scaletozero import IDLE_S
 from tessera.core.workload.need import Isolation
+from tessera.core.workload.objectnames import LabelName, ObjectName
 
 __all__ = [
     "Autoscaling",
@@ -34,8 +35,6 @@ __all__ = [
 MODELS = "/models"
 """Where pods find models: each in a folder of its name."""
 
-_Name = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
-_ObjectName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 _Path = Annotated[str, msgspec.Meta(pattern="^/", max_length=1024)]
 _Quantity = Annotated[str, msgspec.Meta(pattern="^[0-9]+(\\.[0-9]+)?(m|[kMGTP]|[KMGTP]i)?$", max_length=32)]
 _Label = Annotated[str, msgspec.Meta(max_length=317)]
@@ -65,15 +64,15 @@ class Nfs(_Record, frozen=True, kw_only=True):
 class ModelLocation(_Record, frozen=True, kw_only=True):
     """Where the model is: exactly one of `cache`, `claim`, `nfs` and `hostPath`. Pods read it at /models/NAME."""
 
-    cache: _Name | None = None
+    cache: LabelName | None = None
     """A ModelCache: pods start on nodes that have the model, and wait for one otherwise."""
-    claim: _ObjectName | None = None
+    claim: ObjectName | None = None
     """A PersistentVolumeClaim of the namespace."""
     nfs: Nfs | None = None
     """An NFS export. The Pod Security Standard `restricted` forbids it; use a claim there."""
     host_path: _Path | None = None
     """A folder of the node. The Pod Security Standards `baseline` and `restricted` forbid it."""
-    name: _Name | None = None
+    name: LabelName | None = None
     """Name of the folder below /models, and by which clients ask vLLM for the model. Empty for the cache's name, or
     the server's."""
 
@@ -172,7 +171,7 @@ class Probes(_Record, frozen=True, kw_only=True):
 class KeySelector(_Record, frozen=True, kw_only=True):
     """A key of a ConfigMap or Secret of the namespace."""
 
-    name: _ObjectName
+    name: ObjectName
     key: Annotated[str, msgspec.Meta(pattern="^[-._a-zA-Z0-9]+$", max_length=253)]
     optional: bool | None = None
     """Whether the pod starts without it."""
@@ -189,7 +188,7 @@ class FieldSelector(_Record, frozen=True, kw_only=True):
 class ResourceSelector(_Record, frozen=True, kw_only=True):
     """A request or limit of the container."""
 
-    container_name: _Name | None = None
+    container_name: LabelName | None = None
     resource: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
     """`limits.memory`, `requests.cpu`, ..."""
     divisor: _Quantity | None = None
@@ -231,7 +230,7 @@ class ModelServerSpec(_Record, frozen=True, kw_only=True):
     """`triton` serves the model repository at /models/NAME; `vllm` the model there by OpenAI's API."""
     image: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
     """Image of the engine, as in a container."""
-    image_pull_secrets: Annotated[tuple[_ObjectName, ...], msgspec.Meta(max_length=8)] = ()
+    image_pull_secrets: Annotated[tuple[ObjectName, ...], msgspec.Meta(max_length=8)] = ()
     """Secrets of the namespace for the registry."""
     model: ModelLocation
     gpu: GpuRequest

@@ -32,6 +32,7 @@ from tessera.api.tessera.v1alpha1.objects import (
 )
 from tessera.core.packing.fit.admission import matches
 from tessera.core.storage.images import warmup as core
+from tessera.core.workload.objectnames import ObjectName
 from tessera.errors import InvalidInput
 
 __all__ = [
@@ -57,7 +58,6 @@ _MOST_IMAGES, _MOST_OF_NODE = 64, 256
 
 _Image = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 _Digest = Annotated[str, msgspec.Meta(max_length=136)]
-_Secret = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 
 
 class Parallelism(
@@ -89,7 +89,7 @@ class ImageWarmupSpec(
     80 %, by default; 100 for no limit but the disk's own."""
     pinned: bool = True
     """Whether the listed images are protected from the kubelet's garbage collection; only with containerd."""
-    pull_secrets: Annotated[tuple[_Secret, ...], msgspec.Meta(max_length=8)] = ()
+    pull_secrets: Annotated[tuple[ObjectName, ...], msgspec.Meta(max_length=8)] = ()
     """Secrets of tessera-system with credentials for the registries, of type kubernetes.io/dockerconfigjson. The agent
     may read those that the chart's value `agent.pullSecrets` names."""
 
@@ -161,7 +161,7 @@ class DesiredImageFields(msgspec.Struct, frozen=True, kw_only=True, rename="came
     digest: _Digest = ""
     """The resolved digest, on the node that pulled it first."""
     pinned: bool = False
-    secrets: Annotated[tuple[_Secret, ...], msgspec.Meta(max_length=64)] = ()
+    secrets: Annotated[tuple[ObjectName, ...], msgspec.Meta(max_length=64)] = ()
     """Secrets of tessera-system with credentials."""
     attempt: Tally = 0
     """Number of the pull in its present or last turn."""

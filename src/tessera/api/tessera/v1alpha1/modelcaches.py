@@ -7,7 +7,6 @@ NodeModels object, with the desired models from the controller and the node's mo
 
 import base64
 import datetime as dt
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -31,6 +30,7 @@ from tessera.api.tessera.v1alpha1.objects import (
 from tessera.core.storage.models import nodemodels as core
 from tessera.core.storage.models.erofs import Pack
 from tessera.core.storage.models.verifications import ChecksumRule
+from tessera.core.workload.objectnames import SUBDOMAIN, LabelName, is_label
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput
 
@@ -62,13 +62,11 @@ _VARIABLES = (
 )
 _BOUND = ("AZURE_STORAGE_SERVICE_ENDPOINT", "HF_ENDPOINT")
 """Endpoints that may get the credentials beside them."""
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 _Source = Annotated[str, msgspec.Meta(max_length=1024, pattern="^[a-z0-9]+://[!-~]+$")]
 _Address = Annotated[str, msgspec.Meta(max_length=256, pattern="^(https?://[!-~]+)?$")]
 _Region = Annotated[str, msgspec.Meta(max_length=64, pattern="^[-a-z0-9]*$")]
-_Secret = Annotated[str, msgspec.Meta(max_length=253, pattern="^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
+_Secret = Annotated[str, msgspec.Meta(max_length=253, pattern=f"^({SUBDOMAIN})?$")]
 _Revision = Annotated[str, msgspec.Meta(max_length=64, pattern="^([0-9a-f]{64})?$")]
 _Interval = Annotated[int, msgspec.Meta(ge=0, le=31_536_000)]
 _Patterns = Annotated[
@@ -182,7 +180,7 @@ class DesiredModelFields(
 ):
     """A model that the node should have; the fields are those of its ModelCache."""
 
-    name: _Name
+    name: LabelName
     source: _Source
     endpoint: _Address = ""
     region: _Region = ""
@@ -209,7 +207,7 @@ class NodeModelsSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 class ObservedModelFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state of a model on the node."""
 
-    name: _Name
+    name: LabelName
     state: Literal["Missing", "Fetching", "Ready", "Failed"]
     """Result of the last check of the source, or that it is running; with a revision the model is there in any case."""
     revision: _Revision = ""
@@ -239,7 +237,7 @@ class NodeModelsStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """The models of the node, as its agent reports them."""
 
     models: Annotated[tuple[ObservedModelFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
-    removing: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+    removing: Annotated[tuple[LabelName, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
     """Models on the disk that are not desired any more; they are removed when no pod uses them."""
     folder: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     """The folder of its models."""
@@ -272,7 +270,7 @@ def read_model_cache(
     """
     found, subject = read_object(MODEL_CACHE, obj, ModelCache), subject_of(MODEL_CACHE, obj)
     name = found.metadata.name
-    if not _LABEL.fullmatch(name):
+    if not is_label(name):
         raise InvalidInput(
             subject,
             found="its name is not a label of RFC 1123",
