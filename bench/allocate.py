@@ -35,7 +35,7 @@ from tessera.api.tessera.pods.signatures import Keys, key_id
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.cluster.snapshot import Gpu, Share
-from tessera.core.deviceplugin.advertise import OfferOptions, offer
+from tessera.core.deviceplugin.offers.advertise import OfferOptions, offer
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.sharing import Mode, Sharing

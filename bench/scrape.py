@@ -26,7 +26,7 @@ from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import Object
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement

@@ -4,7 +4,7 @@ import uuid
 
 from builders.gpufacts import at
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.advertise import OfferOptions, Resource, offer
+from tessera.core.deviceplugin.offers.advertise import OfferOptions, Resource, offer
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory, MigMode
 from tessera.core.gpu.mig import Layout

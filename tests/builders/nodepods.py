@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 
 from tessera.agent.pods.nodepods import NodePods
 from tessera.clients.kube import Listing, Object
-from tessera.core.deviceplugin.allocations import Allocation
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.matching import AssignedRequest
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.matching import AssignedRequest
 
 __all__ = ["AnnotatedPods", "KnownResources", "ListedPods", "node_pods"]
 

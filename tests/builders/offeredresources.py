@@ -4,10 +4,10 @@ from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
 from builders.nodeviews import RecordedPods
 from tessera.agent.deviceplugin import OfferedResource
-from tessera.core.deviceplugin.advertise import OfferOptions, PluginDevice, Resource
-from tessera.core.deviceplugin.allocations import Use
+from tessera.core.deviceplugin.allocations.agentallocations import Use
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.prefer import AllocationPolicy
+from tessera.core.deviceplugin.offers.advertise import OfferOptions, PluginDevice, Resource
+from tessera.core.deviceplugin.offers.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing

@@ -1,8 +1,8 @@
 """What a node with two GPUs offers by name."""
 
 from builders.gpunodes import facts, identity, sevenths, shared
-from tessera.core.deviceplugin.advertise import NodeOffer, offer
-from tessera.core.deviceplugin.advertise import OfferOptions as Options
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, offer
+from tessera.core.deviceplugin.offers.advertise import OfferOptions as Options
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 

@@ -18,7 +18,7 @@ from tessera.cli import main
 from tessera.cli.mig.node import Means, locks_in
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, PODS, Kind, MemoryKube, annotations_of, name_of
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Mode

@@ -26,9 +26,9 @@ from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
+from tessera.core.deviceplugin.allocations.poddevices import assigned_instances
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.holdings import assigned_instances
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.gpu.inventory import GpuFacts, GpuProcess, Instance, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tessera.clients.kubelet import OptionalCalls, PluginServer, register, serve
-from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.prefer import PreferenceRequest
+from tessera.core.deviceplugin.offers.advertise import PluginDevice
+from tessera.core.deviceplugin.offers.prefer import PreferenceRequest
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import Conflict
 

@@ -16,9 +16,9 @@ from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
 from kube.pods import busybox, remove, run, until_allocatable
 from tessera.clients.kubelet import PluginServer, PodResources, sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
-from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.prefer import PreferenceRequest
+from tessera.core.deviceplugin.offers.advertise import PluginDevice
+from tessera.core.deviceplugin.offers.prefer import PreferenceRequest
 from tessera.errors import Conflict
 from testbed.cluster import Cluster
 from testbed.node import Node

@@ -15,9 +15,9 @@ from tessera.agent.strategychoice import StrategyChoice
 from tessera.agent.watchednode import WatchedNode
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
-from tessera.core.deviceplugin.allocations import without_other_forms
-from tessera.core.deviceplugin.holdings import assigned_instances
+from tessera.core.deviceplugin.allocations.agentallocations import without_other_forms
+from tessera.core.deviceplugin.allocations.poddevices import assigned_instances
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Layout

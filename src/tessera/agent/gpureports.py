@@ -25,7 +25,7 @@ from tessera.clients.kube import labels_of, uid_of
 from tessera.core.cluster.gpunodestate import Impairment, UnhealthyDevice
 from tessera.core.cluster.mps import enforcements
 from tessera.core.cluster.protocols.allocators import devices_by_gpu
-from tessera.core.deviceplugin.gpushare import gpus_to_count
+from tessera.core.deviceplugin.gpucount import gpus_to_count
 from tessera.core.node.reported import reported
 
 __all__ = ["GpuNodeReport", "GpuReports", "NodeDescription"]

@@ -20,4 +20,4 @@ async def node(socket_folder: Path) -> AsyncIterator[Node]:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what is withdrawn stay in the kubelet's lists for a moment only."""
-    monkeypatch.setattr("tessera.core.deviceplugin.listing.STAYS_S", 0.5)
+    monkeypatch.setattr("tessera.core.deviceplugin.offers.listing.STAYS_S", 0.5)

@@ -14,8 +14,8 @@ from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin.conflicts import Conflicts
 from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, Kind, MemoryKube, Object
 from tessera.clients.kubelet import Container
-from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger

@@ -15,8 +15,8 @@ from builders.gpunodes import facts, sevenths
 from harness.pluginnode import CDI, GPU, MEMORY, MINORS, MPS, NEED, SLICE, SLICED, WHOLE, Node, mig, share
 from harness.virtualtime import run
 from tessera.clients.kubelet import Container, MemoryKubelet
-from tessera.core.deviceplugin.advertise import OfferOptions
-from tessera.core.deviceplugin.edits import ContainerMount
+from tessera.core.deviceplugin.containerresponse import ContainerMount
+from tessera.core.deviceplugin.offers.advertise import OfferOptions
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Mode

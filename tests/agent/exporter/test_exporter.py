@@ -21,7 +21,7 @@ from tessera.clients.kube import Listing
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, Inventory
 from tessera.core.gpu.mig import Placement

@@ -21,7 +21,7 @@ from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing

@@ -7,7 +7,7 @@ import pytest
 
 from tessera.agent.nodestate.health import HealthWatch
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.deviceplugin.advertise import OfferOptions, offer
+from tessera.core.deviceplugin.offers.advertise import OfferOptions, offer
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent
 from tessera.core.gpu.mig import Placement

@@ -9,9 +9,9 @@ from builders.gpunodes import facts
 from builders.nodepods import node_pods
 from builders.shares import share
 from harness.servers import Clock
-from tessera.core.deviceplugin.allocations import Allocation, Use
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
-from tessera.core.deviceplugin.matching import AssignedRequest
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Use
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.allocations.matching import AssignedRequest
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import users_of

@@ -20,7 +20,7 @@ from tessera.api.tessera.shares import ShareFields
 from tessera.clients.kube import PODS, Kind, MemoryKube, Object, Subresource, annotations_of
 from tessera.core.cluster.namedshares import shares_by_id
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import InvalidInput, Unavailable

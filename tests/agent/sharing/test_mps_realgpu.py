@@ -23,7 +23,7 @@ from tessera.agent.sharing.mps import MpsSupervisor
 from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
 from tessera.agent.sharing.processes import ran
 from tessera.core.cluster.mps import MpsTarget
-from tessera.core.deviceplugin.edits import CONTAINER_PIPE, HostPlaces, edits
+from tessera.core.deviceplugin.containers.edits import CONTAINER_PIPE, HostPlaces, edits
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.mpsdaemon import DaemonState

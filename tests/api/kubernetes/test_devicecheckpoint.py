@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tessera.api.kubernetes.devicecheckpoint import read_checkpoint, read_responses
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.errors import InvalidInput
 
 # As kubelet 1.36.3 wrote it, without the answers of plugins.

@@ -6,7 +6,8 @@ import pytest
 
 from tessera.api import documents
 from tessera.api.nvidia import cdi
-from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
+from tessera.core.deviceplugin.containerresponse import ContainerMount
+from tessera.core.deviceplugin.containers.edits import ShareEdits
 from tessera.errors import InvalidInput
 
 EDITS = ShareEdits(

@@ -7,8 +7,8 @@ import pytest
 
 from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
 from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
-from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
+from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.clients.kubelet.responses import from_wire, response_of, to_wire
-from tessera.core.deviceplugin.containerresponse import ContainerResponse, DeviceNode
-from tessera.core.deviceplugin.edits import ContainerMount
+from tessera.core.deviceplugin.containerresponse import ContainerMount, ContainerResponse, DeviceNode
 
 TEXT = st.text("aZ/:=,é", max_size=5)
 PAIRS = st.dictionaries(TEXT, TEXT, max_size=3).map(lambda found: tuple(sorted(found.items())))

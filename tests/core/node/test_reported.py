@@ -9,7 +9,7 @@ from builders.gpufacts import at
 from builders.gpunodes import facts, shared
 from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
-from tessera.core.deviceplugin.advertise import NodeOffer
+from tessera.core.deviceplugin.offers.advertise import NodeOffer
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import ComputeMode, Inventory

@@ -12,7 +12,7 @@ from tessera.agent.pods.evictions import Evictions
 from tessera.agent.pods.podsview import is_ending
 from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event, uid_of
-from tessera.core.deviceplugin.allocations import Allocation, Clash
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Clash
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.layouts import GpuUser
 from tessera.errors import TesseraError

@@ -13,9 +13,9 @@ from tessera.agent.deviceplugin.containers.shares import ShareAllocator
 from tessera.agent.deviceplugin.offers.resource import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.sharing.mpsdaemons import recorded_daemons
-from tessera.core.deviceplugin.advertise import NodeOffer, Resource
-from tessera.core.deviceplugin.allocations import Use, uses_of_ids
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.agentallocations import Use, uses_of_ids
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
@@ -110,7 +110,7 @@ class Plugins:
         """Advertise devices; return whether every stream of the kubelet got its new list in time.
 
         Args:
-            offered: of `core.deviceplugin.advertise.offer`.
+            offered: of `core.deviceplugin.offers.advertise.offer`.
             inventory: the driver's inventory that `offered` was computed from.
             options: how devices are handed over.
             leaving: withdrawn devices that are still allocated to pods the kubelet chose them for before.

@@ -110,7 +110,7 @@ class NodeRecord:
 
         Args:
             node: the last observed Node object.
-            gpus: as `core.deviceplugin.gpushare.gpus_to_count` gives it.
+            gpus: as `core.deviceplugin.gpucount.gpus_to_count` gives it.
 
         Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/podmanager.go` (`patchGPUCount`).
         """

@@ -8,10 +8,15 @@ from tessera.api.kubernetes.containerlimits import containers_in_order
 from tessera.api.tessera.pods.assignedrequests import unshown
 from tessera.clients.kube import Object, name_of
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations import Allocation
-from tessera.core.deviceplugin.holdings import PodDevices, assigned_devices, devices_allocated_by_name, holdings
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.matching import AssignedRequest
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.matching import AssignedRequest
+from tessera.core.deviceplugin.allocations.poddevices import (
+    PodDevices,
+    assigned_devices,
+    devices_allocated_by_name,
+    holdings,
+)
 from tessera.core.gpu.deviceids import DeviceId, existing_devices
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import PodShares, Qos

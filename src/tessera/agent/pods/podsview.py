@@ -14,9 +14,9 @@ from tessera.api.kubernetes.containerlimits import asks_of, containers_in_order,
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.lastgate import GatePod
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.lastgate import GatePod
 from tessera.core.usage.cgroups import owner_of
 from tessera.core.workload.kubernetesnames import MIRROR
 from tessera.errors import Unavailable, Unsupported

@@ -17,7 +17,7 @@ from tessera.api.tessera.pods.recordedpods import allocated, asks_by_name, await
 from tessera.api.tessera.pods.signatures import is_signed
 from tessera.clients.kube import PODS, Kube, Object, annotations_of, name_of, version_of
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.errors import Conflict, InvalidInput, TesseraError
 from tessera.log import Logger
 from tessera.loops import for_each

@@ -9,8 +9,8 @@ from tessera.agent.sharing import MemoryKeeper, MpsSettings, MpsSupervisor, Powe
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.mps import enforceable, mps_key, mps_targets
 from tessera.core.cluster.snapshot import Gpu, Share
-from tessera.core.deviceplugin.allocations import uses_of_shares
-from tessera.core.deviceplugin.holdings import used_keys
+from tessera.core.deviceplugin.allocations.agentallocations import uses_of_shares
+from tessera.core.deviceplugin.allocations.poddevices import used_keys
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import memory_caps

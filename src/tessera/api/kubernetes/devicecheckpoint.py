@@ -10,7 +10,7 @@ Source: kubernetes v1.36 `pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go`
 import msgspec
 
 from tessera.api.fields import refused_form
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.errors import UNDECODABLE
 
 __all__ = ["DEVICE_CHECKPOINT", "read_checkpoint", "read_responses"]

@@ -11,7 +11,8 @@ import msgspec
 
 from tessera.api.documents import Document, Plain
 from tessera.api.fields import Field
-from tessera.core.deviceplugin.edits import ContainerMount, ShareEdits
+from tessera.core.deviceplugin.containerresponse import ContainerMount
+from tessera.core.deviceplugin.containers.edits import ShareEdits
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["NOTHING", "DriverEdits", "mounted_driver", "read_driver_edits", "write"]

@@ -16,9 +16,9 @@ from tessera.cli.livecluster import authority_of
 from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Selection
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.deviceplugin.holdings import holdings
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.matching import AssignedRequest
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.matching import AssignedRequest
+from tessera.core.deviceplugin.allocations.poddevices import holdings
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import TesseraError, Unsupported

@@ -14,7 +14,7 @@ from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespa
 from tessera.cli.options import FilledOption, refuse_without, with_options
 from tessera.cli.work.mounts import check_folders, data_of, secrets_of
 from tessera.cli.work.validation import NameFormat, checked, checked_cpu, checked_memory, checked_slice, checked_text
-from tessera.core.deviceplugin.modeloffers import mount_path
+from tessera.core.deviceplugin.offers.modeloffers import mount_path
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
 from tessera.core.workload.need import Isolation

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT, read_checkpoint, read_responses
 from tessera.clients.kubelet.responses import response_of
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["DeviceCheckpoint"]

@@ -12,7 +12,7 @@ from tessera.clients.kubelet.plugin import HEALTHY, SERVICE, OptionalCalls
 from tessera.clients.kubelet.responses import from_wire
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.prefer import PreferenceRequest
+from tessera.core.deviceplugin.offers.prefer import PreferenceRequest
 from tessera.errors import Conflict
 
 __all__ = ["Listed", "PluginConnection"]

@@ -24,7 +24,7 @@ from tessera.clients.kubelet.responses import to_wire
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as plugin_wire
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as pods_wire
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.prefer import PreferenceRequest
+from tessera.core.deviceplugin.offers.prefer import PreferenceRequest
 from tessera.errors import Conflict, Unavailable
 
 __all__ = ["Container", "MemoryKubelet"]

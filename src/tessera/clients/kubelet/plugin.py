@@ -11,9 +11,9 @@ import msgspec
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.responses import to_wire
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
-from tessera.core.deviceplugin.advertise import ListedDevice
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.prefer import PreferenceRequest
+from tessera.core.deviceplugin.offers.advertise import ListedDevice
+from tessera.core.deviceplugin.offers.prefer import PreferenceRequest
 from tessera.errors import TesseraError, Unavailable
 
 __all__ = ["DevicePlugin", "OptionalCalls", "PluginServer", "register", "serve"]

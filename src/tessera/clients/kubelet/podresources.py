@@ -9,7 +9,7 @@ import grpc
 
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = ["POD_RESOURCES", "PodResources"]

@@ -3,8 +3,7 @@
 from google.protobuf.message import DecodeError
 
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
-from tessera.core.deviceplugin.containerresponse import ContainerResponse, DeviceNode
-from tessera.core.deviceplugin.edits import ContainerMount
+from tessera.core.deviceplugin.containerresponse import ContainerMount, ContainerResponse, DeviceNode
 
 __all__ = ["from_wire", "response_of", "to_wire"]
 

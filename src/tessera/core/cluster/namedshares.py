@@ -52,7 +52,7 @@ def _whole(gpu: Gpu) -> Device:
 
 
 def _ids(device: Device, facts: GpuFacts) -> Iterator[str]:
-    """Yield the ids of a device, as `core.deviceplugin.advertise` gives them."""
+    """Yield the ids of a device, as `core.deviceplugin.offers.advertise` gives them."""
     for uuid, placement in ((facts.uuid, None), *((each.uuid, each.placement) for each in facts.instances)):
         if placement == device.placement:
             yield from [uuid] if device.clients == 1 else [f"{uuid}::{number}" for number in range(device.clients)]

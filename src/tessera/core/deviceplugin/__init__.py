@@ -1,1 +1,5 @@
-"""What does the kubelet get? Which devices a container prefers, is allocated and may start with, and how."""
+"""What does the kubelet get? Which devices are in its list, which a container is allocated, and how it gets them.
+
+`containers` lies on `allocations`, and that on `offers`; `containerresponse`, an answer for one container, lies below
+all, and `gpucount`, a number for gpushare's programs, above.
+"""

@@ -1,10 +1,21 @@
-"""A device plugin's answer for one container."""
+"""A device plugin's answer for one container, and the devices that it names."""
 
 import msgspec
 
-from tessera.core.deviceplugin.edits import ContainerMount
+__all__ = ["LIST_FOLDER", "VISIBLE", "ContainerMount", "ContainerResponse", "DeviceNode", "visible_devices"]
 
-__all__ = ["ContainerResponse", "DeviceNode"]
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""The variable that names a container's devices to NVIDIA's runtime."""
+LIST_FOLDER = "/var/run/nvidia-container-devices"
+"""Where a container has a mount for each of its devices, by strategy `volume-mounts`."""
+
+
+class ContainerMount(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory of the host in a container."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = False
 
 
 class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,3 +34,13 @@ class ContainerResponse(msgspec.Struct, frozen=True, kw_only=True):
     device_nodes: tuple[DeviceNode, ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
     cdi_devices: tuple[str, ...] = ()
+
+
+def visible_devices(answer: ContainerResponse) -> tuple[str, ...]:
+    """Return the devices that an answer without CDI names, as UUIDs or indices; none where CDI alone names them."""
+    listed = f"{LIST_FOLDER}/"
+    mounted = [each.container_path for each in answer.mounts if each.container_path.startswith(listed)]
+    named = dict(answer.env).get(VISIBLE, "")
+    if mounted:
+        return tuple(each.removeprefix(listed) for each in mounted)
+    return tuple(filter(None, named.split(",")))

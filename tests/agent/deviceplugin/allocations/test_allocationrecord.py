@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from builders.gpunodes import facts, sevenths
 from harness.pluginnode import CDI, GPU, MEMORY, MPS, NEED, SLICE, SLICED, WHOLE, Node, mig, share
 from tessera.clients.kubelet import Container
-from tessera.core.deviceplugin.allocations import without_other_forms
+from tessera.core.deviceplugin.allocations.agentallocations import without_other_forms
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from tessera.agent.deviceplugin.allocations.allocationsfile import read_allocations, write_allocations
 from tessera.api.tessera.node import agentfiles
-from tessera.core.deviceplugin.allocations import Allocation, Use
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Unavailable
 from tessera.log import logger

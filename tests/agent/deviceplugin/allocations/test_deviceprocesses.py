@@ -12,7 +12,7 @@ from tessera.agent.pods.podsview import PodsView
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.deviceplugin.leftovers import DeviceProcess
+from tessera.core.deviceplugin.allocations.leftovers import DeviceProcess
 from tessera.core.gpu.deviceids import DeviceId
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ import pytest
 from builders.gpunodes import facts
 from harness.pluginnode import CDI, GPU, MEMORY, NEED, WHOLE, Node, share
 from tessera.clients.kubelet import Container
-from tessera.core.deviceplugin.allocations import Use
+from tessera.core.deviceplugin.allocations.agentallocations import Use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict
 

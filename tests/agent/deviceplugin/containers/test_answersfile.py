@@ -15,7 +15,7 @@ from tessera.agent.deviceplugin import PluginPaths, Plugins
 from tessera.agent.pods.podsview import PodsView
 from tessera.clients.kube import Listing, Object
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 

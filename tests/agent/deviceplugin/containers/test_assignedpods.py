@@ -12,8 +12,8 @@ from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import is_signed, key_id
 from tessera.clients.kube import Object, annotations_of
-from tessera.core.deviceplugin.allocations import SignedAssignment, StartedPod
-from tessera.core.deviceplugin.matching import Correction
+from tessera.core.deviceplugin.allocations.agentallocations import SignedAssignment, StartedPod
+from tessera.core.deviceplugin.allocations.matching import Correction
 from tessera.errors import InvalidInput
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.deviceplugin import CdiFolder
-from tessera.core.deviceplugin.edits import ShareEdits
+from tessera.core.deviceplugin.containers.edits import ShareEdits
 from tessera.errors import InvalidInput, Unavailable
 
 

@@ -9,7 +9,7 @@ from harness.pluginnode import CDI, GPU, MEMORY, MINORS, NEED, SLICE, WHOLE, Nod
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.holdings import assigned_instances
+from tessera.core.deviceplugin.allocations.poddevices import assigned_instances
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.core.workload.need import Ask, Form, Need

@@ -21,7 +21,7 @@ from tessera.agent.deviceplugin.containers.changerequests import ChangeRequests
 from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, PluginPaths
 from tessera.api import documents
 from tessera.api.nvidia import cdi
-from tessera.core.deviceplugin.injection import GPU_KIND, driver_mount
+from tessera.core.deviceplugin.containers.injection import GPU_KIND, driver_mount
 
 pytestmark = [pytest.mark.anyio, pytest.mark.gpu]
 _PLAIN = ("null", "zero", "full", "random", "urandom", "tty", "shm")

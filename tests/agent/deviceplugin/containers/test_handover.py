@@ -8,7 +8,7 @@ from builders.gpunodes import facts, offered, sevenths
 from tessera.agent.deviceplugin.containers.changerequests import ChangeRequests
 from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, PluginPaths
 from tessera.agent.deviceplugin.containers.handover import DeviceHandover
-from tessera.core.deviceplugin.allocations import Use
+from tessera.core.deviceplugin.allocations.agentallocations import Use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing

@@ -38,7 +38,7 @@ from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, 
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.protocols.allocators import OfferPlan, devices_one_by_one
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing

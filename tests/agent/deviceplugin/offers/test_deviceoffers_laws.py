@@ -34,10 +34,10 @@ from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.protocols.allocators import devices_one_by_one
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.deviceplugin.advertise import ListedDevice, NodeOffer, OfferOptions, Resource, offer
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.prefer import PreferenceRequest
+from tessera.core.deviceplugin.offers.advertise import ListedDevice, NodeOffer, OfferOptions, Resource, offer
+from tessera.core.deviceplugin.offers.prefer import PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing

@@ -9,8 +9,8 @@ from builders.gpunodes import facts, offered
 from builders.nodeviews import RecordedPods
 from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, Shares, plugin, two
 from tessera.agent.deviceplugin import OfferedResource
-from tessera.core.deviceplugin import listing
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
+from tessera.core.deviceplugin.offers import listing
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import InvalidInput
 

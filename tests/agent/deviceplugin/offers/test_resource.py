@@ -10,11 +10,11 @@ from builders.gpunodes import facts, offered
 from builders.nodeviews import RecordedPods
 from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, IdsHandover, Shares, plugin, two
 from tessera.agent.deviceplugin import OfferedResource
-from tessera.core.deviceplugin.advertise import Resource
-from tessera.core.deviceplugin.allocations import uses_of_devices
+from tessera.core.deviceplugin.allocations.agentallocations import uses_of_devices
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.prefer import PreferenceRequest
+from tessera.core.deviceplugin.offers.advertise import Resource
+from tessera.core.deviceplugin.offers.prefer import PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import Conflict, InvalidInput, Unavailable

@@ -14,8 +14,8 @@ from builders.offeredresources import IdsHandover
 from tessera.agent.deviceplugin import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.clients.kubelet import MemoryKubelet, OptionalCalls
-from tessera.core.deviceplugin.advertise import Resource
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
+from tessera.core.deviceplugin.offers.advertise import Resource
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.log import logger
 

@@ -42,7 +42,7 @@ from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, 
 from tessera.clients.store import MemoryStore, ObjectStore
 from tessera.clients.store.peers import ChunkAbsent, PeerConnections
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.modeloffers import CLIENTS
+from tessera.core.deviceplugin.offers.modeloffers import CLIENTS
 from tessera.core.storage.models.nodemodels import DesiredModel, NodeModels, ObservedModel
 from tessera.core.storage.models.peers.owners import PeerPatience, content_key
 from tessera.core.storage.models.retention import RevisionOnDisk
@@ -146,7 +146,7 @@ class Node:
 
 @pytest.fixture
 async def node(socket_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    monkeypatch.setattr("tessera.core.deviceplugin.listing.STAYS_S", 0.1)
+    monkeypatch.setattr("tessera.core.deviceplugin.offers.listing.STAYS_S", 0.1)
     async with MemoryKubelet(socket_folder) as kubelet:
         one = Node(kubelet, tmp_path)
         await one.kube.create(NODES, {"metadata": {"name": "n1", "uid": "uid-1"}})
@@ -276,7 +276,7 @@ async def test_a_model_that_the_disk_damages_is_found_withdrawn_and_mended(node:
 async def test_a_device_that_was_chosen_just_before_its_revision_was_found_damaged_is_refused(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tessera.core.deviceplugin.listing.STAYS_S", 60.0)
+    monkeypatch.setattr("tessera.core.deviceplugin.offers.listing.STAYS_S", 60.0)
     await node.tell(desired(node.put("llama", a=b"right"), verify_interval_s=100))
     async with node.running():
         found = await node.model(has())

@@ -19,10 +19,10 @@ from tessera.api.tessera.node.agentfiles import (
     write_answers,
 )
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
-from tessera.core.deviceplugin.kubeletallocations import RequestKey
-from tessera.core.deviceplugin.lostentries import LostEntry
-from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Correction
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.kubeletallocations import RequestKey
+from tessera.core.deviceplugin.allocations.lostentries import LostEntry
+from tessera.core.deviceplugin.allocations.matching import Answer, AssignedRequest, Correction
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode

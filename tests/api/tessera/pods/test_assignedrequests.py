@@ -12,8 +12,8 @@ from builders.signed import keys, signed
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests, unshown
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.matching import Correction
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.matching import Correction
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Ask, Form, Need
 

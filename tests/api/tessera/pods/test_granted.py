@@ -11,8 +11,8 @@ from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_r
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment
 from tessera.api.tessera.pods.signatures import Authority, InvalidAssignment, key_id, keys_text
 from tessera.core.cluster.cluster import Cluster, Record
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.matching import Correction
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.matching import Correction
 from tessera.core.explain.inspection import NodeInspection, inspect
 from tessera.core.gpu.sharing import Mode
 

@@ -11,7 +11,7 @@ from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.recordedpods import allocated, asks_by_name, awaits_memory, recorded_assignment
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.errors import InvalidInput
 
 GPU, SLICE, NEED, GPUSHARE = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "tessera.dev/gpu-memory", "aliyun.com/gpu-mem"

@@ -14,8 +14,8 @@ from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment
 from tessera.api.tessera.pods.signatures import InvalidAssignment
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.matching import Correction, reconcile
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.matching import Correction, reconcile
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 

@@ -3,8 +3,8 @@
 The model has one MIG instance that the controller wants now and then, a device that overlaps it, pods that ask for the
 instance by name and come by the default scheduler, pods with needs that a server places, and the kubelet as it is,
 with its races (docs/kubelet-races.md). What is handed over, what overlaps, and what may be allocated and started is
-decided by the code that agents run (`core.cluster.protocols.allocators`, `core.deviceplugin.lastgate`); the order of
-their calls, and the server, are modeled.
+decided by the code that agents run (`core.cluster.protocols.allocators`, `core.deviceplugin.allocations.lastgate`);
+the order of their calls, and the server, are modeled.
 """
 
 import random
@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.core.cluster.protocols.allocators import DeviceState, Handshake, plan_offer, released_devices, state_of
-from tessera.core.deviceplugin import lastgate
-from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.lastgate import GateDecision, GateObservation, GatePod
+from tessera.core.deviceplugin.allocations import lastgate
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.lastgate import GateDecision, GateObservation, GatePod
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement

@@ -21,9 +21,8 @@ from tessera.agent.deviceplugin.allocations.allocationsfile import (
 from tessera.agent.pods.observing import PodObserver
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.kubernetes.podstates import created_ns
-from tessera.core.deviceplugin import lastgate
-from tessera.core.deviceplugin.advertise import PluginDevice
-from tessera.core.deviceplugin.allocations import (
+from tessera.core.deviceplugin.allocations import lastgate
+from tessera.core.deviceplugin.allocations.agentallocations import (
     Allocation,
     Assigned,
     AssignedUses,
@@ -35,11 +34,12 @@ from tessera.core.deviceplugin.allocations import (
     started_pod,
     uses_of_devices,
 )
-from tessera.core.deviceplugin.formerentries import is_vague, supplemented, with_answers, with_strategies
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.lastgate import GateObservation, named
-from tessera.core.deviceplugin.lostentries import still_lost
-from tessera.core.deviceplugin.relocation import relocated
+from tessera.core.deviceplugin.allocations.formerentries import is_vague, supplemented, with_answers, with_strategies
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.lastgate import GateObservation, named
+from tessera.core.deviceplugin.allocations.lostentries import still_lost
+from tessera.core.deviceplugin.allocations.relocation import relocated
+from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
@@ -327,7 +327,7 @@ class AllocationRecord:
         )
 
     def complete(self, assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]) -> None:
-        """Record the shares of started containers (`core.deviceplugin.allocations.completed`).
+        """Record the shares of started containers (`core.deviceplugin.allocations.agentallocations.completed`).
 
         Raises:
             Unavailable: the record cannot be written.

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from tessera.agent.nodefiles import require_room, write_through
 from tessera.api.tessera.node import agentfiles
-from tessera.core.deviceplugin.allocations import Allocation
-from tessera.core.deviceplugin.lostentries import LostEntry, still_lost
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation
+from tessera.core.deviceplugin.allocations.lostentries import LostEntry, still_lost
 from tessera.errors import Unavailable
 from tessera.log import Logger
 

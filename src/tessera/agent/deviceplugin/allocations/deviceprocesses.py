@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 from tessera.agent.pods.podsview import PodsInView
-from tessera.core.deviceplugin.leftovers import DeviceProcess, on_devices
+from tessera.core.deviceplugin.allocations.leftovers import DeviceProcess, on_devices
 from tessera.core.gpu.inventory import GpuProcess, Inventory
 from tessera.errors import InvalidInput, Unsupported
 

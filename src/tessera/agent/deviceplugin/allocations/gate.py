@@ -1,7 +1,7 @@
 """The last gate before a container gets a device: may it be allocated, and may the container start?
 
-`core.deviceplugin.lastgate` decides; here the conflicting pods are observed, and the record is written to disk
-before a call is answered (docs/decisions/0014-last-gate.md).
+`core.deviceplugin.allocations.lastgate` decides; here the conflicting pods are observed, and the record is written to
+disk before a call is answered (docs/decisions/0014-last-gate.md).
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRe
 from tessera.agent.deviceplugin.allocations.refusals import Refusals
 from tessera.agent.pods.podsview import is_ended
 from tessera.api.kubernetes.podstates import created_ns
-from tessera.core.deviceplugin import lastgate
-from tessera.core.deviceplugin.allocations import Allocation, Use, clashes, latest, replaces
-from tessera.core.deviceplugin.lastgate import GateDecision, GateObservation
-from tessera.core.deviceplugin.leftovers import DeviceProcess, leftovers
+from tessera.core.deviceplugin.allocations import lastgate
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Use, clashes, latest, replaces
+from tessera.core.deviceplugin.allocations.lastgate import GateDecision, GateObservation
+from tessera.core.deviceplugin.allocations.leftovers import DeviceProcess, leftovers
 from tessera.core.node.nodesharing import ListStrategy
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, Unavailable

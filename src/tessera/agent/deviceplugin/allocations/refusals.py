@@ -9,8 +9,8 @@ from tessera.api.kubernetes.containerlimits import holds_devices
 from tessera.api.kubernetes.podstates import waiting_messages
 from tessera.clients.kube import name_of
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
-from tessera.core.deviceplugin import lastgate
-from tessera.core.deviceplugin.allocations import Allocation, Clash, double_allocations
+from tessera.core.deviceplugin.allocations import lastgate
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Clash, double_allocations
 from tessera.core.gpu.deviceids import DeviceId
 
 __all__ = ["Refusals"]

@@ -14,8 +14,8 @@ from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.tessera.pods.assignedrequests import AssignedRequests, corrected, read_assigned_requests
 from tessera.api.tessera.pods.signatures import is_signed, key_named
 from tessera.clients.kube import Object, annotations_of, name_of, uid_of
-from tessera.core.deviceplugin.allocations import Assigned, SignedAssignment, StartedPod
-from tessera.core.deviceplugin.matching import AssignedRequest, Correction
+from tessera.core.deviceplugin.allocations.agentallocations import Assigned, SignedAssignment, StartedPod
+from tessera.core.deviceplugin.allocations.matching import AssignedRequest, Correction
 from tessera.errors import TesseraError
 from tessera.loops import for_each
 

@@ -9,8 +9,8 @@ from tessera.agent.cdisupport import first_file
 from tessera.agent.nodefiles import LARGEST_SPEC, printable, read_file
 from tessera.api import documents
 from tessera.api.nvidia import cdi
-from tessera.core.deviceplugin.edits import ShareEdits
-from tessera.core.deviceplugin.injection import GPU_KIND, driver_mount
+from tessera.core.deviceplugin.containers.edits import ShareEdits
+from tessera.core.deviceplugin.containers.injection import GPU_KIND, driver_mount
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["CdiFolder"]

@@ -12,11 +12,11 @@ from tessera.agent.deviceplugin.containers.shares import Prepared
 from tessera.api.nvidia import migminors
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations import Use, uses_of_shares
-from tessera.core.deviceplugin.edits import HostPlaces, ShareEdits
-from tessera.core.deviceplugin.edits import edits as share_edits
-from tessera.core.deviceplugin.injection import VOID
-from tessera.core.deviceplugin.matching import AssignedRequest, absent, misfit
+from tessera.core.deviceplugin.allocations.agentallocations import Use, uses_of_shares
+from tessera.core.deviceplugin.allocations.matching import AssignedRequest, absent, misfit
+from tessera.core.deviceplugin.containers.edits import HostPlaces, ShareEdits
+from tessera.core.deviceplugin.containers.edits import edits as share_edits
+from tessera.core.deviceplugin.containers.injection import VOID
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement

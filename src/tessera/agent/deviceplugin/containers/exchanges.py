@@ -13,8 +13,8 @@ from tessera.agent.deviceplugin.containers.answersfile import read_answers, writ
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.pods.podsview import PodsInView
 from tessera.api.tessera.node.agentfiles import Answers
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
-from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Units, reconcile
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.allocations.matching import Answer, AssignedRequest, Units, reconcile
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger

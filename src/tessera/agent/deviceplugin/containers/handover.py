@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, naming
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.advertise import PluginDevice, Resource
-from tessera.core.deviceplugin.allocations import Use, uses_of_devices
+from tessera.core.deviceplugin.allocations.agentallocations import Use, uses_of_devices
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, container_response
+from tessera.core.deviceplugin.containers.injection import GPU_KIND, by_cdi, container_response
+from tessera.core.deviceplugin.offers.advertise import PluginDevice, Resource
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.node.liststrategies import DeviceInjection

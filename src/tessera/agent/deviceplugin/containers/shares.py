@@ -22,12 +22,25 @@ from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations import Allocation, SignedAssignment, Use, device_mismatch, with_assignment
+from tessera.core.deviceplugin.allocations.agentallocations import (
+    Allocation,
+    SignedAssignment,
+    Use,
+    device_mismatch,
+    with_assignment,
+)
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.allocations.matching import ASSIGNED_HINT, Answer, AssignedRequest, Units, pick, served
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.edits import ShareEdits
-from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, answered, by_cdi, container_response, share_name
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
-from tessera.core.deviceplugin.matching import ASSIGNED_HINT, Answer, AssignedRequest, Units, pick, served
+from tessera.core.deviceplugin.containers.edits import ShareEdits
+from tessera.core.deviceplugin.containers.injection import (
+    SHARE_KIND,
+    VOID,
+    answered,
+    by_cdi,
+    container_response,
+    share_name,
+)
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.workload.resources import SHARE_RESOURCES

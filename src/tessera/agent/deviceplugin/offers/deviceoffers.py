@@ -34,7 +34,7 @@ from tessera.core.cluster.protocols.allocators import (
     still_needed,
 )
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.advertise import NodeOffer, by_name, restricted, with_former
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, by_name, restricted, with_former
 from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, TesseraError, Unavailable

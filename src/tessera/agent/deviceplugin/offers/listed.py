@@ -9,9 +9,9 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from tessera.clients.kubelet import OptionalCalls
-from tessera.core.deviceplugin.advertise import ListedDevice
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.listing import (
+from tessera.core.deviceplugin.offers.advertise import ListedDevice
+from tessera.core.deviceplugin.offers.listing import (
     Withdrawn,
     asked_for,
     known_unhealthy,
@@ -19,7 +19,7 @@ from tessera.core.deviceplugin.listing import (
     staying,
     withdrawn,
 )
-from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest
+from tessera.core.deviceplugin.offers.prefer import AllocationPolicy, PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
 
 __all__ = ["ListedResource", "Offered", "now_s"]
@@ -44,7 +44,7 @@ class ListedResource(abc.ABC, Generic[OfferT]):
     """A `DevicePlugin` for one resource; its devices change by `update`, and `end` withdraws it.
 
     Withdrawn devices stay listed as unhealthy until the kubelet cannot have chosen them
-    (`core.deviceplugin.listing`): call `settle` from time to time; the plugin ends when nothing is `unsettled`.
+    (`core.deviceplugin.offers.listing`): call `settle` from time to time; the plugin ends when nothing is `unsettled`.
 
     Args:
         resource: advertised at first, a msgspec record.

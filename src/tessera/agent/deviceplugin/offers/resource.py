@@ -6,12 +6,12 @@ from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.offers.listed import ListedResource
 from tessera.clients.kube import annotations_of
 from tessera.clients.kubelet import OptionalCalls
-from tessera.core.deviceplugin import lastgate
-from tessera.core.deviceplugin.advertise import PluginDevice, Resource
-from tessera.core.deviceplugin.allocations import Allocation, Use, uses_of_devices
+from tessera.core.deviceplugin.allocations import lastgate
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Use, uses_of_devices
+from tessera.core.deviceplugin.allocations.relocation import absent_device
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
-from tessera.core.deviceplugin.relocation import absent_device
+from tessera.core.deviceplugin.offers.advertise import PluginDevice, Resource
+from tessera.core.deviceplugin.offers.prefer import AllocationPolicy, PreferenceRequest, prefer
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection

@@ -12,7 +12,7 @@ import msgspec
 from tessera.agent.deviceplugin.offers.listed import ListedResource, Offered
 from tessera.clients.kubelet import PluginServer, register, serve
 from tessera.clients.kubelet.sockets import identity
-from tessera.core.deviceplugin.prefer import AllocationPolicy
+from tessera.core.deviceplugin.offers.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import TesseraError
 from tessera.log import Complaint, Logger

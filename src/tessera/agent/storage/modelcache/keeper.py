@@ -35,9 +35,8 @@ from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import NODE_MODELS as KIND
 from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
 from tessera.clients.store import ObjectStore
-from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.edits import ContainerMount
-from tessera.core.deviceplugin.modeloffers import (
+from tessera.core.deviceplugin.containerresponse import ContainerMount, ContainerResponse
+from tessera.core.deviceplugin.offers.modeloffers import (
     ModelOffer,
     allocated_revisions,
     model_offer,

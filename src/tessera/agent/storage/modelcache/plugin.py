@@ -5,8 +5,8 @@ from collections.abc import Callable
 from tessera.agent.deviceplugin.offers.listed import ListedResource
 from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.modeloffers import ModelOffer
-from tessera.core.deviceplugin.prefer import PreferenceRequest
+from tessera.core.deviceplugin.offers.modeloffers import ModelOffer
+from tessera.core.deviceplugin.offers.prefer import PreferenceRequest
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["OfferedModel"]

@@ -22,9 +22,9 @@ import msgspec
 from tessera.api.fields import misfit, refused_form
 from tessera.api.tessera.node.instancefields import InstanceFields
 from tessera.api.tessera.shares import UnversionedShareFields
-from tessera.core.deviceplugin.allocations import Allocation, Use
-from tessera.core.deviceplugin.lostentries import LostEntry
-from tessera.core.deviceplugin.matching import Answer, Correction
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Use
+from tessera.core.deviceplugin.allocations.lostentries import LostEntry
+from tessera.core.deviceplugin.allocations.matching import Answer, Correction
 from tessera.errors import UNDECODABLE
 
 __all__ = ["Answers", "lost_entries", "read_allocations", "read_answers", "write_allocations", "write_answers"]

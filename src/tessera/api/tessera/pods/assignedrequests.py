@@ -14,8 +14,8 @@ from tessera.api.kubernetes.podstates import created_ns, is_finished, is_termina
 from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask, write_shares
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
-from tessera.core.deviceplugin.matching import AssignedRequest, Correction
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.allocations.matching import AssignedRequest, Correction
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.need import Ask, ContainerNeed, Form, Need, effective_need, reused
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY, SHARE_RESOURCES

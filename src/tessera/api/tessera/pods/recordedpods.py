@@ -13,7 +13,7 @@ from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask, write_shares
 from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.core.workload.resources import SHARE_MEMORY

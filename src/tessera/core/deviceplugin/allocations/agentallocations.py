@@ -1,0 +1,491 @@
+"""The agent's record of each container's devices, and which conflict: by UUID, as `Allocate` knows no pod and no share.
+
+What may coexist on a GPU is for `core.cluster.compatibility` to say where the shares are known. Here devices are as the
+kubelet chose them, of GPUs that may be lost or shared otherwise by now: what matters is who excludes whom from one.
+
+The kubelet can forget what it allocated and allocate it again (docs/kubelet-races.md), so its record alone does not
+keep a device from two pods. This record does: it is written before `Allocate` or `PreStartContainer` is answered, and
+an entry stays until its pod has ended and none of its processes is left.
+"""
+
+import enum
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TypeAlias
+
+import msgspec
+
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, PluginDevice, Resource
+from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.mig import placement_at
+from tessera.core.gpu.sharing import MPS_MODES, Mode
+from tessera.core.node.nodesharing import ListStrategy
+from tessera.core.workload.need import Isolation
+from tessera.core.workload.resources import SHARE_RESOURCES
+
+__all__ = [
+    "Allocation",
+    "Assigned",
+    "AssignedUses",
+    "Clash",
+    "Exclusivity",
+    "SignedAssignment",
+    "StartedPod",
+    "Use",
+    "clashes",
+    "completed",
+    "device_mismatch",
+    "double_allocations",
+    "latest",
+    "replaces",
+    "started_pod",
+    "uses_of_devices",
+    "uses_of_ids",
+    "uses_of_shares",
+    "with_assignment",
+    "without_other_forms",
+]
+
+
+class Exclusivity(enum.StrEnum):
+    """How a device is shared with others."""
+
+    EXCLUSIVE = "exclusive"
+    """A whole GPU or a MIG instance for one pod."""
+    REPLICA = "replica"
+    """Other replicas of the same device, each with an id of its own."""
+    MEMORY = "memory"
+    """Amounts of its memory, as long as there is enough."""
+
+
+_EXCLUSIVITY = {
+    Mode.WHOLE: Exclusivity.EXCLUSIVE,
+    Mode.MIG: Exclusivity.EXCLUSIVE,
+    Mode.MPS: Exclusivity.MEMORY,
+    Mode.MEMORY_SHARE: Exclusivity.MEMORY,
+}
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """A container's device, or its part of one."""
+
+    device: DeviceId
+    exclusivity: Exclusivity = Exclusivity.EXCLUSIVE
+    memory_mib: int = 0
+    """Memory that the container may use, if memory is counted."""
+    mps: bool | None = None
+    """Of a shared device, whether by an MPS daemon, which excludes others; None where unknown."""
+    clients: int = 0
+    """Of a replica by MPS, into how many the device's memory is divided; 0 for other uses, and where unknown."""
+
+    def excludes(self, other: "Use") -> bool:
+        """Return whether two containers can never have these at once, however much memory there is."""
+        if self.device.gpu != other.device.gpu:
+            return False
+        same = self.device == other.device and self.exclusivity is other.exclusivity is not Exclusivity.EXCLUSIVE
+        if same and {self.mps, other.mps} != {True, False} and len({self.clients, other.clients} - {0}) <= 1:
+            return False
+        return overlap(self.device, other.device)
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """How far it is isolated from others on the device; None where unknown."""
+        if self.exclusivity is Exclusivity.EXCLUSIVE:
+            return Isolation.HARDWARE
+        if self.mps is None:
+            return None
+        return Isolation.DRIVER if self.mps else Isolation.NONE
+
+    @property
+    def keeps_mps_out(self) -> bool:
+        """Whether no MPS daemon may start on the device: its compute mode would keep new processes out."""
+        return self.exclusivity is Exclusivity.EXCLUSIVE or self.mps is False
+
+
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """A container's allocation of one resource."""
+
+    resource: str
+    ids: tuple[str, ...]
+    """Device ids of the kubelet, sorted."""
+    uses: tuple[Use, ...] = ()
+    """Empty while unknown: ids of units name no device until the pod is known."""
+    uid: str = ""
+    """Of the pod; empty after `Allocate` alone, which names no pod."""
+    pod: str = ""
+    """`namespace/name`; empty of a pod with a UID of which only processes are left (`leftovers`)."""
+    container: str = ""
+    initial: bool = False
+    """Whether the container ends before the pod's others start, which get its devices then."""
+    order: int = -1
+    """Its place among the pod's containers in the order in which they start; -1 while unknown."""
+    at_ns: int = 0
+    """When it was allocated, in nanoseconds since 1970; the later of two gives way."""
+    guessed: bool = False
+    """Whether it was answered for the presumed pod, and no container was started with it yet."""
+    started: bool = False
+    """Whether a container was started with it: running containers count, whatever happens to their assignment."""
+    assignment: str = ""
+    """The text of the pod's assignment at the last start of a container, if it has one. Its signature was
+    valid then."""
+    key: str = ""
+    """Id of the key that signed it; without an assignment that key was revoked."""
+    signature: str = ""
+    """The text of its signature; empty in records of former versions."""
+    strategies: tuple[ListStrategy, ...] = ()
+    """The device list strategies by which `Allocate` answered: whatever is configured later, the container's runtime
+    is handed that answer. Empty while unknown."""
+    indices: tuple[str, ...] = ()
+    """The driver's indices of `uses`, where that answer named them so; empty where it named UUIDs."""
+    uuids: tuple[str, ...] = ()
+    """The UUIDs of its devices, of a share with a MIG instance that the answer named; those by name are in `ids`."""
+
+    @property
+    def holder(self) -> str:
+        """The container, for people."""
+        if not self.uid:
+            return "a pod that was just admitted"
+        if not self.pod:
+            return f"{self.container} of pod {self.uid}, which has ended,"
+        return f"container {self.container} of pod {self.pod}"
+
+
+class SignedAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """An assignment that counts or did; its fields as in `Allocation`."""
+
+    assignment: str = ""
+    key: str = ""
+    signature: str = ""
+
+
+class StartedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """What the containers of a pod with an assignment were started with."""
+
+    signed: SignedAssignment
+    """Without an assignment where its key was revoked."""
+    containers: frozenset[tuple[str, str]]
+    """The started containers, and their resource."""
+
+
+class Clash(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an allocation conflicts with another."""
+
+    other: Allocation | None
+    """None where the new one alone is too large."""
+    text: str
+    """The conflicting devices, in words."""
+    full: bool = False
+    """Whether all together exceed the memory."""
+
+    @property
+    def holder(self) -> str:
+        """The other holder, for people."""
+        return "nobody else" if self.other is None else self.other.holder
+
+    @property
+    def cause(self) -> str:
+        """Why it is not allocated, as a phrase for people."""
+        if not self.full:
+            return f"{self.holder} uses {self.text}"
+        return (
+            f"it requests {self.text}" if self.other is None else f"together with {self.holder} it requests {self.text}"
+        )
+
+
+def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
+    """Return what a pod's containers were started with; None if none was started with a recorded assignment."""
+    own = [each for each in record if each.started and (each.assignment or each.key) and each.uid == uid]
+    if not uid or not own:
+        return None
+    containers = frozenset((each.container, each.resource) for each in own)
+    last = own[-1]
+    signed = SignedAssignment(assignment=last.assignment, key=last.key, signature=last.signature)
+    return StartedPod(signed=signed, containers=containers)
+
+
+Assigned: TypeAlias = Mapping[str, SignedAssignment]
+"""Assignments that count, by UID of the pod."""
+AssignedUses: TypeAlias = Mapping[tuple[str, str, str], tuple[Use, ...]]
+"""What containers use by them, by UID of the pod, container and resource."""
+
+
+def completed(
+    record: Iterable[Allocation], assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]
+) -> tuple[Allocation, ...]:
+    """Return the record with the assignments of started containers, which former agents did not record.
+
+    Assignments signed by a revoked key are removed, so that they stay invalid when the revocation is forgotten. The
+    key's id stays: later annotations of the pod do not replace them, under any signature.
+
+    Args:
+        record: the allocations.
+        assigned: the pods' current assignments.
+        uses: what their containers use by them; taken only if the record agrees.
+        revoked: returns whether a key, by id, was revoked.
+
+    """
+    found = []
+    for each in record:
+        lacks = each.started and each.uses and not each.assignment and not each.key and each.uid in assigned
+        if lacks and uses.get((each.uid, each.container, each.resource)) == each.uses:
+            found.append(with_assignment(each, assigned[each.uid]))
+        elif each.assignment and revoked(each.key):
+            found.append(with_assignment(each, SignedAssignment(key=each.key)))
+        else:
+            found.append(each)
+    return tuple(found)
+
+
+def with_assignment(allocation: Allocation, signed: SignedAssignment) -> Allocation:
+    """Return an allocation with the assignment of its container."""
+    return msgspec.structs.replace(allocation, **msgspec.structs.asdict(signed))
+
+
+def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:
+    """Return what a container uses of devices that the kubelet allocated by name, each device once."""
+    return tuple(
+        dict.fromkeys(
+            Use(
+                device=DeviceId(each.gpu_uuid, each.placement),
+                exclusivity=_exclusivity(each.mode, replica="::" in each.id),
+                mps=_by_mps(each.mode),
+                clients=each.clients if each.mode in MPS_MODES and "::" in each.id else 0,
+            )
+            for each in devices
+        )
+    )
+
+
+def _exclusivity(mode: Mode, *, replica: bool) -> Exclusivity:
+    found = _EXCLUSIVITY.get(mode, Exclusivity.REPLICA)
+    return Exclusivity.REPLICA if replica and found is Exclusivity.MEMORY else found
+
+
+def _by_mps(mode: Mode) -> bool | None:
+    return None if mode in {Mode.WHOLE, Mode.MIG} else mode in MPS_MODES
+
+
+def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
+    """Return what a container uses by ids of devices advertised by name; none for unknown ids."""
+    devices, parts = devices_by_uuid(inventory), (name.partition("::") for name in ids)
+    return tuple(
+        dict.fromkeys(
+            Use(
+                device=devices[uuid],
+                exclusivity=Exclusivity.REPLICA if replica else Exclusivity.EXCLUSIVE,
+            )
+            for uuid, replica, _ in parts
+            if uuid in devices
+        )
+    )
+
+
+def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, ...]:
+    """Return what a container uses by its assignment, whether the instance exists already or not.
+
+    Shares of GPUs that the driver does not show are left out: they cannot be prepared.
+    """
+    gpus = {each.index: each for each in inventory.gpus}
+    return tuple(
+        Use(
+            device=DeviceId(
+                gpus[each.gpu].uuid,
+                None if each.start is None else placement_at(gpus[each.gpu].model, each.profile or "", each.start),
+            ),
+            exclusivity=_exclusivity(each.mode, replica=False),
+            mps=_by_mps(each.mode),
+            memory_mib=each.memory_mib,
+        )
+        for each in shares
+        if each.gpu in gpus
+    )
+
+
+def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> tuple[NodeOffer, tuple[str, ...]]:
+    """Return the offer without devices that pods have by name in another form, and their holders.
+
+    A whole GPU and its replicas have different ids, or another name, and so have replicas by MPS of another number. The
+    kubelet, which considers these free, would allocate them to pods that cannot have them.
+    """
+    named = [each for each in record if each.resource not in SHARE_RESOURCES]
+    kept, reasons = list[Resource](), dict[str, None]()
+    for resource in offer.resources:
+        own = {name for each in named if each.resource == resource.name for name in each.ids}
+        others = {name: each.holder for each in named if each.resource != resource.name for name in each.ids}
+        devices = list[PluginDevice]()
+        for device in resource.devices:
+            free = resource.by_assignment or device.id in own
+            holder = "" if free else others.get(device.id) or _holder(device, named)
+            if holder:
+                text = f"{device.device}: {holder} still uses it in another form than the present {resource.name}"
+                reasons[text] = None
+            else:
+                devices.append(device)
+        if devices:
+            kept.append(msgspec.structs.replace(resource, devices=tuple(devices)))
+    return msgspec.structs.replace(offer, resources=tuple(kept)), tuple(reasons)
+
+
+def _holder(device: PluginDevice, record: Iterable[Allocation]) -> str:
+    """Return the users that conflict with a device; empty where there are none."""
+    (use,) = uses_of_devices((device,))
+    return next((each.holder for each in record if any(use.excludes(other) for other in each.uses)), "")
+
+
+def clashes(
+    record: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceId, int], *, ids: bool
+) -> Iterator[Clash]:
+    """Yield why an allocation conflicts with those of other pods in the record; nothing where it does not.
+
+    Args:
+        record: the allocations.
+        new: the new one; an entry of the same pod, or one that it replaces, does not conflict.
+        capacity_mib: allocatable memory of each device; a lost device, which is missing, has any amount.
+        ids: whether equal ids of another pod conflict, too. For units of memory they do only while
+            the kubelet allocates: it counts ids, and devices are counted by their memory.
+
+    """
+    beside = [each for each in record if not replaces(new, each)]
+    own_ids, gpus = set(new.ids), {use.device.gpu for use in new.uses}
+    for other in (each for each in beside if not each.uid or each.uid != new.uid):
+        # Ids of devices are the same under each name; those of units are the same for both of their resources.
+        alike = new.resource == other.resource or not {new.resource, other.resource}.intersection(SHARE_RESOURCES)
+        common = own_ids.intersection(other.ids) if ids and alike else ()
+        if common:
+            yield Clash(other=other, text=f"device {min(common)} of {new.resource}")
+            continue
+        near = [each for each in other.uses if each.device.gpu in gpus]
+        found = next((use for use in new.uses for each in near if use.excludes(each)), None)
+        if found is not None:
+            yield Clash(other=other, text=str(found.device))
+    yield from _full(beside, new, capacity_mib)
+
+
+def replaces(new: Allocation, old: Allocation) -> bool:
+    """Return whether an entry replaces that of the same container, or the answer to its `Allocate`."""
+    if old.uid:
+        return (old.uid, old.container, old.resource) == (new.uid, new.container, new.resource)
+    return bool(new.uid) and (old.resource, old.ids) == (new.resource, new.ids)
+
+
+def latest(record: Iterable[Allocation], holder: Allocation) -> Allocation | None:
+    """Return what was recorded last for a container and its ids: a new answer to `Allocate`, else its last start."""
+    own = (each for each in record if each.ids == holder.ids and replaces(holder, each))
+    return max(own, key=lambda each: each.at_ns, default=None)
+
+
+def device_mismatch(
+    record: Iterable[Allocation], holder: Allocation, assigned: AbstractSet[DeviceId], *, unanswered: bool
+) -> str:
+    """Return why a container whose devices `Allocate` named cannot start: they differ from its assignment.
+
+    Args:
+        record: the allocations.
+        holder: the container, without what it uses.
+        assigned: its assigned devices now.
+        unanswered: whether it never ran and no answer for it is kept, so that only the record has the answer.
+
+    Returns:
+        The reason; empty where there is none.
+
+    """
+    own = latest(record, holder)
+    if unanswered and (own is None or not (own.guessed or own.started)):
+        return "it was started with a GPU that is no longer recorded"
+    named = set() if own is None else {use.device for use in own.uses}
+    if named and named != assigned:
+        return f"it uses {_named(named)}, and is assigned {_named(assigned)}"
+    return ""
+
+
+def _named(devices: Iterable[DeviceId]) -> str:
+    return ", ".join(sorted(map(str, devices))) or "nothing that is there"
+
+
+def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceId, int]) -> Iterator[Clash]:
+    """Yield devices that would have more memory allocated than they have, with all their holders, the latest first.
+
+    A pod's containers use it together, and its init containers one after the other before them, each beside earlier
+    sidecars: a pod uses the maximum of these.
+    """
+    for use in new.uses:
+        most_mib = capacity_mib.get(use.device)
+        if use.exclusivity is not Exclusivity.MEMORY or most_mib is None:
+            continue
+        pods = _pods([each for each in (*beside, new) if _memory_mib(each, use.device)])
+        if sum(_most_mib(pod, use.device) for pod in pods) > most_mib:
+            text = f"more memory than the {most_mib} MiB of {use.device}"
+            others = [each for pod in pods if new not in pod for each in pod]
+            others.sort(key=lambda each: each.at_ns, reverse=True)
+            yield from (Clash(other=each, text=text, full=True) for each in others or (None,))
+
+
+def _pods(entries: Iterable[Allocation]) -> list[list[Allocation]]:
+    """Return entries by pod.
+
+    An answer to `Allocate` with ids of a pod is for another container of that pod, unless the kubelet has forgotten
+    an allocation; then the ids conflict.
+    """
+    pods: list[list[Allocation]] = []
+    for each in sorted(entries, key=lambda each: not each.uid):
+        own = next((pod for pod in pods if any(_same_pod(each, known) for known in pod)), None)
+        if own is None:
+            pods.append([each])
+        else:
+            own.append(each)
+    return pods
+
+
+def _same_pod(entry: Allocation, known: Allocation) -> bool:
+    if entry.uid:
+        return entry.uid == known.uid
+    return entry.resource == known.resource and not set(entry.ids).isdisjoint(known.ids)
+
+
+def _most_mib(pod: Sequence[Allocation], device: DeviceId) -> int:
+    """Return the most memory that a pod uses of a device at once, by Kubernetes' rule.
+
+    Init containers run one after another, each beside the sidecars that start before it; then all others run beside
+    all sidecars. Source: kubernetes/component-helpers `resource/helpers.go` (`AggregateContainerRequests`).
+    """
+    lasting = [each for each in pod if not each.initial]
+    steps = ([*(other for other in lasting if _starts_before(other, each)), each] for each in pod if each.initial)
+    return max(sum(_memory_mib(each, device) for each in step) for step in (lasting, *steps))
+
+
+def _starts_before(other: Allocation, entry: Allocation) -> bool:
+    """Return whether a container of a pod starts before another; the kubelet allocates in that order."""
+    if other.order < 0 or entry.order < 0:
+        return other.at_ns < entry.at_ns
+    return other.order < entry.order
+
+
+def _memory_mib(entry: Allocation, device: DeviceId) -> int:
+    return sum(use.memory_mib for use in entry.uses if use.exclusivity is Exclusivity.MEMORY and use.device == device)
+
+
+def double_allocations(
+    record: Iterable[Allocation], capacity_mib: Mapping[DeviceId, int], ending: Container[str] = ()
+) -> tuple[tuple[Allocation, Clash], ...]:
+    """Return conflicting allocations of two pods: each time the later one, and why.
+
+    Only entries of known pods count. There should be none; any comes from before this record was kept, or
+    from a defect.
+
+    Args:
+        record: the allocations.
+        capacity_mib: as in `clashes`.
+        ending: UIDs of terminating pods: a pod that waits for their devices waits only briefly.
+
+    """
+    known = [each for each in record if each.uid and each.uid not in ending]
+    known.sort(key=lambda each: (each.at_ns, each.uid, each.container))
+    found = []
+    for i, each in enumerate(known):
+        named = each.resource not in SHARE_RESOURCES
+        clash = next(clashes(known[:i], each, capacity_mib, ids=named), None)
+        if clash is not None:
+            found.append((each, clash))
+    return tuple(found)

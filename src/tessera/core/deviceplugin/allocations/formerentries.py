@@ -1,0 +1,131 @@
+"""Completes entries of the record that agents of earlier versions wrote, with less in them than is needed now."""
+
+import re
+from collections.abc import Container, Iterable, Mapping
+
+import msgspec
+
+from tessera.core.cluster.mps import mps_key
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, AssignedUses, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.lastgate import GatePod
+from tessera.core.deviceplugin.containerresponse import ContainerResponse, visible_devices
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.node.nodesharing import ListStrategy
+from tessera.core.workload.resources import SHARE_RESOURCES
+
+__all__ = ["is_vague", "supplemented", "with_answers", "with_strategies"]
+
+_INDEX = re.compile(r"\d+(:\d+)?", re.ASCII)
+_LIMIT = re.compile(r"0=(\d+)M", re.ASCII)
+
+
+def is_vague(entry: Allocation) -> bool:
+    """Return whether it is unknown if an MPS daemon serves a shared device of a container."""
+    return any(use.mps is None and use.exclusivity is not Exclusivity.EXCLUSIVE for use in entry.uses)
+
+
+def supplemented(
+    record: Iterable[Allocation],
+    pods: Mapping[str, GatePod],
+    assigned: AssignedUses,
+    running: Container[str],
+    daemons: Container[str],
+) -> tuple[Allocation, ...]:
+    """Return the record with what it lacks, as far as that can be known.
+
+    That is where a container stands among those of its pod, by the pod; and whether an MPS daemon serves it: by its
+    assignment, or, of replicas, by whether its device has a daemon while the pod runs. A pod without a process, as
+    after a reboot, says nothing about daemons.
+
+    Args:
+        record: the allocations.
+        pods: by UID.
+        assigned: what containers use by their assignment.
+        running: UIDs of the pods that have processes.
+        daemons: the keys (`mps_key`) of the MPS daemons on record.
+
+    """
+    return tuple(_settled(each, pods.get(each.uid), assigned, running, daemons) for each in record)
+
+
+def _settled(
+    entry: Allocation,
+    pod: GatePod | None,
+    assigned: AssignedUses,
+    running: Container[str],
+    daemons: Container[str],
+) -> Allocation:
+    place = pod.place(entry.container) if pod is not None else -1
+    if pod is not None and place >= 0:
+        entry = msgspec.structs.replace(entry, order=place, initial=entry.container not in pod.lasting)
+    if not is_vague(entry):
+        return entry
+    if entry.resource in SHARE_RESOURCES:
+        uses = assigned.get((entry.uid, entry.container, entry.resource), ())
+        same = [msgspec.structs.replace(use, mps=None) for use in uses] == list(entry.uses)
+        return msgspec.structs.replace(entry, uses=uses) if same else entry
+    if entry.uid not in running:
+        return entry
+    return msgspec.structs.replace(entry, uses=tuple(_with_daemon(use, daemons) for use in entry.uses))
+
+
+def _with_daemon(use: Use, daemons: Container[str]) -> Use:
+    if use.mps is not None or use.exclusivity is Exclusivity.EXCLUSIVE:
+        return use
+    return msgspec.structs.replace(use, mps=mps_key(*use.device) in daemons)
+
+
+def with_strategies(record: Iterable[Allocation], present: tuple[ListStrategy, ...]) -> tuple[Allocation, ...]:
+    """Return the record with how the containers of pods were answered where that is not recorded: as they would be now.
+
+    It holds from then on: a container's runtime is handed the same answer for its life, whatever is configured later.
+    """
+    return tuple(
+        msgspec.structs.replace(each, strategies=present) if each.pod and not each.strategies else each
+        for each in record
+    )
+
+
+def with_answers(
+    record: Iterable[Allocation],
+    answers: Mapping[tuple[str, str, str], ContainerResponse],
+    capacity_mib: Mapping[DeviceId, int],
+) -> tuple[Allocation, ...]:
+    """Return the record with what the answers of `Allocate` say, where that is not recorded.
+
+    That is into how many replicas by MPS a device is divided, by the memory limit; the indices by which whole devices
+    are named; and the UUIDs of a share with a MIG instance.
+
+    Args:
+        record: the allocations.
+        answers: those that the kubelet keeps, by UID of the pod, container and resource.
+        capacity_mib: memory of each device.
+
+    """
+    return tuple(
+        _answered(each, answers.get((each.uid, each.container, each.resource)), capacity_mib) for each in record
+    )
+
+
+def _answered(entry: Allocation, answer: ContainerResponse | None, capacity_mib: Mapping[DeviceId, int]) -> Allocation:
+    if answer is None:
+        return entry
+    visible = visible_devices(answer)
+    if entry.resource in SHARE_RESOURCES:
+        cut = any(use.device.placement for use in entry.uses)
+        return msgspec.structs.replace(entry, uuids=visible) if cut and not entry.uuids else entry
+    if not entry.indices and visible and all(map(_INDEX.fullmatch, visible)):
+        entry = msgspec.structs.replace(entry, indices=visible)
+    limit = _LIMIT.fullmatch(dict(answer.env).get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
+    limit_mib = int(limit[1]) if limit is not None else 0
+    if not limit_mib:
+        return entry
+    uses = tuple(_divided(use, len(entry.ids), limit_mib, capacity_mib.get(use.device, 0)) for use in entry.uses)
+    return msgspec.structs.replace(entry, uses=uses)
+
+
+def _divided(use: Use, replicas: int, limit_mib: int, capacity_mib: int) -> Use:
+    """Return the use of replicas by MPS of one device, which have a limit together, with how many there are of it."""
+    if use.exclusivity is not Exclusivity.REPLICA or use.clients or use.mps is False:
+        return use
+    return msgspec.structs.replace(use, mps=True, clients=round(capacity_mib * replicas / limit_mib))

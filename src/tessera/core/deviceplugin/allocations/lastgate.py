@@ -1,0 +1,395 @@
+"""May a container be allocated a device, and may it start with it? The last check before it gets one.
+
+`admit` decides while `Allocate` is answered, which names no pod; `start` before each start of a container, when the
+kubelet has recorded the pod. Both take the agent's record and the observed pods, and return the new record
+(docs/decisions/0014-last-gate.md).
+"""
+
+from collections.abc import Container, Iterable, Mapping
+
+import msgspec
+
+from tessera.core.cluster.gpunodestate import UnhealthyDevice
+from tessera.core.deviceplugin.allocations.agentallocations import (
+    Allocation,
+    Clash,
+    Exclusivity,
+    Use,
+    clashes,
+    replaces,
+)
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.offers.advertise import PluginDevice
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.workload.need import Isolation
+
+__all__ = [
+    "GateDecision",
+    "GateObservation",
+    "GatePod",
+    "admit",
+    "devices_of_orphans",
+    "holders",
+    "later_holders",
+    "named",
+    "put",
+    "release",
+    "start",
+    "weaker_device",
+    "weaker_use",
+    "without_guess",
+]
+
+
+class GatePod(msgspec.Struct, frozen=True, kw_only=True):
+    """An observed pod that the API server has; one that it does not have has ended."""
+
+    name: str
+    """`namespace/name`."""
+    ended: bool = False
+    """Whether it ran to its end."""
+    ending: bool = False
+    """Whether it has ended or is being deleted."""
+    asks: frozenset[tuple[str, str]] = frozenset()
+    """Containers, and the resources they request."""
+    lasting: frozenset[str] = frozenset()
+    """Containers that run as long as the pod."""
+    order: tuple[str, ...] = ()
+    """All containers, in the order in which they start."""
+
+    def place(self, container: str) -> int:
+        """Return the place of a container in the starting order; -1 where it is unknown."""
+        return self.order.index(container) if container in self.order else -1
+
+
+class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
+    """The observed pods of a node at one moment."""
+
+    pods: Mapping[str, GatePod] = {}
+    """By UID."""
+    running: frozenset[str] = frozenset()
+    """UIDs of pods with processes, whatever API server and kubelet say of them."""
+    blind: bool = False
+    """Whether processes of pods cannot be observed; then a pod runs as long as the API server has it."""
+    recorded: tuple[KubeletAllocation, ...] = ()
+    """The kubelet's record, which may still have ended pods, and lack living ones."""
+
+    def ended(self, uid: str) -> bool:
+        """Return whether a pod is gone, or has run to its end."""
+        return uid not in self.pods or self.pods[uid].ended
+
+    def ending(self, uid: str) -> bool:
+        """Return whether a pod is gone, has run to its end, or is being deleted."""
+        return uid not in self.pods or self.pods[uid].ending
+
+    def runs(self, uid: str) -> bool:
+        """Return whether a pod has processes, or has not ended where that cannot be observed."""
+        return uid in self.running or (self.blind and not self.ended(uid))
+
+    def is_of_a_pod_unseen(self, entry: Allocation) -> bool:
+        """Return whether the kubelet has recorded the ids of an entry for an unobserved pod."""
+        return any(
+            each.uid not in self.pods and each.resource == entry.resource and set(each.device_ids) & set(entry.ids)
+            for each in self.recorded
+        )
+
+    def has_recorded(self, entry: Allocation) -> bool:
+        """Return whether the kubelet's record has an allocation, at least in part."""
+        return any(
+            (each.uid, each.resource) == (entry.uid, entry.resource) and set(each.device_ids) & set(entry.ids)
+            for each in self.recorded
+        )
+
+
+class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision about a container that requests devices."""
+
+    record: tuple[Allocation, ...]
+    """The new record, with the new entry unless it is refused."""
+    refused: Clash | None = None
+    wait: bool = False
+    """Whether a retry may succeed: the conflicting pod is terminating."""
+
+
+def admit(
+    record: tuple[Allocation, ...], new: Allocation, observed: GateObservation, capacity_mib: Mapping[DeviceId, int]
+) -> GateDecision:
+    """Return whether `Allocate` may allocate devices to some pod.
+
+    The kubelet calls it only when it has released a device, has forgotten it, or gives a pod's later container what its
+    init container had. A terminating pod may keep its processes for a moment; `start` waits for them.
+    """
+    record, rivals = _with_names(record, new, observed, capacity_mib, ids=True)
+    free = [each for each in rivals if each is not None and not _blocks_allocate(each, observed)]
+    left = [each for each in record if each not in free]
+    clash = next(clashes(left, new, capacity_mib, ids=True), None) if rivals else None
+    if clash is not None:
+        return GateDecision(record=record, refused=clash)
+    return GateDecision(record=put((each for each in record if each.uid or each not in free), new))
+
+
+def start(
+    record: tuple[Allocation, ...],
+    new: Allocation,
+    observed: GateObservation,
+    capacity_mib: Mapping[DeviceId, int],
+    *,
+    ids: bool,
+) -> GateDecision:
+    """Return whether a container may start with devices.
+
+    Args:
+        record: the allocations.
+        new: the container, with what it is about to use.
+        observed: the pods.
+        capacity_mib: as in `allocations.clashes`.
+        ids: whether equal ids of others conflict, because ids stand for devices and not for units.
+
+    """
+    record, rivals = _with_names(record, new, observed, capacity_mib, ids=ids)
+    free = [each for each in rivals if each is not None and not _blocks_start(each, observed)]
+    left = tuple(each for each in record if each not in free)
+    blocking = tuple(clashes(left, new, capacity_mib, ids=ids)) if rivals else ()
+    if blocking:
+        ends = any(each.other is not None and observed.ending(each.other.uid) for each in blocking)
+        return GateDecision(record=record, refused=blocking[0], wait=ends)
+    # Of a pod's containers the last started one has the assignment of all.
+    same = tuple(
+        msgspec.structs.replace(each, assignment=new.assignment, key=new.key, signature=new.signature)
+        if each.assignment and new.assignment and each.uid == new.uid
+        else each
+        for each in left
+    )
+    return GateDecision(record=put(same, msgspec.structs.replace(new, started=True)))
+
+
+def weaker_device(requested: Isolation, devices: Iterable[PluginDevice]) -> PluginDevice | None:
+    """Return the first device that isolates less than its pod requests; None for none.
+
+    A scheduler that knows only the resource name may have chosen the node: names say nothing about isolation.
+    """
+    return next((each for each in devices if not each.mode.isolation.covers(requested)), None)
+
+
+def weaker_use(requested: Isolation, uses: Iterable[Use], *, offered: bool) -> Use | None:
+    """Return the first use that isolates less than its pod requests; None for none.
+
+    What `Allocate` answered counts, and the offer may have changed since.
+
+    Args:
+        requested: by the pod.
+        uses: what the record says of the container.
+        offered: whether all its ids are still offered: their devices say what an unknown use is, which is the weakest
+            else.
+
+    """
+    return next(
+        (
+            each
+            for each in uses
+            if not (offered and each.isolation is None) and not (each.isolation or Isolation.NONE).covers(requested)
+        ),
+        None,
+    )
+
+
+def _with_names(
+    record: tuple[Allocation, ...],
+    new: Allocation,
+    observed: GateObservation,
+    capacity_mib: Mapping[DeviceId, int],
+    *,
+    ids: bool,
+) -> tuple[tuple[Allocation, ...], tuple[Allocation | None, ...]]:
+    """Return the record with conflicting answers to `Allocate` attributed to their pods, and what conflicts still.
+
+    Those of the new one's own pod no longer conflict then.
+    """
+    rivals = [each.other for each in clashes(record, new, capacity_mib, ids=ids)]
+    if not rivals:
+        return record, ()
+    record = tuple(named(each, observed) if each in rivals else each for each in record)
+    return record, tuple(each.other for each in clashes(record, new, capacity_mib, ids=ids))
+
+
+def _blocks_allocate(other: Allocation, observed: GateObservation) -> bool:
+    """Return whether an entry's devices must not be allocated again by the kubelet now."""
+    if not other.uid or observed.ending(other.uid) or _is_being_admitted(other, observed):
+        return False
+    return observed.has_recorded(other) or observed.runs(other.uid)
+
+
+def _is_being_admitted(other: Allocation, observed: GateObservation) -> bool:
+    """Return whether the pod of an allocation has containers that the kubelet has not allocated for yet.
+
+    The kubelet admits one pod after the other. So it is this pod that it allocates for: containers get what the pod's
+    init containers had. A pod with processes was admitted, whatever a record lacks. If the kubelet gave the ids to
+    several pods, this must hold for all: a pod that was served keeps its devices.
+    """
+    recorded = [each for each in observed.recorded if each.resource == other.resource]
+    same = (each.uid for each in recorded if set(each.device_ids) & set(other.ids))
+    uids = {uid for uid in same if not observed.ended(uid) and uid not in observed.running}
+    return bool(uids) and all(
+        {container for container, resource in observed.pods[uid].asks if resource == other.resource}
+        - {each.container for each in recorded if each.uid == uid}
+        for uid in uids
+    )
+
+
+def _blocks_start(other: Allocation, observed: GateObservation) -> bool:
+    """Return whether a container with an entry's devices runs, or will."""
+    if not other.uid:
+        return False
+    return observed.runs(other.uid) or (not observed.ended(other.uid) and observed.has_recorded(other))
+
+
+def named(entry: Allocation, observed: GateObservation) -> Allocation:
+    """Return an answer to `Allocate` with the living pod that the kubelet recorded for it; else unchanged."""
+    if entry.uid:
+        return entry
+    found = next(iter(holders(entry.resource, entry.ids, observed)), None)
+    if found is None:
+        return entry
+    return msgspec.structs.replace(
+        found,
+        uses=entry.uses,
+        at_ns=entry.at_ns,
+        guessed=entry.guessed,
+        strategies=entry.strategies,
+        indices=entry.indices,
+        uuids=entry.uuids,
+    )
+
+
+def holders(resource: str, ids: tuple[str, ...], observed: GateObservation) -> tuple[Allocation, ...]:
+    """Return the containers of living pods with these ids in the kubelet's record, the longest-lasting first.
+
+    Args:
+        resource: of the ids.
+        ids: sorted; all that the container has of the resource.
+        observed: the pods.
+
+    """
+    found = [
+        (each.container not in observed.pods[each.uid].lasting, each.uid, each.container)
+        for each in observed.recorded
+        if (each.resource, each.device_ids) == (resource, ids) and not observed.ended(each.uid)
+    ]
+    return tuple(
+        Allocation(
+            resource=resource,
+            ids=ids,
+            uid=uid,
+            pod=observed.pods[uid].name,
+            container=container,
+            initial=initial,
+            order=observed.pods[uid].place(container),
+        )
+        for initial, uid, container in sorted(found)
+    )
+
+
+def later_holders(
+    containers: Iterable[Allocation], record: Iterable[Allocation], created_ns: Mapping[str, int]
+) -> tuple[tuple[Allocation, Clash], ...]:
+    """Return the pods that must go where several have the same ids, each with what it shares with the first.
+
+    As in every conflict the later gives way: pods in the record came before others.
+
+    Args:
+        containers: those of `holders`.
+        record: the allocations.
+        created_ns: creation time of each pod, by UID, for pods that are not in the record.
+
+    """
+    known = {(each.uid, each.container, each.resource): each.at_ns for each in record}
+
+    def age(holder: Allocation) -> tuple[bool, int, str]:
+        at_ns = known.get((holder.uid, holder.container, holder.resource))
+        return at_ns is None, created_ns.get(holder.uid, 0) if at_ns is None else at_ns, holder.uid
+
+    ordered = sorted(containers, key=age)
+    return tuple(
+        (each, Clash(other=ordered[0], text=f"device {each.ids[0]} of {each.resource}"))
+        for each in ordered
+        if each.uid != ordered[0].uid
+    )
+
+
+def put(record: Iterable[Allocation], new: Allocation) -> tuple[Allocation, ...]:
+    """Return the record with a new entry, without the one it replaces."""
+    return (*(each for each in record if not replaces(new, each)), new)
+
+
+def without_guess(record: Iterable[Allocation], resource: str, ids: tuple[str, ...]) -> tuple[Allocation, ...]:
+    """Return the record after an answer that was for another pod than the one that got it, which never starts with it.
+
+    It uses nothing, and as its devices are not recorded any more, it does not start with others either.
+
+    Args:
+        record: the allocations.
+        resource: of the ids.
+        ids: sorted.
+
+    """
+    return tuple(
+        msgspec.structs.replace(each, uses=(), guessed=False)
+        if each.guessed and not each.started and (each.resource, each.ids) == (resource, ids)
+        else each
+        for each in record
+    )
+
+
+def release(
+    record: Iterable[Allocation], observed: GateObservation, *, complete: bool = False
+) -> tuple[Allocation, ...]:
+    """Return the record without ended pods that have no process left.
+
+    Nor does it keep what is only known of processes (`leftovers`) if their pod lives after all, as a
+    static pod whose mirror was missing.
+
+    Args:
+        record: the allocations.
+        observed: the pods.
+        complete: whether they are all that the API server has; a watch may lag, so that where no processes can be
+            observed a missing pod has not ended yet.
+
+    """
+    return tuple(
+        each
+        for each in record
+        if not each.uid
+        or not (_is_over(each.uid, observed, complete=complete) or (not each.pod and not observed.ended(each.uid)))
+    )
+
+
+def _is_over(uid: str, observed: GateObservation, *, complete: bool) -> bool:
+    if uid not in observed.pods and observed.blind and not complete:
+        return False
+    return observed.ended(uid) and uid not in observed.running
+
+
+def devices_of_orphans(record: Iterable[Allocation], gone: Container[str]) -> tuple[UnhealthyDevice, ...]:
+    """Return the devices used only by processes of deleted pods; a pod that is assigned one of them cannot start.
+
+    Not devices that others may share: a small remainder would block all of it.
+
+    Args:
+        record: the allocations, kept until the last process has ended.
+        gone: UIDs of those pods.
+
+    """
+    kept = {
+        use.device: each.pod or each.uid
+        for each in record
+        if each.uid in gone
+        for use in each.uses
+        if use.exclusivity is Exclusivity.EXCLUSIVE
+    }
+    return tuple(
+        UnhealthyDevice(
+            device=device,
+            reason=f"pod {kept[device]} is deleted, and its processes still use it",
+        )
+        for device in sorted(kept, key=DeviceId.order)
+    )

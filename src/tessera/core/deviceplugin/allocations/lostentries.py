@@ -1,0 +1,30 @@
+"""Entries of the record that cannot be read: which pods may use something that nothing tells any more?"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation
+
+__all__ = ["LostEntry", "still_lost"]
+
+
+class LostEntry(NamedTuple):
+    """What is left of an entry that cannot be read."""
+
+    uid: str
+    """Of the pod."""
+    container: str | None = None
+    """None where no entry of the file can be read, so that all of the pod are recorded anew; empty if illegible."""
+    resource: str | None = None
+
+
+def still_lost(lost: Iterable[LostEntry], record: Iterable[Allocation]) -> frozenset[LostEntry]:
+    """Return the entries that were not recorded anew: of a living pod the kubelet's record has all of them.
+
+    A pod of which another entry could be read is not known by that one.
+    """
+    known = {(each.uid, each.container, each.resource) for each in record if each.pod}
+    pods = {uid for uid, _, _ in known}
+    return frozenset(
+        each for each in lost if each not in known and (each.container is not None or each.uid not in pods)
+    )

@@ -1,0 +1,1 @@
+"""Which devices does the kubelet have in its list, and which of them should a container get?"""

@@ -1,0 +1,151 @@
+"""What entries of earlier agents lack, and how it is found."""
+
+import msgspec
+import pytest
+
+from tessera.core.cluster.mps import mps_key
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, AssignedUses, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.formerentries import is_vague, supplemented, with_answers, with_strategies
+from tessera.core.deviceplugin.allocations.lastgate import GatePod
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.mig import Placement
+
+NAMED, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
+PLACE = Placement(0, 1, "1g.5gb")
+TURNS = Use(device=DeviceId("GPU-0"), exclusivity=Exclusivity.REPLICA)
+WHOLE = Use(device=DeviceId("GPU-1"))
+PART = Use(device=DeviceId("GPU-0"), exclusivity=Exclusivity.MEMORY, memory_mib=5)
+POD = GatePod(name="ns/a", lasting=frozenset({"proxy", "main"}), order=("proxy", "init", "main"))
+
+
+def entry(*uses: Use, container: str = "main", resource: str = NAMED) -> Allocation:
+    return Allocation(resource=resource, ids=("x",), uses=uses, uid="a", pod="ns/a", container=container)
+
+
+def by_mps(use: Use, *, mps: bool | None) -> Use:
+    return msgspec.structs.replace(use, mps=mps)
+
+
+# sentence: (uses, resource, assigned uses, whether the pod runs, daemons, the uses that are known then)
+SHARED: dict[str, tuple[tuple[Use, ...], str, tuple[Use, ...], bool, set[str], list[bool | None]]] = {
+    "a replica on a GPU without a daemon": ((TURNS,), NAMED, (), True, set(), [False]),
+    "a replica on a GPU with one": ((TURNS,), NAMED, (), True, {mps_key("GPU-0")}, [True]),
+    "a replica of an instance with one": (
+        (msgspec.structs.replace(TURNS, device=DeviceId(TURNS.device.gpu, PLACE)),),
+        NAMED,
+        (),
+        True,
+        {mps_key("GPU-0", PLACE)},
+        [True],
+    ),
+    "a replica of a pod that does not run": ((TURNS,), NAMED, (), False, set(), [None]),
+    "replicas of two GPUs, of which one is known": (
+        (by_mps(TURNS, mps=False), msgspec.structs.replace(TURNS, device=DeviceId("GPU-2"))),
+        NAMED,
+        (),
+        True,
+        {mps_key("GPU-0"), mps_key("GPU-2")},
+        [False, True],
+    ),
+    "a whole GPU beside a replica": ((WHOLE, TURNS), NAMED, (), True, set(), [None, False]),
+    "an amount, by its assignment": ((PART,), UNITS, (by_mps(PART, mps=True),), False, set(), [True]),
+    "an amount of a pod with another assignment": (
+        (PART,),
+        UNITS,
+        (msgspec.structs.replace(PART, memory_mib=6, mps=True),),
+        True,
+        {mps_key("GPU-0")},
+        [None],
+    ),
+    "an amount without an assignment": ((PART,), UNITS, (), True, set(), [None]),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_by_what_a_shared_device_is_served(case: str) -> None:
+    uses, resource, assigned, runs, daemons, want = SHARED[case]
+    known: AssignedUses = {("a", "main", resource): assigned} if assigned else {}
+    (found,) = supplemented([entry(*uses, resource=resource)], {"a": POD}, known, {"a"} if runs else (), daemons)
+    assert [use.mps for use in found.uses] == want
+    assert [by_mps(use, mps=None) for use in found.uses] == [by_mps(use, mps=None) for use in uses]
+    again = supplemented([found], {"a": POD}, known, {"a"}, {mps_key("GPU-0")} - daemons)
+    assert [found] == list(again) or is_vague(found), "what is known stays"
+
+
+def test_where_a_container_stands_in_its_pod() -> None:
+    record = [entry(WHOLE, container=each) for each in ("main", "init", "proxy", "debugger")]
+    found = supplemented(record, {"a": POD}, {}, (), ())
+    assert [(each.order, each.initial) for each in found] == [(2, False), (1, True), (0, False), (-1, False)]
+
+
+def test_of_a_pod_that_is_gone_nothing_is_known() -> None:
+    record = (entry(TURNS), entry(PART, resource=UNITS))
+    assert supplemented(record, {}, {}, (), ()) == record
+
+
+def test_whose_sharing_is_unknown() -> None:
+    assert [is_vague(entry(each)) for each in (WHOLE, TURNS, PART, by_mps(TURNS, mps=False))] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_how_former_agents_answered_is_kept_as_devices_are_handed_over_when_that_is_first_looked_at() -> None:
+    new = msgspec.structs.replace(entry(WHOLE), strategies=("envvar",))
+    answer = Allocation(resource=NAMED, ids=("y",), uses=(WHOLE,))
+    found = with_strategies((entry(TURNS), new, answer), ("cdi-cri",))
+    assert [each.strategies for each in found] == [("cdi-cri",), ("envvar",), ()]
+    assert with_strategies(found, ("envvar",)) == found
+    assert with_strategies((entry(TURNS),), ()) == (entry(TURNS),)
+
+
+def told(visible: str = "", memory_mib: int = 0) -> ContainerResponse:
+    limit = (("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={memory_mib}M"),) if memory_mib else ()
+    return ContainerResponse(env=(("NVIDIA_VISIBLE_DEVICES", visible), *limit))
+
+
+@pytest.mark.parametrize("clients", range(1, 49))
+@pytest.mark.parametrize("capacity_mib", [4864, 15360, 40326, 81559])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_into_how_many_replicas_by_mps_a_device_is_divided(clients: int, capacity_mib: int, replicas: int) -> None:
+    """For every number that MPS serves, by the limit that the container was told."""
+    device = DeviceId("GPU-0")
+    ids = tuple(f"GPU-0::{each}" for each in range(replicas))
+    each = Allocation(resource=NAMED, ids=ids, uses=(TURNS,), uid="a", pod="ns/a", container="main")
+    answer = told("GPU-0", replicas * (capacity_mib // clients))
+    (found,) = with_answers([each], {("a", "main", NAMED): answer}, {device: capacity_mib})
+    assert found.uses == (msgspec.structs.replace(TURNS, mps=True, clients=clients),)
+
+
+SHARED_SLICE = msgspec.structs.replace(PART, device=DeviceId("GPU-0", PLACE))
+
+# what an answer says: the entry, the answer, the fields that change
+ANSWERED: dict[str, tuple[Allocation, ContainerResponse, dict[str, object]]] = {
+    "indices": (entry(WHOLE), told("0,1:0"), {"indices": ("0", "1:0")}),
+    "indices that are known": (msgspec.structs.replace(entry(WHOLE), indices=("3",)), told("0"), {}),
+    "UUIDs by name, which the ids have": (entry(WHOLE), told("GPU-1"), {}),
+    "nothing, by CDI": (entry(WHOLE), ContainerResponse(), {}),
+    "UUIDs of a share": (entry(SHARED_SLICE, resource=UNITS), told("MIG-1"), {"uuids": ("MIG-1",)}),
+    "UUIDs of a share that are known": (
+        msgspec.structs.replace(entry(SHARED_SLICE, resource=UNITS), uuids=("MIG-2",)),
+        told("MIG-1"),
+        {},
+    ),
+    "the UUID of a share of a GPU": (entry(PART, resource=UNITS), told("GPU-0"), {}),
+    "a limit that is none": (entry(TURNS), told("GPU-0", 0), {}),
+    "a limit of a whole GPU": (entry(WHOLE), told("GPU-1", 5), {}),
+    "a limit of a replica by time-slicing": (entry(by_mps(TURNS, mps=False)), told("GPU-0", 5), {}),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERED)
+def test_what_an_answer_says(case: str) -> None:
+    each, answer, changed = ANSWERED[case]
+    found = with_answers(
+        [each], {("a", "main", each.resource): answer}, {DeviceId("GPU-0"): 100, DeviceId("GPU-1"): 100}
+    )
+    assert found == (msgspec.structs.replace(each, **changed),)
+    assert with_answers([each], {}, {}) == (each,)

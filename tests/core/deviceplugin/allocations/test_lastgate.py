@@ -1,0 +1,334 @@
+"""Who may be allocated a device, and start with it, by what is seen of the pods."""
+
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+
+from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use, uses_of_devices
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.lastgate import (
+    GateObservation,
+    GatePod,
+    admit,
+    devices_of_orphans,
+    holders,
+    later_holders,
+    release,
+    start,
+    weaker_device,
+    weaker_use,
+    without_guess,
+)
+from tessera.core.deviceplugin.offers.advertise import PluginDevice
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
+
+GPU, OTHER = "GPU-0", "GPU-1"
+NAMED, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
+
+
+def whole(*gpus: str) -> tuple[Use, ...]:
+    return tuple(Use(device=DeviceId(gpu)) for gpu in gpus)
+
+
+def amount(memory_mib: int) -> tuple[Use, ...]:
+    return (Use(device=DeviceId(GPU), exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib),)
+
+
+def entry(pod: str, ids: str, uses: tuple[Use, ...] = (), container: str = "main", resource: str = NAMED) -> Allocation:
+    """Return an entry; without a pod the answer to `Allocate`."""
+    answered = Allocation(resource=resource, ids=tuple(ids), uses=uses or whole(GPU))
+    return msgspec.structs.replace(answered, uid=pod, pod=f"ns/{pod}", container=container) if pod else answered
+
+
+def shown(*containers: str, resource: str = NAMED, ended: bool = False, ending: bool = False) -> GatePod:
+    """Return a pod whose containers ask for one resource; of these `init` ends before the others start."""
+    asks = frozenset((each, resource) for each in containers or ("main",))
+    lasting = frozenset(containers or ("main",)) - {"init"}
+    return GatePod(name="ns/a", asks=asks, lasting=lasting, order=containers or ("main",), ended=ended, ending=ending)
+
+
+def recorded(pod: str, ids: str, container: str = "main", resource: str = NAMED) -> KubeletAllocation:
+    return KubeletAllocation(uid=pod, container=container, resource=resource, device_ids=tuple(ids))
+
+
+def observation(
+    pods: dict[str, GatePod] | None = None, *record: KubeletAllocation, running: str = "", blind: bool = False
+) -> GateObservation:
+    return GateObservation(pods=pods or {}, recorded=record, running=frozenset(running), blind=blind)
+
+
+A = {"a": shown()}
+ENDING = {"a": shown(ending=True)}
+ENDED = {"a": shown(ended=True, ending=True)}
+PREPARING = {"a": shown("init", "main")}
+
+# sentence: what is seen of pod `a`, which has the device; whether Allocate is refused it, and whether a start is
+HELD: dict[str, tuple[GateObservation, bool, bool]] = {
+    "it runs": (observation(A, recorded("a", "x"), running="a"), True, True),
+    "the kubelet has forgotten it while it runs": (observation(A, running="a"), True, True),
+    "it was admitted, and has no process yet": (observation(A, recorded("a", "x")), True, True),
+    "it is being deleted, and runs": (observation(ENDING, recorded("a", "x"), running="a"), False, True),
+    "it was deleted by force, and a process is left": (observation({}, running="a"), False, True),
+    "it has ended, and the kubelet's record is old": (observation(ENDED, recorded("a", "x")), False, False),
+    "it has ended, and a process is left": (observation(ENDED, running="a"), False, True),
+    "it is gone": (observation(), False, False),
+    "the kubelet let go of it, and the API server is late": (observation(A), False, False),
+    "the same, where no processes can be seen": (observation(A, blind=True), True, True),
+    "it is gone, where no processes can be seen": (observation(blind=True), False, False),
+    "its other container is being allocated for": (observation(PREPARING, recorded("a", "x", "init")), False, True),
+    "its other container is being allocated for, and an earlier pod of the same ids is served": (
+        observation({**PREPARING, "0": shown()}, recorded("a", "x", "init"), recorded("0", "x")),
+        True,
+        True,
+    ),
+    "the same with a later pod": (
+        observation({**PREPARING, "z": shown()}, recorded("a", "x", "init"), recorded("z", "x")),
+        True,
+        True,
+    ),
+    "it runs, and PodResources, asked for want of a checkpoint, leaves its init container out": (
+        observation(PREPARING, recorded("a", "x"), running="a"),
+        True,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HELD)
+def test_who_has_a_device_is_in_the_way_as_long_as_it_may_use_it(case: str) -> None:
+    evidence, allocate, starts = HELD[case]
+    record = (entry("a", "x"),)
+    assert (admit(record, entry("", "x"), evidence, {}).refused is not None) is allocate
+    verdict = start(record, entry("b", "x"), evidence, {}, ids=True)
+    assert (verdict.refused is not None) is starts
+    assert verdict.wait is (starts and evidence.ending("a"))
+    assert {each.uid for each in verdict.record} == ({"a"} if starts else {"b"})
+
+
+# sentence: what is seen once `Allocate` was answered for a device, and whether it is refused to the next
+ANSWERED: dict[str, tuple[GateObservation, bool]] = {
+    "a pod has it": (observation(A, recorded("a", "x")), True),
+    "nobody has it": (observation(A), False),
+    "a pod has it that has ended": (observation(ENDED, recorded("a", "x")), False),
+    "a pod has it that is not shown": (observation({}, recorded("a", "x")), False),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERED)
+def test_an_answer_to_allocate_counts_when_a_pod_has_it(case: str) -> None:
+    evidence, refused = ANSWERED[case]
+    verdict = admit((entry("", "x"),), entry("", "x"), evidence, {})
+    assert (verdict.refused is not None) is refused
+    verdict = start((entry("", "x"),), entry("b", "y"), evidence, {}, ids=True)
+    assert (verdict.refused is not None) is refused
+    assert [each.uid for each in verdict.record] == (["a"] if refused else ["b"]), "it is known whose it is"
+
+
+@pytest.mark.parametrize(("first", "then"), [("x", "xy"), ("xy", "x"), ("x", "x")])
+def test_an_init_container_and_the_next_are_allocated_and_start_in_turn(first: str, then: str) -> None:
+    gpus = {"x": whole(GPU), "xy": whole(GPU, OTHER)}
+    record = admit((), entry("", first, gpus[first]), observation(), {}).record
+    during = observation(PREPARING, recorded("a", first, "init"))
+    verdict = admit(record, entry("", then, gpus[then]), during, {})
+    assert verdict.refused is None
+    after = observation(PREPARING, recorded("a", first, "init"), recorded("a", then))
+    record = verdict.record
+    for container, ids in (("init", first), ("main", then)):
+        verdict = start(record, entry("a", ids, gpus[ids], container), after, {}, ids=True)
+        assert verdict.refused is None
+        record = verdict.record
+    assert {each.uid for each in record} == {"a"}
+    other = observation({**PREPARING, "b": shown()}, *after.recorded, recorded("b", "x"), running="a")
+    assert start(record, entry("b", "x"), other, {}, ids=True).refused is not None
+
+
+def units(
+    pod: str, ids: str, memory_mib: int, container: str = "main", *, initial: bool = False, at: int = 0
+) -> Allocation:
+    made = entry(pod, ids, amount(memory_mib), container, UNITS)
+    return msgspec.structs.replace(made, initial=initial, at_ns=at)
+
+
+def most_beside(record: Iterable[Allocation], evidence: GateObservation) -> int:
+    """Return the most memory that another pod may start with on a GPU of 15 GiB, in GiB."""
+    capacity = {DeviceId(GPU): 15}
+    fits = (
+        start(tuple(record), units("z", "z", mib), evidence, capacity, ids=False).refused is None for mib in range(16)
+    )
+    return sum(fits) - 1
+
+
+LIVES = observation({"a": shown("init", "main", resource=UNITS)}, recorded("a", "wxyz", resource=UNITS), running="a")
+
+# sentence: what a pod's containers were allocated, and what is left of 15 GiB
+LEFT: dict[str, tuple[list[Allocation], int]] = {
+    "one container": ([units("a", "x", 8)], 7),
+    "an init container that had as much before": ([units("a", "x", 8, "init", initial=True), units("a", "xy", 8)], 7),
+    "an init container that had more": ([units("a", "xy", 10, "init", initial=True), units("a", "x", 4)], 5),
+    "two containers": ([units("a", "x", 8), units("a", "y", 4, "second")], 3),
+    "two and an init container": (
+        [units("a", "x", 4), units("a", "y", 4, "second"), units("a", "x", 9, "init", initial=True)],
+        6,
+    ),
+    "an init container, and the next is being allocated for": (
+        [units("a", "x", 8, "init", initial=True), units("", "xy", 8)],
+        7,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_a_pod_uses_the_most_that_its_containers_use_at_once(case: str) -> None:
+    record, left = LEFT[case]
+    assert most_beside(record, LIVES) == left
+
+
+def test_memory_of_pods_that_have_ended_is_free_whoever_came_last() -> None:
+    record = (units("gone", "x", 10, at=1), units("a", "y", 4, at=2))
+    assert most_beside(record, LIVES) == 11
+
+
+def test_a_pod_that_asks_more_than_there_is_is_in_its_own_way() -> None:
+    verdict = start((), units("a", "x", 16), LIVES, {DeviceId(GPU): 15}, ids=False)
+    assert verdict.refused is not None
+    assert (verdict.refused.other, verdict.wait) == (None, False)
+
+
+def test_who_holds_ids_lasts_and_lives() -> None:
+    pods = {"a": shown("init", "main"), "b": shown(ended=True)}
+    record = (
+        recorded("a", "x", "init"),
+        recorded("a", "x"),
+        recorded("b", "x"),
+        recorded("c", "x"),
+        recorded("a", "y"),
+    )
+    found = holders(NAMED, ("x",), observation(pods, *record))
+    assert [(each.container, each.initial, each.order) for each in found] == [("main", False, 1), ("init", True, 0)]
+
+
+# sentence: pods with the same ids, the record as pods and times, when pods were made, and who must go
+CONTESTED: dict[str, tuple[str, dict[str, int], dict[str, int], list[str]]] = {
+    "nobody has them": ("", {}, {}, []),
+    "one pod alone, with two containers": ("aa", {}, {}, []),
+    "none is recorded, and the younger goes": ("ab", {}, {"a": 2, "b": 1}, ["a"]),
+    "both are as old": ("ba", {}, {"a": 1, "b": 1}, ["b"]),
+    "the recorded one stays, however young": ("ab", {"a": 9}, {"a": 2, "b": 1}, ["b"]),
+    "of two recorded ones the first stays": ("ab", {"a": 9, "b": 8}, {"a": 1, "b": 2}, ["a"]),
+    "of three pods one stays": ("abc", {"c": 5}, {"a": 2, "b": 1}, ["b", "a"]),
+}
+
+
+@pytest.mark.parametrize("case", CONTESTED)
+def test_of_pods_with_the_same_ids_the_later_ones_go(case: str) -> None:
+    pods, record, created, want = CONTESTED[case]
+    found = [entry(pod, "x", container=f"c{i}") for i, pod in enumerate(pods)]
+    known = [msgspec.structs.replace(each, at_ns=record[each.uid]) for each in found if each.uid in record]
+    got = later_holders(found, known, created)
+    assert [later.uid for later, _ in got] == want
+    assert all(clash.text == f"device x of {NAMED}" for _, clash in got)
+    assert {clash.other and clash.other.uid for _, clash in got} <= set(pods) - set(want)
+
+
+# sentence: what is seen of pod `a`, and whether its entry is let go of
+LET_GO = {
+    "it lives": (observation(A), False),
+    "it has ended": (observation(ENDED), True),
+    "it has ended, and a process is left": (observation(ENDED, running="a"), False),
+    "it is gone": (observation(), True),
+    "it is not shown, and no processes can be seen": (observation(blind=True), False),
+    "it has ended, and no processes can be seen": (observation(ENDED, blind=True), True),
+}
+
+
+@pytest.mark.parametrize("case", LET_GO)
+def test_what_a_pod_had_is_let_go_of_when_it_cannot_use_it_any_more(case: str) -> None:
+    evidence, gone = LET_GO[case]
+    answered = entry("", "y")
+    assert release((entry("a", "x"), answered), evidence) == ((answered,) if gone else (entry("a", "x"), answered))
+
+
+def test_who_sees_no_processes_lets_go_of_what_the_api_server_has_not_got_any_more() -> None:
+    assert release((entry("a", "x"),), observation(blind=True), complete=True) == ()
+    assert release((entry("a", "x"),), observation(A, blind=True), complete=True) == (entry("a", "x"),)
+
+
+def test_of_a_pod_s_containers_the_last_that_starts_knows_what_all_are_assigned() -> None:
+    def by(text: str, pod: str, container: str) -> Allocation:
+        own = entry(pod, container, amount(1), container=container, resource=UNITS)
+        return msgspec.structs.replace(own, assignment=text, key=f"of {text}" if text else "")
+
+    other, named = by("theirs", "q", "a"), entry("p", "x", whole(OTHER))
+    record = (by("one", "p", "a"), other, named)
+    pods = {name: shown("a", "b", resource=UNITS) for name in "pq"}
+    verdict = start(record, by("two", "p", "b"), observation(pods), {}, ids=False)
+    texts = {(each.uid, each.container): (each.assignment, each.key) for each in verdict.record}
+    both = ("two", "of two")
+    assert texts == {("p", "a"): both, ("p", "b"): both, ("q", "a"): ("theirs", "of theirs"), ("p", "main"): ("", "")}
+    verdict = start(record, by("", "p", "b"), observation(pods), {}, ids=False)
+    assert {each.assignment for each in verdict.record if each.container == "a"} == {"one", "theirs"}
+
+
+def test_devices_of_one_pod_that_only_its_processes_use_are_closed_and_parts_are_not() -> None:
+    shared = (Use(device=DeviceId("GPU-2"), exclusivity=Exclusivity.REPLICA), *amount(1))
+    record = (entry("a", "x", whole(OTHER, GPU)), entry("b", "y", whole("GPU-3")), entry("a", "z", shared))
+    found = devices_of_orphans(record, {"a"})
+    assert [each.device for each in found] == [DeviceId(GPU), DeviceId(OTHER)]
+    assert {each.reason for each in found} == {f"pod {record[0].pod} is deleted, and its processes still use it"}
+    assert devices_of_orphans(record, ()) == ()
+
+
+@pytest.mark.parametrize("requested", Isolation)
+@pytest.mark.parametrize("mode", Mode)
+def test_a_device_is_weaker_where_its_mode_enforces_less(mode: Mode, requested: Isolation) -> None:
+    device = PluginDevice(id="a", gpu_uuid="GPU-0", uuid="GPU-0", mode=mode)
+    found = weaker_device(requested, [device])
+    assert found is (None if mode.isolation.covers(requested) else device)
+
+
+def test_of_several_devices_one_that_is_weaker_is_enough() -> None:
+    whole, sliced = (
+        PluginDevice(id=mode, gpu_uuid="GPU-0", uuid="GPU-0", mode=mode) for mode in (Mode.WHOLE, Mode.TIME_SLICING)
+    )
+    assert weaker_device(Isolation.HARDWARE, [whole, sliced]) is sliced
+    assert weaker_device(Isolation.HARDWARE, []) is None
+
+
+@pytest.mark.parametrize("offered", [True, False])
+@pytest.mark.parametrize("requested", Isolation)
+@pytest.mark.parametrize("mode", Mode)
+def test_a_recorded_use_isolates_as_the_mode_that_it_was_allocated_as(
+    mode: Mode, requested: Isolation, *, offered: bool
+) -> None:
+    name = "a" if mode in {Mode.WHOLE, Mode.MIG} else "a::0"
+    uses = uses_of_devices([PluginDevice(id=name, gpu_uuid="GPU-0", uuid="GPU-0", mode=mode)])
+    found = weaker_use(requested, uses, offered=offered)
+    assert found is (None if mode.isolation.covers(requested) else uses[0])
+
+
+@pytest.mark.parametrize("exclusivity", [Exclusivity.REPLICA, Exclusivity.MEMORY])
+def test_an_unknown_use_is_the_weakest_unless_its_devices_are_offered(exclusivity: Exclusivity) -> None:
+    use = Use(device=DeviceId(GPU), exclusivity=exclusivity)
+    assert use.isolation is None
+    for requested in (Isolation.HARDWARE, Isolation.DRIVER):
+        assert weaker_use(requested, [use], offered=False) is use
+        assert weaker_use(requested, [use], offered=True) is None
+    assert weaker_use(Isolation.NONE, [use], offered=False) is None
+    assert weaker_use(Isolation.HARDWARE, [], offered=False) is None
+
+
+def test_an_answer_that_was_for_another_pod_uses_nothing_unless_its_container_runs() -> None:
+    ids, use = ("GPU-0-_-0",), Use(device=DeviceId("GPU-0"))
+    guess = Allocation(resource="tessera.dev/gpu-memory", ids=ids, uses=(use,), guessed=True)
+    others = (
+        msgspec.structs.replace(guess, ids=("GPU-0-_-1",)),
+        msgspec.structs.replace(guess, resource="aliyun.com/gpu-mem"),
+        msgspec.structs.replace(guess, guessed=False, uid="a"),
+        msgspec.structs.replace(guess, started=True, uid="b"),
+    )
+    void, *kept = without_guess((guess, *others), guess.resource, ids)
+    assert void == msgspec.structs.replace(guess, uses=(), guessed=False)
+    assert tuple(kept) == others

@@ -1,0 +1,227 @@
+"""Which pod an allocation belongs to, and assignments that say what the kubelet did."""
+
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.gpunodes import facts
+from builders.shares import share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.allocations.matching import (
+    Answer,
+    AssignedRequest,
+    Correction,
+    Reconciled,
+    absent,
+    pick,
+    reconcile,
+    served,
+)
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.sharing import Mode
+from tessera.errors import Conflict
+
+RESOURCE = "tessera.dev/gpu-memory"
+
+
+def request(
+    pod: str, units: int, *shares: Share, since: int = 0, bound: str = "", resource: str = RESOURCE
+) -> AssignedRequest:
+    key = RequestKey("default", pod, "main", resource)
+    return AssignedRequest(
+        key=key, units=units, shares=shares or (share(0, units * 1024),), since_ns=since, bound=bound
+    )
+
+
+def kubelet_allocation(pod: str, *ids: str, resource: str = RESOURCE) -> KubeletAllocation:
+    return KubeletAllocation(
+        namespace="default", pod=pod, container="main", resource=resource, device_ids=tuple(sorted(ids))
+    )
+
+
+def answer(to: AssignedRequest, *ids: str) -> Answer:
+    return Answer(ids=frozenset(ids), key=to.key, specification=to.specification, shares=to.shares)
+
+
+OLD, NEW, LARGE = request("old", 2, since=1), request("new", 2, since=2), request("large", 5, since=0)
+ENDING = msgspec.structs.replace(request("ending", 2), ending=True)
+OTHER = request("other", 2, resource="aliyun.com/gpu-mem")
+
+# sentence: (requests, units, the answered ones, name of the pod that is chosen)
+PICKS = {
+    "the oldest of its size": ([NEW, LARGE, OLD], 2, [], "old"),
+    "the next when that is answered": ([NEW, LARGE, OLD], 2, [OLD], "new"),
+    "the only one of its size": ([NEW, LARGE, OLD], 5, [], "large"),
+    "of one age the first by name": ([request("b", 1), request("a", 1)], 1, [], "a"),
+    "none that is being deleted": ([ENDING, NEW], 2, [], "new"),
+}
+
+
+@pytest.mark.parametrize("case", PICKS)
+def test_which_due_is_answered(case: str) -> None:
+    requests, units, answered, want = PICKS[case]
+    assert pick(requests, RESOURCE, units, frozenset(each.key for each in answered)).key.pod == want
+
+
+# sentence: (requests, units, answered, what the error says)
+REFUSALS = {
+    "no pod has an assignment": ([], 2, [], "no pod of this node has an assignment"),
+    "only to another resource": ([OTHER], 2, [], "no pod of this node has an assignment"),
+    "only to other sizes": (
+        [OLD, LARGE],
+        3,
+        [],
+        "assigned pods request other amounts: pod default/old, container main (2 units)",
+    ),
+    "all are served": ([OLD], 2, [OLD], "all 1 assigned pods already have their devices"),
+    "only a pod that is being deleted": ([ENDING], 2, [], "all 1 assigned pods already have their devices"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_is_refused_and_why(case: str) -> None:
+    requests, units, answered, want = REFUSALS[case]
+    with pytest.raises(Conflict) as error:
+        pick(requests, RESOURCE, units, frozenset(each.key for each in answered))
+    assert want in str(error.value)
+    assert f"{units} units of {RESOURCE}" in str(error.value)
+
+
+def test_an_answer_serves_whom_it_was_meant_for_until_somebody_holds_it() -> None:
+    requests = [OLD, NEW, LARGE]
+    assert served(requests, [], [answer(OLD, "1", "2")]) == {OLD.key}
+    assert served(requests, [kubelet_allocation("new", "1", "2")], [answer(OLD, "1", "2")]) == {NEW.key}
+    assert served(requests, [kubelet_allocation("stranger", "9")], []) == frozenset()
+
+
+def test_a_running_pod_is_served_though_the_record_does_not_show_it() -> None:
+    running = msgspec.structs.replace(OLD, running=True)
+    assert served([running, NEW], [], []) == {OLD.key}
+
+
+def test_equal_dues_differ_in_gpu_and_place_alone() -> None:
+    first = request("a", 2, share(0, mode=Mode.MIG, at="@0"))
+    assert first.specification == request("b", 2, share(3, mode=Mode.MIG, at="@4")).specification
+    for other in (
+        request("b", 3, share(0, mode=Mode.MIG, at="@0")),
+        request("b", 2, share(0, mode=Mode.MIG_MPS, at="@0")),
+        request("b", 2, share(0, mode=Mode.MIG)),
+        request("b", 2, share(0, mode=Mode.MIG, at="@0"), bound="b"),
+        request("b", 2, share(0, mode=Mode.MIG, at="@0"), share(1)),
+        request("b", 2, share(0, mode=Mode.MIG, at="@0"), resource="aliyun.com/gpu-mem"),
+    ):
+        assert first.specification != other.specification
+
+
+def test_two_that_were_mistaken_are_exchanged() -> None:
+    one, two = request("one", 1, share(0), since=1), request("two", 1, share(1), since=2)
+    got = reconcile([one, two], [kubelet_allocation("two", "1")], [answer(one, "1")])
+    assert got == Reconciled(
+        corrections=(Correction(request=one, shares=(share(1),)), Correction(request=two, shares=(share(0),)))
+    )
+
+
+def test_who_holds_its_own_keeps_it() -> None:
+    one, two = request("one", 1, share(0)), request("two", 1, share(1))
+    assert reconcile(
+        [one, two],
+        [kubelet_allocation("one", "1"), kubelet_allocation("two", "2")],
+        [answer(one, "1"), answer(two, "2")],
+    ) == (Reconciled())
+    assert reconcile([one, two], [kubelet_allocation("one", "1"), kubelet_allocation("x", "2")], []) == Reconciled()
+
+
+def test_a_holder_without_answer_is_never_moved() -> None:
+    one, two, three = (request(name, 1, share(gpu)) for gpu, name in enumerate(["one", "two", "three"]))
+    got = reconcile(
+        [one, two, three], [kubelet_allocation("one", "1"), kubelet_allocation("two", "2")], [answer(three, "2")]
+    )
+    assert {each.request.key.pod: each.shares[0].gpu for each in got.corrections} == {"two": 2, "three": 1}
+
+
+def test_what_cannot_be_exchanged() -> None:
+    small, large = request("small", 1, share(0)), request("large", 1, share(1, 4096))
+    got = reconcile([small, large], [kubelet_allocation("small", "1")], [answer(large, "1")])
+    assert got.corrections == ()
+    assert [(key.pod, "differ in size or kind" in reason) for key, reason in got.refused] == [("small", True)]
+    assert got.mistaken == {small.key}
+    gone = request("gone", 1, share(7))
+    got = reconcile([small], [kubelet_allocation("small", "1")], [answer(gone, "1")])
+    assert [(key.pod, "no other pod is assigned those now" in reason) for key, reason in got.refused] == [
+        ("small", True)
+    ]
+    assert got.mistaken == frozenset(), "another exchange may help"
+
+
+@given(st.data())
+def test_laws_of_matching(data: st.DataObject) -> None:
+    """The kubelet admits pods in any order; whatever is guessed, the ledger says in the end what it did."""
+    kinds = data.draw(st.lists(st.sampled_from([(1, 1024), (2, 2048), (2, 512)]), min_size=1, max_size=8))
+    requests = [
+        request(f"p{number}", units, share(data.draw(st.integers(0, 2)), memory_mib), since=number)
+        for number, (units, memory_mib) in enumerate(kinds)
+    ]
+    admitted = data.draw(st.permutations(requests))[: data.draw(st.integers(0, len(requests)))]
+    record: list[KubeletAllocation] = []
+    answers: list[Answer] = []
+    for number, pod in enumerate(admitted):
+        meant = pick(requests, RESOURCE, pod.units, served(requests, record, answers))
+        assert meant.units == pod.units
+        assert meant.key not in {each.key for each in record}, "nobody is served twice"
+        ids = [f"{number}-{unit}" for unit in range(pod.units)]
+        answers.append(answer(meant, *ids))
+        record.append(kubelet_allocation(pod.key.pod, *ids))
+        got = reconcile(requests, record, answers)
+        refused = {key for key, _ in got.refused}
+        assert all(frozenset(each.device_ids) in {a.ids for a in answers} for each in record)
+        changed = {each.request.key: each.shares for each in got.corrections}
+        after = [msgspec.structs.replace(each, shares=changed.get(each.key, each.shares)) for each in requests]
+        for before, now in zip(requests, after, strict=True):
+            assert before.specification == now.specification, "only equal specifications are exchanged"
+        assert Counter(each.shares for each in requests) == Counter(each.shares for each in after), (
+            "nothing is allocated twice"
+        )
+        given = {frozenset(each.device_ids): each.key for each in record}
+        for each in answers:
+            own = next(now for now in after if now.key == given[each.ids])
+            if own.key not in refused:
+                assert own.shares == each.shares, "the ledger is what the kubelet did"
+            else:
+                assert own.specification != each.specification or len(set(kinds)) > 1
+        requests = after
+        if refused:
+            return
+        assert reconcile(requests, record, answers) == Reconciled(), "the second time nothing is left to do"
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=7), st.randoms(use_true_random=False))
+def test_among_equal_dues_nothing_is_ever_refused(gpus: list[int], rng: random.Random) -> None:
+    requests = [request(f"p{number}", 1, share(gpu), since=number) for number, gpu in enumerate(gpus)]
+    order = list(range(len(requests)))
+    rng.shuffle(order)
+    record: list[KubeletAllocation] = []
+    answers: list[Answer] = []
+    for number in order:
+        meant = pick(requests, RESOURCE, 1, served(requests, record, answers))
+        answers.append(answer(meant, str(number)))
+        record.append(kubelet_allocation(f"p{number}", str(number)))
+        got = reconcile(requests, record, answers)
+        assert got.refused == ()
+        changed = {each.request.key: each.shares for each in got.corrections}
+        requests = [msgspec.structs.replace(each, shares=changed.get(each.key, each.shares)) for each in requests]
+    given_by_pod = {f"p{number}": each.shares for number, each in zip(order, answers, strict=True)}
+    assert {each.key.pod: each.shares for each in requests} == given_by_pod
+
+
+def test_which_assigned_gpu_is_not_there() -> None:
+    there = Inventory(gpus=(facts(0), msgspec.structs.replace(facts(1), lost=True)))
+    gone = "it is assigned GPU 2, which is not on this node any more"
+    lost = "it is assigned GPU 1, a GPU that the driver has lost"
+    for gpus, want in (((0,), ""), ((0, 1), lost), ((2, 1), gone), ((), "")):
+        each = msgspec.structs.replace(OLD, shares=tuple(share(gpu, 1024) for gpu in gpus))
+        assert absent(each, there) == want
