@@ -23,7 +23,7 @@ import numpy as np
 
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import model
-from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.packing.ledger import Ledger, LedgerEntry
 from tessera.core.workload.need import Ask, Form, Isolation, Need, PodKey
 
 FEW, MANY = 1_000, 5_000
@@ -95,12 +95,12 @@ def nodes_of(count: int) -> list[Node]:
     ]
 
 
-def filled(nodes: Sequence[Node]) -> tuple[Ledger, list[Holder]]:
+def filled(nodes: Sequence[Node]) -> tuple[Ledger, list[LedgerEntry]]:
     """Return the ledger of nodes two thirds full, and its pods."""
     ledger, rng = Ledger(), np.random.default_rng(1)
     for each in nodes:
         ledger.put_node(each)
-    pods: list[Holder] = []
+    pods: list[LedgerEntry] = []
     shapes = [shape for name, shape in SHAPES.items() if "nowhere" not in name]
     places = [node.name for node in nodes]
     for number in range(8 * len(nodes)):
@@ -109,7 +109,7 @@ def filled(nodes: Sequence[Node]) -> tuple[Ledger, list[Holder]]:
         ledger.arrive(uid, shape)
         shares = ledger.choose(shape, node)
         if not isinstance(shares, str):
-            pods.append(Holder(uid, PodKey(f"default/pod-{number}"), node, shape, shares))
+            pods.append(LedgerEntry(uid, PodKey(f"default/pod-{number}"), node, shape, shares))
             ledger.put_pod(pods[-1])
     return ledger, pods
 
@@ -170,7 +170,7 @@ def memory_mib(count: int) -> float:
         ledger.put_node(node)
         shares = ledger.choose(shapes[0], node.name)
         assert not isinstance(shares, str)
-        ledger.put_pod(Holder(f"{number}", PodKey(f"default/{number}"), node.name, shapes[0], shares))
+        ledger.put_pod(LedgerEntry(f"{number}", PodKey(f"default/{number}"), node.name, shapes[0], shares))
     for shape in shapes:
         ledger.filter(shape, names)
     used = tracemalloc.get_traced_memory()[0]

@@ -26,7 +26,7 @@ from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import Object
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
@@ -70,28 +70,28 @@ def _pod(number: int) -> Object:
 class Node(NamedTuple):
     """What else the exporter asks of an agent."""
 
-    entries: list[Allocation]
+    entries: list[AgentAllocation]
     gpus: tuple[Gpu, ...]
     health: Health = Health()
     devices_of_orphans: tuple[UnhealthyDevice, ...] = ()
 
 
-async def fill(driver: GpuDriver, machine: Machine, proc: Path) -> tuple[Inventory, list[Allocation]]:
+async def fill(driver: GpuDriver, machine: Machine, proc: Path) -> tuple[Inventory, list[AgentAllocation]]:
     """Partition all GPUs, put a process of a container on each replica, and return what is allocated."""
     for facts in (await driver.inventory()).gpus:
         await driver.set_mig(facts.uuid, enabled=True)
         for start in STARTS:
             await driver.create_instance(facts.uuid, Placement(start, 1, PROFILE))
     inventory = await driver.inventory()
-    entries: list[Allocation] = []
+    entries: list[AgentAllocation] = []
     (proc / "self/ns").mkdir(parents=True)
     for facts in inventory.gpus:
         for instance in facts.instances:
             for replica in range(CLIENTS):
                 number = len(entries)
-                use = Use(device=DeviceId(facts.uuid, instance.placement), exclusivity=Exclusivity.REPLICA)
+                use = AllocatedDevice(device=DeviceId(facts.uuid, instance.placement), exclusivity=Exclusivity.REPLICA)
                 entries.append(
-                    Allocation(
+                    AgentAllocation(
                         resource=f"nvidia.com/mig-{PROFILE}.shared",
                         ids=(f"{instance.uuid}::{replica}",),
                         uses=(use,),

@@ -46,7 +46,7 @@ def check(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> None:
         for held in gpus:
             whole = held.gpu
             assert held.allocated_mib <= whole.memory_mib
-            assert sum(h.share.compute_percent for h in held.holdings) <= 100
+            assert sum(h.share.compute_percent for h in held.pod_shares) <= 100
             if held.instances:
                 assert is_legal(whole.model, held.instances)
             for place in (None, *held.instances):

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 
 from tessera.agent.pods.nodepods import NodePods
 from tessera.clients.kube import Listing, Object
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
 
@@ -59,7 +59,7 @@ class _View:
 
 
 class _Record:
-    def __init__(self, entries: Iterable[Allocation]) -> None:
+    def __init__(self, entries: Iterable[AgentAllocation]) -> None:
         self.entries = tuple(entries)
 
     def container_devices(self) -> tuple[KubeletAllocation, ...]:
@@ -89,7 +89,7 @@ def node_pods(
     held: Callable[[], Awaitable[tuple[KubeletAllocation, ...]]] = _nothing,
     *,
     resources: Iterable[str] = (),
-    entries: Iterable[Allocation] = (),
+    entries: Iterable[AgentAllocation] = (),
     requests: Iterable[AssignedRequest] = (),
     clock_s: Callable[[], float] = time.monotonic,
 ) -> NodePods:

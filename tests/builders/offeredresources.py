@@ -4,7 +4,7 @@ from builders.deviceplugins import gate
 from builders.gpunodes import facts, offered
 from builders.nodeviews import RecordedPods
 from tessera.agent.deviceplugin import OfferedResource
-from tessera.core.deviceplugin.allocations.agentallocations import Use
+from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.offers.advertise import OfferOptions, PluginDevice, Resource
 from tessera.core.deviceplugin.offers.prefer import AllocationPolicy
@@ -49,7 +49,7 @@ class IdsHandover:
         assert resource.name
         return ContainerResponse(env=(("IDS", ",".join(device.id for device in devices)),))
 
-    def indices(self, uses: tuple[Use, ...]) -> tuple[str, ...]:
+    def indices(self, uses: tuple[AllocatedDevice, ...]) -> tuple[str, ...]:
         return tuple("0" for _ in uses)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from tessera.core.cluster.occupancy import Holding
+from tessera.core.cluster.occupancy import PodShare
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot, Taint
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.mig import Placement
@@ -92,7 +92,7 @@ class Scene:
     def _held(self, part: PlannedDevice, node: NodeName, shares: Mapping[PodKey, Share]) -> PlannedDevice:
         for pod, share in shares.items():
             self.give(pod, node, share)
-        return msgspec.structs.replace(part, holdings=tuple(Holding(*each) for each in shares.items()))
+        return msgspec.structs.replace(part, pod_shares=tuple(PodShare(*each) for each in shares.items()))
 
     def wait(self, pod: PodKey, reason: str) -> None:
         """Let a pod wait."""

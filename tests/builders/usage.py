@@ -4,7 +4,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts, Instance, MigMode
 from tessera.core.gpu.mig import Placement
-from tessera.core.usage.attribution import ContainerAllocation
+from tessera.core.usage.attribution import ContainerDevice
 
 A100 = model("A100-40GB")
 SMALL, LARGE = Placement(0, 1, "1g.5gb"), Placement(4, 4, "3g.20gb")
@@ -50,8 +50,8 @@ def allocation(
     container: str = "main",
     exclusive: bool = False,
     allocated_mib: int | None = 1024,
-) -> ContainerAllocation:
-    return ContainerAllocation(
+) -> ContainerDevice:
+    return ContainerDevice(
         namespace="team",
         pod=pod,
         container=container,

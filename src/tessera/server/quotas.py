@@ -8,14 +8,14 @@ from typing import Final
 from tessera.api.kubernetes.quota import read_cluster_queue, read_resource_quota
 from tessera.clients.kube import CLUSTER_QUEUES, RESOURCE_QUOTAS, Kind, Kube, Object, follow, name_of
 from tessera.core.usage.families import Labels, Metric
-from tessera.core.usage.quotas import QuotaUse, quota_metrics
+from tessera.core.usage.quotas import QuotaUsage, quota_metrics
 from tessera.errors import InvalidInput, Unsupported
 from tessera.log import Logger
 from tessera.measures import Measures
 
 __all__ = ["Quotas"]
 
-_READERS: Final[Mapping[Kind, Callable[[Object], Iterable[QuotaUse]]]] = {
+_READERS: Final[Mapping[Kind, Callable[[Object], Iterable[QuotaUsage]]]] = {
     RESOURCE_QUOTAS: read_resource_quota,
     CLUSTER_QUEUES: read_cluster_queue,
 }
@@ -37,7 +37,7 @@ class Quotas:
         self._kube = kube
         self._measures = measures
         self._log = log
-        self._uses: dict[tuple[Kind, tuple[str, str]], tuple[QuotaUse, ...]] = {}
+        self._uses: dict[tuple[Kind, tuple[str, str]], tuple[QuotaUsage, ...]] = {}
         self._complaints: set[str] = set()
 
     async def run(self) -> None:

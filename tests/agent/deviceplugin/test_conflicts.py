@@ -14,7 +14,7 @@ from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin.conflicts import Conflicts
 from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, Kind, MemoryKube, Object
 from tessera.clients.kubelet import Container
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, Unavailable
@@ -60,7 +60,9 @@ class Node:
     async def gives(self, name: str, *ids: str) -> None:
         """Let the kubelet have recorded devices for a pod."""
         self.view.holds(name, GPU, ids)
-        await self.gate.record.tidy(lambda held: tuple(Use(device=DeviceId(each)) for each in held.device_ids))
+        await self.gate.record.tidy(
+            lambda held: tuple(AllocatedDevice(device=DeviceId(each)) for each in held.device_ids)
+        )
 
     async def names(self) -> list[str]:
         return sorted(each["metadata"]["name"] for each in (await self.kube.list(PODS)).objects)
@@ -119,8 +121,10 @@ async def test_memory_that_is_too_much_is_said_of_those_who_use_it(sizes: tuple[
     node.conflicts = Conflicts(node.kube, "n1", node.gate, logger(), now=lambda: node.now)
     for number, size in enumerate(sizes):
         made = await node.pod(f"p{number}")
-        use = Use(device=DeviceId("GPU-1"), exclusivity=Exclusivity.MEMORY, memory_mib=size)
-        entry = Allocation(resource=NEED, ids=(f"{number}",), uses=(use,), uid=made["metadata"]["uid"], at_ns=number)
+        use = AllocatedDevice(device=DeviceId("GPU-1"), exclusivity=Exclusivity.MEMORY, memory_mib=size)
+        entry = AgentAllocation(
+            resource=NEED, ids=(f"{number}",), uses=(use,), uid=made["metadata"]["uid"], at_ns=number
+        )
         entry = msgspec.structs.replace(entry, pod=f"ml/p{number}", container="main")
         node.gate.record.keep((*node.gate.record.entries, entry))
     (text,) = await node.conflicts.end({}, evict=True)
@@ -200,7 +204,7 @@ async def test_units_are_counted_and_never_in_conflict_by_their_ids() -> None:
         await node.pod(name)
         node.view.holds(name, NEED, ("unit-1",))
     await node.gate.record.tidy(
-        lambda held: (Use(device=DeviceId(f"GPU of {held.pod}"), exclusivity=Exclusivity.MEMORY),)
+        lambda held: (AllocatedDevice(device=DeviceId(f"GPU of {held.pod}"), exclusivity=Exclusivity.MEMORY),)
     )
     assert len(node.gate.record.entries) == 2
     assert await node.conflicts.end({}, evict=True) == ()
@@ -213,8 +217,10 @@ async def test_the_later_of_two_pods_with_the_same_units_is_evicted_when_one_is_
         uid = (await node.pod(name))["metadata"]["uid"]
         node.view.recorded.append(KubeletAllocation(uid=uid, container="main", resource=NEED, device_ids=("unit-1",)))
     uid = node.view.recorded[0].uid
-    first = Allocation(resource=NEED, ids=("unit-1",), uid=uid, pod="ml/honest", container="main")
-    await node.gate.start(first, (Use(device=DeviceId("GPU-1"), exclusivity=Exclusivity.MEMORY),), ids=False)
+    first = AgentAllocation(resource=NEED, ids=("unit-1",), uid=uid, pod="ml/honest", container="main")
+    await node.gate.start(
+        first, (AllocatedDevice(device=DeviceId("GPU-1"), exclusivity=Exclusivity.MEMORY),), ids=False
+    )
     assert await node.conflicts.end({}, evict=True) == (), "both may run"
     with pytest.raises(Conflict, match="delete ml/again"):
         await node.gate.holder(NEED, ["unit-1"])
@@ -235,8 +241,10 @@ async def test_a_pod_in_the_record_was_there_before_an_older_one_that_is_found_b
     node = Node()
     node.now_ns = 10**9
     made = await node.pod("honest")
-    first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/honest", container="main")
-    await node.gate.start(first, (Use(device=DeviceId("GPU-1")),), ids=True)
+    first = AgentAllocation(
+        resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/honest", container="main"
+    )
+    await node.gate.start(first, (AllocatedDevice(device=DeviceId("GPU-1")),), ids=True)
     node.now_ns = 2 * 10**9
     await node.pod("older", "GPU-1")
     (text,) = await node.conflicts.end({}, evict=True)
@@ -257,12 +265,12 @@ async def test_a_pod_that_cannot_start_for_a_minute_is_evicted_and_told_who_is_i
     node = Node()
     await node.pod("first", "GPU-1")
     late = await node.pod("late")
-    holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    holder = AgentAllocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
     node.view.processes.add(node.view.objects["first"]["metadata"]["uid"])
     for seconds, names in ((0, ["first", "late"]), (59, ["first", "late"]), (61, ["first"])):
         node.clock_s = seconds
         with pytest.raises(Conflict, match="of pod ml/first"):
-            await node.gate.start(holder, (Use(device=DeviceId("GPU-1")),), ids=True)
+            await node.gate.start(holder, (AllocatedDevice(device=DeviceId("GPU-1")),), ids=True)
         await node.conflicts.end({}, evict=True)
         assert await node.names() == names
     ((name, reason, message),) = await node.events()
@@ -276,12 +284,12 @@ async def test_a_clock_that_jumps_neither_evicts_nor_spares_who_waits(jump_s: in
     node.now_ns = 10**13
     await node.pod("first", "GPU-1")
     late = await node.pod("late")
-    holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    holder = AgentAllocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
     node.view.processes.add(node.view.objects["first"]["metadata"]["uid"])
     for seconds, names in ((0, ["first", "late"]), (59, ["first", "late"]), (61, ["first"])):
         node.clock_s = seconds
         with pytest.raises(Conflict, match="of pod ml/first"):
-            await node.gate.start(holder, (Use(device=DeviceId("GPU-1")),), ids=True)
+            await node.gate.start(holder, (AllocatedDevice(device=DeviceId("GPU-1")),), ids=True)
         node.now_ns += jump_s * 10**9
         await node.conflicts.end({}, evict=True)
         assert await node.names() == names
@@ -291,7 +299,7 @@ async def test_what_is_allocated_later_is_on_record_as_later_though_the_clock_wa
     node = Node()
     for number, seconds in enumerate((7200, 3600, 3600, 0)):
         node.now_ns = seconds * 10**9
-        await node.gate.admit(GPU, (f"GPU-{number}",), (Use(device=DeviceId(f"GPU-{number}")),))
+        await node.gate.admit(GPU, (f"GPU-{number}",), (AllocatedDevice(device=DeviceId(f"GPU-{number}")),))
     times = [each.at_ns for each in node.gate.record.entries]
     assert times == sorted(set(times))
 
@@ -300,8 +308,10 @@ async def test_who_came_first_stays_though_the_clock_was_set_back_since() -> Non
     node = Node()
     node.now_ns = 7200 * 10**9
     made = await node.pod("honest")
-    first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/honest", container="main")
-    await node.gate.start(first, (Use(device=DeviceId("GPU-1")),), ids=True)
+    first = AgentAllocation(
+        resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/honest", container="main"
+    )
+    await node.gate.start(first, (AllocatedDevice(device=DeviceId("GPU-1")),), ids=True)
     node.now_ns = 3600 * 10**9
     await node.pod("other")
     node.view.objects["other"]["metadata"]["creationTimestamp"] = "1970-01-01T00:59:59Z"
@@ -315,10 +325,10 @@ async def test_who_waits_for_a_pod_that_is_being_deleted_is_let_be_and_who_waits
     node = Node()
     first = await node.pod("first", "GPU-1")
     late = await node.pod("late")
-    holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    holder = AgentAllocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
     node.view.processes.add(first["metadata"]["uid"])
     with pytest.raises(Conflict, match="of pod ml/first"):
-        await node.gate.start(holder, (Use(device=DeviceId("GPU-1")),), ids=True)
+        await node.gate.start(holder, (AllocatedDevice(device=DeviceId("GPU-1")),), ids=True)
     node.view.objects["first"] = {**first, "metadata": {**first["metadata"], "deletionTimestamp": "2026"}}
     node.clock_s = 61
     await node.conflicts.end({}, evict=True)
@@ -328,7 +338,7 @@ async def test_who_waits_for_a_pod_that_is_being_deleted_is_let_be_and_who_waits
     for seconds, names in ((62, ["late"]), (121, ["late"]), (123, [])):
         node.clock_s = seconds
         with pytest.raises(Conflict, match="of pod ml/first"):
-            await node.gate.start(holder, (Use(device=DeviceId("GPU-1")),), ids=True)
+            await node.gate.start(holder, (AllocatedDevice(device=DeviceId("GPU-1")),), ids=True)
         await node.conflicts.end({}, evict=True)
         assert await node.names() == names, "a process that it left behind may never end"
 
@@ -348,14 +358,14 @@ async def test_a_pod_of_which_another_container_starts_again_and_again_is_evicte
     node = Node()
     first = await node.pod("first", "GPU-1")
     late = await node.pod("late")
-    main = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
-    side = Allocation(resource=GPU, ids=("GPU-2",), uid=late["metadata"]["uid"], pod="ml/late", container="side")
+    main = AgentAllocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    side = AgentAllocation(resource=GPU, ids=("GPU-2",), uid=late["metadata"]["uid"], pod="ml/late", container="side")
     node.view.processes.add(first["metadata"]["uid"])
     for seconds in (0, 30, 61):
         node.clock_s = seconds
         with pytest.raises(Conflict, match="of pod ml/first"):
-            await node.gate.start(main, (Use(device=DeviceId("GPU-1")),), ids=True)
-        await node.gate.start(side, (Use(device=DeviceId("GPU-2")),), ids=True)
+            await node.gate.start(main, (AllocatedDevice(device=DeviceId("GPU-1")),), ids=True)
+        await node.gate.start(side, (AllocatedDevice(device=DeviceId("GPU-2")),), ids=True)
     await node.conflicts.end({}, evict=True)
     assert await node.names() == ["first"]
 
@@ -363,9 +373,9 @@ async def test_a_pod_of_which_another_container_starts_again_and_again_is_evicte
 async def test_a_pod_that_started_after_all_is_let_be() -> None:
     node = Node()
     late = await node.pod("late")
-    holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    holder = AgentAllocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
     node.gate.refusals.refuse(holder, "it was started with the devices of another pod")
-    await node.gate.start(holder, (Use(device=DeviceId("GPU-1")),), ids=True)
+    await node.gate.start(holder, (AllocatedDevice(device=DeviceId("GPU-1")),), ids=True)
     node.clock_s = 1000
     await node.conflicts.end({}, evict=True)
     assert (await node.names(), await node.events()) == (["late"], [])
@@ -470,7 +480,7 @@ async def test_what_a_container_was_started_with_is_not_what_it_has_by_other_ids
     """As where the kubelet lost its checkpoint and allocates anew for a pod that lives."""
     node = Node()
     made = await node.pod("p")
-    first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/p", container="main")
-    await node.gate.start(first, (Use(device=DeviceId("GPU-1")),), ids=True)
-    assert node.gate.record.uses_of(first) == (Use(device=DeviceId("GPU-1")),)
+    first = AgentAllocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/p", container="main")
+    await node.gate.start(first, (AllocatedDevice(device=DeviceId("GPU-1")),), ids=True)
+    assert node.gate.record.uses_of(first) == (AllocatedDevice(device=DeviceId("GPU-1")),)
     assert node.gate.record.uses_of(msgspec.structs.replace(first, ids=("GPU-2",))) == ()

@@ -21,7 +21,7 @@ from tessera.clients.kube import Listing
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, Inventory
 from tessera.core.gpu.mig import Placement
@@ -45,7 +45,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.driver = WatchedDriver.of("T4", "A100-40GB")
         self.view = RecordedPods()
-        self.entries: list[Allocation] = []
+        self.entries: list[AgentAllocation] = []
         self.gpus: tuple[Gpu, ...] = ()
         self.devices_of_orphans: tuple[UnhealthyDevice, ...] = ()
         self.proc = folder / "proc"
@@ -57,8 +57,8 @@ class Node:
     async def uuids(self) -> tuple[str, ...]:
         return tuple(each.uuid for each in (await self.driver.inventory()).gpus)
 
-    def allocate(self, pod: str, use: Use, *, ids: tuple[str, ...] = ("1",), initial: bool = False) -> None:
-        entry = Allocation(
+    def allocate(self, pod: str, use: AllocatedDevice, *, ids: tuple[str, ...] = ("1",), initial: bool = False) -> None:
+        entry = AgentAllocation(
             resource="r", ids=ids, uses=(use,), uid=f"uid-{pod}", pod=f"team/{pod}", container="c", initial=initial
         )
         self.entries.append(entry)
@@ -94,7 +94,7 @@ def node(tmp_path: Path) -> Node:
 async def test_three_pods_on_a_shared_gpu_are_distinguished(node: Node) -> None:
     t4, _ = await node.uuids()
     for name in "abc":
-        node.allocate(name, Use(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+        node.allocate(name, AllocatedDevice(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
     node.run(t4, 101, "a", 3000, 60)
     node.run(t4, 102, "b", 500, 20)
     node.driver.start_process(t4, 103, memory_mib=77)
@@ -122,7 +122,7 @@ async def test_short_processes_hide_nobody_and_make_nobody_idle(node: Node) -> N
     """One pod's processes end before their control groups are read, the other's run on."""
     t4, _ = await node.uuids()
     for name in "ab":
-        node.allocate(name, Use(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+        node.allocate(name, AllocatedDevice(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
     node.run(t4, 101, "a", 3000, 40)
     node.driver.start_process(t4, 102, memory_mib=900, sm_percent=60)
     values = await node.scrape()
@@ -146,7 +146,7 @@ async def test_short_processes_hide_nobody_and_make_nobody_idle(node: Node) -> N
 async def test_usage_of_a_process_whose_container_is_unknown_is_absent_not_zero(node: Node, how: str) -> None:
     t4, _ = await node.uuids()
     for name in "ab":
-        node.allocate(name, Use(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
+        node.allocate(name, AllocatedDevice(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
     node.run(t4, 101, "a", 7000, 90)
     node.group(101, "/kubepods/of/another/form")
     if how != "of an unknown form":
@@ -184,9 +184,13 @@ async def test_replicas_are_granted_their_part_and_whole_devices_all_of_it(node:
     inventory = await node.driver.inventory()
     sharing = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))
     node.gpus = (msgspec.structs.replace(shared(inventory.gpus[0]), sharing=sharing), shared(inventory.gpus[1]))
-    node.allocate("a", Use(device=DeviceId(a100, HALF)))
-    node.allocate("b", Use(device=DeviceId(t4), exclusivity=Exclusivity.REPLICA), ids=(f"{t4}::0", f"{t4}::1"))
-    node.allocate("gone", Use(device=DeviceId(a100, Placement(0, 1, "1g.5gb")), exclusivity=Exclusivity.REPLICA))
+    node.allocate("a", AllocatedDevice(device=DeviceId(a100, HALF)))
+    node.allocate(
+        "b", AllocatedDevice(device=DeviceId(t4), exclusivity=Exclusivity.REPLICA), ids=(f"{t4}::0", f"{t4}::1")
+    )
+    node.allocate(
+        "gone", AllocatedDevice(device=DeviceId(a100, Placement(0, 1, "1g.5gb")), exclusivity=Exclusivity.REPLICA)
+    )
     allocated = (await node.scrape())("tessera_container_memory_allocated_bytes", "pod", "GPU_I_PROFILE", "part")
     half = next(each.memory_mib for each in inventory.gpus[1].instances)
     t4_mib = next(each.memory_mib for each in node.gpus[0].devices)
@@ -197,8 +201,8 @@ async def test_what_is_allocated_of_a_gpu_of_unknown_memory_is_unknown(node: Nod
     t4, a100 = await node.uuids()
     inventory = await node.driver.inventory()
     unknown = msgspec.structs.replace(inventory.gpus[0], memory_mib=0)
-    node.allocate("a", Use(device=DeviceId(t4)))
-    node.allocate("b", Use(device=DeviceId(a100)))
+    node.allocate("a", AllocatedDevice(device=DeviceId(t4)))
+    node.allocate("b", AllocatedDevice(device=DeviceId(a100)))
     gpus = msgspec.structs.replace(inventory, gpus=(unknown, inventory.gpus[1]))
     allocations = NodeContainers(node, node.view, node.proc, node).allocations(gpus, node.gpus)
     assert {each.pod: each.allocated_mib for each in allocations} == {"a": None, "b": inventory.gpus[1].memory_mib}
@@ -206,21 +210,25 @@ async def test_what_is_allocated_of_a_gpu_of_unknown_memory_is_unknown(node: Nod
 
 async def test_an_init_container_has_its_device_until_the_others_start(node: Node) -> None:
     t4, _ = await node.uuids()
-    use = Use(device=DeviceId(t4))
+    use = AllocatedDevice(device=DeviceId(t4))
     node.allocate("a", use, initial=True)
     assert (await node.scrape())("tessera_device_containers", "gpu") == {("0",): 1, ("1",): 0}
-    node.entries.append(Allocation(resource="r", ids=("1",), uses=(use,)))  # `Allocate` was answered for nobody yet
+    node.entries.append(
+        AgentAllocation(resource="r", ids=("1",), uses=(use,))
+    )  # `Allocate` was answered for nobody yet
     assert (await node.scrape())("tessera_device_containers", "gpu") == {("0",): 1, ("1",): 0}
-    node.entries.append(Allocation(resource="r", ids=(), uses=(use,), uid="uid-gone", container="process 7"))
+    node.entries.append(AgentAllocation(resource="r", ids=(), uses=(use,), uid="uid-gone", container="process 7"))
     assert (await node.scrape())("tessera_device_containers", "gpu") == {("0",): 1, ("1",): 0}
-    node.entries.append(Allocation(resource="r", ids=("1",), uses=(use,), uid="uid-a", pod="team/a", container="main"))
+    node.entries.append(
+        AgentAllocation(resource="r", ids=("1",), uses=(use,), uid="uid-a", pod="team/a", container="main")
+    )
     values = await node.scrape()
     assert values("tessera_container_memory_allocated_bytes", "container").keys() == {("main",)}
 
 
 async def test_processes_that_cannot_be_seen_are_nobody_s_and_the_exporter_says_so(node: Node) -> None:
     t4, _ = await node.uuids()
-    node.allocate("a", Use(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+    node.allocate("a", AllocatedDevice(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
     node.run(t4, 101, "a", 3000)
     node.view.blind = True
     values = await node.scrape()
@@ -372,9 +380,11 @@ async def test_a_process_is_its_container_s_by_the_runtime_s_id(node: Node) -> N
     t4, _ = await node.uuids()
     status = {"containerStatuses": [{"name": "c", "containerID": f"containerd://{ID}"}]}
     node.view.objects["a"] = {"metadata": {"namespace": "team", "name": "a", "uid": "uid-a"}, "status": status}
-    use = Use(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096)
+    use = AllocatedDevice(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096)
     node.allocate("a", use)
-    node.entries.append(Allocation(resource="r", ids=("2",), uses=(use,), uid="uid-a", pod="team/a", container="side"))
+    node.entries.append(
+        AgentAllocation(resource="r", ids=("2",), uses=(use,), uid="uid-a", pod="team/a", container="side")
+    )
     node.run(t4, 101, "a", 3000)
     used = (await node.scrape())("DCGM_FI_DEV_FB_USED", "container")
     assert (used[("c",)], used[("side",)]) == (3000, 0)
@@ -384,7 +394,7 @@ async def test_the_report_names_who_drives_a_throttled_gpu_within_two_observatio
     t4, _ = await node.uuids()
     assert read_usage(node.exporter.report(), "agent") == UsageReport(node="n1")
     for name in "ab":
-        node.allocate(name, Use(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+        node.allocate(name, AllocatedDevice(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
     node.run(t4, 101, "a", 3000, 90)
     node.run(t4, 102, "b", 500, 5)
     await node.exporter.observe()
@@ -442,7 +452,7 @@ async def test_what_is_not_measured_of_a_shared_device_is_unknown_and_not_0(
     _, a100 = await node.uuids()
     placement = await partitioned(node, a100) if part else None
     for name in "ab":
-        use = Use(device=DeviceId(a100, placement), exclusivity=Exclusivity.MEMORY, memory_mib=4096)
+        use = AllocatedDevice(device=DeviceId(a100, placement), exclusivity=Exclusivity.MEMORY, memory_mib=4096)
         node.allocate(name, use)
     trouble(node, a100)
     values = await node.scrape()
@@ -457,7 +467,7 @@ async def test_what_is_not_measured_of_a_shared_device_is_unknown_and_not_0(
 async def test_one_failed_measurement_lowers_no_mean(node: Node) -> None:
     t4, _ = await node.uuids()
     for name in "ab":
-        node.allocate(name, Use(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+        node.allocate(name, AllocatedDevice(device=DeviceId(t4), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
     node.run(t4, 101, "a", 3000, 60)
     await node.scrape()
     failing(node, t4)

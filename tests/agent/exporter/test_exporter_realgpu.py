@@ -21,7 +21,7 @@ from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.api.tessera.usage.usagereports import read_usage
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -56,7 +56,7 @@ class PodsOnGpu:
         self.view = RecordedPods()
         self.health = Health()
         self.devices_of_orphans: tuple[UnhealthyDevice, ...] = ()
-        self.entries: list[Allocation] = []
+        self.entries: list[AgentAllocation] = []
         self.uuid = inventory.gpus[0].uuid
         self.gpus: tuple[Gpu, ...] = tuple(map(shared, inventory.gpus))
         self.proc = Path("/proc")
@@ -77,10 +77,12 @@ class PodsOnGpu:
         sharing = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", replicas),))
         self.gpus = tuple(msgspec.structs.replace(gpu, sharing=sharing) for gpu in self.gpus)
 
-    def allocate(self, pod: str, use: Use) -> None:
+    def allocate(self, pod: str, use: AllocatedDevice) -> None:
         """Give a pod a part of the GPU."""
         self.view.objects[pod] = {"metadata": {"namespace": "team", "name": pod, "uid": f"uid-{pod}"}}
-        entry = Allocation(resource="r", ids=(pod,), uses=(use,), uid=f"uid-{pod}", pod=f"team/{pod}", container="c")
+        entry = AgentAllocation(
+            resource="r", ids=(pod,), uses=(use,), uid=f"uid-{pod}", pod=f"team/{pod}", container="c"
+        )
         self.entries.append(entry)
 
     def enter(self, pod: str, program: CudaProgram) -> None:
@@ -140,8 +142,8 @@ def near(smi: SmiGpu, path: str, value: float, most: float) -> None:
 
 
 async def test_the_metrics_of_two_pods_are_nvidia_smis(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
-    pods.allocate("busy", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
-    pods.allocate("idle", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+    pods.allocate("busy", AllocatedDevice(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
+    pods.allocate("idle", AllocatedDevice(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=4096))
     with load(real_gpu, pods, busy=6144, idle=2048) as programs:
         programs["busy"].must("busy", seconds=1)
         await pods.exporter.observe()
@@ -230,7 +232,7 @@ async def test_work_of_tensor_cores_and_its_power_are_seen(real_gpu: RealGpu, po
 
 
 async def test_no_metric_is_absurd(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
-    pods.allocate("busy", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
+    pods.allocate("busy", AllocatedDevice(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
     with load(real_gpu, pods, busy=1024) as programs:
         for _ in range(4):
             programs["busy"].must("busy", seconds=0.4)
@@ -248,7 +250,7 @@ async def test_no_metric_is_absurd(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
 
 
 async def test_observing_and_scraping_cost_what_is_promised(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
-    pods.allocate("busy", Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
+    pods.allocate("busy", AllocatedDevice(device=DeviceId(pods.uuid), exclusivity=Exclusivity.MEMORY, memory_mib=8192))
     with load(real_gpu, pods, busy=1024) as programs:
         programs["busy"].tell("busy", seconds=6)
         await pods.exporter.observe()
@@ -286,7 +288,7 @@ async def test_programs_that_take_turns_both_progress_and_are_told_apart(real_gp
     """Time-slicing: two busy programs and an idle one, without MPS."""
     pods.slice_time(3)
     for pod in ("one", "two", "idle"):
-        pods.allocate(pod, Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.REPLICA))
+        pods.allocate(pod, AllocatedDevice(device=DeviceId(pods.uuid), exclusivity=Exclusivity.REPLICA))
     with load(real_gpu, pods, one=512, two=512, idle=512) as programs:
         alone = programs["one"].must("busy", seconds=2)["rounds"]
         await pods.exporter.observe()
@@ -312,7 +314,7 @@ async def test_programs_that_take_turns_both_progress_and_are_told_apart(real_gp
 async def test_a_noisy_pod_is_named(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
     pods.slice_time(2)
     for pod in ("noisy", "quiet"):
-        pods.allocate(pod, Use(device=DeviceId(pods.uuid), exclusivity=Exclusivity.REPLICA))
+        pods.allocate(pod, AllocatedDevice(device=DeviceId(pods.uuid), exclusivity=Exclusivity.REPLICA))
     with load(real_gpu, pods, noisy=512, quiet=512) as programs:
         programs["noisy"].must("busy", seconds=0.5)
         await pods.exporter.observe()

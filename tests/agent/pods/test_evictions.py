@@ -5,10 +5,10 @@ import asyncio
 from harness import virtualtime
 from tessera.agent.pods.evictions import Evictions
 from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.node.layouts import GpuUser
+from tessera.core.node.layouts import DeviceUser
 from tessera.errors import Unavailable
 
-POD = GpuUser(device=DeviceId("u"), pod="ns/p")
+POD = DeviceUser(device=DeviceId("u"), pod="ns/p")
 
 
 class Api:
@@ -24,7 +24,7 @@ class Api:
             raise Unavailable(f"pod {namespace}/{name}", found="a budget keeps it", hint="wait")
 
 
-async def ask_for(evictions: Evictions, seconds: int, *users: GpuUser) -> None:
+async def ask_for(evictions: Evictions, seconds: int, *users: DeviceUser) -> None:
     for _ in range(seconds):
         await evictions.ask(users)
         await asyncio.sleep(1.0)
@@ -41,7 +41,7 @@ def test_why_a_pod_stays_is_said_until_it_goes() -> None:
         evictions = Evictions(api.evict, 1.0)
         await ask_for(evictions, 1, POD)
         assert evictions.refusals([POD]) == ("pod ns/p is not evicted: a budget keeps it",)
-        assert evictions.refusals([GpuUser(device=DeviceId("u"), pod="ns/other")]) == ()
+        assert evictions.refusals([DeviceUser(device=DeviceId("u"), pod="ns/other")]) == ()
         api.allows = True
         evictions.begin_anew()
         await ask_for(evictions, 1, POD)
@@ -54,7 +54,7 @@ def test_why_a_pod_stays_is_said_until_it_goes() -> None:
 def test_the_next_pod_of_a_name_is_asked_at_once_and_a_process_never() -> None:
     async def story() -> None:
         evictions = Evictions(api.evict, 1.0)
-        await ask_for(evictions, 1, POD, GpuUser(device=DeviceId("u"), pid=7))
+        await ask_for(evictions, 1, POD, DeviceUser(device=DeviceId("u"), pid=7))
         await ask_for(evictions, 1)
         await ask_for(evictions, 1, POD)
 

@@ -9,7 +9,7 @@ from builders.gpunodes import facts
 from builders.nodepods import node_pods
 from builders.shares import share
 from harness.servers import Clock
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
 from tessera.core.gpu.deviceids import DeviceId
@@ -59,8 +59,8 @@ async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute() 
 async def test_what_allocate_answered_is_held_though_no_pod_is_known_for_it_yet() -> None:
     """Its container has the UUID: an instance that is destroyed and made again has another."""
     made = facts(0)
-    answered = Allocation(
-        resource="tessera.dev/gpu-memory", ids=("u",), at_ns=1, uses=(Use(device=DeviceId(made.uuid)),)
+    answered = AgentAllocation(
+        resource="tessera.dev/gpu-memory", ids=("u",), at_ns=1, uses=(AllocatedDevice(device=DeviceId(made.uuid)),)
     )
     pods = node_pods(lambda: (), record(()), resources=KNOWN, entries=[answered])
     inventory = Inventory(gpus=(made,))

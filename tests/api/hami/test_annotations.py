@@ -4,7 +4,7 @@ import pytest
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field
-from tessera.api.hami.annotations import AllocatedPart, RegisteredGpu, read_allocated, read_registered
+from tessera.api.hami.annotations import HamiAllocation, RegisteredGpu, read_allocated, read_registered
 from tessera.errors import InvalidInput
 
 
@@ -62,8 +62,8 @@ def test_a_registration_that_cannot_be_read(text: str, want: str) -> None:
 def test_allocated_parts() -> None:
     got = read_allocated(annotation(";GPU-1,NVIDIA,3000,30:GPU-0[0-1],NVIDIA,4864,0:;"))
     assert got == (
-        AllocatedPart(uuid="GPU-1", memory_mib=3000, compute_percent=30),
-        AllocatedPart(uuid="GPU-0", memory_mib=4864, compute_percent=0),
+        HamiAllocation(uuid="GPU-1", memory_mib=3000, compute_percent=30),
+        HamiAllocation(uuid="GPU-0", memory_mib=4864, compute_percent=0),
     )
     assert read_allocated(annotation("")) == ()
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.api.kubernetes.quota import read_cluster_queue, read_resource_quota
-from tessera.core.usage.quotas import QuotaUse
+from tessera.core.usage.quotas import QuotaUsage
 from tessera.errors import InvalidInput
 
 GPUS = {"name": "gpus", "namespace": "team-a"}
@@ -25,14 +25,14 @@ def test_a_resource_quota_allows_what_is_enforced() -> None:
         }
     )
     assert [*found] == [
-        QuotaUse(kind="ResourceQuota", quota="team-a/gpus", resource=MEMORY, guaranteed=160, used=12),
-        QuotaUse(kind="ResourceQuota", quota="team-a/gpus", resource=COMPUTE, guaranteed=400, used=0),
+        QuotaUsage(kind="ResourceQuota", quota="team-a/gpus", resource=MEMORY, guaranteed=160, used=12),
+        QuotaUsage(kind="ResourceQuota", quota="team-a/gpus", resource=COMPUTE, guaranteed=400, used=0),
     ]
 
 
 def test_a_resource_quota_that_no_controller_has_seen_allows_what_was_asked() -> None:
     (found,) = read_resource_quota({"metadata": GPUS, "spec": {"hard": {"requests.nvidia.com/mig-1g.5gb": "2"}}})
-    assert found == QuotaUse(
+    assert found == QuotaUsage(
         kind="ResourceQuota", quota="team-a/gpus", resource="nvidia.com/mig-1g.5gb", guaranteed=2, used=0
     )
 
@@ -67,7 +67,7 @@ QUEUE: dict[str, Any] = {
 
 def test_a_cluster_queue_is_guaranteed_its_nominal_quota_and_may_borrow() -> None:
     a100, h100 = read_cluster_queue(QUEUE)
-    assert a100 == QuotaUse(
+    assert a100 == QuotaUsage(
         kind="ClusterQueue",
         quota="team-a",
         cohort="all-gpus",

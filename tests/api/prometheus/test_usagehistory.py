@@ -13,7 +13,7 @@ from builders.usage import GPU, WHOLE, allocation
 from tessera.api.prometheus import usagehistory
 from tessera.api.prometheus.usagehistory import history_queries, read_history
 from tessera.core.gpu.readings import GpuReading
-from tessera.core.usage.attribution import ContainerAllocation, attributed
+from tessera.core.usage.attribution import ContainerDevice, attributed
 from tessera.core.usage.nodemetrics import DeviceFacts, NodeUsage, node_families
 from tessera.core.usage.rightsizing import recommendations
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
@@ -165,7 +165,7 @@ def test_what_is_no_vector_is_refused(content: bytes) -> None:
 ALL_MODES = tuple(DeviceFacts(device=WHOLE, mode=each) for each in ("whole", "mps", "memory-share"))
 
 
-def recommended(states: tuple[DeviceFacts, ...], own: ContainerAllocation) -> tuple[str, str]:
+def recommended(states: tuple[DeviceFacts, ...], own: ContainerDevice) -> tuple[str, str]:
     """Return what is recommended for a container whose peak is 5,000 MiB and whose load is 100 %, and what fits."""
     usage = NodeUsage(node="n1", gpus=(attributed(GPU, GpuReading(), [own], {}),), states=states)
     families = {each.metric.name: each for each in node_families(usage)}

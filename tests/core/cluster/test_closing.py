@@ -16,7 +16,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Layout, all_layouts
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Demand, Fleet
-from tessera.core.packing.ledger import Holder, Ledger, schedulable_node
+from tessera.core.packing.ledger import Ledger, LedgerEntry, schedulable_node
 from tessera.core.packing.partitioning import PartitioningLimits, PartitioningMemory, PartitioningState, advance
 from tessera.core.packing.plan import plan
 from tessera.core.packing.reasons import Reasons
@@ -137,7 +137,7 @@ def test_planner_ledger_and_controller_agree_on_what_is_unhealthy(layout: Layout
         )
         where = node("a", a_gpu)
         shares = tuple(named_share(a_gpu, each) for each in used)
-        holder = Holder("uid", PodKey("ns/held"), NodeName("a"), Need(), shares)
+        holder = LedgerEntry("uid", PodKey("ns/held"), NodeName("a"), Need(), shares)
         running = Running(
             pod=Pod(key=holder.key, need=Need()),
             assignment=Assignment(pod=holder.key, node=NodeName("a"), shares=shares),

@@ -15,7 +15,7 @@ from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, Placement, all_layouts, is_legal, placements
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.node.desired import fixed, offered_devices, targets
-from tessera.core.node.layouts import Blocked, GpuUser, change
+from tessera.core.node.layouts import Blocked, DeviceUser, change
 
 A100 = model("A100-40GB")
 UUID = facts(0).uuid
@@ -162,8 +162,8 @@ CUTS: dict[str, tuple[Layout | None, DesiredDevices, Spots, Spots, Layout | str]
 }
 
 
-def users(spots: Spots) -> list[GpuUser]:
-    return [GpuUser(device=DeviceId(UUID, spot), pod="default/p") for spot in spots]
+def users(spots: Spots) -> list[DeviceUser]:
+    return [DeviceUser(device=DeviceId(UUID, spot), pod="default/p") for spot in spots]
 
 
 @pytest.mark.parametrize("case", CUTS)

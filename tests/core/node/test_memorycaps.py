@@ -6,7 +6,7 @@ import pytest
 from builders.nodefacts import gpu, node_of
 from builders.shares import share
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.memorycaps import MemoryCap, PodShares, Qos, memory_caps, pod_cgroup
+from tessera.core.node.memorycaps import CappedPod, MemoryCap, Qos, memory_caps, pod_cgroup
 
 UID = "0a-1b"
 
@@ -28,8 +28,8 @@ def test_the_cgroup_of_a_pod(qos: Qos, systemd: bool, want: str) -> None:
 def test_memory_shares_are_limited_where_the_driver_can() -> None:
     inventory = node_of(gpu(0), gpu(1), gpu(2, "A100-40GB", "all-enabled"), gpu(3, lost=True), memory_limits=True)
     pods = [
-        PodShares(uid="b", qos="Guaranteed", steps=((share(1, 100), share(0, 200), share(1, 300)), (share(0, 150),))),
-        PodShares(uid="a", qos="Guaranteed", steps=((share(0, 5, Mode.MPS), share(2, 5), share(3, 5), share(9, 5)),)),
+        CappedPod(uid="b", qos="Guaranteed", steps=((share(1, 100), share(0, 200), share(1, 300)), (share(0, 150),))),
+        CappedPod(uid="a", qos="Guaranteed", steps=((share(0, 5, Mode.MPS), share(2, 5), share(3, 5), share(9, 5)),)),
     ]
     cgroup = pod_cgroup("b", "Guaranteed", systemd=True)
     assert memory_caps(pods, inventory) == (

@@ -18,7 +18,7 @@ from tessera.core.gpu.mig import all_layouts
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.assumed import PodOnNode, with_assumed_shares
 from tessera.core.packing.fit import Fleet
-from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.packing.ledger import Ledger, LedgerEntry
 from tessera.core.packing.plan import plan
 from tessera.core.workload.need import Isolation, Need, PodKey
 from tessera.errors import InvalidInput
@@ -90,7 +90,7 @@ def ledger_of(gpu: Gpu, held: dict[PodKey, tuple[Share, ...]]) -> Ledger:
     ledger = Ledger("first-fit")
     ledger.put_node(node_of(gpu))
     for key, shares in held.items():
-        ledger.put_pod(Holder(key, key, A, Need(), shares))
+        ledger.put_pod(LedgerEntry(key, key, A, Need(), shares))
     return ledger
 
 
@@ -121,7 +121,7 @@ def test_rules_planner_ledger_and_inspection_agree_on_what_can_be_together(
     found = [fault.text for fault in faults(GpuType.of(gpu), held)]
     pods = tuple(running(key, *shares) for key, shares in held.items())
     assert refused(Snapshot(nodes=(node_of(gpu),), running=pods)) is bool(found)
-    assert bool(ledger_of(gpu, held).impossible_uses) is bool(found)
+    assert bool(ledger_of(gpu, held).impossible_allocations) is bool(found)
     assert list(inspected(gpu, held))[: len(found)] == found
 
 

@@ -12,7 +12,7 @@ from tessera.core.cluster.namedshares import named_share
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Snapshot
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.packing.ledger import Ledger, LedgerEntry
 from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
@@ -340,7 +340,7 @@ def test_a_reason_is_about_the_modes_of_its_own_node_whatever_others_serve() -> 
 
 @pytest.mark.parametrize(("spec", "pods", "need", "where", "want"), REASONS.values(), ids=REASONS)
 def test_ledger_and_plan_name_one_obstacle_in_the_same_words(
-    spec: Node, pods: tuple[Holder, ...], need: Need, where: str, want: str
+    spec: Node, pods: tuple[LedgerEntry, ...], need: Need, where: str, want: str
 ) -> None:
     ledger = Ledger()
     ledger.put_node(spec)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from builders.fleets import A100, T4, amount, gpu, node, slices
 from builders.worlds import World, worlds
 from tessera.core.cluster.snapshot import Node, NodeName
-from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.packing.ledger import Ledger, LedgerEntry
 from tessera.core.packing.preempt import victims
 from tessera.core.workload.need import Isolation, Need, PodKey
 
 
-def fits(spec: Node, pods: Sequence[Holder], need: Need) -> bool:
+def fits(spec: Node, pods: Sequence[LedgerEntry], need: Need) -> bool:
     ledger = Ledger("first-fit")
     ledger.put_node(spec)
     for pod in pods:
@@ -25,7 +25,7 @@ def fits(spec: Node, pods: Sequence[Holder], need: Need) -> bool:
     return ledger.fits(need, spec.name) and all(map(int.__ge__, ledger.left(spec.name), requested))
 
 
-def cost(pods: Sequence[Holder]) -> tuple[int, int, int]:
+def cost(pods: Sequence[LedgerEntry]) -> tuple[int, int, int]:
     """As kube-scheduler compares: highest priority, sum counted from the lowest, number."""
     priorities = [pod.priority for pod in pods]
     return max(priorities, default=-(1 << 31)), sum(priority + (1 << 31) for priority in priorities), len(pods)
@@ -38,7 +38,7 @@ def filled(spec: Node, needs: Sequence[Need], priorities: Sequence[int]) -> Ledg
     for number, (need, priority) in enumerate(zip(needs, priorities, strict=False)):
         shares = ledger.choose(need, spec.name)
         if not isinstance(shares, str):
-            ledger.put_pod(Holder(f"{number}", PodKey(f"default/{number}"), spec.name, need, shares, priority))
+            ledger.put_pod(LedgerEntry(f"{number}", PodKey(f"default/{number}"), spec.name, need, shares, priority))
     return ledger
 
 

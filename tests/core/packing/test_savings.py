@@ -9,7 +9,7 @@ from builders.fleets import A100, T4, amount, gpu, node, plain_share, pod_of, po
 from builders.shares import share
 from tessera.core.cluster.snapshot import Assignment, Running, Snapshot
 from tessera.core.packing.plan import plan
-from tessera.core.packing.savings import Cost, ModelUse, cost, gpu_use
+from tessera.core.packing.savings import Cost, ModelGpus, cost, gpu_use
 from tessera.core.workload.need import Ask, Need, Pod
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
@@ -43,10 +43,10 @@ def test_running_pods_count_and_those_without_a_known_gpu_do_not() -> None:
         Running(pod=unknown, assignment=Assignment(pod=unknown.key, node=node("n").name)),
     )
     snapshot = Snapshot(nodes=(node("n", gpu(0)),), running=running, pending=pods(plain_share(1000), 1, "q"))
-    assert gpu_use(plan(snapshot).layouts) == (ModelUse(model=A100.name, gpus=1, used=1, unshared=2),)
+    assert gpu_use(plan(snapshot).layouts) == (ModelGpus(model=A100.name, gpus=1, used=1, unshared=2),)
 
 
-USE = (ModelUse(model="A", gpus=8, used=2, unshared=9), ModelUse(model="B", gpus=4, used=4, unshared=5))
+USE = (ModelGpus(model="A", gpus=8, used=2, unshared=9), ModelGpus(model="B", gpus=4, used=4, unshared=5))
 
 
 def test_money_is_summed_over_the_models_with_a_price() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, allocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import ENDED, ContainerAllocation, ContainerUse, DeviceUse, Owner, attributed
+from tessera.core.usage.attribution import ENDED, ContainerDevice, ContainerUsage, DeviceUsage, Owner, attributed
 
 A, B, C = (allocation(name) for name in "abc")
 
@@ -24,13 +24,13 @@ def process(pid: int, memory_mib: int | None, percent: int | None = None, on: in
 
 
 def device_of(
-    reading: GpuReading, allocations: list[ContainerAllocation], owners: Mapping[int, Owner | None] | None
-) -> DeviceUse:
+    reading: GpuReading, allocations: list[ContainerDevice], owners: Mapping[int, Owner | None] | None
+) -> DeviceUsage:
     (device,) = attributed(GPU, reading, allocations, owners).devices
     return device
 
 
-def uses(device: DeviceUse) -> dict[str, tuple[int | None, float | None]]:
+def uses(device: DeviceUsage) -> dict[str, tuple[int | None, float | None]]:
     return {each.allocation.pod: (each.memory_mib, each.gpu_percent) for each in device.containers}
 
 
@@ -105,7 +105,7 @@ def test_no_container_has_more_memory_than_its_device_and_a_process_counts_once(
     assert uses(first) == {"a": (None, None)}
 
 
-def on_small(*memory_mib: int) -> DeviceUse:
+def on_small(*memory_mib: int) -> DeviceUsage:
     """Return an instance of 4,864 MiB with the containers `a` and `b`, of one process each."""
     reading = GpuReading(
         instances=(InstanceReading(placement=SMALL, memory_used_mib=4864),),
@@ -183,7 +183,9 @@ def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody()
 def test_a_container_that_has_a_device_twice_is_counted_once_with_all_that_it_was_granted() -> None:
     twice = [A, msgspec.structs.replace(A, allocated_mib=512), A]
     (found,) = device_of(GpuReading(processes=()), twice, {}).containers
-    assert found == ContainerUse(allocation=msgspec.structs.replace(A, allocated_mib=1536), memory_mib=0, gpu_percent=0)
+    assert found == ContainerUsage(
+        allocation=msgspec.structs.replace(A, allocated_mib=1536), memory_mib=0, gpu_percent=0
+    )
     unknown = device_of(GpuReading(), [A, msgspec.structs.replace(A, allocated_mib=None)], {})
     assert unknown.containers[0].allocation.allocated_mib is None
 

@@ -3,14 +3,14 @@
 from builders.usage import GPU, PARTITIONED, SMALL, allocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import ENDED, GpuUse, Owner, attributed
+from tessera.core.usage.attribution import ENDED, GpuUsage, Owner, attributed
 from tessera.core.usage.history import Histories, UsageHistory, remembered
 
 A = allocation("a", exclusive=True)
 KEY = (A.key, A.device)
 
 
-def used(memory_mib: int | None, percent: int | None = None) -> GpuUse:
+def used(memory_mib: int | None, percent: int | None = None) -> GpuUsage:
     return attributed(GPU, GpuReading(memory_used_mib=memory_mib, gpu_percent=percent), [A], {})
 
 

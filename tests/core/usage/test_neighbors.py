@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, allocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import ContainerAllocation, GpuUse, Owner, attributed
+from tessera.core.usage.attribution import ContainerDevice, GpuUsage, Owner, attributed
 from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, gpu_load
 
 ALLOCATIONS = tuple(allocation(name) for name in "abc")
 A, B, C = (each.name for each in ALLOCATIONS)
 
 
-def found_on(gpu: GpuUse) -> tuple[Contention, ...]:
+def found_on(gpu: GpuUsage) -> tuple[Contention, ...]:
     (found,) = contention_of([gpu_load(gpu)])
     return found
 
@@ -30,9 +30,9 @@ def shared(
     gpu_percent: int,
     reasons: int = 0,
     *,
-    allocations: tuple[ContainerAllocation, ...] = ALLOCATIONS,
+    allocations: tuple[ContainerDevice, ...] = ALLOCATIONS,
     **loads: int | None,
-) -> GpuUse:
+) -> GpuUsage:
     """Return a GPU that the pods of these loads share."""
     processes = tuple(
         ProcessReading(pid=pid, memory_mib=1, sm_percent=load) for pid, load in enumerate(loads.values(), 1)

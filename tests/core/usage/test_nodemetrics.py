@@ -20,7 +20,7 @@ from tessera.core.gpu.readings import (
     RemappedRows,
 )
 from tessera.core.usage import nodemetrics
-from tessera.core.usage.attribution import ContainerAllocation, Owner, attributed
+from tessera.core.usage.attribution import ContainerDevice, Owner, attributed
 from tessera.core.usage.families import Family
 from tessera.core.usage.nodemetrics import (
     NODE_METRICS,
@@ -403,7 +403,7 @@ def dcgm_node(allocated: str) -> tuple[Family, ...]:
         reading = GpuReading(instances=parts) if number == 0 else GpuReading(memory_used_mib=0)
         device = DeviceId(facts.uuid, small[0].placement if number == 0 else None)
         holds = (allocated == "11") if number == 0 else allocated == str(number)
-        pod = ContainerAllocation(namespace="testing", pod="ollama", container="ollama", uid="u", device=device)
+        pod = ContainerDevice(namespace="testing", pod="ollama", container="ollama", uid="u", device=device)
         uses.append(attributed(facts, reading, [pod] if holds else [], {}))
     return node_families(NodeUsage(node="localhost", gpus=tuple(uses)))
 

@@ -4,13 +4,13 @@ import msgspec
 
 from tessera.core.usage.families import Labels
 from tessera.core.usage.ownmetrics import QUOTA_BORROWED, QUOTA_GUARANTEED, QUOTA_LEFT_OUT, QUOTA_USED
-from tessera.core.usage.quotas import QuotaUse, quota_metrics
+from tessera.core.usage.quotas import QuotaUsage, quota_metrics
 
 MEMORY = "tessera.dev/gpu-memory"
-QUEUE = QuotaUse(
+QUEUE = QuotaUsage(
     kind="ClusterQueue", quota="a", cohort="all", flavor="a100", resource=MEMORY, guaranteed=160, used=200, borrowed=40
 )
-HARD = QuotaUse(kind="ResourceQuota", quota="ns/gpus", resource=MEMORY, guaranteed=8, used=2)
+HARD = QuotaUsage(kind="ResourceQuota", quota="ns/gpus", resource=MEMORY, guaranteed=8, used=2)
 
 
 def labels(kind: str, quota: str, cohort: str = "", flavor: str = "") -> Labels:

@@ -11,7 +11,7 @@ from builders.usagereports import BUSY, FINE, REPORT
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.readings import GpuReading, ProcessReading
 from tessera.core.usage.activity import UNUSED_MIB
-from tessera.core.usage.attribution import GpuUse, Owner, attributed
+from tessera.core.usage.attribution import GpuUsage, Owner, attributed
 from tessera.core.usage.history import Histories, remembered
 from tessera.core.usage.nodemetrics import NodeUsage
 from tessera.core.usage.rightsizing import Advice, ObservedUsage, Sizing, advice_of, advise, recommendations
@@ -351,7 +351,7 @@ def test_a_container_whose_usage_was_known_in_one_sample_of_a_day_is_not_judged(
     processes = (ProcessReading(pid=1, memory_mib=19000, sm_percent=40), ProcessReading(pid=2, memory_mib=400))
     owners = {1: Owner(uid=victim.uid, container=victim.container)}
     histories: Histories = {}
-    uses: list[GpuUse] = []
+    uses: list[GpuUsage] = []
     for look in range(5760):
         busy = GpuReading(memory_used_mib=19400, gpu_percent=99, processes=processes)
         reading = busy if look else GpuReading(memory_used_mib=0, gpu_percent=0, processes=())

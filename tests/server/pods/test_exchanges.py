@@ -10,9 +10,9 @@ from builders.kubeobjects import share
 from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.gpu.sharing import Mode
-from tessera.core.packing.ledger import Hold, Holder, Ledger
+from tessera.core.packing.ledger import Ledger, LedgerEntry, PurposeKey
 from tessera.core.workload.need import Ask, Form, Need, PodKey
-from tessera.server.pods.exchanges import ExchangeHolds
+from tessera.server.pods.exchanges import ExchangedShares
 
 NODE = "a"
 
@@ -23,13 +23,13 @@ class Seen:
     def __init__(self, places: list[int]) -> None:
         self.now_s = 0.0
         self.ledger = Ledger()
-        self.exchanges = ExchangeHolds(self.ledger, lambda: self.now_s)
+        self.exchanges = ExchangedShares(self.ledger, lambda: self.now_s)
         self.pods = {uid: live(uid, place) for uid, place in enumerate(places)}
         for each in self.pods.values():
             self._put(each)
 
     def _put(self, each: LivePod) -> None:
-        self.ledger.put_pod(Holder(each.uid, each.key, NodeName(each.node), each.need, each.shares))
+        self.ledger.put_pod(LedgerEntry(each.uid, each.key, NodeName(each.node), each.need, each.shares))
 
     def write(self, uid: int, place: int) -> None:
         before, self.pods[uid] = self.pods[uid], live(uid, place)
@@ -43,7 +43,7 @@ class Seen:
         self.exchanges.ended(gone)  # that it is gone
 
     def held(self) -> Counter[int]:
-        found = [each for each in self.ledger.pods_on(NODE) if isinstance(each.id, Hold)]
+        found = [each for each in self.ledger.pods_on(NODE) if isinstance(each.id, PurposeKey)]
         return Counter(share.gpu for each in found for share in each.shares)
 
     def taken(self) -> Counter[int]:
@@ -93,7 +93,7 @@ NAMED, AMOUNT = Ask(resource="nvidia.com/gpu"), Ask(resource="tessera.dev/gpu-me
 def test_who_can_still_be_rewritten_keeps_what_others_left(ask: Ask, held: dict[int, int]) -> None:
     seen = Seen([0, 1])
     other = live(9, 2)
-    seen.ledger.put_pod(Holder(other.uid, other.key, NodeName(NODE), Need(asks=(ask,)), other.shares))
+    seen.ledger.put_pod(LedgerEntry(other.uid, other.key, NodeName(NODE), Need(asks=(ask,)), other.shares))
     seen.write(0, 1)
     for uid in (0, 1):
         seen.end(uid)

@@ -12,9 +12,9 @@ from tessera.agent.pods.evictions import Evictions
 from tessera.agent.pods.podsview import is_ending
 from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event, uid_of
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Clash
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, Clash
 from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.node.layouts import GpuUser
+from tessera.core.node.layouts import DeviceUser
 from tessera.errors import TesseraError
 from tessera.log import Logger
 
@@ -124,7 +124,7 @@ class Conflicts:
     async def _ask(self, uids: Mapping[str, str]) -> tuple[str, ...]:
         """Request evictions by `namespace/name`; return why some are refused."""
         self._uids = dict(uids)
-        users = [GpuUser(device=DeviceId(""), pod=pod) for pod in uids]
+        users = [DeviceUser(device=DeviceId(""), pod=pod) for pod in uids]
         await self._evictions.ask(users)
         refusals = {user.pod: text for user in users for text in self._evictions.refusals([user])}
         for pod, text in refusals.items():
@@ -176,7 +176,7 @@ def _waiting(text: str, *, evict: bool) -> str:
     return f"no container of this pod can start: {text}; {what}"
 
 
-def _text(later: Allocation, clash: Clash, *, evict: bool) -> str:
+def _text(later: AgentAllocation, clash: Clash, *, evict: bool) -> str:
     if clash.other is None:
         what = f"evicting {later.pod}" if evict else "delete it"
         return f"pod {later.pod} alone uses {clash.text}: {what}"

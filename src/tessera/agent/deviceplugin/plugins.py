@@ -13,7 +13,7 @@ from tessera.agent.deviceplugin.containers.shares import ShareAllocator
 from tessera.agent.deviceplugin.offers.resource import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.sharing.mpsdaemons import recorded_daemons
-from tessera.core.deviceplugin.allocations.agentallocations import Use, uses_of_ids
+from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice, uses_of_ids
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource
 from tessera.core.gpu.deviceids import DeviceId
@@ -171,7 +171,7 @@ class Plugins:
     async def _tidy_record(self, strategies: tuple[ListStrategy, ...] = ()) -> None:
         await self.gate.record.tidy(self._uses_of, recorded_daemons(self._paths.mps_root), strategies)
 
-    def _uses_of(self, allocated: KubeletAllocation) -> tuple[Use, ...]:
+    def _uses_of(self, allocated: KubeletAllocation) -> tuple[AllocatedDevice, ...]:
         """Return what a container uses by its ids: by its assignment, or the devices of these names."""
         if allocated.resource in SHARE_RESOURCES:
             request = next((each for each in self.shares.assigned_requests() if each.key == allocated.key), None)

@@ -8,10 +8,10 @@ from typing import Protocol
 from tessera.clients.kube import Object
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
-from tessera.core.usage.attribution import ENDED, ContainerAllocation, Owner
+from tessera.core.usage.attribution import ENDED, ContainerDevice, Owner
 from tessera.core.usage.cgroups import outside_pods, owner_of
 
 __all__ = ["NodeContainers"]
@@ -35,7 +35,7 @@ class AllocatedDevices(Protocol):
     """The agent's record of allocations; `agent.deviceplugin.allocations.allocationrecord.AllocationRecord` is one."""
 
     @property
-    def entries(self) -> Iterable[Allocation]:
+    def entries(self) -> Iterable[AgentAllocation]:
         """All allocations."""
 
 
@@ -69,7 +69,7 @@ class NodeContainers:
         """The devices used only by processes of deleted pods."""
         return frozenset(each.device for each in self._orphans.devices_of_orphans)
 
-    def allocations(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[ContainerAllocation, ...]:
+    def allocations(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[ContainerDevice, ...]:
         """Return the containers that were allocated a device; init containers only until the pod's others start."""
         entries = [each for each in self._record.entries if each.uid and each.pod]
         lasting = {each.uid for each in entries if not each.initial}
@@ -120,7 +120,9 @@ def _memory_mib(inventory: Inventory) -> Iterator[tuple[DeviceId, int]]:
         yield from ((DeviceId(facts.uuid, placement), memory_mib) for placement, memory_mib in devices if memory_mib)
 
 
-def _allocation(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: int | None) -> ContainerAllocation:
+def _allocation(
+    entry: AgentAllocation, use: AllocatedDevice, memory_mib: int | None, replica_mib: int | None
+) -> ContainerDevice:
     """Return a container's allocation; of a time-sliced device the equal share, which is not enforced."""
     namespace, _, pod = entry.pod.partition("/")
     allocated_mib = memory_mib
@@ -128,7 +130,7 @@ def _allocation(entry: Allocation, use: Use, memory_mib: int | None, replica_mib
         allocated_mib = use.memory_mib
     elif use.exclusivity is Exclusivity.REPLICA:
         allocated_mib = None if replica_mib is None else replica_mib * max(len(entry.ids) // len(entry.uses), 1)
-    return ContainerAllocation(
+    return ContainerDevice(
         namespace=namespace,
         pod=pod,
         container=entry.container,

@@ -19,7 +19,7 @@ from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout
 from tessera.core.gpu.readings import GpuReading
 from tessera.core.node.health import Health, HealthPhase, xid_class
-from tessera.core.usage.attribution import GpuUse, attributed
+from tessera.core.usage.attribution import GpuUsage, attributed
 from tessera.core.usage.families import Family, MetricSample
 from tessera.core.usage.history import Histories, remembered
 from tessera.core.usage.nodemetrics import DeviceFacts, GpuCounts, NodeUsage, node_families
@@ -138,7 +138,7 @@ class Exporter:
         pids = {each.pid for reading in readings.values() for each in reading.processes or ()}
         owners = await self._containers.owners(pids)
         # 3. Usage by container.
-        uses: tuple[GpuUse, ...] = tuple(
+        uses: tuple[GpuUsage, ...] = tuple(
             attributed(
                 facts,
                 readings[facts.uuid],

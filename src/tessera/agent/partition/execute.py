@@ -8,7 +8,7 @@ import msgspec
 from tessera.agent.partition.nodegpus import NodeGpus
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout
-from tessera.core.node.layouts import GpuUser
+from tessera.core.node.layouts import DeviceUser
 from tessera.core.node.repartition import (
     AwaitUnused,
     Begin,
@@ -83,7 +83,7 @@ async def resume(gpus: NodeGpus, gpu: str, failed: Procedure, by_s: float) -> Ex
     return await _Run(gpus, gpu, by_s).again(failed)
 
 
-def used_on(users: tuple[GpuUser, ...], gpu: str, layout: Layout) -> Layout:
+def used_on(users: tuple[DeviceUser, ...], gpu: str, layout: Layout) -> Layout:
     """Return the used instances of a layout, sorted; all of them where that is unknown."""
     own = {user.device.placement for user in users if user.device.gpu == gpu}
     return tuple(sorted(layout if None in own else (each for each in layout if each in own)))
@@ -161,7 +161,7 @@ class _Run:
         self._incomplete = facts.incomplete
         return LayoutObserved(facts.layout, used_on(users, self._gpu, facts.layout), facts.incomplete)
 
-    async def _facts(self) -> tuple[GpuFacts | None, tuple[GpuUser, ...]]:
+    async def _facts(self) -> tuple[GpuFacts | None, tuple[DeviceUser, ...]]:
         """Return the GPU and all users; None where it cannot be observed."""
         try:
             inventory, users = await self._gpus.observe()
@@ -169,7 +169,7 @@ class _Run:
             return None, ()
         return next((each for each in inventory.gpus if each.uuid == self._gpu), None), users
 
-    async def _clean(self, facts: GpuFacts, users: tuple[GpuUser, ...]) -> None:
+    async def _clean(self, facts: GpuFacts, users: tuple[DeviceUser, ...]) -> None:
         """Destroy what a failed step left incomplete, so that the former instance can be created in its place."""
         if any(user.device.gpu == self._gpu and user.device.placement is None for user in users):
             return

@@ -12,7 +12,7 @@ from tessera.agent.pods.evictions import Evict, Evictions
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (
     Attempted,
-    GpuUser,
+    DeviceUser,
     Group,
     LayoutCondition,
     LayoutEvent,
@@ -165,7 +165,7 @@ class Follower:
             return NodeUnobserved(name, str(error)), Inventory(gpus=())
         return NodeObserved(name, self._outlook(name, inventory, users)), inventory
 
-    def _outlook(self, name: str, inventory: Inventory, users: tuple[GpuUser, ...]) -> Outlook:
+    def _outlook(self, name: str, inventory: Inventory, users: tuple[DeviceUser, ...]) -> Outlook:
         try:
             configurations = self._label.configurations()
         except InvalidInput as error:
@@ -220,7 +220,7 @@ class Follower:
         return self._reported is not None and _shown(self.request) == _shown(self._reported)
 
 
-def _in_the_way(current: Outlook) -> tuple[GpuUser, ...]:
+def _in_the_way(current: Outlook) -> tuple[DeviceUser, ...]:
     """Return the users in the way."""
     return tuple(user for _, blocked in current.blocked for user in blocked.users)
 

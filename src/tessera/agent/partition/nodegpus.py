@@ -8,7 +8,7 @@ import msgspec
 
 from tessera.core.gpu.inventory import GpuProcess, Instance, Inventory, MigMode
 from tessera.core.gpu.mig import Layout, Placement
-from tessera.core.node.layouts import GpuUser, users_of
+from tessera.core.node.layouts import DeviceUser, users_of
 from tessera.errors import TesseraError
 
 __all__ = ["AdvertisedLayouts", "DeviceUsers", "Driver", "NodeGpus", "Timing"]
@@ -91,7 +91,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
         """Return how long a withdrawn GPU must be observed unused before its instances may be destroyed."""
         return self.timing.settle_s if self.advertised.promised(gpu) else 0.0
 
-    async def observe(self) -> tuple[Inventory, tuple[GpuUser, ...]]:
+    async def observe(self) -> tuple[Inventory, tuple[DeviceUser, ...]]:
         """Return the GPUs and their users, by the kubelet's record and by the processes on them.
 
         Raises:

@@ -16,7 +16,7 @@ from tessera.core.node.layouts import (
     AwaitReset,
     Blocked,
     ChangeInstances,
-    GpuUser,
+    DeviceUser,
     Impossible,
     LayoutTarget,
     Recorded,
@@ -207,7 +207,7 @@ class Partitioner:
                 return
             self._recorded = recorded
 
-    async def _one(self, gpu: str) -> tuple[GpuFacts | None, tuple[GpuUser, ...]]:
+    async def _one(self, gpu: str) -> tuple[GpuFacts | None, tuple[DeviceUser, ...]]:
         """Return a GPU and its users; None where the driver does not show it.
 
         Raises:
@@ -369,7 +369,7 @@ class Partitioner:
         return ""
 
 
-def _why_not(facts: GpuFacts | None, target: LayoutTarget, users: Iterable[GpuUser]) -> str:
+def _why_not(facts: GpuFacts | None, target: LayoutTarget, users: Iterable[DeviceUser]) -> str:
     """Return why a GPU differs from its target though no step failed."""
     match None if facts is None else change(facts, target, users):
         case Blocked(reason=reason) | Impossible(reason=reason):

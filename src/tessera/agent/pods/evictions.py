@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from tessera.core.node.layouts import GpuUser
+from tessera.core.node.layouts import DeviceUser
 from tessera.errors import TesseraError
 from tessera.log import logger
 
@@ -32,7 +32,7 @@ class Evictions:
         self._refused: dict[str, str] = {}
         self._log = logger()
 
-    async def ask(self, users: Iterable[GpuUser]) -> None:
+    async def ask(self, users: Iterable[DeviceUser]) -> None:
         """Request the eviction of each pod among these users that is due; processes cannot be evicted."""
         now = asyncio.get_running_loop().time
         pods = _pods(users)
@@ -56,7 +56,7 @@ class Evictions:
             self._refused.pop(pod, None)
             self._log.info("pod_evicted", pod=pod)
 
-    def refusals(self, users: Iterable[GpuUser]) -> tuple[str, ...]:
+    def refusals(self, users: Iterable[DeviceUser]) -> tuple[str, ...]:
         """Return why pods among these users were not evicted at the last request, a sentence for each."""
         return tuple(f"pod {pod} is not evicted: {self._refused[pod]}" for pod in _pods(users) if pod in self._refused)
 
@@ -65,5 +65,5 @@ class Evictions:
         self._due.clear()
 
 
-def _pods(users: Iterable[GpuUser]) -> tuple[str, ...]:
+def _pods(users: Iterable[DeviceUser]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(user.pod for user in users if user.pod))

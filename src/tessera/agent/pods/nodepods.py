@@ -8,18 +8,18 @@ from tessera.api.kubernetes.containerlimits import containers_in_order
 from tessera.api.tessera.pods.assignedrequests import unshown
 from tessera.clients.kube import Object, name_of
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
 from tessera.core.deviceplugin.allocations.poddevices import (
     PodDevices,
     assigned_devices,
     devices_allocated_by_name,
-    holdings,
+    pod_devices,
 )
 from tessera.core.gpu.deviceids import DeviceId, existing_devices
 from tessera.core.gpu.inventory import Inventory
-from tessera.core.node.memorycaps import PodShares, Qos
+from tessera.core.node.memorycaps import CappedPod, Qos
 from tessera.errors import Unavailable
 
 __all__ = ["Assignments", "KubeletResources", "MissingFromRecord", "NodePods", "OwnRecord", "RecordedPods"]
@@ -42,7 +42,7 @@ class OwnRecord(Protocol):
     """The agent's own record of allocations; `agent.deviceplugin.allocations` has one."""
 
     @property
-    def entries(self) -> tuple[Allocation, ...]:
+    def entries(self) -> tuple[AgentAllocation, ...]:
         """All allocations."""
 
     def container_devices(self) -> tuple[KubeletAllocation, ...]:
@@ -135,7 +135,7 @@ class NodePods:
         return tuple(share for request in self._assignments.assigned_requests() for share in request.shares)
 
     @property
-    def by_pod(self) -> tuple[PodShares, ...]:
+    def by_pod(self) -> tuple[CappedPod, ...]:
         """The shares of each pod that has any, with the names of its cgroup."""
         objects = {name_of(each): each for each in self._view.pods()}
         requests: dict[tuple[str, str], list[AssignedRequest]] = {}
@@ -146,7 +146,7 @@ class NodePods:
             steps = tuple(_steps(own, containers_in_order(objects[name])))
             qos_class = (objects[name].get("status") or {}).get("qosClass")
             qos: Qos = qos_class if qos_class in {"Guaranteed", "Burstable"} else "BestEffort"
-            found.append(PodShares(uid=objects[name]["metadata"].get("uid", ""), qos=qos, steps=steps))
+            found.append(CappedPod(uid=objects[name]["metadata"].get("uid", ""), qos=qos, steps=steps))
         return tuple(found)
 
     def assigned_devices(self, inventory: Inventory) -> frozenset[DeviceId]:
@@ -172,7 +172,7 @@ class NodePods:
             Unavailable: the kubelet does not answer, or has just restarted and does not show a running pod yet.
 
         """
-        known = holdings(await self._trusted(), self._assignments.assigned_requests(), inventory, guess=False)
+        known = pod_devices(await self._trusted(), self._assignments.assigned_requests(), inventory, guess=False)
         uuids = existing_devices(inventory)
         own = (
             (each.pod, dict.fromkeys(uuids[use.device] for use in each.uses if use.device in uuids))
@@ -208,7 +208,7 @@ class NodePods:
 
 
 def _steps(requests: Sequence[AssignedRequest], order: Sequence[str]) -> Iterator[tuple[Share, ...]]:
-    """Yield what a pod uses at once, as `PodShares.steps` has it."""
+    """Yield what a pod uses at once, as `CappedPod.steps` has it."""
     lasting = [each for each in requests if not each.initial]
     yield tuple(share for each in lasting for share in each.shares)
     for one in (each for each in requests if each.initial):

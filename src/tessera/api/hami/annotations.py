@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.api.fields import Field, misfit
 
-__all__ = ["ALLOCATED", "REGISTERED", "AllocatedPart", "RegisteredGpu", "read_allocated", "read_registered"]
+__all__ = ["ALLOCATED", "REGISTERED", "HamiAllocation", "RegisteredGpu", "read_allocated", "read_registered"]
 
 REGISTERED = "hami.io/node-nvidia-register"
 """Annotation of a node: its GPUs. Set by HAMi; read by the planner."""
@@ -39,7 +39,7 @@ class RegisteredGpu(msgspec.Struct, frozen=True, kw_only=True):
     """`mig` if HAMi partitions it, else `hami-core` or `mps`."""
 
 
-class AllocatedPart(msgspec.Struct, frozen=True, kw_only=True):
+class HamiAllocation(msgspec.Struct, frozen=True, kw_only=True):
     """A container's allocation on a GPU."""
 
     uuid: str
@@ -80,7 +80,7 @@ def _older(text: str) -> tuple[RegisteredGpu, ...]:
     return tuple(found)
 
 
-def read_allocated(annotation: Field) -> tuple[AllocatedPart, ...]:
+def read_allocated(annotation: Field) -> tuple[HamiAllocation, ...]:
     """Return the allocations of a pod's containers, in their order, from the annotation `ALLOCATED`.
 
     It is written `UUID,NVIDIA,MiB,PERCENT:`, each container's followed by a semicolon.
@@ -95,7 +95,7 @@ def read_allocated(annotation: Field) -> tuple[AllocatedPart, ...]:
         try:
             _, memory_mib, compute_percent, *_ = words
             given = {"uuid": uuid.partition("[")[0], "memory_mib": memory_mib, "compute_percent": compute_percent}
-            found.append(msgspec.convert(given, AllocatedPart, strict=False))
+            found.append(msgspec.convert(given, HamiAllocation, strict=False))
         except ValueError as error:
             raise annotation.refuse("UUID,NVIDIA,MiB,PERCENT of each GPU, as HAMi's scheduler writes it") from error
     return tuple(found)

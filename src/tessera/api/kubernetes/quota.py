@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.api.fields import misfit
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
-from tessera.core.usage.quotas import QuotaUse
+from tessera.core.usage.quotas import QuotaUsage
 from tessera.core.workload import units
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.errors import InvalidInput
@@ -67,7 +67,7 @@ class _ClusterQueue(msgspec.Struct, frozen=True):
     status: _QueueStatus = _QueueStatus()
 
 
-def read_resource_quota(quota: Mapping[str, Any]) -> Iterator[QuotaUse]:
+def read_resource_quota(quota: Mapping[str, Any]) -> Iterator[QuotaUsage]:
     """Yield the GPU quota of a ResourceQuota (v1), and its usage.
 
     Raises:
@@ -81,10 +81,10 @@ def read_resource_quota(quota: Mapping[str, Any]) -> Iterator[QuotaUse]:
         if _is_of_gpus(resource) and not allowed == taken == "0":  # hundreds of names are forbidden so
             used = _number(taken, f"ResourceQuota {name}: status.used")
             guaranteed = _number(allowed, f"ResourceQuota {name}: hard")
-            yield QuotaUse(kind="ResourceQuota", quota=name, resource=resource, guaranteed=guaranteed, used=used)
+            yield QuotaUsage(kind="ResourceQuota", quota=name, resource=resource, guaranteed=guaranteed, used=used)
 
 
-def read_cluster_queue(queue: Mapping[str, Any]) -> Iterator[QuotaUse]:
+def read_cluster_queue(queue: Mapping[str, Any]) -> Iterator[QuotaUsage]:
     """Yield the guaranteed, used and borrowed GPU quota of Kueue's ClusterQueue.
 
     Source: kubernetes-sigs/kueue `apis/kueue/v1beta2/clusterqueue_types.go`.
@@ -100,7 +100,7 @@ def read_cluster_queue(queue: Mapping[str, Any]) -> Iterator[QuotaUse]:
         for amount in flavor.resources:
             if _is_of_gpus(amount.name):
                 used = usage.get((flavor.name, amount.name), amount)
-                yield QuotaUse(
+                yield QuotaUsage(
                     kind="ClusterQueue",
                     quota=found.metadata.name,
                     cohort=found.spec.cohort,

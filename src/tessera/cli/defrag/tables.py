@@ -9,7 +9,7 @@ from rich.text import Text
 from tessera.cli.drawing.lettering import clean, counted
 from tessera.cli.printing import headed_table, titled
 from tessera.core.explain.podexplanation import share_words
-from tessera.core.packing.defrag import Asker, DefragProposal, NodeShares
+from tessera.core.packing.defrag import Asker, DefragProposal, PodPlace
 from tessera.core.packing.reasons import describe_need
 
 __all__ = ["parts"]
@@ -61,7 +61,7 @@ def _verdict(proposal: DefragProposal) -> Text:
     return Text("; ".join(words))
 
 
-def _devices(place: NodeShares) -> str:
+def _devices(place: PodPlace) -> str:
     return ", ".join(map(share_words, place.shares))
 
 

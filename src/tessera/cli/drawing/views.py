@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import msgspec
 
-from tessera.core.cluster.occupancy import Holding
+from tessera.core.cluster.occupancy import PodShare
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Share, Snapshot
 from tessera.core.gpu.mig import Placement, is_legal, open_placements
 from tessera.core.gpu.sharing import Mode
@@ -335,15 +335,15 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             ),
         )
 
-    def _drawn_pod(self, holding: Holding, parts: list[Share | None], *, running: bool) -> DrawnPod:
+    def _drawn_pod(self, pod_share: PodShare, parts: list[Share | None], *, running: bool) -> DrawnPod:
         """Return a pod's holder; `parts` are its shares, None for placed ones."""
-        number = parts.index(holding.share)
+        number = parts.index(pod_share.share)
         parts[number] = None
         return DrawnPod(
-            pod=holding.pod,
-            workload=self.numbers[holding.pod],
-            memory_mib=holding.share.memory_mib,
-            compute_percent=holding.share.compute_percent,
+            pod=pod_share.pod,
+            workload=self.numbers[pod_share.pod],
+            memory_mib=pod_share.share.memory_mib,
+            compute_percent=pod_share.share.compute_percent,
             running=running,
             part=number + 1,
             parts=len(parts),
@@ -352,7 +352,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
     def _gpu(self, layout: GpuLayout, parts: dict[PodKey, list[Share | None]], running: set[PodKey]) -> DrawnGpu:
         devices = [
             _device(
-                part, [self._drawn_pod(each, parts[each.pod], running=each.pod in running) for each in part.holdings]
+                part, [self._drawn_pod(each, parts[each.pod], running=each.pod in running) for each in part.pod_shares]
             )
             for part in layout.devices
         ]

@@ -28,7 +28,7 @@ from tessera.clients.kube import LEASES, PODS, Kube, Object
 from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.cluster.cluster import Cluster, Phase
 from tessera.core.explain.podexplanation import (
-    AllocatedDevice,
+    ExplainedDevice,
     PodExplanation,
     explain_finished,
     explain_pod,
@@ -239,7 +239,7 @@ def _list(title: str, sentences: tuple[str, ...]) -> Iterator[RenderableType]:
         yield rows
 
 
-def _device(device: AllocatedDevice) -> str:
+def _device(device: ExplainedDevice) -> str:
     share = device.share
     parts = (
         clean(share_words(share)),

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.drawing.palette import tone
-from tessera.core.explain.inspection import GpuInspection, GpuPod, InstanceUsage
+from tessera.core.explain.inspection import GpuInspection, InspectedShare, InspectedSlices
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.units import gib
 
@@ -69,7 +69,7 @@ def signs(gpu: GpuInspection) -> set[str]:
     return found | ({_CLASH} if any(len(each) > 1 for each in _owners(gpu)) else set())
 
 
-def _owners(gpu: GpuInspection) -> list[list[InstanceUsage]]:
+def _owners(gpu: GpuInspection) -> list[list[InspectedSlices]]:
     """Return for each memory slice the MIG instances on it."""
     return [
         [each for each in gpu.slices if each.start <= number < each.start + each.size]
@@ -91,7 +91,7 @@ def _instances(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Ite
         first = last + 1
 
 
-def _instance(instance: InstanceUsage, extent: int, numbers: Mapping[str, int]) -> _Piece:
+def _instance(instance: InspectedSlices, extent: int, numbers: Mapping[str, int]) -> _Piece:
     names = (instance.profile, instance.profile.partition(".")[0], instance.profile[:1])
     if instance.state == "free":
         return _Piece(extent, ("",), FREE)
@@ -119,7 +119,7 @@ def _shares(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Iterat
         yield _Piece(whole - edge, ("",), FREE)
 
 
-def _share(holder: GpuPod, extent: int, numbers: Mapping[str, int]) -> _Piece:
+def _share(holder: InspectedShare, extent: int, numbers: Mapping[str, int]) -> _Piece:
     pod = clean(holder.pod.rpartition("/")[2])
     size = "whole" if holder.share.mode is Mode.WHOLE else gib(holder.share.memory_mib)
     words = (f"{size} {pod}", size, size.partition(" ")[0])

@@ -15,7 +15,7 @@ from tessera.cli.inspect.bar import LEGEND, bar, signs
 from tessera.cli.printing import ENDLESS
 from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.mps import Level
-from tessera.core.explain.inspection import GpuHealth, GpuInspection, GpuPod, Inspection, NodeInspection
+from tessera.core.explain.inspection import GpuHealth, GpuInspection, InspectedShare, Inspection, NodeInspection
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.units import gib
 
@@ -201,7 +201,7 @@ def _pods(gpu: GpuInspection) -> Text:
     return Text(listing((f"{pod}{mark}" for pod, mark in marks.items()), _MOST_PODS), "dim")
 
 
-def _marks(holder: GpuPod) -> str:
+def _marks(holder: InspectedShare) -> str:
     states = (
         "" if holder.phase is Phase.RUNNING else holder.phase.value,
         "ending" if holder.ending else "",

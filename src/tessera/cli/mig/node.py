@@ -16,7 +16,7 @@ from tessera.agent.pods.evictions import Evict, Evictions
 from tessera.agent.settings import Paths
 from tessera.api import documents
 from tessera.api.nvidia import migparted
-from tessera.cli.mig.holders import Holders, NodeCluster, Record
+from tessera.cli.mig.poddevices import NodeCluster, PodDevicesReader, Record
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import PODS, HttpKube, Kube
 from tessera.clients.kubelet import PodResources
@@ -26,7 +26,7 @@ from tessera.core.node.layouts import (
     Action,
     AwaitReset,
     Blocked,
-    GpuUser,
+    DeviceUser,
     Group,
     Impossible,
     LayoutTarget,
@@ -71,7 +71,7 @@ class NodeInUse(msgspec.Struct, frozen=True, kw_only=True):
     """The node at one moment."""
 
     inventory: Inventory
-    users: tuple[GpuUser, ...]
+    users: tuple[DeviceUser, ...]
 
 
 class LayoutTargets(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ def run(
             async with HttpKube.connect(cluster.kubeconfig):  # an invalid one is reported, needed or not
                 note = "" if record else f"--kubeconfig is not used: no kubelet at {socket}, so pods are not observed"
         async with _opened(given.driver) as gpus:
-            holders = Holders(record, cluster, given.kube)
+            holders = PodDevicesReader(record, cluster, given.kube)
             result = await work(NodeGpus(driver=gpus, users=holders, advertised=_NotAdvertised()))
             return result, holders.note or note
 
@@ -267,7 +267,7 @@ def planned(observed: NodeInUse, requested: LayoutTargets, *, evict: bool = Fals
     )
 
 
-def _planned(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...], *, evict: bool) -> GpuOutcome:
+def _planned(gpu: GpuFacts, target: LayoutTarget, users: tuple[DeviceUser, ...], *, evict: bool) -> GpuOutcome:
     actions = preview(gpu, target, users)
     outcome = GpuOutcome(index=gpu.index, uuid=gpu.uuid, model=gpu.model.name, actions=actions, result="unchanged")
     match change(gpu, target, users):

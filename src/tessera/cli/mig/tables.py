@@ -10,7 +10,7 @@ from tessera.cli.mig.node import GpuOutcome, NodeInUse
 from tessera.cli.printing import headed_table
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Placement, open_placements
-from tessera.core.node.layouts import Difference, GpuUser
+from tessera.core.node.layouts import DeviceUser, Difference
 
 __all__ = ["differences_json", "differences_table", "node_json", "node_table", "outcomes_json", "outcomes_table"]
 
@@ -28,7 +28,7 @@ def _mode(gpu: GpuFacts) -> str:
     return f"{mode}, {'on' if gpu.mig.pending else 'off'} after a reset" if gpu.mig.needs_reset else mode
 
 
-def _users(users: Iterable[GpuUser]) -> str:
+def _users(users: Iterable[DeviceUser]) -> str:
     return ", ".join(f"pod {user.pod}" if user.pod else f"process {user.pid}" for user in users)
 
 
@@ -61,7 +61,7 @@ def node_json(observed: NodeInUse, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _gpu_json(gpu: GpuFacts, users: Iterable[GpuUser]) -> dict[str, Any]:
+def _gpu_json(gpu: GpuFacts, users: Iterable[DeviceUser]) -> dict[str, Any]:
     own = [user for user in users if user.device.gpu == gpu.uuid]
     return {
         "index": gpu.index,
@@ -90,7 +90,7 @@ def _place_json(placement: Placement) -> dict[str, Any]:
     return {"profile": placement.profile, "start": placement.start}
 
 
-def _user_json(user: GpuUser) -> dict[str, Any]:
+def _user_json(user: DeviceUser) -> dict[str, Any]:
     return {"pod": user.pod} if user.pod else {"pid": user.pid}
 
 

@@ -46,7 +46,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """Resource name and number of devices."""
 
 
-class _Holding(msgspec.Struct, frozen=True, kw_only=True):
+class _KubeletEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Devices of one resource allocated to a container, and the plugin's answer."""
 
     uid: str
@@ -90,7 +90,7 @@ class MemoryKubelet:
         answered (docs/kubelet-races.md). Leaving the context raises it again."""
         self._rng = rng or random.Random(0)  # noqa: S311  # a choice anyone may know
         self._endpoints: dict[str, PluginConnection] = {}
-        self._holdings: list[_Holding] = []
+        self._entries: list[_KubeletEntry] = []
         self._servers: list[grpc.aio.Server] = []
         self._changed = asyncio.Condition()
 
@@ -253,7 +253,7 @@ class MemoryKubelet:
         uid: str = "",
     ) -> None:
         """Record the devices of one resource, and write the checkpoint, regardless of the plugin."""
-        holding = _Holding(
+        entry = _KubeletEntry(
             uid=uid or f"uid-{pod}",
             namespace=namespace,
             pod=pod,
@@ -262,7 +262,7 @@ class MemoryKubelet:
             ids=ids,
             response=response,
         )
-        self._holdings.append(holding)
+        self._entries.append(entry)
         self._write_checkpoint()
 
     async def ping(self, resource: str) -> None:
@@ -276,22 +276,22 @@ class MemoryKubelet:
             Conflict: a plugin refused (`CreateContainerConfigError`); the kubelet would retry.
 
         """
-        holdings = [each for each in self._holdings if each.of(namespace, pod, container)]
-        for each in holdings:
+        entries = [each for each in self._entries if each.of(namespace, pod, container)]
+        for each in entries:
             endpoint = self._endpoints[each.resource]
             if endpoint.options.pre_start:
                 await endpoint.pre_start(each.ids, deadline_s=_PRE_START_S)
         return ContainerResponse(
-            env=tuple(dict(pair for each in holdings for pair in each.response.env).items()),
-            mounts=tuple(dict.fromkeys(mount for each in holdings for mount in each.response.mounts)),
-            device_nodes=tuple(dict.fromkeys(node for each in holdings for node in each.response.device_nodes)),
-            annotations=tuple(dict(pair for each in holdings for pair in each.response.annotations).items()),
-            cdi_devices=tuple(dict.fromkeys(name for each in holdings for name in each.response.cdi_devices)),
+            env=tuple(dict(pair for each in entries for pair in each.response.env).items()),
+            mounts=tuple(dict.fromkeys(mount for each in entries for mount in each.response.mounts)),
+            device_nodes=tuple(dict.fromkeys(node for each in entries for node in each.response.device_nodes)),
+            annotations=tuple(dict(pair for each in entries for pair in each.response.annotations).items()),
+            cdi_devices=tuple(dict.fromkeys(name for each in entries for name in each.response.cdi_devices)),
         )
 
     def remove(self, namespace: str, pod: str) -> None:
         """Forget a pod that ended."""
-        self._holdings = [each for each in self._holdings if not each.of(namespace, pod)]
+        self._entries = [each for each in self._entries if not each.of(namespace, pod)]
 
     def _healthy(self, resource: str) -> list[str]:
         endpoint = self._endpoints.get(resource)
@@ -305,7 +305,7 @@ class MemoryKubelet:
                 found=f"it has no healthy device, and {count} are requested",
                 hint="request fewer",
             )
-        used = {each for holding in self._holdings if holding.resource == resource for each in holding.ids}
+        used = {each for entry in self._entries if entry.resource == resource for each in entry.ids}
         used -= self.forgotten
         available = [each for each in healthy if each not in used]
         if len(available) < count:
@@ -352,8 +352,8 @@ class MemoryKubelet:
         await self._limit(context)
         self.listed += 1
         answer = pods_wire.ListPodResourcesResponse()
-        for (namespace, pod), holdings in self._by_pod():
-            _fill(answer.pod_resources.add(name=pod, namespace=namespace), holdings)
+        for (namespace, pod), entries in self._by_pod():
+            _fill(answer.pod_resources.add(name=pod, namespace=namespace), entries)
         return answer
 
     async def _get(
@@ -363,12 +363,12 @@ class MemoryKubelet:
         if not self.has_get:
             await context.abort(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
         namespace, pod = request.pod_namespace, request.pod_name
-        holdings = dict(self._by_pod()).get((namespace, pod))
-        if holdings is None:
+        entries = dict(self._by_pod()).get((namespace, pod))
+        if entries is None:
             await context.abort(grpc.StatusCode.UNKNOWN, f"pod {pod} in namespace {namespace} not found")
         answer = pods_wire.GetPodResourcesResponse()
         answer.pod_resources.name, answer.pod_resources.namespace = pod, namespace
-        _fill(answer.pod_resources, holdings or ())
+        _fill(answer.pod_resources, entries or ())
         return answer
 
     async def _allocatable(
@@ -394,7 +394,7 @@ class MemoryKubelet:
                 "DeviceIDs": {"-1": list(each.ids)},
                 "AllocResp": to_wire(each.response).SerializeToString(),
             }
-            for each in self._holdings
+            for each in self._entries
         ]
         healthy = {resource: self._healthy(resource) for resource in self._endpoints}
         file = {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": healthy}, "Checksum": 0}
@@ -402,9 +402,9 @@ class MemoryKubelet:
         scratch.write_bytes(msgspec.json.encode(file))
         scratch.rename(self.plugins / DEVICE_CHECKPOINT)
 
-    def _by_pod(self) -> Iterator[tuple[tuple[str, str], list[_Holding]]]:
-        pods: dict[tuple[str, str], list[_Holding]] = {}
-        for each in self._holdings:
+    def _by_pod(self) -> Iterator[tuple[tuple[str, str], list[_KubeletEntry]]]:
+        pods: dict[tuple[str, str], list[_KubeletEntry]] = {}
+        for each in self._entries:
             pods.setdefault((each.namespace, each.pod), []).append(each)
         yield from pods.items()
 
@@ -413,8 +413,8 @@ def _dead(reason: str) -> Unavailable:
     return Unavailable("kubelet", found=f"panic: {reason}", hint="restart it")
 
 
-def _fill(record: pods_wire.PodResources, holdings: Iterable[_Holding]) -> None:
-    for each in holdings:
+def _fill(record: pods_wire.PodResources, entries: Iterable[_KubeletEntry]) -> None:
+    for each in entries:
         container = next((found for found in record.containers if found.name == each.container), None)
         container = container or record.containers.add(name=each.container)
         container.devices.add(resource_name=each.resource, device_ids=each.ids)

@@ -14,7 +14,7 @@ __all__ = ["Fault", "Rule", "describe", "faults", "free_clients", "with_reserved
 
 _FULL: Final = 100
 
-Holder = TypeVar("Holder")
+LedgerEntry = TypeVar("LedgerEntry")
 
 
 class Rule(enum.Enum):
@@ -35,11 +35,11 @@ class Rule(enum.Enum):
     OVERLAP = "conflicting MIG instances: {why}"
 
 
-class Fault(NamedTuple, Generic[Holder]):
+class Fault(NamedTuple, Generic[LedgerEntry]):
     """A broken rule, and the holders of the shares that break it."""
 
     rule: Rule
-    holders: tuple[Holder, ...]
+    holders: tuple[LedgerEntry, ...]
     facts: Mapping[str, object]
 
     @property
@@ -60,8 +60,8 @@ _IMPLIED_BY: Final = {Rule.MEMORY: (Rule.MEMORY, Rule.SIZE), Rule.COMPUTE: (Rule
 
 
 def faults(
-    gpu_type: GpuType, in_use: Mapping[Holder, Sequence[Share]], *, recorded: bool = False
-) -> Iterator[Fault[Holder]]:
+    gpu_type: GpuType, in_use: Mapping[LedgerEntry, Sequence[Share]], *, recorded: bool = False
+) -> Iterator[Fault[LedgerEntry]]:
     """Yield why `in_use` cannot coexist on a GPU of this type, by holder; nothing if it can.
 
     Shares that are impossible even alone come first, then conflicts between the others. The modes allowed for new
@@ -75,7 +75,7 @@ def faults(
             are judged by their placement: two 3g.40gb have more than the usable memory of an H100 without MIG.
 
     """
-    sound: dict[Holder, list[Share]] = {}
+    sound: dict[LedgerEntry, list[Share]] = {}
     broken = set[Rule]()
     for holder in sorted(in_use, key=str):
         for share in in_use[holder]:

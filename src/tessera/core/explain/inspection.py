@@ -23,9 +23,9 @@ from tessera.core.workload.need import Form, PodKey
 __all__ = [
     "GpuHealth",
     "GpuInspection",
-    "GpuPod",
+    "InspectedShare",
+    "InspectedSlices",
     "Inspection",
-    "InstanceUsage",
     "NodeInspection",
     "Unplaced",
     "UnscheduledPod",
@@ -55,8 +55,8 @@ class GpuHealth(enum.StrEnum):
     """No agent reports it."""
 
 
-class GpuPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod on a GPU, with one share of it."""
+class InspectedShare(msgspec.Struct, frozen=True, kw_only=True):
+    """A share of a GPU, and the pod that is allocated it, with its state."""
 
     pod: PodKey
     phase: Phase
@@ -67,7 +67,7 @@ class GpuPod(msgspec.Struct, frozen=True, kw_only=True):
     share: Share
 
 
-class InstanceUsage(msgspec.Struct, frozen=True, kw_only=True):
+class InspectedSlices(msgspec.Struct, frozen=True, kw_only=True):
     """A MIG instance, or a run of free memory slices."""
 
     start: int
@@ -95,9 +95,9 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is managed: Tessera chooses how it is shared; otherwise an administrator fixed that."""
     level: Level | None = None
     """The weakest isolation in force among its pods; None without pods."""
-    slices: tuple[InstanceUsage, ...] = ()
+    slices: tuple[InspectedSlices, ...] = ()
     """All of its memory slices, in order; empty where MIG is off."""
-    pods: tuple[GpuPod, ...] = ()
+    pods: tuple[InspectedShare, ...] = ()
     allocated_mib: int = 0
     allocated_percent: int = 0
     """Compute allocated."""
@@ -316,8 +316,8 @@ class _NodeUsage:
             ),
         )
 
-    def _gpu_pod(self, gpu: Gpu, pod: ObservedPod, share: Share) -> GpuPod:
-        return GpuPod(
+    def _gpu_pod(self, gpu: Gpu, pod: ObservedPod, share: Share) -> InspectedShare:
+        return InspectedShare(
             pod=pod.pod.key,
             phase=pod.phase,
             ending=pod.ending,
@@ -366,7 +366,7 @@ def _desired(gpu: Gpu, state: GpuNodeState | None) -> Layout:
     return tuple(place for each in state.desired if each.gpu == gpu.uuid for place in each.instances) if state else ()
 
 
-def _absent(gpu: Gpu, pods: Sequence[GpuPod]) -> Iterable[str]:
+def _absent(gpu: Gpu, pods: Sequence[InspectedShare]) -> Iterable[str]:
     """Yield the instances that running pods are allocated and the driver does not show."""
     there = {(each.profile, each.start) for each in gpu.sharing.layout or ()}
     for holder in pods:
@@ -375,7 +375,7 @@ def _absent(gpu: Gpu, pods: Sequence[GpuPod]) -> Iterable[str]:
             yield f"{holder.pod} is allocated {profile} at {start}, which does not exist"
 
 
-def _slices(gpu: Gpu, pods: Sequence[GpuPod], desired: Layout) -> tuple[InstanceUsage, ...]:
+def _slices(gpu: Gpu, pods: Sequence[InspectedShare], desired: Layout) -> tuple[InspectedSlices, ...]:
     """Return a GPU's memory slices, instance by instance; empty where MIG is off and no pod uses an instance."""
     known: dict[tuple[str | None, int | None], Placement] = {
         (each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))
@@ -395,23 +395,23 @@ def _slices(gpu: Gpu, pods: Sequence[GpuPod], desired: Layout) -> tuple[Instance
     )
 
 
-def _instance(place: Placement, state: State, pods: tuple[PodKey, ...] = ()) -> InstanceUsage:
-    return InstanceUsage(start=place.start, size=place.size, profile=place.profile, state=state, pods=pods)
+def _instance(place: Placement, state: State, pods: tuple[PodKey, ...] = ()) -> InspectedSlices:
+    return InspectedSlices(start=place.start, size=place.size, profile=place.profile, state=state, pods=pods)
 
 
-def _beside(taken_by: Sequence[InstanceUsage], places: Layout, state: State) -> list[InstanceUsage]:
+def _beside(taken_by: Sequence[InspectedSlices], places: Layout, state: State) -> list[InspectedSlices]:
     """Return existing instances that conflict with none in use."""
     taken = _taken(taken_by)
     return [_instance(place, state) for place in places if not place.mask & taken]
 
 
-def _taken(instances: Iterable[InstanceUsage]) -> int:
+def _taken(instances: Iterable[InspectedSlices]) -> int:
     return mask(Placement(each.start, each.size, each.profile) for each in instances)
 
 
-def _free(slices: int, taken: int) -> Iterable[InstanceUsage]:
+def _free(slices: int, taken: int) -> Iterable[InspectedSlices]:
     """Yield the runs of memory slices without an instance."""
     for free, run in groupby(range(slices), key=lambda each: not taken >> each & 1):
         if free:
             members = list(run)
-            yield InstanceUsage(start=members[0], size=len(members), state="free")
+            yield InspectedSlices(start=members[0], size=len(members), state="free")

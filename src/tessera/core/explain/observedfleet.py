@@ -22,8 +22,14 @@ from tessera.core.explain.fleetview import (
     Slowdown,
     WorkloadRecommendation,
 )
-from tessera.core.explain.inspection import GpuHealth, GpuInspection, InstanceUsage, NodeInspection, inspect
-from tessera.core.explain.inspection import GpuPod as InspectedPod
+from tessera.core.explain.inspection import (
+    GpuHealth,
+    GpuInspection,
+    InspectedShare,
+    InspectedSlices,
+    NodeInspection,
+    inspect,
+)
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.nodemodels import ObservedModel
@@ -216,12 +222,12 @@ class _Parts:
 
     def of_slices(self) -> Iterator[GpuPart]:
         """Yield the MIG instances and runs of free memory slices."""
-        pods = defaultdict[tuple[str | None, int | None], list[InspectedPod]](list)
+        pods = defaultdict[tuple[str | None, int | None], list[InspectedShare]](list)
         for each in self._gpu.pods:
             pods[each.share.profile, each.share.start].append(each)
         yield from (self._instance(each, pods[each.profile, each.start]) for each in self._gpu.slices)
 
-    def _instance(self, part: InstanceUsage, pods: Sequence[InspectedPod]) -> GpuPart:
+    def _instance(self, part: InspectedSlices, pods: Sequence[InspectedShare]) -> GpuPart:
         return GpuPart(
             start=part.start,
             size=part.size,
@@ -271,10 +277,10 @@ class _Parts:
             ended=contention.ended,
         )
 
-    def _is_idle(self, pods: Iterable[InspectedPod], used_mib: int | None) -> bool:
+    def _is_idle(self, pods: Iterable[InspectedShare], used_mib: int | None) -> bool:
         return is_idle([self._pods.activity.get(each.pod) for each in pods], used_mib)
 
-    def _pod_view(self, inspected: InspectedPod) -> PodView:
+    def _pod_view(self, inspected: InspectedShare) -> PodView:
         namespace, pod = _split(inspected.pod)
         return PodView(
             namespace=namespace,

@@ -18,7 +18,7 @@ from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.advertised import AdvertisedDevices
 from tessera.core.packing.fit.admission import Refusal, refusal
-from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable_node
+from tessera.core.packing.ledger import Ledger, LedgerKey, ledger_key, schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import NodeFit, describe_need, verdicts_by_ledger
@@ -29,7 +29,7 @@ from tessera.core.workload.resources import GPU_MEMORY, SCHEDULER_NAME
 from tessera.core.workload.texts import first_of
 from tessera.core.workload.units import gib
 
-__all__ = ["AllocatedDevice", "PodExplanation", "explain_finished", "explain_pod", "share_words"]
+__all__ = ["ExplainedDevice", "PodExplanation", "explain_finished", "explain_pod", "share_words"]
 
 _MOST_TRIED = 12
 """Nodes for which evictions are tried, those with the fewest pods first."""
@@ -39,8 +39,8 @@ _EVERYBODY = 1 << 31
 """A priority above every pod's: any pod may be the one to end."""
 
 
-class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of a pod."""
+class ExplainedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A share of a pod, and how it is isolated from which neighbors."""
 
     uuid: str = ""
     """UUID of the GPU; empty where no agent reports it, or the node does not have it."""
@@ -61,7 +61,7 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     node: NodeName | None = None
     scheduler: str = ""
-    devices: tuple[AllocatedDevice, ...] = ()
+    devices: tuple[ExplainedDevice, ...] = ()
     record: Record = Record.NONE
     sentences: tuple[str, ...] = ()
     """The reasons, without full stop each; the most important first."""
@@ -116,12 +116,12 @@ class _WithoutPod:
         self.pod = pod
         # For a bound pod any node counts, to explain why it is there.
         self.need = msgspec.structs.replace(pod.pod.need, node_name="") if pod.node else pod.pod.need
-        self.ledger = Ledger.of(cluster, without=(holder_id(pod),), by_name=self.need.by_name)
+        self.ledger = Ledger.of(cluster, without=(ledger_key(pod),), by_name=self.need.by_name)
         self.advertised = AdvertisedDevices(cluster.nodes, (each for each in cluster.pods if each is not pod))
         locality = ImageLocality({each.node.name: each.images for each in cluster.nodes})
         self.image_bytes = locality.bytes_present(pod.images)
         self.nodes = [schedulable_node(each.node, each.state)[0] for each in cluster.nodes]
-        self.names: dict[HolderId, PodKey] = {
+        self.names: dict[LedgerKey, PodKey] = {
             holder.id: holder.key for node in cluster.nodes for holder in self.ledger.pods_on(node.node.name)
         }
 
@@ -172,19 +172,19 @@ _NEVER_CREATED = {Cause.DEVICES_FEW, Cause.NO_MODEL}
 # Why it is there
 
 
-def _devices(cluster: Cluster, pod: ObservedPod) -> Iterator[AllocatedDevice]:
+def _devices(cluster: Cluster, pod: ObservedPod) -> Iterator[ExplainedDevice]:
     if pod.node is None:
         return
     gpus = {gpu.index: gpu for node in inspect(cluster, (pod.node,)).nodes for gpu in node.gpus}
     for share in pod.shares:
         gpu = gpus.get(share.gpu)
         if gpu is None:
-            yield AllocatedDevice(share=share)
+            yield ExplainedDevice(share=share)
             continue
         others = dict.fromkeys(holder.pod for holder in gpu.pods if holder.pod != pod.pod.key)
         own = (each.level for each in gpu.pods if (each.pod, each.share) == (pod.pod.key, share))
         level = next(own, None)
-        yield AllocatedDevice(uuid=gpu.uuid, model=gpu.model, share=share, level=level, neighbors=tuple(others))
+        yield ExplainedDevice(uuid=gpu.uuid, model=gpu.model, share=share, level=level, neighbors=tuple(others))
 
 
 def _placed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, is_legal
-from tessera.core.node.layouts import GpuUser, LayoutTarget, exact
+from tessera.core.node.layouts import DeviceUser, LayoutTarget, exact
 
 __all__ = ["fixed", "offered_devices", "targets"]
 
@@ -77,7 +77,7 @@ def targets(
     gpus: Iterable[Gpu],
     inventory: Inventory,
     desired: Iterable[DesiredDevices],
-    users: Iterable[GpuUser],
+    users: Iterable[DeviceUser],
     assigned: Iterable[DeviceId],
 ) -> tuple[LayoutTarget, ...]:
     """Return the target of each managed GPU that differs from it, by index; used instances are in every target.

@@ -13,13 +13,13 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode
 
-__all__ = ["MemoryCap", "PodShares", "Qos", "memory_caps", "pod_cgroup"]
+__all__ = ["CappedPod", "MemoryCap", "Qos", "memory_caps", "pod_cgroup"]
 
 Qos: TypeAlias = Literal["Guaranteed", "Burstable", "BestEffort"]
 
 
-class PodShares(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of this node and its shares."""
+class CappedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of this node whose memory is limited, and the shares that say how far."""
 
     uid: str
     qos: Qos
@@ -52,7 +52,7 @@ def pod_cgroup(uid: str, qos: Qos, *, systemd: bool) -> str:
     return "".join(f"/{name}.slice" for name in (*parents, pod))
 
 
-def memory_caps(pods: Iterable[PodShares], inventory: Inventory, *, systemd: bool = True) -> tuple[MemoryCap, ...]:
+def memory_caps(pods: Iterable[CappedPod], inventory: Inventory, *, systemd: bool = True) -> tuple[MemoryCap, ...]:
     """Return the limits of the pods with memory shares, sorted; none where the driver does not support them.
 
     Shares of one GPU that are used at once add up. GPUs with MIG on do not support it. MPS has limits of its own: there
@@ -64,7 +64,7 @@ def memory_caps(pods: Iterable[PodShares], inventory: Inventory, *, systemd: boo
     return tuple(sorted(cap for pod in pods for cap in _caps(pod, uuids, systemd=systemd)))
 
 
-def _caps(pod: PodShares, uuids: Mapping[int, str], *, systemd: bool) -> Iterable[MemoryCap]:
+def _caps(pod: CappedPod, uuids: Mapping[int, str], *, systemd: bool) -> Iterable[MemoryCap]:
     most: dict[str, int] = {}
     for step in pod.steps:
         shared: dict[str, int] = {}

@@ -15,7 +15,7 @@ from tessera.core.cluster.protocols.allocators import devices_one_by_one
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import names_device
-from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose
+from tessera.core.packing.ledger import Ledger, LedgerEntry, Purpose, PurposeKey
 from tessera.core.packing.obstacles import Cause, Obstacle
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 
@@ -89,8 +89,8 @@ class AdvertisedDevices:
             asks += [msgspec.structs.replace(ask, count=ask.count - len(taken))] if len(taken) < ask.count else []
         if not asks:
             return tuple(found)
-        trial = Hold(Purpose.TRIAL, "idle devices")
-        ledger.put_pod(Holder(trial, PodKey(trial.uid), self._nodes[node].node.name, Need(), tuple(found)))
+        trial = PurposeKey(Purpose.TRIAL, "idle devices")
+        ledger.put_pod(LedgerEntry(trial, PodKey(trial.uid), self._nodes[node].node.name, Need(), tuple(found)))
         rest = ledger.choose(Need(asks=tuple(asks), models=need.models), node)
         ledger.drop_pod(trial)
         return () if isinstance(rest, str) else (*found, *rest)

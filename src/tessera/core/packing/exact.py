@@ -83,7 +83,7 @@ class _Model:
         self.opened: list[int] = []
         gpu_usage = occupancy(snapshot)
         self.shares = {
-            (n, each.gpu.index): with_reserved(each.gpu, [holding.share for holding in each.holdings])
+            (n, each.gpu.index): with_reserved(each.gpu, [pod_share.share for pod_share in each.pod_shares])
             for n, node in enumerate(snapshot.nodes)
             for each in gpu_usage[node.name]
         }

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from tessera.core.cluster.guesses import Guess, GuessCause, guesses
-from tessera.core.cluster.occupancy import Holding, Occupancy, occupancy
+from tessera.core.cluster.occupancy import Occupancy, PodShare, occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, LeftOut, NodeName, Running, Snapshot
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
@@ -60,14 +60,14 @@ class PlannedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of the device."""
     clients: int
     """How many pods may share it; 0 for amounts."""
-    holdings: tuple[Holding, ...] = ()
+    pod_shares: tuple[PodShare, ...] = ()
     exists: bool = False
     """Whether the instance exists already, so that nothing must be created."""
 
     @property
     def pods(self) -> tuple[PodKey, ...]:
         """The pods on it, once for each share."""
-        return tuple(holding.pod for holding in self.holdings)
+        return tuple(pod_share.pod for pod_share in self.pod_shares)
 
 
 class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,7 +298,7 @@ def _all_running(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple
 def _layout(node: NodeName, usage: Occupancy, running: set[PodKey], guess: Guess | None) -> GpuLayout:
     gpu = usage.gpu
     devices = tuple(_devices(usage, running))
-    pods = dict.fromkeys(holding.pod for holding in usage.holdings)
+    pods = dict.fromkeys(pod_share.pod for pod_share in usage.pod_shares)
     return GpuLayout(
         node=node,
         gpu=gpu.index,
@@ -306,7 +306,7 @@ def _layout(node: NodeName, usage: Occupancy, running: set[PodKey], guess: Guess
         memory_mib=gpu.memory_mib,
         memory_slices=gpu.model.memory_slices,
         allocated_mib=usage.allocated_mib,
-        mig=bool(usage.instances) or (gpu.sharing.layout is not None and not usage.holdings),
+        mig=bool(usage.instances) or (gpu.sharing.layout is not None and not usage.pod_shares),
         devices=devices,
         guessed=guess is not None,
         guessed_pods=tuple(pod for pod in pods if guess and pod in guess.pods),
@@ -318,16 +318,16 @@ def _devices(usage: Occupancy, running: set[PodKey]) -> Iterator[PlannedDevice]:
     memory = {profile.name: profile.memory_mib for profile in usage.gpu.model.profiles}
     for place in usage.instances:
         device = offered.get(place)
-        holdings = usage.holdings_on(place)
+        pod_shares = usage.pod_shares_on(place)
         yield PlannedDevice(
             placement=place,
             mode=device.mode if device else Mode.MIG,
             memory_mib=memory[place.profile],
             clients=device.clients if device else 1,
-            holdings=holdings,
-            exists=device is not None or any(holding.pod in running for holding in holdings),
+            pod_shares=pod_shares,
+            exists=device is not None or any(pod_share.pod in running for pod_share in pod_shares),
         )
-    whole, device = usage.holdings_on(None), offered.get(None)
+    whole, device = usage.pod_shares_on(None), offered.get(None)
     if whole or device is not None:
         mode = device.mode if device else whole[0].share.mode
         yield PlannedDevice(
@@ -335,7 +335,7 @@ def _devices(usage: Occupancy, running: set[PodKey]) -> Iterator[PlannedDevice]:
             mode=mode,
             memory_mib=usage.gpu.memory_mib,
             clients=device.clients if device else int(mode is Mode.WHOLE),
-            holdings=whole,
+            pod_shares=whole,
             exists=device is not None,
         )
 
@@ -366,7 +366,7 @@ def _agent_warnings(snapshot: Snapshot, assignments: Iterable[Assignment]) -> It
 
 def _warnings(layouts: Iterable[GpuLayout]) -> Iterator[str]:
     for each in layouts:
-        devices = [p for p in each.devices if p.mode.isolation is Isolation.NONE and len(p.holdings) > 1]
+        devices = [p for p in each.devices if p.mode.isolation is Isolation.NONE and len(p.pod_shares) > 1]
         if devices:
             yield f"{each.node} GPU {each.gpu} ({each.model}): {_shared(devices)}"
 

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tessera.core.packing.ledger import Holder, HolderId, Ledger
+from tessera.core.packing.ledger import Ledger, LedgerEntry, LedgerKey
 from tessera.core.workload.need import Need
 
 __all__ = ["victims"]
@@ -42,9 +42,9 @@ class _Trial:
         self.need = need
         self._ledger = ledger
         self._node = node
-        self._gone: dict[HolderId, Holder] = {}
+        self._gone: dict[LedgerKey, LedgerEntry] = {}
 
-    def fits(self, without: Iterable[Holder]) -> bool:
+    def fits(self, without: Iterable[LedgerEntry]) -> bool:
         """Return whether the pod fits without these."""
         gone = {pod.id: pod for pod in without}
         for each in [each for each in self._gone if each not in gone]:
@@ -60,7 +60,7 @@ class _Trial:
         return self._ledger.has_cpu_and_memory(self.need, self._node)
 
 
-def _cheapest(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...] | None:
+def _cheapest(trial: _Trial, pods: Sequence[LedgerEntry]) -> tuple[LedgerEntry, ...] | None:
     """Return the cheapest of these pods, by priority, without which the pod fits; None if it fits without none."""
     if trial.fits(()):
         return ()
@@ -78,7 +78,7 @@ def _cheapest(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...] | Non
     return min((_of_group(trial, group) for group in groups if trial.fits(group)), key=_cost)
 
 
-def _of_group(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...]:
+def _of_group(trial: _Trial, pods: Sequence[LedgerEntry]) -> tuple[LedgerEntry, ...]:
     """Return the cheapest of pods without all of which it fits, or a minimal set."""
     needed = tuple(pod for pod in pods if not trial.fits(other for other in pods if other is not pod))
     if trial.fits(needed):
@@ -96,15 +96,15 @@ def _of_group(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...]:
     return _spared(trial, pods)
 
 
-def _spared(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...]:
+def _spared(trial: _Trial, pods: Sequence[LedgerEntry]) -> tuple[LedgerEntry, ...]:
     """Return a minimal set of pods, sparing the highest priorities and the costliest GPUs first."""
-    on_gpu: dict[int, list[Holder]] = {}
+    on_gpu: dict[int, list[LedgerEntry]] = {}
     for pod in pods:
         for gpu in _gpus(pod):
             on_gpu.setdefault(gpu, []).append(pod)
     costs = {gpu: _cost(own) for gpu, own in on_gpu.items()}
 
-    def order(pod: Holder) -> tuple[int, tuple[int, int], int]:
+    def order(pod: LedgerEntry) -> tuple[int, tuple[int, int], int]:
         dearest = max(((costs[gpu], gpu) for gpu in _gpus(pod)), default=((0, 0), 0))
         return pod.priority, *dearest
 
@@ -116,11 +116,11 @@ def _spared(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...]:
     return tuple(left)
 
 
-def _cost(pods: Iterable[Holder]) -> tuple[int, int]:
+def _cost(pods: Iterable[LedgerEntry]) -> tuple[int, int]:
     """Return the sum of priorities and the number of pods."""
     priorities = [pod.priority + _LOWEST for pod in pods]
     return sum(priorities), len(priorities)
 
 
-def _gpus(pod: Holder) -> list[int]:
+def _gpus(pod: LedgerEntry) -> list[int]:
     return sorted({share.gpu for share in pod.shares})

@@ -6,10 +6,10 @@ import msgspec
 
 from tessera.core.packing.plan import GpuLayout
 
-__all__ = ["Cost", "ModelUse", "cost", "gpu_use"]
+__all__ = ["Cost", "ModelGpus", "cost", "gpu_use"]
 
 
-class ModelUse(msgspec.Struct, frozen=True, kw_only=True):
+class ModelGpus(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs of one model after a plan."""
 
     model: str
@@ -33,13 +33,15 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """GPU models of the fleet without a price, which the sums leave out."""
 
 
-def gpu_use(layouts: Iterable[GpuLayout]) -> tuple[ModelUse, ...]:
+def gpu_use(layouts: Iterable[GpuLayout]) -> tuple[ModelGpus, ...]:
     """Return how many GPUs of each model are in use, in order of the models' first GPU."""
-    found: dict[str, ModelUse] = {}
+    found: dict[str, ModelGpus] = {}
     for each in layouts:
-        holders = {(holding.pod, holding.share.container) for device in each.devices for holding in device.holdings}
-        so_far = found.get(each.model, ModelUse(model=each.model, gpus=0, used=0, unshared=0))
-        found[each.model] = ModelUse(
+        holders = {
+            (pod_share.pod, pod_share.share.container) for device in each.devices for pod_share in device.pod_shares
+        }
+        so_far = found.get(each.model, ModelGpus(model=each.model, gpus=0, used=0, unshared=0))
+        found[each.model] = ModelGpus(
             model=each.model,
             gpus=so_far.gpus + 1,
             used=so_far.used + bool(holders),
@@ -48,7 +50,7 @@ def gpu_use(layouts: Iterable[GpuLayout]) -> tuple[ModelUse, ...]:
     return tuple(found.values())
 
 
-def cost(use: Iterable[ModelUse], prices: Mapping[str, float]) -> Cost:
+def cost(use: Iterable[ModelGpus], prices: Mapping[str, float]) -> Cost:
     """Return what these GPUs cost an hour, at prices of one GPU of each model."""
     use = tuple(use)
     priced = [(each, prices[each.model]) for each in use if each.model in prices]

@@ -247,8 +247,8 @@ class _Search:
     def _apart(self, requested: Mapping[Need, int]) -> _Counts:
         counts = [0] * len(self.types)
         for need, count in requested.items():
-            holding = [t for t in range(len(self.types)) if (need, t) in self._caps]
-            t = min(holding, key=lambda t: self.types[t].cost / self._caps[need, t])
+            pod_share = [t for t in range(len(self.types)) if (need, t) in self._caps]
+            t = min(pod_share, key=lambda t: self.types[t].cost / self._caps[need, t])
             counts[t] += -(-count // self._caps[need, t])
         return tuple(max(count, *(f[t] + 1 for f in self._failed), 0) for t, count in enumerate(counts))
 

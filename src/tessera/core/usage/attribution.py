@@ -15,11 +15,11 @@ from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, ProcessReading
 from tessera.core.usage.plausible import most_mib, plausible
 
-__all__ = ["ENDED", "ContainerAllocation", "ContainerUse", "DeviceUse", "GpuUse", "Owner", "attributed"]
+__all__ = ["ENDED", "ContainerDevice", "ContainerUsage", "DeviceUsage", "GpuUsage", "Owner", "attributed"]
 
 
-class ContainerAllocation(msgspec.Struct, frozen=True, kw_only=True):
-    """A container's allocation of a device, or of a part of one."""
+class ContainerDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that a container is allocated, or its part of one, as metrics name it."""
 
     namespace: str
     pod: str
@@ -62,10 +62,10 @@ def _busy(activity: EngineActivity | None, gpu_percent: float | None) -> float |
     return gpu_percent if activity is None or activity.sm_percent is None else activity.sm_percent
 
 
-class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A container's usage of a device."""
+class ContainerUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured of a container on a device."""
 
-    allocation: ContainerAllocation
+    allocation: ContainerDevice
     memory_mib: int | None = None
     gpu_percent: float | None = None
     activity: EngineActivity | None = None
@@ -77,7 +77,7 @@ class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
         return _busy(self.activity, self.gpu_percent)
 
 
-class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU without MIG, or a MIG instance, and its users."""
 
     device: DeviceId
@@ -87,7 +87,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     used_mib: int | None = None
     gpu_percent: int | None = None
     activity: EngineActivity | None = None
-    containers: tuple[ContainerUse, ...] = ()
+    containers: tuple[ContainerUsage, ...] = ()
     """Sorted."""
     unattributed_mib: int | None = None
     """Memory in use by no container; None where unknown."""
@@ -100,26 +100,26 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
         return _busy(self.activity, self.gpu_percent)
 
     @property
-    def exclusive_allocation(self) -> ContainerAllocation | None:
+    def exclusive_allocation(self) -> ContainerDevice | None:
         """The allocation of the one container with the exclusive device."""
         exclusive = len(self.containers) == 1 and self.containers[0].allocation.exclusive
         return self.containers[0].allocation if exclusive else None
 
 
-class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+class GpuUsage(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU, its plausible measurements, and its devices."""
 
     facts: GpuFacts
     reading: GpuReading
-    devices: tuple[DeviceUse, ...] = ()
+    devices: tuple[DeviceUsage, ...] = ()
 
 
 def attributed(
     facts: GpuFacts,
     reading: GpuReading,
-    allocations: Iterable[ContainerAllocation],
+    allocations: Iterable[ContainerDevice],
     owners: Mapping[int, Owner | None] | None,
-) -> GpuUse:
+) -> GpuUsage:
     """Return the usage of a GPU, by container.
 
     Args:
@@ -131,11 +131,11 @@ def attributed(
 
     """
     reading = plausible(reading, facts)
-    by_device = defaultdict[DeviceId, list[ContainerAllocation]](list)
+    by_device = defaultdict[DeviceId, list[ContainerDevice]](list)
     for allocation in _merged(allocations):
         by_device[allocation.device].append(allocation)
     if facts.layout is None:
-        device = DeviceUse(
+        device = DeviceUsage(
             device=DeviceId(facts.uuid),
             memory_mib=facts.memory_mib,
             used_mib=reading.memory_used_mib,
@@ -148,7 +148,7 @@ def attributed(
         measured = {each.placement: each for each in reading.instances}
         for instance in facts.instances:
             own = measured.get(instance.placement)
-            device = DeviceUse(
+            device = DeviceUsage(
                 device=DeviceId(facts.uuid, instance.placement),
                 instance=instance,
                 memory_mib=instance.memory_mib,
@@ -157,12 +157,12 @@ def attributed(
             )
             on = None if own is None else _on_instance(instance, reading.processes)
             devices.append(_with_containers(device, by_device[device.device], on, owners, most_mib(instance)))
-    return GpuUse(facts=facts, reading=reading, devices=tuple(devices))
+    return GpuUsage(facts=facts, reading=reading, devices=tuple(devices))
 
 
-def _merged(allocations: Iterable[ContainerAllocation]) -> Iterable[ContainerAllocation]:
+def _merged(allocations: Iterable[ContainerDevice]) -> Iterable[ContainerDevice]:
     """Return each container once for each of its devices, sorted, with its total allocation of it."""
-    found: dict[tuple[tuple[str, str], DeviceId], ContainerAllocation] = {}
+    found: dict[tuple[tuple[str, str], DeviceId], ContainerDevice] = {}
     for each in dict.fromkeys(allocations):
         known = found.setdefault((each.key, each.device), each)
         if known is not each:
@@ -183,15 +183,15 @@ def _on_instance(instance: Instance, processes: tuple[ProcessReading, ...] | Non
 
 
 def _with_containers(
-    device: DeviceUse,
-    allocations: list[ContainerAllocation],
+    device: DeviceUsage,
+    allocations: list[ContainerDevice],
     processes: Sequence[ProcessReading] | None,
     owners: Mapping[int, Owner | None] | None,
     most_mib: int,
-) -> DeviceUse:
+) -> DeviceUsage:
     """Return a device with the usage of each of its containers."""
     if len(allocations) == 1 and allocations[0].exclusive:
-        user = ContainerUse(
+        user = ContainerUsage(
             allocation=allocations[0],
             memory_mib=device.used_mib,
             gpu_percent=device.gpu_percent,
@@ -199,7 +199,7 @@ def _with_containers(
         )
         return msgspec.structs.replace(device, containers=(user,), unattributed_mib=0)
     if processes is None or any(owners is None or each.pid not in owners for each in processes):
-        unknown = tuple(ContainerUse(allocation=each) for each in allocations)
+        unknown = tuple(ContainerUsage(allocation=each) for each in allocations)
         return msgspec.structs.replace(
             device, containers=unknown, unattributed_mib=None if allocations else device.used_mib
         )
@@ -226,7 +226,7 @@ def _with_containers(
 
 
 def _ended_percent(
-    device: DeviceUse, running: Sequence[ProcessReading], ended: Sequence[ProcessReading]
+    device: DeviceUsage, running: Sequence[ProcessReading], ended: Sequence[ProcessReading]
 ) -> float | None:
     """Return the load of a shared device by processes that have ended.
 
@@ -239,23 +239,23 @@ def _ended_percent(
 
 
 def _use_of(
-    allocation: ContainerAllocation,
-    allocations: list[ContainerAllocation],
+    allocation: ContainerDevice,
+    allocations: list[ContainerDevice],
     own: Mapping[tuple[str, str], list[ProcessReading]],
     most_mib: int,
-) -> ContainerUse:
+) -> ContainerUsage:
     """Return the usage of a container's processes; None if some may belong to another container of its pod.
 
     No container has more memory than the device, beyond the rounding of each process: more is not plausible.
     """
     vague, same_pod = own.get((allocation.uid, ""), []), [each for each in allocations if each.uid == allocation.uid]
     if vague and len(same_pod) > 1:
-        return ContainerUse(allocation=allocation)
+        return ContainerUsage(allocation=allocation)
     processes = [*own.get(allocation.key, []), *vague]
     memory_mib = [each.memory_mib for each in processes if each.memory_mib is not None]
     percent = [each.sm_percent for each in processes if each.sm_percent is not None]
     known = len(memory_mib) == len(processes) and sum(memory_mib) <= most_mib + len(processes)
-    return ContainerUse(
+    return ContainerUsage(
         allocation=allocation,
         memory_mib=min(sum(memory_mib), most_mib) if known else None,
         gpu_percent=min(sum(percent), 100) if len(percent) == len(processes) else None,

@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.usage.activity import IDLE_PERCENT
-from tessera.core.usage.attribution import GpuUse
+from tessera.core.usage.attribution import GpuUsage
 
 __all__ = ["Histories", "HistoryKey", "UsageHistory", "remembered"]
 
@@ -41,7 +41,7 @@ class UsageHistory(msgspec.Struct, frozen=True, kw_only=True):
 Histories: TypeAlias = Mapping[HistoryKey, UsageHistory]
 
 
-def remembered(former: Histories, uses: Iterable[GpuUse], now_s: float) -> Histories:
+def remembered(former: Histories, uses: Iterable[GpuUsage], now_s: float) -> Histories:
     """Return the histories after an observation; those of deleted containers are forgotten.
 
     Where processes that have ended used a shared device, it is unknown how much of it each container used: only its

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from tessera.core.usage.activity import IDLE_PERCENT
-from tessera.core.usage.attribution import DeviceUse, GpuUse
+from tessera.core.usage.attribution import DeviceUsage, GpuUsage
 from tessera.core.usage.throttling import ThrottleCause, causes
 
 __all__ = [
@@ -179,7 +179,7 @@ def _busiest(devices: Iterable[DeviceLoad]) -> Iterator[str]:
             least = load if name else math.inf
 
 
-def gpu_load(gpu: GpuUse) -> GpuLoad:
+def gpu_load(gpu: GpuUsage) -> GpuLoad:
     """Return how busy the devices of a GPU and their containers are."""
     devices = tuple(
         DeviceLoad(
@@ -195,6 +195,6 @@ def gpu_load(gpu: GpuUse) -> GpuLoad:
     return GpuLoad(causes=tuple(each.value for each in causes(gpu.reading.clocks_event_reasons)), devices=devices)
 
 
-def _saturation(device: DeviceUse) -> float | None:
+def _saturation(device: DeviceUsage) -> float | None:
     """Return how busy a shared device is: in time, as its containers are measured, or in its multiprocessors."""
     return max((each for each in (device.gpu_percent, device.busy_percent) if each is not None), default=None)

@@ -14,7 +14,7 @@ import msgspec
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, open_placements
-from tessera.core.usage.attribution import ContainerAllocation, ContainerUse, DeviceUse, GpuUse
+from tessera.core.usage.attribution import ContainerDevice, ContainerUsage, DeviceUsage, GpuUsage
 from tessera.core.usage.families import Family, Labels, Metric, MetricSample
 from tessera.core.usage.throttling import ThrottleCause, causes
 
@@ -215,7 +215,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     """The observation of a node's GPUs at one moment."""
 
     node: str
-    gpus: tuple[GpuUse, ...] = ()
+    gpus: tuple[GpuUsage, ...] = ()
     states: tuple[DeviceFacts, ...] = ()
     counts: tuple[GpuCounts, ...] = ()
     unseen: tuple[int, ...] = ()
@@ -287,7 +287,7 @@ def _of_node(node: str) -> Labels:
     return (("Hostname", node), ("hostname", node))
 
 
-def _device_labels(device: DeviceUse, labels: Labels) -> Labels:
+def _device_labels(device: DeviceUsage, labels: Labels) -> Labels:
     if device.instance is None:
         return labels
     return (*labels, *_of_instance(device.instance.placement.profile, device.instance.gpu_instance))
@@ -297,7 +297,7 @@ def _of_instance(profile: str, gpu_instance: int) -> Labels:
     return (("GPU_I_PROFILE", profile[:_LONGEST]), ("GPU_I_ID", str(gpu_instance)))
 
 
-def _pod_labels(allocation: ContainerAllocation) -> Labels:
+def _pod_labels(allocation: ContainerDevice) -> Labels:
     return (
         ("namespace", allocation.namespace),
         ("pod", allocation.pod),
@@ -311,7 +311,7 @@ def _add(samples: _Samples, metric: Metric, labels: Labels, value: float | None)
         samples[metric.name].append(MetricSample(labels, value))
 
 
-def _add_gpu(samples: _Samples, gpu: GpuUse, labels: Labels, *, with_pod: bool) -> None:
+def _add_gpu(samples: _Samples, gpu: GpuUsage, labels: Labels, *, with_pod: bool) -> None:
     """Add the measurements of a whole GPU; also a container's if it has the GPU exclusively, and series of its own."""
     facts, reading = gpu.facts, gpu.reading
     user = gpu.devices[0].exclusive_allocation if with_pod and facts.layout is None and gpu.devices else None
@@ -339,7 +339,7 @@ def _layout_text(layout: Layout | None) -> str:
     return "off" if layout is None else ",".join(f"{each.profile}@{each.start}" for each in layout)
 
 
-def _add_slices(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
+def _add_slices(samples: _Samples, gpu: GpuUsage, labels: Labels) -> None:
     """Add how much of a GPU is free in all, and in one piece, beside the allocated instances."""
     allocated = tuple(sorted(each.instance.placement for each in gpu.devices if each.instance and each.containers))
     model = gpu.facts.model
@@ -357,7 +357,7 @@ def _add_counts(samples: _Samples, counts: GpuCounts, labels: Labels) -> None:
     _add(samples, _CHANGES, labels, counts.layout_changes)
 
 
-def _add_device(samples: _Samples, device: DeviceUse, shown: Collection[ContainerUse], labels: Labels) -> None:
+def _add_device(samples: _Samples, device: DeviceUsage, shown: Collection[ContainerUsage], labels: Labels) -> None:
     """Add the measurements of a device, and those of its containers that have series of their own."""
     own = _device_labels(device, labels)
     user = device.exclusive_allocation if shown else None
@@ -408,5 +408,5 @@ def _state_labels(usage: NodeUsage) -> Iterator[tuple[DeviceId, Labels]]:
     for gpu in usage.gpus:
         labels = _labels(gpu.facts, usage.node)
         yield DeviceId(gpu.facts.uuid), labels
-        instances: Iterable[DeviceUse] = (each for each in gpu.devices if each.instance is not None)
+        instances: Iterable[DeviceUsage] = (each for each in gpu.devices if each.instance is not None)
         yield from ((each.device, _device_labels(each, labels)) for each in instances)

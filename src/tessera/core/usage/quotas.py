@@ -13,13 +13,13 @@ from tessera.core.usage.ownmetrics import (
     QUOTA_USED,
 )
 
-__all__ = ["QuotaUse", "quota_metrics"]
+__all__ = ["QuotaUsage", "quota_metrics"]
 
 _MOST: Final = 2048
 """Most amounts with series: users who create quotas must not fill Prometheus."""
 
 
-class QuotaUse(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class QuotaUsage(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """One resource of GPUs under one quota."""
 
     kind: Literal["ClusterQueue", "ResourceQuota"]
@@ -35,7 +35,7 @@ class QuotaUse(msgspec.Struct, frozen=True, kw_only=True, order=True):
     borrowed: float = 0
 
 
-def quota_metrics(uses: Iterable[QuotaUse]) -> Mapping[Metric, Mapping[Labels, float]]:
+def quota_metrics(uses: Iterable[QuotaUsage]) -> Mapping[Metric, Mapping[Labels, float]]:
     """Return the values of each metric; without entries that have neither quota nor usage."""
     found = sorted(each for each in uses if each.guaranteed or each.used)
     shown = {tuple((name, getattr(each, name)) for name in QUOTA_USED.labels): each for each in found[:_MOST]}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tessera.core.usage.attribution import ContainerUse, DeviceUse
+from tessera.core.usage.attribution import ContainerUsage, DeviceUsage
 from tessera.core.usage.history import Histories
 from tessera.core.usage.neighbors import Contention, contention_of, gpu_load
 from tessera.core.usage.nodemetrics import NodeUsage
@@ -118,7 +118,7 @@ def _gpus(usage: NodeUsage, histories: Histories) -> Iterator[GpuReport]:
         )
 
 
-def _device(device: DeviceUse, histories: Histories) -> DeviceReport:
+def _device(device: DeviceUsage, histories: Histories) -> DeviceReport:
     placement = None if device.instance is None else device.instance.placement
     return DeviceReport(
         profile="" if placement is None else placement.profile,
@@ -131,7 +131,7 @@ def _device(device: DeviceUse, histories: Histories) -> DeviceReport:
     )
 
 
-def _container(container: ContainerUse, device: DeviceUse, histories: Histories) -> ContainerReport:
+def _container(container: ContainerUsage, device: DeviceUsage, histories: Histories) -> ContainerReport:
     allocation = container.allocation
     history = histories.get((allocation.key, device.device))
     return ContainerReport(

@@ -18,7 +18,7 @@ from tessera.clients.kube import GPU_NODES, PODS, Kube, Object, Selection, Unans
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.protocols.claims import Fate, key_of
 from tessera.core.cluster.snapshot import NodeName, Share
-from tessera.core.packing.ledger import Hold, Holder, Purpose
+from tessera.core.packing.ledger import LedgerEntry, Purpose, PurposeKey
 from tessera.core.workload.tesseranames import GPUS_BY_LABELS
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
@@ -164,7 +164,7 @@ class Claimer:
     @contextmanager
     def _chosen(self, node: str, batch: list[_ClaimRequest], *, sure: bool) -> Iterator[_Chosen]:
         """Assign claims to pods that fit, reserving their shares; reject the others where that is certain."""
-        view, chosen, holds = self._view, _Chosen(), list[Hold]()
+        view, chosen, holds = self._view, _Chosen(), list[PurposeKey]()
         view.pods.drop_expired()
         for each in batch:
             live = each.live
@@ -188,8 +188,8 @@ class Claimer:
             claim = Claim(uid=live.uid, pod=live.key, shares=shares, attempt=f"{self._replica}/{self._attempts}")
             chosen.append((each, WrittenClaim(claim, earlier is not None, self._clock_s())))
             if earlier is None:
-                holds.append(Hold(Purpose.CHOICE, live.uid, node, claim.attempt))
-                view.ledger.put_pod(Holder(holds[-1], live.key, NodeName(node), live.need, shares, live.priority))
+                holds.append(PurposeKey(Purpose.CHOICE, live.uid, node, claim.attempt))
+                view.ledger.put_pod(LedgerEntry(holds[-1], live.key, NodeName(node), live.need, shares, live.priority))
         try:
             yield chosen
         finally:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose
+from tessera.core.packing.ledger import Ledger, LedgerEntry, Purpose, PurposeKey
 from tessera.core.workload.need import Need, PodKey
 
 __all__ = ["Nominations"]
@@ -43,12 +43,12 @@ class Nominations:
         shares = self._ledger.choose(need, node)
         if not isinstance(shares, str):
             self._all[uid] = _Nomination(self._clock_s() + _LAST_S, node)
-            self._ledger.put_pod(Holder(Hold(Purpose.NOMINATION, uid), key, NodeName(node), need, shares))
+            self._ledger.put_pod(LedgerEntry(PurposeKey(Purpose.NOMINATION, uid), key, NodeName(node), need, shares))
 
     def drop(self, uid: str) -> None:
         """Drop the nomination of a pod."""
         if self._all.pop(uid, None) is not None:
-            self._ledger.drop_pod(Hold(Purpose.NOMINATION, uid))
+            self._ledger.drop_pod(PurposeKey(Purpose.NOMINATION, uid))
 
     def drop_expired(self) -> None:
         """Drop expired nominations; they are ordered by time."""

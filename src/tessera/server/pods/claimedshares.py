@@ -7,7 +7,7 @@ from typing import Protocol
 from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.core.cluster.protocols.claims import Fate, NodeClaims
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose
+from tessera.core.packing.ledger import Ledger, LedgerEntry, Purpose, PurposeKey
 from tessera.core.workload.need import Need, PodKey
 
 __all__ = ["ClaimedShares", "PodLookup"]
@@ -38,7 +38,7 @@ class ClaimedShares:
         self._ledger = ledger
         self._pods = pods
         self._claims: dict[str, NodeClaims] = {}
-        self._holders: dict[str, dict[Hold, Holder]] = {}
+        self._holders: dict[str, dict[PurposeKey, LedgerEntry]] = {}
         self._nodes_of: dict[str, set[str]] = {}
 
     @property
@@ -56,12 +56,12 @@ class ClaimedShares:
 
     def hold(self, node: str) -> None:
         """Update the ledger with the claims of a node that count."""
-        before, holders = self._holders.get(node, {}), dict[Hold, Holder]()
+        before, holders = self._holders.get(node, {}), dict[PurposeKey, LedgerEntry]()
         for claim in self.on(node).counting(self._pods.fate):
             live = self._pods.live_pod(claim.uid)
             need, priority = (live.need, live.priority) if live else (Need(), 0)
-            name = Hold(Purpose.CLAIM, claim.uid, node, claim.attempt)
-            holders[name] = Holder(name, PodKey(claim.pod), NodeName(node), need, claim.shares, priority)
+            name = PurposeKey(Purpose.CLAIM, claim.uid, node, claim.attempt)
+            holders[name] = LedgerEntry(name, PodKey(claim.pod), NodeName(node), need, claim.shares, priority)
             self._nodes_of.setdefault(claim.uid, set()).add(node)
         for name in before.keys() - holders.keys():
             self._ledger.drop_pod(name)

@@ -11,10 +11,10 @@ import msgspec
 
 from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.core.cluster.snapshot import NodeName, Share
-from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose
+from tessera.core.packing.ledger import Ledger, LedgerEntry, Purpose, PurposeKey
 from tessera.core.workload.need import Form, Need
 
-__all__ = ["ExchangeHolds"]
+__all__ = ["ExchangedShares"]
 
 _LATE_S = 120.0
 """How long an agent may take to write the next assignment: it evicts a pod that cannot be written after a minute. No
@@ -31,7 +31,7 @@ class _Node:
     """The incomplete exchanges of one node, and those completed a moment ago."""
 
     def __init__(self) -> None:
-        self.kept: dict[Hold, Shares] = {}
+        self.kept: dict[PurposeKey, Shares] = {}
         self.twice = Counter[Shares]()
         """Shares assigned to more than one pod, and to how many more."""
         self.settled: set[str] = set()
@@ -39,7 +39,7 @@ class _Node:
         self.until_s = 0.0
 
 
-class ExchangeHolds:
+class ExchangedShares:
     """The shares counted in the ledger for incomplete exchanges.
 
     Args:
@@ -114,11 +114,11 @@ class ExchangeHolds:
 
     def _hold(self, node: _Node, live: LivePod) -> None:
         self._number += 1
-        name = Hold(Purpose.EXCHANGE, live.uid, live.node, str(self._number))
+        name = PurposeKey(Purpose.EXCHANGE, live.uid, live.node, str(self._number))
         node.kept[name] = _unnamed(live.shares)
-        self._ledger.put_pod(Holder(name, live.key, NodeName(live.node), Need(), live.shares, live.priority))
+        self._ledger.put_pod(LedgerEntry(name, live.key, NodeName(live.node), Need(), live.shares, live.priority))
 
-    def _release(self, node: _Node, name: Hold) -> None:
+    def _release(self, node: _Node, name: PurposeKey) -> None:
         del node.kept[name]
         self._ledger.drop_pod(name)
 

@@ -12,9 +12,9 @@ from tessera.api.tessera.pods.clusterpods import LivePod, read_live_pod
 from tessera.clients.kube import Listing, Object, annotations_of, uid_of, version_of
 from tessera.core.cluster.protocols.claims import Fate
 from tessera.core.cluster.snapshot import NodeName, Share
-from tessera.core.packing.ledger import Holder, HolderId, Ledger
+from tessera.core.packing.ledger import Ledger, LedgerEntry, LedgerKey
 from tessera.server.knownkeys import KnownKeys
-from tessera.server.pods.exchanges import ExchangeHolds
+from tessera.server.pods.exchanges import ExchangedShares
 from tessera.server.pods.retention import Retention
 from tessera.server.recent import Recent
 
@@ -41,11 +41,11 @@ class PodCache:
         self._keys = keys
         self._leave_out = leave_out
         self._retention = Retention()
-        self._exchanges = ExchangeHolds(ledger, clock_s)
+        self._exchanges = ExchangedShares(ledger, clock_s)
         self._objects: dict[str, Object] = {}
         self._live: dict[str, LivePod] = {}
         self._uids: dict[str, str] = {}
-        self._assumed: dict[str, Holder] = {}
+        self._assumed: dict[str, LedgerEntry] = {}
         self._gone = Recent[str]()
         self._listed = 0
 
@@ -56,7 +56,7 @@ class PodCache:
         uid = self._uids.get(key)
         return None if uid is None else (self._objects[uid], self._live[uid])
 
-    def live_pod(self, uid: HolderId) -> LivePod | None:
+    def live_pod(self, uid: LedgerKey) -> LivePod | None:
         """Return the pod of this UID; None if it was not observed, as for claims and nominations in the ledger."""
         return self._live.get(uid) if isinstance(uid, str) else None
 
@@ -133,7 +133,7 @@ class PodCache:
         """Count a pod that this server bound as bound, until the watch shows it."""
         now = self._live.get(live.uid)
         if live.uid not in self._gone and not (now and (now.node or now.finished)):
-            holder = Holder(live.uid, live.key, NodeName(node), live.need, shares, live.priority)
+            holder = LedgerEntry(live.uid, live.key, NodeName(node), live.need, shares, live.priority)
             self._assumed[live.uid] = holder
             self._ledger.put_pod(holder)
 
@@ -184,7 +184,7 @@ class PodCache:
             self._exchanges.ended(before or live)
         elif live.node:
             self._assumed.pop(uid, None)
-            holder = Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority)
+            holder = LedgerEntry(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority)
             self._ledger.put_pod(msgspec.structs.replace(holder, doubted=True) if live.doubted else holder)
             if before is not None and before.node == live.node:
                 self._exchanges.moved(before, live)

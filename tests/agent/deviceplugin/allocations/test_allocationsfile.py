@@ -8,13 +8,15 @@ from structlog.testing import capture_logs
 
 from tessera.agent.deviceplugin.allocations.allocationsfile import read_allocations, write_allocations
 from tessera.api.tessera.node import agentfiles
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Unavailable
 from tessera.log import logger
 
 RECORD = tuple(
-    Allocation(resource="r", ids=(name,), uses=(Use(device=DeviceId("g")),), uid=name, pod=f"ns/{name}")
+    AgentAllocation(
+        resource="r", ids=(name,), uses=(AllocatedDevice(device=DeviceId("g")),), uid=name, pod=f"ns/{name}"
+    )
     for name in "ab"
 )
 
@@ -31,7 +33,7 @@ ODD = b'{"resource": "r", "ids": ["x"], "uses": [{"gpu": "g", "placement": "of t
 GOOD = agentfiles.write_allocations(RECORD)
 
 # Keyed by a sentence: content, entries that count.
-BROKEN: dict[str, tuple[bytes, tuple[Allocation, ...]]] = {
+BROKEN: dict[str, tuple[bytes, tuple[AgentAllocation, ...]]] = {
     "an entry of another version": (GOOD[:-1] + b"," + ODD + b"]", RECORD),
     "an entry of a version to come": (GOOD.replace(b'"version":1', b'"version":2', 1), RECORD[1:]),
     "an entry that is none": (b"[7," + GOOD[1:], RECORD),

@@ -7,7 +7,7 @@ import pytest
 from builders.gpunodes import facts
 from harness.pluginnode import CDI, GPU, MEMORY, NEED, WHOLE, Node, share
 from tessera.clients.kubelet import Container
-from tessera.core.deviceplugin.allocations.agentallocations import Use
+from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict
 
@@ -88,7 +88,7 @@ async def test_what_a_pod_that_is_gone_left_is_closed_to_others_until_it_ends(no
     await node.run("p")
     process = node.process_of("p")
     with pytest.raises(Conflict, match="of pod default/p"):
-        await node.plugins.gate.admit(GPU, (facts(0).uuid,), (Use(device=DeviceId(facts(0).uuid)),))
+        await node.plugins.gate.admit(GPU, (facts(0).uuid,), (AllocatedDevice(device=DeviceId(facts(0).uuid)),))
     assert not left(node), "its pod is there"
     node.end("p")
     node.passed_s += 3  # a list has precedence over the watch for two seconds

@@ -15,7 +15,7 @@ from tessera.agent.deviceplugin import PluginPaths, Plugins
 from tessera.agent.pods.podsview import PodsView
 from tessera.clients.kube import Listing, Object
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 
@@ -49,10 +49,10 @@ async def test_files_without_a_version_are_read(tmp_path: Path) -> None:
         shutil.copy(STATE / name, tmp_path)
     plugins = started(tmp_path)
     assert [request.shares for request in plugins.shares.assigned_requests()] == [(amount(1, memory_mib=2048),)]
-    slice_ = Use(device=DeviceId("GPU-00000001", Placement(0, 1, "1g.5gb")))
-    memory = Use(device=DeviceId("GPU-00000001"), exclusivity=Exclusivity.MEMORY, memory_mib=2048)
+    slice_ = AllocatedDevice(device=DeviceId("GPU-00000001", Placement(0, 1, "1g.5gb")))
+    memory = AllocatedDevice(device=DeviceId("GPU-00000001"), exclusivity=Exclusivity.MEMORY, memory_mib=2048)
     assert plugins.gate.record.entries == (
-        Allocation(
+        AgentAllocation(
             resource="nvidia.com/mig-1g.5gb",
             ids=("MIG-1",),
             uses=(slice_,),
@@ -61,7 +61,7 @@ async def test_files_without_a_version_are_read(tmp_path: Path) -> None:
             container="main",
             at_ns=5,
         ),
-        Allocation(resource=NEED, ids=("GPU-00000001-_-0",), uses=(memory,), at_ns=6),
+        AgentAllocation(resource=NEED, ids=("GPU-00000001-_-0",), uses=(memory,), at_ns=6),
     )
 
 

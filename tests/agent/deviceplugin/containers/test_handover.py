@@ -8,7 +8,7 @@ from builders.gpunodes import facts, offered, sevenths
 from tessera.agent.deviceplugin.containers.changerequests import ChangeRequests
 from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, PluginPaths
 from tessera.agent.deviceplugin.containers.handover import DeviceHandover
-from tessera.core.deviceplugin.allocations.agentallocations import Use
+from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -46,5 +46,5 @@ def test_an_index_is_the_drivers_and_none_where_the_device_is_not_there(maker: D
         DeviceId(split, third),
         DeviceId("other"),
     )
-    found = DeviceHandover(maker, DeviceInjection()).indices(tuple(Use(device=each) for each in devices))
+    found = DeviceHandover(maker, DeviceInjection()).indices(tuple(AllocatedDevice(device=each) for each in devices))
     assert found == ("0", "1:0", "1:1", "none", "none")

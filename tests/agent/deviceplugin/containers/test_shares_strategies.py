@@ -92,7 +92,7 @@ async def test_a_container_that_was_answered_by_cdi_starts_by_cdi(node: Node, *,
     await node.offer(*GPUS, how=CDI)
     node.assign("old", 5, share(0, 5120))
     await node.run("old", NEED, 5)
-    ids = node.kubelet._holdings[-1].ids
+    ids = node.kubelet._entries[-1].ids
     node.end("old")
     node.assign("q", 5, share(1, 5120))
     await node.kubelet.allocate("default", "q", FIVE, ids)
@@ -133,7 +133,7 @@ async def test_a_call_for_a_pod_that_is_gone_writes_nothing(node: Node) -> None:
     await node.kubelet.admit("default", "p", FIVE)
     starting = asyncio.ensure_future(node.kubelet.create("default", "p", "main"))
     await held.waits.wait()
-    ids = node.kubelet._holdings[-1].ids
+    ids = node.kubelet._entries[-1].ids
     node.version += 5
     node.end("p")
     node.assign("q", 5, share(1, 5120))

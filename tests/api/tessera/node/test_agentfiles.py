@@ -19,7 +19,7 @@ from tessera.api.tessera.node.agentfiles import (
     write_answers,
 )
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.deviceplugin.allocations.kubeletallocations import RequestKey
 from tessera.core.deviceplugin.allocations.lostentries import LostEntry
 from tessera.core.deviceplugin.allocations.matching import Answer, AssignedRequest, Correction
@@ -48,11 +48,14 @@ SHARES = st.lists(
 KEYS = st.builds(RequestKey, TEXT, TEXT, TEXT, TEXT)
 REQUESTS = st.builds(AssignedRequest, key=KEYS, units=AMOUNT, shares=SHARES, models=st.tuples(TEXT), at=AMOUNT)
 USES = st.builds(
-    Use, device=st.builds(DeviceId, TEXT, PLACEMENTS), exclusivity=st.sampled_from(Exclusivity), memory_mib=AMOUNT
+    AllocatedDevice,
+    device=st.builds(DeviceId, TEXT, PLACEMENTS),
+    exclusivity=st.sampled_from(Exclusivity),
+    memory_mib=AMOUNT,
 )
 USES = st.builds(msgspec.structs.replace, USES, mps=st.sampled_from([None, False, True]), clients=AMOUNT)
 ALLOCATIONS = st.builds(
-    Allocation,
+    AgentAllocation,
     ids=st.tuples(TEXT),
     uses=st.tuples(USES),
     uid=TEXT,
@@ -78,7 +81,7 @@ ANSWERS = st.builds(
 
 
 @given(st.lists(ALLOCATIONS, max_size=3).map(tuple))
-def test_a_record_of_allocations_is_read_as_it_was_written(record: tuple[Allocation, ...]) -> None:
+def test_a_record_of_allocations_is_read_as_it_was_written(record: tuple[AgentAllocation, ...]) -> None:
     assert read_allocations(write_allocations(record)) == (record, "")
 
 
@@ -135,8 +138,10 @@ def test_version_1_has_these_names() -> None:
 
 
 def test_what_was_written_before_there_were_versions_is_read() -> None:
-    use = Use(device=DeviceId("GPU-1", Placement(1, 1, "1g.5gb")), exclusivity=Exclusivity.REPLICA, memory_mib=7)
-    held = Allocation(
+    use = AllocatedDevice(
+        device=DeviceId("GPU-1", Placement(1, 1, "1g.5gb")), exclusivity=Exclusivity.REPLICA, memory_mib=7
+    )
+    held = AgentAllocation(
         resource="nvidia.com/mig-1g.5gb",
         ids=("MIG-1",),
         uses=(use,),
@@ -178,7 +183,9 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
     found, problem = read_allocations(path.read_bytes())
     assert problem == ""
     number = int(path.name.partition("-")[0])
-    turns = Use(device=DeviceId("GPU-00000001"), exclusivity=Exclusivity.REPLICA, mps=False if number > 8 else None)
+    turns = AllocatedDevice(
+        device=DeviceId("GPU-00000001"), exclusivity=Exclusivity.REPLICA, mps=False if number > 8 else None
+    )
     part = msgspec.structs.replace(
         turns, device=DeviceId("GPU-00000002"), exclusivity=Exclusivity.MEMORY, memory_mib=2048
     )
@@ -186,7 +193,7 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
         (
             "nvidia.com/mig-1g.5gb",
             ("MIG-1",),
-            (Use(device=DeviceId("GPU-00000000", Placement(0, 1, "1g.5gb"))),),
+            (AllocatedDevice(device=DeviceId("GPU-00000000", Placement(0, 1, "1g.5gb"))),),
             *("uid-slice", "ns/slice", "main", 5),
         ),
         ("nvidia.com/gpu", ("GPU-00000001::0",), (turns,), "uid-turns", "ns/turns", "main", 6),

@@ -10,7 +10,7 @@ from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import EngineActivity
-from tessera.core.usage.attribution import ContainerAllocation, Owner, attributed
+from tessera.core.usage.attribution import ContainerDevice, Owner, attributed
 from tessera.core.usage.neighbors import Contention, contention_of, gpu_load
 from tessera.errors import TesseraError
 from tessera.sim.nvmlsim import FOREVER, Machine, Process
@@ -60,7 +60,7 @@ async def test_what_a_client_of_mps_does_is_unknown_and_not_none(world: NvmlWorl
         (8, 64, None),
         (9, 64, 0),
     ]
-    allocation = ContainerAllocation(
+    allocation = ContainerDevice(
         namespace="team", pod="a", container="c", uid="a", device=DeviceId(t4.uuid), exclusive=False
     )
     (device,) = attributed(t4, reading, [allocation], {7: None, 8: Owner(uid="a", container="c"), 9: None}).devices
@@ -79,9 +79,7 @@ async def test_the_noisy_one_of_a_hot_gpu_is_named_where_the_driver_tells_proces
     world.machine.set(1, "throttle_reasons", pynvml.nvmlClocksEventReasonSwThermalSlowdown)
     reading = await world.driver.measure(t4.uuid)
     allocations = [
-        ContainerAllocation(
-            namespace="team", pod=name, container="c", uid=name, device=DeviceId(t4.uuid), exclusive=False
-        )
+        ContainerDevice(namespace="team", pod=name, container="c", uid=name, device=DeviceId(t4.uuid), exclusive=False)
         for name in loads
     ]
     owners = {7: None} | {pid: Owner(uid=name, container="c") for pid, name in enumerate(loads, 8)}
@@ -204,7 +202,7 @@ async def test_the_pod_with_an_idle_helper_is_named_as_the_driver_not_its_neighb
     world.machine.set(1, "throttle_reasons", 0x4)
     whole = DeviceId(t4.uuid)
     allocations = [
-        ContainerAllocation(namespace="team", pod=pod, container="main", uid=pod, device=whole, exclusive=False)
+        ContainerDevice(namespace="team", pod=pod, container="main", uid=pod, device=whole, exclusive=False)
         for pod in ("busy", "quiet")
     ]
     owners = {pid: Owner(uid=pod, container="main") for pid, pod in ((1, "busy"), (2, "busy"), (3, "quiet"))}

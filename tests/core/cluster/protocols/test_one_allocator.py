@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tessera.core.cluster.protocols.allocators import DeviceState, Handshake, plan_offer, released_devices, state_of
 from tessera.core.deviceplugin.allocations import lastgate
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.lastgate import GateDecision, GateObservation, GatePod
 from tessera.core.gpu.deviceids import DeviceId, overlap
@@ -86,7 +86,7 @@ class State(NamedTuple):
     """The kubelet's `podDevices`."""
     flight: tuple[str, DeviceId, bool] | None = None
     """The call of Allocate that is under way: pod, device, whether the agent has answered."""
-    record: frozenset[Allocation] = frozenset()
+    record: frozenset[AgentAllocation] = frozenset()
     """The agent's."""
     faults: int = 0
 
@@ -118,20 +118,20 @@ class Model(NamedTuple):
 
 
 @cache
-def entry(device: DeviceId, name: str = "", *, units: int = 0) -> Allocation:
+def entry(device: DeviceId, name: str = "", *, units: int = 0) -> AgentAllocation:
     """Return what the agent records of a device, and of its pod if that is known; a need has units of its own."""
     gpu, placement = device
     if units and is_need(name):
-        uses = (Use(device=DeviceId(gpu, placement), exclusivity=Exclusivity.MEMORY, memory_mib=1),)
-        return Allocation(resource="need", ids=(name,), uses=uses, uid=name, pod=name, container="main")
+        uses = (AllocatedDevice(device=DeviceId(gpu, placement), exclusivity=Exclusivity.MEMORY, memory_mib=1),)
+        return AgentAllocation(resource="need", ids=(name,), uses=uses, uid=name, pod=name, container="main")
     requested = ("need", (name,)) if is_need(name) else ("named", (f"{device}",))
-    uses = (Use(device=DeviceId(gpu, placement)),)
-    return Allocation(
+    uses = (AllocatedDevice(device=DeviceId(gpu, placement)),)
+    return AgentAllocation(
         resource=requested[0], ids=requested[1], uses=uses, uid=name, pod=name, container="main" * bool(name)
     )
 
 
-def device_of(known: Allocation) -> DeviceId:
+def device_of(known: AgentAllocation) -> DeviceId:
     (only,) = known.uses
     return only.device
 
@@ -160,19 +160,21 @@ def observation(pods: Pods, inserted: Inserted) -> GateObservation:
 
 
 @cache
-def allocated(record: frozenset[Allocation], device: DeviceId, pods: Pods, inserted: Inserted) -> GateDecision:
+def allocated(record: frozenset[AgentAllocation], device: DeviceId, pods: Pods, inserted: Inserted) -> GateDecision:
     """Return what `Allocate` is answered for a device by name."""
     return lastgate.admit(in_order(record), entry(device), observation(pods, inserted), {})
 
 
 @cache
-def started(record: frozenset[Allocation], new: Allocation, pods: Pods, inserted: Inserted, units: int) -> GateDecision:
+def started(
+    record: frozenset[AgentAllocation], new: AgentAllocation, pods: Pods, inserted: Inserted, units: int
+) -> GateDecision:
     """Return what `PreStartContainer` is answered."""
     capacity_mib = {device_of(new): units} if units else {}
     return lastgate.start(in_order(record), new, observation(pods, inserted), capacity_mib, ids=not is_need(new.uid))
 
 
-def in_order(record: frozenset[Allocation]) -> tuple[Allocation, ...]:
+def in_order(record: frozenset[AgentAllocation]) -> tuple[AgentAllocation, ...]:
     return tuple(sorted(record, key=lambda each: (each.uid, each.ids)))
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from builders.gpunodes import facts, sevenths
 from builders.shares import share
 from tessera.core.deviceplugin.allocations.agentallocations import (
-    Allocation,
+    AgentAllocation,
+    AllocatedDevice,
     Clash,
     Exclusivity,
     SignedAssignment,
-    Use,
     clashes,
     completed,
     device_mismatch,
@@ -36,22 +36,22 @@ GPU, OTHER, SLICE, UNITS = "GPU-0", "GPU-1", "nvidia.com/mig-1g.5gb", "tessera.d
 FIRST, SECOND, PAIR = Placement(0, 1, "1g.5gb"), Placement(1, 1, "1g.5gb"), Placement(0, 2, "2g.10gb")
 
 
-def whole(gpu: str = GPU, placement: Placement | None = None) -> Use:
-    return Use(device=DeviceId(gpu, placement))
+def whole(gpu: str = GPU, placement: Placement | None = None) -> AllocatedDevice:
+    return AllocatedDevice(device=DeviceId(gpu, placement))
 
 
-def amount(memory_mib: int, gpu: str = GPU) -> Use:
-    return Use(device=DeviceId(gpu), exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib)
+def amount(memory_mib: int, gpu: str = GPU) -> AllocatedDevice:
+    return AllocatedDevice(device=DeviceId(gpu), exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib)
 
 
-def client(gpu: str = GPU, *, mps: bool | None = None, clients: int = 0) -> Use:
-    return Use(device=DeviceId(gpu), exclusivity=Exclusivity.REPLICA, mps=mps, clients=clients)
+def client(gpu: str = GPU, *, mps: bool | None = None, clients: int = 0) -> AllocatedDevice:
+    return AllocatedDevice(device=DeviceId(gpu), exclusivity=Exclusivity.REPLICA, mps=mps, clients=clients)
 
 
 def entry(
-    pod: str, *uses: Use, ids: str = "", container: str = "main", at: int = 0, initial: bool = False
-) -> Allocation:
-    return Allocation(
+    pod: str, *uses: AllocatedDevice, ids: str = "", container: str = "main", at: int = 0, initial: bool = False
+) -> AgentAllocation:
+    return AgentAllocation(
         resource=UNITS,
         ids=tuple(ids or pod),
         uses=uses,
@@ -64,7 +64,7 @@ def entry(
 
 
 # sentence: (record, the new one, what both would have; empty where it may be)
-BESIDE: dict[str, tuple[list[Allocation], Allocation, str]] = {
+BESIDE: dict[str, tuple[list[AgentAllocation], AgentAllocation, str]] = {
     "the same GPU": ([entry("a", whole())], entry("b", whole()), "GPU GPU-0"),
     "two GPUs": ([entry("a", whole())], entry("b", whole(OTHER)), ""),
     "the same instance": (
@@ -120,18 +120,18 @@ BESIDE: dict[str, tuple[list[Allocation], Allocation, str]] = {
         "",
     ),
     "what only Allocate was answered for": (
-        [Allocation(resource=UNITS, ids=("x",), uses=(whole(),))],
+        [AgentAllocation(resource=UNITS, ids=("x",), uses=(whole(),))],
         entry("a", whole(), ids="x"),
         "",
     ),
     "what only Allocate was answered for, and other ids": (
-        [Allocation(resource=UNITS, ids=("y",), uses=(whole(),))],
+        [AgentAllocation(resource=UNITS, ids=("y",), uses=(whole(),))],
         entry("a", whole(), ids="x"),
         "GPU GPU-0",
     ),
     "two answers to Allocate": (
-        [Allocation(resource=UNITS, ids=("x",))],
-        Allocation(resource=UNITS, ids=("x", "y")),
+        [AgentAllocation(resource=UNITS, ids=("x",))],
+        AgentAllocation(resource=UNITS, ids=("x", "y")),
         "device x",
     ),
 }
@@ -150,7 +150,7 @@ def test_ids_of_units_are_the_kubelet_s_to_count() -> None:
 
 def test_who_holds_is_named() -> None:
     assert entry("a").holder == "container main of pod default/a"
-    assert Allocation(resource=UNITS, ids=("x",)).holder == "a pod that was just admitted"
+    assert AgentAllocation(resource=UNITS, ids=("x",)).holder == "a pod that was just admitted"
 
 
 def test_why_a_device_is_not_allocated_is_said_in_a_phrase() -> None:
@@ -170,15 +170,15 @@ USES = st.one_of(
 
 
 @given(USES, USES)
-def test_whoever_excludes_is_excluded(one: Use, other: Use) -> None:
+def test_whoever_excludes_is_excluded(one: AllocatedDevice, other: AllocatedDevice) -> None:
     assert one.excludes(other) == other.excludes(one)
 
 
 @given(st.lists(USES, max_size=6))
-def test_what_passes_one_after_the_other_is_no_conflict(uses: list[Use]) -> None:
+def test_what_passes_one_after_the_other_is_no_conflict(uses: list[AllocatedDevice]) -> None:
     """And what does not is one, with the later pod as the one that gives way."""
-    record: list[Allocation] = []
-    refused: list[Allocation] = []
+    record: list[AgentAllocation] = []
+    refused: list[AgentAllocation] = []
     for at, use in enumerate(uses):
         new = entry(f"{at}", use, at=at)
         clash = next(clashes(record, new, {DeviceId(GPU): 100}, ids=True), None)
@@ -239,7 +239,10 @@ def test_a_pod_counts_for_what_its_containers_have_at_one_time(
 
 
 def test_answers_of_no_pod_are_no_conflict() -> None:
-    assert double_allocations([entry("a", whole()), Allocation(resource=UNITS, ids=("x",), uses=(whole(),))], {}) == ()
+    assert (
+        double_allocations([entry("a", whole()), AgentAllocation(resource=UNITS, ids=("x",), uses=(whole(),))], {})
+        == ()
+    )
 
 
 def device(name: str, mode: Mode, placement: Placement | None = None, *, clients: int = 2) -> PluginDevice:
@@ -270,15 +273,15 @@ CUT = (device("MIG-1", Mode.MIG, FIRST), device("MIG-2", Mode.MIG, SECOND))
 UNIT = (device("GPU-0-_-0", Mode.MPS),)
 
 
-def had(resource: str, *devices: PluginDevice) -> Allocation:
+def had(resource: str, *devices: PluginDevice) -> AgentAllocation:
     ids = tuple(each.id for each in devices)
-    return Allocation(
+    return AgentAllocation(
         resource=resource, ids=ids, uses=uses_of_devices(devices), uid="a", pod="default/a", container="c"
     )
 
 
 # what is offered: (the resource, its devices, what a pod has, the ids that are left)
-FORMS: dict[str, tuple[str, tuple[PluginDevice, ...], Allocation, list[str]]] = {
+FORMS: dict[str, tuple[str, tuple[PluginDevice, ...], AgentAllocation, list[str]]] = {
     "replicas of a GPU that a pod has whole": (GPUS, SLICED, had(GPUS, *WHOLE), []),
     "a GPU of which a pod has a replica": (GPUS, WHOLE, had(GPUS, SLICED[1]), []),
     "an instance that a pod has under another name": (GPUS, CUT, had(SLICE, CUT[0]), ["MIG-2"]),
@@ -330,7 +333,9 @@ def test_what_a_pod_has_in_one_form_is_not_offered_in_another(case: str) -> None
         (had("aliyun.com/gpu-mem", *UNIT), had(UNITS, *UNIT), False),
     ],
 )
-def test_a_replica_is_one_under_each_name_and_of_one_size(new: Allocation, former: Allocation, clash: bool) -> None:
+def test_a_replica_is_one_under_each_name_and_of_one_size(
+    new: AgentAllocation, former: AgentAllocation, clash: bool
+) -> None:
     other = msgspec.structs.replace(new, uid="b", pod="default/b")
     found = list(clashes([former], other, {}, ids=True))
     assert [each.other for each in found] == [former] * clash
@@ -356,15 +361,15 @@ def test_shares_name_devices_that_are_there_or_will_be() -> None:
     part = share(1, 7, Mode.MPS)
     lost = share(5, 7, Mode.MPS)
     assert uses_of_shares((instance, part, lost), inventory) == (
-        Use(device=DeviceId(facts(0).uuid, PAIR), memory_mib=9856),
-        Use(device=DeviceId(facts(1).uuid), exclusivity=Exclusivity.MEMORY, memory_mib=7, mps=True),
+        AllocatedDevice(device=DeviceId(facts(0).uuid, PAIR), memory_mib=9856),
+        AllocatedDevice(device=DeviceId(facts(1).uuid), exclusivity=Exclusivity.MEMORY, memory_mib=7, mps=True),
     )
 
 
 # By which assignment containers were started
 
 
-def started(pod: str, text: str = "", container: str = "main", *uses: Use) -> Allocation:
+def started(pod: str, text: str = "", container: str = "main", *uses: AllocatedDevice) -> AgentAllocation:
     own = msgspec.structs.replace(entry(pod, *(uses or (amount(5),)), container=container), started=True)
     return msgspec.structs.replace(own, assignment=text, key="k" if text else "")
 
@@ -430,7 +435,7 @@ def test_what_a_revoked_key_signed_is_not_taken_from_the_pod_again() -> None:
     assert found.signed == SignedAssignment(key="k")
 
 
-PENDING = Allocation(resource=UNITS, ids=("p",), uses=(amount(5),), guessed=True)
+PENDING = AgentAllocation(resource=UNITS, ids=("p",), uses=(amount(5),), guessed=True)
 LOST = "it was started with a GPU that is no longer recorded"
 OTHERWISE = "it uses GPU GPU-0, and is assigned GPU GPU-1"
 MISTOLD = {

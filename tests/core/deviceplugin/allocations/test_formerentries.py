@@ -4,7 +4,12 @@ import msgspec
 import pytest
 
 from tessera.core.cluster.mps import mps_key
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, AssignedUses, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import (
+    AgentAllocation,
+    AllocatedDevice,
+    AssignedDevices,
+    Exclusivity,
+)
 from tessera.core.deviceplugin.allocations.formerentries import is_vague, supplemented, with_answers, with_strategies
 from tessera.core.deviceplugin.allocations.lastgate import GatePod
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
@@ -13,22 +18,24 @@ from tessera.core.gpu.mig import Placement
 
 NAMED, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
 PLACE = Placement(0, 1, "1g.5gb")
-TURNS = Use(device=DeviceId("GPU-0"), exclusivity=Exclusivity.REPLICA)
-WHOLE = Use(device=DeviceId("GPU-1"))
-PART = Use(device=DeviceId("GPU-0"), exclusivity=Exclusivity.MEMORY, memory_mib=5)
+TURNS = AllocatedDevice(device=DeviceId("GPU-0"), exclusivity=Exclusivity.REPLICA)
+WHOLE = AllocatedDevice(device=DeviceId("GPU-1"))
+PART = AllocatedDevice(device=DeviceId("GPU-0"), exclusivity=Exclusivity.MEMORY, memory_mib=5)
 POD = GatePod(name="ns/a", lasting=frozenset({"proxy", "main"}), order=("proxy", "init", "main"))
 
 
-def entry(*uses: Use, container: str = "main", resource: str = NAMED) -> Allocation:
-    return Allocation(resource=resource, ids=("x",), uses=uses, uid="a", pod="ns/a", container=container)
+def entry(*uses: AllocatedDevice, container: str = "main", resource: str = NAMED) -> AgentAllocation:
+    return AgentAllocation(resource=resource, ids=("x",), uses=uses, uid="a", pod="ns/a", container=container)
 
 
-def by_mps(use: Use, *, mps: bool | None) -> Use:
+def by_mps(use: AllocatedDevice, *, mps: bool | None) -> AllocatedDevice:
     return msgspec.structs.replace(use, mps=mps)
 
 
 # sentence: (uses, resource, assigned uses, whether the pod runs, daemons, the uses that are known then)
-SHARED: dict[str, tuple[tuple[Use, ...], str, tuple[Use, ...], bool, set[str], list[bool | None]]] = {
+SHARED: dict[
+    str, tuple[tuple[AllocatedDevice, ...], str, tuple[AllocatedDevice, ...], bool, set[str], list[bool | None]]
+] = {
     "a replica on a GPU without a daemon": ((TURNS,), NAMED, (), True, set(), [False]),
     "a replica on a GPU with one": ((TURNS,), NAMED, (), True, {mps_key("GPU-0")}, [True]),
     "a replica of an instance with one": (
@@ -65,7 +72,7 @@ SHARED: dict[str, tuple[tuple[Use, ...], str, tuple[Use, ...], bool, set[str], l
 @pytest.mark.parametrize("case", SHARED)
 def test_by_what_a_shared_device_is_served(case: str) -> None:
     uses, resource, assigned, runs, daemons, want = SHARED[case]
-    known: AssignedUses = {("a", "main", resource): assigned} if assigned else {}
+    known: AssignedDevices = {("a", "main", resource): assigned} if assigned else {}
     (found,) = supplemented([entry(*uses, resource=resource)], {"a": POD}, known, {"a"} if runs else (), daemons)
     assert [use.mps for use in found.uses] == want
     assert [by_mps(use, mps=None) for use in found.uses] == [by_mps(use, mps=None) for use in uses]
@@ -95,7 +102,7 @@ def test_whose_sharing_is_unknown() -> None:
 
 def test_how_former_agents_answered_is_kept_as_devices_are_handed_over_when_that_is_first_looked_at() -> None:
     new = msgspec.structs.replace(entry(WHOLE), strategies=("envvar",))
-    answer = Allocation(resource=NAMED, ids=("y",), uses=(WHOLE,))
+    answer = AgentAllocation(resource=NAMED, ids=("y",), uses=(WHOLE,))
     found = with_strategies((entry(TURNS), new, answer), ("cdi-cri",))
     assert [each.strategies for each in found] == [("cdi-cri",), ("envvar",), ()]
     assert with_strategies(found, ("envvar",)) == found
@@ -114,7 +121,7 @@ def test_into_how_many_replicas_by_mps_a_device_is_divided(clients: int, capacit
     """For every number that MPS serves, by the limit that the container was told."""
     device = DeviceId("GPU-0")
     ids = tuple(f"GPU-0::{each}" for each in range(replicas))
-    each = Allocation(resource=NAMED, ids=ids, uses=(TURNS,), uid="a", pod="ns/a", container="main")
+    each = AgentAllocation(resource=NAMED, ids=ids, uses=(TURNS,), uid="a", pod="ns/a", container="main")
     answer = told("GPU-0", replicas * (capacity_mib // clients))
     (found,) = with_answers([each], {("a", "main", NAMED): answer}, {device: capacity_mib})
     assert found.uses == (msgspec.structs.replace(TURNS, mps=True, clients=clients),)
@@ -123,7 +130,7 @@ def test_into_how_many_replicas_by_mps_a_device_is_divided(clients: int, capacit
 SHARED_SLICE = msgspec.structs.replace(PART, device=DeviceId("GPU-0", PLACE))
 
 # what an answer says: the entry, the answer, the fields that change
-ANSWERED: dict[str, tuple[Allocation, ContainerResponse, dict[str, object]]] = {
+ANSWERED: dict[str, tuple[AgentAllocation, ContainerResponse, dict[str, object]]] = {
     "indices": (entry(WHOLE), told("0,1:0"), {"indices": ("0", "1:0")}),
     "indices that are known": (msgspec.structs.replace(entry(WHOLE), indices=("3",)), told("0"), {}),
     "UUIDs by name, which the ids have": (entry(WHOLE), told("GPU-1"), {}),

@@ -5,7 +5,12 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use, uses_of_devices
+from tessera.core.deviceplugin.allocations.agentallocations import (
+    AgentAllocation,
+    AllocatedDevice,
+    Exclusivity,
+    uses_of_devices,
+)
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.lastgate import (
     GateObservation,
@@ -29,17 +34,19 @@ GPU, OTHER = "GPU-0", "GPU-1"
 NAMED, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
 
 
-def whole(*gpus: str) -> tuple[Use, ...]:
-    return tuple(Use(device=DeviceId(gpu)) for gpu in gpus)
+def whole(*gpus: str) -> tuple[AllocatedDevice, ...]:
+    return tuple(AllocatedDevice(device=DeviceId(gpu)) for gpu in gpus)
 
 
-def amount(memory_mib: int) -> tuple[Use, ...]:
-    return (Use(device=DeviceId(GPU), exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib),)
+def amount(memory_mib: int) -> tuple[AllocatedDevice, ...]:
+    return (AllocatedDevice(device=DeviceId(GPU), exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib),)
 
 
-def entry(pod: str, ids: str, uses: tuple[Use, ...] = (), container: str = "main", resource: str = NAMED) -> Allocation:
+def entry(
+    pod: str, ids: str, uses: tuple[AllocatedDevice, ...] = (), container: str = "main", resource: str = NAMED
+) -> AgentAllocation:
     """Return an entry; without a pod the answer to `Allocate`."""
-    answered = Allocation(resource=resource, ids=tuple(ids), uses=uses or whole(GPU))
+    answered = AgentAllocation(resource=resource, ids=tuple(ids), uses=uses or whole(GPU))
     return msgspec.structs.replace(answered, uid=pod, pod=f"ns/{pod}", container=container) if pod else answered
 
 
@@ -147,12 +154,12 @@ def test_an_init_container_and_the_next_are_allocated_and_start_in_turn(first: s
 
 def units(
     pod: str, ids: str, memory_mib: int, container: str = "main", *, initial: bool = False, at: int = 0
-) -> Allocation:
+) -> AgentAllocation:
     made = entry(pod, ids, amount(memory_mib), container, UNITS)
     return msgspec.structs.replace(made, initial=initial, at_ns=at)
 
 
-def most_beside(record: Iterable[Allocation], evidence: GateObservation) -> int:
+def most_beside(record: Iterable[AgentAllocation], evidence: GateObservation) -> int:
     """Return the most memory that another pod may start with on a GPU of 15 GiB, in GiB."""
     capacity = {DeviceId(GPU): 15}
     fits = (
@@ -164,7 +171,7 @@ def most_beside(record: Iterable[Allocation], evidence: GateObservation) -> int:
 LIVES = observation({"a": shown("init", "main", resource=UNITS)}, recorded("a", "wxyz", resource=UNITS), running="a")
 
 # sentence: what a pod's containers were allocated, and what is left of 15 GiB
-LEFT: dict[str, tuple[list[Allocation], int]] = {
+LEFT: dict[str, tuple[list[AgentAllocation], int]] = {
     "one container": ([units("a", "x", 8)], 7),
     "an init container that had as much before": ([units("a", "x", 8, "init", initial=True), units("a", "xy", 8)], 7),
     "an init container that had more": ([units("a", "xy", 10, "init", initial=True), units("a", "x", 4)], 5),
@@ -257,7 +264,7 @@ def test_who_sees_no_processes_lets_go_of_what_the_api_server_has_not_got_any_mo
 
 
 def test_of_a_pod_s_containers_the_last_that_starts_knows_what_all_are_assigned() -> None:
-    def by(text: str, pod: str, container: str) -> Allocation:
+    def by(text: str, pod: str, container: str) -> AgentAllocation:
         own = entry(pod, container, amount(1), container=container, resource=UNITS)
         return msgspec.structs.replace(own, assignment=text, key=f"of {text}" if text else "")
 
@@ -273,7 +280,7 @@ def test_of_a_pod_s_containers_the_last_that_starts_knows_what_all_are_assigned(
 
 
 def test_devices_of_one_pod_that_only_its_processes_use_are_closed_and_parts_are_not() -> None:
-    shared = (Use(device=DeviceId("GPU-2"), exclusivity=Exclusivity.REPLICA), *amount(1))
+    shared = (AllocatedDevice(device=DeviceId("GPU-2"), exclusivity=Exclusivity.REPLICA), *amount(1))
     record = (entry("a", "x", whole(OTHER, GPU)), entry("b", "y", whole("GPU-3")), entry("a", "z", shared))
     found = devices_of_orphans(record, {"a"})
     assert [each.device for each in found] == [DeviceId(GPU), DeviceId(OTHER)]
@@ -311,7 +318,7 @@ def test_a_recorded_use_isolates_as_the_mode_that_it_was_allocated_as(
 
 @pytest.mark.parametrize("exclusivity", [Exclusivity.REPLICA, Exclusivity.MEMORY])
 def test_an_unknown_use_is_the_weakest_unless_its_devices_are_offered(exclusivity: Exclusivity) -> None:
-    use = Use(device=DeviceId(GPU), exclusivity=exclusivity)
+    use = AllocatedDevice(device=DeviceId(GPU), exclusivity=exclusivity)
     assert use.isolation is None
     for requested in (Isolation.HARDWARE, Isolation.DRIVER):
         assert weaker_use(requested, [use], offered=False) is use
@@ -321,8 +328,8 @@ def test_an_unknown_use_is_the_weakest_unless_its_devices_are_offered(exclusivit
 
 
 def test_an_answer_that_was_for_another_pod_uses_nothing_unless_its_container_runs() -> None:
-    ids, use = ("GPU-0-_-0",), Use(device=DeviceId("GPU-0"))
-    guess = Allocation(resource="tessera.dev/gpu-memory", ids=ids, uses=(use,), guessed=True)
+    ids, use = ("GPU-0-_-0",), AllocatedDevice(device=DeviceId("GPU-0"))
+    guess = AgentAllocation(resource="tessera.dev/gpu-memory", ids=ids, uses=(use,), guessed=True)
     others = (
         msgspec.structs.replace(guess, ids=("GPU-0-_-1",)),
         msgspec.structs.replace(guess, resource="aliyun.com/gpu-mem"),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.gpunodes import facts, sevenths
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.deviceplugin.allocations.lastgate import GateObservation, GatePod, devices_of_orphans, release, start
 from tessera.core.deviceplugin.allocations.leftovers import DeviceProcess, leftovers, on_devices
 from tessera.core.gpu.deviceids import DeviceId, overlap
@@ -15,7 +15,7 @@ from tessera.core.gpu.inventory import GpuProcess, Inventory
 UIDS = ("new", "living", "ended", "gone")
 GPUS = ("GPU-0", "GPU-1")
 DEVICES = [DeviceId(gpu, place) for gpu in GPUS for place in (None, *sevenths()[:3])]
-NEW = Allocation(resource="nvidia.com/gpu", ids=("a",), uid="new", pod="ns/new", container="main")
+NEW = AgentAllocation(resource="nvidia.com/gpu", ids=("a",), uid="new", pod="ns/new", container="main")
 POD = GatePod(name="ns/new")
 OBSERVED = GateObservation(
     pods={"new": POD, "living": POD, "ended": GatePod(name="ns/ended", ended=True, ending=True)},
@@ -33,7 +33,7 @@ processes = st.lists(
     )
 )
 uses = st.builds(
-    lambda device, exclusivity: Use(
+    lambda device, exclusivity: AllocatedDevice(
         device=DeviceId(device.gpu, device.placement),
         exclusivity=exclusivity,
         memory_mib=300 if exclusivity is Exclusivity.MEMORY else 0,
@@ -43,7 +43,7 @@ uses = st.builds(
     st.sampled_from(Exclusivity),
 )
 entries = st.builds(
-    lambda uid, use: Allocation(resource="nvidia.com/gpu", ids=("b",), uid=uid, pod=f"ns/{uid}", uses=(use,)),
+    lambda uid, use: AgentAllocation(resource="nvidia.com/gpu", ids=("b",), uid=uid, pod=f"ns/{uid}", uses=(use,)),
     st.sampled_from(("living", "gone")),
     uses,
 )
@@ -51,7 +51,7 @@ entries = st.builds(
 
 @given(st.lists(entries, max_size=2), st.lists(uses, min_size=1, max_size=2), processes)
 def test_no_container_starts_beside_a_process_of_an_ended_pod_on_a_device_of_its_own(
-    before: list[Allocation], own: list[Use], listed: list[DeviceProcess]
+    before: list[AgentAllocation], own: list[AllocatedDevice], listed: list[DeviceProcess]
 ) -> None:
     """And such a process alone is a reason: with none the decision is as by the record."""
     new = msgspec.structs.replace(NEW, uses=tuple(own))
@@ -71,7 +71,7 @@ def test_no_container_starts_beside_a_process_of_an_ended_pod_on_a_device_of_its
 
 
 def test_it_says_which_process_and_pod() -> None:
-    new = msgspec.structs.replace(NEW, uses=(Use(device=DeviceId("GPU-0")),))
+    new = msgspec.structs.replace(NEW, uses=(AllocatedDevice(device=DeviceId("GPU-0")),))
     listed = [DeviceProcess(pid=pid, uid="gone", device=DeviceId("GPU-0")) for pid in (12, 7)]
     (found,) = leftovers((), new, listed, ())
     decision = start((found,), new, OBSERVED, {}, ids=True)
@@ -89,7 +89,7 @@ def test_it_says_which_process_and_pod() -> None:
 
 @pytest.mark.parametrize(("parts", "refused"), [((700,), False), ((701,), True), ((1, 699), False), ((1, 700), True)])
 def test_of_a_shared_device_the_memory_of_all_processes_of_a_pod_counts(parts: tuple[int, ...], refused: bool) -> None:
-    use = Use(device=DeviceId("GPU-0"), exclusivity=Exclusivity.MEMORY, memory_mib=300, mps=True)
+    use = AllocatedDevice(device=DeviceId("GPU-0"), exclusivity=Exclusivity.MEMORY, memory_mib=300, mps=True)
     new = msgspec.structs.replace(NEW, uses=(use,))
     listed = [
         DeviceProcess(pid=pid, uid="gone", device=DeviceId("GPU-0"), memory_mib=memory_mib)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.deviceplugin.allocations.lostentries import LostEntry, still_lost
 
-ENTRY = Allocation(resource="r", ids=("a",), uid="u", pod="ns/p", container="c")
-LEFT = Allocation(resource="r", ids=(), uid="u", container="process 7")
+ENTRY = AgentAllocation(resource="r", ids=("a",), uid="u", pod="ns/p", container="c")
+LEFT = AgentAllocation(resource="r", ids=(), uid="u", container="process 7")
 OF_A_FILE = LostEntry("u")
 # sentence: (what is left of an entry, the record, whether it is still lost)
-CASES: dict[str, tuple[LostEntry, tuple[Allocation, ...], bool]] = {
+CASES: dict[str, tuple[LostEntry, tuple[AgentAllocation, ...], bool]] = {
     "nothing was recorded": (LostEntry("u", "c", "r"), (), True),
     "that container was": (LostEntry("u", "c", "r"), (ENTRY,), False),
     "another container of the pod was": (LostEntry("u", "d", "r"), (ENTRY,), True),

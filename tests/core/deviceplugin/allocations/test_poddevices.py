@@ -17,7 +17,7 @@ from tessera.core.deviceplugin.allocations.poddevices import (
     assigned_devices,
     assigned_instances,
     devices_allocated_by_name,
-    holdings,
+    pod_devices,
     used_keys,
 )
 from tessera.core.gpu.deviceids import DeviceId
@@ -123,7 +123,7 @@ def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
         request("nobody", share(2)),
     ]
     requests += [request("e", share(0)), request("f", share(1))]
-    assert holdings(record, requests, NODE) == (
+    assert pod_devices(record, requests, NODE) == (
         PodDevices(pod="default/a", devices=("GPU-0",)),
         PodDevices(pod="default/b", devices=("MIG-1-1", "MIG-1-0")),
         PodDevices(pod="default/c", devices=()),
@@ -136,13 +136,15 @@ def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
 def test_an_instance_in_the_place_of_another_is_not_held() -> None:
     """It is in the way of what the pod was assigned, and may be destroyed for it."""
     record = [allocation("a", NEED, "GPU-0-_-0")]
-    assert holdings(record, [request("a", share(1, at="1g.5gb@4"))], NODE) == (PodDevices(pod="default/a", devices=()),)
+    assert pod_devices(record, [request("a", share(1, at="1g.5gb@4"))], NODE) == (
+        PodDevices(pod="default/a", devices=()),
+    )
 
 
 def test_units_without_an_assignment_are_a_guess_at_best() -> None:
     record = [allocation("a", NEED, "GPU-0-_-0"), allocation("a", "nvidia.com/gpu", "GPU-1")]
-    assert holdings(record, [], NODE) == (PodDevices(pod="default/a", devices=("GPU-0-_-0", "GPU-1")),)
-    assert holdings(record, [], NODE, guess=False) == (PodDevices(pod="default/a", devices=("GPU-1",)),)
+    assert pod_devices(record, [], NODE) == (PodDevices(pod="default/a", devices=("GPU-0-_-0", "GPU-1")),)
+    assert pod_devices(record, [], NODE, guess=False) == (PodDevices(pod="default/a", devices=("GPU-1",)),)
 
 
 def test_devices_are_used_by_whoever_holds_them_or_a_part_of_them() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from builders.gpunodes import facts, sevenths
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.deviceplugin.allocations.relocation import absent_device, relocated, uuids_of
 from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid
 from tessera.core.gpu.inventory import Inventory
@@ -27,10 +27,10 @@ def created_again(uuids: tuple[str, ...]) -> Inventory:
     return Inventory(gpus=(msgspec.structs.replace(BEFORE, instances=instances),))
 
 
-def by_name(number: int, *ids: int) -> Allocation:
-    uses = tuple(Use(device=PLACES[each]) for each in ids)
+def by_name(number: int, *ids: int) -> AgentAllocation:
+    uses = tuple(AllocatedDevice(device=PLACES[each]) for each in ids)
     named = tuple(sorted(UUIDS[each] for each in ids))
-    return Allocation(resource=NAMED, ids=named, uses=uses, uid=f"u{number}", container="main", at_ns=number)
+    return AgentAllocation(resource=NAMED, ids=named, uses=uses, uid=f"u{number}", container="main", at_ns=number)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -63,14 +63,14 @@ def test_an_instance_whose_uuid_is_not_there_stays_at_its_placement() -> None:
     assert ([use.device for use in one.uses], two) == ([PLACES[1]], record[1])
 
 
-def share(use: Use, *uuids: str) -> Allocation:
+def share(use: AllocatedDevice, *uuids: str) -> AgentAllocation:
     ids = (f"{BEFORE.uuid}-_-0",)
-    return Allocation(resource=UNITS, ids=ids, uses=(use,), uid="s", container="main", at_ns=5, uuids=uuids)
+    return AgentAllocation(resource=UNITS, ids=ids, uses=(use,), uid="s", container="main", at_ns=5, uuids=uuids)
 
 
 def test_a_share_is_where_the_uuid_is_that_the_answer_named_and_else_at_its_placement() -> None:
     inventory = created_again(tuple(reversed(UUIDS)))
-    use = Use(device=PLACES[0], memory_mib=4864)
+    use = AllocatedDevice(device=PLACES[0], memory_mib=4864)
     told, by_cdi = share(use, UUIDS[0]), share(use)
     assert [uuids_of(each) for each in (told, by_cdi, by_name(0, 0))] == [(UUIDS[0],), (), (UUIDS[0],)]
     moved, stays = relocated((told, by_cdi), inventory, 100)
@@ -79,9 +79,11 @@ def test_a_share_is_where_the_uuid_is_that_the_answer_named_and_else_at_its_plac
 
 
 def test_replicas_keep_how_they_share_and_whole_gpus_never_move() -> None:
-    replica = Use(device=PLACES[0], exclusivity=Exclusivity.REPLICA, mps=True, clients=2)
+    replica = AllocatedDevice(device=PLACES[0], exclusivity=Exclusivity.REPLICA, mps=True, clients=2)
     entry = msgspec.structs.replace(by_name(0, 0), ids=(f"{UUIDS[0]}::0", f"{UUIDS[0]}::1"), uses=(replica,))
-    whole = Allocation(resource="nvidia.com/gpu", ids=(BEFORE.uuid,), uses=(Use(device=DeviceId(BEFORE.uuid)),))
+    whole = AgentAllocation(
+        resource="nvidia.com/gpu", ids=(BEFORE.uuid,), uses=(AllocatedDevice(device=DeviceId(BEFORE.uuid)),)
+    )
     inventory = created_again((UUIDS[1], UUIDS[0], UUIDS[2]))
     found = relocated((entry, whole), inventory, 100)
     assert found[0].uses == (msgspec.structs.replace(replica, device=PLACES[1]),)
@@ -89,7 +91,7 @@ def test_replicas_keep_how_they_share_and_whole_gpus_never_move() -> None:
 
 
 def test_what_is_known_of_processes_alone_stays() -> None:
-    entry = Allocation(resource="", ids=(), uses=(Use(device=PLACES[0]),), uid="u")
+    entry = AgentAllocation(resource="", ids=(), uses=(AllocatedDevice(device=PLACES[0]),), uid="u")
     assert relocated((entry,), created_again(tuple(reversed(UUIDS))), 100) == (entry,)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
 from tessera.core.deviceplugin.containerresponse import ContainerMount, ContainerResponse, DeviceNode
 from tessera.core.deviceplugin.containers.edits import ShareEdits
 from tessera.core.deviceplugin.containers.injection import GPU_KIND, answered, by_cdi, container_response, share_name
@@ -108,21 +108,29 @@ def test_a_share_s_name_is_the_same_for_the_same_ids_alone() -> None:
     assert by_cdi(DeviceInjection(), GPU_KIND, TWO) == ContainerResponse()
 
 
-ENTRY = Allocation(resource="r", ids=("a",), uid="u", pod="ns/p", container="c", started=True)
+ENTRY = AgentAllocation(resource="r", ids=("a",), uid="u", pod="ns/p", container="c", started=True)
 # sentence: (what the record has, whether an answer that named devices is kept, the strategies where it is CDI now)
-ANSWERED: dict[str, tuple[tuple[Allocation, ...], bool, tuple[ListStrategy, ...]]] = {
+ANSWERED: dict[str, tuple[tuple[AgentAllocation, ...], bool, tuple[ListStrategy, ...]]] = {
     "an unknown answer is as of now": ((), False, ("cdi-cri",)),
     "an entry of a former version says nothing": ((ENTRY,), False, ("cdi-cri",)),
     "an entry says it": ((replace(ENTRY, strategies=("volume-mounts",)),), False, ("volume-mounts",)),
     "of other ids it says nothing": ((replace(ENTRY, ids=("b",), strategies=("envvar",)),), False, ("cdi-cri",)),
     "of another pod it says nothing": ((replace(ENTRY, uid="v", strategies=("envvar",)),), False, ("cdi-cri",)),
     "the answer itself says it": (
-        (replace(ENTRY, uid="", guessed=True, uses=(Use(device=DeviceId("g")),), strategies=("envvar", "cdi-cri")),),
+        (
+            replace(
+                ENTRY,
+                uid="",
+                guessed=True,
+                uses=(AllocatedDevice(device=DeviceId("g")),),
+                strategies=("envvar", "cdi-cri"),
+            ),
+        ),
         True,
         ("envvar", "cdi-cri"),
     ),
     "devices on record were named": (
-        (replace(ENTRY, guessed=True, uses=(Use(device=DeviceId("g")),)),),
+        (replace(ENTRY, guessed=True, uses=(AllocatedDevice(device=DeviceId("g")),)),),
         False,
         ("envvar",),
     ),

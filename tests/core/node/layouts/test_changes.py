@@ -18,8 +18,8 @@ from tessera.core.node.layouts import (
     Blocked,
     Change,
     ChangeInstances,
+    DeviceUser,
     Difference,
-    GpuUser,
     Impossible,
     Keep,
     LayoutTarget,
@@ -41,10 +41,10 @@ ONES = LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("1g.5gb", 7),))
 TWO = LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
 
 
-def users(*places: str | None) -> tuple[GpuUser, ...]:
+def users(*places: str | None) -> tuple[DeviceUser, ...]:
     """Return a pod on each of these instances of the A100: `3g.20gb at 0`."""
     every = {f"{each.profile} at {each.start}": each for layout in all_layouts(A100) for each in layout}
-    return tuple(GpuUser(device=DeviceId("GPU-0", every[each] if each else None), pod="ns/p") for each in places)
+    return tuple(DeviceUser(device=DeviceId("GPU-0", every[each] if each else None), pod="ns/p") for each in places)
 
 
 def described(made: Change) -> str:
@@ -64,7 +64,7 @@ def described(made: Change) -> str:
 
 
 ALL = ", ".join(names(SEVEN))
-PROCESS = (GpuUser(device=DeviceId("GPU-0"), pid=77),)
+PROCESS = (DeviceUser(device=DeviceId("GPU-0"), pid=77),)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ PROCESS = (GpuUser(device=DeviceId("GPU-0"), pid=77),)
         pytest.param(
             gpu_facts(layout=SEVEN),
             TWO,
-            (GpuUser(device=DeviceId("GPU-1"), pid=1),),
+            (DeviceUser(device=DeviceId("GPU-1"), pid=1),),
             described(change(gpu_facts(layout=SEVEN), TWO, ())),
             id="others",
         ),
     ],
 )
-def test_change(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...], want: str) -> None:
+def test_change(gpu: GpuFacts, target: LayoutTarget, users: tuple[DeviceUser, ...], want: str) -> None:
     assert described(change(gpu, target, users)) == want
 
 
@@ -224,16 +224,16 @@ def test_users_are_pods_and_the_processes_that_no_pod_explains() -> None:
         "GPU-9": (GpuProcess(pid=5),),
     }
     want = (
-        GpuUser(device=DeviceId("GPU-0"), pid=3),
-        GpuUser(device=DeviceId("GPU-0", HALVES[0]), pod="ns/replica"),
-        GpuUser(device=DeviceId("GPU-0", HALVES[0]), pod="ns/twice"),
-        GpuUser(device=DeviceId("GPU-0", HALVES[1]), pid=2),
-        GpuUser(device=DeviceId("GPU-1"), pod="ns/units"),
+        DeviceUser(device=DeviceId("GPU-0"), pid=3),
+        DeviceUser(device=DeviceId("GPU-0", HALVES[0]), pod="ns/replica"),
+        DeviceUser(device=DeviceId("GPU-0", HALVES[0]), pod="ns/twice"),
+        DeviceUser(device=DeviceId("GPU-0", HALVES[1]), pid=2),
+        DeviceUser(device=DeviceId("GPU-1"), pod="ns/units"),
     )
     assert users_of(inventory, held, processes) == want
     assert users_of(inventory, (), {}) == ()
     assert users_of(node_of(gpu_facts()), (), {"GPU-0": (GpuProcess(pid=4),)}) == (
-        GpuUser(device=DeviceId("GPU-0"), pid=4),
+        DeviceUser(device=DeviceId("GPU-0"), pid=4),
     )
 
 
@@ -257,7 +257,7 @@ def test_a_change_touches_no_used_instance_and_leads_to_the_target(
     situation: tuple[GpuFacts, LayoutTarget, Layout],
 ) -> None:
     facts, target, used = situation
-    users = tuple(GpuUser(device=DeviceId(facts.uuid, each), pod="ns/p") for each in used)
+    users = tuple(DeviceUser(device=DeviceId(facts.uuid, each), pod="ns/p") for each in used)
     made = change(facts, target, users)
     same = not differences(node_of(facts), (target,))
     assert isinstance(made, Keep) is same
@@ -290,7 +290,7 @@ def test_one_more_instance_costs_no_used_one_and_no_more_than_it_must(
 ) -> None:
     facts, _, used = situation
     place = data.draw(st.sampled_from(sorted({each for layout in all_layouts(facts.model) for each in layout})))
-    users = tuple(GpuUser(device=DeviceId(facts.uuid, each), pod="ns/p") for each in used)
+    users = tuple(DeviceUser(device=DeviceId(facts.uuid, each), pod="ns/p") for each in used)
     target = with_instance(facts, place, users)
     if target is None:
         assert facts.layout is None or not is_legal(facts.model, tuple({*used, place}))

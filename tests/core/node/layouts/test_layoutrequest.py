@@ -12,7 +12,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.node.layouts import (
     Attempted,
-    GpuUser,
+    DeviceUser,
     LayoutCause,
     LayoutEvent,
     LayoutLimits,
@@ -32,11 +32,11 @@ SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 LIMITS = LayoutLimits(pending_s=100, rebooting_s=1000, retry_s=10, retry_most_s=35)
 REBOOTS = msgspec.structs.replace(LIMITS, may_reboot=True)
-USED = (GpuUser(device=DeviceId("GPU-0", HALVES[0]), pod="ns/p"),)
+USED = (DeviceUser(device=DeviceId("GPU-0", HALVES[0]), pod="ns/p"),)
 
 
 def look(
-    gpu: GpuFacts, users: tuple[GpuUser, ...] = (), name: str = "all-1g.5gb", *, unseen: tuple[int, ...] = ()
+    gpu: GpuFacts, users: tuple[DeviceUser, ...] = (), name: str = "all-1g.5gb", *, unseen: tuple[int, ...] = ()
 ) -> NodeObserved:
     """Return an observed node with one GPU to be partitioned into seven instances, and others that were lost before."""
     return NodeObserved(name, outlook(name, {}, msgspec.structs.replace(node_of(gpu), unseen=unseen), users))
@@ -46,7 +46,7 @@ ASKED = look(gpu_facts(layout=SEVEN))
 OTHER = look(gpu_facts(layout=HALVES))
 BLOCKED = look(gpu_facts(layout=HALVES), USED)
 SWITCHED = look(gpu_facts(pending=True))
-SWITCHED_BUSY = look(gpu_facts(pending=True), (GpuUser(device=DeviceId("GPU-0"), pid=7),))
+SWITCHED_BUSY = look(gpu_facts(pending=True), (DeviceUser(device=DeviceId("GPU-0"), pid=7),))
 LOST = look(gpu_facts(layout=HALVES, lost=True))
 UNSEEN = look(gpu_facts(layout=SEVEN), unseen=(1,))
 UNSEEN_YET = look(gpu_facts(layout=HALVES), unseen=(1,))

@@ -10,15 +10,15 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import CATALOG, model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, all_layouts
-from tessera.core.node.layouts import Action, GpuUser, LayoutTarget, differences, exact, preview
+from tessera.core.node.layouts import Action, DeviceUser, LayoutTarget, differences, exact, preview
 
 A100 = model("A100-40GB")
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 MIG_MODELS = [each.name for each in CATALOG if each.memory_slices]
 TWO = LayoutTarget(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
 OFF = LayoutTarget(gpu="GPU-0", index=0, mig=False)
-POD = GpuUser(device=DeviceId("GPU-0", at(A100, ("1g.5gb", 1))[0]), pod="ns/p")
-WHOLE = GpuUser(device=DeviceId("GPU-0"), pod="ns/w")
+POD = DeviceUser(device=DeviceId("GPU-0", at(A100, ("1g.5gb", 1))[0]), pod="ns/p")
+WHOLE = DeviceUser(device=DeviceId("GPU-0"), pod="ns/w")
 
 
 def line(action: Action) -> str:
@@ -69,13 +69,13 @@ def line(action: Action) -> str:
         pytest.param(
             gpu_facts(layout=at(A100, ("1g.5gb", 2))),
             TWO,
-            (GpuUser(device=DeviceId("GPU-0"), pid=5),),
+            (DeviceUser(device=DeviceId("GPU-0"), pid=5),),
             ["destroy 1g.5gb at 2 ! process 5", "create 3g.20gb at 0", "create 3g.20gb at 4"],
             id="a process on an unknown instance",
         ),
     ],
 )
-def test_preview(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...], want: list[str]) -> None:
+def test_preview(gpu: GpuFacts, target: LayoutTarget, users: tuple[DeviceUser, ...], want: list[str]) -> None:
     assert [line(each) for each in preview(gpu, target, users)] == want
 
 

@@ -21,15 +21,15 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.packing.defrag import Asker, DefragProposal, Evictable, propose, search
 from tessera.core.packing.fit.admission import refusal
-from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.packing.ledger import Ledger, LedgerEntry
 from tessera.core.workload.need import Isolation, Need, Pod, PodKey
 
 OWNER = "ReplicaSet/default/made-by"
 
 
-def holder(pod: ObservedPod) -> Holder:
+def holder(pod: ObservedPod) -> LedgerEntry:
     assert pod.node is not None
-    return Holder(pod.uid, pod.pod.key, pod.node, pod.pod.need, pod.shares)
+    return LedgerEntry(pod.uid, pod.pod.key, pod.node, pod.pod.need, pod.shares)
 
 
 def fits(ledger: Ledger, need: Need, spec: Node) -> bool:
@@ -38,7 +38,7 @@ def fits(ledger: Ledger, need: Need, spec: Node) -> bool:
     return room and refusal(need, spec) is None and ledger.fits(need, spec.name)
 
 
-def put(ledger: Ledger, need: Need, nodes: Sequence[Node], name: str) -> Holder | None:
+def put(ledger: Ledger, need: Need, nodes: Sequence[Node], name: str) -> LedgerEntry | None:
     """Place a pod where the ledger rates it best, as kube-scheduler and the extender would."""
     unsuited = ledger.unsuited(need, [spec.name for spec in nodes])
     able = [spec.name for spec in nodes if spec.name not in unsuited and fits(ledger, need, spec)]
@@ -48,7 +48,7 @@ def put(ledger: Ledger, need: Need, nodes: Sequence[Node], name: str) -> Holder 
     best = able[scores.index(max(scores))]
     shares = ledger.choose(need, best)
     assert not isinstance(shares, str)
-    placed = Holder(name, PodKey(f"default/{name}"), best, need, shares)
+    placed = LedgerEntry(name, PodKey(f"default/{name}"), best, need, shares)
     ledger.put_pod(placed)
     return placed
 
@@ -59,7 +59,7 @@ def cluster(nodes: Sequence[Node], pods: Sequence[ObservedPod]) -> Cluster:
     )
 
 
-def running(placed: Holder, priority: int = 0) -> ObservedPod:
+def running(placed: LedgerEntry, priority: int = 0) -> ObservedPod:
     return ObservedPod(
         pod=Pod(key=placed.key, need=placed.need, priority=priority, owner=OWNER),
         uid=str(placed.id),
@@ -191,7 +191,7 @@ def two_halves(*, priority: int = 0, mib: int = 7_000) -> list[ObservedPod]:
         share = ledger.choose(amount(mib), "n")
         assert not isinstance(share, str)
         moved = tuple(msgspec.structs.replace(each, gpu=shares) for each in share)
-        found.append(running(Holder(name, PodKey(f"default/{name}"), spec.name, amount(mib), moved), priority))
+        found.append(running(LedgerEntry(name, PodKey(f"default/{name}"), spec.name, amount(mib), moved), priority))
     return found
 
 
@@ -376,7 +376,7 @@ def pod_on(name: str, need: Need, *gpus: int) -> ObservedPod:
     shares = ledger.choose(need, "n")
     assert not isinstance(shares, str)
     placed = tuple(msgspec.structs.replace(share, gpu=index) for share, index in zip(shares, gpus, strict=True))
-    return running(Holder(name, PodKey(f"default/{name}"), node("n").name, need, placed))
+    return running(LedgerEntry(name, PodKey(f"default/{name}"), node("n").name, need, placed))
 
 
 FIVE = [node("n", *(gpu(index, T4) for index in range(5)))]

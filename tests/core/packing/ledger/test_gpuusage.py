@@ -7,10 +7,10 @@ from builders.shares import share
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Share
 from tessera.core.packing.ledger.gpuusage import by_gpu, with_reservations
-from tessera.core.packing.ledger.records import Hold, HolderId, Purpose
+from tessera.core.packing.ledger.records import LedgerKey, Purpose, PurposeKey
 
 HALF, MORE = share(memory_mib=7_680), share(memory_mib=9_000)
-RESERVED = Hold(Purpose.RESERVATION, "0")
+RESERVED = PurposeKey(Purpose.RESERVATION, "0")
 CASES: dict[str, tuple[list[Share], dict[str, Share], set[object]]] = {
     "nothing beside": ([], {}, {"own"}),
     "a reservation that fits": ([HALF], {}, {"own", RESERVED}),
@@ -25,8 +25,8 @@ CASES: dict[str, tuple[list[Share], dict[str, Share], set[object]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_fits_beside_verified_shares_counts(case: str) -> None:
     reserved, doubted, want = CASES[case]
-    verified: dict[HolderId, tuple[Share, ...]] = {"own": (HALF,)}
-    unverified: dict[HolderId, tuple[Share, ...]] = {each: (one,) for each, one in doubted.items()}
+    verified: dict[LedgerKey, tuple[Share, ...]] = {"own": (HALF,)}
+    unverified: dict[LedgerKey, tuple[Share, ...]] = {each: (one,) for each, one in doubted.items()}
     found = with_reservations(GpuType.of(gpu(0, T4)), verified, reserved, unverified)
     assert set(found) == want
     assert found["own"] == (HALF,)

@@ -11,7 +11,7 @@ from builders.worlds import Judge, World, legal, nodes_of, worlds
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Fleet
-from tessera.core.packing.ledger import Holder, HolderId, Ledger
+from tessera.core.packing.ledger import Ledger, LedgerEntry, LedgerKey
 from tessera.core.packing.pack import POLICIES, Choice, Packer
 from tessera.core.workload.need import Isolation, Need, PodKey
 
@@ -28,7 +28,7 @@ wild_shares = st.builds(
     resource=st.just("tessera.dev/gpu-memory"),
 )
 """What a hostile annotation may claim."""
-Step = Node | Holder | tuple[str, str]
+Step = Node | LedgerEntry | tuple[str, str]
 """A node or pod that is put, or what is dropped: its kind and its name or uid."""
 policies = st.sampled_from([name for name in POLICIES if name != "random"])
 
@@ -43,7 +43,7 @@ def names_of(nodes: Iterable[Node]) -> list[str]:
 
 def answers(ledger: Ledger, kinds: Sequence[Need], names: Sequence[str]) -> list[object]:
     """All that can be asked of a ledger."""
-    found: list[object] = [ledger.impossible_uses]
+    found: list[object] = [ledger.impossible_allocations]
     for need in kinds:
         found += [ledger.filter(need, names), ledger.scores(need, names), ledger.best(need, names)]
         found += [ledger.choose(need, name) for name in names]
@@ -63,7 +63,7 @@ def histories(draw: st.DrawFn) -> list[Step]:
             case "pod":
                 shares = tuple(draw(st.lists(wild_shares, max_size=3)))
                 steps.append(
-                    Holder(uid, PodKey(f"default/{uid}"), NodeName(name), draw(st.sampled_from(needs)), shares)
+                    LedgerEntry(uid, PodKey(f"default/{uid}"), NodeName(name), draw(st.sampled_from(needs)), shares)
                 )
             case "drop node":
                 steps.append(("node", name))
@@ -77,7 +77,7 @@ def apply(ledger: Ledger, step: Step) -> None:
         case Node():
             reserved = tuple(whole(gpu.index, gpu.memory_mib) for gpu in step.gpus[:1] if step.cpu_milli == 4_000)
             ledger.put_node(step, reserved=reserved)
-        case Holder():
+        case LedgerEntry():
             ledger.put_pod(step)
         case ("node", name):
             ledger.drop_node(name)
@@ -92,14 +92,14 @@ def test_any_order_of_puts_and_drops_equals_a_fresh_ledger_of_the_final_objects(
 ) -> None:
     kinds = [bare(need) for need in world[1]]
     mix = tuple((need, 3) for need in kinds)
-    lived, nodes, pods = Ledger(policy, mix=mix), dict[str, Node](), dict[HolderId, Holder]()
+    lived, nodes, pods = Ledger(policy, mix=mix), dict[str, Node](), dict[LedgerKey, LedgerEntry]()
     names = ["node-0", "node-1", "node-2", "nowhere"]
     for step in steps:
         apply(lived, step)
         match step:
             case Node():
                 nodes[step.name] = step
-            case Holder():
+            case LedgerEntry():
                 pods[step.id] = step
             case ("node", name):
                 nodes.pop(name, None)
@@ -123,11 +123,11 @@ def test_any_order_of_puts_and_drops_equals_a_fresh_ledger_of_the_final_objects(
 def test_what_is_granted_can_be_held_beside_everything_that_is_held(world: World, wild: list[Share]) -> None:
     nodes, kinds, rng = world
     ledger = Ledger()
-    held = {node.name: list[tuple[HolderId, Share]]() for node in nodes}
+    held = {node.name: list[tuple[LedgerKey, Share]]() for node in nodes}
     for node in nodes:
         ledger.put_node(node)
     pods = [
-        Holder(f"w{i}", PodKey(f"default/w{i}"), rng.choice(nodes).name, Need(), (share,))
+        LedgerEntry(f"w{i}", PodKey(f"default/w{i}"), rng.choice(nodes).name, Need(), (share,))
         for i, share in enumerate(wild)
     ]
     for pod in pods:
@@ -146,10 +146,10 @@ def test_what_is_granted_can_be_held_beside_everything_that_is_held(world: World
         for name in fitting[:1]:
             shares = ledger.choose(need, name)
             assert not isinstance(shares, str)
-            pods.append(Holder(f"p{number}", PodKey(f"default/p{number}"), NodeName(name), need, shares))
+            pods.append(LedgerEntry(f"p{number}", PodKey(f"default/p{number}"), NodeName(name), need, shares))
             ledger.put_pod(pods[-1])
             held[pods[-1].node] += [(pods[-1].id, share) for share in shares]
-        closed = {(clash.node, clash.gpu) for clash in ledger.impossible_uses}
+        closed = {(clash.node, clash.gpu) for clash in ledger.impossible_allocations}
         assert not any((name, share.gpu) in closed for name in fitting[:1] for share in pods[-1].shares)
         for node in nodes:
             for gpu in node.gpus:
@@ -186,7 +186,7 @@ def test_a_node_fits_where_some_devices_would_serve_and_is_hopeless_where_none_w
             name = rng.choice(fitting)
             shares = ledger.choose(need, name)
             assert not isinstance(shares, str)
-            ledger.put_pod(Holder(f"{number}", PodKey(f"default/{number}"), NodeName(name), need, shares))
+            ledger.put_pod(LedgerEntry(f"{number}", PodKey(f"default/{number}"), NodeName(name), need, shares))
             judge.held[names_of(roomy).index(name)].append((need, shares))
 
 
@@ -208,7 +208,7 @@ def test_a_replay_through_filter_scores_and_choose_equals_the_packer(world: Worl
     ids = [packer.intern(need) for need in needs]
     for need in needs:
         ledger.filter(need, ())
-    running: list[tuple[int, Choice, Holder]] = []
+    running: list[tuple[int, Choice, LedgerEntry]] = []
     for number in range(60):
         if running and rng.random() < 0.4:
             kind, choice, pod = running.pop(rng.randrange(len(running)))
@@ -224,7 +224,7 @@ def test_a_replay_through_filter_scores_and_choose_equals_the_packer(world: Worl
             running.append((ids[kind], want, got))
 
 
-def schedule(ledger: Ledger, nodes: Sequence[Node], need: Need, uid: str) -> Holder | None:
+def schedule(ledger: Ledger, nodes: Sequence[Node], need: Need, uid: str) -> LedgerEntry | None:
     """What kube-scheduler and the extender do: nodes with room that suit the pod, filter, the best score, and bind."""
     ledger.arrive(uid, need)
     roomy = [
@@ -245,6 +245,6 @@ def schedule(ledger: Ledger, nodes: Sequence[Node], need: Need, uid: str) -> Hol
     assert best == node, "of all that were asked about it is the best of those that fit"
     shares = ledger.choose(need, node)
     assert not isinstance(shares, str)
-    pod = Holder(uid, PodKey(f"default/{uid}"), NodeName(node), need, shares)
+    pod = LedgerEntry(uid, PodKey(f"default/{uid}"), NodeName(node), need, shares)
     ledger.put_pod(pod)
     return pod

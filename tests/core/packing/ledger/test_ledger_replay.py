@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tessera.core.cluster.snapshot import Node, NodeName, Share
-from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.packing.ledger import Ledger, LedgerEntry
 from tessera.core.workload.need import Need, PodKey
 from tessera.sim.compare import simulate
 from tessera.sim.engine import RunRules
@@ -44,7 +44,7 @@ class Scheduler:
         node = NodeName(fitting[scores.index(max(scores))])
         shares = self.ledger.choose(need, node)
         assert not isinstance(shares, str)
-        self.ledger.put_pod(Holder(uid, PodKey(f"default/{uid}"), node, need, shares))
+        self.ledger.put_pod(LedgerEntry(uid, PodKey(f"default/{uid}"), node, need, shares))
         return node, shares
 
 

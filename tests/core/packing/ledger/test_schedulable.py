@@ -11,7 +11,7 @@ from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
-from tessera.core.packing.ledger import Holder, Ledger, schedulable_node
+from tessera.core.packing.ledger import Ledger, LedgerEntry, schedulable_node
 from tessera.core.workload.need import Ask, Isolation, Need, PodKey
 
 FIRST, SECOND = Placement(0, 2, "2g.12gb"), Placement(2, 2, "2g.12gb")
@@ -114,10 +114,10 @@ def test_what_is_offered_by_name_serves_no_need(sentence: str) -> None:
     observed, need, want = BY_NAME[sentence]
     ledger, placed = ledger_of(observed), 0
     while not isinstance(shares := ledger.choose(need, "n"), str):
-        ledger.put_pod(Holder(f"p{placed}", PodKey(f"default/p{placed}"), NodeName("n"), need, shares))
+        ledger.put_pod(LedgerEntry(f"p{placed}", PodKey(f"default/p{placed}"), NodeName("n"), need, shares))
         placed += 1
     assert placed == want
-    assert list(ledger.impossible_uses) == []
+    assert list(ledger.impossible_allocations) == []
 
 
 def test_needs_and_names_applied_together_never_meet() -> None:
@@ -128,7 +128,7 @@ def test_needs_and_names_applied_together_never_meet() -> None:
     gpus = []
     while not isinstance(shares := ledger.choose(GRADED, "n"), str):
         gpus.append(shares[0].gpu)
-        ledger.put_pod(Holder(f"p{len(gpus)}", PodKey(f"default/p{len(gpus)}"), NodeName("n"), GRADED, shares))
+        ledger.put_pod(LedgerEntry(f"p{len(gpus)}", PodKey(f"default/p{len(gpus)}"), NodeName("n"), GRADED, shares))
     assert gpus == [0, 0]
 
 
@@ -137,9 +137,9 @@ def test_a_pod_keeps_a_replica_beside_those_that_the_kubelet_still_has() -> None
     shares = ledger.choose(QUARTER, "n")
     assert not isinstance(shares, str)
     spec, reserved = schedulable_node(node("n"), state(a_gpu(0, SHARED_BY_SCHEDULER), **offered(FIRST, SECOND)))
-    ledger.put_pod(Holder("a", PodKey("default/a"), NodeName("n"), QUARTER, shares))
+    ledger.put_pod(LedgerEntry("a", PodKey("default/a"), NodeName("n"), QUARTER, shares))
     ledger.put_node(spec, reserved=reserved)
-    assert list(ledger.impossible_uses) == []
+    assert list(ledger.impossible_allocations) == []
     assert not ledger.fits(QUARTER, "n")
 
 
@@ -197,9 +197,9 @@ def test_a_unhealthy_gpu_keeps_what_pods_hold_there() -> None:
     shares = ledger.choose(amount(1_000), "n")
     assert not isinstance(shares, str)
     spec, reserved = schedulable_node(node("n"), state(a_gpu(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0")),)))
-    ledger.put_pod(Holder("a", PodKey("default/a"), NodeName("n"), amount(1_000), shares))
+    ledger.put_pod(LedgerEntry("a", PodKey("default/a"), NodeName("n"), amount(1_000), shares))
     ledger.put_node(spec, reserved=reserved)
-    assert list(ledger.impossible_uses) == []
+    assert list(ledger.impossible_allocations) == []
     assert not ledger.fits(amount(1_000), "n")
 
 

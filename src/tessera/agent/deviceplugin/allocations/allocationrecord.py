@@ -23,11 +23,11 @@ from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.kubernetes.podstates import created_ns
 from tessera.core.deviceplugin.allocations import lastgate
 from tessera.core.deviceplugin.allocations.agentallocations import (
-    Allocation,
+    AgentAllocation,
+    AllocatedDevice,
     Assigned,
-    AssignedUses,
+    AssignedDevices,
     StartedPod,
-    Use,
     clashes,
     completed,
     latest,
@@ -87,7 +87,7 @@ class AllocationRecord:
         self._times = times
         self._unkept = ""
         self._unknown = ""
-        self._unclaimed_s: dict[Allocation, float] = {}
+        self._unclaimed_s: dict[AgentAllocation, float] = {}
         """Answers without a known pod, and when they were first observed."""
         read = ReadAllocations(()) if file is None else read_allocations(file, log)
         self._entries = read.entries
@@ -97,7 +97,7 @@ class AllocationRecord:
         """Whether entries of former agents have what the kubelet's answers say."""
         self._on_disk = frozenset(self._entries)
         """What the file has at least."""
-        self._admitting: list[Allocation] = []
+        self._admitting: list[AgentAllocation] = []
         """Pending `Allocate` calls, not on record yet: their devices must not count as free."""
 
     # Queries
@@ -113,12 +113,12 @@ class AllocationRecord:
         return self._unkept or self._unknown
 
     @property
-    def entries(self) -> tuple[Allocation, ...]:
+    def entries(self) -> tuple[AgentAllocation, ...]:
         """The recorded allocations."""
         return self._entries
 
     @property
-    def allocated(self) -> tuple[Allocation, ...]:
+    def allocated(self) -> tuple[AgentAllocation, ...]:
         """The recorded allocations, and those in progress."""
         return (*self._entries, *self._admitting)
 
@@ -173,17 +173,17 @@ class AllocationRecord:
             device.id in each.ids or any(use.excludes(other) for other in each.uses) for each in self.allocated
         )
 
-    def uses_of(self, holder: Allocation) -> tuple[Use, ...]:
+    def uses_of(self, holder: AgentAllocation) -> tuple[AllocatedDevice, ...]:
         """Return what a container was started with for these ids, or what `Allocate` answered."""
         own = latest(self._entries, holder)
         return () if own is None else own.uses
 
-    def indices_of(self, holder: Allocation) -> tuple[str, ...]:
+    def indices_of(self, holder: AgentAllocation) -> tuple[str, ...]:
         """Return the indices by which a container got its devices; none where it got UUIDs."""
         own = latest(self._entries, holder)
         return () if own is None else own.indices
 
-    def has_started(self, holder: Allocation) -> bool:
+    def has_started(self, holder: AgentAllocation) -> bool:
         """Return whether a container was started with these ids before."""
         own = latest(self._entries, holder)
         return own is not None and own.started
@@ -246,7 +246,7 @@ class AllocationRecord:
     # Changes
 
     @contextlib.contextmanager
-    def admitting(self, new: Allocation) -> Iterator[None]:
+    def admitting(self, new: AgentAllocation) -> Iterator[None]:
         """Count an allocation while it is decided."""
         self._admitting.append(new)
         try:
@@ -254,7 +254,7 @@ class AllocationRecord:
         finally:
             self._admitting.remove(new)
 
-    def keep(self, record: tuple[Allocation, ...]) -> None:
+    def keep(self, record: tuple[AgentAllocation, ...]) -> None:
         """Replace the record, after writing it to disk.
 
         A container that is restarted on a full disk needs nothing written: the file has its entry.
@@ -282,7 +282,7 @@ class AllocationRecord:
                 require_room_for_more(self._file)
                 self._unkept = ""
 
-    def _write(self, record: tuple[Allocation, ...]) -> None:
+    def _write(self, record: tuple[AgentAllocation, ...]) -> None:
         if self._file is None:
             return
         try:
@@ -295,13 +295,13 @@ class AllocationRecord:
             raise
         self._on_disk = frozenset(record)
 
-    def _keep_in_memory(self, record: tuple[Allocation, ...]) -> None:
+    def _keep_in_memory(self, record: tuple[AgentAllocation, ...]) -> None:
         """Replace the record, also where it cannot be written: the file has entries too many, or older ones, then."""
         with contextlib.suppress(Unavailable):
             self.keep(record)
         self._entries = record
 
-    def learn(self, record: tuple[Allocation, ...]) -> None:
+    def learn(self, record: tuple[AgentAllocation, ...]) -> None:
         """Take a record that differs only in the pods of its entries; it is written with the next change."""
         self._entries = record
 
@@ -326,7 +326,7 @@ class AllocationRecord:
             )
         )
 
-    def complete(self, assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]) -> None:
+    def complete(self, assigned: Assigned, uses: AssignedDevices, revoked: Callable[[str], bool]) -> None:
         """Record the shares of started containers (`core.deviceplugin.allocations.agentallocations.completed`).
 
         Raises:
@@ -390,7 +390,7 @@ class AllocationRecord:
 
     async def tidy(
         self,
-        uses_of: Callable[[KubeletAllocation], tuple[Use, ...]],
+        uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
         daemons: Container[str] = (),
         strategies: tuple[ListStrategy, ...] = (),
     ) -> None:
@@ -435,7 +435,7 @@ class AllocationRecord:
     async def _observed(self) -> GateObservation:
         return await self.observer.observe({each.uid for each in self._entries})
 
-    def _unclaimed(self) -> frozenset[Allocation]:
+    def _unclaimed(self) -> frozenset[AgentAllocation]:
         """Return the answers without a known pod for a minute."""
         now_s, nameless = self._times.clock_s(), [each for each in self._entries if not each.uid]
         self._unclaimed_s = {each: self._unclaimed_s.get(each, now_s) for each in nameless}
@@ -444,9 +444,9 @@ class AllocationRecord:
     def _adopted(
         self,
         allocated: Iterable[KubeletAllocation],
-        uses_of: Callable[[KubeletAllocation], tuple[Use, ...]],
-        record: tuple[Allocation, ...],
-    ) -> Iterator[Allocation]:
+        uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
+        record: tuple[AgentAllocation, ...],
+    ) -> Iterator[AgentAllocation]:
         """Yield entries for allocations that the record lacks."""
         known = {(each.uid, each.container, each.resource) for each in record}
         pending = {(each.resource, each.ids) for each in record if not each.uid}
@@ -456,7 +456,7 @@ class AllocationRecord:
             uses = uses_of(each)
             if uses:
                 pod = self._view.find(each.uid) or {}
-                entry = Allocation(
+                entry = AgentAllocation(
                     resource=each.resource,
                     ids=each.device_ids,
                     uses=uses,
@@ -484,10 +484,10 @@ def _unknown(lost: Iterable[str]) -> str:
 
 
 def _assigned_uses(
-    record: Iterable[Allocation],
+    record: Iterable[AgentAllocation],
     allocated: Iterable[KubeletAllocation],
-    uses_of: Callable[[KubeletAllocation], tuple[Use, ...]],
-) -> AssignedUses:
+    uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
+) -> AssignedDevices:
     """Return what containers use by their assignment, of entries that do not say whether by an MPS daemon."""
     vague = {(each.uid, each.container, each.resource) for each in record if is_vague(each)}
     keys = {(each.uid, each.container, each.resource): each for each in allocated if each.resource in SHARE_RESOURCES}

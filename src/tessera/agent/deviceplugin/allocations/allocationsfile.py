@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tessera.agent.nodefiles import require_room, write_through
 from tessera.api.tessera.node import agentfiles
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.deviceplugin.allocations.lostentries import LostEntry, still_lost
 from tessera.errors import Unavailable
 from tessera.log import Logger
@@ -29,7 +29,7 @@ _MOST_BAD = 10
 class ReadAllocations(NamedTuple):
     """What was read of the record."""
 
-    entries: tuple[Allocation, ...]
+    entries: tuple[AgentAllocation, ...]
     lost: frozenset[LostEntry] = frozenset()
     """Unreadable entries, here or in files kept before: it is not known what their pods use."""
 
@@ -67,7 +67,7 @@ def _lost_in_kept(path: Path) -> frozenset[LostEntry]:
     return lost
 
 
-def write_allocations(path: Path, record: tuple[Allocation, ...]) -> None:
+def write_allocations(path: Path, record: tuple[AgentAllocation, ...]) -> None:
     """Replace the record, and sync it to disk.
 
     Raises:

@@ -16,7 +16,13 @@ from tessera.agent.deviceplugin.allocations.refusals import Refusals
 from tessera.agent.pods.podsview import is_ended
 from tessera.api.kubernetes.podstates import created_ns
 from tessera.core.deviceplugin.allocations import lastgate
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Use, clashes, latest, replaces
+from tessera.core.deviceplugin.allocations.agentallocations import (
+    AgentAllocation,
+    AllocatedDevice,
+    clashes,
+    latest,
+    replaces,
+)
 from tessera.core.deviceplugin.allocations.lastgate import GateDecision, GateObservation
 from tessera.core.deviceplugin.allocations.leftovers import DeviceProcess, leftovers
 from tessera.core.node.nodesharing import ListStrategy
@@ -64,7 +70,7 @@ class Gate:
         self,
         resource: str,
         ids: Iterable[str],
-        uses: tuple[Use, ...] = (),
+        uses: tuple[AllocatedDevice, ...] = (),
         strategies: tuple[ListStrategy, ...] = (),
         indices: tuple[str, ...] = (),
     ) -> None:
@@ -83,7 +89,7 @@ class Gate:
 
         """
         guessed = resource in SHARE_RESOURCES
-        new = Allocation(
+        new = AgentAllocation(
             resource=resource,
             ids=tuple(sorted(ids)),
             uses=uses,
@@ -99,7 +105,7 @@ class Gate:
             # 3. Decide, and write the record.
             self._follow(lastgate.admit(self.record.entries, new, observed, self._capacity()), new)
 
-    async def holder(self, resource: str, ids: Iterable[str]) -> Allocation:
+    async def holder(self, resource: str, ids: Iterable[str]) -> AgentAllocation:
         """Return the container that `PreStartContainer` is called for with these ids, without what it uses.
 
         Raises:
@@ -135,7 +141,7 @@ class Gate:
             )
         return found[0]
 
-    async def start(self, holder: Allocation, uses: tuple[Use, ...], *, ids: bool) -> None:
+    async def start(self, holder: AgentAllocation, uses: tuple[AllocatedDevice, ...], *, ids: bool) -> None:
         """Record what a container is about to use, or refuse it; waits briefly for terminating pods.
 
         Args:
@@ -172,7 +178,7 @@ class Gate:
         self._follow(verdict, new)
         self.refusals.forget(holder)
 
-    async def _require_known_uses(self, holder: Allocation) -> None:
+    async def _require_known_uses(self, holder: AgentAllocation) -> None:
         """Refuse while pods run of which it is not known what they use.
 
         Raises:
@@ -186,7 +192,7 @@ class Gate:
                 f"{holder.resource} for {holder.pod}", found=found, hint="the kubelet retries; it starts when they end"
             )
 
-    async def _record_leftovers(self, new: Allocation) -> None:
+    async def _record_leftovers(self, new: AgentAllocation) -> None:
         """Record processes of ended pods on devices that a container is about to use, where the record lacks them.
 
         Raises:
@@ -207,11 +213,11 @@ class Gate:
             self.record.keep((*self.record.entries, *found))
             self._log.warning("leftovers_found", pods={each.uid: each.container for each in found})
 
-    def _unrecorded(self, new: Allocation, processes: Iterable[DeviceProcess]) -> tuple[Allocation, ...]:
+    def _unrecorded(self, new: AgentAllocation, processes: Iterable[DeviceProcess]) -> tuple[AgentAllocation, ...]:
         living = {uid for uid, pod in self.view.by_uid().items() if not is_ended(pod)}
         return leftovers(self.record.entries, new, processes, living)
 
-    async def _holders(self, resource: str, ids: tuple[str, ...]) -> tuple[Allocation, ...]:
+    async def _holders(self, resource: str, ids: tuple[str, ...]) -> tuple[AgentAllocation, ...]:
         """Return the containers with these ids; of several pods those that are not terminating."""
         loop = asyncio.get_running_loop()
         last_s = loop.time() + self.times.termination_s
@@ -224,25 +230,25 @@ class Gate:
             await asyncio.sleep(_RETRY_S)  # the terminating pod is soon observed to have ended
         return found
 
-    async def _observe_rivals(self, new: Allocation, *, ids: bool, admitting: bool = False) -> GateObservation:
+    async def _observe_rivals(self, new: AgentAllocation, *, ids: bool, admitting: bool = False) -> GateObservation:
         """Return the observed pods that conflict with an allocation; nothing where none does.
 
         When this returns no other pod can conflict: pods that were not observed do not exist.
         """
-        observed, checked = GateObservation(), frozenset[Allocation]()
+        observed, checked = GateObservation(), frozenset[AgentAllocation]()
         while not (rivals := self._rivals(new, ids=ids)) <= checked:
             running = await self._observer.running(frozenset(each.uid for each in rivals), admitting=admitting)
             observed, checked = await self._observe(running), rivals
         return observed
 
-    def _rivals(self, new: Allocation, *, ids: bool) -> frozenset[Allocation]:
+    def _rivals(self, new: AgentAllocation, *, ids: bool) -> frozenset[AgentAllocation]:
         found = clashes(self.record.entries, new, self._capacity(), ids=ids)
         return frozenset(each.other for each in found if each.other is not None)
 
     async def _observe(self, running: frozenset[str] = frozenset()) -> GateObservation:
         return await self._observer.observe({each.uid for each in self.record.entries}, running)
 
-    def _follow(self, verdict: GateDecision, new: Allocation) -> None:
+    def _follow(self, verdict: GateDecision, new: AgentAllocation) -> None:
         """Replace the record, on disk before a call is answered.
 
         Raises:

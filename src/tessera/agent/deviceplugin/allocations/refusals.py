@@ -10,7 +10,7 @@ from tessera.api.kubernetes.podstates import waiting_messages
 from tessera.clients.kube import name_of
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin.allocations import lastgate
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Clash, double_allocations
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, Clash, double_allocations
 from tessera.core.gpu.deviceids import DeviceId
 
 __all__ = ["Refusals"]
@@ -61,10 +61,10 @@ class Refusals:
         """Containers that could not start, by UID of the pod and name."""
         self._survived = frozenset[str]()
         """UIDs of the pods that blocked others."""
-        self._duplicates: dict[tuple[str, tuple[str, ...]], tuple[tuple[Allocation, Clash], ...]] = {}
+        self._duplicates: dict[tuple[str, tuple[str, ...]], tuple[tuple[AgentAllocation, Clash], ...]] = {}
         """Containers whose ids were also allocated to an earlier pod, by resource and ids."""
 
-    def refuse(self, holder: Allocation, text: str, rival: str = "", *, final: bool = False) -> None:
+    def refuse(self, holder: AgentAllocation, text: str, rival: str = "", *, final: bool = False) -> None:
         """Remember that a container may not start, and why, as long as it is refused; for good if that is final."""
         key = holder.uid, holder.container
         before = self._refused.get(key)
@@ -72,7 +72,7 @@ class Refusals:
             since_s = self._clock_s() if before is None else before.since_s
             self._refused[key] = _Refused(pod=holder.pod, text=text, since_s=since_s, rival=rival, final=final)
 
-    def forget(self, holder: Allocation) -> None:
+    def forget(self, holder: AgentAllocation) -> None:
         """Forget a refused container: it started."""
         self._refused.pop((holder.uid, holder.container), None)
 
@@ -80,7 +80,9 @@ class Refusals:
         """Remember the pod that blocked another."""
         self._survived |= set() if clash.other is None else {clash.other.uid}
 
-    def note_duplicates(self, resource: str, ids: tuple[str, ...], later: Iterable[tuple[Allocation, Clash]]) -> None:
+    def note_duplicates(
+        self, resource: str, ids: tuple[str, ...], later: Iterable[tuple[AgentAllocation, Clash]]
+    ) -> None:
         """Remember the containers whose ids an earlier pod has; replaces former entries."""
         self._duplicates[resource, ids] = tuple(later)
 
@@ -116,7 +118,7 @@ class Refusals:
         for uid, messages in waiting.items():
             for container in (name for name, message in messages.items() if _LOST in message):
                 pod = "/".join(name_of(pods[uid]))
-                self.refuse(Allocation(resource="", ids=(), uid=uid, pod=pod, container=container), _LOST_RECORD)
+                self.refuse(AgentAllocation(resource="", ids=(), uid=uid, pod=pod, container=container), _LOST_RECORD)
 
     @property
     def devices_of_orphans(self) -> tuple[UnhealthyDevice, ...]:
@@ -125,7 +127,7 @@ class Refusals:
         self._survived &= {each.uid for each in entries}
         return lastgate.devices_of_orphans(entries, {uid for uid in self._survived if is_ended(self._view.find(uid))})
 
-    def double_allocations(self) -> tuple[tuple[Allocation, Clash], ...]:
+    def double_allocations(self) -> tuple[tuple[AgentAllocation, Clash], ...]:
         """Return what two pods cannot both have, each time with the later pod.
 
         Equal ids are a conflict, even if they stand for units, when one of the pods is to start: the kubelet's call
@@ -142,5 +144,5 @@ class Refusals:
         return (*duplicates, *double_allocations(self._record.entries, self._capacity(), ending))
 
 
-def _both_live(later: Allocation, clash: Clash, living: set[str]) -> bool:
+def _both_live(later: AgentAllocation, clash: Clash, living: set[str]) -> bool:
     return later.uid in living and clash.other is not None and clash.other.uid in living

@@ -12,7 +12,7 @@ from tessera.agent.deviceplugin.containers.shares import Prepared
 from tessera.api.nvidia import migminors
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations.agentallocations import Use, uses_of_shares
+from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice, uses_of_shares
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest, absent, misfit
 from tessera.core.deviceplugin.containers.edits import HostPlaces, ShareEdits
 from tessera.core.deviceplugin.containers.edits import edits as share_edits
@@ -87,7 +87,7 @@ class DeviceMaker:
             self._complain(error)
         self._place = HostPlaces(mps_root=str(self._paths.mps_root), unit_mib=self.unit_mib, caps=caps)
 
-    def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
+    def uses(self, shares: tuple[Share, ...]) -> tuple[AllocatedDevice, ...]:
         """Return the devices named by shares."""
         return uses_of_shares(shares, self.inventory)
 

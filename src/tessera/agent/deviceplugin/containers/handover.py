@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, naming
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations.agentallocations import Use, uses_of_devices
+from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice, uses_of_devices
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.containers.injection import GPU_KIND, by_cdi, container_response
 from tessera.core.deviceplugin.offers.advertise import PluginDevice, Resource
@@ -43,7 +43,7 @@ class DeviceHandover:
         named = by_cdi(self.injection, GPU_KIND, uuids)
         return container_response(self.injection, named, visible, naming(uuids, made))
 
-    def indices(self, uses: tuple[Use, ...]) -> tuple[str, ...]:
+    def indices(self, uses: tuple[AllocatedDevice, ...]) -> tuple[str, ...]:
         """Return the driver's present indices of devices; `none` for one that is not there."""
         gpus = {facts.uuid: facts for facts in self._maker.inventory.gpus}
         return tuple(_index(use.device, gpus) for use in uses)

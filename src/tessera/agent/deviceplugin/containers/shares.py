@@ -23,9 +23,9 @@ from tessera.api.nvidia import cdi
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.agentallocations import (
-    Allocation,
+    AgentAllocation,
+    AllocatedDevice,
     SignedAssignment,
-    Use,
     device_mismatch,
     with_assignment,
 )
@@ -70,7 +70,7 @@ class DevicePreparer(Protocol):
     async def prepare(self, shares: tuple[Share, ...]) -> Prepared:
         """Create the devices of shares, and return what a container with them gets."""
 
-    def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
+    def uses(self, shares: tuple[Share, ...]) -> tuple[AllocatedDevice, ...]:
         """Return the devices named by shares."""
 
     def misfit(self, request: AssignedRequest) -> str:
@@ -201,7 +201,7 @@ class ShareAllocator:
         self._exchanges.use((resource, frozenset(ids)))
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
 
-    def _require_holder(self, holder: Allocation, now: Allocation) -> None:
+    def _require_holder(self, holder: AgentAllocation, now: AgentAllocation) -> None:
         """Check that the ids are still the pod's: a kubelet may give them to the next one while this one waits.
 
         Raises:
@@ -212,7 +212,7 @@ class ShareAllocator:
             found = f"the kubelet gave its devices of {holder.resource} to {now.pod} while they were created"
             raise Conflict(f"pod {holder.pod}, container {holder.container}", found=found, hint="recreate the pod")
 
-    def _require_same(self, request: AssignedRequest, uses: tuple[Use, ...]) -> None:
+    def _require_same(self, request: AssignedRequest, uses: tuple[AllocatedDevice, ...]) -> None:
         """Check that the GPUs of a request are those that were recorded for it: it names them by index.
 
         Raises:
@@ -223,7 +223,7 @@ class ShareAllocator:
             found = "its GPUs were renumbered while they were prepared"
             raise Unavailable(str(request.key), found=found, hint="the kubelet tries again")
 
-    def _check(self, holder: Allocation, request: AssignedRequest, answer: Answer | None, *, fixed: bool) -> None:
+    def _check(self, holder: AgentAllocation, request: AssignedRequest, answer: Answer | None, *, fixed: bool) -> None:
         """Check that a container starts with what its pod requested, and with what `Allocate` answered.
 
         Raises:
@@ -413,7 +413,7 @@ class ShareAllocator:
             return self._gate.times.late_s
         return 0.0
 
-    async def _own(self, holder: Allocation, units: int) -> AssignedRequest:
+    async def _own(self, holder: AgentAllocation, units: int) -> AssignedRequest:
         """Return the assigned allocation of a container."""
         request = self._request_of(holder)
         if request is None or request.units != units:
@@ -426,7 +426,7 @@ class ShareAllocator:
         return request
 
     def _not_assigned(
-        self, holder: Allocation, units: int, request: AssignedRequest | None, *, final: bool
+        self, holder: AgentAllocation, units: int, request: AssignedRequest | None, *, final: bool
     ) -> Conflict:
         """Return why a container has no assignment, and remember it if that is final."""
         why = self.why(holder.pod)
@@ -445,7 +445,7 @@ class ShareAllocator:
             hint=ASSIGNED_HINT,
         )
 
-    def _request_of(self, holder: Allocation) -> AssignedRequest | None:
+    def _request_of(self, holder: AgentAllocation) -> AssignedRequest | None:
         namespace, _, pod = holder.pod.partition("/")
         key = RequestKey(namespace, pod, holder.container, holder.resource)
         found = next((each for each in self.assigned_requests() if (each.key, each.uid) == (key, holder.uid)), None)
@@ -457,7 +457,7 @@ class ShareAllocator:
         namespace, _, name = pod.partition("/")
         return self._pods.why((namespace, name)).partition(": ")[2]
 
-    async def _exchange(self, request: AssignedRequest, holder: Allocation) -> AssignedRequest:
+    async def _exchange(self, request: AssignedRequest, holder: AgentAllocation) -> AssignedRequest:
         """Return the request with what its container was answered; assignments match when this returns."""
         refused = (await self._mend(await self._view.container_devices())).get(request.key)
         if isinstance(refused, Unavailable):
@@ -476,7 +476,7 @@ class ShareAllocator:
         refused = await self._exchanges.mend(allocated)
         for each in allocated:
             pod = f"{each.namespace}/{each.pod}"
-            holder = Allocation(
+            holder = AgentAllocation(
                 resource=each.resource, ids=each.device_ids, uid=each.uid, pod=pod, container=each.container
             )
             if each.key in self._exchanges.mistaken and not self._gate.record.has_started(holder):

@@ -7,7 +7,7 @@ from tessera.agent.deviceplugin.offers.listed import ListedResource
 from tessera.clients.kube import annotations_of
 from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin.allocations import lastgate
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Use, uses_of_devices
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, uses_of_devices
 from tessera.core.deviceplugin.allocations.relocation import absent_device
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.offers.advertise import PluginDevice, Resource
@@ -38,7 +38,7 @@ class Handover(Protocol):
     def give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
         """Return what a container with these devices gets."""
 
-    def indices(self, uses: tuple[Use, ...]) -> tuple[str, ...]:
+    def indices(self, uses: tuple[AllocatedDevice, ...]) -> tuple[str, ...]:
         """Return the driver's present indices of devices."""
 
 
@@ -185,7 +185,7 @@ class OfferedResource(ListedResource[Resource]):
             self._refuse_weaker(holder, ids, uses)
         await self._gate.start(holder, uses, ids=True)
 
-    def _refuse_renumbered(self, holder: Allocation, uses: tuple[Use, ...]) -> None:
+    def _refuse_renumbered(self, holder: AgentAllocation, uses: tuple[AllocatedDevice, ...]) -> None:
         """Refuse a container whose devices have other indices than at `Allocate`: it would get others' devices.
 
         Raises:
@@ -200,7 +200,7 @@ class OfferedResource(ListedResource[Resource]):
             hint = "delete and recreate the pod, or use deviceIDStrategy uuid"
             raise Conflict(f"{self.resource.name} for {holder.pod}", found=found, hint=hint)
 
-    def _refuse_absent(self, holder: Allocation, ids: tuple[str, ...]) -> None:
+    def _refuse_absent(self, holder: AgentAllocation, ids: tuple[str, ...]) -> None:
         """Refuse a container one of whose devices is gone: its runtime would not find what it was told.
 
         Raises:
@@ -211,7 +211,7 @@ class OfferedResource(ListedResource[Resource]):
             self._gate.refusals.refuse(holder, found)
             raise Conflict(f"{self.resource.name} for {holder.pod}", found=found, hint="delete and recreate the pod")
 
-    def _refuse_weaker(self, holder: Allocation, ids: tuple[str, ...], uses: tuple[Use, ...]) -> None:
+    def _refuse_weaker(self, holder: AgentAllocation, ids: tuple[str, ...], uses: tuple[AllocatedDevice, ...]) -> None:
         """Refuse a device that isolates less than its pod requests: its scheduler knows only the resource name.
 
         Raises:

@@ -22,7 +22,7 @@ import msgspec
 from tessera.api.fields import misfit, refused_form
 from tessera.api.tessera.node.instancefields import InstanceFields
 from tessera.api.tessera.shares import UnversionedShareFields
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
 from tessera.core.deviceplugin.allocations.lostentries import LostEntry
 from tessera.core.deviceplugin.allocations.matching import Answer, Correction
 from tessera.errors import UNDECODABLE
@@ -64,7 +64,7 @@ class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
     clients: int = 0
 
     @classmethod
-    def of(cls, use: Use) -> Self:
+    def of(cls, use: AllocatedDevice) -> Self:
         """Return the record of a container's device."""
         place = use.device.placement
         return cls(
@@ -163,19 +163,19 @@ _ANSWERS = msgspec.json.Decoder(_AnswersFields)
 _FORMER_ANSWERS = msgspec.json.Decoder(_FormerAnswersFields)
 
 
-def write_allocations(record: Iterable[Allocation]) -> bytes:
+def write_allocations(record: Iterable[AgentAllocation]) -> bytes:
     """Return the content of `allocations.json`."""
     return msgspec.json.encode([_entry(each) for each in record])
 
 
 @lru_cache(maxsize=1024)  # the record is written as a whole with each allocation, and most of it is as before
-def _entry(allocation: Allocation) -> msgspec.Raw:
+def _entry(allocation: AgentAllocation) -> msgspec.Raw:
     found = msgspec.convert(msgspec.structs.replace(allocation, uses=()), _AllocationFields, from_attributes=True)
     uses = tuple(map(_UseFields.of, allocation.uses))
     return msgspec.Raw(msgspec.json.encode(msgspec.structs.replace(found, uses=uses)))
 
 
-def read_allocations(content: bytes) -> tuple[tuple[Allocation, ...], str]:
+def read_allocations(content: bytes) -> tuple[tuple[AgentAllocation, ...], str]:
     """Return the readable entries, and why others are not; empty if all are."""
     found, problem = [], ""
     try:
@@ -184,7 +184,7 @@ def read_allocations(content: bytes) -> tuple[tuple[Allocation, ...], str]:
         return (), misfit(error, content)
     for each in entries:
         try:
-            found.append(msgspec.convert(_ENTRY.decode(each), Allocation, from_attributes=True))
+            found.append(msgspec.convert(_ENTRY.decode(each), AgentAllocation, from_attributes=True))
         except UNDECODABLE as error:
             problem = misfit(error, bytes(each))
     return tuple(found), problem
@@ -201,7 +201,7 @@ def lost_entries(content: bytes) -> frozenset[LostEntry]:
 
 def _lost(entry: bytes) -> Iterator[LostEntry]:
     try:
-        msgspec.convert(_ENTRY.decode(entry), Allocation, from_attributes=True)
+        msgspec.convert(_ENTRY.decode(entry), AgentAllocation, from_attributes=True)
     except UNDECODABLE:
         for uid in _named("uid", entry):
             container, resource = ("".join(_named(name, entry)[:1]) for name in ("container", "resource"))

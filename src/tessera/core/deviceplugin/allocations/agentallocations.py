@@ -26,14 +26,14 @@ from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
-    "Allocation",
+    "AgentAllocation",
+    "AllocatedDevice",
     "Assigned",
-    "AssignedUses",
+    "AssignedDevices",
     "Clash",
     "Exclusivity",
     "SignedAssignment",
     "StartedPod",
-    "Use",
     "clashes",
     "completed",
     "device_mismatch",
@@ -68,8 +68,8 @@ _EXCLUSIVITY = {
 }
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """A container's device, or its part of one."""
+class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that a container is allocated, or its part of one."""
 
     device: DeviceId
     exclusivity: Exclusivity = Exclusivity.EXCLUSIVE
@@ -80,7 +80,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     clients: int = 0
     """Of a replica by MPS, into how many the device's memory is divided; 0 for other uses, and where unknown."""
 
-    def excludes(self, other: "Use") -> bool:
+    def excludes(self, other: "AllocatedDevice") -> bool:
         """Return whether two containers can never have these at once, however much memory there is."""
         if self.device.gpu != other.device.gpu:
             return False
@@ -104,13 +104,13 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
         return self.exclusivity is Exclusivity.EXCLUSIVE or self.mps is False
 
 
-class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """A container's allocation of one resource."""
+class AgentAllocation(msgspec.Struct, frozen=True, kw_only=True):
+    """A container's allocation of one resource, as the agent records it."""
 
     resource: str
     ids: tuple[str, ...]
     """Device ids of the kubelet, sorted."""
-    uses: tuple[Use, ...] = ()
+    uses: tuple[AllocatedDevice, ...] = ()
     """Empty while unknown: ids of units name no device until the pod is known."""
     uid: str = ""
     """Of the pod; empty after `Allocate` alone, which names no pod."""
@@ -153,7 +153,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignedAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """An assignment that counts or did; its fields as in `Allocation`."""
+    """An assignment that counts or did; its fields as in `AgentAllocation`."""
 
     assignment: str = ""
     key: str = ""
@@ -172,7 +172,7 @@ class StartedPod(msgspec.Struct, frozen=True, kw_only=True):
 class Clash(msgspec.Struct, frozen=True, kw_only=True):
     """Why an allocation conflicts with another."""
 
-    other: Allocation | None
+    other: AgentAllocation | None
     """None where the new one alone is too large."""
     text: str
     """The conflicting devices, in words."""
@@ -194,7 +194,7 @@ class Clash(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
+def started_pod(record: Iterable[AgentAllocation], uid: str) -> StartedPod | None:
     """Return what a pod's containers were started with; None if none was started with a recorded assignment."""
     own = [each for each in record if each.started and (each.assignment or each.key) and each.uid == uid]
     if not uid or not own:
@@ -207,13 +207,13 @@ def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
 
 Assigned: TypeAlias = Mapping[str, SignedAssignment]
 """Assignments that count, by UID of the pod."""
-AssignedUses: TypeAlias = Mapping[tuple[str, str, str], tuple[Use, ...]]
-"""What containers use by them, by UID of the pod, container and resource."""
+AssignedDevices: TypeAlias = Mapping[tuple[str, str, str], tuple[AllocatedDevice, ...]]
+"""The devices of containers by them, by UID of the pod, container and resource."""
 
 
 def completed(
-    record: Iterable[Allocation], assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]
-) -> tuple[Allocation, ...]:
+    record: Iterable[AgentAllocation], assigned: Assigned, uses: AssignedDevices, revoked: Callable[[str], bool]
+) -> tuple[AgentAllocation, ...]:
     """Return the record with the assignments of started containers, which former agents did not record.
 
     Assignments signed by a revoked key are removed, so that they stay invalid when the revocation is forgotten. The
@@ -238,16 +238,16 @@ def completed(
     return tuple(found)
 
 
-def with_assignment(allocation: Allocation, signed: SignedAssignment) -> Allocation:
+def with_assignment(allocation: AgentAllocation, signed: SignedAssignment) -> AgentAllocation:
     """Return an allocation with the assignment of its container."""
     return msgspec.structs.replace(allocation, **msgspec.structs.asdict(signed))
 
 
-def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:
+def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[AllocatedDevice, ...]:
     """Return what a container uses of devices that the kubelet allocated by name, each device once."""
     return tuple(
         dict.fromkeys(
-            Use(
+            AllocatedDevice(
                 device=DeviceId(each.gpu_uuid, each.placement),
                 exclusivity=_exclusivity(each.mode, replica="::" in each.id),
                 mps=_by_mps(each.mode),
@@ -267,12 +267,12 @@ def _by_mps(mode: Mode) -> bool | None:
     return None if mode in {Mode.WHOLE, Mode.MIG} else mode in MPS_MODES
 
 
-def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
+def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[AllocatedDevice, ...]:
     """Return what a container uses by ids of devices advertised by name; none for unknown ids."""
     devices, parts = devices_by_uuid(inventory), (name.partition("::") for name in ids)
     return tuple(
         dict.fromkeys(
-            Use(
+            AllocatedDevice(
                 device=devices[uuid],
                 exclusivity=Exclusivity.REPLICA if replica else Exclusivity.EXCLUSIVE,
             )
@@ -282,14 +282,14 @@ def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
     )
 
 
-def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, ...]:
+def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[AllocatedDevice, ...]:
     """Return what a container uses by its assignment, whether the instance exists already or not.
 
     Shares of GPUs that the driver does not show are left out: they cannot be prepared.
     """
     gpus = {each.index: each for each in inventory.gpus}
     return tuple(
-        Use(
+        AllocatedDevice(
             device=DeviceId(
                 gpus[each.gpu].uuid,
                 None if each.start is None else placement_at(gpus[each.gpu].model, each.profile or "", each.start),
@@ -303,7 +303,7 @@ def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, 
     )
 
 
-def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> tuple[NodeOffer, tuple[str, ...]]:
+def without_other_forms(offer: NodeOffer, record: Iterable[AgentAllocation]) -> tuple[NodeOffer, tuple[str, ...]]:
     """Return the offer without devices that pods have by name in another form, and their holders.
 
     A whole GPU and its replicas have different ids, or another name, and so have replicas by MPS of another number. The
@@ -328,14 +328,14 @@ def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> tuple
     return msgspec.structs.replace(offer, resources=tuple(kept)), tuple(reasons)
 
 
-def _holder(device: PluginDevice, record: Iterable[Allocation]) -> str:
+def _holder(device: PluginDevice, record: Iterable[AgentAllocation]) -> str:
     """Return the users that conflict with a device; empty where there are none."""
     (use,) = uses_of_devices((device,))
     return next((each.holder for each in record if any(use.excludes(other) for other in each.uses)), "")
 
 
 def clashes(
-    record: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceId, int], *, ids: bool
+    record: Iterable[AgentAllocation], new: AgentAllocation, capacity_mib: Mapping[DeviceId, int], *, ids: bool
 ) -> Iterator[Clash]:
     """Yield why an allocation conflicts with those of other pods in the record; nothing where it does not.
 
@@ -363,21 +363,21 @@ def clashes(
     yield from _full(beside, new, capacity_mib)
 
 
-def replaces(new: Allocation, old: Allocation) -> bool:
+def replaces(new: AgentAllocation, old: AgentAllocation) -> bool:
     """Return whether an entry replaces that of the same container, or the answer to its `Allocate`."""
     if old.uid:
         return (old.uid, old.container, old.resource) == (new.uid, new.container, new.resource)
     return bool(new.uid) and (old.resource, old.ids) == (new.resource, new.ids)
 
 
-def latest(record: Iterable[Allocation], holder: Allocation) -> Allocation | None:
+def latest(record: Iterable[AgentAllocation], holder: AgentAllocation) -> AgentAllocation | None:
     """Return what was recorded last for a container and its ids: a new answer to `Allocate`, else its last start."""
     own = (each for each in record if each.ids == holder.ids and replaces(holder, each))
     return max(own, key=lambda each: each.at_ns, default=None)
 
 
 def device_mismatch(
-    record: Iterable[Allocation], holder: Allocation, assigned: AbstractSet[DeviceId], *, unanswered: bool
+    record: Iterable[AgentAllocation], holder: AgentAllocation, assigned: AbstractSet[DeviceId], *, unanswered: bool
 ) -> str:
     """Return why a container whose devices `Allocate` named cannot start: they differ from its assignment.
 
@@ -404,7 +404,9 @@ def _named(devices: Iterable[DeviceId]) -> str:
     return ", ".join(sorted(map(str, devices))) or "nothing that is there"
 
 
-def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceId, int]) -> Iterator[Clash]:
+def _full(
+    beside: Iterable[AgentAllocation], new: AgentAllocation, capacity_mib: Mapping[DeviceId, int]
+) -> Iterator[Clash]:
     """Yield devices that would have more memory allocated than they have, with all their holders, the latest first.
 
     A pod's containers use it together, and its init containers one after the other before them, each beside earlier
@@ -422,13 +424,13 @@ def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[D
             yield from (Clash(other=each, text=text, full=True) for each in others or (None,))
 
 
-def _pods(entries: Iterable[Allocation]) -> list[list[Allocation]]:
+def _pods(entries: Iterable[AgentAllocation]) -> list[list[AgentAllocation]]:
     """Return entries by pod.
 
     An answer to `Allocate` with ids of a pod is for another container of that pod, unless the kubelet has forgotten
     an allocation; then the ids conflict.
     """
-    pods: list[list[Allocation]] = []
+    pods: list[list[AgentAllocation]] = []
     for each in sorted(entries, key=lambda each: not each.uid):
         own = next((pod for pod in pods if any(_same_pod(each, known) for known in pod)), None)
         if own is None:
@@ -438,13 +440,13 @@ def _pods(entries: Iterable[Allocation]) -> list[list[Allocation]]:
     return pods
 
 
-def _same_pod(entry: Allocation, known: Allocation) -> bool:
+def _same_pod(entry: AgentAllocation, known: AgentAllocation) -> bool:
     if entry.uid:
         return entry.uid == known.uid
     return entry.resource == known.resource and not set(entry.ids).isdisjoint(known.ids)
 
 
-def _most_mib(pod: Sequence[Allocation], device: DeviceId) -> int:
+def _most_mib(pod: Sequence[AgentAllocation], device: DeviceId) -> int:
     """Return the most memory that a pod uses of a device at once, by Kubernetes' rule.
 
     Init containers run one after another, each beside the sidecars that start before it; then all others run beside
@@ -455,20 +457,20 @@ def _most_mib(pod: Sequence[Allocation], device: DeviceId) -> int:
     return max(sum(_memory_mib(each, device) for each in step) for step in (lasting, *steps))
 
 
-def _starts_before(other: Allocation, entry: Allocation) -> bool:
+def _starts_before(other: AgentAllocation, entry: AgentAllocation) -> bool:
     """Return whether a container of a pod starts before another; the kubelet allocates in that order."""
     if other.order < 0 or entry.order < 0:
         return other.at_ns < entry.at_ns
     return other.order < entry.order
 
 
-def _memory_mib(entry: Allocation, device: DeviceId) -> int:
+def _memory_mib(entry: AgentAllocation, device: DeviceId) -> int:
     return sum(use.memory_mib for use in entry.uses if use.exclusivity is Exclusivity.MEMORY and use.device == device)
 
 
 def double_allocations(
-    record: Iterable[Allocation], capacity_mib: Mapping[DeviceId, int], ending: Container[str] = ()
-) -> tuple[tuple[Allocation, Clash], ...]:
+    record: Iterable[AgentAllocation], capacity_mib: Mapping[DeviceId, int], ending: Container[str] = ()
+) -> tuple[tuple[AgentAllocation, Clash], ...]:
     """Return conflicting allocations of two pods: each time the later one, and why.
 
     Only entries of known pods count. There should be none; any comes from before this record was kept, or

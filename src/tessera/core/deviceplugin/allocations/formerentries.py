@@ -6,7 +6,12 @@ from collections.abc import Container, Iterable, Mapping
 import msgspec
 
 from tessera.core.cluster.mps import mps_key
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, AssignedUses, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import (
+    AgentAllocation,
+    AllocatedDevice,
+    AssignedDevices,
+    Exclusivity,
+)
 from tessera.core.deviceplugin.allocations.lastgate import GatePod
 from tessera.core.deviceplugin.containerresponse import ContainerResponse, visible_devices
 from tessera.core.gpu.deviceids import DeviceId
@@ -19,18 +24,18 @@ _INDEX = re.compile(r"\d+(:\d+)?", re.ASCII)
 _LIMIT = re.compile(r"0=(\d+)M", re.ASCII)
 
 
-def is_vague(entry: Allocation) -> bool:
+def is_vague(entry: AgentAllocation) -> bool:
     """Return whether it is unknown if an MPS daemon serves a shared device of a container."""
     return any(use.mps is None and use.exclusivity is not Exclusivity.EXCLUSIVE for use in entry.uses)
 
 
 def supplemented(
-    record: Iterable[Allocation],
+    record: Iterable[AgentAllocation],
     pods: Mapping[str, GatePod],
-    assigned: AssignedUses,
+    assigned: AssignedDevices,
     running: Container[str],
     daemons: Container[str],
-) -> tuple[Allocation, ...]:
+) -> tuple[AgentAllocation, ...]:
     """Return the record with what it lacks, as far as that can be known.
 
     That is where a container stands among those of its pod, by the pod; and whether an MPS daemon serves it: by its
@@ -49,12 +54,12 @@ def supplemented(
 
 
 def _settled(
-    entry: Allocation,
+    entry: AgentAllocation,
     pod: GatePod | None,
-    assigned: AssignedUses,
+    assigned: AssignedDevices,
     running: Container[str],
     daemons: Container[str],
-) -> Allocation:
+) -> AgentAllocation:
     place = pod.place(entry.container) if pod is not None else -1
     if pod is not None and place >= 0:
         entry = msgspec.structs.replace(entry, order=place, initial=entry.container not in pod.lasting)
@@ -69,13 +74,15 @@ def _settled(
     return msgspec.structs.replace(entry, uses=tuple(_with_daemon(use, daemons) for use in entry.uses))
 
 
-def _with_daemon(use: Use, daemons: Container[str]) -> Use:
+def _with_daemon(use: AllocatedDevice, daemons: Container[str]) -> AllocatedDevice:
     if use.mps is not None or use.exclusivity is Exclusivity.EXCLUSIVE:
         return use
     return msgspec.structs.replace(use, mps=mps_key(*use.device) in daemons)
 
 
-def with_strategies(record: Iterable[Allocation], present: tuple[ListStrategy, ...]) -> tuple[Allocation, ...]:
+def with_strategies(
+    record: Iterable[AgentAllocation], present: tuple[ListStrategy, ...]
+) -> tuple[AgentAllocation, ...]:
     """Return the record with how the containers of pods were answered where that is not recorded: as they would be now.
 
     It holds from then on: a container's runtime is handed the same answer for its life, whatever is configured later.
@@ -87,10 +94,10 @@ def with_strategies(record: Iterable[Allocation], present: tuple[ListStrategy, .
 
 
 def with_answers(
-    record: Iterable[Allocation],
+    record: Iterable[AgentAllocation],
     answers: Mapping[tuple[str, str, str], ContainerResponse],
     capacity_mib: Mapping[DeviceId, int],
-) -> tuple[Allocation, ...]:
+) -> tuple[AgentAllocation, ...]:
     """Return the record with what the answers of `Allocate` say, where that is not recorded.
 
     That is into how many replicas by MPS a device is divided, by the memory limit; the indices by which whole devices
@@ -107,7 +114,9 @@ def with_answers(
     )
 
 
-def _answered(entry: Allocation, answer: ContainerResponse | None, capacity_mib: Mapping[DeviceId, int]) -> Allocation:
+def _answered(
+    entry: AgentAllocation, answer: ContainerResponse | None, capacity_mib: Mapping[DeviceId, int]
+) -> AgentAllocation:
     if answer is None:
         return entry
     visible = visible_devices(answer)
@@ -124,7 +133,7 @@ def _answered(entry: Allocation, answer: ContainerResponse | None, capacity_mib:
     return msgspec.structs.replace(entry, uses=uses)
 
 
-def _divided(use: Use, replicas: int, limit_mib: int, capacity_mib: int) -> Use:
+def _divided(use: AllocatedDevice, replicas: int, limit_mib: int, capacity_mib: int) -> AllocatedDevice:
     """Return the use of replicas by MPS of one device, which have a limit together, with how many there are of it."""
     if use.exclusivity is not Exclusivity.REPLICA or use.clients or use.mps is False:
         return use

@@ -11,10 +11,10 @@ import msgspec
 
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin.allocations.agentallocations import (
-    Allocation,
+    AgentAllocation,
+    AllocatedDevice,
     Clash,
     Exclusivity,
-    Use,
     clashes,
     replaces,
 )
@@ -86,14 +86,14 @@ class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether a pod has processes, or has not ended where that cannot be observed."""
         return uid in self.running or (self.blind and not self.ended(uid))
 
-    def is_of_a_pod_unseen(self, entry: Allocation) -> bool:
+    def is_of_a_pod_unseen(self, entry: AgentAllocation) -> bool:
         """Return whether the kubelet has recorded the ids of an entry for an unobserved pod."""
         return any(
             each.uid not in self.pods and each.resource == entry.resource and set(each.device_ids) & set(entry.ids)
             for each in self.recorded
         )
 
-    def has_recorded(self, entry: Allocation) -> bool:
+    def has_recorded(self, entry: AgentAllocation) -> bool:
         """Return whether the kubelet's record has an allocation, at least in part."""
         return any(
             (each.uid, each.resource) == (entry.uid, entry.resource) and set(each.device_ids) & set(entry.ids)
@@ -104,7 +104,7 @@ class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
 class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The decision about a container that requests devices."""
 
-    record: tuple[Allocation, ...]
+    record: tuple[AgentAllocation, ...]
     """The new record, with the new entry unless it is refused."""
     refused: Clash | None = None
     wait: bool = False
@@ -112,7 +112,10 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def admit(
-    record: tuple[Allocation, ...], new: Allocation, observed: GateObservation, capacity_mib: Mapping[DeviceId, int]
+    record: tuple[AgentAllocation, ...],
+    new: AgentAllocation,
+    observed: GateObservation,
+    capacity_mib: Mapping[DeviceId, int],
 ) -> GateDecision:
     """Return whether `Allocate` may allocate devices to some pod.
 
@@ -129,8 +132,8 @@ def admit(
 
 
 def start(
-    record: tuple[Allocation, ...],
-    new: Allocation,
+    record: tuple[AgentAllocation, ...],
+    new: AgentAllocation,
     observed: GateObservation,
     capacity_mib: Mapping[DeviceId, int],
     *,
@@ -171,7 +174,7 @@ def weaker_device(requested: Isolation, devices: Iterable[PluginDevice]) -> Plug
     return next((each for each in devices if not each.mode.isolation.covers(requested)), None)
 
 
-def weaker_use(requested: Isolation, uses: Iterable[Use], *, offered: bool) -> Use | None:
+def weaker_use(requested: Isolation, uses: Iterable[AllocatedDevice], *, offered: bool) -> AllocatedDevice | None:
     """Return the first use that isolates less than its pod requests; None for none.
 
     What `Allocate` answered counts, and the offer may have changed since.
@@ -194,13 +197,13 @@ def weaker_use(requested: Isolation, uses: Iterable[Use], *, offered: bool) -> U
 
 
 def _with_names(
-    record: tuple[Allocation, ...],
-    new: Allocation,
+    record: tuple[AgentAllocation, ...],
+    new: AgentAllocation,
     observed: GateObservation,
     capacity_mib: Mapping[DeviceId, int],
     *,
     ids: bool,
-) -> tuple[tuple[Allocation, ...], tuple[Allocation | None, ...]]:
+) -> tuple[tuple[AgentAllocation, ...], tuple[AgentAllocation | None, ...]]:
     """Return the record with conflicting answers to `Allocate` attributed to their pods, and what conflicts still.
 
     Those of the new one's own pod no longer conflict then.
@@ -212,14 +215,14 @@ def _with_names(
     return record, tuple(each.other for each in clashes(record, new, capacity_mib, ids=ids))
 
 
-def _blocks_allocate(other: Allocation, observed: GateObservation) -> bool:
+def _blocks_allocate(other: AgentAllocation, observed: GateObservation) -> bool:
     """Return whether an entry's devices must not be allocated again by the kubelet now."""
     if not other.uid or observed.ending(other.uid) or _is_being_admitted(other, observed):
         return False
     return observed.has_recorded(other) or observed.runs(other.uid)
 
 
-def _is_being_admitted(other: Allocation, observed: GateObservation) -> bool:
+def _is_being_admitted(other: AgentAllocation, observed: GateObservation) -> bool:
     """Return whether the pod of an allocation has containers that the kubelet has not allocated for yet.
 
     The kubelet admits one pod after the other. So it is this pod that it allocates for: containers get what the pod's
@@ -236,14 +239,14 @@ def _is_being_admitted(other: Allocation, observed: GateObservation) -> bool:
     )
 
 
-def _blocks_start(other: Allocation, observed: GateObservation) -> bool:
+def _blocks_start(other: AgentAllocation, observed: GateObservation) -> bool:
     """Return whether a container with an entry's devices runs, or will."""
     if not other.uid:
         return False
     return observed.runs(other.uid) or (not observed.ended(other.uid) and observed.has_recorded(other))
 
 
-def named(entry: Allocation, observed: GateObservation) -> Allocation:
+def named(entry: AgentAllocation, observed: GateObservation) -> AgentAllocation:
     """Return an answer to `Allocate` with the living pod that the kubelet recorded for it; else unchanged."""
     if entry.uid:
         return entry
@@ -261,7 +264,7 @@ def named(entry: Allocation, observed: GateObservation) -> Allocation:
     )
 
 
-def holders(resource: str, ids: tuple[str, ...], observed: GateObservation) -> tuple[Allocation, ...]:
+def holders(resource: str, ids: tuple[str, ...], observed: GateObservation) -> tuple[AgentAllocation, ...]:
     """Return the containers of living pods with these ids in the kubelet's record, the longest-lasting first.
 
     Args:
@@ -276,7 +279,7 @@ def holders(resource: str, ids: tuple[str, ...], observed: GateObservation) -> t
         if (each.resource, each.device_ids) == (resource, ids) and not observed.ended(each.uid)
     ]
     return tuple(
-        Allocation(
+        AgentAllocation(
             resource=resource,
             ids=ids,
             uid=uid,
@@ -290,8 +293,8 @@ def holders(resource: str, ids: tuple[str, ...], observed: GateObservation) -> t
 
 
 def later_holders(
-    containers: Iterable[Allocation], record: Iterable[Allocation], created_ns: Mapping[str, int]
-) -> tuple[tuple[Allocation, Clash], ...]:
+    containers: Iterable[AgentAllocation], record: Iterable[AgentAllocation], created_ns: Mapping[str, int]
+) -> tuple[tuple[AgentAllocation, Clash], ...]:
     """Return the pods that must go where several have the same ids, each with what it shares with the first.
 
     As in every conflict the later gives way: pods in the record came before others.
@@ -304,7 +307,7 @@ def later_holders(
     """
     known = {(each.uid, each.container, each.resource): each.at_ns for each in record}
 
-    def age(holder: Allocation) -> tuple[bool, int, str]:
+    def age(holder: AgentAllocation) -> tuple[bool, int, str]:
         at_ns = known.get((holder.uid, holder.container, holder.resource))
         return at_ns is None, created_ns.get(holder.uid, 0) if at_ns is None else at_ns, holder.uid
 
@@ -316,12 +319,14 @@ def later_holders(
     )
 
 
-def put(record: Iterable[Allocation], new: Allocation) -> tuple[Allocation, ...]:
+def put(record: Iterable[AgentAllocation], new: AgentAllocation) -> tuple[AgentAllocation, ...]:
     """Return the record with a new entry, without the one it replaces."""
     return (*(each for each in record if not replaces(new, each)), new)
 
 
-def without_guess(record: Iterable[Allocation], resource: str, ids: tuple[str, ...]) -> tuple[Allocation, ...]:
+def without_guess(
+    record: Iterable[AgentAllocation], resource: str, ids: tuple[str, ...]
+) -> tuple[AgentAllocation, ...]:
     """Return the record after an answer that was for another pod than the one that got it, which never starts with it.
 
     It uses nothing, and as its devices are not recorded any more, it does not start with others either.
@@ -341,8 +346,8 @@ def without_guess(record: Iterable[Allocation], resource: str, ids: tuple[str, .
 
 
 def release(
-    record: Iterable[Allocation], observed: GateObservation, *, complete: bool = False
-) -> tuple[Allocation, ...]:
+    record: Iterable[AgentAllocation], observed: GateObservation, *, complete: bool = False
+) -> tuple[AgentAllocation, ...]:
     """Return the record without ended pods that have no process left.
 
     Nor does it keep what is only known of processes (`leftovers`) if their pod lives after all, as a
@@ -369,7 +374,7 @@ def _is_over(uid: str, observed: GateObservation, *, complete: bool) -> bool:
     return observed.ended(uid) and uid not in observed.running
 
 
-def devices_of_orphans(record: Iterable[Allocation], gone: Container[str]) -> tuple[UnhealthyDevice, ...]:
+def devices_of_orphans(record: Iterable[AgentAllocation], gone: Container[str]) -> tuple[UnhealthyDevice, ...]:
     """Return the devices used only by processes of deleted pods; a pod that is assigned one of them cannot start.
 
     Not devices that others may share: a small remainder would block all of it.

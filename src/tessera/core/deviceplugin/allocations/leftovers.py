@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.inventory import GpuProcess, Inventory
 
@@ -55,8 +55,8 @@ def on_devices(
 
 
 def leftovers(
-    record: Iterable[Allocation], new: Allocation, processes: Iterable[DeviceProcess], living: Container[str]
-) -> tuple[Allocation, ...]:
+    record: Iterable[AgentAllocation], new: AgentAllocation, processes: Iterable[DeviceProcess], living: Container[str]
+) -> tuple[AgentAllocation, ...]:
     """Return the entries that the record lacks, of processes on the devices that a container is about to use.
 
     On a device for one pod each such process counts. On one that is shared by amounts of memory the processes of a pod
@@ -71,7 +71,7 @@ def leftovers(
 
     """
     record = tuple(record)
-    found = dict[tuple[str, int], Allocation]()
+    found = dict[tuple[str, int], AgentAllocation]()
     """By pod and by which of `new.uses`."""
     for each in sorted(processes, key=lambda each: each.pid):
         if each.uid == new.uid or each.uid in living:
@@ -81,13 +81,13 @@ def leftovers(
             others = (*record, *(entry for at, entry in found.items() if at != key))
             if own is None or any(entry.uid == each.uid and _covers(entry, own) for entry in others):
                 continue
-            found[key] = _with(found.get(key), own) or Allocation(
+            found[key] = _with(found.get(key), own) or AgentAllocation(
                 resource=new.resource, ids=(), uses=(own,), uid=each.uid, container=f"process {each.pid}", started=True
             )
     return tuple(found.values())
 
 
-def _with(former: Allocation | None, own: Use) -> Allocation | None:
+def _with(former: AgentAllocation | None, own: AllocatedDevice) -> AgentAllocation | None:
     """Return the entry of a pod with the memory of a further process of it; None where there is none yet."""
     if former is None or own.exclusivity is not Exclusivity.MEMORY:
         return former
@@ -96,7 +96,7 @@ def _with(former: Allocation | None, own: Use) -> Allocation | None:
     return msgspec.structs.replace(former, uses=(more,))
 
 
-def _use(use: Use, process: DeviceProcess) -> Use | None:
+def _use(use: AllocatedDevice, process: DeviceProcess) -> AllocatedDevice | None:
     """Return what a process uses of a device, in the way in which the device is given now; None for nothing."""
     if not overlap(use.device, process.device):
         return None
@@ -107,5 +107,5 @@ def _use(use: Use, process: DeviceProcess) -> Use | None:
     return None
 
 
-def _covers(entry: Allocation, own: Use) -> bool:
+def _covers(entry: AgentAllocation, own: AllocatedDevice) -> bool:
     return any(overlap(use.device, own.device) for use in entry.uses)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 
 __all__ = ["LostEntry", "still_lost"]
 
@@ -18,7 +18,7 @@ class LostEntry(NamedTuple):
     resource: str | None = None
 
 
-def still_lost(lost: Iterable[LostEntry], record: Iterable[Allocation]) -> frozenset[LostEntry]:
+def still_lost(lost: Iterable[LostEntry], record: Iterable[AgentAllocation]) -> frozenset[LostEntry]:
     """Return the entries that were not recorded anew: of a living pod the kubelet's record has all of them.
 
     A pod of which another entry could be read is not known by that one.

@@ -15,11 +15,18 @@ from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["PodDevices", "assigned_devices", "assigned_instances", "devices_allocated_by_name", "holdings", "used_keys"]
+__all__ = [
+    "PodDevices",
+    "assigned_devices",
+    "assigned_instances",
+    "devices_allocated_by_name",
+    "pod_devices",
+    "used_keys",
+]
 
 
 class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod's devices."""
+    """A pod's devices, by their ids."""
 
     pod: str
     """`namespace/name`; empty for a pod that is about to start and not known yet."""
@@ -59,7 +66,7 @@ def devices_allocated_by_name(allocated: Iterable[KubeletAllocation], inventory:
     return devices_of_ids(itertools.chain.from_iterable(named), inventory)
 
 
-def holdings(
+def pod_devices(
     allocated: Iterable[KubeletAllocation],
     requests: Iterable[AssignedRequest],
     inventory: Inventory,

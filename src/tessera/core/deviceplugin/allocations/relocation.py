@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.workload.resources import SHARE_RESOURCES
@@ -17,7 +17,7 @@ from tessera.core.workload.resources import SHARE_RESOURCES
 __all__ = ["absent_device", "relocated", "uuids_of"]
 
 
-def uuids_of(entry: Allocation) -> tuple[str, ...]:
+def uuids_of(entry: AgentAllocation) -> tuple[str, ...]:
     """Return the UUIDs that stand for a container's devices, each once; none for a share by CDI.
 
     The specification of such a share is written at each start, for the placement of its assignment.
@@ -27,7 +27,7 @@ def uuids_of(entry: Allocation) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.partition("::")[0] for name in entry.ids))
 
 
-def relocated(record: Iterable[Allocation], inventory: Inventory, now_ns: int) -> tuple[Allocation, ...]:
+def relocated(record: Iterable[AgentAllocation], inventory: Inventory, now_ns: int) -> tuple[AgentAllocation, ...]:
     """Return the record with each container on the MIG instances that have its UUIDs now.
 
     An instance whose UUID the driver does not have stays where it was. A container that moved is later than all others:
@@ -57,7 +57,7 @@ def absent_device(ids: Iterable[str], inventory: Inventory) -> str:
     return f"its GPU {gone} is not on this node any more" if gone else ""
 
 
-def _moved(entry: Allocation, present: list[tuple[str, DeviceId | None]]) -> Allocation:
+def _moved(entry: AgentAllocation, present: list[tuple[str, DeviceId | None]]) -> AgentAllocation:
     before = list(dict.fromkeys(use.device for use in entry.uses))
     now = [device for _, device in present]
     if len(now) != len(before) or set(now) <= {*before, None}:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.core.deviceplugin.allocations.agentallocations import Allocation, latest
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, latest
 from tessera.core.deviceplugin.containerresponse import (
     LIST_FOLDER,
     VISIBLE,
@@ -60,7 +60,7 @@ def by_cdi(injection: DeviceInjection, kind: str, names: Sequence[str]) -> Conta
 
 
 def answered(
-    record: Iterable[Allocation], holder: Allocation, present: DeviceInjection, *, named_at_allocate: bool
+    record: Iterable[AgentAllocation], holder: AgentAllocation, present: DeviceInjection, *, named_at_allocate: bool
 ) -> DeviceInjection:
     """Return how `Allocate` answered for a container: as recorded, or as devices are handed over now.
 

@@ -15,8 +15,8 @@ __all__ = [
     "Blocked",
     "Change",
     "ChangeInstances",
+    "DeviceUser",
     "Difference",
-    "GpuUser",
     "Impossible",
     "Keep",
     "SetMode",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-class GpuUser(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceUser(msgspec.Struct, frozen=True, kw_only=True):
     """The user of a GPU or of one of its MIG instances: a pod, or a process of no known pod."""
 
     device: DeviceId
@@ -78,7 +78,7 @@ class Blocked(msgspec.Struct, frozen=True, tag=True):
 
     reason: str
     """One sentence for people, without full stop."""
-    users: tuple[GpuUser, ...]
+    users: tuple[DeviceUser, ...]
     withdraw: Layout = ()
     """The instances to destroy, used or not: not advertised while the change is pending."""
 
@@ -151,7 +151,7 @@ def _difference(gpu: GpuFacts, target: LayoutTarget) -> tuple[str, str] | None:
     return f"{_places(present)}{broken}", desired
 
 
-def change(gpu: GpuFacts, target: LayoutTarget, users: Iterable[GpuUser]) -> Change:
+def change(gpu: GpuFacts, target: LayoutTarget, users: Iterable[DeviceUser]) -> Change:
     """Return the next step for a GPU, which never touches a used instance.
 
     Args:
@@ -160,7 +160,7 @@ def change(gpu: GpuFacts, target: LayoutTarget, users: Iterable[GpuUser]) -> Cha
         users: of GPUs and instances, including other GPUs'.
 
     """
-    own = tuple(sorted((user for user in users if user.device.gpu == gpu.uuid), key=GpuUser.order))
+    own = tuple(sorted((user for user in users if user.device.gpu == gpu.uuid), key=DeviceUser.order))
     if gpu.lost:
         return Impossible(lost(gpu.index))
     if gpu.mig is None:
@@ -174,7 +174,7 @@ def change(gpu: GpuFacts, target: LayoutTarget, users: Iterable[GpuUser]) -> Cha
     return _instances(gpu, target, own) if target.mig else Keep()
 
 
-def _switch(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...]) -> Change:
+def _switch(gpu: GpuFacts, target: LayoutTarget, users: tuple[DeviceUser, ...]) -> Change:
     if users:
         return Blocked(
             f"GPU {gpu.index}: switching MIG {'on' if target.mig else 'off'} requires an idle GPU; "
@@ -188,7 +188,7 @@ def _switch(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...]) -> 
     return SetMode(target.mig, plan)
 
 
-def _instances(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...]) -> Change:
+def _instances(gpu: GpuFacts, target: LayoutTarget, users: tuple[DeviceUser, ...]) -> Change:
     if _is_there(gpu, target):
         return Keep()
     present = gpu.layout or ()
@@ -213,7 +213,7 @@ def _instances(gpu: GpuFacts, target: LayoutTarget, users: tuple[GpuUser, ...]) 
     return ChangeInstances(plan)
 
 
-def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[GpuUser]) -> LayoutTarget | None:
+def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[DeviceUser]) -> LayoutTarget | None:
     """Return the target with one more instance: all used ones stay, and as many others as possible.
 
     None if used instances leave no room, or MIG is off on a GPU in use.
@@ -246,7 +246,7 @@ def _is_there(gpu: GpuFacts, target: LayoutTarget) -> bool:
 
 def users_of(
     inventory: Inventory, allocated: Iterable[tuple[str, Iterable[str]]], processes: Mapping[str, Iterable[GpuProcess]]
-) -> tuple[GpuUser, ...]:
+) -> tuple[DeviceUser, ...]:
     """Return the users of each GPU and instance, sorted: pods, and processes of none of these pods.
 
     A process on an instance that is not in the inventory has an unknown instance.
@@ -260,28 +260,28 @@ def users_of(
 
     """
     found = {
-        GpuUser(device=device, pod=pod)
+        DeviceUser(device=device, pod=pod)
         for pod, ids in allocated
         for device in devices_of_ids((name.partition("-_-")[0] for name in ids), inventory)
     }
     explained = {user.device for user in found}
     found.update(user for user in _process_users(inventory, processes) if user.device not in explained)
-    return tuple(sorted(found, key=GpuUser.order))
+    return tuple(sorted(found, key=DeviceUser.order))
 
 
-def _process_users(inventory: Inventory, processes: Mapping[str, Iterable[GpuProcess]]) -> Iterator[GpuUser]:
+def _process_users(inventory: Inventory, processes: Mapping[str, Iterable[GpuProcess]]) -> Iterator[DeviceUser]:
     for gpu in inventory.gpus:
         instances = {each.gpu_instance: each.placement for each in gpu.instances}
         for process in processes.get(gpu.uuid, ()):
             place = None if process.gpu_instance is None else instances.get(process.gpu_instance)
-            yield GpuUser(device=DeviceId(gpu.uuid, place), pid=process.pid)
+            yield DeviceUser(device=DeviceId(gpu.uuid, place), pid=process.pid)
 
 
 def _mode(*, on: bool) -> str:
     return "MIG on" if on else "MIG off"
 
 
-def _names(users: tuple[GpuUser, ...]) -> str:
+def _names(users: tuple[DeviceUser, ...]) -> str:
     return ", ".join(dict.fromkeys(user.name for user in users))
 
 

@@ -26,7 +26,7 @@ from tessera.core.node.layouts.changes import (
     Blocked,
     Change,
     ChangeInstances,
-    GpuUser,
+    DeviceUser,
     Impossible,
     Keep,
     SetMode,
@@ -217,7 +217,7 @@ LayoutEvent = NodeObserved | Attempted | NodeUnobserved | NotRebooted
 
 
 def outlook(
-    name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory, users: Iterable[GpuUser]
+    name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory, users: Iterable[DeviceUser]
 ) -> Outlook:
     """Return the work for the configuration of this name on a node."""
     gpu_users = tuple(users)

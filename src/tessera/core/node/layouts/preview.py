@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.core.gpu.inventory import GpuFacts, Instance, MigMode
 from tessera.core.gpu.mig import Placement
-from tessera.core.node.layouts.changes import Blocked, ChangeInstances, GpuUser, SetMode, change
+from tessera.core.node.layouts.changes import Blocked, ChangeInstances, DeviceUser, SetMode, change
 from tessera.core.node.layouts.configurations import LayoutTarget
 from tessera.core.node.repartition import Create, Repartition
 
@@ -23,11 +23,11 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     what: Literal["destroy", "create", "switch MIG on", "switch MIG off"]
     placement: Placement | None = None
     """The instance; None for a switch of MIG mode."""
-    disturbs: tuple[GpuUser, ...] = ()
+    disturbs: tuple[DeviceUser, ...] = ()
     """Users that must end first."""
 
 
-def preview(gpu: GpuFacts, target: LayoutTarget, users: Iterable[GpuUser]) -> tuple[Action, ...]:
+def preview(gpu: GpuFacts, target: LayoutTarget, users: Iterable[DeviceUser]) -> tuple[Action, ...]:
     """Return the steps that lead a GPU to its target, in order; none where none is needed or possible.
 
     With users in the way, the steps are those without these users, which each step names.
@@ -46,13 +46,13 @@ def preview(gpu: GpuFacts, target: LayoutTarget, users: Iterable[GpuUser]) -> tu
     return tuple(actions)
 
 
-def _switch(gpu: GpuFacts, needed: SetMode, users: tuple[GpuUser, ...]) -> Action:
+def _switch(gpu: GpuFacts, needed: SetMode, users: tuple[DeviceUser, ...]) -> Action:
     undone = gpu.mig is not None and gpu.mig.current == needed.on
     what: Literal["switch MIG on", "switch MIG off"] = "switch MIG on" if needed.on else "switch MIG off"
     return Action(gpu=gpu.uuid, index=gpu.index, what=what, disturbs=() if undone else users)
 
 
-def _steps(gpu: GpuFacts, plan: Repartition, users: tuple[GpuUser, ...]) -> Iterable[Action]:
+def _steps(gpu: GpuFacts, plan: Repartition, users: tuple[DeviceUser, ...]) -> Iterable[Action]:
     for step in plan.steps:
         made = isinstance(step, Create)
         disturbed = () if made else tuple(user for user in users if user.device.placement in {None, step.placement})

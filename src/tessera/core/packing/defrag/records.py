@@ -5,7 +5,7 @@ import msgspec
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import Need, PodKey
 
-__all__ = ["Asker", "DefragProposal", "Move", "NodeShares", "Placed", "Stuck"]
+__all__ = ["Asker", "DefragProposal", "Move", "Placed", "PodPlace", "Stuck"]
 
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,8 +17,8 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     """Pods of a higher priority are never moved for it."""
 
 
-class NodeShares(msgspec.Struct, frozen=True, kw_only=True):
-    """A node and its shares in use."""
+class PodPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a pod is or would be: the node, and its shares there."""
 
     node: NodeName
     shares: tuple[Share, ...]
@@ -31,9 +31,9 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     owner: str
     """The workload that makes the replacement, `Kind/namespace/name`."""
-    frees: NodeShares
+    frees: PodPlace
     """Its present node."""
-    fits: NodeShares
+    fits: PodPlace
     """Where the replacement fits while this pod still has its place; the scheduler decides where it goes."""
     budgets: tuple[str, ...] = ()
 
@@ -42,7 +42,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that fits once all moves are made."""
 
     pod: PodKey
-    place: NodeShares
+    place: PodPlace
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):

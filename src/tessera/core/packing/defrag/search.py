@@ -13,9 +13,9 @@ from typing import Final
 from tessera.core.cluster.cluster import Cluster, ObservedPod, Phase, Record
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.defrag.evictable import Evictable
-from tessera.core.packing.defrag.records import Asker, DefragProposal, Move, NodeShares, Placed, Stuck
+from tessera.core.packing.defrag.records import Asker, DefragProposal, Move, Placed, PodPlace, Stuck
 from tessera.core.packing.defrag.trial import Room, free_need
-from tessera.core.packing.ledger import holder_id
+from tessera.core.packing.ledger import ledger_key
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import NodeFit, summarize, verdicts_by_ledger
 from tessera.core.workload.need import Need, PodKey
@@ -99,7 +99,7 @@ class _Search:
         self._tries = _MOST_TRIES
         self._trials = min(_MOST_TRIALS, max(_FEWEST_TRIALS, _TRIALS_TIMES_NODES // max(len(cluster.nodes), 1)))
         self._elsewhere: dict[str, bool] = {}
-        self._anywhere: dict[Need, NodeShares | None] = {}
+        self._anywhere: dict[Need, PodPlace | None] = {}
 
     def extend(self, moved: _Set, placed: Sequence[Asker], asker: Asker) -> _Set | None:
         """Return the fewest further moves after which one more asker fits beside those placed; None if none help."""
@@ -170,7 +170,7 @@ class _Search:
                     self.exhaustive = False
                     return None
                 if self.room.helps((*moved, *chosen), asker.need, name):
-                    found.setdefault(frozenset(map(holder_id, chosen)), chosen)
+                    found.setdefault(frozenset(map(ledger_key, chosen)), chosen)
         return sorted(found.values(), key=lambda chosen: tuple(sorted(map(_holds, chosen), reverse=True)))
 
     def _greedy(self, moved: _Set, needs: Sequence[Need], groups: Iterable[tuple[str, _Set]]) -> _Set | None:
@@ -179,10 +179,10 @@ class _Search:
         for name, pods in groups:
             trial = self.room.ledger(needs[-1]).of_one_node(name)
             for pod in moved:
-                trial.drop_pod(holder_id(pod))
-            gone = victims(trial, needs[-1], _EVERYBODY, name, map(holder_id, pods))
+                trial.drop_pod(ledger_key(pod))
+            gone = victims(trial, needs[-1], _EVERYBODY, name, map(ledger_key, pods))
             if gone and len(gone) + len(moved) <= self.most:
-                found.append(tuple(pod for pod in pods if holder_id(pod) in gone))
+                found.append(tuple(pod for pod in pods if ledger_key(pod) in gone))
         ordered = sorted(found, key=lambda chosen: (len(chosen), *sorted(map(_holds, chosen), reverse=True)))
         for chosen in ordered[:_MOST_GREEDY]:
             if self.room.outcome((*moved, *chosen), needs) is not None:
@@ -199,7 +199,7 @@ class _Search:
 
     def _can_go(self, pod: ObservedPod) -> bool:
         """Return whether a replacement fits on other GPUs while nothing else moves."""
-        uid, need = holder_id(pod), free_need(pod.pod.need)
+        uid, need = ledger_key(pod), free_need(pod.pod.need)
         if need not in self._anywhere:
             self._anywhere[need] = self.room.place(need)
         place = self._anywhere[need]
@@ -222,13 +222,13 @@ class _Search:
             exhaustive=self.exhaustive,
         )
 
-    def _move(self, pod: ObservedPod, fits: NodeShares) -> Move:
+    def _move(self, pod: ObservedPod, fits: PodPlace) -> Move:
         assert pod.node is not None
         return Move(
             pod=pod.pod.key,
             uid=pod.uid,
             owner=pod.pod.owner,
-            frees=NodeShares(node=pod.node, shares=pod.shares),
+            frees=PodPlace(node=pod.node, shares=pod.shares),
             fits=fits,
             budgets=self.evictable[pod.pod.key].budgets,
         )
@@ -268,7 +268,7 @@ class _Search:
     def _in_the_way(self, asker: Asker, name: NodeName) -> tuple[int, str] | None:
         """Return how many pods would have to leave a node, and why they do not; None where that does not help."""
         trial = self.room.of_one_node(name, asker.need)
-        pods = {holder_id(pod): pod for pod in self.pods if pod.node == name}
+        pods = {ledger_key(pod): pod for pod in self.pods if pod.node == name}
         gone = victims(trial, asker.need, _EVERYBODY, name, pods)
         if gone is None:
             return None

@@ -11,9 +11,9 @@ from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode
 from tessera.core.packing.advertised import AdvertisedDevices
-from tessera.core.packing.defrag.records import NodeShares
+from tessera.core.packing.defrag.records import PodPlace
 from tessera.core.packing.fit.admission import admits, refusal, unadvertised
-from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose, holder_id, schedulable_node
+from tessera.core.packing.ledger import Ledger, LedgerEntry, Purpose, PurposeKey, ledger_key, schedulable_node
 from tessera.core.workload.need import Isolation, Need, PodKey
 
 __all__ = ["Room", "TrialOutcome", "free_need"]
@@ -22,9 +22,9 @@ __all__ = ["Room", "TrialOutcome", "free_need"]
 class TrialOutcome(NamedTuple):
     """Where replacements and askers would fit."""
 
-    replacements: tuple[NodeShares, ...]
+    replacements: tuple[PodPlace, ...]
     """In the order of the moved pods."""
-    askers: tuple[NodeShares, ...]
+    askers: tuple[PodPlace, ...]
 
 
 def free_need(need: Need) -> Need:
@@ -67,7 +67,7 @@ class Room:
             return False
         return not need.by_name or self.capacity.missing(need, node.name) is None
 
-    def place(self, need: Need) -> NodeShares | None:
+    def place(self, need: Need) -> PodPlace | None:
         """Return where the scheduler would place a pod now; None where it fits nowhere.
 
         A pod by name is bound where enough devices are left, before others are created.
@@ -77,14 +77,14 @@ class Room:
             left = self._left(need, names)
             if left:
                 name = self._best(need, tuple(left)) or next(iter(left))
-                return NodeShares(node=name, shares=left[name])
+                return PodPlace(node=name, shares=left[name])
             names = tuple(name for name in names if self.advertised.missing(need, name) is None)
         best = self._best(need, names)
         if best is None:
             return None
         shares = ledger.choose(need, best)
         assert not isinstance(shares, str)
-        return NodeShares(node=best, shares=shares)
+        return PodPlace(node=best, shares=shares)
 
     def _left(self, need: Need, names: Iterable[NodeName]) -> dict[NodeName, tuple[Share, ...]]:
         """Return the nodes that have enough devices left for a pod by name, each with what it would get there."""
@@ -118,7 +118,7 @@ class Room:
     def helps(self, moved: Iterable[ObservedPod], need: Need, node: str) -> bool:
         """Return whether a pod would fit on a node if these were gone from there, wherever they went."""
         trial = self.of_one_node(node, need)
-        restore = trial.set_aside(holder_id(pod) for pod in moved if pod.node == node)
+        restore = trial.set_aside(ledger_key(pod) for pod in moved if pod.node == node)
         found = trial.has_cpu_and_memory(need, node) and trial.fits(need, node)
         restore()
         return found
@@ -131,22 +131,22 @@ class Room:
 
     def _set_aside(self, moved: Sequence[ObservedPod], undo: ExitStack) -> None:
         for ledger in self._ledgers.values():
-            undo.callback(ledger.set_aside(map(holder_id, moved)))
+            undo.callback(ledger.set_aside(map(ledger_key, moved)))
         for pod in moved:
             assert pod.node is not None
             self.advertised.give(pod, pod.node)
             undo.callback(self.advertised.take, pod, pod.node)
 
-    def _place_all(self, needs: Iterable[Need], undo: ExitStack) -> tuple[NodeShares, ...] | None:
+    def _place_all(self, needs: Iterable[Need], undo: ExitStack) -> tuple[PodPlace, ...] | None:
         """Place pods one after another until `undo` is closed; None where one fits nowhere."""
-        places: list[NodeShares] = []
+        places: list[PodPlace] = []
         for need in needs:
             place = self.place(need)
             if place is None:
                 return None
-            trial = Hold(Purpose.TRIAL, str(next(self._trials)))
+            trial = PurposeKey(Purpose.TRIAL, str(next(self._trials)))
             for ledger in self._ledgers.values():
-                ledger.put_pod(Holder(trial, PodKey(trial.uid), place.node, need, place.shares))
+                ledger.put_pod(LedgerEntry(trial, PodKey(trial.uid), place.node, need, place.shares))
                 undo.callback(ledger.drop_pod, trial)
             self.advertised.take(need, place.node)
             undo.callback(self.advertised.give, need, place.node)

@@ -6,11 +6,11 @@ from typing import TypeAlias
 from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Share
-from tessera.core.packing.ledger.records import Hold, HolderId, Purpose
+from tessera.core.packing.ledger.records import LedgerKey, Purpose, PurposeKey
 
 __all__ = ["by_gpu", "with_reservations"]
 
-_Usage: TypeAlias = Mapping[HolderId, tuple[Share, ...]]
+_Usage: TypeAlias = Mapping[LedgerKey, tuple[Share, ...]]
 
 
 def with_reservations(gpu_type: GpuType, verified: _Usage, reserved: Iterable[Share], doubted: _Usage) -> _Usage:
@@ -18,7 +18,7 @@ def with_reservations(gpu_type: GpuType, verified: _Usage, reserved: Iterable[Sh
     usage = dict(verified)
     for i, share in enumerate(reserved):
         # Desired devices may overlap the kubelet's present ones: unless the layout is fixed, both are kept free.
-        own: _Usage = {Hold(Purpose.RESERVATION, str(i)): (share,)}
+        own: _Usage = {PurposeKey(Purpose.RESERVATION, str(i)): (share,)}
         if not any(faults(gpu_type, {**(usage if gpu_type.kept else verified), **own})):
             usage |= own
     for holder, shares in doubted.items():

@@ -17,7 +17,15 @@ from tessera.core.packing.firstobstacle import mixed
 from tessera.core.packing.fit import CLOSED, CPU, MEMORY, OPEN, PODS, UNHEALTHY, Fleet, mixtures, restricts
 from tessera.core.packing.ledger.cached import NO_CODE, UNKNOWN_NODE, KnownObstacles, ReservedNode
 from tessera.core.packing.ledger.gpuusage import by_gpu, with_reservations
-from tessera.core.packing.ledger.records import Filtered, Hold, Holder, HolderId, ImpossibleUse, Purpose, holder_id
+from tessera.core.packing.ledger.records import (
+    Filtered,
+    ImpossibleAllocation,
+    LedgerEntry,
+    LedgerKey,
+    Purpose,
+    PurposeKey,
+    ledger_key,
+)
 from tessera.core.packing.ledger.schedulable import MOST, bounded_node, schedulable_node
 from tessera.core.packing.obstacles import Obstacle, Obstacles, lasting
 from tessera.core.packing.pack import UNFIT, Mix
@@ -47,8 +55,8 @@ class Ledger:
     policies use them, but they are judged by kube-scheduler, as are selectors, taints and affinity.
 
     Allocations of pods are taken as true. An impossible one, such as more memory than there is, overlapping instances
-    or a missing GPU, closes the GPU for new shares while it lasts, and is one of `impossible_uses`. Doubted
-    assignments give way (see `Holder.doubted`).
+    or a missing GPU, closes the GPU for new shares while it lasts, and is one of `impossible_allocations`. Doubted
+    assignments give way (see `LedgerEntry.doubted`).
 
     Args:
         policy: a name of `core.packing.pack.POLICIES`, except `random`.
@@ -59,12 +67,12 @@ class Ledger:
     def __init__(self, policy: str = "tessera", *, mix: Mix | None = None) -> None:
         self._policy = policy
         self._nodes: dict[str, ReservedNode] = {}
-        self._pods: dict[HolderId, Holder] = {}
-        self._on: dict[str, dict[HolderId, Holder]] = {}
-        self._shares: dict[str, dict[int, dict[HolderId, tuple[Share, ...]]]] = {}  # by node and GPU
-        self._doubted: set[HolderId] = set()
-        self._impossible: dict[tuple[str, int], ImpossibleUse] = {}
-        self._arrived: dict[HolderId, None] = {}
+        self._pods: dict[LedgerKey, LedgerEntry] = {}
+        self._on: dict[str, dict[LedgerKey, LedgerEntry]] = {}
+        self._shares: dict[str, dict[int, dict[LedgerKey, tuple[Share, ...]]]] = {}  # by node and GPU
+        self._doubted: set[LedgerKey] = set()
+        self._impossible: dict[tuple[str, int], ImpossibleAllocation] = {}
+        self._arrived: dict[LedgerKey, None] = {}
         self._kinds: dict[Need, int] = {}
         self._whys: dict[int, KnownObstacles] = {}
         self._fleet = Fleet(())
@@ -91,13 +99,13 @@ class Ledger:
             node, reserved = schedulable_node(each.node, each.state, by_name=by_name)
             ledger.put_node(node, reserved=reserved)
         for pod in cluster.pods:
-            if pod.node is not None and holder_id(pod) not in without:
-                holder = Holder.of(pod, pod.node)
+            if pod.node is not None and ledger_key(pod) not in without:
+                holder = LedgerEntry.of(pod, pod.node)
                 ledger.put_pod(holder if priorities else msgspec.structs.replace(holder, priority=0))
         return ledger
 
     @property
-    def impossible_uses(self) -> tuple[ImpossibleUse, ...]:
+    def impossible_allocations(self) -> tuple[ImpossibleAllocation, ...]:
         """Impossible uses recorded on known nodes, by node and GPU."""
         return tuple(sorted(self._impossible.values()))
 
@@ -137,7 +145,7 @@ class Ledger:
             self._note(pod.need, column, -1)
         self._mark_changed(column)
 
-    def put_pod(self, pod: Holder) -> None:
+    def put_pod(self, pod: LedgerEntry) -> None:
         """Put a pod on a node as it is now, in place of the one with its id."""
         known = self._pods.get(pod.id)
         if known == pod:
@@ -153,7 +161,7 @@ class Ledger:
             self._shares.setdefault(pod.node, {}).setdefault(gpu, {})[pod.id] = tuple(shares)
         self._count(pod, 1, added)
 
-    def drop_pod(self, holder: HolderId) -> None:
+    def drop_pod(self, holder: LedgerKey) -> None:
         """Forget a pod; its shares are free."""
         if holder in self._arrived:
             del self._arrived[holder]
@@ -161,7 +169,7 @@ class Ledger:
         if (known := self._pods.get(holder)) is not None:
             self._remove(known)
 
-    def set_aside(self, holders: Iterable[HolderId]) -> Callable[[], None]:
+    def set_aside(self, holders: Iterable[LedgerKey]) -> Callable[[], None]:
         """Set these known holders aside until the returned function is called."""
         aside = [self._pods[each] for each in holders]
         for pod in aside:
@@ -288,7 +296,7 @@ class Ledger:
             holders = self._shares.get(node, {}).get(gpu, {})
             verified = {each: mine for each, mine in holders.items() if each not in self._doubted}
             beside = with_reservations(gpu_type, verified, reserved, {})
-            if any(faults(gpu_type, {**beside, Hold(Purpose.TRIAL, ""): tuple(own)})):
+            if any(faults(gpu_type, {**beside, PurposeKey(Purpose.TRIAL, ""): tuple(own)})):
                 return False
         return True
 
@@ -311,7 +319,7 @@ class Ledger:
         """Return whether a known node has the cpu, the memory and the slot for one more pod."""
         return all(map(int.__ge__, self.left(node), (need.cpu_milli, need.memory_mib, 1)))
 
-    def pods_on(self, node: str) -> tuple[Holder, ...]:
+    def pods_on(self, node: str) -> tuple[LedgerEntry, ...]:
         """Return the pods on a node."""
         return tuple(self._on.get(node, {}).values())
 
@@ -373,7 +381,7 @@ class Ledger:
         for key in [key for key in self._impossible if key[0] == name]:
             del self._impossible[key]
 
-    def _remove(self, pod: Holder) -> None:
+    def _remove(self, pod: LedgerEntry) -> None:
         """Remove a pod from all records."""
         del self._pods[pod.id]
         self._doubted.discard(pod.id)
@@ -390,7 +398,7 @@ class Ledger:
             del self._shares[pod.node]
         self._count(pod, -1, gone)
 
-    def _count(self, pod: Holder, sign: int, shares: Mapping[int, Sequence[Share]]) -> None:
+    def _count(self, pod: LedgerEntry, sign: int, shares: Mapping[int, Sequence[Share]]) -> None:
         """Update the node of a pod, whose records have changed already."""
         if (column := self._fleet.index.get(pod.node)) is None:
             return
@@ -438,11 +446,11 @@ class Ledger:
         for share in chain.from_iterable(with_reservations(gpu_type, verified, reserved, doubted).values()):
             self._fleet.hold(column, share)
 
-    def _note_impossible(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:
+    def _note_impossible(self, name: str, gpu: int, holders: Iterable[LedgerKey], text: str) -> None:
         pods = tuple(sorted({self._pods[each].key for each in holders}))
-        self._impossible[name, gpu] = ImpossibleUse(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
+        self._impossible[name, gpu] = ImpossibleAllocation(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
 
-    def _count_room(self, column: int, pod: Holder, sign: int) -> None:
+    def _count_room(self, column: int, pod: LedgerEntry, sign: int) -> None:
         self._fleet.room[CPU, column] -= sign * min(max(pod.need.cpu_milli, 0), MOST)
         self._fleet.room[MEMORY, column] -= sign * min(max(pod.need.memory_mib, 0), MOST)
         self._fleet.room[PODS, column] -= sign

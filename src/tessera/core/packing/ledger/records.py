@@ -9,11 +9,11 @@ from tessera.core.cluster.cluster import ObservedPod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import Need, PodKey
 
-__all__ = ["Filtered", "Hold", "Holder", "HolderId", "ImpossibleUse", "Purpose", "holder_id"]
+__all__ = ["Filtered", "ImpossibleAllocation", "LedgerEntry", "LedgerKey", "Purpose", "PurposeKey", "ledger_key"]
 
 
 class Purpose(enum.StrEnum):
-    """Purposes other than a pod's assignment for which shares are held."""
+    """Why shares are in the ledger that are no pod's assignment."""
 
     CLAIM = "claim"
     """A claim on the GPUNode, for a pod that is not bound yet."""
@@ -29,8 +29,8 @@ class Purpose(enum.StrEnum):
     """Withheld from new pods on a node."""
 
 
-class Hold(msgspec.Struct, frozen=True):
-    """Identifies a holder other than an assignment."""
+class PurposeKey(msgspec.Struct, frozen=True):
+    """The key of an entry that is in the ledger for another purpose than an assignment."""
 
     purpose: Purpose
     uid: str
@@ -39,15 +39,15 @@ class Hold(msgspec.Struct, frozen=True):
     attempt: str = ""
 
 
-HolderId: TypeAlias = str | Hold
-"""A pod's UID, if the shares are its assignment, or a hold."""
+LedgerKey: TypeAlias = str | PurposeKey
+"""A pod's UID, if the shares are its assignment; else the purpose."""
 
 
-class Holder(msgspec.Struct, frozen=True):
-    """A pod on a node, with its shares there; pods without GPU count, too."""
+class LedgerEntry(msgspec.Struct, frozen=True):
+    """What a pod is allocated of a node, or is about to be; pods without GPU count, too."""
 
-    id: HolderId
-    """Distinguishes holders of the same name; putting an id again replaces its former holder."""
+    id: LedgerKey
+    """Distinguishes entries of the same pod; putting an id again replaces its former entry."""
     key: PodKey
     node: NodeName
     need: Need
@@ -58,13 +58,13 @@ class Holder(msgspec.Struct, frozen=True):
     else is in use, and never conflict with it."""
 
     @classmethod
-    def of(cls, pod: ObservedPod, node: NodeName) -> "Holder":
-        """Return the holder of a pod of a live cluster, on its node."""
-        return cls(holder_id(pod), pod.pod.key, node, pod.pod.need, pod.shares, pod.pod.priority)
+    def of(cls, pod: ObservedPod, node: NodeName) -> "LedgerEntry":
+        """Return the entry of a pod of a live cluster, on its node."""
+        return cls(ledger_key(pod), pod.pod.key, node, pod.pod.need, pod.shares, pod.pod.priority)
 
 
-def holder_id(pod: ObservedPod) -> str:
-    """Return the ledger's id of a pod of a live cluster."""
+def ledger_key(pod: ObservedPod) -> str:
+    """Return the ledger's key of a pod of a live cluster."""
     return pod.uid or pod.pod.key
 
 
@@ -79,7 +79,7 @@ class Filtered(NamedTuple):
     """Nodes where it would not fit even on an empty node, each with the obstacle."""
 
 
-class ImpossibleUse(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class ImpossibleAllocation(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """An impossible allocation; while it lasts, its GPU is closed for new shares."""
 
     node: NodeName

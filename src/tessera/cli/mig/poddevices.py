@@ -18,12 +18,12 @@ from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
-from tessera.core.deviceplugin.allocations.poddevices import holdings
+from tessera.core.deviceplugin.allocations.poddevices import pod_devices
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import TesseraError, Unsupported
 
-__all__ = ["Holders", "NodeCluster", "Record"]
+__all__ = ["NodeCluster", "PodDevicesReader", "Record"]
 
 _PATIENCE_S = 10.0
 """How long the API server may take to list a node's pods."""
@@ -40,8 +40,8 @@ class NodeCluster(msgspec.Struct, frozen=True, kw_only=True):
     """Name of this node's object; empty if not given."""
 
 
-class Holders:
-    """Finds the pods that use devices of this node.
+class PodDevicesReader:
+    """Reads which devices of this node pods use.
 
     Args:
         record: the kubelet's record; None without a kubelet.
@@ -77,7 +77,7 @@ class Holders:
         except TesseraError as error:
             self.note = _note(str(error))
             return plain
-        return [(each.pod, each.devices) for each in holdings(record, requests, inventory)]
+        return [(each.pod, each.devices) for each in pod_devices(record, requests, inventory)]
 
     async def _requests(self) -> tuple[AssignedRequest, ...]:
         if not self._cluster.node:
