@@ -156,7 +156,7 @@ def test_a_node_whose_usage_is_guessed_is_not_partitioned() -> None:
     ran = workloads.read(documents.read("b", pods("r", "{nvidia.com/gpu: 1}", 5))).pods
     first = plan(msgspec.structs.replace(snapshot, pending=ran))
     running = tuple(
-        Running(pod=pod, assignment=held, guessed=True) for pod, held in zip(ran, first.assignments, strict=True)
+        Running(pod=pod, assignment=held, unrecorded=True) for pod, held in zip(ran, first.assignments, strict=True)
     )
     before = msgspec.structs.replace(snapshot, pending=read, running=running)
     with pytest.raises(

@@ -307,7 +307,7 @@ def test_nodes_without_an_agent_are_read_from_labels() -> None:
     labeled = node("a", {"nvidia.com/gpu": "2"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
     got = only(labeled, pod("p", {"nvidia.com/gpu": 1}))
     assert [(each.health, each.model, each.used_mib) for each in got.gpus] == [(GpuHealth.UNKNOWN, "T4", None)] * 2
-    assert [(each.pod, each.record) for each in got.gpus[0].pods] == [("ns/p", Record.GUESSED)]
+    assert [(each.pod, each.record) for each in got.gpus[0].pods] == [("ns/p", Record.UNRECORDED)]
     assert (got.reported, got.address, got.ready) == (False, "10.0.0.1", True)
 
 

@@ -16,10 +16,10 @@ from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Runni
 from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.mig import all_layouts
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.packing.assumed import PodOnNode, with_assumed_shares
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.ledger import Ledger, LedgerEntry
 from tessera.core.packing.plan import plan
+from tessera.core.packing.unrecorded import PodOnNode, with_unrecorded_shares
 from tessera.core.workload.need import Isolation, Need, PodKey
 from tessera.errors import InvalidInput
 
@@ -132,7 +132,7 @@ def test_no_plan_overcommits_a_gpu_whose_sharing_changed_under_its_pods(
 ) -> None:
     """Every record counts: what is planned fits beside all of them, and the ledger gives where a plan does."""
     gpu, held = drawn
-    found = with_assumed_shares(node_of(gpu), [PodOnNode(pod_of(Need(), key), own) for key, own in held.items()])
+    found = with_unrecorded_shares(node_of(gpu), [PodOnNode(pod_of(Need(), key), own) for key, own in held.items()])
     kept = [share for each in found.running for share in each.assignment.shares]
     assert bool(found.conflicts) is any(faults(GpuType.of(gpu), held))
     seen = closed(gpu, kept) if found.conflicts else gpu

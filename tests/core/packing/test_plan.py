@@ -210,7 +210,7 @@ def test_nodes_whose_gpus_are_not_known_are_named_and_kept_out() -> None:
 def test_guesses_are_reported_once_for_all_nodes_with_the_same_cause() -> None:
     nodes = [msgspec.structs.replace(node(f"n{i}", gpu(0, T4), gpu(1, T4)), lost=1) for i in range(5)]
     made = plan(Snapshot(nodes=(*nodes, msgspec.structs.replace(nodes[0], name=NodeName("m"), lost=0))))
-    assert {layout.node for layout in made.layouts if layout.guessed} == {each.name for each in nodes}
+    assert {layout.node for layout in made.layouts if layout.unrecorded} == {each.name for each in nodes}
     assert [warning.partition(", so GPU indices")[0] for warning in made.warnings] == [
         "n0, n1, n2 and 2 more nodes: the lost GPUs are not recorded"
     ]

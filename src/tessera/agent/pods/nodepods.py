@@ -172,7 +172,7 @@ class NodePods:
             Unavailable: the kubelet does not answer, or has just restarted and does not show a running pod yet.
 
         """
-        known = pod_devices(await self._trusted(), self._assignments.assigned_requests(), inventory, guess=False)
+        known = pod_devices(await self._trusted(), self._assignments.assigned_requests(), inventory, by_ids=False)
         uuids = existing_devices(inventory)
         own = (
             (each.pod, dict.fromkeys(uuids[use.device] for use in each.uses if use.device in uuids))

@@ -102,11 +102,11 @@ def _check_known(node: Node, layouts: Sequence[GpuLayout]) -> None:
     A file that describes every GPU as it is changes nothing, whichever is which.
     """
     found = {gpu.index: (gpu.sharing.layout is not None, _present(gpu)) for gpu in node.gpus}
-    planned = {layout.gpu: (layout.mig, _counts(layout)) for layout in layouts if layout.guessed}
+    planned = {layout.gpu: (layout.mig, _counts(layout)) for layout in layouts if layout.unrecorded}
     changed = [gpu for gpu, each in planned.items() if each != found[gpu] or len(set(found.values())) > 1]
     if not changed or not any(mig for mig, _ in (*planned.values(), *found.values())):
         return
-    pods = sorted({pod for layout in layouts for pod in layout.guessed_pods})
+    pods = sorted({pod for layout in layouts for pod in layout.unrecorded_pods})
     others = f" and {len(pods) - _NAMED_PODS} more" if len(pods) > _NAMED_PODS else ""
     unknown = f"which GPUs {', '.join(pods[:_NAMED_PODS])}{others} use" if pods else "which GPU that is"
     raise InvalidInput(

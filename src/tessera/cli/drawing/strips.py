@@ -46,7 +46,7 @@ def strip(fleet: DrawnFleet, gpus: tuple[DrawnGpu, ...], *, node: str) -> Block:
     body += [_frame(gpu.devices[frame.device], frame, shape.height) for frame in shape.frames]
     body += [_cell(fleet, gpu, cell) for cell in shape.cells]
     name = f"GPU {gpu.index}" if len(gpus) == 1 else f"GPU {gpu.index}\u2013{gpus[-1].index}"
-    name += "?" * gpu.guessed
+    name += "?" * gpu.unrecorded
     middle = shape.height / 2
     label = text(elide(name, (STRIP_X - 10) / BOLD, 12.5), 0, middle - 1, 12.5, class_="h")
     model = gpu.model if len(gpus) == 1 else f"{len(gpus)} \u00d7 {gpu.model}"

@@ -92,7 +92,7 @@ class DrawnGpu(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DrawnDevice, ...] = ()
     openings: tuple[Placement, ...] | None = None
     """MIG instances that could be created beside the planned ones, each alone; None where none may be."""
-    guessed: bool = False
+    unrecorded: bool = False
     """Whether the index is a guess."""
 
     @property
@@ -365,7 +365,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             mig=layout.mig,
             devices=tuple(devices),
             openings=_openings(layout, self.gpus.get(layout.gpu)),
-            guessed=layout.guessed,
+            unrecorded=layout.unrecorded,
         )
 
 

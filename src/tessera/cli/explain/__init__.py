@@ -119,7 +119,7 @@ def _tables(explanation: core.Explanation) -> Iterator[RenderableType]:
     yield f"[bold]{escape(listed(explanation.pods))}[/bold] {'needs' if alone else 'need'} {escape(explanation.need)}\n"
     yield from ways_tables(explanation.ways)
     yield from (f"{escape(sentence)}\n" for sentence in explanation.foreign)
-    places = f" ({escape(clean(where(explanation.placed, explanation.guessed)))})" if explanation.placed else ""
+    places = f" ({escape(clean(where(explanation.placed, explanation.unrecorded)))})" if explanation.placed else ""
     yield f"{len(explanation.placed)} placed{places}, {len(explanation.pending)} pending; {_room(explanation.room)}\n"
     verdicts = [
         (each.node, each.obstacle.text if each.obstacle else "has room", each.detail) for each in explanation.nodes

@@ -205,7 +205,7 @@ def _marks(holder: InspectedShare) -> str:
     states = (
         "" if holder.phase is Phase.RUNNING else holder.phase.value,
         "ending" if holder.ending else "",
-        "a guess" if holder.record is Record.GUESSED else "",
+        "a guess" if holder.record is Record.UNRECORDED else "",
     )
     words = ", ".join(word for word in states if word)
     return f" ({words})" if words else ""

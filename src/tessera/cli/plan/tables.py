@@ -123,11 +123,16 @@ def _placed(plan: Plan, drawn: DrawnFleet) -> Table:
         groups[numbers[assignment.pod], gets, isolation].append(assignment)
     table = headed_table("", "Workload", "Pods", "Per pod", "Isolation", "Where", title="Placed")
     table.columns[2].justify = "right"
-    guessed = {layout.node for layout in plan.layouts if layout.guessed}
+    unrecorded = {layout.node for layout in plan.layouts if layout.unrecorded}
     for (number, gets, isolation), members in sorted(groups.items(), key=lambda group: group[0][0]):
         workload = drawn.workloads[number]
         table.add_row(
-            _key(workload), _name(workload), f"{len(members):,}", gets, isolation, Text(clean(where(members, guessed)))
+            _key(workload),
+            _name(workload),
+            f"{len(members):,}",
+            gets,
+            isolation,
+            Text(clean(where(members, unrecorded))),
         )
     _unbroken(table, 1, (_name(drawn.workloads[number]) for number, _, _ in groups))
     return table
@@ -149,12 +154,14 @@ def _share_words(share: Share) -> str:
     return f"{kind}, {gib(share.memory_mib)}{compute}"
 
 
-def where(members: Sequence[Assignment], guessed: Collection[str] = ()) -> str:
+def where(members: Sequence[Assignment], unrecorded: Collection[str] = ()) -> str:
     """Return nodes and GPUs: `a GPU 0-3, 5; b GPU 1`, with `?` where the indices are guesses."""
     places: defaultdict[str, set[int]] = defaultdict(set)
     for assignment in members:
         places[assignment.node].update(share.gpu for share in assignment.shares)
-    named = [f"{node} GPU {_ranges(gpus)}{'?' * (node in guessed)}" if gpus else node for node, gpus in places.items()]
+    named = [
+        f"{node} GPU {_ranges(gpus)}{'?' * (node in unrecorded)}" if gpus else node for node, gpus in places.items()
+    ]
     more = f"; {counted(len(named) - _NAMED, 'more node')}" if len(named) > _NAMED else ""
     return "; ".join(named[:_NAMED]) + more
 
@@ -276,7 +283,7 @@ def _gpus(drawn: DrawnFleet) -> Table:
         for number, run in enumerate(kind.runs):
             gpu = run.gpus[0]
             index = f"{gpu.index}" if len(run.gpus) == 1 else f"{gpu.index}-{run.gpus[-1].index}"
-            index += "?" * gpu.guessed
+            index += "?" * gpu.unrecorded
             name = Text(clean(_node_words(kind))) if number == 0 else Text()
             model = (
                 Text(clean(gpu.model)) if number == 0 or gpu.model != kind.runs[number - 1].gpus[0].model else Text()

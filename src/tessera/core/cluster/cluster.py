@@ -32,8 +32,8 @@ class Record(enum.StrEnum):
 
     RECORDED = "recorded"
     """By an annotation of the pod, or by a server's claim."""
-    GUESSED = "guessed"
-    """Not recorded: devices of its node that fit are assumed."""
+    UNRECORDED = "guessed"
+    """Not recorded: it counts with devices of its node that fit."""
     NONE = "none"
     """It uses none, or they are unknown."""
 

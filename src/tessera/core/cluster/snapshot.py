@@ -146,7 +146,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: Pod
     assignment: Assignment
-    guessed: bool = False
+    unrecorded: bool = False
     """Whether its devices are not recorded: some of its node that fit are assumed."""
 
 

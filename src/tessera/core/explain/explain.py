@@ -37,7 +37,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[PodKey, ...]
     ways: tuple[RequestOption, ...]
     placed: tuple[Assignment, ...]
-    guessed: tuple[NodeName, ...] = ()
+    unrecorded: tuple[NodeName, ...] = msgspec.field(default=(), name="guessed")
     """Nodes of these pods whose GPU indices are guesses."""
     pending: tuple[PodKey, ...]
     foreign: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ def _explain(
         pods=pods,
         ways=ways(after.nodes, need),
         placed=placed,
-        guessed=tuple(dict.fromkeys(each.node for each in made.layouts if each.guessed and each.node in nodes)),
+        unrecorded=tuple(dict.fromkeys(each.node for each in made.layouts if each.unrecorded and each.node in nodes)),
         pending=tuple(pod for pod in pods if pod not in going),
         foreign=foreign_names(need.asks),
         nodes=reasons.verdicts(need),

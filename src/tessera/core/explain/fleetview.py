@@ -57,7 +57,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name of its Deployment, Job or other controller; empty for a bare pod."""
     phase: str = ""
     ending: bool = False
-    guessed: bool = False
+    unrecorded: bool = msgspec.field(default=False, name="guessed")
     """Whether its devices are not recorded."""
     isolation: str = ""
     memory_mib: int = 0

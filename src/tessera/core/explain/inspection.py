@@ -249,7 +249,7 @@ class _NodeUsage:
         for pod in pods:
             # Guessed devices say nothing of amounts.
             amounts = any(ask.form is not Form.EXACT for ask in pod.pod.need.asks)
-            if pod.shares and not (amounts and pod.record is Record.GUESSED):
+            if pod.shares and not (amounts and pod.record is Record.UNRECORDED):
                 for share in pod.shares:
                     self._by_gpu[share.gpu].append((pod, share))
             else:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tessera.core.cluster.cluster import Cluster, ObservedNode
+from tessera.core.cluster.cluster import Cluster, ObservedNode, Record
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.explain.fleetview import (
     FleetView,
@@ -288,7 +288,7 @@ class _Parts:
             workload=self._pods.workloads[inspected.pod],
             phase=inspected.phase.value,
             ending=inspected.ending,
-            guessed=inspected.record.value == "guessed",
+            unrecorded=inspected.record is Record.UNRECORDED,
             isolation=inspected.level.value,
             memory_mib=inspected.share.memory_mib,
         )

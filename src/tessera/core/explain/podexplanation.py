@@ -215,7 +215,7 @@ def _how(pod: ObservedPod) -> Iterator[str]:
         yield f"{pod.scheduler} bound it to {pod.node}"
     if pod.ending:
         yield "it is being deleted and keeps its devices until its containers have ended"
-    if pod.record is Record.GUESSED:
+    if pod.record is Record.UNRECORDED:
         yield "no record says which devices it is allocated; these fit"
 
 

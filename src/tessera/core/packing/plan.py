@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from tessera.core.cluster.guesses import Guess, GuessCause, guesses
 from tessera.core.cluster.occupancy import Occupancy, PodShare, occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, LeftOut, NodeName, Running, Snapshot
 from tessera.core.gpu.mig import Placement
@@ -20,6 +19,7 @@ from tessera.core.packing.linear import TimeBudget
 from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.pack import POLICIES, Packer
 from tessera.core.packing.reasons import Reasons
+from tessera.core.packing.unrecorded import Unrecorded, UnrecordedCause, unrecorded_nodes
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 from tessera.core.workload.texts import first_of
 from tessera.core.workload.units import gib
@@ -84,9 +84,9 @@ class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the GPU is in MIG mode after the plan."""
     devices: tuple[PlannedDevice, ...] = ()
     """Sorted by start; empty for a GPU without a decision."""
-    guessed: bool = False
+    unrecorded: bool = False
     """Whether the index is a guess: it is not recorded which of the node's GPUs is this one, or used by its pods."""
-    guessed_pods: tuple[PodKey, ...] = ()
+    unrecorded_pods: tuple[PodKey, ...] = ()
     """Running pods assumed to be on it, because their devices are not recorded."""
 
 
@@ -142,8 +142,10 @@ def plan(
     left = [pod for pod in snapshot.pending if pod.key not in placed]
     running = {each.pod.key for each in snapshot.running}
     gpu_usage = occupancy(snapshot, assignments)
-    guessed = guesses(snapshot)
-    layouts = tuple(_layout(name, gpu, running, guessed.get(name)) for name, gpus in gpu_usage.items() for gpu in gpus)
+    unrecorded = unrecorded_nodes(snapshot)
+    layouts = tuple(
+        _layout(name, gpu, running, unrecorded.get(name)) for name, gpus in gpu_usage.items() for gpu in gpus
+    )
     skipped = [node for node in snapshot.nodes if node.problem]
     return Plan(
         policy="exact" if exact else policy,
@@ -152,7 +154,7 @@ def plan(
         layouts=layouts,
         warnings=(
             *(f"{node.name} is left out, because its GPUs are not known: {node.problem}" for node in skipped),
-            *_guess_warnings(guessed),
+            *_unrecorded_warnings(unrecorded),
             *_agent_warnings(snapshot, assignments),
             *_warnings(layouts),
         ),
@@ -295,7 +297,7 @@ def _all_running(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple
     return (*snapshot.running, *(Running(pod=pods[a.pod], assignment=a) for a in assignments))
 
 
-def _layout(node: NodeName, usage: Occupancy, running: set[PodKey], guess: Guess | None) -> GpuLayout:
+def _layout(node: NodeName, usage: Occupancy, running: set[PodKey], missing: Unrecorded | None) -> GpuLayout:
     gpu = usage.gpu
     devices = tuple(_devices(usage, running))
     pods = dict.fromkeys(pod_share.pod for pod_share in usage.pod_shares)
@@ -308,8 +310,8 @@ def _layout(node: NodeName, usage: Occupancy, running: set[PodKey], guess: Guess
         allocated_mib=usage.allocated_mib,
         mig=bool(usage.instances) or (gpu.sharing.layout is not None and not usage.pod_shares),
         devices=devices,
-        guessed=guess is not None,
-        guessed_pods=tuple(pod for pod in pods if guess and pod in guess.pods),
+        unrecorded=missing is not None,
+        unrecorded_pods=tuple(pod for pod in pods if missing and pod in missing.pods),
     )
 
 
@@ -340,10 +342,10 @@ def _devices(usage: Occupancy, running: set[PodKey]) -> Iterator[PlannedDevice]:
         )
 
 
-def _guess_warnings(guessed: Mapping[NodeName, Guess]) -> Iterator[str]:
+def _unrecorded_warnings(unrecorded: Mapping[NodeName, Unrecorded]) -> Iterator[str]:
     """Yield a sentence for each cause, with the first of its nodes."""
-    for cause in GuessCause:
-        nodes = [name for name, guess in guessed.items() if guess.cause is cause]
+    for cause in UnrecordedCause:
+        nodes = [name for name, each in unrecorded.items() if each.cause is cause]
         if nodes:
             yield (
                 f"{first_of(nodes, 'node')}: {cause}, so GPU indices in this plan are guesses; run "

@@ -64,7 +64,7 @@ ALLOCATIONS = st.builds(
     initial=FLAG,
     order=st.integers(-1, 9),
     at_ns=AMOUNT,
-    guessed=FLAG,
+    presumed=FLAG,
     started=FLAG,
     assignment=TEXT,
     key=TEXT,
@@ -201,7 +201,7 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
         (NEED, ("GPU-00000002-_-2",), (msgspec.structs.replace(part, memory_mib=1024),), "", "", "", 8),
     ]
     assert [each.started for each in found] == [number > 4] * 3 + [False]
-    assert [each.guessed for each in found] == [False] * 3 + [number > 3]
+    assert [each.presumed for each in found] == [False] * 3 + [number > 3]
     assert found[2].assignment == ("{}" if number > 5 else "")
     assert [each.strategies for each in found] == [("envvar",) if number > 10 else ()] * 4
     assert [each.indices for each in found] == [(), ("1",) if number > 11 else (), (), ()]

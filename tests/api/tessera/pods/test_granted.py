@@ -54,7 +54,7 @@ def test_it_holds_nothing_for_planners_either() -> None:
 def test_a_pod_that_asks_by_name_holds_what_it_asks_whatever_it_says() -> None:
     seen = look(pod("forged", {"nvidia.com/gpu": 1}, share(7, 1, Mode.WHOLE)), known=authority())
     (found,) = seen.pods
-    assert found.record is Record.GUESSED
+    assert found.record is Record.UNRECORDED
     assert [each.gpu for each in found.shares] == [0]
 
 

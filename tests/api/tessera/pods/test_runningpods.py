@@ -261,7 +261,7 @@ def test_what_hami_gave_is_held_by_the_uuid_of_the_gpu() -> None:
     got = read(hami_node(), listed("a", {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}, annotations=own))
     assert shares_by_pod(got) == {"a": [(1, SHARE, None), (0, SHARE, None)]}
     assert [share.memory_mib for share in got.running[0].assignment.shares] == [3000, 40960]
-    assert not got.running[0].guessed
+    assert not got.running[0].unrecorded
     assert got.notes == ()
 
 
@@ -270,7 +270,7 @@ def test_what_hami_cannot_have_given_is_noted_and_guessed(text: str) -> None:
     own: Plain = {"hami.io/vgpu-devices-allocated": text}
     got = read(hami_node(), listed("a", GPU, annotations=own))
     assert shares_by_pod(got) == {"a": [(0, WHOLE, None)]}
-    assert got.running[0].guessed
+    assert got.running[0].unrecorded
     assert "the devices recorded on pod ns/a are not used: " in got.notes[0]
 
 
@@ -279,7 +279,7 @@ def test_pods_whose_devices_nobody_recorded_are_marked() -> None:
     share: dict[str, str] = {"aliyun.com/gpu-mem": "4"}
     node = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 30, **{"gpu.count": "2"})
     got = read(node, listed("a", share), listed("b", share, annotations=recorded), listed("c", {"cpu": "1"}))
-    assert {each.pod.key: each.guessed for each in got.running} == {"ns/a": True, "ns/b": False, "ns/c": False}
+    assert {each.pod.key: each.unrecorded for each in got.running} == {"ns/a": True, "ns/b": False, "ns/c": False}
 
 
 def test_a_lost_gpu_is_one_that_no_pod_is_recorded_on() -> None:

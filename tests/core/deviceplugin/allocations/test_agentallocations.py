@@ -435,7 +435,7 @@ def test_what_a_revoked_key_signed_is_not_taken_from_the_pod_again() -> None:
     assert found.signed == SignedAssignment(key="k")
 
 
-PENDING = AgentAllocation(resource=UNITS, ids=("p",), uses=(amount(5),), guessed=True)
+PENDING = AgentAllocation(resource=UNITS, ids=("p",), uses=(amount(5),), presumed=True)
 LOST = "it was started with a GPU that is no longer recorded"
 OTHERWISE = "it uses GPU GPU-0, and is assigned GPU GPU-1"
 MISTOLD = {

@@ -23,7 +23,7 @@ from tessera.core.deviceplugin.allocations.lastgate import (
     start,
     weaker_device,
     weaker_use,
-    without_guess,
+    without_presumed,
 )
 from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
@@ -329,13 +329,13 @@ def test_an_unknown_use_is_the_weakest_unless_its_devices_are_offered(exclusivit
 
 def test_an_answer_that_was_for_another_pod_uses_nothing_unless_its_container_runs() -> None:
     ids, use = ("GPU-0-_-0",), AllocatedDevice(device=DeviceId("GPU-0"))
-    guess = AgentAllocation(resource="tessera.dev/gpu-memory", ids=ids, uses=(use,), guessed=True)
+    guess = AgentAllocation(resource="tessera.dev/gpu-memory", ids=ids, uses=(use,), presumed=True)
     others = (
         msgspec.structs.replace(guess, ids=("GPU-0-_-1",)),
         msgspec.structs.replace(guess, resource="aliyun.com/gpu-mem"),
-        msgspec.structs.replace(guess, guessed=False, uid="a"),
+        msgspec.structs.replace(guess, presumed=False, uid="a"),
         msgspec.structs.replace(guess, started=True, uid="b"),
     )
-    void, *kept = without_guess((guess, *others), guess.resource, ids)
-    assert void == msgspec.structs.replace(guess, uses=(), guessed=False)
+    void, *kept = without_presumed((guess, *others), guess.resource, ids)
+    assert void == msgspec.structs.replace(guess, uses=(), presumed=False)
     assert tuple(kept) == others

@@ -144,7 +144,7 @@ def test_an_instance_in_the_place_of_another_is_not_held() -> None:
 def test_units_without_an_assignment_are_a_guess_at_best() -> None:
     record = [allocation("a", NEED, "GPU-0-_-0"), allocation("a", "nvidia.com/gpu", "GPU-1")]
     assert pod_devices(record, [], NODE) == (PodDevices(pod="default/a", devices=("GPU-0-_-0", "GPU-1")),)
-    assert pod_devices(record, [], NODE, guess=False) == (PodDevices(pod="default/a", devices=("GPU-1",)),)
+    assert pod_devices(record, [], NODE, by_ids=False) == (PodDevices(pod="default/a", devices=("GPU-1",)),)
 
 
 def test_devices_are_used_by_whoever_holds_them_or_a_part_of_them() -> None:

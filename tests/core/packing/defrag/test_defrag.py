@@ -231,7 +231,7 @@ STUCK: dict[str, tuple[list[ObservedPod], dict[PodKey, Evictable], Asker, str]] 
     "a pod is ending": (altered(ending=True), free(*two_halves()), asker(WHOLE), "it is already being deleted"),
     "a pod cannot be read": (altered(problem="it is odd"), free(*two_halves()), asker(WHOLE), "it is odd"),
     "a pod starts": (altered(phase=Phase.STARTING), free(*two_halves()), asker(WHOLE), "are not running yet"),
-    "devices are guessed": (altered(record=Record.GUESSED), free(*two_halves()), asker(WHOLE), "not recorded"),
+    "devices are guessed": (altered(record=Record.UNRECORDED), free(*two_halves()), asker(WHOLE), "not recorded"),
     "a replacement fits nowhere beside it": (
         two_halves()[:1],
         free(*two_halves()),

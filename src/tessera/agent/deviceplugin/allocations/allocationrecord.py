@@ -151,7 +151,7 @@ class AllocationRecord:
     @property
     def without_mps(self) -> frozenset[DeviceId]:
         """The devices in use, or about to be, on which no MPS daemon may start."""
-        known = (each for each in self.allocated if not each.guessed)
+        known = (each for each in self.allocated if not each.presumed)
         return frozenset(use.device for each in known for use in each.uses if use.keeps_mps_out)
 
     @property
@@ -201,7 +201,7 @@ class AllocationRecord:
         """Return whether it is known, and not guessed, which devices of its ids a container uses."""
         pod = f"{allocation.namespace}/{allocation.pod}"
         return any(
-            each.uses and not each.guessed
+            each.uses and not each.presumed
             for each in self._entries
             if (each.pod, each.container, each.resource) == (pod, allocation.container, allocation.resource)
         )
@@ -320,7 +320,7 @@ class AllocationRecord:
         self.keep(
             tuple(
                 msgspec.structs.replace(each, uuids=uuids)
-                if each.guessed and (each.resource, each.ids) == own
+                if each.presumed and (each.resource, each.ids) == own
                 else each
                 for each in self._entries
             )
@@ -335,7 +335,7 @@ class AllocationRecord:
         """
         self.keep(completed(self._entries, assigned, uses, revoked))
 
-    def clear_guessed_uses(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
+    def clear_presumed_uses(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
         """Count nothing as used of the allocations of pods without an assignment.
 
         What a container was started with stays counted, even if the pod's assignment changed since. Guessed
@@ -356,20 +356,20 @@ class AllocationRecord:
                 msgspec.structs.replace(each, uses=())
                 if (each.resource, each.ids) == own
                 and not each.started
-                and (not each.uid or each.guessed or each.pod in unassigned)
+                and (not each.uid or each.presumed or each.pod in unassigned)
                 else each
                 for each in self._entries
             )
         )
 
-    def void_guess(self, resource: str, ids: tuple[str, ...]) -> None:
-        """Count nothing as used of a container that was answered with another's devices (`lastgate.without_guess`).
+    def void_presumed(self, resource: str, ids: tuple[str, ...]) -> None:
+        """Count nothing as used of a container that was answered with another's devices (`lastgate.without_presumed`).
 
         Raises:
             Unavailable: the record cannot be written.
 
         """
-        self.keep(lastgate.without_guess(self._entries, resource, ids))
+        self.keep(lastgate.without_presumed(self._entries, resource, ids))
 
     def release(self, *, complete: bool = False) -> None:
         """Release the allocations of ended pods without any process left.

@@ -88,13 +88,13 @@ class Gate:
             Unavailable: the record cannot be written.
 
         """
-        guessed = resource in SHARE_RESOURCES
+        presumed = resource in SHARE_RESOURCES
         new = AgentAllocation(
             resource=resource,
             ids=tuple(sorted(ids)),
             uses=uses,
             at_ns=self.record.next_ns(),
-            guessed=guessed,
+            presumed=presumed,
             strategies=strategies,
             indices=indices,
         )

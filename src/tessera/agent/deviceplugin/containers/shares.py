@@ -329,7 +329,7 @@ class ShareAllocator:
         if fixed:
             # Shares answered to another pod than the chosen one must not count as free.
             await self._mend(allocated)
-            self._clear_guessed_uses(allocated)
+            self._clear_presumed_uses(allocated)
         try:
             return self._unserved(resource, len(ids), allocated, fixed=fixed)
         except Conflict:
@@ -344,12 +344,12 @@ class ShareAllocator:
                     raise self._with_refused(error) from None
             await asyncio.sleep(_RETRY_S)
 
-    def _clear_guessed_uses(self, allocated: tuple[KubeletAllocation, ...]) -> None:
+    def _clear_presumed_uses(self, allocated: tuple[KubeletAllocation, ...]) -> None:
         """Count nothing as used of pods without an assignment, though they were answered with another pod's shares."""
         assigned = {request.key for request in self.assigned_requests()}
         for each in allocated:
             if each.resource in SHARE_RESOURCES and each.key not in assigned:
-                self._gate.record.clear_guessed_uses(
+                self._gate.record.clear_presumed_uses(
                     each.resource, each.device_ids, frozenset(self.unassigned.values())
                 )
 
@@ -481,7 +481,7 @@ class ShareAllocator:
             )
             if each.key in self._exchanges.mistaken and not self._gate.record.has_started(holder):
                 self._gate.refusals.refuse(holder, refused[each.key].found, final=True)
-                self._gate.record.void_guess(each.resource, each.device_ids)
+                self._gate.record.void_presumed(each.resource, each.device_ids)
                 self._exchanges.use((each.resource, frozenset(each.device_ids)))
         return refused
 

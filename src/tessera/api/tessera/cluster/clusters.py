@@ -293,7 +293,7 @@ class _Pods:
             return _PodAllocation(running.pod, running.assignment.node, self._recorded[key], Record.RECORDED)
         shares, problem = running.assignment.shares, self._invalid_assignment.get(key, "")
         return _PodAllocation(
-            running.pod, running.assignment.node, shares, Record.GUESSED if shares else Record.NONE, problem
+            running.pod, running.assignment.node, shares, Record.UNRECORDED if shares else Record.NONE, problem
         )
 
     def _left_out(self, field: Field, key: PodKey) -> _PodAllocation:

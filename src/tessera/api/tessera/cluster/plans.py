@@ -70,7 +70,7 @@ class SliceDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class LayoutDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU after the plan; `guessed` if its index is a guess, with the running pods assumed on it."""
+    """One GPU after the plan; `guessed` if its index is a guess, with its unrecorded running pods."""
 
     node: str
     gpu: int
@@ -170,7 +170,7 @@ def document(
         fit: the node types, and how many of each were found.
 
     """
-    guessed = {(layout.node, layout.gpu) for layout in plan.layouts if layout.guessed}
+    guessed = {(layout.node, layout.gpu) for layout in plan.layouts if layout.unrecorded}
     return PlanDocument(
         policy=plan.policy,
         summary=_summary(plan),
@@ -247,8 +247,8 @@ def _layout(layout: GpuLayout) -> LayoutDocument:
         allocated_mib=layout.allocated_mib,
         mig=layout.mig,
         slices=tuple(_planned(device) for device in layout.devices),
-        guessed=layout.guessed,
-        guessed_pods=layout.guessed_pods,
+        guessed=layout.unrecorded,
+        guessed_pods=layout.unrecorded_pods,
     )
 
 

@@ -93,7 +93,7 @@ class _AllocationFields(msgspec.Struct, frozen=True, kw_only=True):
     initial: bool = False
     order: int = -1
     at_ns: int = 0
-    guessed: bool = False
+    presumed: bool = msgspec.field(default=False, name="guessed")
     started: bool = False
     assignment: str = ""
     key: str = ""

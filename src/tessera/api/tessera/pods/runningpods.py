@@ -1,7 +1,7 @@
 """The pods of a live cluster: running pods with their devices, and pending pods.
 
 Kubernetes does not record which device a pod uses, unless a scheduler extender wrote it on the pod; if it is not
-recorded, `core.packing.assumed` says what the pod has.
+recorded, `core.packing.unrecorded` says what the pod has.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys
 from tessera.api.untyped import as_dict
 from tessera.core.cluster.snapshot import Node, NodeName, Running, Share
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, names_device
-from tessera.core.packing.assumed import PodOnNode, unused_record, with_assumed_shares
+from tessera.core.packing.unrecorded import PodOnNode, unused_record, with_unrecorded_shares
 from tessera.core.workload.need import Form, Need, Pod, PodKey
 from tessera.errors import InvalidInput
 
@@ -138,7 +138,7 @@ class _Found:
         recorded: dict[PodKey, tuple[Share, ...]] = {}
         conflicts: dict[str, frozenset[int]] = {}
         for name, there in self.on_node.items():
-            found = with_assumed_shares(self._nodes[name], there)
+            found = with_unrecorded_shares(self._nodes[name], there)
             running.extend(found.running)
             notes.extend(found.notes)
             if found.conflicts:

@@ -123,7 +123,7 @@ class AgentAllocation(msgspec.Struct, frozen=True, kw_only=True):
     """Its place among the pod's containers in the order in which they start; -1 while unknown."""
     at_ns: int = 0
     """When it was allocated, in nanoseconds since 1970; the later of two gives way."""
-    guessed: bool = False
+    presumed: bool = False
     """Whether it was answered for the presumed pod, and no container was started with it yet."""
     started: bool = False
     """Whether a container was started with it: running containers count, whatever happens to their assignment."""
@@ -392,7 +392,7 @@ def device_mismatch(
 
     """
     own = latest(record, holder)
-    if unanswered and (own is None or not (own.guessed or own.started)):
+    if unanswered and (own is None or not (own.presumed or own.started)):
         return "it was started with a GPU that is no longer recorded"
     named = set() if own is None else {use.device for use in own.uses}
     if named and named != assigned:

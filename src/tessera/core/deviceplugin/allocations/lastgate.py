@@ -37,7 +37,7 @@ __all__ = [
     "start",
     "weaker_device",
     "weaker_use",
-    "without_guess",
+    "without_presumed",
 ]
 
 
@@ -257,7 +257,7 @@ def named(entry: AgentAllocation, observed: GateObservation) -> AgentAllocation:
         found,
         uses=entry.uses,
         at_ns=entry.at_ns,
-        guessed=entry.guessed,
+        presumed=entry.presumed,
         strategies=entry.strategies,
         indices=entry.indices,
         uuids=entry.uuids,
@@ -324,7 +324,7 @@ def put(record: Iterable[AgentAllocation], new: AgentAllocation) -> tuple[AgentA
     return (*(each for each in record if not replaces(new, each)), new)
 
 
-def without_guess(
+def without_presumed(
     record: Iterable[AgentAllocation], resource: str, ids: tuple[str, ...]
 ) -> tuple[AgentAllocation, ...]:
     """Return the record after an answer that was for another pod than the one that got it, which never starts with it.
@@ -338,8 +338,8 @@ def without_guess(
 
     """
     return tuple(
-        msgspec.structs.replace(each, uses=(), guessed=False)
-        if each.guessed and not each.started and (each.resource, each.ids) == (resource, ids)
+        msgspec.structs.replace(each, uses=(), presumed=False)
+        if each.presumed and not each.started and (each.resource, each.ids) == (resource, ids)
         else each
         for each in record
     )

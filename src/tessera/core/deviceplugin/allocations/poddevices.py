@@ -71,7 +71,7 @@ def pod_devices(
     requests: Iterable[AssignedRequest],
     inventory: Inventory,
     *,
-    guess: bool = True,
+    by_ids: bool = True,
 ) -> tuple[PodDevices, ...]:
     """Return each pod's devices; by its assignment if it has one, as far as they exist.
 
@@ -82,7 +82,7 @@ def pod_devices(
         allocated: the kubelet's record.
         requests: the assignments of the node's pods.
         inventory: of the driver.
-        guess: whether units of pods without assignment stand for the GPUs in their ids, for a caller without all
+        by_ids: whether units of pods without assignment stand for the GPUs in their ids, for a caller without all
             assignments; otherwise such pods use nothing, because no container is started for them.
 
     """
@@ -90,7 +90,7 @@ def pod_devices(
     pods: dict[str, list[str]] = {}
     for each in allocated:
         pod = f"{each.namespace}/{each.pod}"
-        known = named.get(pod, each.device_ids if guess else ())
+        known = named.get(pod, each.device_ids if by_ids else ())
         pods.setdefault(pod, []).extend(known if each.resource in SHARE_RESOURCES else each.device_ids)
     return tuple(PodDevices(pod=pod, devices=tuple(dict.fromkeys(ids))) for pod, ids in pods.items())
 

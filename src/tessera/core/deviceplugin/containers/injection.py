@@ -78,7 +78,7 @@ def answered(
     if own is not None:
         found = msgspec.structs.replace(present, strategies=own.strategies or present.strategies)
         # An answer by CDI alone is recorded without devices, so this one named them.
-        named_at_allocate = named_at_allocate or (own.guessed and bool(own.uses))
+        named_at_allocate = named_at_allocate or (own.presumed and bool(own.uses))
     return (
         found
         if found.fixed_at_allocate or not named_at_allocate

@@ -22,7 +22,7 @@ __all__ = [
     "managed_gpus",
     "reserved",
     "shown",
-    "with_guesses",
+    "with_unrecorded",
 ]
 
 
@@ -143,7 +143,7 @@ def _beside(managed: ManagedGpu, devices: Iterable[DeviceId]) -> tuple[Share, ..
     )
 
 
-def with_guesses(observed: PartitioningState) -> PartitioningState:
+def with_unrecorded(observed: PartitioningState) -> PartitioningState:
     """Return the observation, with pods of unknown devices using idle devices of their nodes.
 
     The kubelet gave them desired devices, or ones that are being withdrawn at the same time.
@@ -154,7 +154,7 @@ def with_guesses(observed: PartitioningState) -> PartitioningState:
         for managed in gpus:
             for share in shares(managed):
                 idle[managed.node, share.resource].append(share)
-    running = tuple(each if each.assignment.shares else _guessed(each, idle) for each in observed.running)
+    running = tuple(each if each.assignment.shares else _unrecorded(each, idle) for each in observed.running)
     return msgspec.structs.replace(observed, running=running)
 
 
@@ -163,7 +163,7 @@ def _leaving(managed: ManagedGpu) -> tuple[Share, ...]:
     return _beside(managed, managed.leaving)
 
 
-def _guessed(running: Running, idle: Mapping[tuple[NodeName, str], list[Share]]) -> Running:
+def _unrecorded(running: Running, idle: Mapping[tuple[NodeName, str], list[Share]]) -> Running:
     """Return a pod with idle devices of the requested names; these are no longer idle."""
     node = running.assignment.node
     shares = []

@@ -21,7 +21,7 @@ from tessera.core.packing.partitioning.managedgpus import (
     managed_gpus,
     reserved,
     shown,
-    with_guesses,
+    with_unrecorded,
 )
 from tessera.core.packing.partitioning.matches import served_as_it_is
 from tessera.core.packing.partitioning.records import (
@@ -68,7 +68,7 @@ class _Pass:
     def __init__(
         self, memory: PartitioningMemory, observed: PartitioningState, now_s: float, limits: PartitioningLimits
     ) -> None:
-        self.observed = with_guesses(observed)
+        self.observed = with_unrecorded(observed)
         self.before = memory
         self.now_s = now_s
         self.limits = limits

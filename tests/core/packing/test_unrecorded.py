@@ -8,7 +8,7 @@ from builders.fleets import A100, gpu, node, plain_share, pod_of, slices
 from builders.shares import mig_share, share, whole
 from tessera.core.cluster.snapshot import Node, Share, Taint
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.packing.assumed import PodOnNode, with_assumed_shares
+from tessera.core.packing.unrecorded import PodOnNode, with_unrecorded_shares
 from tessera.core.workload.need import Need
 
 WHOLE = Need(asks=(exact(),))
@@ -120,9 +120,10 @@ CASES: dict[str, tuple[Node, tuple[PodOnNode, ...], dict[str, tuple[list[tuple[i
 @pytest.mark.parametrize("sentence", CASES)
 def test_each_pod_has_possible_devices(sentence: str) -> None:
     where, pods, want, note = CASES[sentence]
-    found = with_assumed_shares(where, pods)
+    found = with_unrecorded_shares(where, pods)
     assert {
-        each.pod.key: ([(one.gpu, one.start) for one in each.assignment.shares], each.guessed) for each in found.running
+        each.pod.key: ([(one.gpu, one.start) for one in each.assignment.shares], each.unrecorded)
+        for each in found.running
     } == want
     assert [each.assignment.node for each in found.running] == ["n"] * len(pods)
     assert bool(found.notes) == bool(note)

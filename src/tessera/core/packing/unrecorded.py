@@ -1,10 +1,11 @@
-"""The devices of running pods: those recorded, and those that a pod is assumed to have where none are.
+"""What is not recorded: which devices a running pod has, and which GPU of a node is which.
 
 A record is taken as true, as by the scheduler's ledger: where records conflict, the GPU is closed to new pods, and has
-those that are possible together, the first by pod name. An unrecorded pod is assumed to have devices of its node as the
-packer would choose them (the tightest GPU that fits, then the first), in order of pod name and after all recorded ones.
+those that are possible together, the first by pod name. An unrecorded pod counts with devices of its node as the packer
+would choose them (the tightest GPU that fits, then the first), in order of pod name and after all recorded ones.
 """
 
+import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,15 @@ from tessera.core.packing.pack.packer import Packer
 from tessera.core.workload.need import Form, Need, Pod, PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["PodOnNode", "PodsOnNode", "unused_record", "with_assumed_shares"]
+__all__ = [
+    "PodOnNode",
+    "PodsOnNode",
+    "Unrecorded",
+    "UnrecordedCause",
+    "unrecorded_nodes",
+    "unused_record",
+    "with_unrecorded_shares",
+]
 
 
 class PodOnNode(msgspec.Struct, frozen=True):
@@ -42,7 +51,46 @@ class PodsOnNode(NamedTuple):
     """The conflicts, and what is not counted, in sentences."""
 
 
-def with_assumed_shares(node: Node, pods: Iterable[PodOnNode]) -> PodsOnNode:
+class UnrecordedCause(enum.StrEnum):
+    """Why the indices of a node's GPUs are guesses: what is not recorded."""
+
+    PODS = "the GPUs of running pods are not recorded"
+    ORDER = "labels do not show which GPU has which MIG instances"
+    LOST = "the lost GPUs are not recorded"
+
+
+class Unrecorded(msgspec.Struct, frozen=True, kw_only=True):
+    """What is not recorded on one node."""
+
+    cause: UnrecordedCause
+    pods: tuple[PodKey, ...] = ()
+    """Running pods whose GPUs or MIG instances are not recorded."""
+
+
+def unrecorded_nodes(snapshot: Snapshot) -> Mapping[NodeName, Unrecorded]:
+    """Return the nodes without a record of which GPU is used, which is which, or which is lost, in the same order.
+
+    Not nodes with a single unpartitioned GPU, which can only be that one, nor those whose GPUs are all lost.
+    """
+    pods: dict[NodeName, list[PodKey]] = {}
+    for running in snapshot.running:
+        if running.unrecorded:
+            pods.setdefault(running.assignment.node, []).append(running.pod.key)
+    found: dict[NodeName, Unrecorded] = {}
+    for node in snapshot.nodes:
+        own = tuple(pods.get(node.name, ()))
+        if not node.gpus or (len(node.gpus) == 1 and node.gpus[0].sharing.layout is None):
+            continue
+        if own:
+            found[node.name] = Unrecorded(cause=UnrecordedCause.PODS, pods=own)
+        elif not node.ordered:
+            found[node.name] = Unrecorded(cause=UnrecordedCause.ORDER)
+        elif 0 < node.lost < len(node.gpus):
+            found[node.name] = Unrecorded(cause=UnrecordedCause.LOST)
+    return found
+
+
+def with_unrecorded_shares(node: Node, pods: Iterable[PodOnNode]) -> PodsOnNode:
     """Return the pods of one node, each with possible devices."""
     ordered = sorted(pods, key=lambda each: each.pod.key)
     recorded = {each.pod.key: each.shares for each in ordered if each.shares is not None}
@@ -62,7 +110,7 @@ def with_assumed_shares(node: Node, pods: Iterable[PodOnNode]) -> PodsOnNode:
             closed(gpu, [share for own in kept[gpu.index].values() for share in own]) if gpu.index in conflicts else gpu
             for gpu in node.gpus
         )
-        notes += _assume(msgspec.structs.replace(node, gpus=gpus), unrecorded, running)
+        notes += _place(msgspec.structs.replace(node, gpus=gpus), unrecorded, running)
     else:
         running += (_running(pod, node.name, ()) for pod in unrecorded)
     return PodsOnNode(tuple(running), conflicts, tuple(notes))
@@ -94,7 +142,7 @@ def _kept(
     return kept, frozenset(conflicts), notes
 
 
-def _assume(node: Node, pods: Sequence[Pod], running: list[Running]) -> list[str]:
+def _place(node: Node, pods: Sequence[Pod], running: list[Running]) -> list[str]:
     """Put unrecorded pods after the running ones, with devices that fit beside these; return what is not counted."""
     notes: list[str] = []
     packer = Packer(Fleet.of(Snapshot(nodes=(_open(node),), running=tuple(running))), "first-fit")
@@ -103,8 +151,8 @@ def _assume(node: Node, pods: Sequence[Pod], running: list[Running]) -> list[str
         choice = packer.place(packer.intern(Need(asks=asks))) if asks else None
         if asks and choice is None and not node.problem:
             notes.append(f"pod {pod.key} has devices that node {node.name} does not report; they are not counted")
-        assumed = _running(pod, node.name, choice.shares if choice else ())
-        running.append(msgspec.structs.replace(assumed, guessed=bool(asks)))
+        placed = _running(pod, node.name, choice.shares if choice else ())
+        running.append(msgspec.structs.replace(placed, unrecorded=bool(asks)))
     return notes
 
 
