@@ -27,7 +27,7 @@ ELSEWHERE = {
 BY_PACKAGE = {
     "agent/exporter": "containers",
     "agent/storage/disks": "keeper preparing",
-    "agent/storage/modelcache": "disk keeper peers plugin verifying",
+    "agent/storage/modelcache": "disk keeper peers plugin rechecks",
     "api/kubernetes/workloads": "counting shapes",
     "cli/drawing": "header",
     "cli/explain": "pod tables",

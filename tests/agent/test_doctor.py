@@ -14,10 +14,10 @@ from tessera.agent.declarations.configuration import Sources
 from tessera.agent.doctor import DoctorPaths
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import GPU_NODES, NODES, MemoryKube
-from tessera.core.cluster.mps import MpsTarget
+from tessera.core.cluster.mpstargets import MpsTarget
 from tessera.core.node.doctor import CheckResult, checks
 from tessera.core.node.liststrategies import ListStrategies
-from tessera.core.node.mpsdaemon import DaemonRecord
+from tessera.core.node.mpslifecycle import DaemonRecord
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.sharing.mps import MpsSupervisor
-from tessera.agent.sharing.mpsdaemons import MpsSettings
+from tessera.agent.sharing.mpsprocesses import MpsSettings
+from tessera.agent.sharing.mpssupervisor import MpsSupervisor
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.cluster.mps import MpsTarget
+from tessera.core.cluster.mpstargets import MpsTarget
 from tessera.core.gpu.inventory import ComputeMode
-from tessera.core.node.mpsdaemon import DaemonRecord, DaemonState
+from tessera.core.node.mpslifecycle import DaemonRecord, DaemonState
 from tessera.log import logger
 from tessera.sim.mpscontrol import install
 

@@ -22,8 +22,8 @@ from tessera.agent.watchednode import WatchedNode
 from tessera.api.nvidia.gpulabels import Labeling, gpu_labels, owns, stamped
 from tessera.api.tessera.node.nodereports import DEVICE_LIST, ENFORCEMENT, REVISION, enforcement_text, gpu_revision
 from tessera.clients.kube import labels_of, uid_of
+from tessera.core.cluster.enforcement import enforcements
 from tessera.core.cluster.gpunodestate import Impairment, UnhealthyDevice
-from tessera.core.cluster.mps import enforcements
 from tessera.core.cluster.protocols.allocators import devices_by_gpu
 from tessera.core.deviceplugin.gpucount import gpus_to_count
 from tessera.core.node.reported import reported

@@ -8,8 +8,8 @@ import pytest
 from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, place, pod, share
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.cluster.cluster import Phase, Record
+from tessera.core.cluster.enforcement import Level
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice, Used
-from tessera.core.cluster.mps import Level
 from tessera.core.explain.inspection import GpuHealth, GpuInspection, Inspection, NodeInspection, inspect
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing

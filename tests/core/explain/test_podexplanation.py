@@ -14,8 +14,8 @@ from builders.randomclusters import advertise
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.api.tessera.shares import MOST_GPUS, MOST_MEMORY_SLICES, MOST_MIB
 from tessera.core.cluster.cluster import FinishedPod, Phase, Record
+from tessera.core.cluster.enforcement import Level
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice
-from tessera.core.cluster.mps import Level
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.explain.inspection import inspect
 from tessera.core.explain.podexplanation import PodExplanation, explain_finished, explain_pod

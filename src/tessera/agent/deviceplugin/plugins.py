@@ -12,7 +12,7 @@ from tessera.agent.deviceplugin.containers.handover import DeviceHandover
 from tessera.agent.deviceplugin.containers.shares import ShareAllocator
 from tessera.agent.deviceplugin.offers.resource import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
-from tessera.agent.sharing.mpsdaemons import recorded_daemons
+from tessera.agent.sharing.mpsprocesses import recorded_daemons
 from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice, uses_of_ids
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource

@@ -12,7 +12,7 @@ from tessera.agent.exporter.containers import NodeContainers
 from tessera.api.prometheus.exposition import exposition
 from tessera.api.tessera.usage.usagereports import write_usage
 from tessera.clients.gpu import GpuDriver
-from tessera.core.cluster.mps import enforcements
+from tessera.core.cluster.enforcement import enforcements
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory

@@ -7,14 +7,15 @@ from typing import Protocol
 from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.sharing import MemoryKeeper, MpsSettings, MpsSupervisor, PowerKeeper, systemd_cgroups
 from tessera.clients.gpu import GpuDriver
-from tessera.core.cluster.mps import enforceable, mps_key, mps_targets
+from tessera.core.cluster.enforcement import enforceable
+from tessera.core.cluster.mpstargets import mps_key, mps_targets
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.deviceplugin.allocations.agentallocations import uses_of_shares
 from tessera.core.deviceplugin.allocations.poddevices import used_keys
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import memory_caps
-from tessera.core.node.mpsdaemon import DaemonState, check_daemons, ready_keys
+from tessera.core.node.mpslifecycle import DaemonState, check_daemons, ready_keys
 from tessera.core.node.nodesharing import NodeSharing
 from tessera.log import Logger
 

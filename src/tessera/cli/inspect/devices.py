@@ -14,7 +14,7 @@ from tessera.cli.drawing.lettering import clean, counted, listing, percent
 from tessera.cli.inspect.bar import LEGEND, bar, signs
 from tessera.cli.printing import ENDLESS
 from tessera.core.cluster.cluster import Phase, Record
-from tessera.core.cluster.mps import Level
+from tessera.core.cluster.enforcement import Level
 from tessera.core.explain.inspection import GpuHealth, GpuInspection, InspectedShare, Inspection, NodeInspection
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.units import gib

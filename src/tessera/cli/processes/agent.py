@@ -17,7 +17,7 @@ from tessera.agent.sharing import MpsSettings
 from tessera.agent.storage.images import ImageWarmer
 from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
 from tessera.agent.storage.modelcache.peers import PeerService
-from tessera.agent.storage.modelcache.verifying import DEFAULT_BYTES_PER_S
+from tessera.agent.storage.modelcache.rechecks import DEFAULT_BYTES_PER_S
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import Number, Seconds, health_option, kubeconfig_option

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tessera.core.cluster.enforcement import Enforcement
 from tessera.core.cluster.gpunodestate import GpuNodeState
-from tessera.core.cluster.mps import Enforcement
 from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot
 from tessera.core.workload.need import Pod, PodKey
 

@@ -10,9 +10,9 @@ import msgspec
 
 from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
 from tessera.core.cluster.compatibility import faults
+from tessera.core.cluster.enforcement import Level
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.gputypes import GpuType
-from tessera.core.cluster.mps import Level
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
 from tessera.core.gpu.mig import Layout, Placement, mask, placements
 from tessera.core.gpu.sharing import Mode

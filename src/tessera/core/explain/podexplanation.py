@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.core.cluster.closing import closed_gpus
 from tessera.core.cluster.cluster import Cluster, FinishedPod, ObservedNode, ObservedPod, Phase, Record
-from tessera.core.cluster.mps import Level
+from tessera.core.cluster.enforcement import Level
 from tessera.core.cluster.occupancy import Occupancy, occupancy
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
 from tessera.core.explain.explain import RequestOption, ways

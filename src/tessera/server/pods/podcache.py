@@ -14,7 +14,7 @@ from tessera.core.cluster.protocols.claims import Fate
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.packing.ledger import Ledger, LedgerEntry, LedgerKey
 from tessera.server.knownkeys import KnownKeys
-from tessera.server.pods.exchanges import ExchangedShares
+from tessera.server.pods.pendingexchanges import ExchangedShares
 from tessera.server.pods.retention import Retention
 from tessera.server.recent import Recent
 

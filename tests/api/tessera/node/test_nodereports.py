@@ -24,8 +24,8 @@ from tessera.api.tessera.node.nodereports import (
     orphan_report,
     read_enforcement,
 )
+from tessera.core.cluster.enforcement import Enforcement, Level
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
-from tessera.core.cluster.mps import Enforcement, Level
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory

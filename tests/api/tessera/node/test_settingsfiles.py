@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.tessera.node.settingsfiles import read_daemon, read_originals, write_daemon, write_originals
-from tessera.core.cluster.mps import MpsTarget
-from tessera.core.node.mpsdaemon import DaemonRecord
+from tessera.core.cluster.mpstargets import MpsTarget
+from tessera.core.node.mpslifecycle import DaemonRecord
 from tessera.core.node.power import Original
 from tessera.errors import InvalidInput
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.core.cluster.mps import mps_key
+from tessera.core.cluster.mpstargets import mps_key
 from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
     AllocatedDevice,

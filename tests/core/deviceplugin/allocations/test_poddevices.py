@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from builders.nodefacts import gpu, node_of
 from builders.shares import share
 from tessera.core.cluster.instances import placement_of
-from tessera.core.cluster.mps import mps_key
+from tessera.core.cluster.mpstargets import mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest

@@ -20,8 +20,8 @@ from tessera.agent.storage.modelcache.disk import ModelDisk, RevisionFacts
 from tessera.agent.storage.modelcache.fetching import Fetches
 from tessera.agent.storage.modelcache.membership import membership
 from tessera.agent.storage.modelcache.plugin import OfferedModel
+from tessera.agent.storage.modelcache.rechecks import DEFAULT_BYTES_PER_S, Rechecks
 from tessera.agent.storage.modelcache.sources import ModelSources
-from tessera.agent.storage.modelcache.verifying import DEFAULT_BYTES_PER_S, Verifications
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.api.tessera.v1alpha1.modelcaches import (
     API_VERSION,
@@ -132,9 +132,7 @@ class ModelKeeper:
             log=self._log,
             limits=places.limits,
         )
-        self._verifications = Verifications(
-            places.disk, places.verify_bytes_per_s, wake=self._wakeup.set, log=self._log
-        )
+        self._verifications = Rechecks(places.disk, places.verify_bytes_per_s, wake=self._wakeup.set, log=self._log)
         self._states: Counter[str] = Counter()
         """Models by state, as last reported."""
         self._bytes = 0

@@ -23,8 +23,8 @@ from tessera.api.tessera.pods.runningpods import PodMemory, PodsOfCluster, node_
 from tessera.api.tessera.pods.signatures import Authority, Keys
 from tessera.api.tessera.v1alpha1.gpunodes import KIND, read_gpu_node
 from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
+from tessera.core.cluster.enforcement import Enforcement
 from tessera.core.cluster.gpunodestate import GpuNodeState
-from tessera.core.cluster.mps import Enforcement
 from tessera.core.cluster.shareunit import common_unit_mib, mixed_units
 from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot, Taint
 from tessera.core.gpu.sharing import names_device

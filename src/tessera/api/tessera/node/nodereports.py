@@ -10,8 +10,8 @@ import msgspec
 from tessera.api.fields import refused_form
 from tessera.api.kubernetes.times import time_text
 from tessera.api.tessera.node.instancefields import InstanceFields
+from tessera.core.cluster.enforcement import Enforcement, Level
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, ImpairedKind, Impairment, UnhealthyDevice
-from tessera.core.cluster.mps import Enforcement, Level
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode

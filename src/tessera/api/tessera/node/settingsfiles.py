@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from tessera.api.fields import misfit
-from tessera.core.node.mpsdaemon import DaemonRecord
+from tessera.core.node.mpslifecycle import DaemonRecord
 from tessera.core.node.power import Original
 from tessera.errors import UNDECODABLE, InvalidInput
 

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
-from tessera.core.cluster.mps import mps_key
+from tessera.core.cluster.mpstargets import mps_key
 from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
     AllocatedDevice,

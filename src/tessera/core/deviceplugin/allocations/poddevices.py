@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tessera.core.cluster.instances import possible_instances
-from tessera.core.cluster.mps import mps_key
+from tessera.core.cluster.mpstargets import mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
@@ -110,6 +110,6 @@ def _assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> Mapp
 
 
 def used_keys(pods: Iterable[PodDevices], inventory: Inventory) -> frozenset[str]:
-    """Return the keys (`core.cluster.mps.mps_key`) of the GPUs and MIG instances in use."""
+    """Return the keys (`core.cluster.mpstargets.mps_key`) of the GPUs and MIG instances in use."""
     ids = (device.partition("-_-")[0] for each in pods for device in each.devices)
     return frozenset(mps_key(*device) for device in devices_of_ids(ids, inventory))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.core.cluster.instances import placement_of
-from tessera.core.cluster.mps import mps_key
+from tessera.core.cluster.mpstargets import mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.containerresponse import ContainerMount
 from tessera.core.gpu.inventory import GpuFacts

@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings, running
+from tessera.agent.sharing.mpsprocesses import MpsDaemons, MpsSettings, running
 from tessera.agent.sharing.podcgroup import leave_pod
 from tessera.agent.sharing.processes import end, gone
 from tessera.clients.gpu import GpuDriver
-from tessera.core.cluster.mps import MpsTarget
+from tessera.core.cluster.mpstargets import MpsTarget
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
-from tessera.core.node.mpsdaemon import (
+from tessera.core.node.mpslifecycle import (
     DaemonPhase,
     DaemonRecord,
     DaemonState,
@@ -70,7 +70,7 @@ class MpsSupervisor:
         """Take the next step for each daemon and return their states, sorted by key.
 
         Args:
-            targets: the desired daemons, `core.cluster.mps.mps_targets`.
+            targets: the desired daemons, `core.cluster.mpstargets.mps_targets`.
             inventory: of the driver.
             used: keys of devices in use by the kubelet's record; their daemons are not ended.
 

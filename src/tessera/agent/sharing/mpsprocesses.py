@@ -15,10 +15,10 @@ import msgspec
 from tessera.agent.nodefiles import write_through
 from tessera.agent.sharing.processes import belongs, identity, launch, ran, same_files, variable
 from tessera.api.tessera.node.settingsfiles import read_daemon, write_daemon
-from tessera.core.cluster.mps import MpsTarget
+from tessera.core.cluster.mpstargets import MpsTarget
 from tessera.core.gpu.inventory import ComputeMode
 from tessera.core.node.doctor import Daemon
-from tessera.core.node.mpsdaemon import DaemonRecord, unlimited
+from tessera.core.node.mpslifecycle import DaemonRecord, unlimited
 from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["MpsDaemons", "MpsSettings", "Sight", "recorded_daemons", "running"]

@@ -19,14 +19,14 @@ import pytest
 
 from builders.shares import share
 from harness.realgpu import OUT_OF_MEMORY, PROGRAM, CudaProgram, ReadOnlyDriver, RealGpu, note, program
-from tessera.agent.sharing.mps import MpsSupervisor
-from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
+from tessera.agent.sharing.mpsprocesses import MpsDaemons, MpsSettings
+from tessera.agent.sharing.mpssupervisor import MpsSupervisor
 from tessera.agent.sharing.processes import ran
-from tessera.core.cluster.mps import MpsTarget
+from tessera.core.cluster.mpstargets import MpsTarget
 from tessera.core.deviceplugin.containers.edits import CONTAINER_PIPE, HostPlaces, edits
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.mpsdaemon import DaemonState
+from tessera.core.node.mpslifecycle import DaemonState
 from tessera.core.node.nodesharing import mps_client_limit
 from tessera.errors import TesseraError
 from tessera.log import logger

@@ -12,7 +12,7 @@ from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.ledger import Ledger, LedgerEntry, PurposeKey
 from tessera.core.workload.need import Ask, Form, Need, PodKey
-from tessera.server.pods.exchanges import ExchangedShares
+from tessera.server.pods.pendingexchanges import ExchangedShares
 
 NODE = "a"
 

@@ -8,11 +8,11 @@ import pytest
 
 from builders.nodefacts import gpu, node_of
 from builders.shares import share
-from tessera.core.cluster.mps import MpsTarget, mps_key
+from tessera.core.cluster.mpstargets import MpsTarget, mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode
-from tessera.core.node.mpsdaemon import (
+from tessera.core.node.mpslifecycle import (
     DaemonRecord,
     DaemonState,
     DaemonStep,

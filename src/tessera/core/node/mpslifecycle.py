@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from tessera.core.cluster.instances import placement_of
-from tessera.core.cluster.mps import MpsTarget, mps_key
+from tessera.core.cluster.mpstargets import MpsTarget, mps_key
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import MPS_MODES, Mode
@@ -144,7 +144,7 @@ def _serves(running: MpsTarget, desired: MpsTarget) -> bool:
 
 
 def ready_keys(gpus: Iterable[Gpu], states: Iterable[DaemonState], *, available: bool) -> frozenset[str]:
-    """Return the keys (`core.cluster.mps.mps_key`) of devices that may offer MPS, for `core.cluster.mps.enforceable`.
+    """Return the keys (`mps_key`) of devices that may offer MPS, for `core.cluster.enforcement.enforceable`.
 
     Devices with replicas need a running daemon. A managed GPU gets its daemon when the first pod needs it, so
     it may offer MPS where a daemon could be started and none has failed.

@@ -10,13 +10,13 @@ from tessera.core.storage.models.cacheplan import VerifyRevision
 from tessera.errors import TesseraError
 from tessera.log import Logger
 
-__all__ = ["DEFAULT_BYTES_PER_S", "Verifications"]
+__all__ = ["DEFAULT_BYTES_PER_S", "Rechecks"]
 
 DEFAULT_BYTES_PER_S = 64 * 2**20
 """A terabyte in five hours, by a few percent of a local disk and of a core."""
 
 
-class Verifications:
+class Rechecks:
     """The background comparisons of a node.
 
     Args:

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from harness.mpsnodes import Bench
-from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
+from tessera.agent.sharing.mpsprocesses import MpsDaemons, MpsSettings
 from tessera.agent.sharing.processes import gone, identity, ran
 from tessera.core.gpu.inventory import ComputeMode
-from tessera.core.node.mpsdaemon import DaemonState
+from tessera.core.node.mpslifecycle import DaemonState
 from tessera.errors import Unavailable
 
 
@@ -255,10 +255,10 @@ KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
 import msgspec
-from tessera.agent.sharing.mps import MpsSupervisor
-from tessera.agent.sharing.mpsdaemons import MpsSettings
+from tessera.agent.sharing.mpssupervisor import MpsSupervisor
+from tessera.agent.sharing.mpsprocesses import MpsSettings
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.cluster.mps import MpsTarget
+from tessera.core.cluster.mpstargets import MpsTarget
 from tessera.log import logger
 
 async def main():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.mpsnodes import Bench
-from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
+from tessera.agent.sharing.mpsprocesses import MpsDaemons, MpsSettings
 
 
 @pytest.mark.anyio

@@ -1,7 +1,6 @@
-"""Which GPUs and MIG instances need an MPS control daemon, what can be offered without one, and what is enforced."""
+"""Which GPUs and MIG instances need an MPS control daemon, and with which limits."""
 
-import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -10,17 +9,9 @@ from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
-from tessera.core.gpu.sharing import MPS_MODES, Device, Mode, without_mps
+from tessera.core.gpu.sharing import MPS_MODES, Device, Mode
 
-__all__ = [
-    "Enforcement",
-    "Level",
-    "MpsTarget",
-    "enforceable",
-    "enforcements",
-    "mps_key",
-    "mps_targets",
-]
+__all__ = ["MpsTarget", "mps_key", "mps_targets"]
 
 
 class MpsTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,67 +73,3 @@ def _target(facts: GpuFacts, device: Device, former: Mapping[DeviceId, int]) -> 
         thread_percent=100 // clients,
         exclusive=device.placement is None,
     )
-
-
-def enforceable(gpus: Iterable[Gpu], ready: Collection[str]) -> tuple[Gpu, ...]:
-    """Return the GPUs without the shares that need MPS, except on devices whose key (`mps_key`) is in `ready`."""
-    found = []
-    for gpu in gpus:
-        places = {place for place in (None, *(gpu.sharing.layout or ())) if mps_key(gpu.uuid, place) in ready}
-        found.append(msgspec.structs.replace(gpu, sharing=without_mps(gpu.sharing, places)))
-    return tuple(found)
-
-
-class Level(enum.StrEnum):
-    """How a pod is isolated on a device."""
-
-    HARDWARE = "hardware"
-    """The device is the pod's own: a whole GPU or a MIG instance."""
-    DRIVER_MPS = "driver-mps"
-    """MPS limits memory and compute of each process; a fatal fault is shared."""
-    DRIVER_DMEM = "driver-dmem"
-    """The driver limits the memory of the pod's cgroup; compute is not limited."""
-    NONE = "none"
-    """Nothing is enforced."""
-
-
-class Enforcement(msgspec.Struct, frozen=True, kw_only=True):
-    """The isolation between pods that share one device in one mode."""
-
-    gpu: str
-    """UUID of the GPU."""
-    placement: Placement | None = None
-    mode: Mode
-    level: Level
-
-
-def enforcements(gpus: Iterable[Gpu], inventory: Inventory) -> tuple[Enforcement, ...]:
-    """Return the isolation on each device in each mode of the GPUs; `gpus` are those of `enforceable`.
-
-    Memory limits by cgroup apply to memory shares alone: replicas have no amount of their own, and MIG instances cannot
-    be limited.
-    """
-    return tuple(
-        Enforcement(
-            gpu=gpu.uuid, placement=placement, mode=mode, level=_level(mode, memory_limits=inventory.memory_limits)
-        )
-        for gpu in gpus
-        for placement, mode in _offered(gpu)
-    )
-
-
-def _offered(gpu: Gpu) -> Iterable[tuple[Placement | None, Mode]]:
-    yield from ((device.placement, device.mode) for device in gpu.devices)
-    if gpu.sharing.creates_devices and gpu.sharing.layout is None and len(gpu.devices) == 0:
-        yield from ((None, mode) for mode in gpu.sharing.modes if mode is not Mode.MIG)
-
-
-def _level(mode: Mode, *, memory_limits: bool) -> Level:
-    match mode:
-        case Mode.WHOLE | Mode.MIG:
-            return Level.HARDWARE
-        case Mode.MPS | Mode.MIG_MPS:
-            return Level.DRIVER_MPS
-        case Mode.MEMORY_SHARE if memory_limits:
-            return Level.DRIVER_DMEM
-    return Level.NONE
