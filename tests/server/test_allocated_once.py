@@ -193,7 +193,7 @@ class Scene:
         await asyncio.sleep(150)
         assert not unsettled((await self.kube.list(GPU_NODES)).objects)
         assert await self.known(running) == [await self.held()] * len(running)
-        assert [each.server.view.ledger.impossible_allocations for each in running] == [()] * len(running)
+        assert [each.server.view.ledger.impossible_shares for each in running] == [()] * len(running)
 
     async def known(self, running: list[Asked]) -> list[list[tuple[str, str]]]:
         """Return for each server the pods for which it keeps something, with their nodes."""

@@ -244,7 +244,7 @@ async def _under_trouble(seed: int) -> None:
         await server.server.claimer.sweep()
         await settle()
         assert [await claims(kube, name) for name in names] == [[], [], []]
-        assert not server.server.view.ledger.impossible_allocations
+        assert not server.server.view.ledger.impossible_shares
         left = [each for each in (await kube.list(PODS)).objects if not each["spec"].get("nodeName")]
         errors = [await server.schedule(each, *names) for each in left]
         assert set(errors) <= {"", "nowhere"}, "after the trouble a pod is bound, or there is no room"

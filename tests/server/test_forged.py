@@ -61,7 +61,7 @@ async def test_a_pod_that_gives_itself_a_gpu_takes_nothing_from_others(kube: Mem
     await kube.create(PODS, pod("index", SHARE, annotations=index, node="a"))
     with capture_logs() as logs:
         async with servers(kube) as (server,):
-            assert server.server.view.ledger.impossible_allocations == ()
+            assert server.server.view.ledger.impossible_shares == ()
             for name in ("p", "q"):
                 assert await server.schedule(await make_pod(kube, name, NEED), "a") == ""
             _, text = await server.get("/inspect")
@@ -137,7 +137,7 @@ async def test_doubted_shares_close_no_gpu_for_others() -> None:
             await kube.create(PODS, signed(pod(name, FULL, shares, node="a"), STRANGER))
         await settle()
         assert view.keys.doubts
-        assert view.ledger.impossible_allocations == ()
+        assert view.ledger.impossible_shares == ()
         assert await server.fitting(waiting, "a") == ["a"]
         await kube.create(PODS, signed(pod("room", FULL, share(0, 30000, Mode.MPS), node="a"), STRANGER))
         await settle()

@@ -121,7 +121,7 @@ def test_rules_planner_ledger_and_inspection_agree_on_what_can_be_together(
     found = [fault.text for fault in faults(GpuType.of(gpu), held)]
     pods = tuple(running(key, *shares) for key, shares in held.items())
     assert refused(Snapshot(nodes=(node_of(gpu),), running=pods)) is bool(found)
-    assert bool(ledger_of(gpu, held).impossible_allocations) is bool(found)
+    assert bool(ledger_of(gpu, held).impossible_shares) is bool(found)
     assert list(inspected(gpu, held))[: len(found)] == found
 
 

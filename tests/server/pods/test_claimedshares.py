@@ -41,7 +41,7 @@ async def test_what_is_claimed_for_a_pod_is_not_in_its_own_way(path: str) -> Non
             assert await server.fitting(others[1], "a", path=path) == []
             assert await server.fitting(first, "a", "nowhere", path=path) == ["a"]
             assert "a" in await server.fitting(first, "empty", "a", path=path)
-            assert server.server.view.ledger.impossible_allocations == ()
+            assert server.server.view.ledger.impossible_shares == ()
         assert await running[1].schedule(first, "a") == ""
     await check(kube)
 

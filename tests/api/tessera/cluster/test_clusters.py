@@ -135,7 +135,7 @@ def test_records_of_pods_that_cannot_be_read_close_a_gpu_like_others() -> None:
     odd = pod("x", NEED, share(1, 40000), annotations={"tessera.dev/unknown": "x"})
     got = read(*GOOD, odd)
     assert any("GPU 1 of a takes no new pods, as its allocations conflict" in note for note in got.snapshot.notes)
-    assert bool(Ledger.of(got).impossible_allocations)
+    assert bool(Ledger.of(got).impossible_shares)
 
 
 # Keyed by a sentence: a pod that cannot be read; desired are its node, its phase and words of its problem.

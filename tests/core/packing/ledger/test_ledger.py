@@ -9,7 +9,7 @@ from builders.shares import share
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.packing.ledger import ImpossibleAllocation, Ledger, LedgerEntry
+from tessera.core.packing.ledger import ImpossibleShares, Ledger, LedgerEntry
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
@@ -46,7 +46,7 @@ def test_an_empty_ledger_answers() -> None:
     assert ledger.scores(amount(1), []) == ()
     assert ledger.best(amount(1), ["n"]) is None
     assert ledger.best(amount(1), []) is None
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
 
 
 CLASHES = {
@@ -65,22 +65,22 @@ def test_what_cannot_be_held_closes_the_gpu_while_it_lasts(shares: tuple[Share, 
     ledger = ledger_of(node("n", gpu(0, T4)), pods=pods)
     keys = tuple(each.key for each in pods)
     index = shares[0].gpu
-    (found,) = ledger.impossible_allocations
-    assert found == ImpossibleAllocation(node=NodeName("n"), gpu=index, pods=keys, problem=want)
+    (found,) = ledger.impossible_shares
+    assert found == ImpossibleShares(node=NodeName("n"), gpu=index, pods=keys, problem=want)
     assert ledger.fits(amount(1), "n") == (index == 5)
     ledger.drop_pod(pods[0].id)
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
     ledger.drop_node("n")
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
 
 
 def test_replicas_are_held_up_to_their_number() -> None:
     pods = tuple(holder(f"p{i}", share(mode=Mode.TIME_SLICING)) for i in range(3))
     ledger = ledger_of(node("n", gpu(0, T4, SLICED)), pods=pods[:2])
     assert not ledger.fits(WHOLE, "n")
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
     ledger.put_pod(pods[2])
-    (found,) = ledger.impossible_allocations
+    (found,) = ledger.impossible_shares
     assert found.problem == "3 pods use the GPU (time-slicing), which allows 2"
 
 
@@ -127,9 +127,9 @@ def test_whether_these_very_shares_can_be_held(case: str) -> None:
 
 def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:
     ledger = ledger_of(node("n", gpu(0, T4)), pods=(holder("a", share(memory_mib=20_000)),))
-    assert len(ledger.impossible_allocations) == 1
+    assert len(ledger.impossible_shares) == 1
     ledger.put_node(node("n", gpu(0, A100)))
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
     assert ledger.fits(amount(20_000), "n")
     assert not ledger.fits(amount(21_000), "n")
 
@@ -223,7 +223,7 @@ def test_reserved_devices_are_for_nobody_else() -> None:
     assert not ledger.fits(slices("2g.12gb", 2), "n")
     ledger.put_pod(holder("a", desired))
     assert ledger.fits(slices("2g.12gb"), "n"), "the pod holds what was reserved"
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
     ledger.put_node(node("n", gpu(0, A30)))
     ledger.drop_pod("a")
     assert ledger.fits(slices("2g.12gb", 2), "n")
@@ -236,7 +236,7 @@ def test_a_whole_gpu_that_is_reserved_gives_nothing_new_while_pods_are_on_it() -
     assert not ledger.fits(amount(1_000), "n")
     ledger.drop_pod("a")
     assert not ledger.fits(amount(1_000), "n")
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
     ledger.put_node(node("n", gpu(0, A30)), reserved=(share(7, mode=Mode.WHOLE),))
     assert ledger.fits(amount(1_000), "n"), "what is reserved of a GPU that is not there is nothing"
 
@@ -265,16 +265,16 @@ def test_what_is_doubted_is_kept_free_where_it_can_be_and_is_never_a_conflict(fi
     for name in ("b", "c"):
         ledger.drop_pod(name)
     assert ledger.fits(amount(6_360), "n")
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
 
 
 @pytest.mark.parametrize("wrong", [share(5), share(memory_mib=-5), share(mode=Mode.WHOLE), share(memory_mib=90_000)])
 def test_what_is_doubted_and_cannot_be_closes_nothing(wrong: Share) -> None:
     ledger = ledger_of(node("n", gpu(0, T4)), pods=(holder("a", share()), doubted("b", wrong)))
     assert ledger.fits(amount(14_000), "n")
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
     ledger.put_pod(holder("b", wrong))
-    assert len(ledger.impossible_allocations) == 1, "it is known now"
+    assert len(ledger.impossible_shares) == 1, "it is known now"
 
 
 def test_what_is_doubted_takes_nothing_that_is_reserved() -> None:
@@ -315,7 +315,7 @@ def test_the_shares_follow_the_asks_over_containers_gpus_and_models() -> None:
     assert {each.gpu for each in got[:2]} == {0, 1}
     assert got[2].isolation is Isolation.HARDWARE
     ledger.put_pod(holder("p", *got))
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
 
 
 def test_needs_without_end_are_forgotten_and_answers_stay() -> None:

@@ -43,7 +43,7 @@ def names_of(nodes: Iterable[Node]) -> list[str]:
 
 def answers(ledger: Ledger, kinds: Sequence[Need], names: Sequence[str]) -> list[object]:
     """All that can be asked of a ledger."""
-    found: list[object] = [ledger.impossible_allocations]
+    found: list[object] = [ledger.impossible_shares]
     for need in kinds:
         found += [ledger.filter(need, names), ledger.scores(need, names), ledger.best(need, names)]
         found += [ledger.choose(need, name) for name in names]
@@ -149,7 +149,7 @@ def test_what_is_granted_can_be_held_beside_everything_that_is_held(world: World
             pods.append(LedgerEntry(f"p{number}", PodKey(f"default/p{number}"), NodeName(name), need, shares))
             ledger.put_pod(pods[-1])
             held[pods[-1].node] += [(pods[-1].id, share) for share in shares]
-        closed = {(clash.node, clash.gpu) for clash in ledger.impossible_allocations}
+        closed = {(clash.node, clash.gpu) for clash in ledger.impossible_shares}
         assert not any((name, share.gpu) in closed for name in fitting[:1] for share in pods[-1].shares)
         for node in nodes:
             for gpu in node.gpus:

@@ -117,7 +117,7 @@ def test_what_is_offered_by_name_serves_no_need(sentence: str) -> None:
         ledger.put_pod(LedgerEntry(f"p{placed}", PodKey(f"default/p{placed}"), NodeName("n"), need, shares))
         placed += 1
     assert placed == want
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
 
 
 def test_needs_and_names_applied_together_never_meet() -> None:
@@ -139,7 +139,7 @@ def test_a_pod_keeps_a_replica_beside_those_that_the_kubelet_still_has() -> None
     spec, reserved = schedulable_node(node("n"), state(a_gpu(0, SHARED_BY_SCHEDULER), **offered(FIRST, SECOND)))
     ledger.put_pod(LedgerEntry("a", PodKey("default/a"), NodeName("n"), QUARTER, shares))
     ledger.put_node(spec, reserved=reserved)
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
     assert not ledger.fits(QUARTER, "n")
 
 
@@ -199,7 +199,7 @@ def test_a_unhealthy_gpu_keeps_what_pods_hold_there() -> None:
     spec, reserved = schedulable_node(node("n"), state(a_gpu(), unhealthy=(UnhealthyDevice(device=DeviceId("GPU-0")),)))
     ledger.put_pod(LedgerEntry("a", PodKey("default/a"), NodeName("n"), amount(1_000), shares))
     ledger.put_node(spec, reserved=reserved)
-    assert list(ledger.impossible_allocations) == []
+    assert list(ledger.impossible_shares) == []
     assert not ledger.fits(amount(1_000), "n")
 
 

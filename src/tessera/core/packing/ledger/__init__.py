@@ -3,7 +3,7 @@
 from tessera.core.packing.ledger.ledger import Ledger
 from tessera.core.packing.ledger.records import (
     Filtered,
-    ImpossibleAllocation,
+    ImpossibleShares,
     LedgerEntry,
     LedgerKey,
     Purpose,
@@ -14,7 +14,7 @@ from tessera.core.packing.ledger.schedulable import schedulable_node
 
 __all__ = [
     "Filtered",
-    "ImpossibleAllocation",
+    "ImpossibleShares",
     "Ledger",
     "LedgerEntry",
     "LedgerKey",

@@ -17,15 +17,7 @@ from tessera.core.packing.firstobstacle import mixed
 from tessera.core.packing.fit import CLOSED, CPU, MEMORY, OPEN, PODS, UNHEALTHY, Fleet, mixtures, restricts
 from tessera.core.packing.ledger.cached import NO_CODE, UNKNOWN_NODE, KnownObstacles, ReservedNode
 from tessera.core.packing.ledger.gpuusage import by_gpu, with_reservations
-from tessera.core.packing.ledger.records import (
-    Filtered,
-    ImpossibleAllocation,
-    LedgerEntry,
-    LedgerKey,
-    Purpose,
-    PurposeKey,
-    ledger_key,
-)
+from tessera.core.packing.ledger.records import Filtered, ImpossibleShares, LedgerEntry, LedgerKey, Purpose, PurposeKey
 from tessera.core.packing.ledger.schedulable import MOST, bounded_node, schedulable_node
 from tessera.core.packing.obstacles import Obstacle, Obstacles, lasting
 from tessera.core.packing.pack import UNFIT, Mix
@@ -55,7 +47,7 @@ class Ledger:
     policies use them, but they are judged by kube-scheduler, as are selectors, taints and affinity.
 
     Allocations of pods are taken as true. An impossible one, such as more memory than there is, overlapping instances
-    or a missing GPU, closes the GPU for new shares while it lasts, and is one of `impossible_allocations`. Doubted
+    or a missing GPU, closes the GPU for new shares while it lasts, and is one of `impossible_shares`. Doubted
     assignments give way (see `LedgerEntry.doubted`).
 
     Args:
@@ -71,7 +63,7 @@ class Ledger:
         self._on: dict[str, dict[LedgerKey, LedgerEntry]] = {}
         self._shares: dict[str, dict[int, dict[LedgerKey, tuple[Share, ...]]]] = {}  # by node and GPU
         self._doubted: set[LedgerKey] = set()
-        self._impossible: dict[tuple[str, int], ImpossibleAllocation] = {}
+        self._impossible: dict[tuple[str, int], ImpossibleShares] = {}
         self._arrived: dict[LedgerKey, None] = {}
         self._kinds: dict[Need, int] = {}
         self._whys: dict[int, KnownObstacles] = {}
@@ -99,14 +91,14 @@ class Ledger:
             node, reserved = schedulable_node(each.node, each.state, by_name=by_name)
             ledger.put_node(node, reserved=reserved)
         for pod in cluster.pods:
-            if pod.node is not None and ledger_key(pod) not in without:
-                holder = LedgerEntry.of(pod, pod.node)
-                ledger.put_pod(holder if priorities else msgspec.structs.replace(holder, priority=0))
+            entry = None if pod.node is None else LedgerEntry.of(pod, pod.node)
+            if entry is not None and entry.id not in without:
+                ledger.put_pod(entry if priorities else msgspec.structs.replace(entry, priority=0))
         return ledger
 
     @property
-    def impossible_allocations(self) -> tuple[ImpossibleAllocation, ...]:
-        """Impossible uses recorded on known nodes, by node and GPU."""
+    def impossible_shares(self) -> tuple[ImpossibleShares, ...]:
+        """Impossible shares recorded on known nodes, by node and GPU."""
         return tuple(sorted(self._impossible.values()))
 
     def put_node(self, node: Node, *, reserved: tuple[Share, ...] = ()) -> None:
@@ -448,7 +440,7 @@ class Ledger:
 
     def _note_impossible(self, name: str, gpu: int, holders: Iterable[LedgerKey], text: str) -> None:
         pods = tuple(sorted({self._pods[each].key for each in holders}))
-        self._impossible[name, gpu] = ImpossibleAllocation(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
+        self._impossible[name, gpu] = ImpossibleShares(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
 
     def _count_room(self, column: int, pod: LedgerEntry, sign: int) -> None:
         self._fleet.room[CPU, column] -= sign * min(max(pod.need.cpu_milli, 0), MOST)

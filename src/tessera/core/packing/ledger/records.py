@@ -9,7 +9,7 @@ from tessera.core.cluster.cluster import ObservedPod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import Need, PodKey
 
-__all__ = ["Filtered", "ImpossibleAllocation", "LedgerEntry", "LedgerKey", "Purpose", "PurposeKey", "ledger_key"]
+__all__ = ["Filtered", "ImpossibleShares", "LedgerEntry", "LedgerKey", "Purpose", "PurposeKey", "ledger_key"]
 
 
 class Purpose(enum.StrEnum):
@@ -79,8 +79,8 @@ class Filtered(NamedTuple):
     """Nodes where it would not fit even on an empty node, each with the obstacle."""
 
 
-class ImpossibleAllocation(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """An impossible allocation; while it lasts, its GPU is closed for new shares."""
+class ImpossibleShares(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Shares of a GPU that are impossible together; while they last, its GPU is closed for new shares."""
 
     node: NodeName
     gpu: int
