@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tessera.agent.storage.models.folder import ModelFolder
-from tessera.api.kubernetes.times import time_text
+from tessera.api.kubernetes.times import read_time
 from tessera.cli import main
 
 CONTENTS = {"config.json": b"{}", "empty": b"", "weights/a b+%.bin": bytes(range(256)) * 50_000}
@@ -78,6 +78,8 @@ def test_a_mirror_has_plain_files(source: Path, tmp_path: Path) -> None:
     (top / "config.json").write_bytes(b"[]")
     damaged = run("verify", top)
     assert (damaged.exit_code, "config.json" in damaged.stdout) == (1, True)
+    refused = run("evict", top, done["revision"])
+    assert (refused.exit_code, refused.stderr.startswith("error: ")) == (5, True)
     mixed = run("sync", source, top)
     assert (mixed.exit_code, "use --mirror there" in mixed.stderr) == (5, True)
 
@@ -150,7 +152,8 @@ def test_list_shows_the_revisions(top: Path, source: Path) -> None:
     assert rows[0]["bytes"] == sum(map(len, CONTENTS.values())) + 1
     lines = run("list", top).stdout.splitlines()
     assert lines[0].split() == ["REVISION", "FILES", "MiB", "VERIFIED", "PROTECTED", "SOURCE"]
-    verified = time_text(rows[0]["verified"])
+    verified = rows[0]["verified"]
+    assert read_time(rows[0]["last_used"]) > read_time("2026-01-01T00:00:00Z"), "times are RFC 3339"
     assert lines[1].split() == [rows[0]["revision"][:12], "3", "12.2", verified, "current", f"file://{source}"]
     assert rows[0]["unverified_bytes"] == rows[0]["bytes"], "a folder has no checksums"
     (top / "none").mkdir()
@@ -159,21 +162,27 @@ def test_list_shows_the_revisions(top: Path, source: Path) -> None:
 
 def test_verify_names_damaged_files(top: Path, source: Path) -> None:
     whole = run("verify", top)
-    assert (whole.exit_code, whole.stdout, whole.stderr) == (0, "", "2 revisions, 0 damaged files\n")
+    assert (whole.exit_code, whole.stdout, whole.stderr) == (0, "", "verified 2 revisions: no file is damaged\n")
+    assert [list(row) for row in document("verify", top)] == [["revision", "damaged"]] * 2, "all that was verified"
     (top / "current/weights/a b+%.bin").chmod(0o644)
     with (top / "current/weights/a b+%.bin").open("r+b") as file:
         file.write(b"\1")
     (top / "current/config.json").unlink()
     current = ModelFolder(top).current()
+    (other,) = {*ModelFolder(top).names()} - {current}
     got = run("verify", top, "--revision", "current", "-o", "json")
     assert got.exit_code == 1
-    assert [(row["revision"], row["file"]) for row in json.loads(got.stdout)] == [
-        (current, "config.json"),
-        (current, "weights/a b+%.bin"),
-    ]
+    (row,) = json.loads(got.stdout)
+    assert (row["revision"], [each["file"] for each in row["damaged"]]) == (
+        current,
+        ["config.json", "weights/a b+%.bin"],
+    )
+    assert row["damaged"][0]["problem"] == "No such file or directory"
+    one = run("verify", top, "--revision", other)
+    assert one.stderr == "verified 1 revision: 1 file is damaged\n"
     both = run("verify", top)  # the revisions share the large file
     assert both.exit_code == 1
-    assert both.stderr == "2 revisions, 3 damaged files\n"
+    assert both.stderr == "verified 2 revisions: 3 files are damaged\n"
     assert both.stdout.count("weights/a b+%.bin") == 2
     assert [len(each["damaged"]) for each in document("list", top)] == [2, 1]
     assert "2 damaged" in run("list", top).stdout
@@ -225,5 +234,5 @@ def test_a_second_sync_names_the_first(source: Path, tmp_path: Path) -> None:
         got = run("sync", source, tmp_path / "dst")
         first.send_signal(signal.SIGKILL)
     assert got.exit_code == 5
-    assert f"process {first.pid} syncs or evicts there" in got.stderr
+    assert f"process {first.pid} holds the lock (a sync or an evict is running): wait for it" in got.stderr
     assert run("sync", source, tmp_path / "dst").exit_code == 0

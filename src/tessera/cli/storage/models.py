@@ -11,12 +11,12 @@ import msgspec
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
-from tessera.agent.storage.models.packed import read_ahead
-from tessera.agent.storage.models.plainfiles import PlainFiles
+from tessera.agent.storage.models.opening import open_folder
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import SyncOptions, sync
-from tessera.agent.storage.models.verify import damaged_files, warm
+from tessera.agent.storage.models.syncedfolder import Revision
 from tessera.api.kubernetes.times import time_text
+from tessera.cli.drawing.lettering import counted
 from tessera.cli.options import CommandGroup, Number, output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
@@ -110,11 +110,10 @@ def sync_command(
 @output_option()
 def list_command(folder: Path, output: str) -> None:
     """List the revisions in DST, the most recently used first."""
-    _check_folder(folder)
-    plain = PlainFiles(folder)
-    _refuse_broken(folder)
-    revisions = plain.revisions() or ModelFolder(folder).revisions()
-    if print_document(revisions, output):
+    opened = open_folder(folder)
+    opened.refuse_broken()
+    revisions = opened.revisions()
+    if print_document([_printed(each) for each in revisions], output):
         return
     if not revisions:
         click.echo(f"{folder} has no revision: `tessera models sync SRC {folder}` fetches one", err=True)
@@ -122,9 +121,20 @@ def list_command(folder: Path, output: str) -> None:
     table = headed_table("revision", "files", "MiB", "verified", "protected", "source")
     for each in revisions:
         name = each.revision if output == "wide" else each.revision[:12]
-        verified = f"{len(each.damaged)} damaged" if each.damaged else time_text(each.verified) if each.verified else ""
+        verified = f"{len(each.damaged)} damaged" if each.damaged else _time(each.verified_s)
         table.add_row(name, str(each.files), f"{each.bytes / 2**20:.1f}", verified, each.protected, each.source)
     wide_console(output=output).print(trimmed(table))
+
+
+def _printed(revision: Revision) -> dict[str, object]:
+    """Return a revision for scripts, with its times as everywhere else: RFC 3339, empty for never."""
+    times = {"last_used_s": "last_used", "verified_s": "verified"}
+    fields = msgspec.structs.asdict(revision)
+    return {times.get(key, key): _time(value) if key in times else value for key, value in fields.items()}
+
+
+def _time(at_s: float) -> str:
+    return time_text(at_s) if at_s else ""
 
 
 @models.command("verify", epilog="\b\nExample:\n  tessera models verify /mnt/models/llama\n")
@@ -133,23 +143,24 @@ def list_command(folder: Path, output: str) -> None:
 @output_option()
 def verify_command(folder: Path, revision: str, output: str) -> None:
     """Compare each file in DST with its digest. Exits 1 and names the files that differ."""
-    revisions = _revisions(folder, revision)
-    plain, reads = PlainFiles(folder).manifest(), ChunkReads()
+    opened, reads = open_folder(folder), ChunkReads()
+    opened.refuse_broken()
+    damaged = {name: opened.damaged(name, reads) for name in opened.select(revision)}
+    count = sum(map(len, damaged.values()))
     rows = [
-        {"revision": name, "file": path, "problem": problem}
-        for name in revisions
-        for path, problem in (
-            damaged_files(folder, plain, reads) if plain is not None else ModelFolder(folder).damaged(name, reads)
-        ).items()
+        {"revision": name, "damaged": [{"file": path, "problem": problem} for path, problem in files.items()]}
+        for name, files in damaged.items()
     ]
     if not print_document(rows, output):
         table = headed_table("revision", "file", "problem")
-        for row in rows:
-            table.add_row(row["revision"][:12], row["file"], row["problem"])
-        if rows:
+        for name, files in damaged.items():
+            for path, problem in files.items():
+                table.add_row(name[:12], path, problem)
+        if count:
             wide_console(output=output).print(trimmed(table))
-        click.echo(f"{len(revisions)} revisions, {len(rows)} damaged files", err=True)
-    if rows:
+        found = f"{counted(count, 'file')} {'is' if count == 1 else 'are'} damaged" if count else "no file is damaged"
+        click.echo(f"verified {counted(len(damaged), 'revision')}: {found}", err=True)
+    if count:
         click.get_current_context().exit(1)
 
 
@@ -158,15 +169,14 @@ def verify_command(folder: Path, revision: str, output: str) -> None:
 @click.argument("revision")
 def evict_command(folder: Path, revision: str) -> None:
     """Remove a REVISION from DST. One that is current, pinned or read by a process stays."""
-    _check_folder(folder)
-    models = ModelFolder(folder)
-    models.find(revision)  # before the lock is created in a foreign folder
-    with models.locked():
-        name = models.find(revision)
-        why = next(each.protected for each in models.revisions() if each.revision == name)
+    opened = open_folder(folder)
+    opened.find(revision)  # before the lock is created in a foreign folder
+    with opened.locked():
+        name = opened.find(revision)
+        why = next(each.protected for each in opened.revisions() if each.revision == name)
         if why:
             raise Conflict(f"{folder}: revision {name[:12]}", found=f"it is {why}", hint="evict another")
-        models.evict(name)
+        opened.evict(name)
 
 
 @models.command("warm", epilog="\b\nExample:\n  tessera models warm /mnt/models/llama\n")
@@ -174,51 +184,7 @@ def evict_command(folder: Path, revision: str) -> None:
 @click.option("--revision", default="current", show_default=True, help="The beginning of a revision's name.")
 def warm_command(folder: Path, revision: str) -> None:
     """Read the current revision into the page cache. The next reader then does not wait for the disk."""
-    names, read, models = _revisions(folder, revision), 0, ModelFolder(folder)
-    if (plain := PlainFiles(folder).manifest()) is not None:
-        read = warm(folder, plain)
-    for name in names if plain is None else ():
-        if (image := models.image(name)) is None:
-            read += warm(models.versions / name, models.manifest(name))
-        else:
-            models.mount_images()
-            read += read_ahead(image)
+    opened = open_folder(folder)
+    opened.refuse_broken()
+    read = sum(map(opened.warm, opened.select(revision)))
     click.echo(f"{read / 2**20:.1f} MiB read")
-
-
-def _check_folder(folder: Path) -> None:
-    """Reject a missing folder: an empty one has no models, a missing one is most often a wrong path.
-
-    Raises:
-        InvalidInput: there is no such folder.
-
-    """
-    if not folder.is_dir():
-        fix = f"check the path, or fetch a model with `tessera models sync SRC {folder}`"
-        raise InvalidInput(str(folder), found="there is no such folder", hint=fix)
-
-
-def _refuse_broken(folder: Path) -> None:
-    """Reject a folder of which not all can be listed or verified.
-
-    Raises:
-        InvalidInput: a manifest is broken.
-
-    """
-    for error in ModelFolder(folder).broken_manifests().values():
-        raise error
-
-
-def _revisions(folder: Path, revision: str) -> list[str]:
-    """Return the named revision, or all; a mirror has one, whatever is named."""
-    _check_folder(folder)
-    if (plain := PlainFiles(folder).manifest()) is not None:
-        return [plain.revision]
-    _refuse_broken(folder)
-    models = ModelFolder(folder)
-    names = [each.revision for each in models.revisions()]
-    if not names:
-        raise InvalidInput(
-            str(folder), found="it has no revision", hint=f"`tessera models sync SRC {folder}` fetches one"
-        )
-    return [models.find(revision)] if revision else names

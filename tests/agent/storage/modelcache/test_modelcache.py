@@ -265,7 +265,7 @@ async def test_a_model_that_the_disk_damages_is_found_withdrawn_and_mended(node:
         node.now_s = found.verified_s + week_s + 1
         damaged = await node.model(lambda each: each.state == "Failed")
         assert (damaged.revision, "there is no such folder" in damaged.reason) == ("", True)
-        assert ModelFolder(node.folder / "llama").verification(found.revision).damaged == ("a",)
+        assert ModelFolder(node.folder / "llama").records.verification(found.revision).damaged == ("a",)
         (node.bucket / "away").rename(node.bucket / "llama")
         node.now_s += 1000
         mended = await node.model(has(found.revision))
@@ -300,7 +300,7 @@ async def test_a_revision_is_used_when_a_pod_gets_it_and_while_it_has_it_not_whe
 
     async def until_used() -> None:
         async with asyncio.timeout(10):  # nothing tells of it
-            while folder.revisions()[0].last_used <= 1000:  # noqa: ASYNC110
+            while folder.revisions()[0].last_used_s <= 1000:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     async with node.running():
@@ -309,7 +309,7 @@ async def test_a_revision_is_used_when_a_pod_gets_it_and_while_it_has_it_not_whe
         os.utime(manifest, (1000, 1000))
         node.now_s += 61
         await node.model(lambda each: each.checked_s == node.now_s)
-        assert folder.revisions()[0].last_used == 1000
+        assert folder.revisions()[0].last_used_s == 1000
         await node.start("p")
         await until_used()
         os.utime(manifest, (1000, 1000))

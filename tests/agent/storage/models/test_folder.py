@@ -1,15 +1,25 @@
-"""The folder of a model: which revisions stay, who may change it."""
+"""The folder of a model: which revisions stay, and what readers see, wherever the process is killed."""
 
 import errno
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from harness.modelsyncs import CONTENTS, run
+from harness.kills import Changes
+from harness.modelsyncs import CONTENTS, QUICK, content, run
+from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.reading import TransferLimits
+from tessera.agent.storage.models.sync import sync
 from tessera.clients.store import MemoryStore
-from tessera.errors import Conflict, InvalidInput
+from tessera.core.storage.models.paths import NOTES
 
 
 def test_unchanged_files_are_linked_and_old_revisions_go(tmp_path: Path) -> None:
@@ -26,35 +36,6 @@ def test_unchanged_files_are_linked_and_old_revisions_go(tmp_path: Path) -> None
     assert list((tmp_path / ".tessera/staging").iterdir()) == list((tmp_path / ".tessera/trash").iterdir()) == []
 
 
-def test_a_file_that_can_have_no_more_links_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of ext4 has 65,000 links at most, and a data set may have more files of one content."""
-    link = os.link
-
-    def linked(source: Path, target: Path, **more: bool) -> None:
-        if source.stat().st_nlink >= 3:
-            raise OSError(errno.EMLINK, "Too many links")
-        link(source, target, **more)
-
-    monkeypatch.setattr(os, "link", linked)
-    store = MemoryStore({f"{number}.txt": b"label" for number in range(6)})
-    run(store, tmp_path)
-    store.source = "memory://another"
-    run(store, tmp_path)
-    files = [tmp_path / "current" / f"{number}.txt" for number in range(6)]
-    assert {each.read_bytes() for each in files} == {b"label"}
-    assert sorted(each.stat().st_nlink for each in files) == [1, 1, 1, 1, 2, 2]
-
-
-def test_pinned_revisions_stay(tmp_path: Path) -> None:
-    store = MemoryStore({"a": b"1"})
-    first = run(store, tmp_path).revision
-    ModelFolder(tmp_path).pin(first, pinned=True)
-    for number in range(2, 5):
-        store.contents["a"] = b"%d" % number
-        run(store, tmp_path, keep=1)
-    assert first in ModelFolder(tmp_path).manifests()
-
-
 def test_a_current_that_leads_elsewhere_is_set_right(tmp_path: Path) -> None:
     top, store = tmp_path / "model", MemoryStore({"a": b"1"})
     revision = run(store, top).revision
@@ -65,20 +46,6 @@ def test_a_current_that_leads_elsewhere_is_set_right(tmp_path: Path) -> None:
     assert ModelFolder(top).current() == ""
     run(store, top)
     assert (top / "current/a").read_bytes() == b"1"
-
-
-def test_one_process_at_a_time(tmp_path: Path) -> None:
-    folder = ModelFolder(tmp_path)
-    with folder.locked(), pytest.raises(Conflict, match=f"process {os.getpid()}"):
-        run(MemoryStore(CONTENTS), tmp_path)
-
-
-def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "dst").mkdir()
-    (tmp_path / "dst/versions").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InvalidInput, match="symbolic link"):
-        run(MemoryStore(CONTENTS), tmp_path / "dst")
 
 
 def test_an_unchanged_sync_uses_no_revision_and_notices_that_nothing_changed_whichever_was_used_last(
@@ -95,10 +62,10 @@ def test_an_unchanged_sync_uses_no_revision_and_notices_that_nothing_changed_whi
     assert run(store, tmp_path).revision == second
     assert (manifest.stat().st_mtime, manifest.stat().st_ino) == (1000, written)
     assert [each.revision for each in folder.revisions()] == [first, second]
-    folder.touch(second, after_s=1e12)
+    folder.records.touch(second, after_s=1e12)
     assert manifest.stat().st_mtime == 1000
     folder.flip(first)
-    folder.touch(second)
+    folder.records.touch(second)
     folder.flip(second)
     assert [each.revision for each in folder.revisions()] == [second, first]
 
@@ -125,3 +92,110 @@ def test_a_flip_that_fails_at_its_last_step_leaves_current_as_it_was(
     monkeypatch.undo()
     folder.flip(first)
     assert folder.current() == first
+
+
+ONE_THREAD = msgspec.structs.replace(QUICK, limits=TransferLimits(threads=1))
+STATES = st.dictionaries(st.sampled_from(["a", "b", "c/d", "c/e"]), st.sampled_from([b"", b"1", b"22"]), min_size=1)
+STOPS = st.integers(1, 120)
+"""A sync of four files makes about as many changes of the disk."""
+
+
+def current(top: Path) -> dict[str, bytes] | None:
+    """Return what a reader finds; None for no current revision."""
+    return content(top / "current") if (top / "current").exists() else None
+
+
+class KilledFolder(RuleBasedStateMachine):
+    """Syncs, evictions and flips, each perhaps killed at any change of the disk, with a reader that looks after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.top = Path(tempfile.mkdtemp()) / "model"
+        self.store = MemoryStore({"a": b"0"})
+        self.readable: list[dict[str, bytes] | None] = [None]
+        """What `current` is, or the two of which it is one."""
+
+    def look(self) -> None:
+        found = current(self.top)
+        assert found in self.readable
+        if found == self.readable[-1]:  # it never becomes the former one again
+            self.readable = [found]
+
+    def sync(self, killed_at: int) -> None:
+        self.readable.append(dict(self.store.contents))
+        changes = Changes(self.look, killed_at)
+        with changes.observed():
+            sync(self.store, ModelFolder(self.top), ONE_THREAD)
+        assert changes.is_killed or (current(self.top), changes.unsynced) == (self.store.contents, set())
+        self.readable = [current(self.top)]
+
+    @rule(state=STATES)
+    def change(self, state: dict[str, bytes]) -> None:
+        self.store.contents = dict(state)
+
+    @rule(killed_at=STOPS)
+    def sync_killed(self, killed_at: int) -> None:
+        self.sync(killed_at)
+
+    @rule()
+    def sync_to_the_end(self) -> None:
+        self.sync(-1)
+
+    @precondition(lambda self: len(ModelFolder(self.top).names()) > 1)
+    @rule(killed_at=st.integers(1, 30))
+    def evict(self, killed_at: int) -> None:
+        folder = ModelFolder(self.top)
+        other = next(each for each in folder.names() if each != folder.current())
+        with Changes(self.look, killed_at).observed(), folder.locked():
+            folder.evict(other)
+
+    @precondition(lambda self: len(ModelFolder(self.top).names()) > 1)
+    @rule(killed_at=st.integers(1, 12))
+    def flip(self, killed_at: int) -> None:
+        folder = ModelFolder(self.top)
+        other = next(each for each in folder.names() if each != folder.current())
+        self.readable.append(content(folder.versions / other))
+        with Changes(self.look, killed_at).observed(), folder.locked():
+            folder.flip(other)
+        self.readable = [current(self.top)]
+
+    @invariant()
+    def all_revisions_are_whole(self) -> None:
+        folder = ModelFolder(self.top)
+        assert [folder.damaged(name, ChunkReads()) for name in folder.names()] == [{}] * len(folder.names())
+
+    def teardown(self) -> None:
+        self.sync(-1)
+        folder = ModelFolder(self.top)
+        assert {path.name for path in folder.versions.iterdir()} == set(folder.names())
+        assert len(folder.names()) <= ONE_THREAD.keep
+        assert [*folder.staging.iterdir(), *(self.top / NOTES / "trash").iterdir()] == []
+        shutil.rmtree(self.top.parent)
+
+
+def test_wherever_the_process_is_killed_readers_find_all_of_one_revision_and_the_next_sync_ends_well() -> None:
+    run_state_machine_as_test(KilledFolder, settings=settings(max_examples=25, stateful_step_count=12))
+
+
+def test_an_update_killed_at_each_of_its_changes_leaves_one_of_two_states_and_nothing_behind(tmp_path: Path) -> None:
+    before = {"same": b"1", "changes": b"2", "goes/away": b"3"}
+    after = {"same": b"1", "changes": b"new", "comes/in": b"4"}
+    run(MemoryStore(before), tmp_path / "first")
+    run(MemoryStore({**before, "more": b"5"}), tmp_path / "first")
+    run(MemoryStore(before), tmp_path / "first")
+    killed_at, ended = 0, False
+    while not ended:
+        killed_at += 1
+        top = tmp_path / "model"
+        shutil.copytree(tmp_path / "first", top, symlinks=True)
+        changes = Changes(lambda: None, killed_at)
+        with changes.observed():
+            sync(MemoryStore(after), ModelFolder(top), ONE_THREAD)
+        ended = not changes.is_killed
+        assert current(top) in ((after,) if ended else (before, after))
+        run(MemoryStore(after), top)
+        assert current(top) == after
+        assert len(list((top / "versions").iterdir())) == 2
+        assert list((top / NOTES / "staging").iterdir()) == []
+        shutil.rmtree(top)
+    assert killed_at > 40

@@ -90,9 +90,9 @@ def test_after_a_reboot_images_are_mounted_again(top: Path) -> None:
     done = run(FILES, top, HostErofsMounts())
     folder = ModelFolder(top)
     assert folder.unmount_images()
-    assert not folder.is_readable(done.revision)
+    assert not folder.form(done.revision).is_readable
     folder.mount_images()
-    assert folder.is_readable(done.revision)
+    assert folder.form(done.revision).is_readable
     assert content(top / "current") == FILES
 
 
@@ -177,7 +177,7 @@ def test_a_damaged_image_is_found_not_mounted_and_replaced(top: Path, case: str)
     image.unlink()
     if damage is not None:
         image.write_bytes(damage(written))
-    found = damaged_in_image(image, folder.manifest(done.revision), ChunkReads())
+    found = damaged_in_image(image, folder.records.manifest(done.revision), ChunkReads())
     assert len(found) == count
     assert all(words in problem for problem in found.values())
     folder.mount_images()
@@ -191,7 +191,7 @@ def test_a_damaged_image_is_found_not_mounted_and_replaced(top: Path, case: str)
 def test_a_staged_file_that_changed_is_not_packed(tmp_path: Path) -> None:
     images = MemoryErofsMounts()
     done = run({"a": b"right"}, tmp_path / "data", images)
-    manifest = ModelFolder(tmp_path / "data", images).manifest(done.revision)
+    manifest = ModelFolder(tmp_path / "data", images).records.manifest(done.revision)
     (tmp_path / "a").write_bytes(b"wrong")
     with pytest.raises(Unavailable, match="bytes 0 to 5 are not those that were fetched"):
         write_image(manifest, tmp_path, tmp_path / "image")
@@ -223,48 +223,6 @@ def test_a_node_that_mounts_no_images_reports_it_or_keeps_plain_files(top: Path)
     done = run(many, top, images, msgspec.structs.replace(PACKED, pack="Auto"))
     assert ModelFolder(top, images).image(done.revision) is None
     assert content(top / "current") == many
-
-
-def test_a_revision_keeps_its_form(top: Path) -> None:
-    """Readers of plain files are not disturbed by a change of mind, nor those of an image."""
-    images, never = MemoryErofsMounts(), msgspec.structs.replace(PACKED, pack="Never")
-    plain = run({"a": b"1"}, top, images, never)
-    run({"b": b"1", "a": b"1"}, top, images)
-    assert run({"a": b"1"}, top, images).revision == plain.revision
-    assert (top / "versions" / plain.revision / "a").read_bytes() == b"1"
-    packed = run({"b": b"1", "a": b"1"}, top, images, never)
-    assert ModelFolder(top, images).image(packed.revision) is not None
-
-
-@kernel
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
-    disk, mounted = tmp_path / "disk", tmp_path / "mounted"
-    with disk.open("wb") as file:
-        file.truncate(24 * 2**20)
-    mounted.mkdir()
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", str(disk)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(disk), str(mounted)], check=True)
-    top = mounted / "data"
-    try:
-        first = run({"a": b"1"}, top, HostErofsMounts())
-        with pytest.raises(Unavailable, match="too little"):
-            run({"b": os.urandom(32 * 2**20)}, top, HostErofsMounts())
-        folder = ModelFolder(top)
-        assert folder.current() == first.revision
-        assert content(top / "current") == {"a": b"1"}
-        free = shutil.disk_usage(mounted).free
-        (mounted / "filler").write_bytes(bytes(free - 2**20))
-        many = {f"{number}": b"xy" for number in range(700)}  # as files they take 2.7 MiB
-        with pytest.raises(Unavailable, match="the disk is full"):
-            run(many, top, HostErofsMounts(), msgspec.structs.replace(PACKED, reserve_bytes=0))
-        assert content(top / "current") == {"a": b"1"}
-        (mounted / "filler").unlink()
-        run(many, top, HostErofsMounts())
-        assert content(top / "current") == many
-    finally:
-        ModelFolder(top).unmount_images()
-        # A mount namespace that another process made meanwhile keeps the image's loop device open, and this with it.
-        subprocess.run(["umount", "--lazy", str(mounted)], check=True)
 
 
 def test_layout_is_as_long_as_the_image(top: Path) -> None:

@@ -68,14 +68,14 @@ def test_where_checksums_are_required_what_was_fetched_without_is_fetched_again_
     server.encrypted, server.part_bytes = True, part_bytes
     first = run(s3(server), tmp_path)
     folder = ModelFolder(tmp_path)
-    assert folder.manifest(first.revision).unverified_bytes == sum(map(len, CONTENTS.values()))
+    assert folder.records.manifest(first.revision).unverified_bytes == sum(map(len, CONTENTS.values()))
     with pytest.raises(InvalidInput, match="gives no checksum that verifies it, and none of 1 others"):
         run(s3(server), tmp_path, require_checksums=True)
     assert content(tmp_path / "current") == CONTENTS
     server.encrypted = False
     again = run(s3(server), tmp_path, require_checksums=True)
     assert (again.revision, again.bytes) == (first.revision, first.bytes)
-    assert ModelFolder(tmp_path).manifest(first.revision).unverified_bytes == 0
+    assert ModelFolder(tmp_path).records.manifest(first.revision).unverified_bytes == 0
     assert run(s3(server), tmp_path, require_checksums=True).bytes == 0
 
 

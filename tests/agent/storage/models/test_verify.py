@@ -21,7 +21,7 @@ def test_damage_is_found_and_mended(tmp_path: Path) -> None:
         file.seek(CHUNK_BYTES)
         file.write(bytes([LARGE[CHUNK_BYTES] ^ 1]))
     (tmp_path / "current/config.json").unlink()
-    found = damaged_files(folder.versions / revision, folder.manifest(revision), ChunkReads())
+    found = damaged_files(folder.versions / revision, folder.records.manifest(revision), ChunkReads())
     assert found.keys() == {"config.json", "weights/a b+%.bin"}
     assert run(store, tmp_path, check=True).revision == revision
     assert content(tmp_path / "current") == CONTENTS
@@ -30,27 +30,27 @@ def test_damage_is_found_and_mended(tmp_path: Path) -> None:
 def test_known_damage_is_mended_by_the_next_sync_and_never_linked_to(tmp_path: Path) -> None:
     store, folder = MemoryStore(CONTENTS), ModelFolder(tmp_path)
     first = run(store, tmp_path).revision
-    assert folder.verification(first).at_s > 0, "what was fetched is verified"
+    assert folder.records.verification(first).at_s > 0, "what was fetched is verified"
     store.contents["config.json"] = b"second"
     second = run(store, tmp_path).revision
     with (tmp_path / "current/weights/a b+%.bin").open("r+b") as file:  # the same file in both
         file.write(bytes([LARGE[0] ^ 1]))
     assert run(store, tmp_path).bytes == 0, "an ordinary sync reads nothing that is there"
     assert folder.damaged(first, ChunkReads()).keys() == {"weights/a b+%.bin"}
-    assert folder.verification(first).damaged == ("weights/a b+%.bin",)
-    assert folder.verification(second).at_s == 0.0, "it may share the file"
+    assert folder.records.verification(first).damaged == ("weights/a b+%.bin",)
+    assert folder.records.verification(second).at_s == 0.0, "it may share the file"
     assert folder.damaged(first, None).keys() == {"weights/a b+%.bin"}
     assert folder.damaged(second, ChunkReads()).keys() == {"weights/a b+%.bin"}
     done = run(store, tmp_path)
     assert (done.revision, done.bytes) == (second, len(LARGE))
     assert content(tmp_path / "current")["weights/a b+%.bin"] == LARGE
-    assert (folder.verification(second).damaged, folder.damaged(second, ChunkReads())) == ((), {})
+    assert (folder.records.verification(second).damaged, folder.damaged(second, ChunkReads())) == ((), {})
     store.contents["config.json"] = b"third"
     assert run(store, tmp_path, keep=3).bytes == len(b"third")
     assert content(tmp_path / "current")["weights/a b+%.bin"] == LARGE
     assert {each.revision: each.damaged for each in folder.revisions()}[first] == ("weights/a b+%.bin",)
     folder.evict(first)
-    assert folder.verification(first) == Verification()
+    assert folder.records.verification(first) == Verification()
 
 
 def test_what_is_removed_while_it_is_read_is_not_damaged(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class ModelDisk:
         """Return whether a revision is complete: with a manifest that can be read, which has files."""
         folder = self.model(name)
         is_known = self.facts(name, revision).files > 0
-        return is_known and (folder.versions / revision).is_dir() and folder.is_readable(revision)
+        return is_known and (folder.versions / revision).is_dir() and folder.form(revision).is_readable
 
     def claim(self, name: str) -> ModelFolder:
         """Return the folder of a model, created if missing.
@@ -122,12 +122,11 @@ class ModelDisk:
                 shutil.rmtree(path, ignore_errors=True)
             elif not path.is_symlink() and (path / NOTES / _MARK).is_file():
                 self._mount(path.name)
-                manifests = sorted(each.stem for each in (path / NOTES / "manifests").glob("*.json"))
-                revisions = tuple(each for each in manifests if self.has(path.name, each))
                 folder = self.model(path.name)
+                revisions = tuple(each for each in sorted(folder.records.names()) if self.has(path.name, each))
                 current = folder.current()
                 failed = self._not_compared
-                verifications = {each: failed.get((path.name, each)) or folder.verification(each) for each in revisions}
+                verifications = {each: failed.get((path.name, each)) or folder.records.verification(each) for each in revisions}
                 found[path.name] = ModelOnDisk(
                     current if current in revisions else "",
                     revisions,
@@ -159,7 +158,7 @@ class ModelDisk:
             written = status.st_ino, status.st_mtime_ns  # the same revision may be fetched again, and verified then
             known, facts = self._facts.get((name, revision), (None, RevisionFacts()))
             if known != written:
-                manifest = folder.manifest(revision)
+                manifest = folder.records.manifest(revision)
                 facts = RevisionFacts(manifest.size, len(manifest.files), manifest.unverified_bytes)
                 self._facts[name, revision] = written, facts
         except (InvalidInput, OSError):
@@ -169,7 +168,7 @@ class ModelDisk:
     def use(self, name: str, revision: str, *, after_s: float = 0.0) -> None:
         """Note that a pod uses a revision, unless that was noted in the last `after_s` seconds."""
         with contextlib.suppress(OSError):  # it is used, whether the disk can be written or not
-            self.model(name).touch(revision, after_s=after_s)
+            self.model(name).records.touch(revision, after_s=after_s)
 
     def verify(self, name: str, revision: str, reads: ChunkReads) -> dict[str, str]:
         """Compare a revision with its digests, and note the result; return the damaged files by their paths.
@@ -198,12 +197,7 @@ class ModelDisk:
 
     def pin(self, name: str, revisions: Collection[str]) -> None:
         """Pin exactly these revisions of a model, which are present."""
-        pins = self.model(name).top / NOTES / "pins"
-        if not pins.is_dir():
-            return
-        before = {each.name for each in pins.iterdir()}
-        for revision in before.symmetric_difference(revisions):
-            self.model(name).pin(revision, pinned=revision in revisions)
+        self.model(name).records.pin_exactly(revisions)
 
     def choose(self, name: str, revision: str, rule: ChecksumRule) -> bool:
         """Make a present revision the current one; return whether it is present, and new pods may get it.
@@ -213,7 +207,7 @@ class ModelDisk:
 
         """
         folder = self.model(name)
-        if not self.has(name, revision) or folder.verification(revision).damaged:
+        if not self.has(name, revision) or folder.records.verification(revision).damaged:
             return False
         if rule == "Required" and self.facts(name, revision).unverified_bytes:
             return False

@@ -256,7 +256,7 @@ class ModelKeeper:
                 hint="recreate the pod to use the revision on the disk",
             )
         # The kubelet may have chosen the device just before its revision was found to be damaged.
-        if damage := self._disk.model(name).verification(revision).damage:
+        if damage := self._disk.model(name).records.verification(revision).damage:
             raise Unavailable(
                 f"model {name}",
                 found=f"revision {revision[:12]}: {damage}",

@@ -5,15 +5,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tessera.agent.storage.models.folder import ModelFolder
-from tessera.agent.storage.models.plainfiles import PlainFiles
+from tessera.agent.storage.models.chunkreads import ChunkReads
+from tessera.agent.storage.models.mirrorfolder import MirrorFolder
 from tessera.agent.storage.models.reading import Progress, TransferSource
-from tessera.agent.storage.models.sync import Synced, SyncOptions, clear_room, desired_objects, refuse_nested, stage
+from tessera.agent.storage.models.sync import Synced, SyncOptions, desired_objects, evictions_for, refuse_nested, stage, unstaged_bytes
 from tessera.agent.storage.models.verify import found_file
 from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import SyncPlan, plan_mirror
-from tessera.errors import Conflict
 
 __all__ = ["sync_mirror"]
 
@@ -37,41 +36,37 @@ def sync_mirror(
             process syncs there; no file was changed.
 
     """
-    begun = time.monotonic()
-    folder, files = ModelFolder(top), PlainFiles(top)
-    if folder.manifests():
-        raise Conflict(str(top), found="it is a folder of revisions", hint="leave out --mirror")
+    begun, folder = time.monotonic(), MirrorFolder(top)
     refuse_nested(store, top)
-    with folder.locked(mirror=True):
-        files.finish()
+    with folder.locked():
         # 1. List the store.
         objects = desired_objects(store, options)
         # 2. Find the files that are present, from us or others.
-        before = files.manifest()
-        unusable = files.damaged(content=options.check)
+        before = folder.manifest()
+        unusable = frozenset(folder.damaged("", ChunkReads() if options.check else None))
         if options.require_checksums and before is not None:
             unusable |= {file.path for file in before.unverified}
         plan = plan_mirror(objects, store.source, before, unusable)
-        files.refuse_obstacles((each.path for each in plan.fetched), plan.removed)
-        kept = {**plan.kept, **_found(top, plan.fetched, before)}
+        folder.refuse_obstacles((each.path for each in plan.fetched), plan.removed)
+        kept = {**plan.kept, **_adopted(top, plan.fetched, before)}
         fetch = SyncPlan({}, tuple(each for each in objects if each.path not in kept))
         # 3. Fetch the rest, if there is room.
         folder.clear_staging(fetch.identity)
         progress, staged = Progress(report, fetch.bytes_to_fetch), folder.staging / fetch.identity
-        clear_room(folder, fetch, staged, options)
-        fetched = stage(TransferSource(store, options.limits, progress), folder, fetch, staged, options)
+        evictions_for(folder, (), unstaged_bytes(fetch, staged), options)
+        fetched = stage(TransferSource(store, options.limits, progress), folder, staged, fetch.fetched, options)
         # 4. Move it into place.
         manifest = Manifest(store.source, tuple(sorted((*kept.values(), *fetched), key=lambda file: file.path)))
         if fetched or plan.removed:
-            files.bring(manifest, staged / "files")
+            folder.install(manifest, staged / "files")
         elif manifest != before:
-            files.note(manifest)
+            folder.write_manifest(manifest)
         shutil.rmtree(staged)
     seconds = time.monotonic() - begun
     return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
 
 
-def _found(top: Path, objects: tuple[StoredObject, ...], manifest: Manifest | None) -> dict[str, ModelFile]:
+def _adopted(top: Path, objects: tuple[StoredObject, ...], manifest: Manifest | None) -> dict[str, ModelFile]:
     """Return the foreign files that the store has too: our own were checked before."""
     ours = {file.path for file in manifest.files} if manifest else set[str]()
     files = (found_file(top / each.path, each) for each in objects if each.path not in ours)

@@ -1,10 +1,8 @@
 """Syncs a folder with a store: one call, shared by the command and the agent's loop."""
 
-import contextlib
-import errno
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -12,20 +10,29 @@ import msgspec
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.modelsharing import ModelSharing, NoSharing
-from tessera.agent.storage.models.packed import write_image
 from tessera.agent.storage.models.reading import Progress, TransferLimits, TransferSource
+from tessera.agent.storage.models.syncedfolder import SyncedFolder
 from tessera.agent.storage.models.transfer import listed
 from tessera.clients.store import ObjectStore
 from tessera.clients.store.folders import FolderStore
 from tessera.core.storage.models.erofs import Pack, is_packed
-from tessera.core.storage.models.paths import NOTES, checked_objects, selected
+from tessera.core.storage.models.paths import checked_objects, selected
 from tessera.core.storage.models.peers.multipart import proof_of
-from tessera.core.storage.models.retention import make_room, superseded
+from tessera.core.storage.models.retention import RevisionOnDisk, make_room, superseded
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_empty, refuse_unverified
-from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
+from tessera.errors import Conflict, InvalidInput, Unsupported
 
-__all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "refuse_nested", "stage", "sync"]
+__all__ = [
+    "SyncOptions",
+    "Synced",
+    "desired_objects",
+    "evictions_for",
+    "refuse_nested",
+    "stage",
+    "sync",
+    "unstaged_bytes",
+]
 
 _RESERVE = 64 * 2**20
 _ALONE = NoSharing()
@@ -92,8 +99,6 @@ def sync(
 
     """
     begun = time.monotonic()
-    if (folder.top / NOTES / "mirror.json").exists():
-        raise Conflict(str(folder.top), found="it is a mirror", hint="use --mirror there")
     refuse_nested(store, folder.top)
     with folder.locked(), sharing.fetching():
         # 1. List the store.
@@ -103,23 +108,18 @@ def sync(
         folder.evict_broken()
         current = folder.current()  # first, because most often nothing has changed
         manifests = dict(sorted(folder.manifests().items(), key=lambda each: each[0] != current))
-        suspect = any(folder.verification(each).damaged for each in (current, options.revision))
-        reads = ChunkReads() if options.check or suspect else None
-        unusable = {(name, path) for name in manifests for path in folder.damaged(name, reads)}
-        if options.require_checksums:
-            unusable |= {(name, file.path) for name, each in manifests.items() for file in each.unverified}
-        plan = plan_sync(objects, store.source, manifests, unusable)
+        plan = plan_sync(objects, store.source, manifests, _unusable(folder, manifests, current, options))
         folder.clear_staging(plan.identity)
         # 3. Fetch the rest, and publish it to readers.
         source = TransferSource(store, options.limits, Progress(report, plan.bytes_to_fetch))
         packed = _packed(objects, folder, options.pack)
-        revision = _unchanged(plan, objects, manifests, store.source) or _fetched(
+        revision = _unchanged(plan, objects, manifests, store.source) or _fetch_revision(
             source, folder, plan, options, sharing, packed=packed
         )
         # 4. Make it the current one, if it is the desired one.
         is_desired = options.revision in {"", revision}
         if is_desired:
-            folder.make_readable(revision)
+            folder.form(revision).make_readable()
             folder.flip(revision)
         # 5. Remove superseded revisions.
         if len(folder.manifests()) > options.keep:
@@ -135,7 +135,19 @@ def sync(
     return Synced(revision, len(objects), fetched.fetched, store.requests, seconds, fetched.peak)
 
 
-def _fetched(
+def _unusable(
+    folder: ModelFolder, manifests: dict[str, Manifest], current: str, options: SyncOptions
+) -> set[tuple[str, str]]:
+    """Return the files on the disk, as revision and path, that are damaged, or lack a checksum that is required."""
+    suspect = any(folder.records.verification(each).damaged for each in (current, options.revision))
+    reads = ChunkReads() if options.check or suspect else None
+    unusable = {(name, path) for name in manifests for path in folder.damaged(name, reads)}
+    if options.require_checksums:
+        unusable |= {(name, file.path) for name, each in manifests.items() for file in each.unverified}
+    return unusable
+
+
+def _fetch_revision(
     source: TransferSource,
     folder: ModelFolder,
     plan: SyncPlan,
@@ -146,25 +158,30 @@ def _fetched(
 ) -> str:
     """Fetch a revision, if there is room, and publish it to readers; return its name."""
     staged = folder.staging / plan.identity
-    clear_room(folder, plan, staged, options, copied=_copied(plan, folder, packed=packed))
-    fetched = stage(source, folder, plan, staged, options, sharing)
+    forms = {name: folder.form(name) for name, _ in plan.reused.values()}
+    # 1. Make room for what is fetched, and for what links cannot reuse: files from images, and into one.
+    copied = (file.size for name, file in plan.reused.values() if packed or not forms[name].has_plain_files)
+    revisions = [
+        msgspec.structs.replace(each, protected="has unchanged files") if each.revision in forms else each
+        for each in folder.on_disk(folder.revisions())
+    ]
+    for name in evictions_for(folder, revisions, unstaged_bytes(plan, staged) + sum(copied), options):
+        folder.evict(name)
+    # 2. Fetch, and reuse unchanged files.
+    fetched = stage(source, folder, staged, plan.fetched, options, sharing)
+    with folder.freeing_if_full(staged):
+        for path, (name, file) in plan.reused.items():
+            target = staged / "files" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            forms[name].reuse(folder.records.manifest(name), file.path, target)
+    # 3. Publish.
     reused = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.reused.items())
     manifest = Manifest(source.store.source, tuple(sorted((*fetched, *reused), key=lambda file: file.path)))
-    _publish(manifest, folder, staged, packed=packed)
+    folder.publish(manifest, staged, packed=packed)
     sharing.serve(folder)
     shutil.rmtree(staged)
     return manifest.revision
-
-
-def _publish(manifest: Manifest, folder: ModelFolder, staged: Path, *, packed: bool) -> None:
-    """Put a fetched revision beside the others: as an image if it is to be packed, unless it is there as files."""
-    plain = (folder.versions / manifest.revision).exists()
-    if folder.image(manifest.revision) is not None or (packed and not plain):
-        with _full_disk_named(folder, staged):
-            write_image(manifest, staged / "files", staged / "image")
-        folder.publish_image(manifest, staged / "image")
-    else:
-        folder.publish(manifest, staged / "files")
 
 
 def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) -> bool:
@@ -179,11 +196,6 @@ def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) 
     if packed and problem:
         raise Unsupported(str(folder.top), found=problem, hint="do not pack")
     return packed
-
-
-def _copied(plan: SyncPlan, folder: ModelFolder, *, packed: bool) -> int:
-    """Return the bytes of unchanged files that a link cannot reuse: from images, and into one."""
-    return sum(file.size for name, file in plan.reused.values() if packed or folder.image(name) is not None)
 
 
 def refuse_nested(store: ObjectStore, top: Path) -> None:
@@ -224,46 +236,39 @@ def _unchanged(plan: SyncPlan, objects: tuple[StoredObject, ...], manifests: dic
     return name if same and all(file.path == path for path, (_, file) in plan.reused.items()) else ""
 
 
-def clear_room(
-    folder: ModelFolder,
-    plan: SyncPlan,
-    staged: Path,
-    options: SyncOptions,
-    *,
-    copied: int = 0,
-) -> None:
-    """Make room for what is to be fetched and copied, by evicting revisions.
+def unstaged_bytes(plan: SyncPlan, staged: Path) -> int:
+    """Return the bytes to fetch that an earlier attempt has not staged."""
+    present = sum(path.lstat().st_blocks * 512 for path in staged.rglob("*")) if staged.is_dir() else 0
+    return max(0, plan.bytes_to_fetch - present)
+
+
+def evictions_for(
+    folder: SyncedFolder, revisions: Collection[RevisionOnDisk], needed_bytes: int, options: SyncOptions
+) -> tuple[str, ...]:
+    """Return the revisions to evict so that so many bytes fit.
 
     Raises:
-        TooLittleRoom: it would not fit even then.
+        TooLittleRoom: they would not fit even then.
 
     """
-    there = sum(path.lstat().st_blocks * 512 for path in staged.rglob("*")) if staged.is_dir() else 0
-    linked = {name for name, _ in plan.reused.values()}
-    revisions = [
-        msgspec.structs.replace(each, protected="has unchanged files") if each.revision in linked else each
-        for each in folder.on_disk(folder.revisions())
-    ]
-    needed = max(0, plan.bytes_to_fetch - there) + copied
-    for name in make_room(
+    return make_room(
         revisions,
-        needed_bytes=needed,
+        needed_bytes=needed_bytes,
         free_bytes=folder.free_bytes(),
         reserve_bytes=options.reserve_bytes,
         subject=str(folder.top),
-    ):
-        folder.evict(name)
+    )
 
 
 def stage(
     source: TransferSource,
-    folder: ModelFolder,
-    plan: SyncPlan,
+    folder: SyncedFolder,
     staged: Path,
+    objects: tuple[StoredObject, ...],
     options: SyncOptions,
     sharing: ModelSharing = _ALONE,
 ) -> tuple[ModelFile, ...]:
-    """Fetch and link all files of a plan into a folder of their own, `staged/files`; return the fetched ones.
+    """Fetch objects into a folder of their own, `staged/files`, and return them as files.
 
     Raises:
         TesseraError: the store does not answer, or sends what does not match its checksum, or has none that is
@@ -272,27 +277,10 @@ def stage(
     """
     files = staged / "files"
     files.mkdir(parents=True, exist_ok=True)
-    with _full_disk_named(folder, staged):
-        fetched = sharing.fetch(source, staged, plan.fetched)
+    with folder.freeing_if_full(staged):
+        fetched = sharing.fetch(source, staged, objects)
         if options.require_checksums:
             for file in Manifest(source.store.source, fetched).unverified:
                 (files / file.path).unlink()  # the next attempt fetches it again
             refuse_unverified(fetched, source=source.store.source)
-        for path, (name, file) in plan.reused.items():
-            target = files / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)
-            folder.take(name, file.path, target)
     return fetched
-
-
-@contextlib.contextmanager
-def _full_disk_named(folder: ModelFolder, staged: Path) -> Iterator[None]:
-    """Report a full disk, and free the staged files."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise
-        shutil.rmtree(staged)
-        raise Unavailable(str(folder.top), found="the disk is full", hint="free space, then sync again") from error

@@ -33,7 +33,7 @@ def test_nodes_read_a_model_from_the_store_once(part_bytes: int, tmp_path: Path,
         assert sum(node.peers.bytes_from_peers for node in nodes) == 3 * (SIZE - SMALL)
         assert sum(node.peers.bytes_served for node in nodes) == 3 * (SIZE - SMALL)
         assert [node.named for node in nodes] == [{}] * 4
-        files = {each.path: each for each in nodes[0].folder.manifest(nodes[0].folder.current()).files}
+        files = {each.path: each for each in nodes[0].folder.records.manifest(nodes[0].folder.current()).files}
         assert files["weights.bin"].checksum, "also where it is one of parts"
         late = PeerNode(tmp_path / "late", pki)
         nodes.append(late)
@@ -109,7 +109,7 @@ def test_where_the_stores_checksums_prove_nothing_each_node_reads_all_of_it_and_
         assert all(content(node) == CONTENTS for node in nodes)
         assert all(node.peers.bytes_from_stores >= SIZE - SMALL for node in nodes)
         assert [node.named for node in nodes] == [{}, {}]
-        assert all(not file.checksum for file in nodes[0].folder.manifest(nodes[0].folder.current()).files if file.size)
+        assert all(not file.checksum for file in nodes[0].folder.records.manifest(nodes[0].folder.current()).files if file.size)
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK", b"HTTP/1.1 404 Not Found\r\nContent-Length: 60000\r\n\r\n"])
@@ -147,5 +147,5 @@ def test_a_part_of_another_size_than_it_seems_bans_nobody_and_is_no_error(
         assert all(isinstance(each, Synced) for each in results), results
         assert all(content(node) == CONTENTS for node in nodes)
         assert [node.named for node in nodes] == [{}] * 3
-        files = {each.path: each for each in nodes[0].folder.manifest(nodes[0].folder.current()).files}
+        files = {each.path: each for each in nodes[0].folder.records.manifest(nodes[0].folder.current()).files}
         assert (files["weights.bin"].checksum, bool(files["one.bin"].checksum)) == ("", True)

@@ -47,5 +47,5 @@ class PeerSharing:
 
     def serve(self, folder: ModelFolder) -> None:
         """Serve exactly the revisions of a folder to peers, except packed ones."""
-        plain = [each for name, each in folder.manifests().items() if folder.image(name) is None]
+        plain = [each for name, each in folder.manifests().items() if folder.form(name).has_plain_files]
         self.peers.served.serve(folder.versions, plain)

@@ -3,11 +3,14 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from harness.kills import Changes
 from harness.modelsyncs import FIRST, QUICK, SECOND, contents
 from tessera.agent.storage.models.mirror import sync_mirror
-from tessera.agent.storage.models.plainfiles import PlainFiles
+from tessera.agent.storage.models.mirrorfolder import MirrorFolder
+from tessera.agent.storage.models.reading import TransferLimits
 from tessera.clients.store import MemoryStore
 from tessera.core.storage.models.paths import NOTES
 from tessera.errors import Conflict
@@ -58,16 +61,41 @@ def test_what_arrived_before_a_crash_is_brought_in_by_the_next(tmp_path: Path) -
     arrived = tmp_path / NOTES / "staging/by-hand/files"
     wanted = tmp_path.with_name("wanted")
     sync_mirror(MemoryStore(SECOND), wanted, QUICK)
-    manifest = PlainFiles(wanted).manifest()
+    manifest = MirrorFolder(wanted).manifest()
     assert manifest
     (arrived / "weights").mkdir(parents=True)
     for name in ("config.json", "weights/2.bin"):
         shutil.copy(wanted / name, arrived / name)
     with pytest.raises(Conflict, match=r"2\.bin"):
-        PlainFiles(tmp_path).bring(manifest, arrived)
+        MirrorFolder(tmp_path).install(manifest, arrived)
     assert contents(tmp_path)["config.json"] == SECOND["config.json"]
     (tmp_path / "weights/2.bin").rmdir()
-    PlainFiles(tmp_path).finish()
-    assert contents(tmp_path) == SECOND
+    with MirrorFolder(tmp_path).locked():
+        assert contents(tmp_path) == SECOND
     done = sync_mirror(MemoryStore(SECOND), tmp_path, QUICK)
     assert done.bytes == 0
+
+
+def test_a_mirror_killed_at_each_change_has_whole_files_of_one_state_or_the_other(tmp_path: Path) -> None:
+    before = {"same": b"1", "changes": b"2", "folder/goes": b"3", "becomes/folder": b"4"}
+    after = {"same": b"1", "changes": b"new", "comes/in": b"5", "becomes": b"6"}
+    limits = TransferLimits(threads=1)
+    options = msgspec.structs.replace(QUICK, limits=limits)
+    killed_at, ended = 0, False
+    while not ended:
+        killed_at += 1
+        top = tmp_path / str(killed_at)
+        sync_mirror(MemoryStore(before), top, options)
+
+        def look(top: Path = top) -> None:
+            for path, data in contents(top).items():
+                assert data in {before.get(path), after.get(path)}
+
+        changes = Changes(look, killed_at)
+        with changes.observed():
+            sync_mirror(MemoryStore(after), top, options)
+        ended = not changes.is_killed
+        sync_mirror(MemoryStore(after), top, options)
+        assert contents(top) == after
+        assert {each.name for each in (top / NOTES).iterdir()} == {"mirror.json", "lock", "staging"}
+    assert killed_at > 20

@@ -1,7 +1,7 @@
-"""Plain files at the top of a folder that mirror a store: of `tessera models sync --mirror`.
+"""A folder that mirrors a store as plain files at its top: of `tessera models sync --mirror`.
 
 .tessera/mirror.json       the manifest of the files
-.tessera/mirror-next.json  the manifest of arriving files, from the moment all have arrived until all are in place
+.tessera/mirror-next.json  the manifest of an install in progress, from when all files have arrived until all are in place
 .tessera/arriving/         files not yet in place
 """
 
@@ -12,21 +12,21 @@ import stat
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from tessera.agent.nodefiles import write_through
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
-from tessera.agent.storage.models.folder import Revision, write_whole
-from tessera.agent.storage.models.verify import damaged_files
+from tessera.agent.storage.models.syncedfolder import Revision, SyncedFolder
+from tessera.agent.storage.models.verify import damaged_files, warm
 from tessera.api.tessera.storage.modelmanifests import read_manifest, write_manifest
-from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.revisions import Manifest
 from tessera.core.storage.models.syncplans import parents_of
 from tessera.errors import Conflict
 
-__all__ = ["PlainFiles"]
+__all__ = ["MirrorFolder"]
 
 
-class PlainFiles:
-    """The files of a mirror; other files in its folder are left alone.
+class MirrorFolder(SyncedFolder):
+    """The files of a mirror, which are its one revision; other files in its folder are left alone.
 
     Args:
         top: the folder.
@@ -34,39 +34,105 @@ class PlainFiles:
     """
 
     def __init__(self, top: Path) -> None:
-        self.top = top
-        self._stored = top / NOTES / "mirror.json"
-        self._next = top / NOTES / "mirror-next.json"
-        self._arriving = top / NOTES / "arriving"
+        super().__init__(top)
+        self._stored = self.notes / "mirror.json"
+        self._next = self.notes / "mirror-next.json"
+        self._incoming = self.notes / "arriving"
+
+    def _refuse_other_form(self) -> None:
+        if any((self.notes / "manifests").glob("*.json")):
+            raise Conflict(str(self.top), found="it is a folder of revisions", hint="leave out --mirror")
+
+    def _own_folders(self) -> tuple[Path, ...]:
+        return ()
+
+    def _recover(self) -> None:
+        """Finish an install that was interrupted, after a process was killed.
+
+        Raises:
+            Conflict: something is in the way.
+
+        """
+        desired = _read(self._next)
+        if desired is not None and self._incoming.is_dir():
+            self._place(desired)
+            sync_file_system(self.top)
+            self._next.replace(self._stored)
+            os.utime(self._stored)  # files written to from now on are checked
+        self._next.unlink(missing_ok=True)
+        if self._incoming.is_dir():
+            shutil.rmtree(self._incoming)
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is a mirror."""
+        return self._stored.exists()
 
     def manifest(self) -> Manifest | None:
-        """Return the manifest; None where this is not a mirror."""
+        """Return the manifest; None where this is not a mirror yet.
+
+        Raises:
+            InvalidInput: it is broken.
+
+        """
         return _read(self._stored)
 
+    def names(self) -> list[str]:
+        """Return the mirror's revision, if there is one."""
+        manifest = self.manifest()
+        return [manifest.revision] if manifest is not None else []
+
+    def current(self) -> str:
+        """Return the mirror's revision; empty where there is none."""
+        return next(iter(self.names()), "")
+
     def revisions(self) -> list[Revision]:
-        """Return the mirror as one revision; none where this is not a mirror."""
+        """Return the mirror as one revision."""
         manifest = self.manifest()
         if manifest is None:
             return []
-        brought_s = self._stored.stat().st_mtime
-        found = Revision(
+        one = Revision(
             revision=manifest.revision,
             source=manifest.source,
             files=len(manifest.files),
             bytes=manifest.size,
-            last_used=brought_s,
+            last_used_s=self._stored.stat().st_mtime,
             current=True,
             pinned=False,
         )
-        return [found]
+        return [one]
 
-    def damaged(self, *, content: bool) -> frozenset[str]:
-        """Return the paths of files that differ from the mirrored ones; files written to since are read."""
+    def refuse_broken(self) -> None:
+        """Refuse a mirror whose manifest is broken.
+
+        Raises:
+            InvalidInput: it is.
+
+        """
+        self.manifest()
+
+    def damaged(self, revision: str, reads: ChunkReads | None) -> dict[str, str]:  # noqa: ARG002 - it has one
+        """Return the damaged files by path; without `reads` those written to since are read, too."""
         manifest = self.manifest()
         if manifest is None:
-            return frozenset()
-        since_ns = 0 if content else self._stored.stat().st_mtime_ns
-        return frozenset(damaged_files(self.top, manifest, ChunkReads(), since_ns=since_ns))
+            return {}
+        since_ns = 0 if reads is not None else self._stored.stat().st_mtime_ns
+        return damaged_files(self.top, manifest, reads or ChunkReads(), since_ns=since_ns)
+
+    def warm(self, revision: str) -> int:  # noqa: ARG002 - it has one
+        """Read all files into the page cache, and return their bytes."""
+        manifest = self.manifest()
+        return warm(self.top, manifest) if manifest is not None else 0
+
+    def evict(self, revision: str) -> None:
+        """Refuse to remove the only revision.
+
+        Raises:
+            Conflict: always.
+
+        """
+        found = f"{revision[:12]} is all that a mirror has"
+        raise Conflict(str(self.top), found=found, hint="remove the folder")
 
     def refuse_obstacles(self, paths: Iterable[str], removed: Collection[str]) -> None:
         """Refuse paths where no file can be: a folder is there, or a parent is a file or a link.
@@ -86,37 +152,25 @@ class PlainFiles:
             if path not in folders and _is_folder(self.top / path):
                 raise _in_the_way(self.top / path, "a folder", "a file")
 
-    def bring(self, manifest: Manifest, arrived: Path) -> None:
-        """Move arrived files into place, one by one, each atomically; then remove files that are no longer desired.
+    def install(self, manifest: Manifest, staged: Path) -> None:
+        """Move staged files into place, one by one, each atomically; then remove files that are no longer desired.
 
         Args:
             manifest: of all desired files.
-            arrived: the folder with the new ones; it is moved away.
+            staged: the folder with the new ones; it is moved away.
 
         Raises:
-            Conflict: something is in the way. Call `finish` when it is gone.
+            Conflict: something is in the way; the next sync finishes the install when it is gone.
 
         """
-        sync_file_system(arrived)
-        write_whole(self._next, write_manifest(manifest))
-        arrived.rename(self._arriving)
-        self.finish()
+        sync_file_system(staged)
+        write_through(self._next, write_manifest(manifest))
+        staged.rename(self._incoming)
+        self._recover()
 
-    def finish(self) -> None:
-        """Finish an interrupted `bring`, after a process was killed."""
-        desired = _read(self._next)
-        if desired is not None and self._arriving.is_dir():
-            self._place(desired)
-            sync_file_system(self.top)
-            self._next.replace(self._stored)
-            os.utime(self._stored)  # files written to from now on are checked
-        self._next.unlink(missing_ok=True)
-        if self._arriving.is_dir():
-            shutil.rmtree(self._arriving)
-
-    def note(self, manifest: Manifest) -> None:
+    def write_manifest(self, manifest: Manifest) -> None:
         """Store a manifest of the same files."""
-        write_whole(self._stored, write_manifest(manifest))
+        write_through(self._stored, write_manifest(manifest))
 
     def _place(self, desired: Manifest) -> None:
         before = self.manifest()
@@ -129,7 +183,7 @@ class PlainFiles:
         # 2. Replace each file atomically: open readers read the former one to its end.
         made = set[str]()
         for path in sorted(paths):
-            if os.path.lexists(self._arriving / path):
+            if os.path.lexists(self._incoming / path):
                 self._make_folders(path, made)
                 self._replace(path)
         # 3. Remove the rest, which the manifest does not have.
@@ -146,7 +200,7 @@ class PlainFiles:
 
     def _replace(self, path: str) -> None:
         try:
-            (self._arriving / path).replace(self.top / path)
+            (self._incoming / path).replace(self.top / path)
         except IsADirectoryError as error:
             raise _in_the_way(self.top / path, "a folder", "a file") from error
 

@@ -1,0 +1,141 @@
+"""What Tessera knows of the revisions in a folder, as files: manifests, verifications, pins."""
+
+import os
+import re
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from tessera.agent.nodefiles import write_through
+from tessera.api.tessera.storage.modelmanifests import (
+    read_manifest,
+    read_verification,
+    write_manifest,
+    write_verification,
+)
+from tessera.core.storage.models.revisions import Manifest
+from tessera.core.storage.models.verifications import Verification
+from tessera.errors import InvalidInput
+
+__all__ = ["RevisionRecords"]
+
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class RevisionRecords:
+    """The records of a folder's revisions.
+
+    Args:
+        notes: the folder of Tessera's metadata.
+
+    """
+
+    def __init__(self, notes: Path) -> None:
+        self._manifests = notes / "manifests"
+        self._verified = notes / "verified"
+        self._pins = notes / "pins"
+        self._read: dict[tuple[str, int, int], Manifest] = {}
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of these files."""
+        return self._manifests, self._verified, self._pins
+
+    def names(self) -> list[str]:
+        """Return the revisions that have a manifest, the most recently used first."""
+        paths = [path for path in self._manifests.glob("*.json") if _NAME.fullmatch(path.stem)]
+        return [path.stem for path in sorted(paths, key=lambda path: (-path.stat().st_mtime, path.name))]
+
+    def has(self, revision: str) -> bool:
+        """Return whether a revision has a manifest."""
+        return self._manifest(revision).exists()
+
+    def manifest(self, revision: str) -> Manifest:
+        """Return a revision's manifest.
+
+        Raises:
+            InvalidInput: it is broken, or another revision's.
+
+        """
+        path = self._manifest(revision)
+        known = _identity(path)
+        if known not in self._read:
+            manifest = read_manifest(path.read_bytes(), subject=str(path))
+            if manifest.revision != revision:
+                raise InvalidInput(
+                    str(path),
+                    found=f"it has the manifest of {manifest.revision}, not of {revision}",
+                    hint="remove the revision and sync again",
+                )
+            self._read[known] = manifest
+        return self._read[known]
+
+    def write(self, manifest: Manifest) -> None:
+        """Write the manifest of a revision that was fetched, and so verified, just now."""
+        path = self._manifest(manifest.revision)
+        write_through(path, write_manifest(manifest))
+        self._read[_identity(path)] = manifest
+        self.write_verification(manifest.revision, Verification(time.time()))
+
+    def verification(self, revision: str) -> Verification:
+        """Return the last comparison of a revision with its digests."""
+        try:
+            return read_verification((self._verified / f"{revision}.json").read_bytes())
+        except OSError:
+            return Verification()
+
+    def write_verification(self, revision: str, verification: Verification) -> None:
+        """Write the last comparison of a revision with its digests."""
+        write_through(self._verified / f"{revision}.json", write_verification(verification))
+
+    def last_used_s(self, revision: str) -> float:
+        """Return when a revision was used last, in seconds since 1970."""
+        return self._manifest(revision).stat().st_mtime
+
+    def touch(self, revision: str, *, after_s: float = 0.0) -> None:
+        """Make a revision the most recently used one, unless it was in the last `after_s` seconds.
+
+        Raises:
+            OSError: it is not there, or the disk cannot be written.
+
+        """
+        path = self._manifest(revision)
+        if time.time() - path.stat().st_mtime >= after_s:
+            os.utime(path)
+
+    def is_pinned(self, revision: str) -> bool:
+        """Return whether a revision is pinned against eviction."""
+        return (self._pins / revision).exists()
+
+    def pin(self, revision: str, *, pinned: bool) -> None:
+        """Pin a revision against eviction, or unpin it."""
+        if pinned:
+            (self._pins / revision).touch()
+        else:
+            (self._pins / revision).unlink(missing_ok=True)
+
+    def pin_exactly(self, revisions: Collection[str]) -> None:
+        """Pin these revisions, which are present, and no others."""
+        if self._pins.is_dir():
+            for revision in {each.name for each in self._pins.iterdir()}.symmetric_difference(revisions):
+                self.pin(revision, pinned=revision in revisions)
+
+    def remove(self, revision: str) -> None:
+        """Remove the records of a revision that is gone."""
+        self._manifest(revision).unlink()
+        (self._verified / f"{revision}.json").unlink(missing_ok=True)
+        self.pin(revision, pinned=False)
+
+    def leftovers(self) -> Iterator[Path]:
+        """Yield what a killed process left beside the records."""
+        yield from (path for path in self._manifests.iterdir() if not _NAME.fullmatch(path.stem) or path.suffix != ".json")
+        yield from (path for path in self._verified.iterdir() if not self.has(path.stem))
+
+    def _manifest(self, revision: str) -> Path:
+        return self._manifests / f"{revision}.json"
+
+
+def _identity(path: Path) -> tuple[str, int, int]:
+    """Return what tells a manifest from others: it is never overwritten, but replaced."""
+    status = path.stat()
+    return path.stem, status.st_ino, status.st_size

@@ -1,0 +1,61 @@
+"""What is known of revisions: manifests, verifications, pins."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.modelsyncs import run
+from tessera.agent.storage.models.folder import ModelFolder
+from tessera.clients.store import MemoryStore
+from tessera.core.storage.models.verifications import Verification
+from tessera.errors import InvalidInput
+
+
+def test_pinned_revisions_stay(tmp_path: Path) -> None:
+    store = MemoryStore({"a": b"1"})
+    first = run(store, tmp_path).revision
+    ModelFolder(tmp_path).records.pin(first, pinned=True)
+    for number in range(2, 5):
+        store.contents["a"] = b"%d" % number
+        run(store, tmp_path, keep=1)
+    assert first in ModelFolder(tmp_path).manifests()
+
+
+def test_exactly_the_named_revisions_are_pinned(tmp_path: Path) -> None:
+    records = ModelFolder(tmp_path).records
+    records.pin_exactly(["a"])  # before the first sync there is nothing to pin
+    run(MemoryStore({"a": b"1"}), tmp_path)
+    for names in (["a", "b"], ["b", "c"], []):
+        records.pin_exactly(names)
+        assert [each for each in "abc" if records.is_pinned(each)] == names
+
+
+def test_a_manifest_of_another_revision_is_refused_and_the_records_go_with_the_revision(tmp_path: Path) -> None:
+    store, folder = MemoryStore({"a": b"1"}), ModelFolder(tmp_path)
+    first = run(store, tmp_path).revision
+    store.contents["a"] = b"2"
+    second = run(store, tmp_path).revision
+    manifests = tmp_path / ".tessera" / "manifests"
+    os.utime(manifests / f"{first}.json")
+    assert folder.records.names() == [first, second]
+    (manifests / f"{first}.json").write_bytes((manifests / f"{second}.json").read_bytes())
+    with pytest.raises(InvalidInput, match=f"it has the manifest of {second}, not of {first}"):
+        folder.records.manifest(first)
+    with pytest.raises(InvalidInput, match="it has the manifest of"):
+        folder.refuse_broken()
+    assert folder.names() == [second]
+    folder.records.remove(first)
+    assert (folder.records.has(first), folder.records.verification(first)) == (False, Verification())
+
+
+def test_what_a_kill_left_beside_the_records_is_removed_by_the_next_that_locks_the_folder(tmp_path: Path) -> None:
+    revision = run(MemoryStore({"a": b"1"}), tmp_path).revision
+    notes = tmp_path / ".tessera"
+    left = [notes / "manifests" / f".{revision}.json.17", notes / "verified" / f".{revision}.json.17"]
+    left += [notes / "manifests" / f"{revision}.new", notes / "verified" / f"{'0' * 64}.json"]
+    for path in left:
+        path.touch()
+    with ModelFolder(tmp_path).locked():
+        assert [path for path in left if path.exists()] == []
+    assert ModelFolder(tmp_path).names() == [revision]

@@ -1,0 +1,66 @@
+"""A folder that a store is synced to: who may change it, and how its revisions are named."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.modelsyncs import CONTENTS, FIRST, QUICK, run
+from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.mirror import sync_mirror
+from tessera.agent.storage.models.opening import open_folder
+from tessera.clients.store import MemoryStore
+from tessera.errors import Conflict, InvalidInput, Unavailable
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    folder = ModelFolder(tmp_path)
+    with folder.locked(), pytest.raises(Conflict, match=f"process {os.getpid()}"):
+        run(MemoryStore(CONTENTS), tmp_path)
+
+
+def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "dst").mkdir()
+    (tmp_path / "dst/versions").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidInput, match="symbolic link"):
+        run(MemoryStore(CONTENTS), tmp_path / "dst")
+
+
+def test_revisions_are_selected_by_the_beginning_of_their_names(tmp_path: Path) -> None:
+    store, folder = MemoryStore({"a": b"1"}), ModelFolder(tmp_path)
+    with pytest.raises(InvalidInput, match="it has no revision"):
+        folder.select("")
+    with pytest.raises(InvalidInput, match="it has no revision"):
+        folder.select("current")
+    first = run(store, tmp_path).revision
+    store.contents["a"] = b"2"
+    second = run(store, tmp_path).revision
+    assert folder.select("") == [second, first]
+    assert folder.select(first[:9]) == [first]
+    assert folder.select("current") == [second]
+    with pytest.raises(InvalidInput, match=f"no revision begins so.*{second[:12]}"):
+        folder.select("none")
+    with pytest.raises(InvalidInput, match="several revisions begin so"):
+        folder.find("")
+
+
+def test_a_mirror_is_one_revision_by_its_name_alone(tmp_path: Path) -> None:
+    name = sync_mirror(MemoryStore(FIRST), tmp_path, QUICK).revision
+    mirror = open_folder(tmp_path)
+    assert mirror.select("") == mirror.select("current") == mirror.select(name[:5]) == [name]
+    with pytest.raises(InvalidInput, match="no revision begins so"):
+        mirror.select("none")
+    with pytest.raises(Conflict, match="remove the folder"):
+        mirror.evict(name)
+
+
+def test_a_full_disk_is_named_and_what_was_staged_is_freed_other_errors_are_not(tmp_path: Path) -> None:
+    folder, staged = ModelFolder(tmp_path), tmp_path / "staged"
+    staged.mkdir()
+    with pytest.raises(OSError, match="broken"), folder.freeing_if_full(staged):
+        raise OSError(5, "broken")
+    assert staged.exists()
+    with pytest.raises(Unavailable, match="the disk is full"), folder.freeing_if_full(staged):
+        raise OSError(28, "No space left on device")
+    assert not staged.exists()
