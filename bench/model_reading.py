@@ -91,7 +91,7 @@ def with_threads(paths: list[Path], threads: int, work: Callable[[Path], None]) 
 
 def warm(top: Path) -> None:
     """Read all into the page cache, as the command does."""
-    code = "import sys; from pathlib import Path; from tessera.agent.storage.models.verify import warm\n"
+    code = "import sys; from pathlib import Path; from tessera.agent.storage.models.plain import warm\n"
     code += "from tessera.core.storage.models.revisions import Manifest, ModelFile\ntop = Path(sys.argv[1])\n"
     code += "warm(top, Manifest('', tuple(ModelFile(p.name, 0, ()) for p in sorted(top.iterdir()))))"
     subprocess.run([sys.executable, "-c", code, str(top)], check=True)

@@ -52,7 +52,7 @@ from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.sync import SyncOptions, sync
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
-from tessera.core.storage.requestretries import Patience
+from tessera.core.storage.retries import Patience
 from tessera.errors import TesseraError
 
 patience = Patience(stall_s=0.6, give_up_s=3.0, first_wait_s=0.01, longest_wait_s=0.05)

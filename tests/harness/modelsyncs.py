@@ -13,7 +13,7 @@ from tessera.clients.store import ObjectStore
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.revisions import CHUNK_BYTES
-from tessera.core.storage.requestretries import Patience
+from tessera.core.storage.retries import Patience
 
 LARGE = os.urandom(2 * CHUNK_BYTES + 12_345)
 

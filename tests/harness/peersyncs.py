@@ -15,7 +15,7 @@ from tessera.clients.store import ObjectStore
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.core.storage.models.peers.owners import content_key
 from tessera.core.storage.models.revisions import CHUNK_BYTES
-from tessera.core.storage.requestretries import Patience
+from tessera.core.storage.retries import Patience
 
 LARGE = os.urandom(5 * CHUNK_BYTES + 12_345)
 

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from harness.kills import Changes
+from harness.kills import Changes, not_killed
 from harness.modelsyncs import CONTENTS, QUICK, content, run
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
@@ -96,7 +96,7 @@ def test_a_flip_that_fails_at_its_last_step_leaves_current_as_it_was(
 
 ONE_THREAD = msgspec.structs.replace(QUICK, limits=TransferLimits(threads=1))
 STATES = st.dictionaries(st.sampled_from(["a", "b", "c/d", "c/e"]), st.sampled_from([b"", b"1", b"22"]), min_size=1)
-STOPS = st.integers(1, 120)
+STOPS = st.integers(1, 50)
 """A sync of four files makes about as many changes of the disk."""
 
 
@@ -106,7 +106,7 @@ def current(top: Path) -> dict[str, bytes] | None:
 
 
 class KilledFolder(RuleBasedStateMachine):
-    """Syncs, evictions and flips, each perhaps killed at any change of the disk, with a reader that looks after each."""
+    """Syncs, evictions and flips, perhaps killed at any change of the disk, with a reader that looks after each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,8 @@ class KilledFolder(RuleBasedStateMachine):
         changes = Changes(self.look, killed_at)
         with changes.observed():
             sync(self.store, ModelFolder(self.top), ONE_THREAD)
-        assert changes.is_killed or (current(self.top), changes.unsynced) == (self.store.contents, set())
+        assert changes.is_killed or current(self.top) == self.store.contents
+        assert changes.is_killed or "revision" not in changes.unsynced
         self.readable = [current(self.top)]
 
     @rule(state=STATES)
@@ -174,15 +175,15 @@ class KilledFolder(RuleBasedStateMachine):
 
 
 def test_wherever_the_process_is_killed_readers_find_all_of_one_revision_and_the_next_sync_ends_well() -> None:
-    run_state_machine_as_test(KilledFolder, settings=settings(max_examples=25, stateful_step_count=12))
+    run_state_machine_as_test(KilledFolder, settings=settings(max_examples=15, stateful_step_count=12))
 
 
 def test_an_update_killed_at_each_of_its_changes_leaves_one_of_two_states_and_nothing_behind(tmp_path: Path) -> None:
     before = {"same": b"1", "changes": b"2", "goes/away": b"3"}
     after = {"same": b"1", "changes": b"new", "comes/in": b"4"}
-    run(MemoryStore(before), tmp_path / "first")
-    run(MemoryStore({**before, "more": b"5"}), tmp_path / "first")
-    run(MemoryStore(before), tmp_path / "first")
+    with not_killed():
+        for contents in (before, {**before, "more": b"5"}, before):
+            run(MemoryStore(contents), tmp_path / "first")
     killed_at, ended = 0, False
     while not ended:
         killed_at += 1
@@ -193,9 +194,10 @@ def test_an_update_killed_at_each_of_its_changes_leaves_one_of_two_states_and_no
             sync(MemoryStore(after), ModelFolder(top), ONE_THREAD)
         ended = not changes.is_killed
         assert current(top) in ((after,) if ended else (before, after))
-        run(MemoryStore(after), top)
+        with not_killed():
+            run(MemoryStore(after), top)
         assert current(top) == after
         assert len(list((top / "versions").iterdir())) == 2
         assert list((top / NOTES / "staging").iterdir()) == []
         shutil.rmtree(top)
-    assert killed_at > 40
+    assert killed_at > 30

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.modelsyncs import QUICK, content, run
+from harness.modelsyncs import QUICK, run
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.forms import PackedRevision, PlainRevision

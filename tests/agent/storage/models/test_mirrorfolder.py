@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.kills import Changes
+from harness.kills import Changes, not_killed
 from harness.modelsyncs import FIRST, QUICK, SECOND, contents
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.mirrorfolder import MirrorFolder
@@ -85,7 +85,8 @@ def test_a_mirror_killed_at_each_change_has_whole_files_of_one_state_or_the_othe
     while not ended:
         killed_at += 1
         top = tmp_path / str(killed_at)
-        sync_mirror(MemoryStore(before), top, options)
+        with not_killed():
+            sync_mirror(MemoryStore(before), top, options)
 
         def look(top: Path = top) -> None:
             for path, data in contents(top).items():
@@ -95,7 +96,8 @@ def test_a_mirror_killed_at_each_change_has_whole_files_of_one_state_or_the_othe
         with changes.observed():
             sync_mirror(MemoryStore(after), top, options)
         ended = not changes.is_killed
-        sync_mirror(MemoryStore(after), top, options)
+        with not_killed():
+            sync_mirror(MemoryStore(after), top, options)
         assert contents(top) == after
         assert {each.name for each in (top / NOTES).iterdir()} == {"mirror.json", "lock", "staging"}
     assert killed_at > 20

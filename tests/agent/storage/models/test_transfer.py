@@ -15,7 +15,7 @@ from tessera.agent.storage.models.sync import sync
 from tessera.clients.store import Body, MemoryStore, Temporary
 from tessera.clients.store.protocol import Contents
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
-from tessera.core.storage.requestretries import Patience
+from tessera.core.storage.retries import Patience
 from tessera.errors import Conflict, Unavailable
 
 

@@ -126,7 +126,9 @@ class ModelDisk:
                 revisions = tuple(each for each in sorted(folder.records.names()) if self.has(path.name, each))
                 current = folder.current()
                 failed = self._not_compared
-                verifications = {each: failed.get((path.name, each)) or folder.records.verification(each) for each in revisions}
+                verifications = {
+                    each: failed.get((path.name, each)) or folder.records.verification(each) for each in revisions
+                }
                 found[path.name] = ModelOnDisk(
                     current if current in revisions else "",
                     revisions,

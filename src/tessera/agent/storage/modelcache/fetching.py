@@ -35,7 +35,7 @@ class _Canceled(Exception):
     """The model is no longer desired."""
 
 
-class _Fetch:
+class _RunningFetch:
     """The fetch of one model.
 
     Args:
@@ -80,7 +80,7 @@ class _Fetch:
         def work() -> None:
             found, problem = None, None
             try:
-                found = self._fetch()
+                found = self._sync()
             except BaseException as error:  # noqa: BLE001 - raised again by run()
                 problem = error
             try:
@@ -102,7 +102,7 @@ class _Fetch:
         finally:
             self.cancel()
 
-    def _fetch(self) -> Synced:
+    def _sync(self) -> Synced:
         model = self.model
         try:
             folder = self._disk.claim(model.name)
@@ -156,7 +156,7 @@ class Fetches:
         self._log = log
         self._limits = limits
         self._task: asyncio.Task[None] | None = None
-        self._fetch: _Fetch | None = None
+        self._running: _RunningFetch | None = None
         self._sampled_s = 0.0
         self._progress = (0, 0)
         self.busy = ""
@@ -170,9 +170,9 @@ class Fetches:
         """Return the reported state of a model's fetches."""
         found = self.reports.get(name, ObservedModel(name=name))
         if name == self.busy:
-            if self._fetch is not None and self._now_s() - self._sampled_s >= _PROGRESS_S:
+            if self._running is not None and self._now_s() - self._sampled_s >= _PROGRESS_S:
                 self._sampled_s = self._now_s()
-                self._progress = self._fetch.done_bytes, self._fetch.total_bytes
+                self._progress = self._running.done_bytes, self._running.total_bytes
             done, total = self._progress
             return msgspec.structs.replace(found, state="Fetching", fetched_bytes=done, total_bytes=total)
         state = "Missing" if found.state == "Fetching" else found.state  # of an agent that has ended
@@ -221,7 +221,7 @@ class Fetches:
         self._sampled_s, self._progress = self._now_s(), (0, 0)
         self._log.info("model_fetch", model=model.name, source=model.source)
         try:
-            await self._fetched(model)
+            await self._choose_or_fetch(model)
         except TooLittleRoom as error:
             self.needs[model.name] = error.missing_bytes
         except Exception as error:  # noqa: BLE001 - one model keeps none of the others from being fetched
@@ -230,7 +230,7 @@ class Fetches:
             self._log.info("model_fetched", model=model.name)
             self._end(model, former, "Ready", checked_s=self._now_s(), failed_s=0.0, failures=0, reason="")
         finally:
-            self.busy, self._fetch = "", None
+            self.busy, self._running = "", None
             self._wake()
 
     def _end(self, model: DesiredModel, former: ObservedModel, state: str, **fields: object) -> None:
@@ -238,19 +238,19 @@ class Fetches:
         rows = {**msgspec.structs.asdict(former), "state": state, "identity": model.identity, **fields}
         self.reports[model.name] = msgspec.convert(rows, ObservedModel)
 
-    async def _fetched(self, model: DesiredModel) -> None:
+    async def _choose_or_fetch(self, model: DesiredModel) -> None:
         if model.revision:
             there = await asyncio.to_thread(self._disk.choose, model.name, model.revision, model.verification)
             if there:
                 return
         store = await self._open_store(model)
-        self._fetch = _Fetch(model, self._disk, store, self._limits)
-        await self._fetch.run()
+        self._running = _RunningFetch(model, self._disk, store, self._limits)
+        await self._running.run()
 
     def cancel(self) -> None:
         """End the running fetch soon; fetched data is kept for the next time."""
-        if self._fetch is not None:
-            self._fetch.cancel()
+        if self._running is not None:
+            self._running.cancel()
 
     async def close(self) -> None:
         """End at once."""

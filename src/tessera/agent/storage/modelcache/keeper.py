@@ -132,7 +132,7 @@ class ModelKeeper:
             log=self._log,
             limits=places.limits,
         )
-        self._verifications = Rechecks(places.disk, places.verify_bytes_per_s, wake=self._wakeup.set, log=self._log)
+        self._rechecks = Rechecks(places.disk, places.verify_bytes_per_s, wake=self._wakeup.set, log=self._log)
         self._states: Counter[str] = Counter()
         """Models by state, as last reported."""
         self._bytes = 0
@@ -169,7 +169,7 @@ class ModelKeeper:
                     await self._wakeup.wait(self._interval_s)
         finally:
             await self._fetches.close()
-            await self._verifications.close()
+            await self._rechecks.close()
             await servers.close()
 
     async def _tend(self, servers: PluginServers[ModelOffer], done: Callable[[], None]) -> None:
@@ -223,7 +223,7 @@ class ModelKeeper:
                 self._fetches.begin(plan.fetch)
             # 6. Start the next comparison of what is on the disk.
             if plan.verify is not None:
-                self._verifications.begin(plan.verify)
+                self._rechecks.begin(plan.verify)
         # 7. Report.
         await self._report(found, problem, ids, plan.offered)
         self._complain.settle()

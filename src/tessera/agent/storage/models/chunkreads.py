@@ -7,8 +7,8 @@ import threading
 import time
 
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
+from tessera.core.storage.bandwidth import BandwidthLimit
 from tessera.core.storage.models.revisions import CHUNK_BYTES
-from tessera.core.storage.requestretries import BandwidthLimit
 
 __all__ = ["ChunkReads", "PacedReads", "ReadsEnded"]
 

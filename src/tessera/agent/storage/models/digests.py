@@ -6,7 +6,7 @@ from typing import Protocol
 
 from blake3 import blake3
 
-__all__ = ["Checksum", "chunk_digest", "start_checksum", "start_chunk"]
+__all__ = ["Checksum", "chunk_digest", "matches", "start_checksum", "start_chunk"]
 
 _COPIED = 256 * 1024
 """Bytes that are copied at once for a library that reads no buffer: they stay in the processor's cache."""
@@ -106,3 +106,8 @@ def start_checksum(checksum: str, size: int) -> Checksum | None:
         return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     make = _KINDS.get(kind)
     return make() if make else None
+
+
+def matches(checksum: Checksum, expected: str) -> bool:
+    """Return whether a computed checksum is the store's."""
+    return checksum.hexdigest() == expected.partition(":")[2]

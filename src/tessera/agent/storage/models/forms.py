@@ -11,8 +11,8 @@ from typing import Protocol
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.packed import copy_out, damaged_in_image, layout_of, read_ahead, write_image
+from tessera.agent.storage.models.plain import damaged_files, warm
 from tessera.agent.storage.models.records import RevisionRecords
-from tessera.agent.storage.models.verify import damaged_files, warm
 from tessera.clients.disks import ErofsMounts
 from tessera.core.storage.models.retention import LinkedFile
 from tessera.core.storage.models.revisions import Manifest, ModelFile

@@ -1,9 +1,11 @@
 """The journal of a transfer: the chunks that are on the disk, with their digests, for an attempt after this one."""
 
 import os
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
 
+from tessera.agent.nodefiles import write_through
+from tessera.agent.storage.models.digests import chunk_digest
 from tessera.api.tessera.storage.modelmanifests import read_journal, write_journal_line
 
 __all__ = ["Journal"]
@@ -34,6 +36,18 @@ class Journal:
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         os.write(self._file, b"\n")  # ends a line torn by a crash
 
+    def restored(self, chunk: tuple[int, int], view: memoryview, read: Callable[[memoryview], bool]) -> str:
+        """Fill the view with a chunk of an earlier attempt, and return its digest; empty where it is not that chunk.
+
+        Args:
+            chunk: index of the object, index in it.
+            view: of its size.
+            read: fills the view from the disk, and returns whether all of it is there.
+
+        """
+        digest = self.known.get(chunk, "")
+        return digest if digest and read(view) and chunk_digest(view) == digest else ""
+
     def add(self, *chunks: tuple[int, int, str]) -> None:
         """Note chunks: index of the object, index in it, digest."""
         os.write(self._file, b"".join(write_journal_line(*each) for each in chunks))
@@ -45,9 +59,7 @@ class Journal:
             for key, digest in read_journal(self._path.read_bytes()).items()
             if key[0] not in wrong
         )
-        scratch = self._path.with_suffix(".new")
-        scratch.write_bytes(b"".join(lines))
-        scratch.replace(self._path)
+        write_through(self._path, b"".join(lines))
 
     def close(self) -> None:
         """Append no more."""

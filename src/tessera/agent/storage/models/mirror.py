@@ -7,9 +7,17 @@ from pathlib import Path
 
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.mirrorfolder import MirrorFolder
+from tessera.agent.storage.models.plain import adopted_file
 from tessera.agent.storage.models.reading import Progress, TransferSource
-from tessera.agent.storage.models.sync import Synced, SyncOptions, desired_objects, evictions_for, refuse_nested, stage, unstaged_bytes
-from tessera.agent.storage.models.verify import found_file
+from tessera.agent.storage.models.sync import (
+    Synced,
+    SyncOptions,
+    desired_objects,
+    evictions_for,
+    refuse_nested,
+    stage,
+    unstaged_bytes,
+)
 from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import SyncPlan, plan_mirror
@@ -69,5 +77,5 @@ def sync_mirror(
 def _adopted(top: Path, objects: tuple[StoredObject, ...], manifest: Manifest | None) -> dict[str, ModelFile]:
     """Return the foreign files that the store has too: our own were checked before."""
     ours = {file.path for file in manifest.files} if manifest else set[str]()
-    files = (found_file(top / each.path, each) for each in objects if each.path not in ours)
+    files = (adopted_file(top / each.path, each) for each in objects if each.path not in ours)
     return {file.path: file for file in files if file is not None}

@@ -1,7 +1,7 @@
 """A folder that mirrors a store as plain files at its top: of `tessera models sync --mirror`.
 
 .tessera/mirror.json       the manifest of the files
-.tessera/mirror-next.json  the manifest of an install in progress, from when all files have arrived until all are in place
+.tessera/mirror-next.json  the manifest of an install in progress: all files have arrived, not all are in place
 .tessera/arriving/         files not yet in place
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from tessera.agent.nodefiles import write_through
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
+from tessera.agent.storage.models.plain import damaged_files, warm
 from tessera.agent.storage.models.syncedfolder import Revision, SyncedFolder
-from tessera.agent.storage.models.verify import damaged_files, warm
 from tessera.api.tessera.storage.modelmanifests import read_manifest, write_manifest
 from tessera.core.storage.models.revisions import Manifest
 from tessera.core.storage.models.syncplans import parents_of

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import msgspec
 
 from tessera.clients.store import Body, Changed, ObjectStore, Refused, Temporary
+from tessera.core.storage.bandwidth import BandwidthLimit
 from tessera.core.storage.models.peers.multipart import is_assumed
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
-from tessera.core.storage.requestretries import Attempts, BandwidthLimit, Patience
+from tessera.core.storage.retries import Attempts, Patience
 from tessera.errors import Conflict, TesseraError, Unavailable
 
 __all__ = ["Progress", "Reader", "TransferLimits", "TransferSource", "mismatch", "unavailable"]

@@ -128,7 +128,9 @@ class RevisionRecords:
 
     def leftovers(self) -> Iterator[Path]:
         """Yield what a killed process left beside the records."""
-        yield from (path for path in self._manifests.iterdir() if not _NAME.fullmatch(path.stem) or path.suffix != ".json")
+        yield from (
+            path for path in self._manifests.iterdir() if not _NAME.fullmatch(path.stem) or path.suffix != ".json"
+        )
         yield from (path for path in self._verified.iterdir() if not self.has(path.stem))
 
     def _manifest(self, revision: str) -> Path:

@@ -1,20 +1,27 @@
-"""Fetches objects into files: in parallel, by chunks, verified, resumable."""
+"""Fetches objects from their store into files: in parallel, by chunks, verified, resumable.
+
+`peers/shared` does so together with peers. Both read by `reading`, write by `chunkfiles`, compare by `digests` and
+resume by `journal`. What differs is the order in which a checksum is computed. Here each thread adds its chunk while it
+has it in memory, and waits for those before: reading it from the disk again would double the reads. A shared chunk
+may be replaced until its object is proven, so it is added from the disk, when all before it are there.
+"""
 
 import contextlib
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small, writing_back
-from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
+from tessera.agent.storage.models.digests import Checksum, chunk_digest, matches, start_checksum
 from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.reading import Reader, TransferSource, mismatch, unavailable
 from tessera.clients.store import SMALL_BYTES, Changed, ObjectStore, Refused, Temporary
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
 from tessera.core.storage.models.syncplans import Span, spans
-from tessera.core.storage.requestretries import Attempts, Patience
+from tessera.core.storage.retries import Attempts, Patience
 from tessera.errors import Unavailable
 
 __all__ = ["Transfer", "listed"]
@@ -22,8 +29,8 @@ __all__ = ["Transfer", "listed"]
 _MANY = 100
 """More small objects than these are fetched by one thread, which requests several at a time: eight threads spend as
 much time contending for the interpreter's lock as on everything else."""
-_NOTED = 64
-"""Small files noted in the journal at once; after a kill they are fetched again."""
+_JOURNALED = 64
+"""Small files added to the journal at once; after a kill they are fetched again."""
 
 
 def listed(store: ObjectStore, patience: Patience) -> tuple[StoredObject, ...]:
@@ -51,7 +58,7 @@ class _File:
     """An object being fetched to a file."""
 
     def __init__(self, stored: StoredObject, path: str) -> None:
-        self.found = stored
+        self.stored = stored
         self.path = path
         self.digests: list[str] = [""] * chunk_count(stored.size)
         # An empty object is not read, so no answer says whether its ETag is a checksum.
@@ -64,7 +71,7 @@ class _File:
     @property
     def is_right(self) -> bool:
         """Whether all of it matches the store's checksum, if there is a comparable one."""
-        return self.checksum is None or self.checksum.hexdigest() == self.found.checksum.partition(":")[2]
+        return self.checksum is None or matches(self.checksum, self.stored.checksum)
 
 
 class Transfer:
@@ -96,18 +103,18 @@ class Transfer:
         for folder in sorted({each.path.rpartition("/")[0] for each in objects}):
             (self._folder / "files" / folder).mkdir(parents=True, exist_ok=True)
         # 1. Fetch what no earlier attempt has. Its chunks may be wrong: they were not compared with a checksum yet.
-        wrong = self._fetch(objects)
+        wrong = self._fetch_missing(objects)
         # 2. Fetch wrong objects again, without reusing anything.
         if not wrong.isdisjoint(index for index, _ in self._journal.known):
             self._progress.done = 0
-            wrong = self._fetch(objects)
+            wrong = self._fetch_missing(objects)
         if wrong:
             file = self._files[min(wrong)]
             computed = file.checksum.hexdigest() if file.checksum else "none"
-            raise mismatch(self._reader.subject(file.found), computed, file.found.checksum)
+            raise mismatch(self._reader.subject(file.stored), computed, file.stored.checksum)
         return tuple(map(_as_file, self._files))
 
-    def _fetch(self, objects: tuple[StoredObject, ...]) -> set[int]:
+    def _fetch_missing(self, objects: tuple[StoredObject, ...]) -> set[int]:
         """Fetch what is not in the journal; return the indices of wrong files, which are removed from it."""
         self._files = [_File(each, f"{self._folder}/files/{each.path}") for each in objects]
         self._journal.open()
@@ -133,11 +140,11 @@ class Transfer:
     def _shares(self) -> list[tuple[Callable[..., None], Iterable[Span]]]:
         """Return what each thread does, and with which chunks."""
         threads = self._limits.threads
-        all_spans = tuple(spans(tuple(file.found for file in self._files)))
-        small = [span for span in all_spans if 0 < self._files[span.object].found.size <= SMALL_BYTES]
+        all_spans = tuple(spans(tuple(file.stored for file in self._files)))
+        small = [span for span in all_spans if 0 < self._files[span.object].stored.size <= SMALL_BYTES]
         if not self._store.pipelines or self._limits.bytes_per_second or len(small) <= _MANY:
             return [(self._read, iter(all_spans))] * threads
-        others = [span for span in all_spans if not 0 < self._files[span.object].found.size <= SMALL_BYTES]
+        others = [span for span in all_spans if not 0 < self._files[span.object].stored.size <= SMALL_BYTES]
         return [(self._read, iter(others))] * min(threads, len(others)) + [(self._read_small, small)]
 
     def _work(self, read: Callable[..., None], row: Iterable[Span]) -> None:
@@ -154,17 +161,17 @@ class Transfer:
                 span = next(row, None)
             if span is None:
                 return
-            self._span(span, buffer, time.monotonic())
+            self._fetch_span(span, buffer, time.monotonic())
 
     def _read_small(self, row: Iterable[Span], buffer: memoryview) -> None:
         """Fetch objects of one chunk each, except those of an earlier attempt."""
-        missing = {self._files[span.object].found.path: span for span in row if not self._has(span.object, 0, buffer)}
-        contents = self._store.read_small(self._files[span.object].found for span in missing.values())
+        missing = {self._files[span.object].stored.path: span for span in row if not self._has(span.object, 0, buffer)}
+        contents = self._store.read_small(self._files[span.object].stored for span in missing.values())
         written: list[tuple[int, int, str]] = []
         begun = time.monotonic()
         with contextlib.closing(contents), writing_back(self._folder):
-            for found, content in contents:
-                span = missing[found.path]
+            for stored, content in contents:
+                span = missing[stored.path]
                 if content is not None:
                     file = self._files[span.object]
                     write_small(file.path, content)
@@ -172,64 +179,63 @@ class Transfer:
                     if file.checksum is not None:
                         file.checksum.update(content)
                     written.append((span.object, 0, digest))
-                if content is None or len(written) == _NOTED:
-                    self._note_small(written)
+                if content is None or len(written) == _JOURNALED:
+                    self._add_small(written)
                     written.clear()
                 if content is None:
-                    self._span(span, buffer, begun)
+                    self._fetch_span(span, buffer, begun)
                 if self._stop.is_set():
                     break
                 begun = time.monotonic()
-        self._note_small(written)
+        self._add_small(written)
 
-    def _note_small(self, written: list[tuple[int, int, str]]) -> None:
-        size = sum(self._files[index].found.size for index, _, _ in written)
+    def _add_small(self, written: list[tuple[int, int, str]]) -> None:
+        size = sum(self._files[index].stored.size for index, _, _ in written)
         self._journal.add(*written)
         self._progress.received(size)
         self._progress.add(size, fetched=True)
 
-    def _span(self, span: Span, buffer: memoryview, since: float) -> None:
+    def _fetch_span(self, span: Span, buffer: memoryview, since: float) -> None:
         """Fetch chunks; `since` is when the first attempt began."""
         file = self._files[span.object]
         attempts = self._reader.attempts(since)
         chunk, done = span.first, 0
-        stop = chunk_range(file.found.size, span.stop - 1)[1]
+        stop = chunk_range(file.stored.size, span.stop - 1)[1]
         while chunk < span.stop and self._has(span.object, chunk, buffer):
             chunk += 1
         while chunk < span.stop and not self._stop.is_set():
             try:
                 attempts.start(time.monotonic())
-                start = chunk_range(file.found.size, chunk)[0] + done
+                start = chunk_range(file.stored.size, chunk)[0] + done
                 if start == stop:
                     self._store_chunk(span.object, chunk, buffer[:done])
                     return
-                with self._store.read(file.found, start, stop) as body:
-                    if not body.etag_is_checksum and file.found.checksum.partition(":")[2] == file.found.etag:
+                with self._store.read(file.stored, start, stop) as body:
+                    if not body.etag_is_checksum and file.stored.checksum.partition(":")[2] == file.stored.etag:
                         file.checksum = None
                     while chunk < span.stop:
-                        first, last = chunk_range(file.found.size, chunk)
+                        first, last = chunk_range(file.stored.size, chunk)
                         while done < last - first:
                             done += self._reader.receive(body, buffer[done : last - first], attempts)
                         self._store_chunk(span.object, chunk, buffer[:done])
                         chunk, done = chunk + 1, 0
             except (Temporary, Refused, Changed) as error:
-                if not file.found.has_validator and (chunk, done) != (span.first, 0):
+                if not file.stored.has_validator and (chunk, done) != (span.first, 0):
                     found = f"{error}, and nothing says whether what follows is of the same state"
-                    raise unavailable(self._reader.subject(file.found), found) from error
-                if problem := self._reader.failed(file.found, error, attempts):
+                    raise unavailable(self._reader.subject(file.stored), found) from error
+                if problem := self._reader.failed(file.stored, error, attempts):
                     raise problem from error
 
     def _has(self, index: int, chunk: int, buffer: memoryview) -> bool:
         """Reuse a chunk of an earlier attempt, if it matches the journal."""
-        digest, file = self._journal.known.get((index, chunk)), self._files[index]
-        if digest is None or not file.found.has_validator:
-            return False
-        first, last = chunk_range(file.found.size, chunk)
+        file = self._files[index]
+        first, last = chunk_range(file.stored.size, chunk)
         view = buffer[: last - first]
-        whole = file.chunks.read(view, first) if file.chunks is not None else _read_whole(file.path, view)
-        if not whole or chunk_digest(view) != digest:
+        read = partial(_read_whole, file.path) if file.chunks is None else partial(file.chunks.read, offset=first)
+        digest = self._journal.restored((index, chunk), view, read) if file.stored.has_validator else ""
+        if not digest:
             return False
-        self._note(file, chunk, digest, view)
+        self._add_digest(file, chunk, digest, view)
         self._progress.add(len(view), fetched=False)
         return True
 
@@ -238,13 +244,13 @@ class Transfer:
         if file.chunks is None:
             write_small(file.path, data)
         else:
-            file.chunks.write(data, chunk_range(file.found.size, chunk)[0])
+            file.chunks.write(data, chunk_range(file.stored.size, chunk)[0])
         digest = chunk_digest(data)
         self._journal.add((index, chunk, digest))
-        self._note(file, chunk, digest, data)
+        self._add_digest(file, chunk, digest, data)
         self._progress.add(len(data), fetched=True)
 
-    def _note(self, file: _File, chunk: int, digest: str, data: memoryview) -> None:
+    def _add_digest(self, file: _File, chunk: int, digest: str, data: memoryview) -> None:
         """Store the digest; the store's checksum takes the chunks in order."""
         file.digests[chunk] = digest
         if file.checksum is None:
@@ -263,9 +269,9 @@ class Transfer:
 
 
 def _as_file(file: _File) -> ModelFile:
-    found = file.found
-    checksum = found.checksum if file.checksum else ""
-    return ModelFile(found.path, found.size, tuple(file.digests), found.etag, checksum)
+    stored = file.stored
+    checksum = stored.checksum if file.checksum else ""
+    return ModelFile(stored.path, stored.size, tuple(file.digests), stored.etag, checksum)
 
 
 def _read_whole(path: str, view: memoryview) -> bool:

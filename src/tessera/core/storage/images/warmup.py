@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.core.storage.fetchbackoff import fetch_backoff_s
+from tessera.core.storage.retries import fetch_backoff_s
 
 __all__ = [
     "DesiredImage",

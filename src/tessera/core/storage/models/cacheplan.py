@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tessera.core.storage.fetchbackoff import fetch_backoff_s
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import RevisionOnDisk, freed_bytes, least_evicted
 from tessera.core.storage.models.verifications import Verification
+from tessera.core.storage.retries import fetch_backoff_s
 
 __all__ = [
     "CachePlan",

@@ -21,7 +21,7 @@ def test_a_peers_chunk_is_served_once_the_whole_object_is_verified(fetch: Shared
         chunks.keep((0, chunk), part(FIRST, chunk), STORE)
     for chunk in (0, 1):
         chunks.keep((1, chunk), part(SECOND, chunk), STORE)
-    assert chunks.verifying.wrong_objects(aligned_buffer()) == []
+    assert chunks.checksums.wrong_objects(aligned_buffer()) == []
     piece = ServedObject(fetch.chunks.state, 0).take(0, None)
     assert piece.path.read_bytes()[piece.offset :][: piece.size] == part(FIRST, 0)
 

@@ -18,7 +18,7 @@ from tessera.clients.store import Temporary
 from tessera.clients.store.peers import PeerConnections
 from tessera.core.storage.models.peers.owners import PeerPatience
 from tessera.core.storage.models.revisions import CHUNK_BYTES
-from tessera.core.storage.requestretries import Patience
+from tessera.core.storage.retries import Patience
 from tessera.errors import Unavailable
 
 
@@ -109,7 +109,9 @@ def test_where_the_stores_checksums_prove_nothing_each_node_reads_all_of_it_and_
         assert all(content(node) == CONTENTS for node in nodes)
         assert all(node.peers.bytes_from_stores >= SIZE - SMALL for node in nodes)
         assert [node.named for node in nodes] == [{}, {}]
-        assert all(not file.checksum for file in nodes[0].folder.records.manifest(nodes[0].folder.current()).files if file.size)
+        assert all(
+            not file.checksum for file in nodes[0].folder.records.manifest(nodes[0].folder.current()).files if file.size
+        )
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK", b"HTTP/1.1 404 Not Found\r\nContent-Length: 60000\r\n\r\n"])

@@ -30,4 +30,4 @@ def test_a_pass_is_complete_when_all_that_it_lacks_has_arrived(fetch: SharedFetc
 
 def test_a_chunk_has_its_place_in_its_file(fetch: SharedFetch) -> None:
     file, first, view = fetch.chunks.state.span((0, 2), memoryview(bytearray(100)))
-    assert (file.found.path, len(FIRST) - first, len(view)) == ("first.bin", 7, 7)
+    assert (file.stored.path, len(FIRST) - first, len(view)) == ("first.bin", 7, 7)

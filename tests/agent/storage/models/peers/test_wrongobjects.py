@@ -38,5 +38,5 @@ def test_what_the_store_itself_has_wrong_is_repeated_no_more(fetch: SharedFetch,
         fetch.chunks.keep((0, chunk), part(FIRST, chunk), STORE)
     fetch.chunks.keep((1, 0), memoryview(WRONG), STORE)
     fetch.chunks.keep((1, 1), part(SECOND, 1), STORE)
-    assert fetch.chunks.verifying.wrong_objects(aligned_buffer()) == [1]
+    assert fetch.chunks.checksums.wrong_objects(aligned_buffer()) == [1]
     assert repairs.chunks_to_repeat([1], aligned_buffer()) is None

@@ -57,7 +57,7 @@ def test_a_peer_that_leaves_moves_its_own_chunks_alone(
     owners, gone = Owners(ContentChunks({key: chunks}), members), data.draw(st.sampled_from(members))
     peers = Peers("me")
     before = [peers.peer_for(owners, key, chunk, 0.0) for chunk in range(chunks)]
-    peers.failed(gone, 0.0)
+    peers.mark_failed(gone, 0.0)
     after = [peers.peer_for(owners, key, chunk, 0.0) for chunk in range(chunks)]
     assert before == [owners.owner(key, chunk) for chunk in range(chunks)]
     assert gone not in after
@@ -144,20 +144,20 @@ def test_after_three_the_store_is_read(key: str, members: list[str]) -> None:
 def test_a_peer_that_failed_comes_back_each_time_later_and_one_that_served_something_sooner() -> None:
     patience = PeerPatience(first_away_s=2.0, longest_away_s=5.0)
     peers, owners, key = Peers("me", patience), Owners(ContentChunks({"key": 1, "other": 1}), ["a"]), "key"
-    peers.failed("a", 10.0)
+    peers.mark_failed("a", 10.0)
     assert [peers.peer_for(owners, key, 0, now) for now in (11.9, 12.0)] == ["", "a"]
-    peers.failed("a", 12.0)
+    peers.mark_failed("a", 12.0)
     assert [peers.peer_for(owners, key, 0, now) for now in (15.9, 16.0)] == ["", "a"]
-    peers.failed("a", 16.0)
+    peers.mark_failed("a", 16.0)
     assert [peers.peer_for(owners, key, 0, now) for now in (20.9, 21.0)] == ["", "a"]
-    peers.served("a")
-    peers.failed("a", 21.0)
+    peers.mark_served("a")
+    peers.mark_failed("a", 21.0)
     assert peers.peer_for(owners, key, 0, 23.0) == "a"
 
 
 def test_a_peer_that_has_nothing_of_an_object_serves_others() -> None:
     peers, owners = Peers("me", PeerPatience(absent_s=5.0)), Owners(ContentChunks({"key": 1, "other": 1}), ["a"])
-    peers.has_not("a", "key", 0.0)
+    peers.mark_absent("a", "key", 0.0)
     assert peers.peer_for(owners, "key", 0, 4.9) == ""
     assert peers.peer_for(owners, "key", 0, 5.0) == "a"
     assert peers.peer_for(owners, "other", 0, 0.0) == "a"
@@ -191,11 +191,11 @@ def test_a_peer_that_may_have_a_chunk_comes_before_the_store_unless_it_lacks_it(
     alone = Owners(ContentChunks({"key": 1, "other": 1}), ["a"])
     assert peers.holder(alone, "key", 0, 0.0) == ""
     assert peers.holder(owners, "key", 0, 0.0) == "b"
-    peers.lacks_verified("b", "key", 0.0)
+    peers.mark_unverified("b", "key", 0.0)
     assert [peers.holder(owners, "key", 0, now) for now in (4.9, 5.0)] == ["", "b"]
     assert peers.holder(owners, "other", 0, 0.0) == "b"
-    peers.lacks_verified("b", "key", 0.0)
-    peers.has_not("b", "other", 0.0)
+    peers.mark_unverified("b", "key", 0.0)
+    peers.mark_absent("b", "other", 0.0)
     peers.begin()
     assert [peers.holder(owners, key, 0, 0.0) for key in ("key", "other")] == ["b", "b"]
     peers.ban("b", "chunk 0")

@@ -65,7 +65,7 @@ class ChunkSources:
                 now = time.monotonic()
                 if not since or now - since < self._peers.patience.chunk_s:
                     return since or now
-                self._peers.failed(peer)
+                self._peers.mark_failed(peer)
             tried.append(peer)
         if not self._is_done(task):
             self.from_store(task, buffer)
@@ -83,10 +83,10 @@ class ChunkSources:
         if not chunks.begin_reading(task):
             return
         try:
-            is_checksum = self._reader.fill(file.found, first, view)
+            is_checksum = self._reader.fill(file.stored, first, view)
             if not is_checksum:
                 chunks.read_without_peers()
-            self._peers.read(len(view))
+            self._peers.count_store_bytes(len(view))
             chunks.keep(task, view, STORE)
         finally:
             chunks.end_reading(task)

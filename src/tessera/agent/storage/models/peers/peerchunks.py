@@ -88,7 +88,7 @@ class PeerChunks:
         with self._lock:
             return dict(self._peers.banned)
 
-    def takes(self, stored: StoredObject) -> bool:
+    def is_shareable(self, stored: StoredObject) -> bool:
         """Return whether an object comes from peers: the store's checksum can verify it, and it is not small."""
         return bool(_key(stored))
 
@@ -118,7 +118,7 @@ class PeerChunks:
             return self._filled(peer, f"chunks/{key}/{chunk}", view, is_done)
         except ChunkAbsent:
             with self._lock:
-                self._peers.has_not(peer, key, time.monotonic())
+                self._peers.mark_absent(peer, key, time.monotonic())
             return False
 
     def ask_holder(self, peer: str, key: str, chunk: int, view: memoryview, is_done: Callable[[], bool]) -> bool:
@@ -127,7 +127,7 @@ class PeerChunks:
             return self._filled(peer, f"verified/{key}/{chunk}", view, is_done)
         except (ChunkAbsent, Pending):  # pending: it was just published and is being moved
             with self._lock:
-                self._peers.lacks_verified(peer, key, time.monotonic())
+                self._peers.mark_unverified(peer, key, time.monotonic())
             return False
 
     def _filled(self, peer: str, target: str, view: memoryview, is_done: Callable[[], bool]) -> bool:
@@ -135,17 +135,17 @@ class PeerChunks:
             self._connections.fill(peer, target, view, is_done)
         except Temporary:
             if not is_done():
-                self.failed(peer)
+                self.mark_failed(peer)
             return False
         with self._lock:
-            self._peers.served(peer)
+            self._peers.mark_served(peer)
             self.bytes_from_peers += len(view)
         return True
 
-    def failed(self, peer: str) -> None:
+    def mark_failed(self, peer: str) -> None:
         """Note that a peer is gone, or slow."""
         with self._lock:
-            self._peers.failed(peer, time.monotonic())
+            self._peers.mark_failed(peer, time.monotonic())
 
     def ban(self, peer: str, what: str) -> None:
         """Ban a peer that served wrong data."""
@@ -154,7 +154,7 @@ class PeerChunks:
         if new:
             self._report(peer, what)
 
-    def read(self, size: int) -> None:
+    def count_store_bytes(self, size: int) -> None:
         """Count bytes read from a store."""
         with self._lock:
             self.bytes_from_stores += size

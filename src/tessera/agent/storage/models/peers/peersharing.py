@@ -37,12 +37,12 @@ class PeerSharing:
 
     def fetch(self, source: TransferSource, staged: Path, objects: tuple[StoredObject, ...]) -> tuple[ModelFile, ...]:
         """Fetch objects: those that no peer can prove from the store alone, then the others together with peers."""
-        own = tuple(each for each in objects if not self.peers.takes(each))
+        own = tuple(each for each in objects if not self.peers.is_shareable(each))
         shared = tuple(
-            msgspec.structs.replace(each, checksum=proof_of(each)) for each in objects if self.peers.takes(each)
+            msgspec.structs.replace(each, checksum=proof_of(each)) for each in objects if self.peers.is_shareable(each)
         )
         fetched = Transfer(source, staged).run(own)
-        self.peers.read(source.progress.fetched)
+        self.peers.count_store_bytes(source.progress.fetched)
         return fetched + (SharedTransfer(source, staged, self.peers).run(shared) if shared else ())
 
     def serve(self, folder: ModelFolder) -> None:

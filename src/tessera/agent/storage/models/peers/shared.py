@@ -73,15 +73,15 @@ class SharedTransfer:
             buffer, wrong = aligned_buffer(), [0]
             # 2. Fetch all chunks, and those of wrong objects again, until all objects match the store's checksums.
             while tasks is not None:
-                self._fetch(tasks)
-                wrong = self._chunks.verifying.wrong_objects(buffer)
+                self._fetch_chunks(tasks)
+                wrong = self._chunks.checksums.wrong_objects(buffer)
                 if not wrong:
                     return tuple(each.as_model_file() for each in self._chunks.state.files)
                 tasks = repairs.chunks_to_repeat(wrong, buffer)
             # 3. The store itself sends what does not match: forget it.
             self._chunks.forget(wrong)
             file = self._chunks.state.files[wrong[0]]
-            raise mismatch(self._reader.subject(file.found), file.checksum_now, file.found.checksum)
+            raise mismatch(self._reader.subject(file.stored), file.checksum_now, file.stored.checksum)
         finally:
             self._chunks.state.end()
             self._reader.stop.set()
@@ -89,7 +89,7 @@ class SharedTransfer:
                 helper.join()
             self._chunks.close()
 
-    def _fetch(self, tasks: list[Chunk]) -> None:
+    def _fetch_chunks(self, tasks: list[Chunk]) -> None:
         """Fetch chunks; all are there when it ends."""
         me = self._peers.me
         own = [each for each in tasks if self._sources.owner(each) in {me, STORE}]

@@ -1,14 +1,15 @@
 """The chunks of objects that are fetched together with peers, as they arrive from the store, peers and the journal."""
 
+from functools import partial
 from pathlib import Path
 
 from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.serving import ServedObject
+from tessera.agent.storage.models.peers.sharedchecksums import SharedChecksums
 from tessera.agent.storage.models.peers.sharedfiles import SharedFile
 from tessera.agent.storage.models.peers.transferstate import TransferState
-from tessera.agent.storage.models.peers.verifying import Verifying
 from tessera.agent.storage.models.reading import Reader
 from tessera.core.storage.models.peers.provenance import EARLIER, STORE
 from tessera.core.storage.models.peers.repairs import Chunk
@@ -37,7 +38,7 @@ class SharedChunks:
         self._counted: set[Chunk] = set()
         """Reported progress; guarded by the state's condition."""
         self.state = TransferState()
-        self.verifying = Verifying(self.state, self._ban)
+        self.checksums = SharedChecksums(self.state, self._ban)
 
     def open(self, objects: tuple[StoredObject, ...]) -> None:
         """Create the files, and serve them to peers."""
@@ -56,8 +57,9 @@ class SharedChunks:
     def resume(self, task: Chunk, buffer: memoryview) -> bool:
         """Reuse a chunk of an earlier attempt that matches the journal; its origin is unknown."""
         file, first, view = self.state.span(task, buffer)
-        digest = self._journal.known.pop(task, None)
-        if digest is None or not file.chunks.read(view, first) or chunk_digest(view) != digest:
+        digest = self._journal.restored(task, view, partial(file.chunks.read, offset=first))
+        self._journal.known.pop(task, None)  # it is reused once: what was wrong with it is fetched
+        if not digest:
             return False
         with self.state.changed:
             if task[1] in file.provenance.origins:
@@ -65,7 +67,7 @@ class SharedChunks:
             file.provenance.put(task[1], digest, EARLIER)
             self._counted.add(task)
         self._reader.progress.add(len(view), fetched=False)
-        self.verifying.add(file, buffer, task[1])
+        self.checksums.add(file, buffer, task[1])
         self.state.arrived(task)
         return True
 
@@ -100,14 +102,14 @@ class SharedChunks:
                     changed.notify_all()
         if is_new:
             self._reader.progress.add(len(view), fetched=True)
-        self.verifying.add(file, view, chunk if write else -1)
+        self.checksums.add(file, view, chunk if write else -1)
         self.state.arrived(task)
 
     def read_without_peers(self) -> None:
         """Fetch objects from the store alone: it encrypts them with a key of its own, so ETags are no checksums."""
         with self.state.changed:
             for file in self.state.files:
-                if file.found.checksum.partition(":")[2] == file.found.etag:
+                if file.stored.checksum.partition(":")[2] == file.stored.etag:
                     file.provenance.provable, file.provenance.alone = False, True
 
     def begin_reading(self, task: Chunk) -> bool:
@@ -137,4 +139,4 @@ class SharedChunks:
 
     def _ban(self, file: SharedFile, chunk: int, peer: str) -> None:
         if peer not in {STORE, EARLIER}:
-            self._peers.ban(peer, f"chunk {chunk} of {self._reader.subject(file.found)}")
+            self._peers.ban(peer, f"chunk {chunk} of {self._reader.subject(file.stored)}")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import ChunkFile
-from tessera.agent.storage.models.digests import start_checksum
+from tessera.agent.storage.models.digests import matches, start_checksum
 from tessera.agent.storage.models.peers.servedcontent import StoredChunk
 from tessera.core.storage.models.peers.owners import content_key
 from tessera.core.storage.models.peers.provenance import Provenance
@@ -27,7 +27,7 @@ class SharedFile:
     def __init__(self, index: int, stored: StoredObject, path: str) -> None:
         self.provenance = Provenance(stored.checksum, stored.size)
         self.index = index
-        self.found = stored
+        self.stored = stored
         self.path = path
         self.key = content_key(stored.checksum, stored.size)
         self.chunks = ChunkFile(path, stored.size)
@@ -36,7 +36,7 @@ class SharedFile:
     def restart(self) -> None:
         """Restart the store's checksum."""
         self.provenance.restart()
-        self.checksum = start_checksum(self.found.checksum, self.found.size)
+        self.checksum = start_checksum(self.stored.checksum, self.stored.size)
         self.is_summing = False
         """Whether a thread is adding chunks to the checksum."""
 
@@ -52,12 +52,12 @@ class SharedFile:
 
     def piece(self, chunk: int) -> StoredChunk:
         """Return a chunk that may be served to peers."""
-        first, last = chunk_range(self.found.size, chunk)
+        first, last = chunk_range(self.stored.size, chunk)
         return StoredChunk(Path(self.path), first, last - first, self.provenance.digests[chunk])
 
     def as_model_file(self) -> ModelFile:
         """Return it as a file of a revision."""
-        found = self.found
-        verified = self.provenance.provable and self.checksum_now == found.checksum.partition(":")[2]
-        checksum = found.checksum if verified else ""
-        return ModelFile(found.path, found.size, tuple(self.provenance.digests), found.etag, checksum)
+        stored = self.stored
+        verified = self.provenance.provable and self.checksum is not None and matches(self.checksum, stored.checksum)
+        checksum = stored.checksum if verified else ""
+        return ModelFile(stored.path, stored.size, tuple(self.provenance.digests), stored.etag, checksum)

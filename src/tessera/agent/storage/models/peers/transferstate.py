@@ -76,5 +76,5 @@ class TransferState:
     def span(self, task: Chunk, buffer: memoryview) -> tuple[SharedFile, int, memoryview]:
         """Return a chunk's file, its first byte in there, and as much of a buffer as it takes."""
         file = self.files[task[0]]
-        first, last = chunk_range(file.found.size, task[1])
+        first, last = chunk_range(file.stored.size, task[1])
         return file, first, buffer[: last - first]

@@ -47,7 +47,7 @@ class WrongObjects:
                     return [] if any(file.is_right for file in files) else None
             tasks = repeated or []
         # 4. Compute the checksums again.
-        self._chunks.verifying.restart(files)
+        self._chunks.checksums.restart(files)
         return tasks
 
     def _recheck(self, wrong: Mapping[int, Provenance], buffer: memoryview) -> list[Chunk] | None:

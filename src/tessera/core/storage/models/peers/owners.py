@@ -227,21 +227,21 @@ class Peers:
             or now < self._absent_until.get((peer, key), now)
         )
 
-    def served(self, peer: str) -> None:
+    def mark_served(self, peer: str) -> None:
         """Note that a peer served a chunk."""
         self._failures.pop(peer, None)
 
-    def failed(self, peer: str, now: float) -> None:
+    def mark_failed(self, peer: str, now: float) -> None:
         """Note that a peer is gone, or slow: it is avoided for a while, each time longer."""
         wait = self._patience.first_away_s * 2.0 ** min(self._failures[peer], 16)
         self._failures[peer] += 1
         self._away_until[peer] = now + min(wait, self._patience.longest_away_s)
 
-    def has_not(self, peer: str, key: str, now: float) -> None:
+    def mark_absent(self, peer: str, key: str, now: float) -> None:
         """Note that a peer has nothing of an object, and does not fetch it."""
         self._absent_until[peer, key] = now + self._patience.absent_s
 
-    def lacks_verified(self, peer: str, key: str, now: float) -> None:
+    def mark_unverified(self, peer: str, key: str, now: float) -> None:
         """Note that a peer does not have all of an object yet."""
         self._unverified_until[peer, key] = now + self._patience.absent_s
 

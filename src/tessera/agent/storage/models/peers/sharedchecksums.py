@@ -8,10 +8,10 @@ from tessera.agent.storage.models.peers.sharedfiles import SharedFile
 from tessera.agent.storage.models.peers.transferstate import TransferState
 from tessera.core.storage.models.revisions import chunk_range
 
-__all__ = ["Verifying"]
+__all__ = ["SharedChecksums"]
 
 
-class Verifying:
+class SharedChecksums:
     """Verifies the objects of a transfer; thread-safe.
 
     Args:
@@ -46,7 +46,7 @@ class Verifying:
                     file.is_summing = False
                     changed.notify_all()
                     return
-            first, last = chunk_range(file.found.size, chunk)
+            first, last = chunk_range(file.stored.size, chunk)
             if chunk != in_hand:
                 in_hand = -1  # the buffer has another one from now on
                 buffer = aligned_buffer() if len(buffer) < last - first else buffer

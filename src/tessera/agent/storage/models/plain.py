@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.chunkreads import ChunkReads
-from tessera.agent.storage.models.digests import chunk_digest, start_checksum
+from tessera.agent.storage.models.digests import chunk_digest, matches, start_checksum
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject, chunk_count, chunk_range
 
-__all__ = ["damaged_files", "found_file", "warm"]
+__all__ = ["adopted_file", "damaged_files", "warm"]
 
 
 def damaged_files(top: Path, manifest: Manifest, reads: ChunkReads | None, *, since_ns: int = 0) -> dict[str, str]:
@@ -30,7 +30,7 @@ def damaged_files(top: Path, manifest: Manifest, reads: ChunkReads | None, *, si
     return found
 
 
-def found_file(path: Path, expected: StoredObject) -> ModelFile | None:
+def adopted_file(path: Path, expected: StoredObject) -> ModelFile | None:
     """Return a file on disk as an object, by its size and the store's checksum; None if it differs."""
     checksum, digests = start_checksum(expected.checksum, expected.size), []
     try:
@@ -47,7 +47,7 @@ def found_file(path: Path, expected: StoredObject) -> ModelFile | None:
             done = _fill(source, buffer[: last - first])
             checksum.update(buffer[:done])
             digests.append(chunk_digest(buffer[:done]))
-    if checksum.hexdigest() != expected.checksum.partition(":")[2]:
+    if not matches(checksum, expected.checksum):
         return None
     return ModelFile(expected.path, expected.size, tuple(digests), expected.etag, expected.checksum)
 

@@ -1,8 +1,8 @@
-"""When a request is retried, the backoff before, and when to give up."""
+"""When something that failed is tried again: a request within a fetch, and the whole fetch."""
 
 import msgspec
 
-__all__ = ["Attempts", "BandwidthLimit", "Patience"]
+__all__ = ["Attempts", "Patience", "fetch_backoff_s"]
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -78,20 +78,9 @@ class Attempts:
         return None if now + wait - self._mark >= self._patience.give_up_s else wait
 
 
-class BandwidthLimit:
-    """A limit in bytes per second, as a time before which nothing more may be read.
+_FIRST_FETCH_S, _LONGEST_FETCH_S = 10.0, 600.0
 
-    Args:
-        bytes_per_second: positive.
-        now: seconds of the clock.
 
-    """
-
-    def __init__(self, bytes_per_second: float, now: float) -> None:
-        self._rate = bytes_per_second
-        self._free_at = now
-
-    def delay(self, now: float, size: int) -> float:
-        """Return the seconds to wait after so many bytes; a quarter of a second's bytes may come ahead."""
-        self._free_at = max(self._free_at, now - 0.25) + size / self._rate
-        return max(0.0, self._free_at - now)
+def fetch_backoff_s(failures: int) -> float:
+    """Return how long a fetch is not tried again after so many failures in a row, at least one."""
+    return min(_FIRST_FETCH_S * 2.0 ** min(failures - 1, 16), _LONGEST_FETCH_S)

@@ -12,7 +12,7 @@ def test_an_object_is_wrong_whose_checksum_is_not_the_stores_until_its_chunk_is_
     fetch.chunks.keep((1, 0), memoryview(wrong), "peer")
     fetch.chunks.keep((1, 1), part(SECOND, 1), "peer")
     assert fetch.missing() == set()
-    assert fetch.chunks.verifying.wrong_objects(aligned_buffer()) == [1]
+    assert fetch.chunks.checksums.wrong_objects(aligned_buffer()) == [1]
     fetch.chunks.keep((1, 0), part(SECOND, 0), STORE)
-    fetch.chunks.verifying.restart([fetch.chunks.state.files[1]])
-    assert fetch.chunks.verifying.wrong_objects(aligned_buffer()) == []
+    fetch.chunks.checksums.restart([fetch.chunks.state.files[1]])
+    assert fetch.chunks.checksums.wrong_objects(aligned_buffer()) == []

@@ -7,7 +7,7 @@ from harness.modelsyncs import CONTENTS, LARGE, content, run
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.digests import start_checksum
 from tessera.agent.storage.models.folder import ModelFolder
-from tessera.agent.storage.models.verify import damaged_files
+from tessera.agent.storage.models.plain import damaged_files
 from tessera.clients.store import MemoryStore
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 from tessera.core.storage.models.verifications import Verification

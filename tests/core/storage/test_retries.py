@@ -1,9 +1,9 @@
-"""When a request is tried again, given up, or slowed down."""
+"""When a request is tried again, and when given up."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tessera.core.storage.requestretries import Attempts, BandwidthLimit, Patience
+from tessera.core.storage.retries import Attempts, Patience, fetch_backoff_s
 
 
 def test_retries_wait_longer_each_time_and_end() -> None:
@@ -31,36 +31,6 @@ def test_a_trickle_is_a_stall_and_a_pause_of_ours_is_none() -> None:
     assert attempts.wait_after_failure(65.0, 0.0, asked_s=2.0) is None
 
 
-def test_the_bandwidth_is_limited() -> None:
-    limit = BandwidthLimit(100.0, 0.0)
-    assert limit.delay(0.25, 25) == 0.0
-    assert limit.delay(0.25, 100) == 1.0
-    assert limit.delay(9.0, 25) == 0.0
-
-
-READS = st.lists(st.tuples(st.floats(0, 2), st.integers(1, 200)), min_size=1, max_size=30)
-"""Seconds before each read, beside the wait that the limit asks for, and its bytes."""
-
-
-@given(READS)
-@example([(0.0, 200), (0.0, 200)])
-@example([(2.0, 1), (2.0, 200), (0.0, 200)])
-def test_in_no_time_more_comes_than_the_limit_lets_through_and_a_quarter_of_a_second_ahead(
-    reads: list[tuple[float, int]],
-) -> None:
-    rate, limit, now = 100.0, BandwidthLimit(100.0, 0.0), 0.0
-    ends: list[float] = []
-    for pause, size in reads:
-        now += pause
-        now += limit.delay(now, size)
-        ends.append(now)
-    for first in range(len(reads)):
-        for last in range(first, len(reads)):
-            # Those behind the first came after its wait had ended, but for what may come ahead.
-            size = sum(size for _, size in reads[first + 1 : last + 1])
-            assert size <= rate * (ends[last] - ends[first] + 0.25) + 1e-6
-
-
 @given(st.integers(0, 40), st.floats(0, 1), st.floats(0, 1e6))
 @example(0, 0.0, 1e6)
 def test_a_store_that_asks_for_patience_gets_no_more_than_the_longest_wait(
@@ -73,3 +43,7 @@ def test_a_store_that_asks_for_patience_gets_no_more_than_the_longest_wait(
     wait = attempts.wait_after_failure(0.0, jitter, asked_s)
     assert wait is not None
     assert min(asked_s, patience.longest_wait_s) <= wait <= patience.longest_wait_s
+
+
+def test_a_pause_after_failures_doubles_up_to_ten_minutes() -> None:
+    assert [fetch_backoff_s(each) for each in (1, 2, 3, 7, 8, 10**9)] == [10.0, 20.0, 40.0, 600.0, 600.0, 600.0]
