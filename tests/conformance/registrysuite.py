@@ -64,7 +64,7 @@ class RegistrySuite:
 
     @pytest.mark.parametrize(("repository", "tag"), [("suite/one", "2"), ("suite/none", "1")])
     async def test_what_is_not_there_is_named(self, registry: Registry, host: str, repository: str, tag: str) -> None:
-        with pytest.raises(InvalidInput, match=f"{repository}:{tag}: the registry has none of this name"):
+        with pytest.raises(InvalidInput, match=f"{repository}:{tag}: no such image"):
             await registry.manifest(Reference(registry=host, repository=repository, tag=tag))
 
     async def test_content_that_is_not_there_is_named(self, registry: Registry, host: str) -> None:

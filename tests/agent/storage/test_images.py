@@ -146,7 +146,7 @@ async def test_a_failure_is_reported_once_for_each_turn(node: Node) -> None:
     async with node.running():
         found = await node.reports_states(a="Failed")
         assert (found.observed[0].attempt, found.observed[0].failed_s) == (1, 1000.0)
-        assert "none of this name" in found.observed[0].reason
+        assert "no such image" in found.observed[0].reason
         node.runtime.offered[A] = (ONE, 7)
         await node.tell(wanted(A, 2))
         await node.reports_states(a="Present")

@@ -105,7 +105,7 @@ def test_what_cannot_be_done_reports_why(served: RegistryServer, tmp_path: Path)
         (): (2, "images: none is named"),
         ("-f", str(empty)): (2, "images: none"),
         ("A B",): (2, "the name of an image"),
-        (f"{served.host}/team/gone:1",): (2, "the registry has none of this name"),
+        (f"{served.host}/team/gone:1",): (2, "no such image"),
         (f"{served.host}/team/old:1", "--platform", "linux"): (2, "OS/ARCHITECTURE"),
         (f"{served.host}/team/old:1", "--platform", "linux/arm64"): (3, "image for linux/arm64"),
         ("127.0.0.1:1/a:1",): (4, "http://127.0.0.1:1: "),

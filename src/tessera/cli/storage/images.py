@@ -61,7 +61,11 @@ Credentials are those of `docker login`: DOCKER_CONFIG, ~/.docker/config.json an
 )
 @click.argument("names", nargs=-1, metavar="[IMAGE]...")
 @click.option(
-    "-f", "--filename", multiple=True, metavar="PATH", help="Manifests whose images are meant; - is stdin; repeatable."
+    "-f",
+    "--filename",
+    multiple=True,
+    metavar="PATH",
+    help="Read image names from these files; - is stdin; repeatable.",
 )
 @click.option(
     "--cluster", metavar="FILE", help="A saved cluster (`kubectl get nodes,pods -A -o json`): what its nodes lack."
@@ -167,8 +171,9 @@ def _sentences(analysis: Analysis) -> Iterator[str]:
         yield "No base would save anything: no images begin with the same build steps in different layers."
         return
     base = analysis.base
+    layers = "layer" if base.layers == 1 else f"{base.layers} layers"
     yield (
-        f"Build {', '.join(base.rebuilt)} on the lowest {base.layers} layers of {base.image}: "
+        f"Build {', '.join(base.rebuilt)} on the lowest {layers} of {base.image}: "
         f"the build steps are the same. A node pulls {_mib(base.saved_bytes)} MiB less."
     )
 

@@ -52,7 +52,7 @@ def models() -> None:
 @click.option("--include", multiple=True, help="Only files that match, such as '*.safetensors'; may be repeated.")
 @click.option("--exclude", multiple=True, help="No files that match; may be repeated.")
 @click.option("--bandwidth", type=Number(min=0.1, max=1e6), help="Bandwidth limit in MiB/s.")
-@click.option("--mirror", is_flag=True, help="Keep plain files in DST, the same as SRC's, without revisions.")
+@click.option("--mirror", is_flag=True, help="Mirror SRC as plain files in DST, without revisions.")
 @click.option(
     "--pack",
     type=click.Choice(["Never", "Auto", "Always"], case_sensitive=False),
@@ -60,7 +60,7 @@ def models() -> None:
     help="Keep a revision as one mounted image: always, or where files are many and small (auto). Needs root.  "
     "[default: never]",
 )
-@click.option("--check", is_flag=True, help="Compare the files on the disk with their digests, too.")
+@click.option("--check", is_flag=True, help="Verify files on the disk before reusing them.")
 @click.option("--require-checksums", is_flag=True, help="Refuse files that no checksum of SRC verifies.")
 @output_option()
 def sync_command(

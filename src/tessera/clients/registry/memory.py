@@ -37,9 +37,7 @@ class MemoryRegistry:
         """Return the manifest or index of an image's name."""
         found = self.contents.get((reference.repository, reference.digest or reference.tag))
         if found is None:
-            raise InvalidInput(
-                f"image {reference.name}", found="the registry has none of this name", hint="check the name and the tag"
-            )
+            raise InvalidInput(f"image {reference.name}", found="no such image", hint="check its name and tag")
         return found
 
     async def blob(self, reference: Reference, digest: str) -> bytes:

@@ -184,9 +184,7 @@ def _refusal(answer: HttpResponse, reference: Reference) -> InvalidInput | Unava
     """Return the error of an answer."""
     subject = _subject(reference)
     if answer.status == _NOT_FOUND:
-        return InvalidInput(
-            subject, found="the registry has none of this name", hint="check the name, the tag, and its rights"
-        )
+        return InvalidInput(subject, found="no such image", hint="check its name and tag, and that you may pull it")
     if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
         hint = f"run docker login {reference.registry}, or give --docker-config FILE"
         return Unavailable(subject, found=f"you have no right to pull it (HTTP {answer.status})", hint=hint)

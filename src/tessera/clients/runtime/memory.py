@@ -42,9 +42,7 @@ class MemoryRuntime:
         known = [each for name, each in self.offered.items() if name == reference.name or each[0] == digest]
         found = next((each for each in known if digest in ("", each[0])), None)
         if found is None:
-            raise Unavailable(
-                f"image {reference.name}", found="the registry has none of this name", hint="check the name and the tag"
-            )
+            raise Unavailable(f"image {reference.name}", found="no such image", hint="check its name and tag")
         self.images[reference.name] = LocalImage(digest=found[0], bytes=found[1], pinned=False)
 
     async def pin(self, reference: Reference) -> None:

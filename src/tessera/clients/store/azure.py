@@ -19,6 +19,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
+from tessera.clients.store.bucketnames import no_bucket
 from tessera.clients.store.http1 import Endpoint, Response, request_of
 from tessera.clients.store.pages import all_pages
 from tessera.clients.store.pipelines import pipelined
@@ -136,7 +137,7 @@ class AzureStore:
         clock: Callable[[], datetime],
     ) -> None:
         if not re.fullmatch(r"[a-z0-9$](-?[a-z0-9]){2,62}", container):
-            raise InvalidInput(f"az://{container}", found="it names no container", hint="write az://CONTAINER/PREFIX")
+            raise no_bucket("az", "container", container, prefix)
         self.source = f"az://{container}/{prefix}".rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._settings = settings

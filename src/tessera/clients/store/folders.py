@@ -12,6 +12,8 @@ from tessera.core.storage.models.revisions import StoredObject
 
 __all__ = ["FolderStore"]
 
+_MOVE = "move it out of the source"
+
 
 class FolderStore:
     """The files below a folder; links to files are followed, links to folders are not.
@@ -58,7 +60,7 @@ class FolderStore:
                 with _refusing(path):
                     status = os.stat(path)  # noqa: PTH116 - same reason
                 if not stat.S_ISREG(status.st_mode):
-                    raise Refused(f"{path}: no regular file")  # a pipe would block for ever
+                    raise _no_file(path, status)  # a pipe would block for ever
                 found.append(StoredObject(path[above:], status.st_size, _etag(status)))
         return tuple(found)
 
@@ -75,7 +77,7 @@ class FolderStore:
             self._check(file.fileno())
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise Refused(f"{path}: no regular file")
+                raise _no_file(path, status)
             if _etag(status) != stored.etag:
                 raise Changed("other times, size or inode")
             file.seek(start)
@@ -114,6 +116,11 @@ def _etag(status: os.stat_result) -> str:
     return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_ino:x}"
 
 
+def _no_file(path: str | Path, status: os.stat_result) -> Refused:
+    kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+    return Refused(f"{path} is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a regular file", fix=_MOVE)
+
+
 @contextlib.contextmanager
 def _refusing(path: str | Path) -> Iterator[None]:
     try:
@@ -124,5 +131,5 @@ def _refusing(path: str | Path) -> Iterator[None]:
         if error.filename is None and error.errno is None:
             raise
         if error.errno == errno.ENXIO:  # a socket, or a device that is not there
-            raise Refused(f"{path}: no regular file") from error
+            raise Refused(f"{path} is a socket or a missing device", fix=_MOVE) from error
         raise Temporary(f"{path}: {error.strerror}") from error

@@ -18,6 +18,7 @@ import msgspec
 from google.oauth2 import service_account
 
 from tessera.api.fields import misfit
+from tessera.clients.store.bucketnames import no_bucket
 from tessera.clients.store.http1 import Endpoint, Response, request_of
 from tessera.clients.store.pages import all_pages
 from tessera.clients.store.pipelines import pipelined
@@ -128,9 +129,7 @@ class GcsStore:
         self, bucket: str, prefix: str, endpoint: str, token: GoogleToken | None, timeout_s: float = 10.0
     ) -> None:
         if not _BUCKET.fullmatch(bucket):
-            raise InvalidInput(
-                f"gs://{bucket}", found="it names no bucket", hint="write gs://BUCKET or gs://BUCKET/PREFIX"
-            )
+            raise no_bucket("gs", "bucket", bucket, prefix)
         self.source = f"gs://{bucket}/{prefix}".rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         address = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")

@@ -34,12 +34,16 @@ class Refused(Exception):
     Args:
         reason: what happened.
         status: of HTTP; 0 where there is none.
+        fix: what to do about it.
 
     """
 
-    def __init__(self, reason: str, status: int = 0) -> None:
+    def __init__(
+        self, reason: str, status: int = 0, *, fix: str = "check the address, and your right to read it"
+    ) -> None:
         super().__init__(reason)
         self.status = status
+        self.fix = fix
 
 
 class Changed(Exception):

@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
+from tessera.clients.store.bucketnames import no_bucket
 from tessera.clients.store.http1 import Endpoint, Response, request_of
 from tessera.clients.store.pages import all_pages
 from tessera.clients.store.pipelines import pipelined
@@ -182,9 +183,7 @@ class S3Store:
 
     def __init__(self, bucket: str, prefix: str, settings: S3Settings, clock: Callable[[], datetime]) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", bucket):
-            raise InvalidInput(
-                f"s3://{bucket}", found="it names no bucket", hint="write s3://BUCKET or s3://BUCKET/PREFIX"
-            )
+            raise no_bucket("s3", "bucket", bucket, prefix)
         self.source = f"s3://{bucket}/{prefix}".rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._settings = settings

@@ -49,7 +49,7 @@ async def test_a_model_for_which_others_make_room_reports_it(fetches: Fetches) -
     decided(fetches, {"small": "large"}, {})
     report = fetches.report("large")
     assert (report.state, report.failures) == ("Missing", 0)
-    assert report.reason == "model large: the disk is full of small: space is being freed"
+    assert report.reason == "model large: not enough space: evicting small"
     assert not fetches.needs
 
 

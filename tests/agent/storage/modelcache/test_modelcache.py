@@ -399,7 +399,7 @@ REFUSED = {
     "an empty folder": ("file://{bucket}/empty", "no objects"),
     "a link to elsewhere": ("file://{bucket}/link", "a link that leads out of"),
     "a file that is a link": ("file://{bucket}/file", "a link that leads out of"),
-    "a pipe": ("file://{bucket}/pipe", "no regular file"),
+    "a pipe": ("file://{bucket}/pipe", "is a pipe, not a regular file: move it out"),
     "a name that leads out": ("file://{bucket}/odd", "control character"),
 }
 

@@ -159,7 +159,7 @@ def test_what_is_read_stays(top: Path) -> None:
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes] | None, int, str]] = {
     "truncated": (lambda data: data[:-4096], 8, "the image is truncated"),
     "its folders changed": (lambda data: data[:4100] + b"\xff" + data[4101:], 8, "the image's folders"),
-    "one bit of a file": (lambda data: data.replace(b"a,b\n", b"a,c\n"), 1, "are not those that were fetched"),
+    "one bit of a file": (lambda data: data.replace(b"a,b\n", b"a,c\n"), 1, "checksum mismatch in bytes 0-3"),
     "gone": (None, 8, "No such file"),
 }
 
@@ -193,7 +193,7 @@ def test_a_staged_file_that_changed_is_not_packed(tmp_path: Path) -> None:
     done = run({"a": b"right"}, tmp_path / "data", images)
     manifest = ModelFolder(tmp_path / "data", images).records.manifest(done.revision)
     (tmp_path / "a").write_bytes(b"wrong")
-    with pytest.raises(Unavailable, match="bytes 0 to 5 are not those that were fetched"):
+    with pytest.raises(Unavailable, match="checksum mismatch in bytes 0-4"):
         write_image(manifest, tmp_path, tmp_path / "image")
     assert not (tmp_path / "image").exists()
 

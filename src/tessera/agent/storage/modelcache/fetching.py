@@ -198,7 +198,7 @@ class Fetches:
                 missing = f"the disk for models lacks {-(-plan.refused[name] // 2**20)} MiB"
                 self.refuse(desired[name], f"{self._disk.folder}: {missing}: {_NO_ROOM}")
             elif others := [other for other, by in plan.displaced.items() if by == name]:
-                reason = f"model {name}: the disk is full of {', '.join(others)}: space is being freed"
+                reason = f"model {name}: not enough space: evicting {', '.join(others)}"
                 self.reports[name] = msgspec.structs.replace(self.report(name), state="Missing", reason=reason)
                 self._log.info("model_needs_room", model=name, of=others)
 

@@ -286,7 +286,7 @@ class ModelKeeper:
             is_done = await self._take(step)
             # What is displaced is removed by a later plan; for the rest there may be no such plan.
             if isinstance(step, EvictRevision) and not is_done and step.model not in plan.displaced:
-                reason = f"model {step.model}: a process uses revision {step.revision[:12]}: it is tried again"
+                reason = f"model {step.model}: revision {step.revision[:12]} is in use by a process: retrying"
                 self._fetches.refuse(self._desired[step.makes_room_for], reason)
                 refused.add(step.makes_room_for)
         return refused

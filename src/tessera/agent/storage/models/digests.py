@@ -6,7 +6,7 @@ from typing import Protocol
 
 from blake3 import blake3
 
-__all__ = ["Checksum", "chunk_digest", "matches", "start_checksum", "start_chunk"]
+__all__ = ["Checksum", "chunk_digest", "chunk_mismatch", "matches", "start_checksum", "start_chunk"]
 
 _COPIED = 256 * 1024
 """Bytes that are copied at once for a library that reads no buffer: they stay in the processor's cache."""
@@ -25,6 +25,11 @@ class Checksum(Protocol):
 def chunk_digest(data: memoryview | bytes) -> str:
     """Return the BLAKE3 of a chunk, as hex."""
     return blake3(data).hexdigest()
+
+
+def chunk_mismatch(first: int, stop: int) -> str:
+    """Return the problem of a file with a chunk of another digest than that which was fetched."""
+    return f"checksum mismatch in bytes {first}-{stop - 1}"
 
 
 def start_chunk() -> Checksum:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tessera.agent.storage.models.chunkreads import ChunkReads
-from tessera.agent.storage.models.digests import chunk_digest
+from tessera.agent.storage.models.digests import chunk_digest, chunk_mismatch
 from tessera.core.storage.models.erofs import ImageLayout, image_layout
 from tessera.core.storage.models.revisions import Manifest, ModelFile, chunk_range
 from tessera.errors import Unavailable
@@ -127,7 +127,7 @@ def _checked(number: int, file: ModelFile, offset: int, reads: ChunkReads) -> It
         if chunk_digest(view) != digest:
             raise Unavailable(
                 file.path,
-                found=f"bytes {first} to {last} are not those that were fetched",
+                found=chunk_mismatch(first, last),
                 hint="sync --check, which fetches what is damaged again",
             )
         yield view, first

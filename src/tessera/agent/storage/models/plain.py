@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.chunkreads import ChunkReads
-from tessera.agent.storage.models.digests import chunk_digest, matches, start_checksum
+from tessera.agent.storage.models.digests import chunk_digest, chunk_mismatch, matches, start_checksum
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject, chunk_count, chunk_range
 
 __all__ = ["adopted_file", "damaged_files", "warm"]
@@ -73,7 +73,7 @@ def _problem(path: str, file: ModelFile, reads: ChunkReads | None, since_ns: int
             for index, digest in enumerate(file.chunks):
                 first, last = chunk_range(file.size, index)
                 if chunk_digest(reads.read(number, first, last - first)) != digest:
-                    return f"bytes {first} to {last} are not those that were fetched"
+                    return chunk_mismatch(first, last)
         finally:
             os.close(number)
     except OSError as error:

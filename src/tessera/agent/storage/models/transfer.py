@@ -50,8 +50,7 @@ def listed(store: ObjectStore, patience: Patience) -> tuple[StoredObject, ...]:
                 raise unavailable(store.source, str(error)) from error
             time.sleep(wait)
         except Refused as error:
-            fix = "check the address, and your right to read it"
-            raise Unavailable(store.source, found=str(error), hint=fix) from error
+            raise Unavailable(store.source, found=str(error), hint=error.fix) from error
 
 
 class _File:
