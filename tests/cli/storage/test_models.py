@@ -234,5 +234,5 @@ def test_a_second_sync_names_the_first(source: Path, tmp_path: Path) -> None:
         got = run("sync", source, tmp_path / "dst")
         first.send_signal(signal.SIGKILL)
     assert got.exit_code == 5
-    assert f"process {first.pid} holds the lock (a sync or an evict is running): wait for it" in got.stderr
+    assert f"process {first.pid} has the lock (a sync or an evict is running): wait for it" in got.stderr
     assert run("sync", source, tmp_path / "dst").exit_code == 0

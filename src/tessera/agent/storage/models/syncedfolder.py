@@ -134,7 +134,7 @@ class SyncedFolder(abc.ABC):
                 fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 other = re.sub(r"[^0-9]", "", os.pread(number, 20, 0).decode("ascii", "replace")) or "unknown"
-                found = f"process {other} holds the lock (a sync or an evict is running)"
+                found = f"process {other} has the lock (a sync or an evict is running)"
                 raise Conflict(str(self.top), found=found, hint="wait for it to finish") from error
             os.ftruncate(number, 0)
             os.pwrite(number, str(os.getpid()).encode(), 0)
